@@ -1,0 +1,319 @@
+"""Proves that imports inside weft run one way: a floor imports only the floors below it.
+
+Every file is parsed, never run. Each import of a weft module counts, wherever it stands and also under
+`if TYPE_CHECKING:`. Imports of other packages are none of this test's business.
+"""
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# The floors of the house, lowest first. A floor is a list of rooms; a room is a module or a package right
+# under weft/. Rooms on one floor must not import each other. weft/__init__.py is the roof: it may import
+# every room, and no room may import it.
+FLOORS = [
+    ["errors"],
+    ["knobs"],
+    ["dtypes"],
+    ["tree"],
+    ["graph"],
+    ["compiler"],
+    ["runtime"],
+    ["tensor"],
+    ["ops"],
+    ["grad"],
+    ["control"],
+    ["random"],
+    ["nn"],
+    ["data"],
+    ["testing"],
+    ["demo"],
+]
+
+ROOF = "weft"
+ROOF_HEIGHT = len(FLOORS)
+HEIGHT_OF_ROOM = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import of a weft module by another, and where it stands."""
+
+    place: str  # file:line
+    source: str
+    target: str
+    inside_function: bool
+
+
+@dataclass(frozen=True)
+class House:
+    """All modules under one weft/ folder, and all imports between them."""
+
+    files: dict[str, str]  # dotted module name -> path below the repository
+    imports: list[Import]
+
+
+def read_house(root: Path) -> House:
+    """Parse all files under root/weft."""
+    paths = {module_name(path, root): path for path in sorted((root / ROOF).rglob("*.py"))}
+    files = {module: path.relative_to(root).as_posix() for module, path in paths.items()}
+    imports: list[Import] = []
+    for module, path in paths.items():
+        reader = ImportReader(module, path.name == "__init__.py", files)
+        reader.visit(ast.parse(path.read_bytes(), filename=str(path)))
+        imports += reader.found
+    return House(files, imports)
+
+
+def module_name(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    """The room a module lies in; the roof for weft itself."""
+    return module.split(".")[1] if "." in module else ROOF
+
+
+def height_of(module: str) -> int | None:
+    room = room_of(module)
+    return ROOF_HEIGHT if room == ROOF else HEIGHT_OF_ROOM.get(room)
+
+
+class ImportReader(ast.NodeVisitor):
+    """Collects the imports of weft modules in one file."""
+
+    def __init__(self, module: str, is_package: bool, files: dict[str, str]) -> None:
+        self.module = module
+        self.package = module if is_package else module.rpartition(".")[0]
+        self.files = files
+        self.function_depth = 0
+        self.found: list[Import] = []
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        self.function_depth += 1
+        self.generic_visit(node)
+        self.function_depth -= 1
+
+    def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+        self.visit_FunctionDef(node)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            self.note(node, alias.name)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        start = self.absolute("." * node.level + (node.module or ""))
+        for alias in node.names:
+            # `from a import b` means the module a.b where there is one, else a name in a.
+            submodule = f"{start}.{alias.name}"
+            self.note(node, submodule if submodule in self.files else start)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        """Count `import_module("weft.x")` and `__import__("weft.x")` as imports."""
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if called in ("import_module", "__import__") and node.args:
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                self.note(node, self.absolute(name.value))
+        self.generic_visit(node)
+
+    def absolute(self, name: str) -> str:
+        """Turn `..x` into the full name, seen from this file."""
+        level = len(name) - len(name.lstrip("."))
+        if level == 0:
+            return name
+        parts = self.package.split(".")
+        parts = parts[: max(len(parts) - (level - 1), 0)]
+        return ".".join([*parts, *filter(None, [name[level:]])])
+
+    def note(self, node: ast.stmt | ast.expr, target: str) -> None:
+        if target == ROOF or target.startswith(ROOF + "."):
+            place = f"{self.files[self.module]}:{node.lineno}"
+            new = Import(place, self.module, target, self.function_depth > 0)
+            if new not in self.found:
+                self.found.append(new)
+
+
+def rooms_without_floor(house: House) -> list[str]:
+    return [
+        f"{file}: add the room {room_of(module)!r} to FLOORS in tests/test_floors.py"
+        for module, file in house.files.items()
+        if height_of(module) is None
+    ]
+
+
+def wrong_way_imports(house: House) -> list[str]:
+    return [
+        f"{found.place}: {found.source} imports {found.target}, which is not on a lower floor"
+        for found in house.imports
+        if points_wrong_way(found.source, found.target)
+    ]
+
+
+def points_wrong_way(source: str, target: str) -> bool:
+    """Whether an import leaves its room in any direction but down."""
+    if room_of(source) == room_of(target):
+        return False
+    from_height, to_height = height_of(source), height_of(target)
+    # A room without a floor is reported once, by name, not again at each import.
+    if from_height is None or to_height is None:
+        return False
+    return to_height >= from_height
+
+
+def hidden_imports(house: House) -> list[str]:
+    return [
+        f"{found.place}: {found.source} imports {found.target} inside a function"
+        for found in house.imports
+        if found.inside_function
+    ]
+
+
+def import_cycles(house: House) -> list[str]:
+    """Name the cycles between the modules of one room; wrong-way imports cover those between rooms."""
+    steps: dict[str, dict[str, str]] = {module: {} for module in house.files}
+    for found in house.imports:
+        if found.target in steps and room_of(found.source) == room_of(found.target):
+            steps[found.source].setdefault(found.target, found.place)
+    return [describe_cycle(cycle, steps) for cycle in find_cycles(steps)]
+
+
+def find_cycles(steps: dict[str, dict[str, str]]) -> Iterator[list[str]]:
+    """Yield a closed path for each step that leads back onto the path walked so far."""
+    finished: set[str] = set()
+
+    def walk(path: list[str]) -> Iterator[list[str]]:
+        for target in steps[path[-1]]:
+            if target in path:
+                yield [*path[path.index(target) :], target]
+            elif target not in finished:
+                yield from walk([*path, target])
+        finished.add(path[-1])
+
+    for module in steps:
+        if module not in finished:
+            yield from walk([module])
+
+
+def describe_cycle(cycle: list[str], steps: dict[str, dict[str, str]]) -> str:
+    places = [steps[source][target] for source, target in itertools.pairwise(cycle)]
+    return f"{places[0]}: cycle {' -> '.join(cycle)} (imports at {', '.join(places)})"
+
+
+RULES = [rooms_without_floor, wrong_way_imports, hidden_imports, import_cycles]
+
+
+def complaints_about(root: Path) -> list[str]:
+    house = read_house(root)
+    return [complaint for rule in RULES for complaint in rule(house)]
+
+
+def test_imports_run_one_way() -> None:
+    assert ROOF in read_house(REPOSITORY).files, "found no weft/__init__.py: this test looked at nothing"
+    complaints = complaints_about(REPOSITORY)
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+# From here on: the test of the test, on small made-up trees.
+
+
+def build_tree(root: Path, files: dict[str, str]) -> Path:
+    for name, source in {"__init__.py": "", **files}.items():
+        path = root / ROOF / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(source)
+    return root
+
+
+GOOD_TREE = {
+    "__init__.py": "from weft import errors\nfrom .tensor import Tensor\nfrom . import graph\n",
+    "errors.py": "import os\n",
+    "graph/__init__.py": "from .node import Node\nfrom . import walk\n",
+    "graph/node.py": "from ..errors import WeftError\nimport weft.errors as errors\n",
+    "graph/walk.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .node import Node\n",
+    "tensor.py": "from weft.graph.node import Node\ndef load():\n    import json\n    return json\n",
+}
+
+
+def test_good_tree_passes(tmp_path: Path) -> None:
+    assert complaints_about(build_tree(tmp_path, GOOD_TREE)) == []
+
+
+def complaints_with(root: Path, changed_files: dict[str, str]) -> list[str]:
+    return complaints_about(build_tree(root, {**GOOD_TREE, **changed_files}))
+
+
+@pytest.mark.parametrize(
+    ("line", "source"),
+    [
+        (1, "import weft.tensor"),
+        (1, "import weft.tensor as t"),
+        (1, "import weft"),
+        (1, "from weft import tensor"),
+        (1, "from weft import Tensor"),
+        (1, "from weft.tensor import *"),
+        (1, "from .. import tensor"),
+        (1, "from .. import Tensor"),
+        (1, "from ..tensor import Tensor"),
+        (2, "if True:\n    from weft.tensor import Tensor"),
+        (2, "if TYPE_CHECKING:\n    from ..tensor import Tensor"),
+        (2, "try:\n    import weft.tensor\nexcept ImportError:\n    pass"),
+        (2, "class Holder:\n    from weft.tensor import Tensor"),
+        (2, "import importlib\ntensor = importlib.import_module('weft.tensor')"),
+        (1, "tensor = __import__('weft.tensor')"),
+    ],
+)
+def test_upward_import_is_caught(tmp_path: Path, line: int, source: str) -> None:
+    (complaint,) = complaints_with(tmp_path, {"graph/node.py": source})
+    assert complaint.startswith(f"weft/graph/node.py:{line}: weft.graph.node imports weft")
+    assert complaint.endswith("not on a lower floor")
+
+
+def test_upward_import_in_a_package_init_is_caught(tmp_path: Path) -> None:
+    (complaint,) = complaints_with(tmp_path, {"graph/__init__.py": "from ..tensor import Tensor\n"})
+    assert complaint.startswith("weft/graph/__init__.py:1: weft.graph imports weft.tensor")
+
+
+def test_import_between_rooms_of_one_floor_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HEIGHT_OF_ROOM, "tensor", HEIGHT_OF_ROOM["graph"])
+    (complaint,) = complaints_with(tmp_path, {})
+    assert complaint.startswith("weft/tensor.py:1: weft.tensor imports weft.graph.node")
+
+
+def test_cycle_inside_a_package_is_caught(tmp_path: Path) -> None:
+    (complaint,) = complaints_with(tmp_path, {"graph/node.py": "import os\nfrom . import walk\n"})
+    assert "weft.graph.node -> weft.graph.walk -> weft.graph.node" in complaint
+    assert "weft/graph/node.py:2" in complaint
+    assert "weft/graph/walk.py:3" in complaint
+
+
+def test_cycle_through_a_package_init_is_caught(tmp_path: Path) -> None:
+    (complaint,) = complaints_with(tmp_path, {"graph/node.py": "from . import Node\n"})
+    assert "cycle weft.graph -> weft.graph.node -> weft.graph" in complaint
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def late():\n    from weft.graph import node\n",
+        "async def late():\n    from .graph import node\n",
+        "class Holder:\n    def late(self):\n        import weft.graph.node\n",
+        "import importlib\ndef late():\n    return importlib.import_module('.graph.node', 'weft')\n",
+    ],
+)
+def test_hidden_import_is_caught(tmp_path: Path, source: str) -> None:
+    (complaint,) = complaints_with(tmp_path, {"tensor.py": source})
+    assert complaint.startswith("weft/tensor.py:")
+    assert complaint.endswith("weft.tensor imports weft.graph.node inside a function")
+
+
+def test_room_without_floor_is_caught(tmp_path: Path) -> None:
+    (complaint,) = complaints_with(tmp_path, {"attic/box.py": "from weft import tensor\n"})
+    assert complaint == "weft/attic/box.py: add the room 'attic' to FLOORS in tests/test_floors.py"

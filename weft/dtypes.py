@@ -1,0 +1,176 @@
+"""The element types, and what two of them become when they meet (the table of the array API standard).
+
+Where the standard leaves a meeting open, weft says: a bool takes the other's type, an integer that meets a float
+becomes that float, float16 and bfloat16 meet in float32. uint64 and a signed integer have no common type: an error.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+
+from .errors import UserError
+
+Kind = Literal["bool", "int", "uint", "float"]
+
+
+class DType:
+    """An element type. There is one object for each, so `is` compares them."""
+
+    __slots__ = ("bits", "kind", "name", "numpy")
+
+    def __init__(self, name: str, kind: Kind, bits: int, numpy: Any) -> None:
+        self.name, self.kind, self.bits, self.numpy = name, kind, bits, np.dtype(numpy)
+
+    @property
+    def itemsize(self) -> int:
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("int", "uint")
+
+    def __repr__(self) -> str:
+        return f"weft.{self.name}"
+
+
+bool_ = DType("bool", "bool", 8, np.bool_)
+int8, int16, int32, int64 = (DType(f"int{b}", "int", b, f"int{b}") for b in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (DType(f"uint{b}", "uint", b, f"uint{b}") for b in (8, 16, 32, 64))
+float16, float32, float64 = (DType(f"float{b}", "float", b, f"float{b}") for b in (16, 32, 64))
+bfloat16 = DType("bfloat16", "float", 16, ml_dtypes.bfloat16)
+
+INTEGERS = (int8, int16, int32, int64, uint8, uint16, uint32, uint64)
+FLOATS = (float16, bfloat16, float32, float64)
+DTYPES = (bool_, *INTEGERS, *FLOATS)
+DEFAULT_FLOAT, DEFAULT_INT = float32, int64
+
+_BY_NAME = {d.name: d for d in DTYPES}
+_BY_NUMPY = {d.numpy: d for d in DTYPES}
+_BY_PYTHON = {bool: bool_, int: DEFAULT_INT, float: DEFAULT_FLOAT}
+
+DTypeLike = DType | str | type | np.dtype
+
+
+def as_dtype(value: Any, where: str = "dtype") -> DType:
+    """The dtype meant by a weft or NumPy dtype, its name, or `float`, `int`, `bool`."""
+    if isinstance(value, DType):
+        return value
+    if value in _BY_PYTHON:
+        return _BY_PYTHON[value]
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    try:
+        return _BY_NUMPY[np.dtype(value).newbyteorder("=")]
+    except (TypeError, KeyError):
+        raise UserError(where, f"there is no dtype {value!r}. weft has {', '.join(_BY_NAME)}.") from None
+
+
+@cache
+def promote(a: DType, b: DType) -> DType:
+    """The dtype of a result computed from `a` and `b`."""
+    if a is b or b.kind == "bool":
+        return a
+    if a.kind == "bool":
+        return b
+    if a.is_float != b.is_float:
+        return a if a.is_float else b
+    if a.kind == b.kind:
+        return float32 if a.bits == b.bits else max(a, b, key=lambda d: d.bits)
+    signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+    if unsigned is uint64:
+        raise UserError(
+            "promote", f"{a.name} and {b.name} have no common integer dtype. Convert one with astype() first."
+        )
+    return _BY_NAME[f"int{max(signed.bits, 2 * unsigned.bits)}"]
+
+
+def scalar_dtype(value: bool | int | float, other: DType) -> DType:
+    """The dtype a Python scalar takes beside a tensor of dtype `other`: the tensor decides, if it can hold it."""
+    if isinstance(value, bool) or other.is_float:
+        return other
+    if isinstance(value, float):
+        return DEFAULT_FLOAT
+    return DEFAULT_INT if other is bool_ else other
+
+
+def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
+    """Whether `dtype` is of a kind, by the array API's names.
+
+    >>> isdtype(float32, "real floating"), isdtype(int8, ("bool", "signed integer")), isdtype(bool_, "numeric")
+    (True, True, False)
+    """
+    dtype = as_dtype(dtype, "isdtype")
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, k) for k in kind)
+    if isinstance(kind, str) and kind in _KINDS:
+        return dtype.kind in _KINDS[kind]
+    if isinstance(kind, str) and kind not in _BY_NAME:
+        raise UserError("isdtype", f"there is no kind {kind!r}. The kinds are {', '.join(_KINDS)}.")
+    return dtype is as_dtype(kind, "isdtype")
+
+
+_KINDS: dict[str, tuple[str, ...]] = {
+    "bool": ("bool",),
+    "signed integer": ("int",),
+    "unsigned integer": ("uint",),
+    "integral": ("int", "uint"),
+    "real floating": ("float",),
+    "complex floating": (),
+    "numeric": ("int", "uint", "float"),
+}
+
+
+def can_cast(source: DType, target: DType) -> bool:
+    """Whether the promotion table leads from `source` to `target` without leaving its kind."""
+    if target.kind == "bool" or (source.kind != "bool" and source.is_float != target.is_float):
+        return source is target
+    if source.kind == "int" and target.kind == "uint" or (source is uint64 and target.kind == "int"):
+        return False
+    return promote(source, target) is target
+
+
+class finfo:
+    """The limits of a floating dtype, as Python floats.
+
+    >>> finfo(float16).max
+    65504.0
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = as_dtype(getattr(dtype, "dtype", dtype), "finfo")
+        if not self.dtype.is_float:
+            raise UserError("finfo", f"a floating dtype is required, got {self.dtype.name}. Use iinfo for integers.")
+        info = ml_dtypes.finfo(self.dtype.numpy)
+        self.bits: int = self.dtype.bits
+        self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
+        self.smallest_normal = float(info.smallest_normal)
+
+    def __repr__(self) -> str:
+        return f"finfo(dtype={self.dtype.name}, eps={self.eps:g}, min={self.min:g}, max={self.max:g})"
+
+
+class iinfo:
+    """The limits of an integer dtype.
+
+    >>> iinfo(int8).min
+    -128
+    """
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype = as_dtype(getattr(dtype, "dtype", dtype), "iinfo")
+        if not self.dtype.is_integer:
+            raise UserError("iinfo", f"an integer dtype is required, got {self.dtype.name}. Use finfo for floats.")
+        self.bits: int = self.dtype.bits
+        info = np.iinfo(self.dtype.numpy)
+        self.max, self.min = int(info.max), int(info.min)
+
+    def __repr__(self) -> str:
+        return f"iinfo(dtype={self.dtype.name}, min={self.min}, max={self.max})"

@@ -1,0 +1,66 @@
+"""The three kinds of error: the user's mistake, the run's misfortune, and our own bug.
+
+Every message starts with the line of the user's program that led to it, then says where, what is required,
+what was given, and what to do: `[conv] the input has 3 channels but the filter expects 4 (groups=1). ...`.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from types import CodeType
+from typing import NamedTuple
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class Source(NamedTuple):
+    """A place in the user's program. The line number is only worked out when somebody asks for it."""
+
+    code: CodeType
+    instruction: int
+
+    @property
+    def line(self) -> int:
+        for start, end, line in self.code.co_lines():
+            if start <= self.instruction < end and line is not None:
+                return line
+        return self.code.co_firstlineno
+
+    def __str__(self) -> str:
+        text = linecache.getline(self.code.co_filename, self.line).strip()
+        place = f"{os.path.basename(self.code.co_filename)}:{self.line}"
+        return f"{place}: {text}" if text else place
+
+
+def user_source() -> Source | None:
+    """The innermost frame of the current call that is not weft's own code."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    return Source(frame.f_code, frame.f_lasti)
+
+
+class WeftError(Exception):
+    """The base of all errors raised by weft."""
+
+    def __init__(self, where: str, message: str, source: Source | None = None) -> None:
+        self.where, self.message = where, message
+        self.source = source or user_source()
+        text = f"[{where}] {message}"
+        super().__init__(f"{self.source}\n{text}" if self.source else text)
+
+
+class UserError(WeftError, ValueError):
+    """The user's mistake: the call cannot mean anything. The message says what to write instead."""
+
+
+class RunError(WeftError, RuntimeError):
+    """The run's misfortune: the program was fine, but its data or its machine was not."""
+
+
+class InternalError(WeftError, AssertionError):
+    """Our bug. Please report it with the message."""

@@ -1,0 +1,336 @@
+"""Derivatives: one reverse walk over the graph with the ops' own rules, and every way to ask for it.
+
+The rules are written in graph ops, so what comes out is a graph like any other and can be differentiated again, to any
+order. `grad`, `value_and_grad`, `vjp` and `jvp` take functions; `gradients` and `backward` take tensors computed from
+parameters. All of them call `pull`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .errors import InternalError, UserError
+from .graph.node import ITEM, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
+from .ops.creation import ones_like, zeros
+from .ops.elementwise import stop_gradient
+from .tensor import Tensor, as_tensor, function, wrap
+from .tree import flatten, unflatten
+
+# --- the walk ------------------------------------------------------------------------------------------------------------
+
+
+def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[Node]) -> list[Tensor | None]:
+    """The cotangents of the targets, given those of the roots; None where no path leads from a root to a target."""
+    order = toposort(roots)
+    leads = _leading(order, set(targets))
+    known: dict[Node, Tensor] = {}
+    several: dict[Node, dict[int, Tensor]] = {}  # for nodes with several results: one cotangent a result
+    for root, cotangent in zip(roots, cotangents, strict=True):
+        _accumulate(known, root, cotangent)
+    with blame() as put_down_to:
+        for node in reversed(order):
+            if node not in leads or (node not in known and node not in several):
+                continue
+            put_down_to(node.source)
+            if node.op is ITEM:
+                _accumulate(several.setdefault(node.inputs[0], {}), node.params[0], known[node])
+            else:
+                for x, cotangent in zip(node.inputs, _apply_rule(node, known, several), strict=True):
+                    if cotangent is not None and x in leads:
+                        _check(node, x, cotangent)
+                        _accumulate(known, x, cotangent)
+            if node not in targets:
+                known.pop(node, None)
+    return [known.get(target) for target in targets]
+
+
+def _leading(order: list[Node], targets: set[Node]) -> set[Node]:
+    """The nodes from which a differentiable path leads down to a target."""
+    leads: set[Node] = set()
+    for node in order:
+        if node in targets or (node.op.vjp is not None and any(i in leads for i in node.inputs)):
+            leads.add(node)
+    return leads
+
+
+def _accumulate(known: dict[Any, Tensor], key: Any, cotangent: Tensor) -> None:
+    known[key] = known[key] + cotangent if key in known else cotangent
+
+
+def _apply_rule(node: Node, known: dict[Node, Tensor], several: dict[Node, dict[int, Tensor]]) -> Any:
+    if node.op.vjp is None or not node.inputs:
+        return (None,) * len(node.inputs)
+    inputs = tuple([wrap(i) for i in node.inputs])
+    given: Any = (inputs,) if node.op.arity is None else inputs
+    if not node.outputs:
+        return node.op.vjp(known[node], wrap(node), *given, *node.params)
+    parts = several.pop(node)
+    results = [wrap(item(node, i)) for i in range(len(node.outputs))]
+    cotangents = [
+        parts[i] if i in parts else zeros(t.shape, dtype=t.dtype if t.dtype.is_float else None)
+        for i, t in enumerate(node.outputs)
+    ]
+    return node.op.vjp(cotangents, results, *given, *node.params)
+
+
+def _check(node: Node, x: Node, cotangent: Tensor) -> None:
+    if cotangent.shape != x.shape or cotangent.dtype is not x.dtype:
+        raise InternalError("grad", f"{node.op.name} gave {cotangent._node.type} as the derivative by {x.type}.")
+
+
+# --- of functions --------------------------------------------------------------------------------------------------------
+
+
+def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """f(*primals), and the function that takes a cotangent of the result back to cotangents of the primals.
+
+    >>> y, back = vjp(lambda a, b: a * b, as_tensor(2.0), as_tensor(5.0))
+    >>> [g.item() for g in back(as_tensor(1.0))]
+    [5.0, 2.0]
+    """
+    leaves, structure = flatten(primals)
+    tracker = Tracker()
+    tagged = [_tagged(as_tensor(leaf), tracker) for leaf in leaves]
+    try:
+        outputs, shape_of_outputs = flatten(f(*unflatten(structure, tagged)))
+    finally:
+        tracker.open = False
+    results = [as_tensor(o) for o in outputs]
+    roots, targets = [r._node for r in results], [t._node for t in tagged]
+
+    def pullback(cotangents: Any) -> tuple[Any, ...]:
+        given, same = flatten(cotangents)
+        if same != shape_of_outputs:
+            raise UserError("vjp", f"a cotangent of the structure {shape_of_outputs} is required, got {same}.")
+        cts = [_cotangent("vjp", as_tensor(g), r) for g, r in zip(given, results, strict=True)]
+        found = pull(roots, cts, targets)
+        back: tuple[Any, ...] = unflatten(structure, _zeros_for_none(found, tagged))
+        return back
+
+    return unflatten(shape_of_outputs, results), pullback
+
+
+def _tagged(x: Tensor, tracker: Tracker) -> Tensor:
+    return wrap(tag(x.node, tracker))
+
+
+def _cotangent(name: str, g: Tensor, of: Tensor) -> Tensor:
+    if g.shape != of.shape:
+        raise UserError(name, f"a cotangent of shape {of.shape} is required, got {g.shape}.")
+    return g.astype(of.dtype) if of.dtype.is_float else g
+
+
+def _zeros_for_none(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+    return [
+        zeros(x.shape, dtype=x.dtype if x.dtype.is_float else None) if g is None else g
+        for g, x in zip(found, like, strict=True)
+    ]
+
+
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
+) -> Callable[..., tuple[Any, Any]]:
+    """A function that gives both f's value and its derivative by the arguments named by `argnums`.
+
+    With `has_aux`, f returns (value, anything else) and so does the new function.
+
+    >>> value_and_grad(lambda x: x * x)(as_tensor(3.0))
+    (Tensor(9., dtype=float32), Tensor(6., dtype=float32))
+    """
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        chosen = _choose(args, numbers)
+        aux: list[Any] = []
+
+        def of_chosen(*values: Any) -> Any:
+            full = list(args)
+            for number, value in zip(numbers, values, strict=True):
+                full[number] = value
+            result = f(*full, **kwargs)
+            if has_aux:
+                result, rest = result
+                aux.append(rest)
+            return _scalar("grad", result)
+
+        value, pullback = vjp(of_chosen, *chosen)
+        derivatives = pullback(ones_like(value))
+        answer = derivatives[0] if isinstance(argnums, int) else derivatives
+        return ((value, aux[0]) if has_aux else value), answer
+
+    return call
+
+
+def _choose(args: tuple[Any, ...], numbers: tuple[int, ...]) -> list[Any]:
+    chosen = []
+    for number in numbers:
+        if not -len(args) <= number < len(args):
+            raise UserError("grad", f"argument {number} was asked for, but {len(args)} were given.")
+        for leaf in flatten(args[number])[0]:
+            if not as_tensor(leaf).dtype.is_float:
+                raise UserError(
+                    "grad",
+                    f"argument {number} holds {as_tensor(leaf).dtype.name} values, which have no derivative. "
+                    "Pass floats, or choose other arguments with argnums.",
+                )
+        chosen.append(args[number])
+    return chosen
+
+
+def _scalar(name: str, value: Any) -> Tensor:
+    if not isinstance(value, Tensor | int | float):
+        raise UserError(name, f"a function with one scalar result is required, got {type(value).__name__}.")
+    value = as_tensor(value)
+    if value.shape != () or not value.dtype.is_float:
+        raise UserError(
+            name, f"a scalar float is required, got {value._node.type}. Sum it, or use vjp with a cotangent."
+        )
+    return value
+
+
+def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:
+    """The derivative of a function with a scalar result, as a function.
+
+    >>> from weft import tanh
+    >>> grad(grad(grad(tanh)))(as_tensor(0.0))
+    Tensor(-2., dtype=float32)
+    """
+    both = value_and_grad(f, argnums, has_aux=has_aux)
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        value, derivative = both(*args, **kwargs)
+        return (derivative, value[1]) if has_aux else derivative
+
+    return call
+
+
+def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """f(*primals) and how it changes when the primals move along the tangents.
+
+    The pullback is linear in its cotangent; its own derivative by the cotangent is the answer.
+
+    >>> jvp(lambda x: x * x, (as_tensor(3.0),), (as_tensor(1.0),))[1].item()
+    6.0
+    """
+    primals, tangents = tuple(primals), tuple(tangents)
+    value, pullback = vjp(f, *primals)
+    results, structure = flatten(value)
+    directions, given = flatten(tangents)
+    if given != flatten(primals)[1]:
+        raise UserError("jvp", f"a tangent for every primal is required, got {given}.")
+    starts = [zeros(r.shape, dtype=r.dtype) for r in map(as_tensor, results)]
+    back, linear = vjp(lambda *cts: flatten(pullback(unflatten(structure, cts)))[0], *starts)
+    moves = [_cotangent("jvp", as_tensor(d), b) for d, b in zip(directions, back, strict=True)]
+    return value, unflatten(structure, linear(moves))
+
+
+# --- of tensors ----------------------------------------------------------------------------------------------------------
+
+
+@function
+def gradients(y: Any, xs: Sequence[Tensor], gradient: Any = None) -> list[Tensor]:
+    """The derivatives of y by each of the xs, as tensors that can be differentiated again.
+
+    The xs must be parameters, or computed from parameters: only their history is sure to be kept.
+
+    >>> import weft
+    >>> x = weft.parameter(3.0)
+    >>> [first] = gradients(x**3, [x])
+    >>> [second] = gradients(first, [x])
+    >>> first.item(), second.item()
+    (27.0, 18.0)
+    """
+    y = as_tensor(y)
+    for x in xs:
+        if not isinstance(x, Tensor) or not x.requires_grad:
+            raise UserError(
+                "gradients",
+                "derivatives can only be taken by parameters and what is computed from them, since the history of other "
+                "tensors is dropped once they are looked at. Write x = weft.parameter(...), or use weft.grad(function).",
+            )
+    found = pull([y.node], [_seed("gradients", y, gradient)], [x.node for x in xs])
+    return _zeros_for_none(found, xs)
+
+
+def _seed(name: str, y: Tensor, gradient: Any) -> Tensor:
+    return ones_like(_scalar(name, y)) if gradient is None else _cotangent(name, as_tensor(gradient), y)
+
+
+@function
+def backward(y: Tensor, gradient: Any = None) -> None:
+    """Add the derivative of y to `.grad` of every parameter it was computed from."""
+    seed = _seed("backward", y, gradient)
+    found = [node for node in toposort([y.node]) if node.op is VARIABLE]
+    owners = [node.params[0].owner and node.params[0].owner() for node in found]
+    if not found:
+        raise UserError("backward", "the value was not computed from any parameter. Make one with weft.parameter(...).")
+    for node, owner in zip(found, owners, strict=True):
+        if owner is not None and owner._node is not node:
+            raise UserError(
+                "backward",
+                f"a parameter of shape {node.shape} was changed in place after this value was computed from it. "
+                "Call backward() before changing parameters.",
+            )
+    for owner, derivative in zip(owners, pull([y.node], [seed], found), strict=True):
+        if owner is not None and derivative is not None:
+            derivative = stop_gradient(derivative)
+            owner.grad = derivative if owner.grad is None else owner.grad + derivative
+
+
+# --- the user's own rules ------------------------------------------------------------------------------------------------
+
+
+class Rule:
+    """A derivative written by the user: (g, y, *inputs) -> a cotangent (or None) for each input."""
+
+    def __init__(self, vjp: Callable[..., Any], structure: Any) -> None:
+        self.vjp, self.structure = vjp, structure
+
+
+def _custom_vjp(gs: list[Tensor], ys: list[Tensor], inputs: tuple[Tensor, ...], rule: Rule, count: int) -> Any:
+    g, y = unflatten(rule.structure, gs), unflatten(rule.structure, ys)
+    given = rule.vjp(g, y, *inputs[count:])
+    given = given if isinstance(given, tuple | list) else (given,)
+    if len(given) != len(inputs) - count:
+        raise UserError("custom_vjp", f"a cotangent for each of {len(inputs) - count} inputs is required, got {len(given)}.")
+    cotangents = [
+        None if c is None else _cotangent("custom_vjp", as_tensor(c), x)
+        for c, x in zip(given, inputs[count:], strict=True)
+    ]
+    return (*[None] * count, *cotangents)
+
+
+def _custom_infer(inputs: tuple[Node, ...], rule: Any, count: int) -> tuple[Type, ...]:
+    if not 0 < count <= len(inputs):
+        raise UserError("custom", f"between 1 and {len(inputs)} results are required, got {count}.")
+    return tuple(i.type for i in inputs[:count])
+
+
+CUSTOM = Op(
+    "custom", "control", _custom_infer, lambda values, rule, count: values[:count], _custom_vjp, ("rule", "count"),
+)  # fmt: skip
+
+
+def custom_vjp(f: Callable[..., Any], vjp: Callable[..., Any]) -> Callable[..., Any]:
+    """f with a derivative of your own: `vjp(g, y, *inputs)` gives a cotangent (or None) for each input.
+
+    >>> import weft
+    >>> clipped = custom_vjp(lambda x: x * 100.0, lambda g, y, x: (weft.clip(g * 100.0, -1.0, 1.0),))
+    >>> grad(clipped)(as_tensor(2.0)).item()
+    1.0
+    """
+
+    @functools.wraps(f)
+    def call(*inputs: Any) -> Any:
+        tensors = [as_tensor(x) for x in inputs]
+        results, structure = flatten(f(*map(stop_gradient, tensors)))
+        ys = [as_tensor(r) for r in results]
+        node = make(CUSTOM, tuple(t.node for t in (*ys, *tensors)), (Rule(vjp, structure), len(ys)))
+        return unflatten(structure, [wrap(item(node, i)) for i in range(len(ys))])
+
+    return call
+

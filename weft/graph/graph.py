@@ -1,0 +1,77 @@
+"""A closed piece of computation: `Graph(inputs, outputs)`, a function written as nodes.
+
+Its inputs are placeholders numbered from 0, so two graphs that compute the same thing are equal. Bodies of `cond`,
+`while_loop` and `scan` are such graphs, and so is everything that is printed, drawn, saved or compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from .node import TAG, VARIABLE, Node, dependencies, make, placeholder, toposort
+
+
+VIEWS: dict[str, Callable[[Graph], str]] = {}  # text.py and picture.py stand above this file and enter themselves
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A function of `inputs` (placeholders) that gives `outputs`."""
+
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, each after its inputs; the graph's own inputs come first, used or not."""
+        return tuple(toposort([*self.inputs, *self.outputs]))
+
+    def text(self) -> str:
+        """The graph as runnable Python."""
+        return VIEWS["text"](self)
+
+    def dot(self) -> str:
+        """The graph as a Graphviz drawing."""
+        return VIEWS["dot"](self)
+
+    def svg(self) -> str:
+        """The graph as a picture, left to right, with shapes."""
+        return VIEWS["svg"](self)
+
+    def __repr__(self) -> str:
+        arrow = ", ".join(str(o.type) for o in self.outputs)
+        return f"<graph of {len(self.nodes)} nodes: ({', '.join(str(i.type) for i in self.inputs)}) -> {arrow}>"
+
+
+def close(inputs: Iterable[Node], outputs: Iterable[Node]) -> Graph:
+    """The graph from `inputs` (any nodes at all) to `outputs`, with fresh numbered placeholders for the inputs.
+
+    Parameters whose value is still waiting to be computed are replaced by what they wait for, and tags go.
+    """
+    inputs, outputs = tuple(inputs), tuple(outputs)
+    numbered = tuple(placeholder(index, node.type) for index, node in enumerate(inputs))
+    return Graph(numbered, substitute(outputs, dict(zip(inputs, numbered, strict=True))))
+
+
+def substitute(roots: Iterable[Node], replacement: Mapping[Node, Node]) -> tuple[Node, ...]:
+    """The roots with some nodes replaced by others, everything above them made anew."""
+    roots = tuple(roots)
+    done = dict(replacement)
+    for node in toposort(roots, lambda n: () if n in replacement else dependencies(n)):
+        if node in done:
+            continue
+        if node.op is VARIABLE and node.params[0].pending is not None:
+            done[node] = done[node.params[0].pending]
+        elif node.op is TAG:
+            done[node] = done[node.inputs[0]]
+        else:
+            done[node] = rebuild(node, tuple(done[i] for i in node.inputs))
+    return tuple(done[root] for root in roots)
+
+
+def rebuild(node: Node, inputs: tuple[Node, ...]) -> Node:
+    """The same op on other inputs."""
+    return node if inputs == node.inputs else make(node.op, inputs, node.params, node.source)
+

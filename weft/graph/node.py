@@ -1,0 +1,354 @@
+"""What a computation is: one immutable, interned `Node`.
+
+A node is an op applied to other nodes with parameters. `make` is the only way to get one, and it hands out the same
+object for the same (op, inputs, parameters): equality is identity, and a common subexpression exists once by
+construction. The only thing that is ever added to a node is `value`, the memo of what it came to.
+
+Nothing here, or anywhere else in weft, recurses over a graph: `toposort` walks with a stack.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from ..dtypes import DType
+from ..errors import InternalError, Source, UserError, user_source
+
+Shape = tuple[int, ...]
+OpKind = Literal["leaf", "elementwise", "reduce", "scan", "move", "index", "anchor", "control"]
+
+
+class Type(NamedTuple):
+    """What is known of a value before it is computed."""
+
+    shape: Shape
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
+
+
+class Value(Protocol):
+    """What the graph needs to know of a computed value; the devices' buffers are such values."""
+
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def device(self) -> Any: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def content(self) -> Any: ...
+
+
+@dataclass(eq=False)
+class Op:
+    """One declaration says all there is to say of a primitive: what it accepts, what it gives, what it computes,
+    what its derivative is, and with which inputs to test it.
+
+    Each function takes the inputs and then the parameters, by position; a variadic op gets its inputs as one tuple.
+    """
+
+    name: str
+    kind: OpKind
+    infer: Callable[..., Any]  # (*inputs, *params) -> Type, or a tuple of Types; raises UserError
+    reference: Callable[..., Any]  # (*arrays, *params) -> array: the definition, in NumPy
+    vjp: Callable[..., Any] | None = None  # (g, y, *inputs, *params) -> a cotangent (or None) for each input
+    params: tuple[str, ...] = ()
+    arity: int | None = None  # None: variadic
+    widen: bool = False  # 16-bit floats are computed in float32 and rounded once
+    samples: Callable[..., Any] | None = None  # (rng) -> calls to test with
+    errors: tuple[Any, ...] = ()  # calls that must fail, with the text they must say
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        if OPS.setdefault(self.name, self) is not self:
+            raise InternalError("op", f"the op {self.name!r} is declared twice.")
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+OPS: dict[str, Op] = {}
+
+
+@dataclass(eq=False, slots=True)
+class Tracker:
+    """Why a node's history is kept after its value is known: somebody may still differentiate through it.
+
+    Trackers are nested in time, so of two the older one closes last, and it alone needs to be remembered.
+    """
+
+    serial: int = field(default_factory=itertools.count(1).__next__)
+    open: bool = True
+
+
+PARAMETERS = Tracker(serial=0)  # the tracker of the user's own parameters: never closed
+
+
+class _Blame(threading.local):
+    source: Source | None = None
+
+
+_blame = _Blame()
+
+
+@contextmanager
+def blame() -> Iterator[Callable[[Source | None], None]]:
+    """Inside, nodes are put down to the line given last, not to the line that runs (for derivatives)."""
+    before = _blame.source
+    try:
+        yield lambda source: setattr(_blame, "source", source)
+    finally:
+        _blame.source = before
+
+
+class Clock:
+    """Counts what was ever created, so that the age of unfinished work is a subtraction."""
+
+    nodes = 0
+    bytes = 0
+
+
+class Node:
+    """An op applied to inputs; see the head of this file. Made by `make`, never directly."""
+
+    __slots__ = (
+        "__weakref__", "abstract", "born", "born_bytes", "device", "dtype", "holders", "inputs", "op", "outputs",
+        "params", "shape", "source", "tracker", "value",
+    )  # fmt: skip
+
+    op: Op
+    inputs: tuple[Node, ...]
+    params: tuple[Any, ...]
+    shape: Shape
+    dtype: DType
+    outputs: tuple[Type, ...]  # the types of a node with several results; () for all others
+    source: Source | None  # the user's line
+    device: Any  # where it will be computed; None: anywhere
+    abstract: bool  # depends on a placeholder, so it has no value of its own
+    tracker: Tracker | None
+    value: Value | None  # the memo of its value
+    holders: int  # how many live tensors name it: its value is kept once known
+    born: int  # the Clock when the oldest unfinished work in it began
+    born_bytes: int
+
+    @property
+    def type(self) -> Type:
+        return Type(self.shape, self.dtype)
+
+    @property
+    def tracked(self) -> bool:
+        return self.tracker is not None and self.tracker.open
+
+    def param(self, name: str) -> Any:
+        """The parameter called `name`."""
+        return self.params[self.op.params.index(name)]
+
+    def __repr__(self) -> str:
+        kind = ", ".join(map(str, self.outputs)) or str(self.type)
+        return f"<{self.op.name} {kind}>"
+
+
+class Cell:
+    """The content of a parameter: a leaf for derivatives whose value may still be waiting to be computed."""
+
+    __slots__ = ("__weakref__", "device", "owner", "pending", "type")
+
+    def __init__(self, type: Type, device: Any, pending: Node | None = None) -> None:
+        self.type, self.device, self.pending = type, device, pending
+        self.owner: Any = None  # a weak reference to the tensor whose `.grad` belongs to it
+
+
+_interned: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+
+
+def make(op: Op, inputs: tuple[Node, ...] = (), params: tuple[Any, ...] = (), source: Source | None = None) -> Node:
+    """The node for this op, these inputs and these parameters."""
+    key = (op, inputs, params)
+    node = _interned.get(key)
+    if node is None:
+        node = _interned.setdefault(key, _new(op, inputs, params, source))
+    return node
+
+
+def _new(op: Op, inputs: tuple[Node, ...], params: tuple[Any, ...], source: Source | None) -> Node:
+    node = Node.__new__(Node)
+    node.op, node.inputs, node.params = op, inputs, params
+    if op.arity is None:
+        result = op.infer(inputs, *params)
+    elif op.arity == len(inputs):
+        result = op.infer(*inputs, *params)
+    else:
+        raise UserError(op.name, f"it takes {op.arity} inputs, got {len(inputs)}.")
+    if isinstance(result, Type):
+        node.shape, node.dtype = result
+        node.outputs = ()
+    else:
+        node.shape, node.dtype, node.outputs = (), result[0].dtype, tuple(result)
+    node.source = source or _blame.source or user_source()
+    node.value, node.holders = None, 0
+    _inherit(node)
+    return node
+
+
+def _inherit(node: Node) -> None:
+    """What a node takes over from its inputs: device, tracker, age, and whether it has a value at all."""
+    Clock.nodes += 1
+    device, tracker, abstract, born, born_bytes = None, None, False, Clock.nodes, Clock.bytes
+    for x in node.inputs:
+        if x.device is not device and x.device is not None:
+            if device is not None:
+                raise UserError(
+                    node.op.name,
+                    f"all inputs must be on one device, got {device} and {x.device}. Move one with to_device().",
+                )
+            device = x.device
+        if x.tracker is not None and x.tracker.open and (tracker is None or x.tracker.serial < tracker.serial):
+            tracker = x.tracker
+        abstract = abstract or x.abstract
+        if x.value is None and x.born < born:
+            born, born_bytes = x.born, x.born_bytes
+    node.device, node.abstract, node.born, node.born_bytes = device, abstract, born, born_bytes
+    node.tracker = tracker if node.op.vjp is not None else None
+
+
+def unfinished(before: int, before_bytes: int) -> list[Node]:
+    """The nodes that tensors name, without a value, whose oldest unfinished work began before these times."""
+    return [
+        node
+        for node in list(_interned.values())
+        if node.holders
+        and node.value is None
+        and not (node.abstract or node.outputs)
+        and (node.born <= before or node.born_bytes <= before_bytes)
+    ]
+
+
+def dependencies(node: Node) -> tuple[Node, ...]:
+    """The nodes that must be computed before this one."""
+    if node.op is VARIABLE:
+        pending = node.params[0].pending
+        return () if pending is None else (pending,)
+    return node.inputs
+
+
+def toposort(
+    roots: Iterable[Node],
+    inputs: Callable[[Node], Sequence[Node]] = lambda node: node.inputs,
+) -> list[Node]:
+    """All nodes the roots depend on, each after its inputs; no recursion."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    for root in roots:
+        if root in seen:
+            continue
+        seen.add(root)
+        stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(inputs(root)))]
+        while stack:
+            node, rest = stack[-1]
+            for child in rest:
+                if child not in seen:
+                    seen.add(child)
+                    stack.append((child, iter(inputs(child))))
+                    break
+            else:
+                order.append(node)
+                stack.pop()
+    return order
+
+
+def _cannot_run(*_: Any) -> Any:
+    raise InternalError("graph", "a leaf without a value was run.")
+
+
+# The leaves: what comes from outside, and constants.
+PLACEHOLDER = Op("placeholder", "leaf", lambda index, type: type, _cannot_run, params=("index", "type"), arity=0)
+DATA = Op("data", "leaf", lambda value: Type(value.shape, value.dtype), _cannot_run, params=("value",), arity=0)
+VARIABLE = Op("variable", "leaf", lambda cell: cell.type, _cannot_run, params=("cell",), arity=0)
+
+
+CONST = Op(
+    "const", "leaf", lambda value, dtype, shape: Type(shape, dtype),
+    lambda value, dtype, shape: np.broadcast_to(np.asarray(_number(value)).astype(dtype.numpy), shape),
+    params=("value", "dtype", "shape"), arity=0,
+)  # fmt: skip
+
+
+def _number(value: bool | int | float | str) -> bool | int | float:
+    return float(value) if isinstance(value, str) else value
+
+
+def constant(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Node:
+    """A value that is written in the program, the same everywhere in its shape.
+
+    nan, the infinities and -0.0 are kept as text: as floats they would not compare as the interning needs.
+    """
+    if dtype.is_float:
+        value = float(value)
+        if not math.isfinite(value) or (value == 0.0 and math.copysign(1.0, value) < 0):
+            return make(CONST, (), (str(value), dtype, shape))
+    return make(CONST, (), (value, dtype, shape))
+
+
+def placeholder(index: int | object, type: Type) -> Node:
+    """An input of a graph. An `object()` as index makes one that equals no other."""
+    node = make(PLACEHOLDER, (), (index, type))
+    node.abstract = True
+    return node
+
+
+def data(value: Value) -> Node:
+    """A leaf with a known value."""
+    node = make(DATA, (), (value,))
+    if node.value is None:
+        Clock.bytes += value.nbytes
+        node.device, node.value = value.device, value
+    return node
+
+
+def variable(cell: Cell, value: Value | None = None) -> Node:
+    """A leaf that derivatives are taken with respect to."""
+    node = make(VARIABLE, (), (cell,))
+    node.device, node.value, node.tracker = cell.device, value, PARAMETERS
+    if cell.pending is not None:
+        node.born, node.born_bytes, node.abstract = cell.pending.born, cell.pending.born_bytes, cell.pending.abstract
+    return node
+
+
+# An identity that equals no other node: derivatives are taken with respect to it. Closing a graph removes it.
+TAG = Op("tag", "control", lambda x, key: x.type, lambda x, key: x, lambda g, y, x, key: (g,), ("key",), 1)
+
+
+def tag(node: Node, tracker: Tracker) -> Node:
+    """The node under a name of its own, with its history kept while the tracker is open."""
+    tagged = make(TAG, (node,), (tracker,))
+    if tagged.tracker is None or tracker.serial < tagged.tracker.serial:
+        tagged.tracker = tracker
+    return tagged
+
+
+def _item_infer(source: Node, index: int) -> Type:
+    if not 0 <= index < len(source.outputs):
+        raise UserError("item", f"result {index} of {source.op.name} does not exist; it has {len(source.outputs)}.")
+    return source.outputs[index]
+
+
+# Picks one result of a node that has several. The reverse walk knows it by name, so its vjp only says "differentiable".
+ITEM = Op("item", "control", _item_infer, lambda values, index: values[index], _cannot_run, ("index",), 1)
+
+
+def item(node: Node, index: int) -> Node:
+    """One result of a node with several results."""
+    return make(ITEM, (node,), (index,))

@@ -1,0 +1,187 @@
+"""A graph as text: Python that can be run, and that parses back to the very same nodes.
+
+    def graph(x0: "float32[3]", x1: "float32[3]", *, extern=()):
+        v0 = mul(x0, x1)  # float32[3]
+        v1 = sum(v0, axes=(0,))  # float32[]
+        return (v1,)
+
+Bodies of control flow come first, as functions of their own. What has no text (arrays, parameters, a user's own
+derivative rule) is listed by `externs(graph)` and written `extern[i]`. Parsing never executes anything: it reads
+this small language from Python's syntax tree, so text from outside can do no harm.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..dtypes import DTYPES, DType
+from ..errors import UserError
+from .graph import VIEWS, Graph
+from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder
+
+_DTYPES = {d.name: d for d in DTYPES}
+_TYPE = re.compile(r"(\w+)\[([\d, ]*)\]")
+
+
+def to_text(graph: Graph) -> str:
+    """The graph as a Python function, its sub-graphs before it."""
+    every = subgraphs(graph)
+    names = {g: f"body{i}" for i, g in enumerate(every)} | {graph: "graph"}
+    table = {id(value): i for i, value in enumerate(externs(graph))}
+    return "\n\n".join(_function(g, names, table) for g in [*every, graph])
+
+
+def subgraphs(graph: Graph) -> list[Graph]:
+    """The graphs inside a graph, innermost first."""
+    found: dict[Graph, None] = {}
+    waiting = [graph]
+    while waiting:
+        inner = [p for node in waiting.pop().nodes for p in node.params if isinstance(p, Graph)]
+        for body in inner:
+            found.pop(body, None)  # move it to the end, so that it is written before all that use it
+            found[body] = None
+        waiting.extend(inner)
+    return list(found)[::-1]
+
+
+def externs(graph: Graph) -> list[Any]:
+    """The parameters that have no text, in the order in which the text numbers them."""
+    found: dict[int, Any] = {}
+    for part in [*subgraphs(graph), graph]:
+        for node in part.nodes:
+            if node.op is not PLACEHOLDER:
+                for value in node.params:
+                    if not _has_text(value):
+                        found.setdefault(id(value), value)
+    return list(found.values())
+
+
+def _has_text(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_has_text, value))
+    return value is None or isinstance(value, bool | int | float | str | DType | Graph)
+
+
+def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int]) -> str:
+    called = {node: f"x{i}" for i, node in enumerate(graph.inputs)}
+    head = "".join(f'{name}: "{node.type}", ' for node, name in called.items())
+    lines = [f"def {names[graph]}({head}*, extern=()):"]
+
+    def spell(value: Any) -> str:
+        if isinstance(value, Graph):
+            return names[value]
+        if isinstance(value, DType):
+            return value.name
+        if isinstance(value, tuple):
+            return "(" + "".join(f"{spell(v)}, " for v in value).removesuffix(" " if len(value) == 1 else ", ") + ")"
+        return repr(value) if _has_text(value) else f"extern[{table[id(value)]}]"
+
+    for node in graph.nodes:
+        if node in called:
+            continue
+        called[node] = f"v{len(called) - len(graph.inputs)}"
+        arguments = [called[i] for i in node.inputs]
+        arguments += [f"{key}={spell(value)}" for key, value in zip(node.op.params, node.params, strict=True)]
+        comment = ", ".join(map(str, node.outputs)) or node.type
+        lines.append(f"    {called[node]} = {node.op.name}({', '.join(arguments)})  # {comment}")
+    results = "".join(f"{called[o]}, " for o in graph.outputs).rstrip()
+    return "\n".join([*lines, f"    return ({results})", ""])
+
+
+def parse(text: str, extern: Sequence[Any] = ()) -> Graph:
+    """The graph a text stands for. `extern` supplies what the text could not hold."""
+    try:
+        module = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError("parse", f"this is not the text of a graph: {error}.") from None
+    graphs: dict[str, Graph] = {}
+    for statement in module.body:
+        if isinstance(statement, ast.ImportFrom):
+            continue  # the line that makes the text runnable on its own
+        if not isinstance(statement, ast.FunctionDef):
+            raise _refuse(statement, "only functions are allowed here")
+        graphs[statement.name] = _parse_function(statement, graphs, extern)
+    if "graph" not in graphs:
+        raise UserError("parse", "the text of a graph needs a function called 'graph'.")
+    return graphs["graph"]
+
+
+def parse_type(text: str) -> Type:
+    """`float32[3, 4]` as a type."""
+    found = _TYPE.fullmatch(text)
+    if not found or found[1] not in _DTYPES:
+        raise UserError("parse", f"a type such as 'float32[3, 4]' is required, got {text!r}.")
+    return Type(tuple(int(n) for n in found[2].split(",") if n.strip()), _DTYPES[found[1]])
+
+
+def _parse_function(function: ast.FunctionDef, graphs: dict[str, Graph], extern: Sequence[Any]) -> Graph:
+    values: dict[str, Node] = {}
+    for index, argument in enumerate(function.args.args):
+        if not isinstance(argument.annotation, ast.Constant) or not isinstance(argument.annotation.value, str):
+            raise _refuse(argument, "every input needs a type in quotes")
+        values[argument.arg] = placeholder(index, parse_type(argument.annotation.value))
+    inputs = tuple(values.values())
+    reader = _Reader(values, graphs, extern)
+    for statement in function.body[:-1]:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+                values[name] = reader.call(call)
+            case _:
+                raise _refuse(statement, "a line must read 'name = op(...)'")
+    match function.body[-1]:
+        case ast.Return(value=ast.Tuple(elts=results)):
+            return Graph(inputs, tuple(reader.node(r) for r in results))
+    raise _refuse(function.body[-1], "the last line must read 'return (name, ...)'")
+
+
+class _Reader:
+    """Reads calls and parameters of one function."""
+
+    def __init__(self, values: dict[str, Node], graphs: dict[str, Graph], extern: Sequence[Any]) -> None:
+        self.values, self.graphs, self.extern = values, graphs, extern
+
+    def call(self, call: ast.Call) -> Node:
+        if not isinstance(call.func, ast.Name) or call.func.id not in OPS or call.func.id == "placeholder":
+            raise _refuse(call, f"there is no op {ast.unparse(call.func)!r}")
+        op = OPS[call.func.id]
+        given = {keyword.arg: self.param(keyword.value) for keyword in call.keywords}
+        if set(given) != set(op.params):
+            raise _refuse(call, f"{op.name} takes the parameters {', '.join(op.params) or 'none'}")
+        inputs = tuple(self.node(a) for a in call.args)
+        try:
+            return make(op, inputs, tuple(given[name] for name in op.params))
+        except (TypeError, AttributeError, IndexError, KeyError, OverflowError, ZeroDivisionError) as error:
+            raise _refuse(call, f"{op.name} cannot take these parameters ({error})") from None
+
+    def node(self, part: ast.expr) -> Node:
+        if isinstance(part, ast.Name) and part.id in self.values:
+            return self.values[part.id]
+        raise _refuse(part, f"{ast.unparse(part)!r} is not a value defined before")
+
+    def param(self, part: ast.expr) -> Any:
+        match part:
+            case ast.Constant(value=None | bool() | int() | float() | str() as value):
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+                return -value
+            case ast.Tuple(elts=elements):
+                return tuple(map(self.param, elements))
+            case ast.Name(id=name) if name in _DTYPES:
+                return _DTYPES[name]
+            case ast.Name(id=name) if name in self.graphs:
+                return self.graphs[name]
+            case ast.Subscript(value=ast.Name(id="extern"), slice=ast.Constant(value=int() as i)):
+                if 0 <= i < len(self.extern):
+                    return self.extern[i]
+                raise _refuse(part, f"the text needs extern[{i}], but {len(self.extern)} were given")
+        raise _refuse(part, f"{ast.unparse(part)!r} is not a parameter")
+
+
+def _refuse(part: ast.AST, why: str) -> UserError:
+    return UserError("parse", f"line {getattr(part, 'lineno', '?')}: {why}.")
+
+
+VIEWS["text"] = to_text

@@ -1,0 +1,92 @@
+"""Every setting of weft, declared once: its type, its default, what it does, and the WEFT_* variable that sets it.
+
+Read one as `knobs.device`, change it for a while with `with knobs.set(device="null"): ...`. Values are checked when
+they are set, wherever they come from. docs/settings.md lists them; a test fails on one that is not listed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import UserError
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One setting: how to read it from text, its default, and what it is for."""
+
+    parse: Callable[[str], Any]
+    default: Any
+    help: str
+
+    def read(self, name: str, text: str) -> Any:
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise UserError("knobs", f"WEFT_{name.upper()} cannot be {text!r}: {error}. {self.help}") from None
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("it must be 1 or more")
+    return number
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("it must be 0 or more")
+    return number
+
+
+KNOBS: dict[str, Knob] = {
+    "device": Knob(str, "reference", "The device new tensors live on: reference, null."),
+    "seed": Knob(_natural, 0, "The seed of the global random generator when the program starts."),
+    "pending_nodes": Knob(
+        _count, 250_000, "Unlooked-at work older than this many new nodes is computed, so that loops stay bounded."
+    ),
+    "pending_bytes": Knob(
+        _count, 1 << 30, "Unlooked-at work older than this many bytes of new data is computed, likewise."
+    ),
+    "debug": Knob(_natural, 0, "1 prints a line for each evaluation: device, number of nodes, time."),
+}
+
+
+class Knobs:
+    """The settings in force: defaults, then the environment, then `set`."""
+
+    device: str
+    seed: int
+    pending_nodes: int
+    pending_bytes: int
+    debug: int
+
+    def __init__(self) -> None:
+        for name, knob in KNOBS.items():
+            text = os.environ.get(f"WEFT_{name.upper()}")
+            setattr(self, name, knob.default if text is None else knob.read(name, text))
+
+    @contextmanager
+    def set(self, **values: Any) -> Iterator[None]:
+        """Change settings inside a `with` block."""
+        before = dict(self.__dict__)
+        try:
+            for name, value in values.items():
+                self.change(name, value)
+            yield
+        finally:
+            self.__dict__.update(before)
+
+    def change(self, name: str, value: Any) -> None:
+        """Change one setting until it is changed again."""
+        if name not in KNOBS:
+            raise UserError("knobs", f"there is no setting {name!r}. The settings are {', '.join(KNOBS)}.")
+        setattr(self, name, KNOBS[name].read(name, str(value)))
+
+
+knobs = Knobs()

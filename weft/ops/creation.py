@@ -1,0 +1,260 @@
+"""Tensors from nothing: constants, counters, and what is made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, float32, int64
+from ..errors import UserError
+from ..graph.node import Op, Type
+from ..runtime import Device
+from ..tensor import Tensor, as_tensor, asarray, emit, function, number
+from .declare import Sample, Wrong, normal_shape
+from .elementwise import astype, where
+from .movement import broadcast_to, expand_dims, reshape
+
+
+def _iota_infer(n: int, dtype: DType) -> Type:
+    if n < 0 or not (dtype.is_integer or dtype.is_float):
+        raise UserError("iota", f"a count of 0 or more and a numeric dtype are required, got {n} and {dtype.name}.")
+    return Type((n,), dtype)
+
+
+_IOTA = Op(
+    "iota", "leaf", _iota_infer, lambda n, dtype: np.arange(n).astype(dtype.numpy), None, ("n", "dtype"), 0,
+    samples=lambda rng: (Sample([], (n, d)) for n in (0, 1, 7) for d in (int64, float32)),
+    errors=(Wrong(lambda: iota(-1), "[iota] a count of 0 or more and a numeric dtype are required, got -1"),),
+)  # fmt: skip
+
+
+def iota(n: int, dtype: DType = DEFAULT_INT) -> Tensor:
+    """0, 1, 2, ... n-1."""
+    return emit(_IOTA, (), (n, dtype))
+
+
+def place(x: Tensor, device: str | Device | None) -> Tensor:
+    """The tensor on a device, if one is asked for."""
+    return x if device is None else x.to_device(device)
+
+
+@function
+def full(
+    shape: int | Sequence[int],
+    fill_value: bool | int | float,
+    *,
+    dtype: DTypeLike | None = None,
+    device: str | Device | None = None,
+) -> Tensor:
+    """A tensor filled with one number.
+
+    >>> full((2, 2), 7).tolist()
+    [[7, 7], [7, 7]]
+    """
+    if isinstance(fill_value, Tensor):
+        value = fill_value if dtype is None else astype(fill_value, dtype)
+        return place(broadcast_to(value, normal_shape("full", shape)), device)
+    if isinstance(fill_value, np.generic):
+        fill_value = fill_value.item()
+    if not isinstance(fill_value, bool | int | float):
+        raise UserError("full", f"a number is required to fill with, got {fill_value!r}.")
+    target = as_dtype(type(fill_value) if dtype is None else dtype, "full")
+    return place(number(fill_value, target, normal_shape("full", shape)), device)
+
+
+@function
+def zeros(
+    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None
+) -> Tensor:
+    """A tensor of zeros, float32 unless said otherwise."""
+    return full(shape, 0, dtype=dtype or DEFAULT_FLOAT, device=device)
+
+
+@function
+def ones(
+    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None
+) -> Tensor:
+    """A tensor of ones, float32 unless said otherwise."""
+    return full(shape, 1, dtype=dtype or DEFAULT_FLOAT, device=device)
+
+
+@function
+def empty(
+    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None
+) -> Tensor:
+    """A tensor to be overwritten. Nothing is gained by leaving memory as it was, so it holds zeros."""
+    return zeros(shape, dtype=dtype, device=device)
+
+
+@function
+def full_like(
+    x: Any, /, fill_value: bool | int | float, *, dtype: DTypeLike | None = None, device: str | Device | None = None
+) -> Tensor:
+    """A tensor of the shape and dtype of another, filled with one number."""
+    x = as_tensor(x)
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device)
+
+
+@function
+def zeros_like(x: Any, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
+    """Zeros of the shape and dtype of another tensor."""
+    return full_like(x, 0, dtype=dtype, device=device)
+
+
+@function
+def ones_like(x: Any, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
+    """Ones of the shape and dtype of another tensor."""
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+@function
+def empty_like(x: Any, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
+    """A tensor to be overwritten, of the shape and dtype of another; it holds zeros."""
+    return zeros_like(x, dtype=dtype, device=device)
+
+
+@function
+def arange(
+    start: int | float,
+    /,
+    stop: int | float | None = None,
+    step: int | float = 1,
+    *,
+    dtype: DTypeLike | None = None,
+    device: str | Device | None = None,
+) -> Tensor:
+    """Numbers from start (inclusive) to stop (exclusive).
+
+    >>> arange(2, 8, 3).tolist()
+    [2, 5]
+    """
+    if stop is None:
+        start, stop = 0, start
+    if step == 0:
+        raise UserError("arange", "a step other than 0 is required.")
+    whole = all(isinstance(v, int) for v in (start, stop, step))
+    target = as_dtype(dtype, "arange") if dtype is not None else DEFAULT_INT if whole else DEFAULT_FLOAT
+    count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
+    if target.is_integer and not whole:
+        return place(asarray(np.arange(start, stop, step), dtype=target), device)
+    inner = target if target.is_integer else as_dtype("float64")
+    values = iota(int(count), DEFAULT_INT if target.is_integer else inner)
+    if target.is_integer:
+        values = astype(values, target) if target.bits == 64 else values
+        return place(astype(values * int(step) + int(start), target), device)
+    return place(astype(values * float(step) + float(start), target), device)
+
+
+@function
+def linspace(
+    start: int | float,
+    stop: int | float,
+    /,
+    num: int,
+    *,
+    dtype: DTypeLike | None = None,
+    device: str | Device | None = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` evenly spaced numbers from start to stop.
+
+    >>> linspace(0, 1, 5).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+    target = as_dtype(dtype, "linspace") if dtype is not None else DEFAULT_FLOAT
+    if num < 0:
+        raise UserError("linspace", f"a count of 0 or more is required, got {num}.")
+    gaps = num - 1 if endpoint else num
+    index = iota(num, as_dtype("float64"))
+    values = index * ((stop - start) / gaps if gaps > 0 else 0.0) + float(start)
+    if endpoint and num > 1:
+        values = where(index == float(num - 1), float(stop), values)  # the end is exact
+    return place(astype(values, target), device)
+
+
+@function
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    device: str | Device | None = None,
+) -> Tensor:
+    """Ones on the k-th diagonal of a matrix, zeros elsewhere."""
+    n_cols = n_rows if n_cols is None else n_cols
+    rows, cols = iota(*normal_shape("eye", n_rows)), iota(*normal_shape("eye", n_cols))
+    return place(astype(expand_dims(rows, axis=1) + k == cols, dtype or DEFAULT_FLOAT), device)
+
+
+def _triangle(x: Any, k: int, name: str, upper: bool) -> Tensor:
+    x = as_tensor(x)
+    if x.ndim < 2:
+        raise UserError(name, f"two or more dimensions are required, got shape {x.shape}.")
+    rows, cols = expand_dims(iota(x.shape[-2]), axis=1), iota(x.shape[-1])
+    return where(cols - rows >= k if upper else cols - rows <= k, x, number(0, x.dtype))
+
+
+@function
+def tril(x: Any, /, *, k: int = 0) -> Tensor:
+    """The lower triangle of each matrix, zeros above the k-th diagonal."""
+    return _triangle(x, k, "tril", upper=False)
+
+
+@function
+def triu(x: Any, /, *, k: int = 0) -> Tensor:
+    """The upper triangle of each matrix, zeros below the k-th diagonal."""
+    return _triangle(x, k, "triu", upper=True)
+
+
+@function
+def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
+    """The coordinates of a grid from the coordinates of its axes.
+
+    >>> [m.shape for m in meshgrid(arange(3), arange(2))]
+    [(2, 3), (2, 3)]
+    """
+    axes = [as_tensor(a) for a in arrays]
+    if indexing not in ("xy", "ij"):
+        raise UserError("meshgrid", f"indexing must be 'xy' or 'ij', got {indexing!r}.")
+    if any(a.ndim > 1 for a in axes) or len({a.dtype for a in axes}) > 1:
+        raise UserError("meshgrid", "vectors of one dtype are required.")
+    order = list(range(len(axes)))
+    if indexing == "xy" and len(axes) > 1:
+        order[0], order[1] = 1, 0
+    shape = [1] * len(axes)
+    for i, a in enumerate(axes):
+        shape[order[i]] = a.size
+    return [
+        broadcast_to(reshape(a, [a.size if j == order[i] else 1 for j in range(len(axes))]), shape)
+        for i, a in enumerate(axes)
+    ]
+
+
+@function
+def one_hot(index: Any, classes: int, *, dtype: DTypeLike | None = None) -> Tensor:
+    """A vector for each index: 1 at its place, 0 elsewhere (0 everywhere for an index outside).
+
+    >>> one_hot(as_tensor([2, 0]), 3).tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    index = as_tensor(index)
+    if not index.dtype.is_integer:
+        raise UserError("one_hot", f"integer indices are required, got {index.dtype.name}. Use astype() first.")
+    return astype(expand_dims(index, axis=-1) == astype(iota(classes), index.dtype), dtype or DEFAULT_FLOAT)
+
+
+@function
+def from_dlpack(x: Any, /, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
+    """A tensor that shares the memory of another library's array. Do not write to that array afterwards."""
+    try:
+        array = np.from_dlpack(x, copy=copy)
+    except (AttributeError, BufferError, RuntimeError, ValueError) as error:
+        raise UserError("from_dlpack", f"an array in the memory of the CPU is required: {error}.") from None
+    return asarray(array, device=device, copy=copy if copy is not None else False)
+
+

@@ -1,0 +1,224 @@
+"""How an op is declared: the helpers that turn a row of facts into an `Op` and the function people call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from ..dtypes import DEFAULT_FLOAT, DType, bool_, promote
+from ..errors import UserError
+from ..graph.node import OPS, Node, Op, Shape, Type, make
+from ..tensor import FUNCTIONS, Tensor, as_tensor, emit, wrap
+
+Accepts = Literal["float", "numeric", "integer", "bits", "any"]
+
+_KINDS: dict[str, tuple[tuple[str, ...], str]] = {
+    "float": (("float",), "a floating dtype"),
+    "numeric": (("float", "int", "uint"), "a numeric dtype"),
+    "integer": (("int", "uint"), "an integer dtype"),
+    "bits": (("int", "uint", "bool"), "an integer or bool dtype"),
+    "any": (("float", "int", "uint", "bool"), "any dtype"),
+}
+_SHAPES: tuple[Shape, ...] = ((), (0,), (5,), (2, 3, 4))
+
+
+class Sample(NamedTuple):
+    """Inputs and parameters to test an op with. Float inputs are float64 and are also tried in the other floats."""
+
+    inputs: Sequence[Any]
+    params: tuple[Any, ...] = ()
+
+
+class Wrong(NamedTuple):
+    """A call that must fail, and a part of what it must say."""
+
+    call: Callable[[], Any]
+    text: str
+
+
+def accept(name: str, dtype: DType, accepts: Accepts) -> None:
+    """Raise unless the dtype is of an accepted kind."""
+    kinds, words = _KINDS[accepts]
+    if dtype.kind not in kinds:
+        raise UserError(name, f"{words} is required, got {dtype.name}. Convert it with astype().")
+
+
+def elementwise(
+    name: str,
+    arity: int,
+    reference: Callable[..., Any],
+    vjp: Callable[..., Any] | None,
+    *,
+    accepts: Accepts = "float",
+    result: DType | None = None,
+    domain: tuple[float, float] = (-2.0, 2.0),
+    widen: bool = True,
+    doc: str = "",
+) -> Op:
+    """Declare an op that works on each element for itself. Its inputs have one shape and one dtype."""
+
+    def infer(*inputs: Node) -> Type:
+        first = inputs[0]
+        accept(name, first.dtype, accepts)
+        for other in inputs[1:]:
+            if other.shape != first.shape or other.dtype is not first.dtype:
+                raise UserError(name, f"inputs of one type are required, got {first.type} and {other.type}.")
+        return Type(first.shape, result or first.dtype)
+
+    def samples(rng: np.random.Generator) -> Iterator[Sample]:
+        for shape in _SHAPES:
+            yield Sample([_draw(rng, shape, accepts, domain) for _ in range(arity)])
+
+    wrong = bool_ if accepts in ("float", "numeric", "integer") else None
+    errors = (Wrong(lambda: _apply_to_dtype(op, wrong), f"[{name}] {_KINDS[accepts][1]} is required"),) if wrong else ()
+    op = Op(name, "elementwise", infer, reference, vjp, (), arity, widen, samples, errors, doc)
+    return op
+
+
+def _draw(rng: np.random.Generator, shape: Shape, accepts: Accepts, domain: tuple[float, float]) -> np.ndarray:
+    if accepts in ("integer", "bits"):
+        return rng.integers(max(0, int(domain[0])), int(domain[1]) + 1, shape)
+    return np.asarray(rng.uniform(*domain, shape))
+
+
+def _apply_to_dtype(op: Op, dtype: DType) -> Tensor:
+    x = wrap(make(OPS["const"], (), (True, dtype, (2,))))
+    return emit(op, (x,) * (op.arity or 0))
+
+
+def unary(
+    public: str,
+    reference: Callable[..., Any],
+    vjp: Callable[..., Any] | None,
+    doc: str,
+    *,
+    name: str = "",
+    accepts: Accepts = "float",
+    integers: Literal["convert", "keep", "compute"] = "convert",
+    domain: tuple[float, float] = (-2.0, 2.0),
+) -> Callable[[Any], Tensor]:
+    """Declare a function of one input. `integers`: become floats, are returned as they are, or are computed on."""
+    op = elementwise(name or public, 1, reference, vjp, accepts=accepts, domain=domain, doc=doc)
+
+    def call(x: Any, /) -> Tensor:
+        x = as_tensor(x)
+        if not x.dtype.is_float and integers != "compute":
+            if integers == "keep" and x.dtype.is_integer:
+                return x
+            x = as_float(x, public)
+        return emit(op, (x,))
+
+    return publish(call, public, doc)
+
+
+def publish(call: Callable[..., Tensor], public: str, doc: str) -> Any:
+    """Give a function made from a row its name and its words, and enter it in the table."""
+    call.__name__ = call.__qualname__ = public
+    call.__doc__ = doc
+    FUNCTIONS[public] = call
+    return call
+
+
+def binary(
+    public: str,
+    reference: Callable[..., Any],
+    vjp: Callable[..., Any] | None,
+    doc: str,
+    *,
+    name: str = "",
+    accepts: Accepts = "numeric",
+    result: DType | None = None,
+    domain: tuple[float, float] = (-2.0, 2.0),
+    widen: bool = True,
+) -> Callable[[Any, Any], Tensor]:
+    """Declare a function of two inputs, which are brought to one dtype and one shape first."""
+    op = elementwise(
+        name or public, 2, reference, vjp, accepts=accepts, result=result, domain=domain, widen=widen, doc=doc
+    )
+
+    def call(x1: Any, x2: Any, /) -> Tensor:
+        a, b = together(public, x1, x2)
+        if accepts == "float" and not a.dtype.is_float:
+            a, b = as_float(a, public), as_float(b, public)
+        return emit(op, (a, b))
+
+    return publish(call, public, doc)
+
+
+def as_float(x: Tensor, name: str) -> Tensor:
+    """Integers as the default float; bools are refused, they are rarely meant."""
+    if x.dtype.is_float:
+        return x
+    accept(name, x.dtype, "numeric")
+    return FUNCTIONS["astype"](x, DEFAULT_FLOAT)  # type: ignore[no-any-return]
+
+
+def together(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
+    """Two operands as tensors of one dtype and one shape."""
+    if not isinstance(x1, Tensor):
+        b = as_tensor(x2)
+        a = as_tensor(x1, b.dtype if isinstance(x2, Tensor) else None)
+    else:
+        a, b = x1, as_tensor(x2, x1.dtype)
+    if a.dtype is not b.dtype:
+        dtype = promote(a.dtype, b.dtype)
+        a, b = FUNCTIONS["astype"](a, dtype), FUNCTIONS["astype"](b, dtype)
+    if a.shape != b.shape:
+        shape = broadcast_shape(name, a.shape, b.shape)
+        a, b = expand_to(a, shape), expand_to(b, shape)
+    return a, b
+
+
+def expand_to(x: Tensor, shape: Shape) -> Tensor:
+    """The tensor broadcast to a shape it is known to fit; a constant is simply made larger."""
+    if x.shape == shape:
+        return x
+    node = x.node
+    if node.op.name == "const":
+        return wrap(make(node.op, (), (node.params[0], node.dtype, shape)))
+    return emit(OPS["expand"], (x,), (shape,))
+
+
+def broadcast_shape(name: str, *shapes: Shape) -> Shape:
+    """The common shape of several, by the usual rule: sizes are equal or 1, counted from the last dimension."""
+    ndim = max((len(s) for s in shapes), default=0)
+    result = []
+    for axis in range(-ndim, 0):
+        sizes = {s[axis] for s in shapes if len(s) >= -axis} - {1}
+        if len(sizes) > 1:
+            given = " and ".join(map(str, shapes))
+            raise UserError(name, f"the shapes {given} do not fit together: sizes must be equal or 1, from the right.")
+        result.append(sizes.pop() if sizes else 1)
+    return tuple(result)
+
+
+def normal_axis(name: str, axis: int, ndim: int) -> int:
+    """An axis counted from the front."""
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise UserError(name, f"an axis must be an int, got {axis!r}.")
+    index = int(axis.__index__())
+    if not -ndim <= index < ndim:
+        raise UserError(name, f"axis {index} does not exist in a tensor of {ndim} dimensions.")
+    return index % ndim
+
+
+def normal_axes(name: str, axis: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
+    """Axes counted from the front, in order; None means all."""
+    if axis is None:
+        return tuple(range(ndim))
+    given = list(axis) if isinstance(axis, Iterable) else [axis]
+    axes = sorted(normal_axis(name, a, ndim) for a in given)
+    if len(set(axes)) != len(axes):
+        raise UserError(name, f"each axis can be named once, got {tuple(given)}.")
+    return tuple(axes)
+
+
+def normal_shape(name: str, shape: int | Iterable[int]) -> Shape:
+    """A shape as a tuple of ints, all of them 0 or more."""
+    sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    for n in sizes:
+        if isinstance(n, bool) or not hasattr(n, "__index__") or n.__index__() < 0:
+            raise UserError(name, f"a shape is made of ints that are 0 or more, got {sizes}.")
+    return tuple(n.__index__() for n in sizes)

@@ -1,0 +1,334 @@
+"""The primitives that work on each element for itself: definition and derivative of each stand on adjacent lines.
+
+In a vjp, `g` is the cotangent of the result, `y` the result, and what follows are the inputs. The result is a tuple
+with a cotangent, or None, for each input. An op without vjp has the derivative zero (almost everywhere).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType, DTypeLike, as_dtype, bool_, float32, promote
+from ..errors import RunError, UserError
+from ..graph.node import Node, Op, Type
+from ..tensor import Tensor, as_tensor, emit, function
+from .declare import Sample, Wrong, binary, broadcast_shape, expand_to, unary
+
+# --- sign and rounding ---------------------------------------------------------------------------------------------------
+
+negative = unary(
+    "negative", np.negative, lambda g, y, x: (-g,), "-x.", name="neg", accepts="numeric", integers="compute"
+)
+abs = unary(
+    "abs", np.abs, lambda g, y, x: (g * sign(x),), "The absolute value; its derivative at 0 is 0.",
+    accepts="numeric", integers="compute",
+)  # fmt: skip
+sign = unary("sign", np.sign, None, "-1, 0 or 1.", accepts="numeric", integers="compute")
+floor = unary("floor", np.floor, None, "The greatest integer not above x.", integers="keep")
+ceil = unary("ceil", np.ceil, None, "The least integer not below x.", integers="keep")
+trunc = unary("trunc", np.trunc, None, "The integer part of x.", integers="keep")
+round = unary("round", np.round, None, "The nearest integer; halves go to the even one.", integers="keep")
+
+# --- exponentials and logarithms -----------------------------------------------------------------------------------------
+
+exp = unary("exp", np.exp, lambda g, y, x: (g * y,), "e to the power x.")
+expm1 = unary("expm1", np.expm1, lambda g, y, x: (g * (y + 1.0),), "exp(x) - 1, exact for small x.")
+log = unary("log", np.log, lambda g, y, x: (g / x,), "The natural logarithm.", domain=(0.1, 4.0))
+log1p = unary(
+    "log1p", np.log1p, lambda g, y, x: (g / (x + 1.0),), "log(1 + x), exact for small x.", domain=(-0.5, 2.0)
+)
+log2 = unary(
+    "log2", np.log2, lambda g, y, x: (g / (x * math.log(2)),), "The logarithm to base 2.", domain=(0.1, 4.0)
+)
+log10 = unary(
+    "log10", np.log10, lambda g, y, x: (g / (x * math.log(10)),), "The logarithm to base 10.", domain=(0.1, 4.0)
+)
+sqrt = unary("sqrt", np.sqrt, lambda g, y, x: (g / (y * 2.0),), "The square root.", domain=(0.1, 4.0))
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    small = np.exp(-np.abs(x))  # never overflows
+    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
+
+
+sigmoid = unary("sigmoid", _sigmoid, lambda g, y, x: (g * (y * (1.0 - y)),), "1 / (1 + exp(-x)).")
+erf = unary(
+    "erf", lambda x: np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(np.float64),
+    lambda g, y, x: (g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))),), "The error function.",
+)  # fmt: skip
+
+# --- trigonometry --------------------------------------------------------------------------------------------------------
+
+sin = unary("sin", np.sin, lambda g, y, x: (g * cos(x),), "The sine.")
+cos = unary("cos", np.cos, lambda g, y, x: (-g * sin(x),), "The cosine.")
+tan = unary("tan", np.tan, lambda g, y, x: (g * (y * y + 1.0),), "The tangent.", domain=(-1.2, 1.2))
+asin = unary("asin", np.arcsin, lambda g, y, x: (g / sqrt(1.0 - x * x),), "The inverse sine.", domain=(-0.9, 0.9))
+acos = unary("acos", np.arccos, lambda g, y, x: (-g / sqrt(1.0 - x * x),), "The inverse cosine.", domain=(-0.9, 0.9))
+atan = unary("atan", np.arctan, lambda g, y, x: (g / (x * x + 1.0),), "The inverse tangent.")
+sinh = unary("sinh", np.sinh, lambda g, y, x: (g * cosh(x),), "The hyperbolic sine.")
+cosh = unary("cosh", np.cosh, lambda g, y, x: (g * sinh(x),), "The hyperbolic cosine.")
+tanh = unary("tanh", np.tanh, lambda g, y, x: (g * (1.0 - y * y),), "The hyperbolic tangent.")
+asinh = unary("asinh", np.arcsinh, lambda g, y, x: (g / sqrt(x * x + 1.0),), "The inverse hyperbolic sine.")
+acosh = unary(
+    "acosh", np.arccosh, lambda g, y, x: (g / (sqrt(x - 1.0) * sqrt(x + 1.0)),), "The inverse hyperbolic cosine.",
+    domain=(1.2, 4.0),
+)  # fmt: skip
+atanh = unary(
+    "atanh", np.arctanh, lambda g, y, x: (g / (1.0 - x * x),), "The inverse hyperbolic tangent.", domain=(-0.9, 0.9)
+)
+
+# --- arithmetic ----------------------------------------------------------------------------------------------------------
+
+add = binary("add", np.add, lambda g, y, a, b: (g, g), "a + b.")
+subtract = binary("subtract", np.subtract, lambda g, y, a, b: (g, -g), "a - b.", name="sub")
+multiply = binary("multiply", np.multiply, lambda g, y, a, b: (g * b, g * a), "a * b.", name="mul")
+divide = binary(
+    "divide", np.divide, lambda g, y, a, b: (g / b, -(g * y) / b), "a / b; integers become floats first.",
+    name="div", accepts="float", domain=(0.5, 2.0),
+)  # fmt: skip
+
+
+def _integer_checked(ufunc: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def call(a: np.ndarray, b: np.ndarray) -> Any:
+        if b.dtype.kind in "iu" and not np.all(b):
+            raise RunError(name, "an integer was divided by zero. Guard the divisor with weft.where().")
+        return ufunc(a, b)
+
+    return call
+
+
+floor_divide = binary(
+    "floor_divide", _integer_checked(np.floor_divide, "floor_divide"), None, "a / b, rounded down.", domain=(0.5, 4.0)
+)
+remainder = binary(
+    "remainder", _integer_checked(np.remainder, "remainder"),
+    lambda g, y, a, b: (g, -g * floor_divide(a, b)), "a - b * floor(a / b): it has the sign of b.", domain=(0.5, 4.0),
+)  # fmt: skip
+
+
+def _pow(a: np.ndarray, b: np.ndarray) -> Any:
+    if b.dtype.kind == "i" and np.any(b < 0):
+        raise RunError("pow", "an integer cannot be raised to a negative power. Convert the base with astype().")
+    return np.power(a, b)
+
+
+def _pow_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    # 0 ** b is flat in b, and a ** 0 is flat in a, also where the formulas say 0 * inf.
+    by_base = where(b == 0.0, 0.0, b * _power(a, where(b == 0.0, 1.0, b - 1.0)))
+    by_exponent = y * log(where(a == 0.0, 1.0, a))
+    return g * by_base, g * by_exponent
+
+
+_power = binary("pow", _pow, _pow_vjp, "a to the power b.", domain=(0.5, 2.0))
+
+
+@function
+def pow(x1: Any, x2: Any, /) -> Tensor:
+    """x1 to the power x2. A square is computed as a product.
+
+    >>> pow(as_tensor(3.0), 2)
+    Tensor(9., dtype=float32)
+    """
+    if isinstance(x2, int | float) and not isinstance(x2, bool) and x2 == 2 and isinstance(x1, Tensor):
+        return x1 * x1 if isinstance(x2, int) or x1.dtype.is_float else _power(x1, x2)
+    return _power(x1, x2)
+
+
+def _larger_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    # Where both are equal each gets half, so that the derivative does not depend on the order of the operands.
+    share = where(a == b, 0.5, where(y == a, 1.0, 0.0)).astype(g.dtype)
+    return g * share, g * (1.0 - share)
+
+
+maximum = binary("maximum", np.maximum, _larger_vjp, "The larger of two; nan if either is nan.", accepts="numeric")
+minimum = binary("minimum", np.minimum, _larger_vjp, "The smaller of two; nan if either is nan.", accepts="numeric")
+atan2 = binary(
+    "atan2", np.arctan2, lambda g, y, a, b: (g * b / (a * a + b * b), -g * a / (a * a + b * b)),
+    "The angle of the point (b, a).", accepts="float", domain=(0.5, 2.0),
+)  # fmt: skip
+
+
+def _hypot_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    safe = where(y == 0.0, 1.0, y)  # the derivative at the origin is taken as 0
+    return g * (a / safe), g * (b / safe)
+
+
+hypot = binary(
+    "hypot", np.hypot, _hypot_vjp, "sqrt(a*a + b*b) without overflow.", accepts="float", domain=(0.5, 2.0)
+)
+copysign = binary(
+    "copysign", np.copysign, lambda g, y, a, b: (g * copysign(1.0, a) * copysign(1.0, b), None),
+    "The size of a with the sign of b.", accepts="float",
+)  # fmt: skip
+nextafter = binary("nextafter", np.nextafter, None, "The next number after a towards b.", accepts="float", widen=False)
+logaddexp = binary(
+    "logaddexp", np.logaddexp, lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a)),
+    "log(exp(a) + exp(b)) without overflow.", accepts="float",
+)  # fmt: skip
+
+# --- bits and truth ------------------------------------------------------------------------------------------------------
+
+
+def _shift(ufunc: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def call(a: np.ndarray, b: np.ndarray) -> Any:
+        if b.dtype.kind == "i" and np.any(b < 0):
+            raise RunError(name, "a shift by a negative number has no meaning.")
+        return ufunc(a, b)
+
+    return call
+
+
+bitwise_and = binary("bitwise_and", np.bitwise_and, None, "Bits set in both.", name="and_", accepts="bits")
+bitwise_or = binary("bitwise_or", np.bitwise_or, None, "Bits set in either.", name="or_", accepts="bits")
+bitwise_xor = binary("bitwise_xor", np.bitwise_xor, None, "Bits set in one only.", name="xor", accepts="bits")
+bitwise_left_shift = binary(
+    "bitwise_left_shift", _shift(np.left_shift, "bitwise_left_shift"), None, "a * 2**b.", name="shl", accepts="integer"
+)
+bitwise_right_shift = binary(
+    "bitwise_right_shift", _shift(np.right_shift, "bitwise_right_shift"), None, "a // 2**b.", name="shr",
+    accepts="integer",
+)  # fmt: skip
+bitwise_invert = unary(
+    "bitwise_invert", np.bitwise_not, None, "All bits flipped.", name="not_", accepts="bits", integers="compute"
+)
+equal = binary("equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_)
+less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_)
+less_equal = binary("less_equal", np.less_equal, None, "Where a is not above b.", name="le", accepts="any", result=bool_)
+
+
+@function
+def not_equal(x1: Any, x2: Any, /) -> Tensor:
+    """Where x1 is not x2."""
+    return bitwise_invert(equal(x1, x2))
+
+
+@function
+def greater(x1: Any, x2: Any, /) -> Tensor:
+    """Where x1 is above x2."""
+    return less(x2, x1)
+
+
+@function
+def greater_equal(x1: Any, x2: Any, /) -> Tensor:
+    """Where x1 is not below x2."""
+    return less_equal(x2, x1)
+
+
+# --- choosing and converting ---------------------------------------------------------------------------------------------
+
+
+def _where_infer(condition: Node, a: Node, b: Node) -> Type:
+    if condition.dtype is not bool_:
+        raise UserError("where", f"the condition must be bool, got {condition.dtype.name}. Write it as a comparison.")
+    if not condition.shape == a.shape == b.shape or a.dtype is not b.dtype:
+        raise UserError("where", f"inputs of one type are required, got {condition.type}, {a.type} and {b.type}.")
+    return a.type
+
+
+def _where_vjp(g: Tensor, y: Tensor, condition: Tensor, a: Tensor, b: Tensor) -> tuple[None, Tensor, Tensor]:
+    return None, where(condition, g, 0.0), where(condition, 0.0, g)
+
+
+def _where_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape in ((), (0,), (3, 4)):
+        yield Sample([rng.random(shape) < 0.5, rng.normal(size=shape), rng.normal(size=shape)])
+
+
+_WHERE = Op(
+    "where", "elementwise", _where_infer, np.where, _where_vjp, (), 3, samples=_where_samples,
+    errors=(Wrong(lambda: where(as_tensor(1.0), 1.0, 2.0), "[where] the condition must be bool, got float32"),),
+)  # fmt: skip
+
+
+@function
+def where(condition: Any, x1: Any, x2: Any, /) -> Tensor:
+    """x1 where the condition holds, else x2. The branch not taken has no influence, not even on derivatives.
+
+    >>> where(as_tensor(True), 1.0, float("nan"))
+    Tensor(1., dtype=float32)
+    """
+    condition = as_tensor(condition)
+    if not isinstance(x1, Tensor) and isinstance(x2, Tensor):
+        a, b = as_tensor(x1, x2.dtype), x2
+    else:
+        a = as_tensor(x1)
+        b = as_tensor(x2, a.dtype)
+    dtype = promote(a.dtype, b.dtype)
+    shape = broadcast_shape("where", condition.shape, a.shape, b.shape)
+    a, b = (expand_to(astype(x, dtype), shape) for x in (a, b))
+    return emit(_WHERE, (expand_to(condition, shape), a, b))
+
+
+def _cast(x: np.ndarray, dtype: DType) -> np.ndarray:
+    if not dtype.is_integer or x.dtype.kind in "biu":
+        return x.astype(dtype.numpy)
+    # A float outside the range becomes the nearest integer inside it, and nan becomes 0, on every machine.
+    info = np.iinfo(dtype.numpy)
+    x = np.trunc(np.asarray(x, np.float64))
+    inside = np.where((x >= info.min) & (x < float(info.max)), x, 0).astype(dtype.numpy)
+    return np.where(x >= float(info.max), info.max, np.where(x < info.min, info.min, inside))
+
+
+_CAST = Op(
+    "cast", "elementwise", lambda x, dtype: Type(x.shape, dtype), _cast,
+    lambda g, y, x, dtype: (astype(g, x.dtype) if x.dtype.is_float and dtype.is_float else None,), ("dtype",), 1,
+    samples=lambda rng: (Sample([rng.normal(size=s) * 9], (d,)) for s in ((), (0,), (3, 2)) for d in (float32, bool_)),
+    errors=(Wrong(lambda: astype(as_tensor(1.0), "complex64"), "[astype] there is no dtype 'complex64'"),),
+)  # fmt: skip
+
+
+@function
+def astype(x: Any, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
+    """The values as another dtype. Floats are cut towards zero to become integers and stop at the ends of the range.
+
+    >>> astype(as_tensor(300.7), "uint8")
+    Tensor(255, dtype=uint8)
+    """
+    x, target = as_tensor(x), as_dtype(dtype, "astype")
+    if device is not None:
+        x = x.to_device(device)
+    if target is x.dtype:
+        return x
+    if target is bool_ and x.dtype.is_float:
+        return x != 0.0
+    return emit(_CAST, (x,), (target,))
+
+
+def _bitcast_infer(x: Node, dtype: DType) -> Type:
+    if x.dtype.itemsize != dtype.itemsize:
+        raise UserError("view", f"a dtype of {x.dtype.itemsize} bytes is required, got {dtype.name}.")
+    return Type(x.shape, dtype)
+
+
+_BITCAST = Op(
+    "bitcast", "elementwise", _bitcast_infer, lambda x, dtype: np.ascontiguousarray(x).view(dtype.numpy).reshape(x.shape),
+    None, ("dtype",), 1,
+    samples=lambda rng: (Sample([rng.integers(0, 9, s)], (as_dtype("float64"),)) for s in ((), (0,), (3, 2))),
+    errors=(Wrong(lambda: view(as_tensor(1.0), "int8"), "[view] a dtype of 4 bytes is required, got int8"),),
+)  # fmt: skip
+
+
+@function
+def view(x: Any, dtype: DTypeLike, /) -> Tensor:
+    """The same bits read as another dtype of the same size.
+
+    >>> view(as_tensor(1.0), "int32").item() == 0x3F800000
+    True
+    """
+    return emit(_BITCAST, (as_tensor(x),), (as_dtype(dtype, "view"),))
+
+
+_STOP = Op(
+    "stop_gradient", "elementwise", lambda x: x.type, lambda x: x, None, (), 1,
+    samples=lambda rng: (Sample([rng.normal(size=s)]) for s in ((), (0,), (3, 2))),
+)  # fmt: skip
+
+
+@function
+def stop_gradient(x: Any, /) -> Tensor:
+    """The same value; a constant for derivatives."""
+    return emit(_STOP, (as_tensor(x),))

@@ -1,0 +1,564 @@
+"""Reading and writing by index: `take` and `scatter`, each the other's derivative; sorting; and x[...] in full.
+
+Every way to index is brought to three steps: ranges (slice and flip), dropped and new axes (reshape), and integer
+arrays (take). Writing uses the same steps backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import bool_, int64
+from ..errors import RunError, UserError
+from ..graph.node import Node, Op, Shape, Type
+from ..tensor import Tensor, as_tensor, asarray, emit, function, number
+from .creation import iota, zeros, zeros_like
+from .declare import Sample, Wrong, accept, broadcast_shape, expand_to, normal_axis, together
+from .elementwise import astype, where
+from .movement import (
+    broadcast_to,
+    cut,
+    expand_dims,
+    flatten,
+    flip,
+    moveaxis,
+    pad_constant,
+    permute_dims,
+    reshape,
+    slice_,
+)
+from .reduce import sum
+
+# --- take and scatter ----------------------------------------------------------------------------------------------------
+
+
+def _check_index(name: str, x: Node, index: Node, axis: int) -> None:
+    accept(name, index.dtype, "integer")
+    if axis != normal_axis(name, axis, len(x.shape)):
+        raise UserError(name, f"an axis counted from the front is required, got {axis}.")
+
+
+def _take_infer(x: Node, index: Node, axis: int) -> Type:
+    _check_index("take", x, index, axis)
+    return Type((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype)
+
+
+def _in_range(name: str, index: np.ndarray, size: int, axis: int) -> np.ndarray:
+    if index.size and (index.min() < 0 or index.max() >= size):
+        worst = index.min() if index.min() < 0 else index.max()
+        raise RunError(name, f"index {worst} is out of range for axis {axis} of size {size}.")
+    return index
+
+
+def _take_vjp(g: Tensor, y: Tensor, x: Tensor, index: Tensor, axis: int) -> tuple[Tensor, None]:
+    return scatter(zeros_like(x, dtype=g.dtype), index, g, axis, "add"), None
+
+
+_TAKE = Op(
+    "take", "index", _take_infer,
+    lambda x, index, axis: np.take(x, _in_range("take", index, x.shape[axis], axis), axis=axis), _take_vjp, ("axis",), 2,
+    samples=lambda rng: (
+        Sample([rng.normal(size=s), rng.integers(0, s[a], i)], (a,))
+        for s, i, a in [((4,), (), 0), ((4, 3), (5,), 0), ((2, 3, 2), (2, 2), 1), ((3, 2), (0,), 1)]
+    ),
+    errors=(
+        Wrong(lambda: take(zeros(3), as_tensor([1.0])), "[take] an integer dtype is required, got float32"),
+        Wrong(lambda: take(zeros(3), as_tensor([5])).numpy(), "[take] index 5 is out of range for axis 0 of size 3"),
+    ),
+)  # fmt: skip
+
+
+def _scatter_infer(x: Node, index: Node, values: Node, axis: int, how: str) -> Type:
+    _check_index("scatter", x, index, axis)
+    expected = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+    if values.shape != expected or values.dtype is not x.dtype:
+        raise UserError("scatter", f"values of type {Type(expected, x.dtype)} are required, got {values.type}.")
+    if how not in ("set", "add"):
+        raise UserError("scatter", f"the way to write must be 'set' or 'add', got {how!r}.")
+    return x.type
+
+
+def _scatter(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int, how: str) -> np.ndarray:
+    _in_range("scatter", index, x.shape[axis], axis)
+    result = np.moveaxis(x, axis, 0).copy()
+    places = range(axis, axis + index.ndim)
+    rows = np.moveaxis(values, places, range(index.ndim))
+    if how == "add":
+        np.add.at(result, index, rows)
+    else:
+        flat = rows.reshape(index.size, *result.shape[1:])
+        for place, row in zip(index.ravel(), flat, strict=True):  # one after the other: the last one wins
+            result[place] = row
+    return np.moveaxis(result, 0, axis)
+
+
+def _scatter_vjp(
+    g: Tensor, y: Tensor, x: Tensor, index: Tensor, values: Tensor, axis: int, how: str
+) -> tuple[Tensor, None, Tensor]:
+    if how == "add":
+        return g, None, emit(_TAKE, (g, index), (axis,))
+    overwritten = scatter(g, index, zeros_like(values, dtype=g.dtype), axis, "set")
+    return overwritten, None, where(_winners(index, x, axis), emit(_TAKE, (g, index), (axis,)), 0.0)
+
+
+def _winners(index: Tensor, x: Tensor, axis: int) -> Tensor:
+    """Where a written value survives: of several written to one place only the last does."""
+    order = iota(index.size)
+    places = flatten(index)
+    last = scatter(zeros(x.shape[axis], dtype=int64), places, order, 0, "set")
+    survives = reshape(emit(_TAKE, (last, places), (0,)) == order, (*index.shape, *[1] * (x.ndim - axis - 1)))
+    return expand_to(survives, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+
+
+def _scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for how in ("set", "add"):
+        for shape, index, axis in [((4,), (), 0), ((4, 2), (6,), 0), ((2, 3, 2), (2, 2), 1), ((3,), (0,), 0)]:
+            values = (*shape[:axis], *index, *shape[axis + 1 :])
+            yield Sample(
+                [rng.normal(size=shape), rng.integers(0, shape[axis], index), rng.normal(size=values)], (axis, how)
+            )
+
+
+_SCATTER = Op(
+    "scatter", "index", _scatter_infer, _scatter, _scatter_vjp, ("axis", "how"), 3, True, samples=_scatter_samples,
+    errors=(
+        Wrong(lambda: scatter(zeros(3), as_tensor([0]), zeros(2), 0, "add"), "[scatter] values of type float32[1] are required, got float32[2]"),
+        Wrong(lambda: scatter(zeros(3), as_tensor([3]), zeros(1), 0, "add").numpy(), "[scatter] index 3 is out of range for axis 0 of size 3"),
+    ),
+)  # fmt: skip
+
+
+def scatter(x: Tensor, index: Tensor, values: Tensor, axis: int, how: str) -> Tensor:
+    """The tensor with values written ("set": the last of several wins) or added ("add") at indices along an axis."""
+    return emit(_SCATTER, (x, index, values), (axis, how))
+
+
+def wrapped(index: Tensor, size: int) -> Tensor:
+    """Indices counted from the end (negative ones) counted from the front."""
+    if index.dtype.kind == "uint":
+        return astype(index, int64)
+    return where(index < 0, index + size, index) if index.dtype is int64 else wrapped(astype(index, int64), size)
+
+
+@function
+def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Tensor:
+    """The elements (rows, ...) at indices along an axis; negative indices count from the end.
+
+    >>> take(as_tensor([10, 20, 30]), as_tensor([2, 0, -1])).tolist()
+    [30, 10, 30]
+    """
+    x, index = as_tensor(x), as_tensor(indices)
+    if axis is None:
+        if x.ndim != 1:
+            raise UserError("take", f"an axis is required for {x.ndim} dimensions.")
+        axis = 0
+    axis = normal_axis("take", axis, x.ndim)
+    accept("take", index.dtype, "integer")
+    return emit(_TAKE, (x, wrapped(index, x.shape[axis])), (axis,))
+
+
+@function
+def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Tensor:
+    """The elements at indices along an axis, each row of `indices` for its own row of `x`.
+
+    >>> take_along_axis(as_tensor([[1, 2], [3, 4]]), as_tensor([[1], [0]])).tolist()
+    [[2], [3]]
+    """
+    x, index = as_tensor(x), as_tensor(indices)
+    accept("take_along_axis", index.dtype, "integer")
+    if x.ndim != index.ndim:
+        raise UserError("take_along_axis", f"as many dimensions are required, got shapes {x.shape} and {index.shape}.")
+    axis = normal_axis("take_along_axis", axis, x.ndim)
+    one = lambda s: (*s[:axis], 1, *s[axis + 1 :])  # noqa: E731
+    rows = broadcast_shape("take_along_axis", one(x.shape), one(index.shape))
+    x = expand_to(x, (*rows[:axis], x.shape[axis], *rows[axis + 1 :]))
+    index = expand_to(wrapped(index, x.shape[axis]), (*rows[:axis], index.shape[axis], *rows[axis + 1 :]))
+    grid = [index if a == axis else _along(a, index.shape) for a in range(x.ndim)]
+    return _take_points(x, grid)
+
+
+def _along(axis: int, shape: Shape) -> Tensor:
+    """The index along one axis, in a shape that broadcasts over all."""
+    return reshape(iota(shape[axis]), [n if i == axis else 1 for i, n in enumerate(shape)])
+
+
+def _take_points(x: Tensor, indices: list[Tensor]) -> Tensor:
+    """The elements whose place in the first axes is given by one index tensor an axis."""
+    count = len(indices)
+    shape = broadcast_shape("index", *(i.shape for i in indices))
+    flat: Tensor = number(0, int64)
+    for axis, index in enumerate(indices):
+        stride = prod(x.shape[axis + 1 : count])
+        flat = flat + _guarded(index, x.shape[axis], axis, count) * stride if axis else index * stride
+    table = reshape(x, (prod(x.shape[:count]), *x.shape[count:]))
+    return emit(_TAKE, (table, expand_to(flat, shape)), (0,))
+
+
+def _guarded(index: Tensor, size: int, axis: int, count: int) -> Tensor:
+    """An index beyond its own axis must not reach into the next row: it is sent outside of everything."""
+    return where((index < 0) | (index >= size), -(1 << 40), index) if count > 1 else index
+
+
+# --- x[key] --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Key:
+    """A key in the three steps: ranges, then a reshape, then integer arrays at `places`."""
+
+    starts: list[int] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    flips: list[int] = field(default_factory=list)
+    shape: list[int] = field(default_factory=list)  # after the reshape
+    arrays: list[Tensor] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    apart: bool = False  # the arrays are not neighbours, so their axes come first
+
+    def add_range(self, axis: int, size: int, part: slice) -> None:
+        try:
+            start, stop, step = part.indices(size)
+        except TypeError:
+            raise UserError("index", f"a slice is made of ints or None, got {part}.") from None
+        count = len(range(start, stop, step))
+        if step < 0:
+            start, step = start + (count - 1) * step, -step
+            self.flips.append(axis)
+        self._range(start if count else 0, count, step)
+        self.shape.append(count)
+
+    def _range(self, start: int, count: int, step: int) -> None:
+        self.starts.append(start)
+        self.stops.append(start + (count - 1) * step + 1 if count else start)
+        self.steps.append(step)
+
+    def add_int(self, axis: int, size: int, place: int) -> None:
+        if not -size <= place < size:
+            raise UserError("index", f"index {place} is out of range for axis {axis} of size {size}.")
+        self._range(place % size, 1, 1)
+
+    def add_array(self, size: int, index: Tensor) -> None:
+        self._range(0, size, 1)
+        self.places.append(len(self.shape))
+        self.shape.append(size)
+        self.arrays.append(wrapped(index, size))
+
+
+def _read_key(x: Tensor, key: Any) -> _Key:
+    parts = _expand_key(x, list(key) if isinstance(key, tuple) else [key])
+    has_arrays = any(isinstance(p, Tensor) for p in parts)
+    result, axis, where_arrays = _Key(), 0, []
+    for position, part in enumerate(parts):
+        if part is None:
+            result.shape.append(1)
+            continue
+        size = x.shape[axis]
+        if isinstance(part, slice):
+            result.add_range(axis, size, part)
+        elif isinstance(part, Tensor):
+            result.add_array(size, part)
+            where_arrays.append(position)
+        elif has_arrays:  # beside arrays a number is an array too
+            _Key().add_int(axis, size, part)
+            result.add_array(size, as_tensor(part))
+            where_arrays.append(position)
+        else:
+            result.add_int(axis, size, part)
+        axis += 1
+    result.apart = bool(where_arrays) and where_arrays[-1] - where_arrays[0] + 1 != len(where_arrays)
+    return result
+
+
+def _expand_key(x: Tensor, parts: list[Any]) -> list[Any]:
+    """The key with every axis of the tensor named: arrays as tensors, masks as the places they choose."""
+    parts = [q for p in parts for q in _normal_part(p)]
+    dots = [i for i, p in enumerate(parts) if p is Ellipsis]
+    if len(dots) > 1:
+        raise UserError("index", "only one '...' can stand in an index.")
+    named = len([p for p in parts if p is not None and p is not Ellipsis])
+    if named > x.ndim:
+        raise UserError("index", f"{named} indices are too many for a tensor of {x.ndim} dimensions.")
+    rest = [slice(None)] * (x.ndim - named)
+    at = dots[0] if dots else len(parts)
+    full = [*parts[:at], *rest, *parts[at + 1 :]]
+    axis = 0
+    for i, part in enumerate(full):
+        if isinstance(part, _Mask):
+            if x.shape[axis] != part.size:
+                raise UserError("index", f"a mask of shape {part.shape} does not fit shape {x.shape}.")
+            full[i] = part.places
+        axis += part is not None
+    return full
+
+
+class _Mask(NamedTuple):
+    """One axis of a boolean mask."""
+
+    places: Tensor
+    size: int
+    shape: Shape
+
+
+def _normal_part(part: Any) -> list[Any]:
+    if part is None or part is Ellipsis or isinstance(part, slice):
+        return [part]
+    if isinstance(part, list | np.ndarray | np.generic | bool):
+        part = asarray(np.asarray(part, dtype=np.int64 if isinstance(part, list) and not part else None))
+    if isinstance(part, Tensor):
+        if part.dtype is bool_:
+            if part.ndim == 0:
+                raise UserError("index", "a single True or False cannot be an index. Use weft.where().")
+            places = np.nonzero(part.numpy())
+            return [_Mask(asarray(p), n, part.shape) for p, n in zip(places, part.shape, strict=True)]
+        accept("index", part.dtype, "integer")
+        return [part if part.ndim or part._node.abstract or part._node.tracked else int(part)]
+    if hasattr(part, "__index__"):
+        return [part.__index__()]
+    raise UserError("index", f"an index is made of ints, slices, '...', None, and arrays of ints or bools, got {part!r}.")
+
+
+@function
+def index(x: Any, key: Any) -> Tensor:
+    """x[key], basic and advanced, by NumPy's rules."""
+    x = as_tensor(x)
+    k = _read_key(x, key)
+    x = slice_(x, tuple(k.starts), tuple(k.stops), tuple(k.steps))
+    x = reshape(flip(x, axis=k.flips) if k.flips else x, k.shape)
+    if not k.arrays:
+        return x
+    shape = broadcast_shape("index", *(a.shape for a in k.arrays))
+    target = 0 if k.apart else k.places[0]
+    if len(k.arrays) == 1:
+        return emit(_TAKE, (x, k.arrays[0]), (k.places[0],))
+    others = [i for i in range(x.ndim) if i not in k.places]
+    result = _take_points(permute_dims(x, k.places + others), k.arrays)
+    return moveaxis(result, list(range(len(shape))), list(range(target, target + len(shape))))
+
+
+@function
+def index_update(x: Any, key: Any, value: Any, how: str) -> Tensor:
+    """x with x[key] set to a value or increased by it; `x.at[key].set(value)` and `.add(value)` come here."""
+    x = as_tensor(x)
+    value = astype(as_tensor(value, x.dtype), x.dtype)
+    k = _read_key(x, key)
+    if k.arrays:
+        places = index(reshape(iota(x.size), x.shape), key)
+        value = _fit(value, places.shape)
+        return reshape(scatter(flatten(x), flatten(places), flatten(value), 0, how), x.shape)
+    ranged = [len(range(a, b, s)) for a, b, s in zip(k.starts, k.stops, k.steps, strict=True)]
+    value = reshape(_fit(value, tuple(k.shape)), ranged)
+    value = flip(value, axis=k.flips) if k.flips else value
+    widths = tuple(
+        (a, n - a - (m - 1) * s - 1, s - 1) if m else (n, 0, 0)
+        for n, m, a, s in zip(x.shape, ranged, k.starts, k.steps, strict=True)
+    )
+    if how == "add":
+        return x + pad_constant(value, widths)
+    written = pad_constant(number(True, bool_, value.shape), widths)
+    return where(written, pad_constant(value, widths), x)
+
+
+def _fit(value: Tensor, shape: Shape) -> Tensor:
+    """The value spread over the selected elements; leading axes of size 1 that they do not have may go."""
+    extra = value.ndim - len(shape)
+    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
+        value = reshape(value, value.shape[extra:])
+    return broadcast_to(value, shape)
+
+
+# --- sorting and searching -----------------------------------------------------------------------------------------------
+
+
+def _argsort_infer(x: Node, axis: int, descending: bool) -> Type:
+    if axis != normal_axis("argsort", axis, len(x.shape)):
+        raise UserError("argsort", f"an axis counted from the front is required, got {axis}.")
+    return Type(x.shape, int64)
+
+
+def _argsort(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    # Sorting backwards from the back keeps equal elements in their order.
+    return x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+
+
+_ARGSORT = Op(
+    "argsort", "index", _argsort_infer, _argsort, None, ("axis", "descending"), 1, True,
+    lambda rng: (
+        Sample([rng.normal(size=s)], (a, d)) for s, a in [((5,), 0), ((3, 4), 1), ((3, 2), 0), ((0,), 0)] for d in (True, False)
+    ),
+    (Wrong(lambda: argsort(zeros(3), axis=1), "[argsort] axis 1 does not exist in a tensor of 1 dimensions"),),
+)  # fmt: skip
+
+
+@function
+def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """The places of the elements in sorted order; equal elements keep their order, nan comes last."""
+    x = as_tensor(x)
+    return emit(_ARGSORT, (x,), (normal_axis("argsort", axis, x.ndim), descending))
+
+
+@function
+def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """The elements in sorted order.
+
+    >>> sort(as_tensor([3, 1, 2]), descending=True).tolist()
+    [3, 2, 1]
+    """
+    x = as_tensor(x)
+    return take_along_axis(x, argsort(x, axis=axis, descending=descending), axis=axis)
+
+
+class TopK(NamedTuple):
+    """The k greatest elements and where they are."""
+
+    values: Tensor
+    indices: Tensor
+
+
+@function
+def top_k(x: Any, k: int, /, *, axis: int = -1) -> TopK:
+    """The k greatest elements along an axis, greatest first, and their places.
+
+    >>> top_k(as_tensor([3.0, 9.0, 5.0]), 2).indices.tolist()
+    [1, 2]
+    """
+    x = as_tensor(x)
+    axis = normal_axis("top_k", axis, x.ndim)
+    if not 0 <= k <= x.shape[axis]:
+        raise UserError("top_k", f"k must be between 0 and {x.shape[axis]}, the size of axis {axis}, got {k}.")
+    order = cut(argsort(x, axis=axis, descending=True), axis, 0, k)
+    return TopK(take_along_axis(x, order, axis=axis), order)
+
+
+@function
+def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Tensor:
+    """Where in a sorted vector each value would be inserted: a binary search, all values at once.
+
+    >>> searchsorted(as_tensor([1, 3, 5]), as_tensor([0, 3, 9])).tolist()
+    [0, 1, 3]
+    """
+    table, values = as_tensor(x1), as_tensor(x2)
+    if table.ndim != 1 or side not in ("left", "right"):
+        raise UserError("searchsorted", f"a vector and side 'left' or 'right' are required, got {table.shape}, {side!r}.")
+    table = table if sorter is None else take(table, sorter)
+    dtype = together("searchsorted", number(0, table.dtype), number(0, values.dtype))[0].dtype
+    table, values = astype(table, dtype), astype(values, dtype)
+    n = table.shape[0]
+    low, high = zeros(values.shape, dtype=int64), number(n, int64, values.shape)
+    for _ in range(n.bit_length()):
+        middle = (low + high) // 2
+        found = emit(_TAKE, (table, where(middle < n, middle, n - 1)), (0,))
+        beyond = (found < values if side == "left" else found <= values) & (low < high)
+        low, high = where(beyond, middle + 1, low), where(beyond, high, middle)
+    return low
+
+
+@function
+def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
+    """How many elements over axes are not zero."""
+    return sum(as_tensor(x) != 0, axis=axis, dtype=int64, keepdims=keepdims)
+
+
+@function
+def nonzero(x: Any, /) -> tuple[Tensor, ...]:
+    """The places of the elements that are not zero, an index tensor an axis. The values are computed to know them."""
+    x = as_tensor(x)
+    if x.ndim == 0:
+        raise UserError("nonzero", "a tensor with dimensions is required.")
+    return tuple(asarray(a) for a in np.nonzero(x.numpy()))
+
+
+class UniqueAll(NamedTuple):
+    values: Tensor
+    indices: Tensor
+    inverse_indices: Tensor
+    counts: Tensor
+
+
+class UniqueCounts(NamedTuple):
+    values: Tensor
+    counts: Tensor
+
+
+class UniqueInverse(NamedTuple):
+    values: Tensor
+    inverse_indices: Tensor
+
+
+@function
+def unique_all(x: Any, /) -> UniqueAll:
+    """The different elements, sorted; where each is first found, which of them each element is, how many there are."""
+    x = as_tensor(x)
+    values, first, inverse, counts = np.unique(
+        x.numpy(), return_index=True, return_inverse=True, return_counts=True, equal_nan=False
+    )
+    return UniqueAll(asarray(values), asarray(first), asarray(inverse.reshape(x.shape)), asarray(counts))
+
+
+@function
+def unique_counts(x: Any, /) -> UniqueCounts:
+    """The different elements, sorted, and how many of each there are."""
+    everything = unique_all(x)
+    return UniqueCounts(everything.values, everything.counts)
+
+
+@function
+def unique_inverse(x: Any, /) -> UniqueInverse:
+    """The different elements, sorted, and which of them each element is."""
+    everything = unique_all(x)
+    return UniqueInverse(everything.values, everything.inverse_indices)
+
+
+@function
+def unique_values(x: Any, /) -> Tensor:
+    """The different elements, sorted."""
+    return unique_all(x).values
+
+
+@function
+def isin(x: Any, values: Any, /) -> Tensor:
+    """Where an element is one of the values."""
+    x, y = as_tensor(x), flatten(as_tensor(values))
+    return sum(expand_dims(x, axis=-1) == y, axis=-1) > 0
+
+
+@function
+def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
+    """Each element repeated so many times along an axis (of the flattened tensor, if none is given).
+
+    >>> repeat(as_tensor([1, 2]), 2).tolist()
+    [1, 1, 2, 2]
+    """
+    x = as_tensor(x)
+    if axis is None:
+        x, axis = flatten(x), 0
+    axis = normal_axis("repeat", axis, x.ndim)
+    if isinstance(repeats, int):
+        if repeats < 0:
+            raise UserError("repeat", f"0 or more repetitions are required, got {repeats}.")
+        spread = broadcast_to(expand_dims(x, axis=axis + 1), (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :]))
+        return reshape(spread, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :]))
+    counts = as_tensor(repeats).numpy()
+    if counts.shape not in ((), (1,), (x.shape[axis],)) or (counts < 0).any():
+        raise UserError("repeat", f"one count of 0 or more for each of {x.shape[axis]} elements is required.")
+    places = np.repeat(np.arange(x.shape[axis]), counts if counts.size > 1 else int(counts.reshape(())))
+    return emit(_TAKE, (x, asarray(places)), (axis,))
+
+
+@function
+def embedding(table: Any, index: Any) -> Tensor:
+    """The rows of a table at indices: word vectors for words.
+
+    >>> embedding(as_tensor([[1.0, 2.0], [3.0, 4.0]]), as_tensor([1, 1])).tolist()
+    [[3.0, 4.0], [3.0, 4.0]]
+    """
+    table = as_tensor(table)
+    if table.ndim < 1:
+        raise UserError("embedding", f"a table of rows is required, got shape {table.shape}.")
+    return take(table, index, axis=0)

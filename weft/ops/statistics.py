@@ -1,0 +1,131 @@
+"""Functions of several elements made of others: means, spreads, distances, norms, softmax."""
+
+from __future__ import annotations
+
+import builtins
+import math
+from typing import Any
+
+from ..dtypes import bool_
+from ..errors import UserError
+from ..tensor import Axis, Tensor, as_tensor, function
+from .declare import as_float, normal_axes, normal_axis
+from .elementwise import abs, astype, exp, log, sqrt, stop_gradient, where
+from .math import isfinite
+from .movement import concat, cut
+from .reduce import max, sum
+
+
+@function
+def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """The mean over axes; integers and bools become floats first.
+
+    >>> mean(as_tensor([True, False, True, True]))
+    Tensor(0.75, dtype=float32)
+    """
+    x = _numbers(x, "mean")
+    count = math.prod(x.shape[a] for a in normal_axes("mean", axis, x.ndim))
+    return sum(x, axis=axis, keepdims=keepdims) / float(count)
+
+
+def _numbers(x: Any, name: str) -> Tensor:
+    x = as_tensor(x)
+    return as_float(astype(x, "float32") if x.dtype is bool_ else x, name)
+
+
+@function
+def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The variance over axes: the squared distance from the mean, divided by count - correction."""
+    x = _numbers(x, "var")
+    count = math.prod(x.shape[a] for a in normal_axes("var", axis, x.ndim))
+    centred = x - mean(x, axis=axis, keepdims=True)
+    return sum(centred * centred, axis=axis, keepdims=keepdims) / float(count - correction)
+
+
+@function
+def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The standard deviation over axes; its derivative where there is no spread is taken as 0."""
+    return _safe_sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+
+def _safe_sqrt(x: Tensor) -> Tensor:
+    """The square root with derivative 0 at 0, where the true one is infinite."""
+    zero = x == 0.0
+    return where(zero, 0.0, sqrt(where(zero, 1.0, x)))
+
+
+@function
+def norm(x: Any, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+    """The length of vectors: (sum of |x| ** ord) ** (1 / ord). Its derivative at zero is taken as 0.
+
+    >>> norm(as_tensor([3.0, 4.0]))
+    Tensor(5., dtype=float32)
+    """
+    x = as_float(as_tensor(x), "norm")
+    if ord == math.inf:
+        return max(abs(x), axis=axis, keepdims=keepdims)
+    if ord == 1:
+        return sum(abs(x), axis=axis, keepdims=keepdims)
+    if ord == 2:
+        return _safe_sqrt(sum(x * x, axis=axis, keepdims=keepdims))
+    if ord <= 0:
+        raise UserError("norm", f"an order above 0 is required, got {ord}.")
+    total = sum(abs(x) ** ord, axis=axis, keepdims=keepdims)
+    zero = total == 0.0
+    return where(zero, 0.0, where(zero, 1.0, total) ** (1 / ord))
+
+
+@function
+def logsumexp(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) without overflow."""
+    x = as_float(as_tensor(x), "logsumexp")
+    axes = normal_axes("logsumexp", axis, x.ndim)
+    top = stop_gradient(max(x, axis=axes, keepdims=True))
+    top = where(isfinite(top), top, 0.0)
+    total = log(sum(exp(x - top), axis=axes, keepdims=True)) + top
+    return total if keepdims else sum(total, axis=axes)
+
+
+@function
+def softmax(x: Any, axis: int = -1) -> Tensor:
+    """exp(x), scaled so that it sums to 1 along the axis.
+
+    >>> softmax(as_tensor([0.0, 0.0]))
+    Tensor([0.5, 0.5], dtype=float32)
+    """
+    x = as_float(as_tensor(x), "softmax")
+    axis = normal_axis("softmax", axis, x.ndim)
+    if x.shape[axis] == 0:
+        return x
+    raised = exp(x - stop_gradient(max(x, axis=axis, keepdims=True)))
+    return raised / sum(raised, axis=axis, keepdims=True)
+
+
+@function
+def log_softmax(x: Any, axis: int = -1) -> Tensor:
+    """The logarithm of softmax, exact also where softmax is nearly 0."""
+    x = as_float(as_tensor(x), "log_softmax")
+    axis = normal_axis("log_softmax", axis, x.ndim)
+    if x.shape[axis] == 0:
+        return x
+    centred = x - stop_gradient(max(x, axis=axis, keepdims=True))
+    return centred - log(sum(exp(centred), axis=axis, keepdims=True))
+
+
+@function
+def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Tensor:
+    """The differences of neighbours along an axis, taken n times.
+
+    >>> diff(as_tensor([1, 4, 9])).tolist()
+    [3, 5]
+    """
+    x = as_tensor(x)
+    axis = normal_axis("diff", axis, x.ndim)
+    parts = [p for p in (prepend, x, append) if p is not None]
+    x = concat(parts, axis=axis) if len(parts) > 1 else x
+    for _ in range(n):
+        size = x.shape[axis]
+        after, before = cut(x, axis, min(1, size), size), cut(x, axis, 0, builtins.max(size - 1, 0))
+        x = after != before if x.dtype is bool_ else after - before
+    return x
+

@@ -1,0 +1,100 @@
+"""The device `reference`: NumPy runs every op's own definition, one node after the other.
+
+It is the living definition of every op: any other device is right when it agrees with this one. 16-bit floats are
+stored as such and computed in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType, bfloat16, float16
+from ..errors import RunError, WeftError
+from ..graph.graph import Graph
+from ..graph.node import PLACEHOLDER, Node, dependencies
+from .device import Buffer, Device, Program, register
+
+_NARROW = (float16, bfloat16)
+
+
+class ReferenceDevice(Device):
+    """See the head of this file."""
+
+    name = "reference"
+
+    def put(self, array: np.ndarray, dtype: DType) -> Buffer:
+        return Buffer(self, array.shape, dtype, array)
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        content: np.ndarray = buffer.content
+        return content
+
+    def run(self, program: Program) -> list[Buffer]:
+        known: dict[Node, Any] = {}
+        wanted = set(program.wanted)
+        last = _last_uses(program.order)
+        with np.errstate(all="ignore"):
+            for position, node in enumerate(program.order):
+                known[node] = compute(node, [_value(i, known) for i in dependencies(node)])
+                for finished in last.get(position, ()):
+                    if finished not in wanted:
+                        known.pop(finished, None)
+        return [self.put(known[node], node.dtype) for node in program.wanted]
+
+
+def compute(node: Node, inputs: Sequence[Any]) -> Any:
+    """The value of one node from the values of its inputs: an array, or a tuple of them."""
+    op = node.op
+    if not node.inputs and inputs:
+        return inputs[0]  # a parameter takes the value it waited for
+    if op.widen and (node.dtype in _NARROW or any(i.dtype in _NARROW for i in node.inputs)):
+        pairs = zip(inputs, node.inputs, strict=True)
+        inputs = [np.asarray(array, np.float32) if i.dtype in _NARROW else array for array, i in pairs]
+    try:
+        result = op.reference(tuple(inputs), *node.params) if op.arity is None else op.reference(*inputs, *node.params)
+    except WeftError as error:  # it happened while somebody looked; the line that wrote the op is to blame
+        raise type(error)(error.where, error.message, node.source) from None
+    except MemoryError:
+        raise RunError(op.name, f"there is no memory for a result of type {node.type}.", node.source) from None
+    if node.outputs:
+        return tuple(np.asarray(r, t.dtype.numpy) for r, t in zip(result, node.outputs, strict=True))
+    return np.asarray(result, node.dtype.numpy)
+
+
+def interpret(graph: Graph) -> Callable[..., tuple[Any, ...]]:
+    """The graph as a function from arrays to arrays."""
+    order = [n for n in graph.nodes if n.op is not PLACEHOLDER and n.value is None]
+
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        known = dict(zip(graph.inputs, arrays, strict=True))
+        for node in order:
+            known[node] = compute(node, [_value(i, known) for i in node.inputs])
+        return tuple(_value(o, known) for o in graph.outputs)
+
+    return call
+
+
+def _value(node: Node, known: dict[Node, Any]) -> Any:
+    if node in known:
+        return known[node]
+    assert node.value is not None
+    return node.value.content
+
+
+def _last_uses(order: Sequence[Node]) -> dict[int, list[Node]]:
+    """For each position, the nodes that nothing after it reads."""
+    last: dict[Node, int] = {}
+    for position, node in enumerate(order):
+        last[node] = position
+        for i in dependencies(node):
+            last[i] = position
+    ends: dict[int, list[Node]] = {}
+    for node, position in last.items():
+        ends.setdefault(position, []).append(node)
+    return ends
+
+
+reference = register(ReferenceDevice())

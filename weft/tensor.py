@@ -1,0 +1,766 @@
+"""The user's door: `Tensor`, a name for a node.
+
+A tensor records what is asked of it and returns at once; its value is computed when somebody looks. Nodes never
+change. What changes is which node a tensor names: `x += 1` makes `x` name the node of `x + 1`, and once a value is
+known the tensor names that value, so that what led to it can be forgotten. The history is kept only where somebody may
+still differentiate: below `weft.parameter(...)` and inside `weft.grad(...)`.
+
+The functions stand in weft/ops, above this file. They enter themselves in a table (`@function`), where the operators
+and methods find them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .dtypes import DEFAULT_FLOAT, DType, DTypeLike, as_dtype, scalar_dtype
+from .errors import UserError
+from .graph import Graph, close
+from .graph.node import VARIABLE, Cell, Clock, Node, Op, Shape, constant, data, make, unfinished, variable
+from .knobs import knobs
+from .runtime import Device, evaluate, fetch, transfer
+from .runtime import device as find_device
+from .runtime.execute import TRANSFER
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+Axis = int | Sequence[int] | None
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def function(f: F) -> F:
+    """Enter a function in the table of all functions on tensors."""
+    FUNCTIONS[f.__name__] = f
+    return f
+
+
+def _call(name: str, *args: Any, **kwargs: Any) -> Tensor:
+    result: Tensor = FUNCTIONS[name](*args, **kwargs)
+    return result
+
+
+def emit(op: Op, inputs: tuple[Tensor, ...], params: tuple[Any, ...] = ()) -> Tensor:
+    """The tensor for an op applied to tensors."""
+    return wrap(make(op, tuple([x.node for x in inputs]), params))
+
+
+def wrap(node: Node) -> Tensor:
+    """A tensor that names a node. Work that nobody has looked at for long is done now, so that loops stay bounded."""
+    tensor = Tensor.__new__(Tensor)
+    tensor.grad = None
+    node.holders += 1
+    tensor._node = node
+    if Clock.nodes - node.born > knobs.pending_nodes or Clock.bytes - node.born_bytes > knobs.pending_bytes:
+        _catch_up()
+    return tensor
+
+
+class _LastCatchUp:
+    nodes = bytes = 0
+
+
+def _catch_up() -> None:
+    """Compute everything that a tensor names and that has waited too long.
+
+    That needs a look at all live nodes, so it happens at most once in half the limit.
+    """
+    nodes, held = Clock.nodes - _LastCatchUp.nodes, Clock.bytes - _LastCatchUp.bytes
+    if nodes > knobs.pending_nodes // 2 or held > knobs.pending_bytes // 2:
+        evaluate(unfinished(Clock.nodes - knobs.pending_nodes // 2, Clock.bytes - knobs.pending_bytes // 2))
+        _LastCatchUp.nodes, _LastCatchUp.bytes = Clock.nodes, Clock.bytes
+
+
+class Tensor:
+    """An array whose value is computed when somebody looks at it. Made by `weft.asarray` and by every function.
+
+    >>> import weft
+    >>> x = weft.asarray([1.0, 2.0, 3.0])
+    >>> (x * x).sum().item()
+    14.0
+    """
+
+    __slots__ = ("__weakref__", "_node", "grad")
+    __array_priority__ = 1000
+    __array_ufunc__ = None  # so that `numpy_array + tensor` asks the tensor
+
+    _node: Node
+    grad: Tensor | None
+
+    def __init__(self, value: Any, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> None:
+        self.grad = None
+        self._node = asarray(value, dtype=dtype)._node
+        self._node.holders += 1
+        if requires_grad:
+            self.requires_grad = True
+
+    def __del__(self) -> None:
+        self._node.holders -= 1
+
+    # --- what it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def node(self) -> Node:
+        """The node it names. A known value without use for its history stands for itself from here on."""
+        node = self._node
+        if node.value is not None and node.inputs and not node.tracked:
+            self._name(node := data(node.value))
+        return node
+
+    def _name(self, node: Node) -> None:
+        node.holders += 1
+        self._node.holders -= 1
+        self._node = node
+
+    @property
+    def shape(self) -> Shape:
+        return self._node.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._node.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self._node.shape)
+
+    @property
+    def size(self) -> int:
+        size = 1
+        for n in self._node.shape:
+            size *= n
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    @property
+    def device(self) -> Device:
+        return self._node.device or find_device()
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise UserError("len", "a tensor without dimensions has no length. Use item() to read its value.")
+        return self.shape[0]
+
+    def graph(self) -> Graph:
+        """What is still to be computed for this tensor (and the history that is kept), as a graph to print or draw.
+
+        >>> import weft
+        >>> print((weft.parameter(3.0) * 2.0).graph().text())
+        def graph(*, extern=()):
+            v0 = variable(cell=extern[0])  # float32[]
+            v1 = const(value=2.0, dtype=float32, shape=())  # float32[]
+            v2 = mul(v0, v1)  # float32[]
+            return (v2,)
+        """
+        return close((), (self.node,))
+
+    # --- looking ----------------------------------------------------------------------------------------------------
+
+    def realize(self) -> Tensor:
+        """Compute the value now, and return the tensor itself."""
+        if self._node.value is None:
+            evaluate([self._node])
+        return self
+
+    def numpy(self) -> np.ndarray:
+        """The value as a NumPy array that shares memory where possible and cannot be written to."""
+        view = fetch(self._node).view()
+        view.flags.writeable = False
+        return view
+
+    def item(self) -> bool | int | float:
+        """The value of a tensor with one element, as a Python number."""
+        if self.size != 1:
+            raise UserError("item", f"a tensor with one element is required, got shape {self.shape}. Use numpy().")
+        value: bool | int | float = self.numpy().reshape(()).item()
+        return value
+
+    def tolist(self) -> Any:
+        """The value as nested lists of Python numbers."""
+        return self.numpy().tolist()
+
+    def __repr__(self) -> str:
+        if self._node.abstract:
+            return f"Tensor(<{self._node.type}, being traced>)"
+        text = np.array2string(self.numpy(), separator=", ", prefix="Tensor(")
+        mark = ", requires_grad=True" if self._node.op is VARIABLE else ""
+        return f"Tensor({text}, dtype={self.dtype.name}{mark})"
+
+    def __bool__(self) -> bool:
+        return bool(self._scalar("bool"))
+
+    def __int__(self) -> int:
+        return int(self._scalar("int"))
+
+    def __float__(self) -> float:
+        return float(self._scalar("float"))
+
+    def __complex__(self) -> complex:
+        return complex(self._scalar("complex"))
+
+    def __index__(self) -> int:
+        if not self.dtype.is_integer:
+            raise TypeError(f"only integer tensors can be used as an index, got {self.dtype.name}")
+        return int(self._scalar("index"))
+
+    def _scalar(self, what: str) -> bool | int | float:
+        if self.shape != ():
+            raise UserError(what, f"a tensor without dimensions is required, got shape {self.shape}. Use item(), any() or all().")
+        return self.item()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else repr(self)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool((self == value).any())
+
+    # --- exchange ---------------------------------------------------------------------------------------------------
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        array = self.numpy()
+        if dtype is not None and array.dtype != dtype:
+            if copy is False:
+                raise ValueError(f"a copy is needed to turn {self.dtype.name} into {dtype}")
+            return array.astype(dtype)
+        return array.copy() if copy else array
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[Any, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        array = self.numpy()
+        if copy or ((max_version is None or max_version < (1, 0)) and copy is None):
+            array = array.copy()  # a reader of the old protocol cannot be told that it must not write
+        try:
+            return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+        except BufferError as error:
+            raise BufferError(f"[dlpack] a tensor of dtype {self.dtype.name} cannot be shared: {error}.") from None
+
+    def __dlpack_device__(self) -> tuple[Any, int]:
+        return self.numpy().__dlpack_device__()
+
+    def __buffer__(self, flags: int, /) -> memoryview:
+        return memoryview(self.numpy())
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
+        namespace: ModuleType = FUNCTIONS["array_namespace"](api_version)
+        return namespace
+
+    def to_device(self, target: str | Device, /, *, stream: Any = None) -> Tensor:
+        """The same value on another device."""
+        return wrap(transfer(self.node, find_device(target)))
+
+    def __copy__(self) -> Tensor:
+        return parameter(self) if self._node.op is VARIABLE else wrap(self.node)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        return self.__copy__()
+
+    # --- derivatives ------------------------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether derivatives can be taken with respect to this tensor. Set it to make a parameter, or to stop one."""
+        return self._node.tracked
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if not wanted:
+            self._name(self.detach()._node)
+        elif not self.requires_grad:
+            self._become_parameter(self.node)
+
+    def _become_parameter(self, node: Node) -> None:
+        if not self.dtype.is_float:
+            raise UserError("parameter", f"a floating dtype is required, got {self.dtype.name}. Use astype() first.")
+        cell = Cell(node.type, node.device, None if node.value is not None else node)
+        cell.owner = weakref.ref(self)
+        self._name(wrap(variable(cell, node.value))._node)
+
+    def detach(self) -> Tensor:
+        """The same value without its history: a constant for derivatives."""
+        if self._node.value is not None:
+            return wrap(data(self._node.value))
+        return _call("stop_gradient", self)
+
+    def backward(self, gradient: Any = None) -> None:
+        """Add the derivative of this value to `.grad` of every parameter it was computed from."""
+        FUNCTIONS["backward"](self, gradient)
+
+    # --- in-place sugar: the tensor names another node, no node changes ------------------------------------------------
+
+    def assign(self, value: Any) -> Tensor:
+        """Make this tensor name another value of the same shape and dtype. A parameter stays one, as a new leaf."""
+        value = as_tensor(value, self.dtype)
+        if value.shape != self.shape or value.dtype is not self.dtype:
+            raise UserError(
+                "assign",
+                f"{self._node.type} cannot take a value of type {value._node.type}: an in-place change keeps shape and dtype.",
+            )
+        if self._node.op is VARIABLE:
+            self._become_parameter(value.detach().node)
+        else:
+            self._name(value.node)
+        return self
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.assign(_call("index_update", self, key, value, "set"))
+
+    @property
+    def at(self) -> At:
+        """`x.at[key].set(v)`: a tensor with some elements changed, `x` staying as it is.
+
+        >>> import weft
+        >>> weft.zeros(4).at[1:3].add(5.0)
+        Tensor([0., 5., 5., 0.], dtype=float32)
+        """
+        return At(self)
+
+    def __iadd__(self, other: Any) -> Tensor:
+        return self.assign(self + other)
+
+    def __isub__(self, other: Any) -> Tensor:
+        return self.assign(self - other)
+
+    def __imul__(self, other: Any) -> Tensor:
+        return self.assign(self * other)
+
+    def __itruediv__(self, other: Any) -> Tensor:
+        return self.assign(self / other)
+
+    def __ifloordiv__(self, other: Any) -> Tensor:
+        return self.assign(self // other)
+
+    def __imod__(self, other: Any) -> Tensor:
+        return self.assign(self % other)
+
+    def __ipow__(self, other: Any) -> Tensor:
+        return self.assign(self**other)
+
+    def __imatmul__(self, other: Any) -> Tensor:
+        return self.assign(self @ other)
+
+    def __iand__(self, other: Any) -> Tensor:
+        return self.assign(self & other)
+
+    def __ior__(self, other: Any) -> Tensor:
+        return self.assign(self | other)
+
+    def __ixor__(self, other: Any) -> Tensor:
+        return self.assign(self ^ other)
+
+    def __ilshift__(self, other: Any) -> Tensor:
+        return self.assign(self << other)
+
+    def __irshift__(self, other: Any) -> Tensor:
+        return self.assign(self >> other)
+
+    # --- operators ---------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Tensor:
+        return _operator("add", self, other)
+
+    def __radd__(self, other: Any) -> Tensor:
+        return _operator("add", other, self)
+
+    def __sub__(self, other: Any) -> Tensor:
+        return _operator("subtract", self, other)
+
+    def __rsub__(self, other: Any) -> Tensor:
+        return _operator("subtract", other, self)
+
+    def __mul__(self, other: Any) -> Tensor:
+        return _operator("multiply", self, other)
+
+    def __rmul__(self, other: Any) -> Tensor:
+        return _operator("multiply", other, self)
+
+    def __truediv__(self, other: Any) -> Tensor:
+        return _operator("divide", self, other)
+
+    def __rtruediv__(self, other: Any) -> Tensor:
+        return _operator("divide", other, self)
+
+    def __floordiv__(self, other: Any) -> Tensor:
+        return _operator("floor_divide", self, other)
+
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return _operator("floor_divide", other, self)
+
+    def __mod__(self, other: Any) -> Tensor:
+        return _operator("remainder", self, other)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return _operator("remainder", other, self)
+
+    def __pow__(self, other: Any) -> Tensor:
+        return _operator("pow", self, other)
+
+    def __rpow__(self, other: Any) -> Tensor:
+        return _operator("pow", other, self)
+
+    def __matmul__(self, other: Any) -> Tensor:
+        return _operator("matmul", self, other)
+
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return _operator("matmul", other, self)
+
+    def __and__(self, other: Any) -> Tensor:
+        return _operator("bitwise_and", self, other)
+
+    def __rand__(self, other: Any) -> Tensor:
+        return _operator("bitwise_and", other, self)
+
+    def __or__(self, other: Any) -> Tensor:
+        return _operator("bitwise_or", self, other)
+
+    def __ror__(self, other: Any) -> Tensor:
+        return _operator("bitwise_or", other, self)
+
+    def __xor__(self, other: Any) -> Tensor:
+        return _operator("bitwise_xor", self, other)
+
+    def __rxor__(self, other: Any) -> Tensor:
+        return _operator("bitwise_xor", other, self)
+
+    def __lshift__(self, other: Any) -> Tensor:
+        return _operator("bitwise_left_shift", self, other)
+
+    def __rlshift__(self, other: Any) -> Tensor:
+        return _operator("bitwise_left_shift", other, self)
+
+    def __rshift__(self, other: Any) -> Tensor:
+        return _operator("bitwise_right_shift", self, other)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return _operator("bitwise_right_shift", other, self)
+
+    def __lt__(self, other: Any) -> Tensor:
+        return _operator("less", self, other)
+
+    def __le__(self, other: Any) -> Tensor:
+        return _operator("less_equal", self, other)
+
+    def __gt__(self, other: Any) -> Tensor:
+        return _operator("greater", self, other)
+
+    def __ge__(self, other: Any) -> Tensor:
+        return _operator("greater_equal", self, other)
+
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _operator("equal", self, other)
+
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
+        return _operator("not_equal", self, other)
+
+    __hash__ = object.__hash__
+
+    def __neg__(self) -> Tensor:
+        return _call("negative", self)
+
+    def __pos__(self) -> Tensor:
+        return _call("positive", self)
+
+    def __abs__(self) -> Tensor:
+        return _call("abs", self)
+
+    def __invert__(self) -> Tensor:
+        return _call("bitwise_invert", self)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return _call("index", self, key)
+
+    # --- the functions people call as methods ------------------------------------------------------------------------
+
+    @property
+    def T(self) -> Tensor:
+        """The matrix transposed."""
+        if self.ndim != 2:
+            raise UserError("T", f"a matrix is required, got shape {self.shape}. Use mT or permute_dims().")
+        return self.mT
+
+    @property
+    def mT(self) -> Tensor:
+        """The matrices in the last two dimensions, transposed."""
+        return _call("matrix_transpose", self)
+
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """The values as another dtype."""
+        return _call("astype", self, dtype)
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same elements in another shape; one size may be -1."""
+        wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
+        return _call("reshape", self, wanted)
+
+    def permute(self, *axes: Any) -> Tensor:
+        """The dimensions in another order."""
+        wanted = axes[0] if len(axes) == 1 and isinstance(axes[0], Sequence) else axes
+        return _call("permute_dims", self, wanted)
+
+    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The sum over axes."""
+        return _call("sum", self, axis=axis, keepdims=keepdims)
+
+    def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The product over axes."""
+        return _call("prod", self, axis=axis, keepdims=keepdims)
+
+    def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The greatest element over axes."""
+        return _call("max", self, axis=axis, keepdims=keepdims)
+
+    def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The least element over axes."""
+        return _call("min", self, axis=axis, keepdims=keepdims)
+
+    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """The mean over axes."""
+        return _call("mean", self, axis=axis, keepdims=keepdims)
+
+    def any(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Whether any element is true."""
+        return _call("any", self, axis=axis, keepdims=keepdims)
+
+    def all(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+        """Whether all elements are true."""
+        return _call("all", self, axis=axis, keepdims=keepdims)
+
+    def var(self, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+        """The variance over axes."""
+        return _call("var", self, axis=axis, correction=correction, keepdims=keepdims)
+
+    def std(self, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+        """The standard deviation over axes."""
+        return _call("std", self, axis=axis, correction=correction, keepdims=keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """The place of the first greatest element."""
+        return _call("argmax", self, axis=axis, keepdims=keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        """The place of the first least element."""
+        return _call("argmin", self, axis=axis, keepdims=keepdims)
+
+    def exp(self) -> Tensor:
+        """The exponential of each element."""
+        return _call("exp", self)
+
+    def log(self) -> Tensor:
+        """The natural logarithm of each element."""
+        return _call("log", self)
+
+    def sqrt(self) -> Tensor:
+        """The square root of each element."""
+        return _call("sqrt", self)
+
+    def tanh(self) -> Tensor:
+        """The hyperbolic tangent of each element."""
+        return _call("tanh", self)
+
+    def sigmoid(self) -> Tensor:
+        """1 / (1 + exp(-x)) of each element."""
+        return _call("sigmoid", self)
+
+    def relu(self) -> Tensor:
+        """The positive part of each element."""
+        return _call("relu", self)
+
+    def softmax(self, axis: int = -1) -> Tensor:
+        """exp(x) scaled so that it sums to 1 along the axis."""
+        return _call("softmax", self, axis=axis)
+
+    def flatten(self, start: int = 0) -> Tensor:
+        """The dimensions from `start` on as one."""
+        return _call("flatten", self, start)
+
+    def squeeze(self, axis: Axis = None) -> Tensor:
+        """The tensor without dimensions of size 1."""
+        wanted = [i for i, n in enumerate(self.shape) if n == 1] if axis is None else axis
+        return _call("squeeze", self, wanted)
+
+
+class At:
+    """The selected elements of a tensor, ready to be read or functionally written."""
+
+    __slots__ = ("_key", "_tensor")
+
+    def __init__(self, tensor: Tensor, key: Any = None) -> None:
+        self._tensor, self._key = tensor, key
+
+    def __getitem__(self, key: Any) -> At:
+        return At(self._tensor, key)
+
+    def _update(self, value: Any, how: str) -> Tensor:
+        return _call("index_update", self._tensor, self._key, value, how)
+
+    def get(self) -> Tensor:
+        return self._tensor[self._key]
+
+    def set(self, value: Any) -> Tensor:
+        return self._update(value, "set")
+
+    def add(self, value: Any) -> Tensor:
+        return self._update(value, "add")
+
+    def multiply(self, value: Any) -> Tensor:
+        return self._update(value, "mul")
+
+    def min(self, value: Any) -> Tensor:
+        return self._update(value, "min")
+
+    def max(self, value: Any) -> Tensor:
+        return self._update(value, "max")
+
+
+def _operator(name: str, a: Any, b: Any) -> Tensor:
+    """A binary operator; what is neither a tensor, a number nor an array is left to the other operand."""
+    for x in (a, b):
+        if not isinstance(x, Tensor | bool | int | float | np.ndarray | np.generic):
+            return NotImplemented
+    return _call(name, a, b)
+
+
+# --- from outside ------------------------------------------------------------------------------------------------------
+
+
+def parameter(value: Any, *, dtype: DTypeLike | None = None) -> Tensor:
+    """A tensor to take derivatives with respect to: `y.backward()` fills its `.grad`.
+
+    >>> w = parameter([1.0, 2.0])
+    >>> (w * w).sum().backward()
+    >>> w.grad
+    Tensor([2., 4.], dtype=float32)
+    """
+    new = asarray(value, dtype=dtype)
+    new = wrap(new.detach().node)
+    new._become_parameter(new.node)
+    return new
+
+
+def as_tensor(value: Any, beside: DType | None = None) -> Tensor:
+    """A tensor as it is; a number as a constant, of the dtype it takes beside another; anything else by `asarray`."""
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool | int | float):
+        return number(value, as_dtype(type(value)) if beside is None else scalar_dtype(value, beside))
+    return asarray(value)
+
+
+def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor:
+    """A number as a constant that fills a shape."""
+    if dtype.is_integer and not (np.iinfo(dtype.numpy).min <= value <= np.iinfo(dtype.numpy).max):
+        raise UserError("constant", f"{value} does not fit into {dtype.name}. Convert the tensor with astype() first.")
+    return wrap(constant(int(value) if dtype.is_integer else value, dtype, shape))
+
+
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: DTypeLike | None = None,
+    device: str | Device | None = None,
+    copy: bool | None = None,
+) -> Tensor:
+    """A tensor from numbers, nested lists, NumPy arrays, or anything that shares memory (DLPack, buffers).
+
+    Python floats become float32 and ints int64; arrays keep their dtype. An array that could still be written to is
+    copied, since values are read later than this call; `copy=False` shares it all the same, or fails.
+
+    >>> asarray([[1, 2], [3, 4]]).dtype
+    weft.int64
+    """
+    wanted = None if dtype is None else as_dtype(dtype, "asarray")
+    if isinstance(obj, Tensor):
+        return _as_given(obj, wanted, device, copy)
+    array, shared = _to_numpy(obj)
+    natural = as_dtype(array.dtype, "asarray")
+    if not isinstance(obj, np.ndarray | np.generic) and not shared and natural.is_float:
+        natural = DEFAULT_FLOAT
+    target = wanted or natural
+    if not isinstance(obj, np.ndarray | np.generic) and target.is_integer:
+        _check_range(array, target)
+    final = np.asarray(array, dtype=target.numpy)
+    if copy is False and not (shared and np.may_share_memory(final, array)):
+        raise UserError("asarray", f"copy=False, but a copy is needed to make {target.name} from {type(obj).__name__}.")
+    if shared and final is array and (copy or (copy is None and _writable(array))):
+        final = array.copy()
+    return wrap(data(find_device(device).put(final, target)))
+
+
+def _as_given(x: Tensor, dtype: DType | None, where: str | Device | None, copy: bool | None) -> Tensor:
+    if copy is False and dtype is not None and dtype is not x.dtype:
+        raise UserError("asarray", f"copy=False, but a copy is needed to turn {x.dtype.name} into {dtype.name}.")
+    if dtype is not None:
+        x = x.astype(dtype)
+    return x if where is None else x.to_device(where)
+
+
+def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
+    """The object as an array, and whether the array is the object's own memory."""
+    if isinstance(obj, np.ndarray):
+        return obj, True
+    if isinstance(obj, bytes | bytearray):
+        return np.frombuffer(obj, np.uint8), True
+    if hasattr(obj, "__dlpack__"):
+        return np.from_dlpack(obj), True
+    if isinstance(obj, list | tuple):
+        _refuse_tensors_with_history(obj)
+    try:
+        array = np.asarray(obj)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UserError("asarray", f"a rectangular nest of numbers is required: {error}.") from None
+    if array.dtype.kind not in "biuf" and array.dtype != np.dtype("V2"):
+        raise UserError(
+            "asarray", f"numbers are required, got {type(obj).__name__} of {array.dtype}. weft has no such dtype."
+        )
+    return array, isinstance(obj, memoryview) or hasattr(obj, "__array_interface__") or hasattr(obj, "typecode")
+
+
+def _refuse_tensors_with_history(obj: Any) -> None:
+    stack = [obj]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, list | tuple):
+            stack.extend(part)
+        elif isinstance(part, Tensor) and (part._node.tracked or part._node.abstract):
+            raise UserError("asarray", "a list of tensors would lose their derivatives. Use weft.stack() or weft.concat().")
+
+
+def _check_range(array: np.ndarray, target: DType) -> None:
+    if array.size and array.dtype.kind in "iu":
+        info = np.iinfo(target.numpy)
+        low, high = array.min(), array.max()
+        if low < info.min or high > info.max:
+            raise UserError("asarray", f"{low if low < info.min else high} does not fit into {target.name}.")
+
+
+def _writable(array: Any) -> bool:
+    """Whether anybody can still write to the memory of an array."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return True
+        array = array.base
+    return isinstance(array, bytearray | memoryview) and not getattr(array, "readonly", False)
+
+
+def _transfer_vjp(g: Tensor, y: Tensor, x: Tensor, target: str) -> tuple[Tensor]:
+    return (g.to_device(x.device),)
+
+
+TRANSFER.vjp = _transfer_vjp

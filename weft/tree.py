@@ -1,0 +1,92 @@
+"""Nested values: lists, tuples, named tuples and dicts, taken apart into leaves and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import UserError
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The shape of a nested value without its leaves; `kind` is None for a leaf, NoneType for None."""
+
+    kind: type | None
+    keys: tuple[Any, ...] = ()
+    children: tuple[Structure, ...] = ()
+
+    @property
+    def leaves(self) -> int:
+        return 1 if self.kind is None else sum(child.leaves for child in self.children)
+
+    def __str__(self) -> str:
+        if self.kind is None:
+            return "*"
+        inside = ", ".join(map(str, self.children))
+        if self.kind is dict:
+            inside = ", ".join(f"{k!r}: {c}" for k, c in zip(self.keys, self.children, strict=True))
+        return f"{self.kind.__name__}({inside})" if self.kind is not type(None) else "None"
+
+
+_LEAF = Structure(None)
+
+
+def flatten(value: Any) -> tuple[list[Any], Structure]:
+    """The leaves of a nested value, left to right, and its structure.
+
+    >>> flatten({"b": [1, 2], "a": 3})[0]
+    [1, 2, 3]
+    """
+    leaves: list[Any] = []
+
+    def take(part: Any) -> Structure:
+        if part is None:
+            return Structure(type(None))
+        if type(part) is dict:
+            return Structure(dict, tuple(part), tuple(take(v) for v in part.values()))
+        if type(part) in (list, tuple) or (isinstance(part, tuple) and hasattr(part, "_fields")):
+            return Structure(type(part), (), tuple(take(v) for v in part))
+        leaves.append(part)
+        return _LEAF
+
+    return leaves, take(value)
+
+
+def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
+    """The nested value with this structure and these leaves.
+
+    >>> leaves, structure = flatten((1, {"a": 2}))
+    >>> unflatten(structure, [10, 20])
+    (10, {'a': 20})
+    """
+    rest: Iterator[Any] = iter(leaves)
+
+    def build(part: Structure) -> Any:
+        if part.kind is None:
+            return next(rest)
+        if part.kind is type(None):
+            return None
+        values = [build(child) for child in part.children]
+        if part.kind is dict:
+            return dict(zip(part.keys, values, strict=True))
+        return part.kind(*values) if hasattr(part.kind, "_fields") else part.kind(values)
+
+    return build(structure)
+
+
+def map_tree(function: Callable[..., Any], value: Any, *others: Any) -> Any:
+    """The nested value with `function` applied to each leaf (and to the matching leaves of `others`).
+
+    >>> map_tree(lambda a, b: a + b, [1, (2, 3)], [10, (20, 30)])
+    [11, (22, 33)]
+    """
+    leaves, structure = flatten(value)
+    columns = [leaves]
+    for other in others:
+        more, same = flatten(other)
+        if same != structure:
+            raise UserError("tree", f"nested values of the same structure are required, got {structure} and {same}.")
+        columns.append(more)
+    return unflatten(structure, [function(*row) for row in zip(*columns, strict=True)])
