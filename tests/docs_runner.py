@@ -64,9 +64,7 @@ def read_document(path: Path) -> Document:
     return Document(path, blocks, text)
 
 
-def lines_until_fence_closes(
-    path: Path, opened_at: int, marks: str, lines: Iterator[tuple[int, str]]
-) -> Iterator[str]:
+def lines_until_fence_closes(path: Path, opened_at: int, marks: str, lines: Iterator[tuple[int, str]]) -> Iterator[str]:
     for _, line in lines:
         end = line.strip()
         if end.startswith(marks) and not end.strip(marks[0]):

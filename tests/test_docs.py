@@ -121,9 +121,7 @@ def test_live_link_passes(tmp_path: Path, target: str) -> None:
     assert docs_runner.dead_links(document, tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    "text", ["[it]({})", '[it]({} "title")', "![picture]({})", "[label]: {}", '<img src="{}">']
-)
+@pytest.mark.parametrize("text", ["[it]({})", '[it]({} "title")', "![picture]({})", "[label]: {}", '<img src="{}">'])
 @pytest.mark.parametrize("target", ["gone.md", "../gone.md", "/gone.md", "#gone", "page.md#gone"])
 def test_dead_link_is_caught(tmp_path: Path, text: str, target: str) -> None:
     document = write_document(tmp_path, "# Page\n\n" + text.format(target) + "\n")

@@ -132,7 +132,7 @@ def can_cast(source: DType, target: DType) -> bool:
     """Whether the promotion table leads from `source` to `target` without leaving its kind."""
     if target.kind == "bool" or (source.kind != "bool" and source.is_float != target.is_float):
         return source is target
-    if source.kind == "int" and target.kind == "uint" or (source is uint64 and target.kind == "int"):
+    if (source.kind == "int" and target.kind == "uint") or (source is uint64 and target.kind == "int"):
         return False
     return promote(source, target) is target
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 from typing import NamedTuple
 
+_OURS: dict[str, bool] = {}  # which files are weft's own: this is asked for every new node
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -36,12 +37,16 @@ class Source(NamedTuple):
 
 def user_source() -> Source | None:
     """The innermost frame of the current call that is not weft's own code."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
-        if frame.f_back is None:
-            return None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        ours = _OURS.get(name)
+        if ours is None:
+            ours = _OURS[name] = name.startswith(_PACKAGE)
+        if not ours:
+            return Source(frame.f_code, frame.f_lasti)
         frame = frame.f_back
-    return Source(frame.f_code, frame.f_lasti)
+    return None
 
 
 class WeftError(Exception):

@@ -39,8 +39,9 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
             else:
                 for x, cotangent in zip(node.inputs, _apply_rule(node, known, several), strict=True):
                     if cotangent is not None and x in leads:
-                        _check(node, x, cotangent)
-                        _accumulate(known, x, cotangent)
+                        made = cotangent if isinstance(cotangent, Tensor) else cotangent()
+                        _check(node, x, made)
+                        _accumulate(known, x, made)
             if node not in targets:
                 known.pop(node, None)
     return [known.get(target) for target in targets]
@@ -296,7 +297,9 @@ def _custom_vjp(gs: list[Tensor], ys: list[Tensor], inputs: tuple[Tensor, ...], 
     given = rule.vjp(g, y, *inputs[count:])
     given = given if isinstance(given, tuple | list) else (given,)
     if len(given) != len(inputs) - count:
-        raise UserError("custom_vjp", f"a cotangent for each of {len(inputs) - count} inputs is required, got {len(given)}.")
+        raise UserError(
+            "custom_vjp", f"a cotangent for each of {len(inputs) - count} inputs is required, got {len(given)}."
+        )
     cotangents = [
         None if c is None else _cotangent("custom_vjp", as_tensor(c), x)
         for c, x in zip(given, inputs[count:], strict=True)
@@ -333,4 +336,3 @@ def custom_vjp(f: Callable[..., Any], vjp: Callable[..., Any]) -> Callable[..., 
         return unflatten(structure, [wrap(item(node, i)) for i in range(len(ys))])
 
     return call
-

@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from .runtime.execute import TRANSFER
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 Axis = int | Sequence[int] | None
+ArrayLike = Union["Tensor", bool, int, float, np.ndarray, np.generic, Sequence[Any]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -152,11 +153,14 @@ class Tensor:
 
         >>> import weft
         >>> print((weft.parameter(3.0) * 2.0).graph().text())
-        def graph(*, extern=()):
+        from weft.primitives import *
+        <BLANKLINE>
+        def graph():
             v0 = variable(cell=extern[0])  # float32[]
             v1 = const(value=2.0, dtype=float32, shape=())  # float32[]
             v2 = mul(v0, v1)  # float32[]
             return (v2,)
+        <BLANKLINE>
         """
         return close((), (self.node,))
 
@@ -211,7 +215,9 @@ class Tensor:
 
     def _scalar(self, what: str) -> bool | int | float:
         if self.shape != ():
-            raise UserError(what, f"a tensor without dimensions is required, got shape {self.shape}. Use item(), any() or all().")
+            raise UserError(
+                what, f"a tensor without dimensions is required, got shape {self.shape}. Use item(), any() or all()."
+            )
         return self.item()
 
     def __format__(self, spec: str) -> str:
@@ -628,10 +634,12 @@ class At:
 
 def _operator(name: str, a: Any, b: Any) -> Tensor:
     """A binary operator; what is neither a tensor, a number nor an array is left to the other operand."""
-    for x in (a, b):
-        if not isinstance(x, Tensor | bool | int | float | np.ndarray | np.generic):
-            return NotImplemented
-    return _call(name, a, b)
+    if isinstance(a, _OPERANDS) and isinstance(b, _OPERANDS):
+        return FUNCTIONS[name](a, b)  # type: ignore[no-any-return]
+    return NotImplemented
+
+
+_OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic)
 
 
 # --- from outside ------------------------------------------------------------------------------------------------------
@@ -651,15 +659,18 @@ def parameter(value: Any, *, dtype: DTypeLike | None = None) -> Tensor:
     return new
 
 
-def as_tensor(value: Any, beside: DType | None = None) -> Tensor:
+def as_tensor(value: Any, beside: DType | None = None, shape: Shape = ()) -> Tensor:
     """A tensor as it is; a number as a constant, of the dtype it takes beside another; anything else by `asarray`."""
     if isinstance(value, Tensor):
         return value
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, bool | int | float):
-        return number(value, as_dtype(type(value)) if beside is None else scalar_dtype(value, beside))
+    if isinstance(value, _NUMBERS):
+        return number(value, as_dtype(type(value)) if beside is None else scalar_dtype(value, beside), shape)
     return asarray(value)
+
+
+_NUMBERS = (float, int, bool)
 
 
 def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor:
@@ -686,6 +697,8 @@ def asarray(
     weft.int64
     """
     wanted = None if dtype is None else as_dtype(dtype, "asarray")
+    if isinstance(obj, _NUMBERS) and not isinstance(obj, np.generic) and copy is not False:
+        obj = number(obj, as_dtype(type(obj)) if wanted is None else wanted)
     if isinstance(obj, Tensor):
         return _as_given(obj, wanted, device, copy)
     array, shared = _to_numpy(obj)
@@ -739,7 +752,9 @@ def _refuse_tensors_with_history(obj: Any) -> None:
         if isinstance(part, list | tuple):
             stack.extend(part)
         elif isinstance(part, Tensor) and (part._node.tracked or part._node.abstract):
-            raise UserError("asarray", "a list of tensors would lose their derivatives. Use weft.stack() or weft.concat().")
+            raise UserError(
+                "asarray", "a list of tensors would lose their derivatives. Use weft.stack() or weft.concat()."
+            )
 
 
 def _check_range(array: np.ndarray, target: DType) -> None:

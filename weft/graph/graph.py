@@ -12,7 +12,6 @@ from functools import cached_property
 
 from .node import TAG, VARIABLE, Node, dependencies, make, placeholder, toposort
 
-
 VIEWS: dict[str, Callable[[Graph], str]] = {}  # text.py and picture.py stand above this file and enter themselves
 
 
@@ -74,4 +73,3 @@ def substitute(roots: Iterable[Node], replacement: Mapping[Node, Node]) -> tuple
 def rebuild(node: Node, inputs: tuple[Node, ...]) -> Node:
     """The same op on other inputs."""
     return node if inputs == node.inputs else make(node.op, inputs, node.params, node.source)
-

@@ -12,11 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -64,7 +65,8 @@ class Op:
     kind: OpKind
     infer: Callable[..., Any]  # (*inputs, *params) -> Type, or a tuple of Types; raises UserError
     reference: Callable[..., Any]  # (*arrays, *params) -> array: the definition, in NumPy
-    vjp: Callable[..., Any] | None = None  # (g, y, *inputs, *params) -> a cotangent (or None) for each input
+    # (g, y, *inputs, *params) -> for each input a cotangent, a function that makes it when it is needed, or None
+    vjp: Callable[..., Any] | None = None
     params: tuple[str, ...] = ()
     arity: int | None = None  # None: variadic
     widen: bool = False  # 16-bit floats are computed in float32 and rounded once
@@ -171,19 +173,32 @@ class Cell:
         self.owner: Any = None  # a weak reference to the tensor whose `.grad` belongs to it
 
 
-_interned: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+class _Entry(weakref.ref["Node"]):
+    """A weak reference that knows under which key the table of nodes holds it."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+_interned: dict[tuple[Any, ...], _Entry] = {}
+
+
+def _forget(entry: _Entry) -> None:
+    if _interned.get(entry.key) is entry:
+        del _interned[entry.key]
 
 
 def make(op: Op, inputs: tuple[Node, ...] = (), params: tuple[Any, ...] = (), source: Source | None = None) -> Node:
     """The node for this op, these inputs and these parameters."""
     key = (op, inputs, params)
-    node = _interned.get(key)
-    if node is None:
-        node = _interned.setdefault(key, _new(op, inputs, params, source))
-    return node
+    entry = _interned.get(key)
+    node = entry() if entry is not None else None
+    return _new(op, inputs, params, source, key) if node is None else node
 
 
-def _new(op: Op, inputs: tuple[Node, ...], params: tuple[Any, ...], source: Source | None) -> Node:
+def _new(
+    op: Op, inputs: tuple[Node, ...], params: tuple[Any, ...], source: Source | None, key: tuple[Any, ...]
+) -> Node:
     node = Node.__new__(Node)
     node.op, node.inputs, node.params = op, inputs, params
     if op.arity is None:
@@ -200,6 +215,15 @@ def _new(op: Op, inputs: tuple[Node, ...], params: tuple[Any, ...], source: Sour
     node.source = source or _blame.source or user_source()
     node.value, node.holders = None, 0
     _inherit(node)
+    entry = _Entry(node, _forget)  # type: ignore[arg-type]
+    entry.key = key
+    # Another thread may have been faster; a dead entry of an equal node makes way.
+    other = _interned.setdefault(key, entry)
+    if other is not entry:
+        living = other()
+        if living is not None:
+            return living
+        _interned[key] = entry
     return node
 
 
@@ -228,8 +252,9 @@ def unfinished(before: int, before_bytes: int) -> list[Node]:
     """The nodes that tensors name, without a value, whose oldest unfinished work began before these times."""
     return [
         node
-        for node in list(_interned.values())
-        if node.holders
+        for node in [entry() for entry in list(_interned.values())]
+        if node is not None
+        and node.holders
         and node.value is None
         and not (node.abstract or node.outputs)
         and (node.born <= before or node.born_bytes <= before_bytes)
@@ -246,26 +271,22 @@ def dependencies(node: Node) -> tuple[Node, ...]:
 
 def toposort(
     roots: Iterable[Node],
-    inputs: Callable[[Node], Sequence[Node]] = lambda node: node.inputs,
+    inputs: Callable[[Node], Sequence[Node]] = attrgetter("inputs"),
 ) -> list[Node]:
     """All nodes the roots depend on, each after its inputs; no recursion."""
     order: list[Node] = []
     seen: set[Node] = set()
-    for root in roots:
-        if root in seen:
-            continue
-        seen.add(root)
-        stack: list[tuple[Node, Iterator[Node]]] = [(root, iter(inputs(root)))]
-        while stack:
-            node, rest = stack[-1]
-            for child in rest:
+    stack: list[Node | None] = list(roots)[::-1]
+    while stack:
+        node = stack.pop()
+        if node is None:  # everything below the node under this mark is done
+            order.append(stack.pop())  # type: ignore[arg-type]
+        elif node not in seen:
+            seen.add(node)
+            stack += (node, None)
+            for child in reversed(inputs(node)):
                 if child not in seen:
-                    seen.add(child)
-                    stack.append((child, iter(inputs(child))))
-                    break
-            else:
-                order.append(node)
-                stack.pop()
+                    stack.append(child)
     return order
 
 

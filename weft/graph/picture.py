@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect, insort
 from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -19,13 +20,10 @@ from .graph import Graph
 from .node import Node, Type, toposort
 from .text import subgraphs
 
-MAX_SVG_NODES = 1000  # nobody can read a larger picture, and it takes many seconds to lay out
+MAX_SVG_NODES = 1000  # nobody can read a larger picture, and it takes seconds to lay out
 
 # The arguments of these may change places, so their arrows carry no numbers.
-_COMMUTATIVE = {
-    "add", "mul", "maximum", "minimum", "equal", "not_equal", "logical_and", "logical_or", "logical_xor",
-    "bitwise_and", "bitwise_or", "bitwise_xor", "logaddexp", "hypot",
-}  # fmt: skip
+_COMMUTATIVE = ("add", "mul", "maximum", "minimum", "hypot", "logaddexp", "and_", "or_", "xor", "eq")
 # One middle tone for each kind: as an outline and as a thin wash it reads well on white and on black.
 _COLOURS = {
     "input": "#16a34a", "output": "#16a34a", "leaf": "#64748b", "const": "#8b949e", "elementwise": "#3b82f6",
@@ -39,8 +37,9 @@ _STYLE = """
 .weft g text{text-anchor:middle}.weft .port{font-size:8px}.weft .page{fill:#fff;stroke:#d1d9e0}
 .weft .edge{fill:none;stroke:#8c959f;stroke-width:1.3}.weft .tip{fill:#8c959f}
 .weft g rect{stroke-width:1.3;fill-opacity:.12}.weft .echo rect{stroke-dasharray:3 2}
-@media (prefers-color-scheme:dark){.weft text{fill:#9aa4af}.weft .name{fill:#f0f6fc}.weft .edge{stroke:#6e7681}
-.weft .tip{fill:#6e7681}.weft .page{fill:#0d1117;stroke:#30363d}.weft g rect{fill-opacity:.2}}
+@media (prefers-color-scheme:dark){.weft text{fill:#9aa4af}.weft .name{fill:#f0f6fc}
+.weft .edge{stroke:#6e7681}.weft .tip{fill:#6e7681}.weft g rect{fill-opacity:.2}
+.weft .page{fill:#0d1117;stroke:#30363d}}
 """
 _MARGIN, _LINE, _STUB = 28.0, 13.5, 10.0  # around it all; from line to line; straight before an arrow's tip
 
@@ -66,7 +65,7 @@ class _Box:
 
 @dataclass(eq=False, slots=True)
 class _Wire:
-    """An arrow, or its part between two neighbouring columns. The heavier it is, the more it ought to be level."""
+    """An arrow, or its part between two neighbouring columns. A heavy one is drawn level if possible."""
 
     source: _Box
     target: _Box
@@ -87,13 +86,11 @@ def to_dot(graph: Graph, title: str = "") -> str:
 
     numbers = {box: i for i, box in enumerate(_boxes(graph))}
     lines = [f"digraph {quote(title or 'graph')} {{", "  rankdir=LR;", f"  label={quote(title)}; labelloc=t;"]
-    lines.append(
-        '  node [style="rounded,filled", fontname=Helvetica]; edge [arrowsize=0.6, labelfontsize=8];'
-    )
+    lines.append('  node [style="rounded,filled", fontname=Helvetica]; edge [arrowsize=0.6];')
     for box, i in numbers.items():
-        look = f'color="{_COLOURS[box.kind]}", fillcolor="{_COLOURS[box.kind]}20"'
-        look += f", shape={'oval' if box.kind in _PILLS else 'box'}, tooltip={quote(box.detail)}"
-        lines.append(f"  n{i} [label={quote(chr(10).join(box.lines))}, {look}];")
+        label, shape = quote("\n".join(box.lines)), "oval" if box.kind in _PILLS else "box"
+        look = f'shape={shape}, color="{_COLOURS[box.kind]}", fillcolor="{_COLOURS[box.kind]}20"'
+        lines.append(f"  n{i} [label={label}, tooltip={quote(box.detail)}, {look}];")
         for w in box.ins:
             label = f' [headlabel="{w.label}"]' if w.label else ""
             lines.append(f"  n{numbers[w.source]} -> n{i}{label};")
@@ -104,9 +101,7 @@ def to_svg(graph: Graph, title: str = "") -> str:
     """The graph as an SVG that needs nothing else. Resting on a box shows all that is known of it."""
     if (count := len(graph.nodes)) > MAX_SVG_NODES:
         advice = "Draw a part of it, read it with to_text(), or give to_dot() to Graphviz."
-        raise UserError(
-            "svg", f"a picture has at most {MAX_SVG_NODES} nodes, this graph has {count}. {advice}"
-        )
+        raise UserError("svg", f"a picture can have {MAX_SVG_NODES} nodes, this graph has {count}. {advice}")
     boxes = _boxes(graph)
     _choose_layers(boxes)
     columns = _columns(boxes)
@@ -127,16 +122,16 @@ def _boxes(graph: Graph) -> list[_Box]:
         types = [str(t) for t in node.outputs or (node.type,)]
         call = f"{names[node]} = {node.op.name}({', '.join(names[i] for i in node.inputs)})"
         detail = [call, *(f"{key}: {text}" for key, text in params.items()), ", ".join(types)]
-        found[node] = box = _Box(node.op.kind, name=names[node])
+        lines = [node.op.name, *_notable(node, params), *types]
+        if len(lines) > 8:
+            lines[5:-2] = ["…"]
+        found[node] = box = _Box(node.op.kind, lines, names[node])
         box.detail = "\n".join([*detail, str(node.source)] if node.source else detail)
         if node in graph.inputs:
             box.kind, box.lines = "input", [box.name, *types]
         elif node.op.name == "const":
-            value, text = node.params[0], next(iter(params.values()))
-            short = f"{value:.4g}" if isinstance(value, int | float) and len(text) > 8 else text[:12]
-            box.kind, box.lines = "const", [short]
-        else:
-            box.lines = [node.op.name, *_few(_notable(node, params)), *_few(types)]
+            text = params["value"]
+            box.kind, box.lines = "const", [text if len(text) < 9 else f"{node.param('value'):.4g}"]
         numbered = len(node.inputs) > 1 and node.op.name not in _COMMUTATIVE
         for i, argument in enumerate(node.inputs):
             _Wire(found[argument], box, str(i) if numbered else "")
@@ -154,7 +149,7 @@ def _boxes(graph: Graph) -> list[_Box]:
 def _spell(value: Any, bodies: dict[Graph, str]) -> str:
     """A parameter in words that are the same in every run: no addresses."""
     if isinstance(value, Graph):
-        return f"{bodies[value]} ({len(value.nodes)} nodes)"
+        return f"{bodies.get(value, 'graph')} ({len(value.nodes)} nodes)"
     if isinstance(value, tuple):
         return "(" + ", ".join(_spell(v, bodies) for v in value) + ("," if len(value) == 1 else "") + ")"
     if value is None or isinstance(value, bool | int | float | str):
@@ -173,13 +168,9 @@ def _notable(node: Node, params: dict[str, str]) -> list[str]:
     return lines
 
 
-def _few(lines: list[str]) -> list[str]:
-    return lines if len(lines) < 5 else [*lines[:3], "…"]
-
-
 def _choose_layers(boxes: list[_Box]) -> None:
     """Each box right of what it needs, then further right where that makes arrows shorter."""
-    free: dict[_Box, bool] = {}  # nothing else is made from what it is made from, so all of that moves along
+    free: dict[_Box, bool] = {}  # nothing else is made from what it is made from, so all of that can move along
     for box in boxes:
         box.layer = 1 + max((w.source.layer for w in box.ins), default=-1)
         free[box] = all(free[w.source] and len(w.source.outs) == 1 for w in box.ins)
@@ -193,7 +184,7 @@ def _choose_layers(boxes: list[_Box]) -> None:
 
 
 def _columns(boxes: list[_Box]) -> list[list[_Box]]:
-    """The boxes by column, and the wires cut into parts from column to column; those of one box share its lanes.
+    """The boxes by column, and the wires cut into parts from column to column; those of a box share lanes.
 
     A constant stands next to its first user. Users further on get an echo of it instead of a long arrow.
     """
@@ -219,11 +210,12 @@ def _columns(boxes: list[_Box]) -> list[list[_Box]]:
 
 
 def _choose_order(columns: list[list[_Box]]) -> None:
-    """The order in the columns: boxes go to the mean of their neighbours, back and forth, and two of them change
-    places where that undoes crossings. The best order met is kept."""
+    """The order in each column: boxes go to the mean of their neighbours, back and forth, and two change
+    places where that undoes crossings. The best order met is kept.
+    """
     best: list[list[_Box]] = []
     fewest = inf
-    for sweep in range(25 if sum(map(len, columns)) < 5000 else 9):
+    for sweep in range(17):
         for column in columns[::-1] if sweep % 2 else columns:
             mean: dict[_Box, float] = {}
             for box in column:
@@ -243,10 +235,9 @@ def _choose_order(columns: list[list[_Box]]) -> None:
         crossings = 0
         for column in columns:
             ends: list[int] = []
-            for box in column:
-                crossings += sum(len(ends) - bisect(ends, w.target.rank) for w in box.outs)
-                for w in box.outs:
-                    insort(ends, w.target.rank)
+            for rank in [rank for box in column for rank in sorted(w.target.rank for w in box.outs)]:
+                crossings += len(ends) - bisect(ends, rank)
+                insort(ends, rank)
         if crossings < fewest:
             best, fewest = [list(column) for column in columns], crossings
     for column, order in zip(columns, best, strict=True):
@@ -288,14 +279,13 @@ def _weave(columns: list[list[_Box]]) -> int:
 
 
 def _choose_heights(columns: list[list[_Box]], count: int) -> None:
-    """The heights of the threads: from a tight packing on, each goes where its wires are short, and pushes others
-    out of its way if the whole gains."""
+    """The heights of the threads: from a tight packing on, each goes where its wires are short, and pushes
+    others out of its way if the whole gains.
+    """
     below: list[dict[int, float]] = [{} for _ in range(count)]
     above: list[dict[int, float]] = [{} for _ in range(count)]
-    links = [
-        [(count, 0.0, 0.1)] for _ in range(count)
-    ]  # the last height stays 0 and draws all a little to it
-    y = dict.fromkeys(range(count + 1), 0.0)
+    y = dict.fromkeys(range(count + 1), 0.0)  # the last one stays 0 and draws all a little to it
+    links = [[(count, 0.0, 0.1)] for _ in range(count)]
     for column in columns:
         for a, b in pairwise(column):
             space = (a.height + b.height) / 2 + 8 + 4 * (bool(a.lines) + bool(b.lines))
@@ -306,13 +296,14 @@ def _choose_heights(columns: list[list[_Box]], count: int) -> None:
             links[w.target.thread].append((w.source.thread, -w.port, w.weight))
 
     def push(thread: int, goal: float) -> dict[int, float]:
-        moved, pushing = {thread: goal}, [thread]
         sign, ahead = (1, below) if goal >= y[thread] else (-1, above)
-        for t in pushing:  # it grows on the way
+        moved, waiting = {thread: goal}, [(0.0, thread)]
+        while waiting:
+            _, t = heappop(waiting)
             for other, space in ahead[t].items():
                 if sign * (moved[t] - moved.get(other, y[other])) + space > 1e-6:
                     moved[other] = moved[t] + sign * space
-                    pushing.append(other)
+                    heappush(waiting, (sign * y[other], other))  # by height, so that each pushes once
         return moved
 
     def gain(moved: dict[int, float]) -> float:
@@ -325,7 +316,7 @@ def _choose_heights(columns: list[list[_Box]], count: int) -> None:
 
     for t in range(count):
         y |= push(t, y[t])
-    for sweep in range(12):
+    for sweep in range(4):
         for t in range(count)[:: -1 if sweep % 2 else 1]:
             goals = sorted((y[other] + gap, weight) for other, gap, weight in links[t])
             rest = sum(weight for _, weight in goals) / 2
@@ -343,6 +334,7 @@ def _choose_heights(columns: list[list[_Box]], count: int) -> None:
 
 
 def _draw(columns: list[list[_Box]], title: str) -> str:
+    """Choose the x of each box, as the space between columns depends on how steep the wires are, and write all."""
     boxes = [box for column in columns for box in column]
     top = _MARGIN + (30 if title else 0) - min((b.y - b.height / 2 for b in boxes), default=0)
     end = top + max((b.y + b.height / 2 for b in boxes), default=0) + 24
@@ -364,7 +356,8 @@ def _draw(columns: list[list[_Box]], title: str) -> str:
             to, y, stop = w.target, w.target.y + w.port, spans[w.target.layer][0] - _STUB
             bend = (start + stop) / 2
             path += f"M{box.x + box.width if box.lines else start:.1f} {box.y:.1f}H{start:.1f}"
-            path += f"C{bend:.1f} {box.y:.1f} {bend:.1f} {y:.1f} {stop:.1f} {y:.1f}"
+            if abs(y - box.y) > 0.1:
+                path += f"C{bend:.1f} {box.y:.1f} {bend:.1f} {y:.1f} {stop:.1f} {y:.1f}"
             path += f"H{to.x - 4 if to.lines else spans[to.layer][1]:.1f}"
             tips += f"M{to.x:.1f} {y:.1f}l-7-3.2v6.4z" if to.lines else ""
         arrows.append(f'<path class="edge" d="{path}"/><path class="tip" d="{tips}"/>')
@@ -386,7 +379,7 @@ def _draw(columns: list[list[_Box]], title: str) -> str:
         legend.append(f'<g class="{kind}"><rect x="{at:.1f}" y="{end:.1f}" width="9" height="9" rx="2"/></g>')
         legend.append(f'<text x="{at + 14:.1f}" y="{end + 8:.1f}">{kind}</text>')
         at += 6.1 * len(kind) + 26
-    width, height = f"{max(x, at - 10, 8.4 * len(title)) + _MARGIN:.0f}", f"{end + 32:.0f}"
+    width, height = f"{max(x, at - 10, _MARGIN + 8.4 * len(title)) + _MARGIN:.0f}", f"{end + 32:.0f}"
     head = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="weft" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" role="img"><title>{_xml(title or "graph")}</title><style>{_STYLE}',

@@ -1,13 +1,16 @@
 """A graph as text: Python that can be run, and that parses back to the very same nodes.
 
-    def graph(x0: "float32[3]", x1: "float32[3]", *, extern=()):
+    from weft.primitives import *
+
+    def graph(x0: "float32[3]", x1: "float32[3]"):
         v0 = mul(x0, x1)  # float32[3]
         v1 = sum(v0, axes=(0,))  # float32[]
         return (v1,)
 
 Bodies of control flow come first, as functions of their own. What has no text (arrays, parameters, a user's own
-derivative rule) is listed by `externs(graph)` and written `extern[i]`. Parsing never executes anything: it reads
-this small language from Python's syntax tree, so text from outside can do no harm.
+derivative rule) is listed by `externs(graph)` and written `extern[i]`; a program that runs the text defines `extern`.
+Parsing never executes anything: it reads this small language from Python's syntax tree, so text from outside can do no
+harm.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from .graph import VIEWS, Graph
 from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder
 
 _DTYPES = {d.name: d for d in DTYPES}
+_HEADER = "from weft.primitives import *"
 _TYPE = re.compile(r"(\w+)\[([\d, ]*)\]")
 
 
@@ -31,7 +35,7 @@ def to_text(graph: Graph) -> str:
     every = subgraphs(graph)
     names = {g: f"body{i}" for i, g in enumerate(every)} | {graph: "graph"}
     table = {id(value): i for i, value in enumerate(externs(graph))}
-    return "\n\n".join(_function(g, names, table) for g in [*every, graph])
+    return "\n\n".join([_HEADER, *(_function(g, names, table) for g in [*every, graph])]) + "\n"
 
 
 def subgraphs(graph: Graph) -> list[Graph]:
@@ -67,8 +71,8 @@ def _has_text(value: Any) -> bool:
 
 def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int]) -> str:
     called = {node: f"x{i}" for i, node in enumerate(graph.inputs)}
-    head = "".join(f'{name}: "{node.type}", ' for node, name in called.items())
-    lines = [f"def {names[graph]}({head}*, extern=()):"]
+    head = ", ".join(f'{name}: "{node.type}"' for node, name in called.items())
+    lines = [f"def {names[graph]}({head}):"]
 
     def spell(value: Any) -> str:
         if isinstance(value, Graph):
@@ -88,7 +92,7 @@ def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int]) -> s
         comment = ", ".join(map(str, node.outputs)) or node.type
         lines.append(f"    {called[node]} = {node.op.name}({', '.join(arguments)})  # {comment}")
     results = "".join(f"{called[o]}, " for o in graph.outputs).rstrip()
-    return "\n".join([*lines, f"    return ({results})", ""])
+    return "\n".join([*lines, f"    return ({results})"])
 
 
 def parse(text: str, extern: Sequence[Any] = ()) -> Graph:

@@ -1,0 +1,16 @@
+"""What each op means. Primitives are declared once (see declare.py); everything else is a function of them."""
+
+from . import activation as activation
+from . import contract as contract
+from . import conv as conv
+from . import creation as creation
+from . import elementwise as elementwise
+from . import indexing as indexing
+from . import loss as loss
+from . import math as math
+from . import movement as movement
+from . import normalize as normalize
+from . import pooling as pooling
+from . import reduce as reduce
+from . import statistics as statistics
+from . import window as window

@@ -17,7 +17,7 @@ import numpy as np
 from ..dtypes import float32
 from ..errors import UserError
 from ..graph.node import Node, Op, Type
-from ..tensor import Tensor, as_tensor, emit, function, number
+from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
 from .declare import Sample, Wrong, accept, broadcast_shape, expand_to, normal_axis, together
 from .movement import moveaxis, permute_dims, reshape, same_dtype, squeeze, stack
 from .reduce import sum
@@ -55,7 +55,7 @@ def _reference(x: np.ndarray, y: np.ndarray, a: str, b: str, out: str) -> np.nda
 
 _CONTRACT = Op(
     "contract", "anchor", _infer, _reference,
-    lambda g, z, x, y, a, b, out: (contract(g, y, out, b, a), contract(g, x, out, a, b)), ("a", "b", "out"), 2, True,
+    lambda g, z, x, y, a, b, out: (lambda: contract(g, y, out, b, a), lambda: contract(g, x, out, a, b)), ("a", "b", "out"), 2, True,
     lambda rng: (
         Sample([rng.normal(size=s), rng.normal(size=t)], p) for s, t, p in [
             ((3,), (3,), ("i", "i", "")), ((2, 3), (3, 4), ("ij", "jk", "ik")), ((2, 3, 4), (2, 5, 4), ("bij", "bkj", "bki")),
@@ -76,7 +76,7 @@ def contract(x: Tensor, y: Tensor, a: str, b: str, out: str) -> Tensor:
 
 
 @function
-def matmul(x1: Any, x2: Any, /) -> Tensor:
+def matmul(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The matrix product; further dimensions in front are batches and broadcast.
 
     >>> matmul(as_tensor([[1.0, 2.0]]), as_tensor([[3.0], [4.0]])).tolist()
@@ -111,11 +111,13 @@ def _batched(x: Tensor, batch: tuple[int, ...], core: str, ndim: int) -> tuple[T
 
 
 @function
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tensor:
     """The inner product of vectors along an axis (counted from the end)."""
     x, y = as_tensor(x1), as_tensor(x2)
     if x.ndim == 0 or y.ndim == 0 or not -min(x.ndim, y.ndim) <= axis < 0:
-        raise UserError("vecdot", f"an axis of both, counted from the end, is required, got {axis} for {x.shape} and {y.shape}.")
+        raise UserError(
+            "vecdot", f"an axis of both, counted from the end, is required, got {axis} for {x.shape} and {y.shape}."
+        )
     if x.shape[axis] != y.shape[axis]:
         raise UserError("vecdot", f"axis {axis} must have one size in both, got {x.shape} and {y.shape}.")
     x, y = together("vecdot", moveaxis(x, axis, -1), moveaxis(y, axis, -1))
@@ -124,7 +126,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
 
 
 @function
-def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
+def tensordot(x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Tensor:
     """The sum of products over the given pairs of axes."""
     x, y = same_dtype("tensordot", [x1, x2])
     if isinstance(axes, int):
@@ -142,7 +144,7 @@ def tensordot(x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[
 
 
 @function
-def outer(x1: Any, x2: Any, /) -> Tensor:
+def outer(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """All products of an element of one vector with an element of another."""
     return tensordot(x1, x2, axes=0)
 
@@ -232,7 +234,7 @@ def _diagonal(x: Tensor, i: int, j: int, offset: int = 0) -> Tensor:
 
 
 @function
-def diagonal(x: Any, /, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
+def diagonal(x: ArrayLike, /, *, offset: int = 0, axis1: int = -2, axis2: int = -1) -> Tensor:
     """The diagonal of two axes, as the last axis of the result.
 
     >>> diagonal(as_tensor([[1, 2], [3, 4]])).tolist()
@@ -248,7 +250,7 @@ def diagonal(x: Any, /, *, offset: int = 0, axis1: int = -2, axis2: int = -1) ->
 
 
 @function
-def trace(x: Any, /, *, offset: int = 0) -> Tensor:
+def trace(x: ArrayLike, /, *, offset: int = 0) -> Tensor:
     """The sum of the diagonal of each matrix."""
     return sum(diagonal(x, offset=offset), axis=-1)
 
@@ -288,7 +290,7 @@ def _best_pair(work: list[tuple[Tensor, str]], out: str, sizes: dict[str, int]) 
 
 
 @function
-def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
+def cross(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tensor:
     """The cross product of vectors of length 3 along an axis."""
     x, y = together("cross", x1, x2)
     axis = normal_axis("cross", axis, x.ndim)

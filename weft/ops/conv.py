@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import UserError
 from ..graph.node import Node, Op, Shape, Type
-from ..tensor import Tensor, as_tensor, emit, function
+from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
 from .creation import zeros
 from .declare import Sample, Wrong, accept
 from .movement import reshape, same_dtype
@@ -75,7 +75,10 @@ def _check(
         raise UserError(name, f"stride, padding and dilation for {len(x) - 2} dimensions are required.")
     for n, k, s, p, d in zip(x[2:], w[2:], stride, padding, dilation, strict=True):
         if min(k, s, d) < 1 or min(p) < 0:
-            raise UserError(name, f"kernel, stride and dilation of 1 or more and padding of 0 or more are required, got {k}, {s}, {d}, {p}.")
+            raise UserError(
+                name,
+                f"kernel, stride and dilation of 1 or more and padding of 0 or more are required, got {k}, {s}, {d}, {p}.",
+            )
         if n + sum(p) < (k - 1) * d + 1:
             raise UserError(name, f"a kernel of {(k - 1) * d + 1} does not fit into {n} elements with padding {p}.")
 
@@ -118,7 +121,9 @@ def _conv(x: np.ndarray, w: np.ndarray, stride: Shape, padding: Pairs, dilation:
 def _data(
     g: np.ndarray, w: np.ndarray, stride: Shape, padding: Pairs, dilation: Shape, groups: int, size: Shape
 ) -> np.ndarray:
-    padded = np.zeros((g.shape[0], groups, w.shape[1], *(n + sum(p) for n, p in zip(size, padding, strict=True))), g.dtype)
+    padded = np.zeros(
+        (g.shape[0], groups, w.shape[1], *(n + sum(p) for n, p in zip(size, padding, strict=True))), g.dtype
+    )
     grads, filters = _grouped(g, 1, groups), _grouped(w, 0, groups)
     for tap, view in _taps(w.shape[2:], g.shape[2:], stride, dilation):
         padded[view] += np.einsum("ngo...,goc->ngc...", grads, filters[tap], optimize=True)
@@ -162,7 +167,7 @@ def _samples(which: str) -> Any:
 
 _CONV = Op(
     "conv", "anchor", _conv_infer, _conv,
-    lambda g, y, x, w, *how: (_emit_data(g, w, how, x.shape[2:]), _emit_filter(x, g, how, w.shape[2:])),
+    lambda g, y, x, w, *how: (lambda: _emit_data(g, w, how, x.shape[2:]), lambda: _emit_filter(x, g, how, w.shape[2:])),
     _PARAMS, 2, True, _samples("conv"),
     (
         Wrong(lambda: conv(zeros((1, 3, 8, 8)), zeros((2, 4, 3, 3))), "[conv] the input has 3 channels but the filter expects 4 (groups=1)"),
@@ -174,13 +179,13 @@ _CONV = Op(
 )  # fmt: skip
 _DATA = Op(
     "conv_data", "anchor", _data_infer, _data,
-    lambda ct, y, g, w, *how: (emit(_CONV, (ct, w), how[:4]), _emit_filter(ct, g, how[:4], w.shape[2:])),
+    lambda ct, y, g, w, *how: (lambda: emit(_CONV, (ct, w), how[:4]), lambda: _emit_filter(ct, g, how[:4], w.shape[2:])),
     (*_PARAMS, "size"), 2, True, _samples("data"),
     (Wrong(lambda: _emit_data(zeros((1, 2, 9)), zeros((2, 3, 3)), ((1,), ((0, 0),), (1,), 1), (8,)), "[conv_data] a gradient of shape (1, 2, 6) is required"),),
 )  # fmt: skip
 _FILTER = Op(
     "conv_filter", "anchor", _filter_infer, _filter,
-    lambda ct, y, x, g, *how: (_emit_data(g, ct, how[:4], x.shape[2:]), emit(_CONV, (x, ct), how[:4])),
+    lambda ct, y, x, g, *how: (lambda: _emit_data(g, ct, how[:4], x.shape[2:]), lambda: emit(_CONV, (x, ct), how[:4])),
     (*_PARAMS, "size"), 2, True, _samples("filter"),
     (Wrong(lambda: _emit_filter(zeros((1, 3, 8)), zeros((1, 2, 9)), ((1,), ((0, 0),), (1,), 1), (3,)), "[conv_filter] a gradient of shape (1, 2, 6) is required"),),
 )  # fmt: skip
@@ -202,8 +207,8 @@ Padding = int | str | Sequence[Any]
 
 @function
 def conv(
-    x: Any,
-    w: Any,
+    x: ArrayLike,
+    w: ArrayLike,
     bias: Any = None,
     *,
     stride: Sizes = 1,
@@ -229,8 +234,8 @@ def conv(
 
 @function
 def conv_transpose(
-    x: Any,
-    w: Any,
+    x: ArrayLike,
+    w: ArrayLike,
     bias: Any = None,
     *,
     stride: Sizes = 1,
@@ -312,5 +317,3 @@ def normal_padding(name: str, padding: Padding, size: Shape, kernel: Shape, stri
             f"dimensions, got {padding!r}.",
         )
     return result
-
-

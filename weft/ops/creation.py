@@ -12,7 +12,7 @@ from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, flo
 from ..errors import UserError
 from ..graph.node import Op, Type
 from ..runtime import Device
-from ..tensor import Tensor, as_tensor, asarray, emit, function, number
+from ..tensor import ArrayLike, Tensor, as_tensor, asarray, emit, function, number
 from .declare import Sample, Wrong, normal_shape
 from .elementwise import astype, where
 from .movement import broadcast_to, expand_dims, reshape
@@ -66,32 +66,31 @@ def full(
 
 
 @function
-def zeros(
-    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None
-) -> Tensor:
+def zeros(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
     """A tensor of zeros, float32 unless said otherwise."""
     return full(shape, 0, dtype=dtype or DEFAULT_FLOAT, device=device)
 
 
 @function
-def ones(
-    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None
-) -> Tensor:
+def ones(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
     """A tensor of ones, float32 unless said otherwise."""
     return full(shape, 1, dtype=dtype or DEFAULT_FLOAT, device=device)
 
 
 @function
-def empty(
-    shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None
-) -> Tensor:
+def empty(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
     """A tensor to be overwritten. Nothing is gained by leaving memory as it was, so it holds zeros."""
     return zeros(shape, dtype=dtype, device=device)
 
 
 @function
 def full_like(
-    x: Any, /, fill_value: bool | int | float, *, dtype: DTypeLike | None = None, device: str | Device | None = None
+    x: ArrayLike,
+    /,
+    fill_value: bool | int | float,
+    *,
+    dtype: DTypeLike | None = None,
+    device: str | Device | None = None,
 ) -> Tensor:
     """A tensor of the shape and dtype of another, filled with one number."""
     x = as_tensor(x)
@@ -99,19 +98,19 @@ def full_like(
 
 
 @function
-def zeros_like(x: Any, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
+def zeros_like(x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
     """Zeros of the shape and dtype of another tensor."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
 @function
-def ones_like(x: Any, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
+def ones_like(x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
     """Ones of the shape and dtype of another tensor."""
     return full_like(x, 1, dtype=dtype, device=device)
 
 
 @function
-def empty_like(x: Any, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
+def empty_like(x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
     """A tensor to be overwritten, of the shape and dtype of another; it holds zeros."""
     return zeros_like(x, dtype=dtype, device=device)
 
@@ -191,7 +190,7 @@ def eye(
     return place(astype(expand_dims(rows, axis=1) + k == cols, dtype or DEFAULT_FLOAT), device)
 
 
-def _triangle(x: Any, k: int, name: str, upper: bool) -> Tensor:
+def _triangle(x: ArrayLike, k: int, name: str, upper: bool) -> Tensor:
     x = as_tensor(x)
     if x.ndim < 2:
         raise UserError(name, f"two or more dimensions are required, got shape {x.shape}.")
@@ -200,13 +199,13 @@ def _triangle(x: Any, k: int, name: str, upper: bool) -> Tensor:
 
 
 @function
-def tril(x: Any, /, *, k: int = 0) -> Tensor:
+def tril(x: ArrayLike, /, *, k: int = 0) -> Tensor:
     """The lower triangle of each matrix, zeros above the k-th diagonal."""
     return _triangle(x, k, "tril", upper=False)
 
 
 @function
-def triu(x: Any, /, *, k: int = 0) -> Tensor:
+def triu(x: ArrayLike, /, *, k: int = 0) -> Tensor:
     """The upper triangle of each matrix, zeros below the k-th diagonal."""
     return _triangle(x, k, "triu", upper=True)
 
@@ -236,7 +235,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
 
 
 @function
-def one_hot(index: Any, classes: int, *, dtype: DTypeLike | None = None) -> Tensor:
+def one_hot(index: ArrayLike, classes: int, *, dtype: DTypeLike | None = None) -> Tensor:
     """A vector for each index: 1 at its place, 0 elsewhere (0 everywhere for an index outside).
 
     >>> one_hot(as_tensor([2, 0]), 3).tolist()
@@ -249,12 +248,10 @@ def one_hot(index: Any, classes: int, *, dtype: DTypeLike | None = None) -> Tens
 
 
 @function
-def from_dlpack(x: Any, /, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: ArrayLike, /, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
     """A tensor that shares the memory of another library's array. Do not write to that array afterwards."""
     try:
         array = np.from_dlpack(x, copy=copy)
     except (AttributeError, BufferError, RuntimeError, ValueError) as error:
         raise UserError("from_dlpack", f"an array in the memory of the CPU is required: {error}.") from None
     return asarray(array, device=device, copy=copy if copy is not None else False)
-
-

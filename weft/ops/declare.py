@@ -10,7 +10,7 @@ import numpy as np
 from ..dtypes import DEFAULT_FLOAT, DType, bool_, promote
 from ..errors import UserError
 from ..graph.node import OPS, Node, Op, Shape, Type, make
-from ..tensor import FUNCTIONS, Tensor, as_tensor, emit, wrap
+from ..tensor import FUNCTIONS, ArrayLike, Tensor, as_tensor, emit, wrap
 
 Accepts = Literal["float", "numeric", "integer", "bits", "any"]
 
@@ -59,10 +59,12 @@ def elementwise(
 ) -> Op:
     """Declare an op that works on each element for itself. Its inputs have one shape and one dtype."""
 
-    def infer(*inputs: Node) -> Type:
-        first = inputs[0]
-        accept(name, first.dtype, accepts)
-        for other in inputs[1:]:
+    kinds = _KINDS[accepts][0]
+
+    def infer(first: Node, *others: Node) -> Type:
+        if first.dtype.kind not in kinds:
+            accept(name, first.dtype, accepts)
+        for other in others:
             if other.shape != first.shape or other.dtype is not first.dtype:
                 raise UserError(name, f"inputs of one type are required, got {first.type} and {other.type}.")
         return Type(first.shape, result or first.dtype)
@@ -102,7 +104,7 @@ def unary(
     """Declare a function of one input. `integers`: become floats, are returned as they are, or are computed on."""
     op = elementwise(name or public, 1, reference, vjp, accepts=accepts, domain=domain, doc=doc)
 
-    def call(x: Any, /) -> Tensor:
+    def call(x: ArrayLike, /) -> Tensor:
         x = as_tensor(x)
         if not x.dtype.is_float and integers != "compute":
             if integers == "keep" and x.dtype.is_integer:
@@ -138,7 +140,7 @@ def binary(
         name or public, 2, reference, vjp, accepts=accepts, result=result, domain=domain, widen=widen, doc=doc
     )
 
-    def call(x1: Any, x2: Any, /) -> Tensor:
+    def call(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
         a, b = together(public, x1, x2)
         if accepts == "float" and not a.dtype.is_float:
             a, b = as_float(a, public), as_float(b, public)
@@ -155,13 +157,14 @@ def as_float(x: Tensor, name: str) -> Tensor:
     return FUNCTIONS["astype"](x, DEFAULT_FLOAT)  # type: ignore[no-any-return]
 
 
-def together(name: str, x1: Any, x2: Any) -> tuple[Tensor, Tensor]:
+def together(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tensor, Tensor]:
     """Two operands as tensors of one dtype and one shape."""
-    if not isinstance(x1, Tensor):
-        b = as_tensor(x2)
-        a = as_tensor(x1, b.dtype if isinstance(x2, Tensor) else None)
+    if isinstance(x1, Tensor):
+        a, b = x1, x2 if isinstance(x2, Tensor) else as_tensor(x2, x1.dtype, x1.shape)
+    elif isinstance(x2, Tensor):
+        a, b = as_tensor(x1, x2.dtype, x2.shape), x2
     else:
-        a, b = x1, as_tensor(x2, x1.dtype)
+        a, b = as_tensor(x1), as_tensor(x2)
     if a.dtype is not b.dtype:
         dtype = promote(a.dtype, b.dtype)
         a, b = FUNCTIONS["astype"](a, dtype), FUNCTIONS["astype"](b, dtype)

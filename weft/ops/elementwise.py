@@ -1,7 +1,7 @@
 """The primitives that work on each element for itself: definition and derivative of each stand on adjacent lines.
 
 In a vjp, `g` is the cotangent of the result, `y` the result, and what follows are the inputs. The result is a tuple
-with a cotangent, or None, for each input. An op without vjp has the derivative zero (almost everywhere).
+with a cotangent, a function that makes one if it is needed, or None, for each input. An op without vjp has the derivative zero (almost everywhere).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from ..dtypes import DType, DTypeLike, as_dtype, bool_, float32, promote
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Type
-from ..tensor import Tensor, as_tensor, emit, function
+from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
 from .declare import Sample, Wrong, binary, broadcast_shape, expand_to, unary
 
 # --- sign and rounding ---------------------------------------------------------------------------------------------------
@@ -38,12 +38,8 @@ round = unary("round", np.round, None, "The nearest integer; halves go to the ev
 exp = unary("exp", np.exp, lambda g, y, x: (g * y,), "e to the power x.")
 expm1 = unary("expm1", np.expm1, lambda g, y, x: (g * (y + 1.0),), "exp(x) - 1, exact for small x.")
 log = unary("log", np.log, lambda g, y, x: (g / x,), "The natural logarithm.", domain=(0.1, 4.0))
-log1p = unary(
-    "log1p", np.log1p, lambda g, y, x: (g / (x + 1.0),), "log(1 + x), exact for small x.", domain=(-0.5, 2.0)
-)
-log2 = unary(
-    "log2", np.log2, lambda g, y, x: (g / (x * math.log(2)),), "The logarithm to base 2.", domain=(0.1, 4.0)
-)
+log1p = unary("log1p", np.log1p, lambda g, y, x: (g / (x + 1.0),), "log(1 + x), exact for small x.", domain=(-0.5, 2.0))
+log2 = unary("log2", np.log2, lambda g, y, x: (g / (x * math.log(2)),), "The logarithm to base 2.", domain=(0.1, 4.0))
 log10 = unary(
     "log10", np.log10, lambda g, y, x: (g / (x * math.log(10)),), "The logarithm to base 10.", domain=(0.1, 4.0)
 )
@@ -85,9 +81,9 @@ atanh = unary(
 
 add = binary("add", np.add, lambda g, y, a, b: (g, g), "a + b.")
 subtract = binary("subtract", np.subtract, lambda g, y, a, b: (g, -g), "a - b.", name="sub")
-multiply = binary("multiply", np.multiply, lambda g, y, a, b: (g * b, g * a), "a * b.", name="mul")
+multiply = binary("multiply", np.multiply, lambda g, y, a, b: (lambda: g * b, lambda: g * a), "a * b.", name="mul")
 divide = binary(
-    "divide", np.divide, lambda g, y, a, b: (g / b, -(g * y) / b), "a / b; integers become floats first.",
+    "divide", np.divide, lambda g, y, a, b: (lambda: g / b, lambda: -(g * y) / b), "a / b; integers become floats first.",
     name="div", accepts="float", domain=(0.5, 2.0),
 )  # fmt: skip
 
@@ -116,18 +112,19 @@ def _pow(a: np.ndarray, b: np.ndarray) -> Any:
     return np.power(a, b)
 
 
-def _pow_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+def _pow_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Callable[[], Tensor], ...]:
     # 0 ** b is flat in b, and a ** 0 is flat in a, also where the formulas say 0 * inf.
-    by_base = where(b == 0.0, 0.0, b * _power(a, where(b == 0.0, 1.0, b - 1.0)))
-    by_exponent = y * log(where(a == 0.0, 1.0, a))
-    return g * by_base, g * by_exponent
+    return (
+        lambda: g * where(b == 0.0, 0.0, b * _power(a, where(b == 0.0, 1.0, b - 1.0))),
+        lambda: g * (y * log(where(a == 0.0, 1.0, a))),
+    )
 
 
 _power = binary("pow", _pow, _pow_vjp, "a to the power b.", domain=(0.5, 2.0))
 
 
 @function
-def pow(x1: Any, x2: Any, /) -> Tensor:
+def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 to the power x2. A square is computed as a product.
 
     >>> pow(as_tensor(3.0), 2)
@@ -157,9 +154,7 @@ def _hypot_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
     return g * (a / safe), g * (b / safe)
 
 
-hypot = binary(
-    "hypot", np.hypot, _hypot_vjp, "sqrt(a*a + b*b) without overflow.", accepts="float", domain=(0.5, 2.0)
-)
+hypot = binary("hypot", np.hypot, _hypot_vjp, "sqrt(a*a + b*b) without overflow.", accepts="float", domain=(0.5, 2.0))
 copysign = binary(
     "copysign", np.copysign, lambda g, y, a, b: (g * copysign(1.0, a) * copysign(1.0, b), None),
     "The size of a with the sign of b.", accepts="float",
@@ -197,23 +192,25 @@ bitwise_invert = unary(
 )
 equal = binary("equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_)
 less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_)
-less_equal = binary("less_equal", np.less_equal, None, "Where a is not above b.", name="le", accepts="any", result=bool_)
+less_equal = binary(
+    "less_equal", np.less_equal, None, "Where a is not above b.", name="le", accepts="any", result=bool_
+)
 
 
 @function
-def not_equal(x1: Any, x2: Any, /) -> Tensor:
+def not_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where x1 is not x2."""
     return bitwise_invert(equal(x1, x2))
 
 
 @function
-def greater(x1: Any, x2: Any, /) -> Tensor:
+def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where x1 is above x2."""
     return less(x2, x1)
 
 
 @function
-def greater_equal(x1: Any, x2: Any, /) -> Tensor:
+def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where x1 is not below x2."""
     return less_equal(x2, x1)
 
@@ -245,7 +242,7 @@ _WHERE = Op(
 
 
 @function
-def where(condition: Any, x1: Any, x2: Any, /) -> Tensor:
+def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 where the condition holds, else x2. The branch not taken has no influence, not even on derivatives.
 
     >>> where(as_tensor(True), 1.0, float("nan"))
@@ -282,7 +279,7 @@ _CAST = Op(
 
 
 @function
-def astype(x: Any, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
+def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
     """The values as another dtype. Floats are cut towards zero to become integers and stop at the ends of the range.
 
     >>> astype(as_tensor(300.7), "uint8")
@@ -313,7 +310,7 @@ _BITCAST = Op(
 
 
 @function
-def view(x: Any, dtype: DTypeLike, /) -> Tensor:
+def view(x: ArrayLike, dtype: DTypeLike, /) -> Tensor:
     """The same bits read as another dtype of the same size.
 
     >>> view(as_tensor(1.0), "int32").item() == 0x3F800000
@@ -329,6 +326,6 @@ _STOP = Op(
 
 
 @function
-def stop_gradient(x: Any, /) -> Tensor:
+def stop_gradient(x: ArrayLike, /) -> Tensor:
     """The same value; a constant for derivatives."""
     return emit(_STOP, (as_tensor(x),))

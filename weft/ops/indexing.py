@@ -16,7 +16,7 @@ import numpy as np
 from ..dtypes import bool_, int64
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Shape, Type
-from ..tensor import Tensor, as_tensor, asarray, emit, function, number
+from ..tensor import ArrayLike, Tensor, as_tensor, asarray, emit, function, number
 from .creation import iota, zeros, zeros_like
 from .declare import Sample, Wrong, accept, broadcast_shape, expand_to, normal_axis, together
 from .elementwise import astype, where
@@ -146,7 +146,7 @@ def wrapped(index: Tensor, size: int) -> Tensor:
 
 
 @function
-def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Tensor:
+def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = None) -> Tensor:
     """The elements (rows, ...) at indices along an axis; negative indices count from the end.
 
     >>> take(as_tensor([10, 20, 30]), as_tensor([2, 0, -1])).tolist()
@@ -163,7 +163,7 @@ def take(x: Any, indices: Any, /, *, axis: int | None = None) -> Tensor:
 
 
 @function
-def take_along_axis(x: Any, indices: Any, /, *, axis: int = -1) -> Tensor:
+def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> Tensor:
     """The elements at indices along an axis, each row of `indices` for its own row of `x`.
 
     >>> take_along_axis(as_tensor([[1, 2], [3, 4]]), as_tensor([[1], [0]])).tolist()
@@ -319,11 +319,13 @@ def _normal_part(part: Any) -> list[Any]:
         return [part if part.ndim or part._node.abstract or part._node.tracked else int(part)]
     if hasattr(part, "__index__"):
         return [part.__index__()]
-    raise UserError("index", f"an index is made of ints, slices, '...', None, and arrays of ints or bools, got {part!r}.")
+    raise UserError(
+        "index", f"an index is made of ints, slices, '...', None, and arrays of ints or bools, got {part!r}."
+    )
 
 
 @function
-def index(x: Any, key: Any) -> Tensor:
+def index(x: ArrayLike, key: Any) -> Tensor:
     """x[key], basic and advanced, by NumPy's rules."""
     x = as_tensor(x)
     k = _read_key(x, key)
@@ -341,7 +343,7 @@ def index(x: Any, key: Any) -> Tensor:
 
 
 @function
-def index_update(x: Any, key: Any, value: Any, how: str) -> Tensor:
+def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
     """x with x[key] set to a value or increased by it; `x.at[key].set(value)` and `.add(value)` come here."""
     x = as_tensor(x)
     value = astype(as_tensor(value, x.dtype), x.dtype)
@@ -397,14 +399,14 @@ _ARGSORT = Op(
 
 
 @function
-def argsort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def argsort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The places of the elements in sorted order; equal elements keep their order, nan comes last."""
     x = as_tensor(x)
     return emit(_ARGSORT, (x,), (normal_axis("argsort", axis, x.ndim), descending))
 
 
 @function
-def sort(x: Any, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
+def sort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The elements in sorted order.
 
     >>> sort(as_tensor([3, 1, 2]), descending=True).tolist()
@@ -422,7 +424,7 @@ class TopK(NamedTuple):
 
 
 @function
-def top_k(x: Any, k: int, /, *, axis: int = -1) -> TopK:
+def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> TopK:
     """The k greatest elements along an axis, greatest first, and their places.
 
     >>> top_k(as_tensor([3.0, 9.0, 5.0]), 2).indices.tolist()
@@ -437,7 +439,7 @@ def top_k(x: Any, k: int, /, *, axis: int = -1) -> TopK:
 
 
 @function
-def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Tensor:
+def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter: Any = None) -> Tensor:
     """Where in a sorted vector each value would be inserted: a binary search, all values at once.
 
     >>> searchsorted(as_tensor([1, 3, 5]), as_tensor([0, 3, 9])).tolist()
@@ -445,7 +447,9 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
     """
     table, values = as_tensor(x1), as_tensor(x2)
     if table.ndim != 1 or side not in ("left", "right"):
-        raise UserError("searchsorted", f"a vector and side 'left' or 'right' are required, got {table.shape}, {side!r}.")
+        raise UserError(
+            "searchsorted", f"a vector and side 'left' or 'right' are required, got {table.shape}, {side!r}."
+        )
     table = table if sorter is None else take(table, sorter)
     dtype = together("searchsorted", number(0, table.dtype), number(0, values.dtype))[0].dtype
     table, values = astype(table, dtype), astype(values, dtype)
@@ -460,13 +464,13 @@ def searchsorted(x1: Any, x2: Any, /, *, side: str = "left", sorter: Any = None)
 
 
 @function
-def count_nonzero(x: Any, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
+def count_nonzero(x: ArrayLike, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """How many elements over axes are not zero."""
     return sum(as_tensor(x) != 0, axis=axis, dtype=int64, keepdims=keepdims)
 
 
 @function
-def nonzero(x: Any, /) -> tuple[Tensor, ...]:
+def nonzero(x: ArrayLike, /) -> tuple[Tensor, ...]:
     """The places of the elements that are not zero, an index tensor an axis. The values are computed to know them."""
     x = as_tensor(x)
     if x.ndim == 0:
@@ -492,7 +496,7 @@ class UniqueInverse(NamedTuple):
 
 
 @function
-def unique_all(x: Any, /) -> UniqueAll:
+def unique_all(x: ArrayLike, /) -> UniqueAll:
     """The different elements, sorted; where each is first found, which of them each element is, how many there are."""
     x = as_tensor(x)
     values, first, inverse, counts = np.unique(
@@ -502,34 +506,34 @@ def unique_all(x: Any, /) -> UniqueAll:
 
 
 @function
-def unique_counts(x: Any, /) -> UniqueCounts:
+def unique_counts(x: ArrayLike, /) -> UniqueCounts:
     """The different elements, sorted, and how many of each there are."""
     everything = unique_all(x)
     return UniqueCounts(everything.values, everything.counts)
 
 
 @function
-def unique_inverse(x: Any, /) -> UniqueInverse:
+def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
     """The different elements, sorted, and which of them each element is."""
     everything = unique_all(x)
     return UniqueInverse(everything.values, everything.inverse_indices)
 
 
 @function
-def unique_values(x: Any, /) -> Tensor:
+def unique_values(x: ArrayLike, /) -> Tensor:
     """The different elements, sorted."""
     return unique_all(x).values
 
 
 @function
-def isin(x: Any, values: Any, /) -> Tensor:
+def isin(x: ArrayLike, values: Any, /) -> Tensor:
     """Where an element is one of the values."""
     x, y = as_tensor(x), flatten(as_tensor(values))
     return sum(expand_dims(x, axis=-1) == y, axis=-1) > 0
 
 
 @function
-def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: ArrayLike, repeats: ArrayLike, /, *, axis: int | None = None) -> Tensor:
     """Each element repeated so many times along an axis (of the flattened tensor, if none is given).
 
     >>> repeat(as_tensor([1, 2]), 2).tolist()
@@ -552,7 +556,7 @@ def repeat(x: Any, repeats: Any, /, *, axis: int | None = None) -> Tensor:
 
 
 @function
-def embedding(table: Any, index: Any) -> Tensor:
+def embedding(table: ArrayLike, index: ArrayLike) -> Tensor:
     """The rows of a table at indices: word vectors for words.
 
     >>> embedding(as_tensor([[1.0, 2.0], [3.0, 4.0]]), as_tensor([1, 1])).tolist()

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..dtypes import bool_
 from ..errors import UserError
-from ..tensor import Tensor, as_tensor, function
+from ..tensor import ArrayLike, Tensor, as_tensor, function
 from .declare import accept, as_float
 from .elementwise import (
     abs,
@@ -26,7 +26,7 @@ from .reduce import all
 
 
 @function
-def positive(x: Any, /) -> Tensor:
+def positive(x: ArrayLike, /) -> Tensor:
     """x itself."""
     x = as_tensor(x)
     accept("positive", x.dtype, "numeric")
@@ -34,85 +34,85 @@ def positive(x: Any, /) -> Tensor:
 
 
 @function
-def conj(x: Any, /) -> Tensor:
+def conj(x: ArrayLike, /) -> Tensor:
     """x itself: all numbers of weft are real."""
     return positive(x)
 
 
 @function
-def real(x: Any, /) -> Tensor:
+def real(x: ArrayLike, /) -> Tensor:
     """x itself: all numbers of weft are real."""
     return positive(x)
 
 
 @function
-def imag(x: Any, /) -> Tensor:
+def imag(x: ArrayLike, /) -> Tensor:
     """Zeros: all numbers of weft are real."""
     return positive(x) * 0
 
 
 @function
-def square(x: Any, /) -> Tensor:
+def square(x: ArrayLike, /) -> Tensor:
     """x * x."""
     x = as_tensor(x)
     return x * x
 
 
 @function
-def reciprocal(x: Any, /) -> Tensor:
+def reciprocal(x: ArrayLike, /) -> Tensor:
     """1 / x."""
     return 1.0 / as_float(as_tensor(x), "reciprocal")
 
 
 @function
-def rsqrt(x: Any, /) -> Tensor:
+def rsqrt(x: ArrayLike, /) -> Tensor:
     """1 / sqrt(x)."""
     return 1.0 / sqrt(as_tensor(x))
 
 
 @function
-def exp2(x: Any, /) -> Tensor:
+def exp2(x: ArrayLike, /) -> Tensor:
     """2 to the power x."""
     return exp(as_tensor(x) * math.log(2))
 
 
 @function
-def signbit(x: Any, /) -> Tensor:
+def signbit(x: ArrayLike, /) -> Tensor:
     """Where the sign is minus, also for -0.0."""
     x = as_float(as_tensor(x), "signbit")
     return copysign(1.0, x) < 0.0
 
 
 @function
-def fmod(x1: Any, x2: Any, /) -> Tensor:
+def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 - x2 * trunc(x1 / x2): it has the sign of x1."""
     x, y = as_float(as_tensor(x1), "fmod"), as_tensor(x2)
     return x - y * trunc(x / y)
 
 
 @function
-def isnan(x: Any, /) -> Tensor:
+def isnan(x: ArrayLike, /) -> Tensor:
     """Where x is not a number."""
     x = as_tensor(x)
     return x != x
 
 
 @function
-def isinf(x: Any, /) -> Tensor:
+def isinf(x: ArrayLike, /) -> Tensor:
     """Where x is infinite."""
     x = as_tensor(x)
     return abs(x) == math.inf if x.dtype.is_float else x != x
 
 
 @function
-def isfinite(x: Any, /) -> Tensor:
+def isfinite(x: ArrayLike, /) -> Tensor:
     """Where x is a finite number."""
     x = as_tensor(x)
     return abs(x) < math.inf if x.dtype.is_float else x == x
 
 
 @function
-def isclose(x1: Any, x2: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+def isclose(x1: ArrayLike, x2: ArrayLike, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """Where two values are equal up to a tolerance: |x1 - x2| <= atol + rtol * |x2|."""
     x, y = as_float(as_tensor(x1), "isclose"), as_float(as_tensor(x2), "isclose")
     near = (abs(x - y) <= abs(y) * rtol + atol) & isfinite(y)
@@ -121,20 +121,22 @@ def isclose(x1: Any, x2: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_n
 
 
 @function
-def allclose(x1: Any, x2: Any, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
+def allclose(
+    x1: ArrayLike, x2: ArrayLike, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
     """Whether all values are equal up to a tolerance."""
     return all(isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan))
 
 
 @function
-def nan_to_num(x: Any, /, value: float = 0.0) -> Tensor:
+def nan_to_num(x: ArrayLike, /, value: float = 0.0) -> Tensor:
     """x with another value for nan."""
     x = as_tensor(x)
     return where(isnan(x), value, x)
 
 
 @function
-def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
+def clip(x: ArrayLike, /, min: Any = None, max: Any = None) -> Tensor:
     """x, but not below min and not above max. The derivative at the ends is that of x.
 
     >>> clip(as_tensor([-1.0, 0.5, 9.0]), 0.0, 1.0).tolist()
@@ -153,29 +155,29 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
     return x
 
 
-def _truth(x: Any) -> Tensor:
+def _truth(x: ArrayLike) -> Tensor:
     return astype(as_tensor(x), bool_)
 
 
 @function
-def logical_not(x: Any, /) -> Tensor:
+def logical_not(x: ArrayLike, /) -> Tensor:
     """Where x is false."""
     return bitwise_invert(_truth(x))
 
 
 @function
-def logical_and(x1: Any, x2: Any, /) -> Tensor:
+def logical_and(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where both are true."""
     return bitwise_and(_truth(x1), _truth(x2))
 
 
 @function
-def logical_or(x1: Any, x2: Any, /) -> Tensor:
+def logical_or(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where either is true."""
     return bitwise_or(_truth(x1), _truth(x2))
 
 
 @function
-def logical_xor(x1: Any, x2: Any, /) -> Tensor:
+def logical_xor(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where exactly one is true."""
     return bitwise_xor(_truth(x1), _truth(x2))

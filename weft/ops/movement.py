@@ -11,7 +11,7 @@ import numpy as np
 from ..dtypes import float32
 from ..errors import UserError
 from ..graph.node import OPS, Node, Op, Shape, Type
-from ..tensor import Axis, Tensor, as_tensor, emit, function, number
+from ..tensor import ArrayLike, Axis, Tensor, as_tensor, emit, function, number
 from .declare import (
     Sample,
     Wrong,
@@ -46,7 +46,7 @@ _RESHAPE = Op(
 
 
 @function
-def reshape(x: Any, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
+def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
     """The same elements, in the same order, in another shape. One size may be -1: what is left.
 
     >>> reshape(as_tensor([1, 2, 3, 4]), (2, -1)).shape
@@ -66,7 +66,7 @@ def reshape(x: Any, /, shape: int | Sequence[int], *, copy: bool | None = None) 
 
 
 @function
-def expand_dims(x: Any, /, *, axis: int | Sequence[int] = 0) -> Tensor:
+def expand_dims(x: ArrayLike, /, *, axis: int | Sequence[int] = 0) -> Tensor:
     """A new dimension of size 1 at the axis (counted in the result)."""
     x = as_tensor(x)
     given = list(axis) if isinstance(axis, Iterable) else [axis]
@@ -78,7 +78,7 @@ def expand_dims(x: Any, /, *, axis: int | Sequence[int] = 0) -> Tensor:
 
 
 @function
-def squeeze(x: Any, /, axis: int | Sequence[int]) -> Tensor:
+def squeeze(x: ArrayLike, /, axis: int | Sequence[int]) -> Tensor:
     """The tensor without the given dimensions, which must have size 1."""
     x = as_tensor(x)
     axes = normal_axes("squeeze", axis, x.ndim)
@@ -89,7 +89,7 @@ def squeeze(x: Any, /, axis: int | Sequence[int]) -> Tensor:
 
 
 @function
-def flatten(x: Any, start: int = 0) -> Tensor:
+def flatten(x: ArrayLike, start: int = 0) -> Tensor:
     """The dimensions from `start` on as one."""
     x = as_tensor(x)
     start = normal_axis("flatten", start, max(x.ndim, 1))
@@ -116,7 +116,7 @@ _PERMUTE = Op(
 
 
 @function
-def permute_dims(x: Any, /, axes: Sequence[int]) -> Tensor:
+def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tensor:
     """The dimensions in another order.
 
     >>> permute_dims(as_tensor([[1, 2, 3]]), (1, 0)).shape
@@ -128,7 +128,7 @@ def permute_dims(x: Any, /, axes: Sequence[int]) -> Tensor:
 
 
 @function
-def matrix_transpose(x: Any, /) -> Tensor:
+def matrix_transpose(x: ArrayLike, /) -> Tensor:
     """The matrices in the last two dimensions, transposed."""
     x = as_tensor(x)
     if x.ndim < 2:
@@ -137,7 +137,7 @@ def matrix_transpose(x: Any, /) -> Tensor:
 
 
 @function
-def transpose(x: Any, axis1: int = -2, axis2: int = -1) -> Tensor:
+def transpose(x: ArrayLike, axis1: int = -2, axis2: int = -1) -> Tensor:
     """Two dimensions exchanged."""
     x = as_tensor(x)
     order = list(range(x.ndim))
@@ -147,12 +147,13 @@ def transpose(x: Any, axis1: int = -2, axis2: int = -1) -> Tensor:
 
 
 @function
-def moveaxis(x: Any, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
+def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
     """Dimensions moved to other places, the others keeping their order."""
     x = as_tensor(x)
     sources = [normal_axis("moveaxis", a, x.ndim) for a in (source if isinstance(source, Iterable) else [source])]
     targets = [
-        normal_axis("moveaxis", a, x.ndim) for a in (destination if isinstance(destination, Iterable) else [destination])
+        normal_axis("moveaxis", a, x.ndim)
+        for a in (destination if isinstance(destination, Iterable) else [destination])
     ]
     if len(sources) != len(targets) or len(set(sources)) != len(sources) or len(set(targets)) != len(targets):
         raise UserError("moveaxis", f"as many different places as axes are required, got {source} and {destination}.")
@@ -189,7 +190,7 @@ _EXPAND = Op(
 
 
 @function
-def broadcast_to(x: Any, /, shape: Sequence[int]) -> Tensor:
+def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
     """The tensor spread over a larger shape.
 
     >>> broadcast_to(as_tensor([1, 2]), (2, 2)).tolist()
@@ -217,13 +218,17 @@ Widths = tuple[tuple[int, int, int], ...]
 def _pad_infer(x: Node, widths: Widths, value: Any) -> Type:
     if len(widths) != len(x.shape) or any(len(w) != 3 or min(w) < 0 for w in widths):
         raise UserError("pad", f"widths of 0 or more for each of {len(x.shape)} dimensions are required, got {widths}.")
-    return Type(tuple(lo + hi + n + max(n - 1, 0) * gap for n, (lo, hi, gap) in zip(x.shape, widths, strict=True)), x.dtype)
+    return Type(
+        tuple(lo + hi + n + max(n - 1, 0) * gap for n, (lo, hi, gap) in zip(x.shape, widths, strict=True)), x.dtype
+    )
 
 
 def _pad(x: np.ndarray, widths: Widths, value: Any) -> np.ndarray:
     shape = [lo + hi + n + max(n - 1, 0) * gap for n, (lo, hi, gap) in zip(x.shape, widths, strict=True)]
     result = np.full(shape, np.asarray(float(value) if isinstance(value, str) else value).astype(x.dtype))
-    inner = tuple(slice(lo, lo + max(n + (n - 1) * gap, 0), gap + 1) for n, (lo, _, gap) in zip(x.shape, widths, strict=True))
+    inner = tuple(
+        slice(lo, lo + max(n + (n - 1) * gap, 0), gap + 1) for n, (lo, _, gap) in zip(x.shape, widths, strict=True)
+    )
     result[inner] = x
     return result
 
@@ -261,7 +266,7 @@ def pad_axis(x: Tensor, axis: int, before: int, behind: int, value: float | int 
 
 
 @function
-def pad(x: Any, widths: Any, mode: str = "constant", value: float = 0) -> Tensor:
+def pad(x: ArrayLike, widths: Any, mode: str = "constant", value: float = 0) -> Tensor:
     """The tensor with a border: (before, behind) for each dimension; mode constant, edge, reflect or wrap.
 
     >>> pad(as_tensor([1, 2, 3]), ((1, 2),)).tolist()
@@ -270,7 +275,9 @@ def pad(x: Any, widths: Any, mode: str = "constant", value: float = 0) -> Tensor
     [3, 2, 1, 2, 3, 2]
     """
     x = as_tensor(x)
-    pairs = [(w, w) if isinstance(w, int) else tuple(w) for w in ([widths] * x.ndim if isinstance(widths, int) else widths)]
+    pairs = [
+        (w, w) if isinstance(w, int) else tuple(w) for w in ([widths] * x.ndim if isinstance(widths, int) else widths)
+    ]
     if len(pairs) != x.ndim or any(len(p) != 2 or min(p) < 0 for p in pairs):
         raise UserError("pad", f"widths of 0 or more for each of {x.ndim} dimensions are required, got {widths}.")
     if mode == "constant":
@@ -362,7 +369,7 @@ _FLIP = Op(
 
 
 @function
-def flip(x: Any, /, *, axis: Axis = None) -> Tensor:
+def flip(x: ArrayLike, /, *, axis: Axis = None) -> Tensor:
     """The elements in reverse order along axes."""
     x = as_tensor(x)
     axes = normal_axes("flip", axis, x.ndim)
@@ -449,7 +456,7 @@ def stack(arrays: Sequence[Any], /, *, axis: int = 0) -> Tensor:
 
 
 @function
-def unstack(x: Any, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """The tensors along an axis, each without it."""
     x = as_tensor(x)
     axis = normal_axis("unstack", axis, x.ndim)
@@ -457,7 +464,7 @@ def unstack(x: Any, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 @function
-def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+def split(x: ArrayLike, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
     """The tensor cut into so many equal parts, or into parts of the given sizes.
 
     >>> [p.tolist() for p in split(as_tensor([1, 2, 3, 4, 5]), [2, 3])]
@@ -467,7 +474,9 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ..
     axis = normal_axis("split", axis, x.ndim)
     n = x.shape[axis]
     if isinstance(parts, int) and (parts < 1 or n % parts):
-        raise UserError("split", f"axis {axis} of size {n} cannot be cut into {parts} equal parts. Give a list of sizes.")
+        raise UserError(
+            "split", f"axis {axis} of size {n} cannot be cut into {parts} equal parts. Give a list of sizes."
+        )
     sizes = [n // parts] * parts if isinstance(parts, int) else list(parts)
     if math.fsum(sizes) != n:
         raise UserError("split", f"the sizes {sizes} do not add up to {n}, the size of axis {axis}.")
@@ -476,7 +485,7 @@ def split(x: Any, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ..
 
 
 @function
-def roll(x: Any, /, shift: int | Sequence[int], *, axis: Axis = None) -> Tensor:
+def roll(x: ArrayLike, /, shift: int | Sequence[int], *, axis: Axis = None) -> Tensor:
     """The elements moved along axes, those that fall off coming back at the other end.
 
     >>> roll(as_tensor([1, 2, 3, 4]), 1).tolist()
@@ -498,7 +507,7 @@ def roll(x: Any, /, shift: int | Sequence[int], *, axis: Axis = None) -> Tensor:
 
 
 @function
-def tile(x: Any, repetitions: Sequence[int], /) -> Tensor:
+def tile(x: ArrayLike, repetitions: Sequence[int], /) -> Tensor:
     """The tensor repeated so many times along each dimension.
 
     >>> tile(as_tensor([1, 2]), (2, 2)).tolist()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
 from ..errors import UserError
 from ..graph.node import Shape
-from ..tensor import Tensor, as_tensor, asarray, function, number
+from ..tensor import ArrayLike, Tensor, as_tensor, asarray, function, number
 from .contract import tensordot
 from .conv import Padding, Sizes, normal_padding, per_axis
 from .declare import as_float
@@ -23,7 +22,7 @@ from .window import Pairs, out_size, window_max, window_sum
 
 @function
 def max_pool(
-    x: Any,
+    x: ArrayLike,
     size: Sizes,
     *,
     stride: Sizes | None = None,
@@ -43,7 +42,7 @@ def max_pool(
 
 @function
 def avg_pool(
-    x: Any,
+    x: ArrayLike,
     size: Sizes,
     *,
     stride: Sizes | None = None,
@@ -75,7 +74,7 @@ def _counts(x: Tensor, kernel: Shape, strides: Shape, pairs: Pairs, counted: Pai
     return asarray(counts, dtype=x.dtype)
 
 
-def _spatial(name: str, x: Any) -> Tensor:
+def _spatial(name: str, x: ArrayLike) -> Tensor:
     x = as_tensor(x)
     if not 3 <= x.ndim <= 5:
         raise UserError(name, f"(batch, channels, 1 to 3 spatial dimensions) is required, got shape {x.shape}.")
@@ -112,21 +111,21 @@ def _with_front(kernel: Shape, strides: Shape, pairs: Pairs, dilations: Shape) -
 
 
 @function
-def global_max_pool(x: Any) -> Tensor:
+def global_max_pool(x: ArrayLike) -> Tensor:
     """The greatest element of each channel: (batch, channels)."""
     x = _spatial("global_max_pool", x)
     return reduce_max(x, axis=range(2, x.ndim))
 
 
 @function
-def global_avg_pool(x: Any) -> Tensor:
+def global_avg_pool(x: ArrayLike) -> Tensor:
     """The mean of each channel: (batch, channels)."""
     x = _spatial("global_avg_pool", x)
     return mean(x, axis=range(2, x.ndim))
 
 
 @function
-def adaptive_avg_pool(x: Any, size: Sizes) -> Tensor:
+def adaptive_avg_pool(x: ArrayLike, size: Sizes) -> Tensor:
     """The mean over as many windows as asked for, as equal as can be.
 
     >>> adaptive_avg_pool(as_tensor([[[1.0, 2.0, 3.0]]]), 2).tolist()
@@ -145,7 +144,7 @@ def adaptive_avg_pool(x: Any, size: Sizes) -> Tensor:
 
 
 @function
-def adaptive_max_pool(x: Any, size: Sizes) -> Tensor:
+def adaptive_max_pool(x: ArrayLike, size: Sizes) -> Tensor:
     """The greatest element of as many windows as asked for, as equal as can be."""
     x = _spatial("adaptive_max_pool", x)
     for axis, (n, m) in enumerate(_targets("adaptive_max_pool", x, size), 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from ..dtypes import DEFAULT_INT, DType, DTypeLike, as_dtype, bool_, float32, int64, uint64
 from ..errors import UserError
 from ..graph.node import OPS, Node, Op, Type
-from ..tensor import Axis, Tensor, as_tensor, emit, function, number
+from ..tensor import ArrayLike, Axis, Tensor, as_tensor, emit, function, number
 from .declare import Sample, Wrong, accept, expand_to, normal_axes, normal_axis
 from .elementwise import astype
 from .movement import cut, flip, pad_axis, permute_dims, reshape
@@ -23,7 +24,7 @@ def _infer(name: str, result: DType | None = None, empty: bool = True) -> Callab
     def infer(x: Node, axes: Axes) -> Type:
         if axes != normal_axes(name, axes, len(x.shape)):
             raise UserError(name, f"axes counted from the front, in order, are required, got {axes}.")
-        if not empty and x.dtype is not bool_ and any(x.shape[a] == 0 for a in axes):
+        if not empty and x.dtype is not bool_ and builtins.any(x.shape[a] == 0 for a in axes):
             raise UserError(name, f"there is no {name} of no elements: axis {axes} of shape {x.shape} is empty.")
         return Type(tuple(n for i, n in enumerate(x.shape) if i not in axes), result or x.dtype)
 
@@ -38,7 +39,13 @@ def _samples(shapes: list[tuple[tuple[int, ...], Axes]]) -> Callable[..., Iterat
     return samples
 
 
-_SHAPES: list[tuple[tuple[int, ...], Axes]] = [((), ()), ((5,), (0,)), ((2, 3, 4), (0, 2)), ((2, 3), ()), ((0, 3), (1,))]
+_SHAPES: list[tuple[tuple[int, ...], Axes]] = [
+    ((), ()),
+    ((5,), (0,)),
+    ((2, 3, 4), (0, 2)),
+    ((2, 3), ()),
+    ((0, 3), (1,)),
+]
 _EMPTY: list[tuple[tuple[int, ...], Axes]] = [((0,), (0,)), ((2, 0), (1,))]
 
 
@@ -118,7 +125,7 @@ def _summed_dtype(x: Tensor, dtype: DTypeLike | None, name: str) -> DType:
 
 
 @function
-def sum(x: Any, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+def sum(x: ArrayLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
     """The sum over axes (all, if none is given). True counts as 1.
 
     >>> sum(as_tensor([[1.0, 2.0], [3.0, 4.0]]), axis=0)
@@ -129,32 +136,32 @@ def sum(x: Any, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdim
 
 
 @function
-def prod(x: Any, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
+def prod(x: ArrayLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, keepdims: bool = False) -> Tensor:
     """The product over axes."""
     x = as_tensor(x)
     return _reduce(_PROD, astype(x, _summed_dtype(x, dtype, "prod")), axis, keepdims)
 
 
 @function
-def max(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def max(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The greatest element over axes; nan if there is one. Equal greatest elements share the derivative."""
     return _reduce(_MAX, as_tensor(x), axis, keepdims)
 
 
 @function
-def min(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def min(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The least element over axes; nan if there is one."""
     return _reduce(_MIN, as_tensor(x), axis, keepdims)
 
 
 @function
-def any(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def any(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether any element over axes is true."""
     return _reduce(_MAX, astype(as_tensor(x), bool_), axis, keepdims)
 
 
 @function
-def all(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def all(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether all elements over axes are true."""
     return _reduce(_MIN, astype(as_tensor(x), bool_), axis, keepdims)
 
@@ -195,13 +202,13 @@ def _arg(op: Op, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
 
 
 @function
-def argmax(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmax(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The place of the greatest element, the first of equals."""
     return _arg(_ARGMAX, as_tensor(x), axis, keepdims)
 
 
 @function
-def argmin(x: Any, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmin(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The place of the least element, the first of equals."""
     return _arg(_ARGMIN, as_tensor(x), axis, keepdims)
 
@@ -262,7 +269,7 @@ _CUMPROD = Op(
 
 
 def _cumulative(
-    op: Op, name: str, x: Any, axis: int | None, dtype: DTypeLike | None, include_initial: bool, initial: int
+    op: Op, name: str, x: ArrayLike, axis: int | None, dtype: DTypeLike | None, include_initial: bool, initial: int
 ) -> Tensor:
     x = as_tensor(x)
     if axis is None:
@@ -278,7 +285,7 @@ def _cumulative(
 
 @function
 def cumulative_sum(
-    x: Any, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> Tensor:
     """The sum of all elements up to each one; with `include_initial` a 0 stands before them.
 
@@ -290,7 +297,7 @@ def cumulative_sum(
 
 @function
 def cumulative_prod(
-    x: Any, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
+    x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> Tensor:
     """The product of all elements up to each one; with `include_initial` a 1 stands before them."""
     return _cumulative(_CUMPROD, "cumulative_prod", x, axis, dtype, include_initial, 1)

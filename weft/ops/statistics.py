@@ -8,7 +8,7 @@ from typing import Any
 
 from ..dtypes import bool_
 from ..errors import UserError
-from ..tensor import Axis, Tensor, as_tensor, function
+from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
 from .declare import as_float, normal_axes, normal_axis
 from .elementwise import abs, astype, exp, log, sqrt, stop_gradient, where
 from .math import isfinite
@@ -17,7 +17,7 @@ from .reduce import max, sum
 
 
 @function
-def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def mean(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The mean over axes; integers and bools become floats first.
 
     >>> mean(as_tensor([True, False, True, True]))
@@ -28,13 +28,13 @@ def mean(x: Any, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     return sum(x, axis=axis, keepdims=keepdims) / float(count)
 
 
-def _numbers(x: Any, name: str) -> Tensor:
+def _numbers(x: ArrayLike, name: str) -> Tensor:
     x = as_tensor(x)
     return as_float(astype(x, "float32") if x.dtype is bool_ else x, name)
 
 
 @function
-def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def var(x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The variance over axes: the squared distance from the mean, divided by count - correction."""
     x = _numbers(x, "var")
     count = math.prod(x.shape[a] for a in normal_axes("var", axis, x.ndim))
@@ -43,7 +43,7 @@ def var(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool
 
 
 @function
-def std(x: Any, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+def std(x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation over axes; its derivative where there is no spread is taken as 0."""
     return _safe_sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
@@ -55,7 +55,7 @@ def _safe_sqrt(x: Tensor) -> Tensor:
 
 
 @function
-def norm(x: Any, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+def norm(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The length of vectors: (sum of |x| ** ord) ** (1 / ord). Its derivative at zero is taken as 0.
 
     >>> norm(as_tensor([3.0, 4.0]))
@@ -76,7 +76,7 @@ def norm(x: Any, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -
 
 
 @function
-def logsumexp(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
+def logsumexp(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
     x = as_float(as_tensor(x), "logsumexp")
     axes = normal_axes("logsumexp", axis, x.ndim)
@@ -87,7 +87,7 @@ def logsumexp(x: Any, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 @function
-def softmax(x: Any, axis: int = -1) -> Tensor:
+def softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """exp(x), scaled so that it sums to 1 along the axis.
 
     >>> softmax(as_tensor([0.0, 0.0]))
@@ -102,7 +102,7 @@ def softmax(x: Any, axis: int = -1) -> Tensor:
 
 
 @function
-def log_softmax(x: Any, axis: int = -1) -> Tensor:
+def log_softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """The logarithm of softmax, exact also where softmax is nearly 0."""
     x = as_float(as_tensor(x), "log_softmax")
     axis = normal_axis("log_softmax", axis, x.ndim)
@@ -113,7 +113,7 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
 
 
 @function
-def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Tensor:
+def diff(x: ArrayLike, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Tensor:
     """The differences of neighbours along an axis, taken n times.
 
     >>> diff(as_tensor([1, 4, 9])).tolist()
@@ -128,4 +128,3 @@ def diff(x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: 
         after, before = cut(x, axis, min(1, size), size), cut(x, axis, 0, builtins.max(size - 1, 0))
         x = after != before if x.dtype is bool_ else after - before
     return x
-

@@ -92,7 +92,9 @@ def _argmax(x: np.ndarray, *window: Any) -> np.ndarray:
     return found
 
 
-def _sum_vjp(g: Tensor, y: Tensor, x: Tensor, size: Shape, stride: Shape, padding: Pairs, dilation: Shape) -> tuple[Tensor]:
+def _sum_vjp(
+    g: Tensor, y: Tensor, x: Tensor, size: Shape, stride: Shape, padding: Pairs, dilation: Shape
+) -> tuple[Tensor]:
     """Each element gets the sum of the cotangents of the windows that saw it: a window sum again, with stride 1."""
     widths, rest = [], []
     for n, m, k, s, p, d in zip(x.shape, g.shape, size, stride, padding, dilation, strict=True):

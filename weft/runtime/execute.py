@@ -20,18 +20,8 @@ def evaluate(roots: Iterable[Node]) -> None:
     Whatever a live tensor names and is computed on the way keeps its value too; everything else is forgotten.
     """
     roots = [root for root in roots if root.value is None]
-    order = toposort(roots, _unfinished)
-    if any(node.abstract for node in roots):
-        _refuse_abstract(order)
-    for node in order:
-        if node.op is TRANSFER:
-            node.value = device(node.params[0]).put(fetch(node.inputs[0]), node.dtype)
     for home in {root.device or device() for root in roots}:
         _run([root for root in roots if (root.device or device()) is home], home)
-
-
-def _unfinished(node: Node) -> list[Node]:
-    return [i for i in dependencies(node) if i.value is None]
 
 
 def _refuse_abstract(order: list[Node]) -> None:
@@ -52,7 +42,14 @@ def _run(roots: list[Node], home: Device) -> None:
         return [i for i in dependencies(node) if i.value is None or i.value.device is not home]
 
     start = time.perf_counter()
-    order = toposort([root for root in roots if root.value is None], missing)
+    order = toposort(roots, missing)
+    if any(root.abstract for root in roots):
+        _refuse_abstract(order)
+    moves = [node for node in order if node.op is TRANSFER]
+    if moves:
+        for node in moves:
+            node.value = device(node.params[0]).put(fetch(node.inputs[0]), node.dtype)
+        order = toposort([root for root in roots if root.value is None], missing)
     asked = set(roots)
     wanted = [node for node in order if node.value is None and not node.outputs and (node.holders or node in asked)]
     for node, value in zip(wanted, home.run(Program(order, wanted)), strict=True):

@@ -37,9 +37,9 @@ class ReferenceDevice(Device):
         wanted = set(program.wanted)
         last = _last_uses(program.order)
         with np.errstate(all="ignore"):
-            for position, node in enumerate(program.order):
+            for node, finished_here in zip(program.order, last, strict=True):
                 known[node] = compute(node, [_value(i, known) for i in dependencies(node)])
-                for finished in last.get(position, ()):
+                for finished in finished_here:
                     if finished not in wanted:
                         known.pop(finished, None)
         return [self.put(known[node], node.dtype) for node in program.wanted]
@@ -50,7 +50,7 @@ def compute(node: Node, inputs: Sequence[Any]) -> Any:
     op = node.op
     if not node.inputs and inputs:
         return inputs[0]  # a parameter takes the value it waited for
-    if op.widen and (node.dtype in _NARROW or any(i.dtype in _NARROW for i in node.inputs)):
+    if op.widen and node.inputs[0].dtype in _NARROW:
         pairs = zip(inputs, node.inputs, strict=True)
         inputs = [np.asarray(array, np.float32) if i.dtype in _NARROW else array for array, i in pairs]
     try:
@@ -84,17 +84,14 @@ def _value(node: Node, known: dict[Node, Any]) -> Any:
     return node.value.content
 
 
-def _last_uses(order: Sequence[Node]) -> dict[int, list[Node]]:
+def _last_uses(order: Sequence[Node]) -> list[list[Node]]:
     """For each position, the nodes that nothing after it reads."""
-    last: dict[Node, int] = {}
-    for position, node in enumerate(order):
-        last[node] = position
-        for i in dependencies(node):
-            last[i] = position
-    ends: dict[int, list[Node]] = {}
-    for node, position in last.items():
-        ends.setdefault(position, []).append(node)
-    return ends
+    seen: set[Node] = set()
+    ends: list[list[Node]] = []
+    for node in reversed(order):
+        ends.append([i for i in (*dependencies(node), node) if i not in seen])
+        seen.update(ends[-1])
+    return ends[::-1]
 
 
 reference = register(ReferenceDevice())

@@ -1,0 +1,480 @@
+"""Control flow inside the graph: `cond`, `while_loop`, `scan`, and `checkpoint`.
+
+The user's functions are traced into closed graphs: what they use from outside becomes an input, and so does the state of
+every random stream they draw from, which comes back advanced. Derivatives of a body are again a graph, made once by the
+same reverse walk as everywhere (`derivative`), and recompute what they need from the body's inputs.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .dtypes import bool_
+from .errors import UserError
+from .grad import pull
+from .graph.graph import Graph, close, substitute
+from .graph.node import (
+    DATA,
+    PLACEHOLDER,
+    VARIABLE,
+    Node,
+    Op,
+    Type,
+    dependencies,
+    item,
+    make,
+    placeholder,
+    toposort,
+)
+from .ops.creation import arange, zeros
+from .random import GENERATORS, Generator
+from .runtime.reference import interpret
+from .tensor import Tensor, as_tensor, wrap
+from .tree import Structure, flatten, unflatten
+
+# --- tracing -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Trace:
+    """A function as nodes, not yet closed: what it was given, what it gave, and the random streams it drew from."""
+
+    name: str
+    inputs: list[Node]
+    outputs: list[Node]
+    structure: Structure
+    streams: dict[Generator, tuple[Node, Node]]  # the position it found and the position it left
+
+    def types(self) -> list[Type]:
+        return [o.type for o in self.outputs]
+
+    def captures(self) -> list[Node]:
+        """What it uses from outside. Constants may stay inside."""
+        own = {*self.inputs, *(found for found, _ in self.streams.values())}
+        roots = [*self.outputs, *(left for _, left in self.streams.values())]
+        inner: set[Node] = set()
+        outer: dict[Node, None] = {}
+        for node in toposort(roots, dependencies):
+            if node in own or any(i in inner for i in dependencies(node)):
+                inner.add(node)
+        for node in [*(i for n in inner for i in dependencies(n)), *roots]:
+            if node not in inner and (node.inputs or node.op in (DATA, VARIABLE, PLACEHOLDER)):
+                outer[node] = None
+        order = {node: i for i, node in enumerate(toposort(roots, dependencies))}
+        return sorted(outer, key=order.__getitem__)
+
+    def graph(self, captured: Sequence[Node], streams: Sequence[Generator]) -> Graph:
+        """The closed graph: (inputs, positions of streams, captured) -> (outputs, new positions)."""
+        found, left = [], []
+        for stream in streams:
+            position = placeholder(object(), Type((), stream.offset.dtype))
+            before, after = self.streams.get(stream, (position, position))
+            found.append(before)
+            left.append(after)
+        return close([*self.inputs, *found, *captured], [*self.outputs, *left])
+
+
+def trace(name: str, f: Callable[..., Any], types: Sequence[Type], structure: Structure) -> Trace:
+    """Call a function with tensors that stand for values of the given types."""
+    inputs = [placeholder(object(), t) for t in types]
+    before = {stream: stream.offset for stream in list(GENERATORS)}
+    marks = {stream: wrap(placeholder(object(), offset._node.type)) for stream, offset in before.items()}
+    try:
+        for stream, mark in marks.items():
+            stream.offset = mark
+        outputs, out = flatten(f(*unflatten(structure, [wrap(i) for i in inputs])))
+        streams = {s: (marks[s].node, s.offset.node) for s in marks if s.offset is not marks[s]}
+    finally:
+        for stream, offset in before.items():
+            stream.offset = offset
+    return Trace(name, inputs, [as_tensor(o).node for o in outputs], out, streams)
+
+
+def make_graph(f: Callable[..., Any], *examples: Any) -> Graph:
+    """A function as a graph, traced with values (or types) like the examples. To print, draw, save.
+
+    >>> import weft
+    >>> print(make_graph(lambda a, b: a * b, weft.zeros(3), weft.zeros(3)).text())
+    from weft.primitives import *
+    <BLANKLINE>
+    def graph(x0: "float32[3]", x1: "float32[3]"):
+        v0 = mul(x0, x1)  # float32[3]
+        return (v0,)
+    <BLANKLINE>
+    """
+    leaves, structure = flatten(examples)
+    types = [leaf if isinstance(leaf, Type) else as_tensor(leaf)._node.type for leaf in leaves]
+    traced = trace("make_graph", f, types, structure)
+    positions = [found for found, _ in traced.streams.values()]
+    current = {found: stream.offset.node for stream, (found, _) in traced.streams.items()}
+    outputs = substitute(traced.outputs, current) if positions else tuple(traced.outputs)
+    return close(traced.inputs, outputs)
+
+
+def _united(traces: Sequence[Trace]) -> tuple[list[Node], list[Generator]]:
+    captured = {node: None for t in traces for node in t.captures()}
+    streams = {stream: None for t in traces for stream in t.streams}
+    return list(captured), list(streams)
+
+
+def _results(node: Node, structure: Structure, count: int, streams: Sequence[Generator]) -> Any:
+    """The results of a control node as the user's nested value; the streams move on."""
+    for i, stream in enumerate(streams):
+        stream.offset = wrap(item(node, count + i))
+    return unflatten(structure, [wrap(item(node, i)) for i in range(count)])
+
+
+# --- derivatives of bodies -------------------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=256)
+def derivative(graph: Graph) -> Graph:
+    """(inputs, cotangents of the float outputs) -> cotangents of the float inputs."""
+    xs = [placeholder(object(), n.type) for n in graph.inputs]
+    ys = substitute(graph.outputs, dict(zip(graph.inputs, xs, strict=True)))
+    roots = [y for y in ys if y.dtype.is_float]
+    cotangents = [placeholder(object(), y.type) for y in roots]
+    targets = [x for x in xs if x.dtype.is_float]
+    found = pull(roots, [wrap(c) for c in cotangents], targets)
+    results = [zeros(t.shape, dtype=t.dtype) if g is None else g for g, t in zip(found, targets, strict=True)]
+    return close([*xs, *cotangents], [r.node for r in results])
+
+
+def inline(graph: Graph, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The graph applied to tensors, node by node."""
+    return [wrap(o) for o in substitute(graph.outputs, dict(zip(graph.inputs, (x.node for x in inputs), strict=True)))]
+
+
+def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [t for t in tensors if t.dtype.is_float]
+
+
+def _back_in_place(inputs: Sequence[Tensor], found: Sequence[Tensor]) -> list[Tensor | None]:
+    """Cotangents of the float inputs, with None at the others."""
+    rest = iter(found)
+    return [next(rest) if x.dtype.is_float else None for x in inputs]
+
+
+def _emit(op: Op, inputs: Sequence[Tensor], *params: Any) -> list[Tensor]:
+    node = make(op, tuple(x.node for x in inputs), params)
+    return [wrap(item(node, i)) for i in range(len(node.outputs))]
+
+
+def _check_inputs(name: str, graph: Graph, inputs: Sequence[Node]) -> None:
+    if not isinstance(graph, Graph) or [n.type for n in graph.inputs] != [n.type for n in inputs]:
+        raise UserError(name, f"the body does not take {', '.join(str(n.type) for n in inputs)}.")
+
+
+# --- checkpoint ------------------------------------------------------------------------------------------------------------
+
+
+def _call_infer(inputs: tuple[Node, ...], body: Graph) -> tuple[Type, ...]:
+    _check_inputs("checkpoint", body, inputs)
+    return tuple(o.type for o in body.outputs)
+
+
+def _call_vjp(gs: list[Tensor], ys: list[Tensor], inputs: tuple[Tensor, ...], body: Graph) -> list[Tensor | None]:
+    cotangents = [g for g, y in zip(gs, ys, strict=True) if y.dtype.is_float]
+    if not _floats(inputs) or not cotangents:
+        return [None] * len(inputs)
+    return _back_in_place(inputs, _emit(CALL, [*inputs, *cotangents], derivative(body)))
+
+
+CALL = Op("call", "control", _call_infer, lambda values, body: interpret(body)(*values), _call_vjp, ("body",))
+
+
+def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f, but its inner values are not kept for the derivative: they are computed again from its inputs.
+
+    >>> from weft import grad, sin
+    >>> grad(checkpoint(lambda x: sin(sin(x))))(as_tensor(0.0)).item()
+    1.0
+    """
+
+    @functools.wraps(f)
+    def call(*args: Any) -> Any:
+        leaves, structure = flatten(args)
+        operands = [as_tensor(leaf) for leaf in leaves]
+        traced = trace("checkpoint", f, [o._node.type for o in operands], structure)
+        captured, streams = _united([traced])
+        inputs = [*(o.node for o in operands), *(s.offset.node for s in streams), *captured]
+        node = make(CALL, tuple(inputs), (traced.graph(captured, streams),))
+        return _results(node, traced.structure, len(traced.outputs), streams)
+
+    return call
+
+
+# --- cond ------------------------------------------------------------------------------------------------------------------
+
+
+def _cond_infer(inputs: tuple[Node, ...], then: Graph, other: Graph) -> tuple[Type, ...]:
+    if not inputs or inputs[0].type != Type((), bool_):
+        raise UserError("cond", "the condition must be a bool without dimensions.")
+    _check_inputs("cond", then, inputs[1:])
+    _check_inputs("cond", other, inputs[1:])
+    types = tuple(o.type for o in then.outputs)
+    if types != tuple(o.type for o in other.outputs):
+        raise UserError("cond", "both branches must give values of the same types.")
+    return types
+
+
+def _cond(values: tuple[Any, ...], then: Graph, other: Graph) -> tuple[Any, ...]:
+    return interpret(then if values[0] else other)(*values[1:])
+
+
+def _cond_vjp(
+    gs: list[Tensor], ys: list[Tensor], inputs: tuple[Tensor, ...], then: Graph, other: Graph
+) -> list[Tensor | None]:
+    condition, *operands = inputs
+    cotangents = [g for g, y in zip(gs, ys, strict=True) if y.dtype.is_float]
+    if not _floats(operands) or not cotangents:
+        return [None] * len(inputs)
+    found = _emit(COND, [condition, *operands, *cotangents], derivative(then), derivative(other))
+    return [None, *_back_in_place(operands, found)]
+
+
+COND = Op("cond", "control", _cond_infer, _cond, _cond_vjp, ("then", "other"))
+
+
+def cond(condition: Any, then: Callable[..., Any], other: Callable[..., Any], *operands: Any) -> Any:
+    """then(*operands) if the condition holds, else other(*operands); only the chosen one is computed.
+
+    >>> from weft import grad
+    >>> f = lambda x: cond(x > 0.0, lambda x: x * x, lambda x: -x, x)
+    >>> f(as_tensor(3.0)).item(), grad(f)(as_tensor(3.0)).item(), grad(f)(as_tensor(-2.0)).item()
+    (9.0, 6.0, -1.0)
+    """
+    leaves, structure = flatten(operands)
+    tensors = [as_tensor(leaf) for leaf in leaves]
+    condition = as_tensor(condition)
+    if condition._node.type != Type((), bool_):
+        raise UserError("cond", f"the condition must be a bool without dimensions, got {condition._node.type}.")
+    types = [t._node.type for t in tensors]
+    first, second = trace("cond", then, types, structure), trace("cond", other, types, structure)
+    if first.structure != second.structure or first.types() != second.types():
+        raise UserError(
+            "cond",
+            f"both branches must give values of the same types, got {_show(first)} and {_show(second)}.",
+        )
+    captured, streams = _united([first, second])
+    inputs = [t.node for t in (condition, *tensors, *(s.offset for s in streams))] + captured
+    node = make(COND, tuple(inputs), (first.graph(captured, streams), second.graph(captured, streams)))
+    return _results(node, first.structure, len(first.outputs), streams)
+
+
+def _show(traced: Trace) -> str:
+    return f"({', '.join(map(str, traced.types()))})"
+
+
+# --- while_loop --------------------------------------------------------------------------------------------------------------
+
+
+def _while_infer(inputs: tuple[Node, ...], test: Graph, body: Graph, carried: int) -> tuple[Type, ...]:
+    _check_inputs("while_loop", test, inputs)
+    _check_inputs("while_loop", body, inputs)
+    if [o.type for o in test.outputs] != [Type((), bool_)]:
+        raise UserError("while_loop", "the test must give one bool without dimensions.")
+    types = tuple(i.type for i in inputs[:carried])
+    if tuple(o.type for o in body.outputs) != types:
+        raise UserError("while_loop", "the body must give back values of the types it was given.")
+    return types
+
+
+def _while(values: tuple[Any, ...], test: Graph, body: Graph, carried: int) -> tuple[Any, ...]:
+    go_on, step = interpret(test), interpret(body)
+    while go_on(*values)[0]:
+        values = (*step(*values), *values[carried:])
+    return values[:carried]
+
+
+def _while_vjp(*_: Any) -> Any:
+    raise UserError(
+        "while_loop",
+        "there is no derivative through while_loop, since the number of steps is not known before. "
+        "Use weft.scan with a fixed length, or stop_gradient.",
+    )
+
+
+WHILE = Op("while_loop", "control", _while_infer, _while, _while_vjp, ("test", "body", "carried"))
+
+
+def while_loop(test: Callable[..., Any], body: Callable[..., Any], init: Any) -> Any:
+    """Replace the value by body(value) as long as test(value) holds.
+
+    >>> while_loop(lambda n: n < 100, lambda n: n * 2, as_tensor(3)).item()
+    192
+    """
+    leaves, structure = flatten((init,))
+    carry = [as_tensor(leaf) for leaf in leaves]
+    types = [c._node.type for c in carry]
+    tested, stepped = trace("while_loop", test, types, structure), trace("while_loop", body, types, structure)
+    if tested.types() != [Type((), bool_)] or tested.streams:
+        raise UserError("while_loop", "the test must give one bool without dimensions, and draw no random numbers.")
+    _check_carry("while_loop", types, structure.children[0], stepped.types(), stepped.structure)
+    captured, streams = _united([tested, stepped])
+    inputs = [t.node for t in (*carry, *(s.offset for s in streams))] + captured
+    test_graph = close(
+        [*tested.inputs, *(placeholder(object(), s.offset._node.type) for s in streams), *captured], tested.outputs
+    )
+    node = make(WHILE, tuple(inputs), (test_graph, stepped.graph(captured, streams), len(carry) + len(streams)))
+    return _results(node, structure.children[0], len(carry), streams)
+
+
+def _check_carry(name: str, types: list[Type], structure: Structure, after: list[Type], result: Structure) -> None:
+    if result != structure or after[: len(types)] != types:
+        given, got = ", ".join(map(str, types)), ", ".join(map(str, after[: len(types)]))
+        raise UserError(name, f"the carried value must keep its type: it went in as ({given}) and came out as ({got}).")
+
+
+# --- scan --------------------------------------------------------------------------------------------------------------------
+# Inputs: carried values, sequences, constants. Results: the last carried values, the stacked outputs and, with `history`,
+# the carried values before every step: the derivative walks back over those.
+
+
+def _scan_infer(
+    inputs: tuple[Node, ...], body: Graph, carried: int, sequences: int, length: int, reverse: bool, history: bool
+) -> tuple[Type, ...]:
+    carry, xs, constants = _scan_parts(inputs, carried, sequences)
+    if length < 0 or any(not x.shape or x.shape[0] != length for x in xs):
+        raise UserError("scan", f"sequences of length {length} are required, got {', '.join(str(x.type) for x in xs)}.")
+    each = [Type(x.shape[1:], x.dtype) for x in xs]
+    if [n.type for n in body.inputs] != [*(c.type for c in carry), *each, *(c.type for c in constants)]:
+        raise UserError("scan", "the body does not take these carried values, sequences and constants.")
+    types = [o.type for o in body.outputs]
+    if types[:carried] != [c.type for c in carry]:
+        raise UserError("scan", "the body must give back carried values of the types it was given.")
+    stacked = [Type((length, *t.shape), t.dtype) for t in types[carried:]]
+    before = [Type((length, *t.shape), t.dtype) for t in types[:carried]] if history else []
+    return (*types[:carried], *stacked, *before)
+
+
+def _scan_parts(values: Sequence[Any], carried: int, sequences: int) -> tuple[Any, Any, Any]:
+    return values[:carried], values[carried : carried + sequences], values[carried + sequences :]
+
+
+def _scan(
+    values: tuple[Any, ...], body: Graph, carried: int, sequences: int, length: int, reverse: bool, history: bool
+) -> tuple[Any, ...]:
+    carry, xs, constants = _scan_parts(values, carried, sequences)
+    step = interpret(body)
+    kept = body.outputs[carried:] + (body.outputs[:carried] if history else ())
+    stacks = [np.empty((length, *o.shape), o.dtype.numpy) for o in kept]
+    for t in reversed(range(length)) if reverse else range(length):
+        result = step(*carry, *(x[t] for x in xs), *constants)
+        for stack, value in zip(stacks, (*result[carried:], *carry), strict=False):
+            stack[t] = value
+        carry = result[:carried]
+    return (*carry, *stacks)
+
+
+def _scan_vjp(
+    gs: list[Tensor],
+    ys: list[Tensor],
+    inputs: tuple[Tensor, ...],
+    body: Graph,
+    carried: int,
+    sequences: int,
+    length: int,
+    reverse: bool,
+    history: bool,
+) -> list[Tensor | None]:
+    carry, xs, constants = _scan_parts(inputs, carried, sequences)
+    outputs = len(body.outputs)
+    if not history:
+        ys = _emit(SCAN, inputs, body, carried, sequences, length, reverse, True)
+    before = ys[outputs : outputs + carried]
+    back = derivative(body)
+    float_constants = _floats(constants)
+
+    def step(state: tuple[list[Tensor], list[Tensor]], now: tuple[list[Tensor], ...]) -> Any:
+        cts, totals = state
+        was, x, ct_outputs = now
+        found = inline(back, [*was, *x, *constants, *cts, *ct_outputs])
+        n, m = len(_floats(carry)), len(_floats(xs))
+        new_totals = [a + b for a, b in zip(totals, found[n + m :], strict=True)]
+        return (found[:n], new_totals), found[n : n + m]
+
+    ct_carry = [g for g, y in zip(gs[:carried], ys[:carried], strict=True) if y.dtype.is_float]
+    ct_ys = [g for g, y in zip(gs[carried:outputs], ys[carried:outputs], strict=True) if y.dtype.is_float]
+    if history:  # a derivative may also come from the carried values before every step
+        ct_before = [g for g, y in zip(gs[outputs:], ys[outputs:], strict=True) if y.dtype.is_float]
+        plain = step
+
+        def step(state: Any, now: Any) -> Any:
+            (cts, totals), rest = plain(state, now[:3])
+            return ([a + b for a, b in zip(cts, now[3], strict=True)], totals), rest
+
+    zero = [zeros(c.shape, dtype=c.dtype) for c in float_constants]
+    sequences_back = (list(before), list(xs), ct_ys, *([ct_before] if history else []))
+    (cts, totals), ct_xs = scan(step, (ct_carry, zero), sequences_back, length=length, reverse=not reverse)
+    return _back_in_place(inputs, [*cts, *ct_xs, *totals])
+
+
+SCAN = Op(
+    "scan", "control", _scan_infer, _scan, _scan_vjp,
+    ("body", "carried", "sequences", "length", "reverse", "history"),
+)  # fmt: skip
+
+
+def scan(
+    f: Callable[..., Any], init: Any, xs: Any = None, *, length: int | None = None, reverse: bool = False
+) -> tuple[Any, Any]:
+    """Walk along sequences: (carry, y) = f(carry, x) for each x. Gives the last carry, and the ys stacked.
+
+    >>> import weft
+    >>> total, partial = scan(lambda s, x: (s + x, s), as_tensor(0.0), weft.asarray([1.0, 2.0, 3.0]))
+    >>> total.item(), partial.tolist()
+    (6.0, [0.0, 1.0, 3.0])
+    """
+    carry_leaves, carry_structure = flatten(init)
+    x_leaves, x_structure = flatten(xs)
+    carry, sequences = [as_tensor(c) for c in carry_leaves], [as_tensor(x) for x in x_leaves]
+    length = _length(sequences, length)
+    carry_types = [c._node.type for c in carry]
+    types = [*carry_types, *(Type(x.shape[1:], x.dtype) for x in sequences)]
+    both = Structure(tuple, (), (carry_structure, x_structure))
+    traced = trace("scan", f, types, both)
+    if traced.structure.kind is not tuple or len(traced.structure.children) != 2:
+        raise UserError("scan", "the function must return a pair: (carry, output). Return None for no output.")
+    after_carry, y_structure = traced.structure.children
+    _check_carry("scan", carry_types, carry_structure, traced.types(), after_carry)
+    captured, streams = _united([traced])
+    body = _carry_streams(traced, captured, streams, len(carry))
+    inputs = [t.node for t in (*carry, *(s.offset for s in streams), *sequences)] + captured
+    carried = len(carry) + len(streams)
+    history = any(i.tracked for i in inputs)
+    node = make(SCAN, tuple(inputs), (body, carried, len(sequences), length, reverse, history))
+    for i, stream in enumerate(streams):
+        stream.offset = wrap(item(node, len(carry) + i))
+    results = [wrap(item(node, i)) for i in range(len(node.outputs))]
+    ys = results[carried : carried + y_structure.leaves]
+    return unflatten(carry_structure, results[: len(carry)]), unflatten(y_structure, ys)
+
+
+def _carry_streams(traced: Trace, captured: Sequence[Node], streams: Sequence[Generator], carried: int) -> Graph:
+    """The body with the positions of random streams among the carried values."""
+    found = [traced.streams[s][0] for s in streams]
+    left = [traced.streams[s][1] for s in streams]
+    inputs = [*traced.inputs[:carried], *found, *traced.inputs[carried:], *captured]
+    return close(inputs, [*traced.outputs[:carried], *left, *traced.outputs[carried:]])
+
+
+def _length(sequences: Sequence[Tensor], length: int | None) -> int:
+    lengths = {x.shape[0] for x in sequences if x.shape} | ({length} if length is not None else set())
+    if any(not x.shape for x in sequences) or len(lengths) != 1:
+        raise UserError("scan", f"sequences of one length are required, got {sorted(lengths) or 'none'}.")
+    return int(lengths.pop())
+
+
+def fori_loop(lower: int, upper: int, body: Callable[..., Any], init: Any) -> Any:
+    """body(i, value) for i from lower to upper, each on the result of the last. It can be differentiated.
+
+    >>> fori_loop(0, 4, lambda i, v: v + i, as_tensor(0)).item()
+    6
+    """
+    return scan(lambda value, i: (body(i, value), None), init, arange(lower, upper))[0]

@@ -1,0 +1,167 @@
+"""Losses and attention: composites of everything below."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from ..dtypes import bool_
+from ..errors import UserError
+from ..tensor import ArrayLike, Tensor, as_tensor, function
+from .contract import einsum
+from .creation import iota
+from .declare import as_float, normal_axis, together
+from .elementwise import abs, where
+from .indexing import take_along_axis
+from .movement import expand_dims, squeeze
+from .reduce import sum
+from .statistics import log_softmax, mean, softmax
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+def _reduced(name: str, losses: Tensor, reduction: Reduction, weight: Tensor | None = None) -> Tensor:
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return sum(losses)
+    if reduction != "mean":
+        raise UserError(name, f"the reduction must be 'mean', 'sum' or 'none', got {reduction!r}.")
+    return mean(losses) if weight is None else sum(losses) / sum(weight)
+
+
+@function
+def cross_entropy(
+    logits: ArrayLike,
+    target: ArrayLike,
+    *,
+    axis: int = -1,
+    weight: Any = None,
+    label_smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """How surprised softmax(logits) is by the target: class numbers, or probabilities of the shape of the logits.
+
+    >>> cross_entropy(as_tensor([[0.0, 0.0]]), as_tensor([1])).item() / math.log(2.0) > 0.999
+    True
+    """
+    logits, target = as_float(as_tensor(logits), "cross_entropy"), as_tensor(target)
+    if not 0.0 <= label_smoothing < 1.0:
+        raise UserError("cross_entropy", f"a label smoothing in [0, 1) is required, got {label_smoothing}.")
+    axis = normal_axis("cross_entropy", axis, logits.ndim)
+    log_p = log_softmax(logits, axis)
+    shape = [1] * logits.ndim
+    shape[axis] = -1
+    classes = None if weight is None else as_tensor(weight).astype(logits.dtype)
+    if classes is not None and classes.shape != (logits.shape[axis],):
+        raise UserError("cross_entropy", f"{logits.shape[axis]} class weights are required, got shape {classes.shape}.")
+    if target.dtype.is_float:
+        return _soft(log_p, target, axis, classes, shape, label_smoothing, reduction)
+    return _hard(log_p, target, axis, classes, shape, label_smoothing, ignore_index, reduction)
+
+
+def _soft(
+    log_p: Tensor, target: Tensor, axis: int, classes: Tensor | None, shape: list[int], smooth: float, how: Reduction
+) -> Tensor:
+    if target.shape != log_p.shape:
+        raise UserError(
+            "cross_entropy", f"target probabilities of shape {log_p.shape} are required, got {target.shape}."
+        )
+    target = target.astype(log_p.dtype) * (1.0 - smooth) + smooth / log_p.shape[axis]
+    terms = target * log_p if classes is None else target * log_p * classes.reshape(shape)
+    return _reduced("cross_entropy", -sum(terms, axis=axis), how)
+
+
+def _hard(
+    log_p: Tensor,
+    target: Tensor,
+    axis: int,
+    classes: Tensor | None,
+    shape: list[int],
+    smooth: float,
+    ignore_index: int | None,
+    how: Reduction,
+) -> Tensor:
+    expected = (*log_p.shape[:axis], *log_p.shape[axis + 1 :])
+    if target.shape != expected or not target.dtype.is_integer:
+        raise UserError(
+            "cross_entropy",
+            f"integer classes of shape {expected} are required for logits of shape {log_p.shape}, got {target._node.type}.",
+        )
+    keep = None if ignore_index is None else target != ignore_index
+    target = target if keep is None else where(keep, target, 0)
+    place = expand_dims(target, axis=axis)
+    chosen = squeeze(take_along_axis(log_p, place, axis=axis), axis)
+    per_class = None if classes is None else squeeze(
+        take_along_axis((log_p * 0.0 + 1.0) * classes.reshape(shape), place, axis=axis), axis
+    )  # fmt: skip
+    losses = -chosen if per_class is None else -chosen * per_class
+    if smooth:
+        spread = log_p if classes is None else log_p * classes.reshape(shape)
+        losses = losses * (1.0 - smooth) - sum(spread, axis=axis) * (smooth / log_p.shape[axis])
+    counted = per_class
+    if keep is not None:
+        losses = where(keep, losses, 0.0)
+        counted = where(keep, 1.0 if per_class is None else per_class, 0.0).astype(log_p.dtype)
+    return _reduced("cross_entropy", losses, how, counted)
+
+
+@function
+def mse_loss(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction = "mean") -> Tensor:
+    """The mean of the squared differences.
+
+    >>> mse_loss(as_tensor([1.0, 2.0]), as_tensor([1.0, 4.0])).item()
+    2.0
+    """
+    a, b = _same_shape("mse_loss", prediction, target)
+    return _reduced("mse_loss", (a - b) * (a - b), reduction)
+
+
+@function
+def mae_loss(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction = "mean") -> Tensor:
+    """The mean of the absolute differences."""
+    a, b = _same_shape("mae_loss", prediction, target)
+    return _reduced("mae_loss", abs(a - b), reduction)
+
+
+def _same_shape(name: str, prediction: ArrayLike, target: ArrayLike) -> tuple[Tensor, Tensor]:
+    """Broadcasting (n, 1) against (n,) gives (n, n) and a plausible, wrong loss: it is refused."""
+    a, b = as_tensor(prediction), as_tensor(target)
+    if a.shape != b.shape:
+        raise UserError(name, f"prediction and target of one shape are required, got {a.shape} and {b.shape}.")
+    a, b = together(name, a, b)
+    return as_float(a, name), as_float(b, name)
+
+
+@function
+def dot_product_attention(
+    query: ArrayLike, key: Any, value: Any, *, mask: Any = None, causal: bool = False, scale: float | None = None
+) -> Tensor:
+    """softmax(query @ key.T * scale) @ value, over the last two axes (time, features); others are batches.
+
+    A bool mask says which places may be looked at; a float mask is added to the scores. Causal: only backwards. A row
+    that may look at nothing gives zeros.
+    """
+    q, k, v = (as_float(as_tensor(t), "dot_product_attention") for t in (query, key, value))
+    if q.ndim < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:
+        raise UserError(
+            "dot_product_attention",
+            f"(..., time, features) of matching sizes are required, got {q.shape}, {k.shape} and {v.shape}.",
+        )
+    scores = einsum("...qd,...kd->...qk", q, k) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    allowed: Tensor | None = None
+    if mask is not None:
+        mask = as_tensor(mask)
+        if mask.dtype is bool_:
+            allowed = mask
+        else:
+            scores = scores + mask.astype(scores.dtype)
+    if causal:
+        rows, columns = expand_dims(iota(q.shape[-2]), axis=1), iota(k.shape[-2])
+        past = columns <= rows + (k.shape[-2] - q.shape[-2])
+        allowed = past if allowed is None else allowed & past
+    if allowed is None:
+        return einsum("...qk,...kd->...qd", softmax(scores), v)
+    weights = softmax(where(allowed, scores, -1e30 if scores.dtype.bits > 16 else -6e4))
+    return einsum("...qk,...kd->...qd", where(allowed, weights, 0.0), v)

@@ -1,0 +1,158 @@
+"""Normalisations. Each brings elements to mean 0 and variance 1 over some set of axes; they differ in the set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from ..errors import UserError
+from ..graph.node import Shape
+from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
+from .conv import per_axis
+from .declare import as_float, normal_axes
+from .elementwise import sqrt
+from .math import rsqrt
+from .movement import reshape
+from .statistics import mean, var
+from .window import window_sum
+
+
+class BatchNorm(NamedTuple):
+    """The normalised batch, and the statistics it was normalised with."""
+
+    value: Tensor
+    mean: Tensor
+    var: Tensor
+
+
+def _float(x: ArrayLike, name: str, least: int = 1) -> Tensor:
+    x = as_float(as_tensor(x), name)
+    if x.ndim < least:
+        raise UserError(name, f"{least} or more dimensions are required, got shape {x.shape}.")
+    return x
+
+
+def _scaled(name: str, x: Tensor, scale: Any, shift: Any, shape: Shape, place: Shape) -> Tensor:
+    """x * scale + shift, where both have `shape` and are laid out as `place` to broadcast."""
+    for what, value in (("scale", scale), ("shift", shift)):
+        if value is None:
+            continue
+        value = as_tensor(value)
+        if value.shape != shape:
+            raise UserError(name, f"a {what} of shape {shape} is required, got {value.shape}.")
+        value = reshape(value, place).astype(x.dtype)
+        x = x * value if what == "scale" else x + value
+    return x
+
+
+def _channels(x: Tensor) -> tuple[Shape, Shape]:
+    return (x.shape[1],), (x.shape[1], *[1] * (x.ndim - 2))
+
+
+def _standard(x: Tensor, axes: Axis, eps: float) -> Tensor:
+    return (x - mean(x, axis=axes, keepdims=True)) * rsqrt(var(x, axis=axes, keepdims=True) + eps)
+
+
+@function
+def batch_norm(
+    x: ArrayLike, scale: Any = None, shift: Any = None, *, mean_: Any = None, var_: Any = None, eps: float = 1e-5
+) -> BatchNorm:
+    """Each channel over the batch and all places; x is (batch, channels, ...).
+
+    With `mean_` and `var_` given (running statistics, at inference) those are used, else the batch's own.
+    """
+    x = _float(x, "batch_norm", 2)
+    axes = [i for i in range(x.ndim) if i != 1]
+    shape, place = _channels(x)
+    if (mean_ is None) != (var_ is None):
+        raise UserError("batch_norm", "mean_ and var_ are given together or not at all.")
+    centre = mean(x, axis=axes) if mean_ is None else as_tensor(mean_)
+    spread = var(x, axis=axes) if var_ is None else as_tensor(var_)
+    if centre.shape != shape or spread.shape != shape:
+        raise UserError(
+            "batch_norm", f"statistics of shape {shape} are required, got {centre.shape} and {spread.shape}."
+        )
+    normal = (x - reshape(centre, place)) * reshape(rsqrt(spread + eps), place)
+    return BatchNorm(_scaled("batch_norm", normal, scale, shift, shape, place), centre, spread)
+
+
+@function
+def layer_norm(x: ArrayLike, scale: Any = None, shift: Any = None, *, axis: Axis = -1, eps: float = 1e-5) -> Tensor:
+    """Each element of the batch for itself, over the last axis (or the given last axes).
+
+    >>> layer_norm(as_tensor([1.0, 3.0]), eps=0.0).tolist()
+    [-1.0, 1.0]
+    """
+    x = _float(x, "layer_norm")
+    axes = normal_axes("layer_norm", axis, x.ndim)
+    shape = tuple(x.shape[a] for a in axes)
+    return _scaled("layer_norm", _standard(x, axes, eps), scale, shift, shape, _place(x, axes))
+
+
+def _place(x: Tensor, axes: Sequence[int]) -> Shape:
+    return tuple(n if i in axes else 1 for i, n in enumerate(x.shape))
+
+
+@function
+def rms_norm(x: ArrayLike, scale: Any = None, *, axis: Axis = -1, eps: float = 1e-6) -> Tensor:
+    """Each element of the batch divided by the root of its mean square."""
+    x = _float(x, "rms_norm")
+    axes = normal_axes("rms_norm", axis, x.ndim)
+    normal = x * rsqrt(mean(x * x, axis=axes, keepdims=True) + eps)
+    return _scaled("rms_norm", normal, scale, None, tuple(x.shape[a] for a in axes), _place(x, axes))
+
+
+@function
+def group_norm(x: ArrayLike, groups: int, scale: Any = None, shift: Any = None, *, eps: float = 1e-5) -> Tensor:
+    """Each group of channels for itself, over its places; x is (batch, channels, ...)."""
+    x = _float(x, "group_norm", 2)
+    if groups < 1 or x.shape[1] % groups:
+        raise UserError("group_norm", f"{x.shape[1]} channels cannot be cut into {groups} groups.")
+    parts = reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    normal = reshape(_standard(parts, tuple(range(2, parts.ndim)), eps), x.shape)
+    return _scaled("group_norm", normal, scale, shift, *_channels(x))
+
+
+@function
+def instance_norm(x: ArrayLike, scale: Any = None, shift: Any = None, *, eps: float = 1e-5) -> Tensor:
+    """Each channel of each element for itself, over its places; x is (batch, channels, spatial...)."""
+    x = _float(x, "instance_norm", 3)
+    normal = _standard(x, tuple(range(2, x.ndim)), eps)
+    return _scaled("instance_norm", normal, scale, shift, *_channels(x))
+
+
+@function
+def local_response_norm(
+    x: ArrayLike, size: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """Each element divided by (k + alpha * mean of squares over `size` neighbouring channels) ** beta."""
+    x = _float(x, "local_response_norm", 2)
+    if size < 1:
+        raise UserError("local_response_norm", f"1 or more channels are required, got {size}.")
+    window = _one_axis(x, 1, size)
+    return x / (k + (alpha / size) * window_sum(x * x, *window)) ** beta
+
+
+def _one_axis(x: Tensor, axis: int, size: int) -> tuple[Any, ...]:
+    """A window along one axis, centred, that leaves its size as it is."""
+    ones = (1,) * x.ndim
+    sizes = tuple(size if i == axis else 1 for i in range(x.ndim))
+    padding = tuple((size // 2, (size - 1) // 2) if i == axis else (0, 0) for i in range(x.ndim))
+    return sizes, ones, padding, ones
+
+
+@function
+def local_contrast_norm(x: ArrayLike, size: int | Sequence[int] = 9, *, eps: float = 1e-4) -> Tensor:
+    """Each place minus the mean of its neighbourhood over all channels, divided by its spread (at least eps).
+
+    The neighbourhood is a box of `size` around the place; at the border it is what lies inside the image.
+    """
+    x = _float(x, "local_contrast_norm", 3)
+    sizes = per_axis("local_contrast_norm", "size", size, x.ndim - 2)
+    window = (
+        (1, 1, *sizes), (1,) * x.ndim, ((0, 0), (0, 0), *((s // 2, (s - 1) // 2) for s in sizes)), (1,) * x.ndim,
+    )  # fmt: skip
+    count = window_sum(x[:1, :1] * 0.0 + 1.0, *window)
+    centred = x - window_sum(mean(x, axis=1, keepdims=True), *window) / count
+    spread = sqrt(window_sum(mean(centred * centred, axis=1, keepdims=True), *window) / count + eps * eps)
+    return centred / spread
