@@ -107,8 +107,9 @@ def make_graph(f: Callable[..., Any], *examples: Any) -> Graph:
         return (v0,)
     <BLANKLINE>
     """
-    leaves, structure = flatten(examples)
-    types = [leaf if isinstance(leaf, Type) else as_tensor(leaf)._node.type for leaf in leaves]
+    stand_ins = [wrap(placeholder(object(), e)) if isinstance(e, Type) else e for e in examples]
+    leaves, structure = flatten(stand_ins)
+    types = [as_tensor(leaf)._node.type for leaf in leaves]
     traced = trace("make_graph", f, types, structure)
     positions = [found for found, _ in traced.streams.values()]
     current = {found: stream.offset.node for stream, (found, _) in traced.streams.items()}
@@ -389,29 +390,26 @@ def _scan_vjp(
         ys = _emit(SCAN, inputs, body, carried, sequences, length, reverse, True)
     before = ys[outputs : outputs + carried]
     back = derivative(body)
-    float_constants = _floats(constants)
+    n, m = len(_floats(carry)), len(_floats(xs))
 
     def step(state: tuple[list[Tensor], list[Tensor]], now: tuple[list[Tensor], ...]) -> Any:
         cts, totals = state
-        was, x, ct_outputs = now
+        was, x, ct_outputs, ct_was = now
         found = inline(back, [*was, *x, *constants, *cts, *ct_outputs])
-        n, m = len(_floats(carry)), len(_floats(xs))
-        new_totals = [a + b for a, b in zip(totals, found[n + m :], strict=True)]
-        return (found[:n], new_totals), found[n : n + m]
+        cts = [a + b for a, b in zip(found[:n], ct_was, strict=True)]
+        totals = [a + b for a, b in zip(totals, found[n + m :], strict=True)]
+        return (cts, totals), found[n : n + m]
 
-    ct_carry = [g for g, y in zip(gs[:carried], ys[:carried], strict=True) if y.dtype.is_float]
-    ct_ys = [g for g, y in zip(gs[carried:outputs], ys[carried:outputs], strict=True) if y.dtype.is_float]
-    if history:  # a derivative may also come from the carried values before every step
-        ct_before = [g for g, y in zip(gs[outputs:], ys[outputs:], strict=True) if y.dtype.is_float]
-        plain = step
+    def float_cotangents(start: int, stop: int) -> list[Tensor]:
+        return [gs[i] for i in range(start, stop) if ys[i].dtype.is_float]
 
-        def step(state: Any, now: Any) -> Any:
-            (cts, totals), rest = plain(state, now[:3])
-            return ([a + b for a, b in zip(cts, now[3], strict=True)], totals), rest
-
-    zero = [zeros(c.shape, dtype=c.dtype) for c in float_constants]
-    sequences_back = (list(before), list(xs), ct_ys, *([ct_before] if history else []))
-    (cts, totals), ct_xs = scan(step, (ct_carry, zero), sequences_back, length=length, reverse=not reverse)
+    # The carried values before every step are results too, if there is a history: they bring cotangents of their own.
+    ct_before = float_cotangents(outputs, outputs + carried) if history else [
+        zeros((length, *c.shape), dtype=c.dtype) for c in _floats(carry)
+    ]  # fmt: skip
+    start = (float_cotangents(0, carried), [zeros(c.shape, dtype=c.dtype) for c in _floats(constants)])
+    backwards = (list(before), list(xs), float_cotangents(carried, outputs), ct_before)
+    (cts, totals), ct_xs = scan(step, start, backwards, length=length, reverse=not reverse)
     return _back_in_place(inputs, [*cts, *ct_xs, *totals])
 
 

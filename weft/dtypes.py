@@ -27,7 +27,7 @@ class DType:
 
     @property
     def itemsize(self) -> int:
-        return self.numpy.itemsize
+        return int(self.numpy.itemsize)
 
     @property
     def is_float(self) -> bool:
@@ -148,7 +148,7 @@ class finfo:
         self.dtype = as_dtype(getattr(dtype, "dtype", dtype), "finfo")
         if not self.dtype.is_float:
             raise UserError("finfo", f"a floating dtype is required, got {self.dtype.name}. Use iinfo for integers.")
-        info = ml_dtypes.finfo(self.dtype.numpy)
+        info: Any = ml_dtypes.finfo(self.dtype.numpy)  # type: ignore[no-untyped-call]
         self.bits: int = self.dtype.bits
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
         self.smallest_normal = float(info.smallest_normal)

@@ -184,12 +184,12 @@ def _choose(args: tuple[Any, ...], numbers: tuple[int, ...]) -> list[Any]:
 def _scalar(name: str, value: Any) -> Tensor:
     if not isinstance(value, Tensor | int | float):
         raise UserError(name, f"a function with one scalar result is required, got {type(value).__name__}.")
-    value = as_tensor(value)
-    if value.shape != () or not value.dtype.is_float:
+    scalar = as_tensor(value)
+    if scalar.shape != () or not scalar.dtype.is_float:
         raise UserError(
-            name, f"a scalar float is required, got {value._node.type}. Sum it, or use vjp with a cotangent."
+            name, f"a scalar float is required, got {scalar._node.type}. Sum it, or use vjp with a cotangent."
         )
-    return value
+    return scalar
 
 
 def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Callable[..., Any]:

@@ -62,7 +62,7 @@ def _philox(key: np.ndarray, offset: np.ndarray, shape: Shape) -> np.ndarray:
     return np.stack(words, axis=-1).astype(np.uint32).reshape(-1)[:count].reshape(shape)
 
 
-BITS = Op(
+BITS: Op = Op(
     "random_bits", "leaf", _bits_infer, _philox, None, ("shape",), 2,
     samples=lambda rng: (
         Sample([np.uint64(rng.integers(1 << 62)), np.uint64(rng.integers(1 << 62))], (s,)) for s in ((), (0,), (7,), (2, 3, 4))

@@ -259,7 +259,7 @@ class Tensor:
         return self.numpy().__dlpack_device__()
 
     def __buffer__(self, flags: int, /) -> memoryview:
-        return memoryview(self.numpy())
+        return self.numpy().data
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         namespace: ModuleType = FUNCTIONS["array_namespace"](api_version)
@@ -634,9 +634,9 @@ class At:
 
 def _operator(name: str, a: Any, b: Any) -> Tensor:
     """A binary operator; what is neither a tensor, a number nor an array is left to the other operand."""
-    if isinstance(a, _OPERANDS) and isinstance(b, _OPERANDS):
-        return FUNCTIONS[name](a, b)  # type: ignore[no-any-return]
-    return NotImplemented
+    if not (isinstance(a, _OPERANDS) and isinstance(b, _OPERANDS)):
+        return NotImplemented  # type: ignore[no-any-return]
+    return _call(name, a, b)
 
 
 _OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic)
@@ -709,7 +709,7 @@ def asarray(
     if not isinstance(obj, np.ndarray | np.generic) and target.is_integer:
         _check_range(array, target)
     final = np.asarray(array, dtype=target.numpy)
-    if copy is False and not (shared and np.may_share_memory(final, array)):
+    if copy is False and not (shared and final is array):
         raise UserError("asarray", f"copy=False, but a copy is needed to make {target.name} from {type(obj).__name__}.")
     if shared and final is array and (copy or (copy is None and _writable(array))):
         final = array.copy()

@@ -18,6 +18,8 @@ from .node import placeholder as placeholder
 from .node import tag as tag
 from .node import toposort as toposort
 from .node import variable as variable
+from .picture import to_dot as to_dot
+from .picture import to_svg as to_svg
 from .rewrite import Pattern as Pattern
 from .rewrite import Rule as Rule
 from .rewrite import Var as Var

@@ -215,7 +215,7 @@ def _new(
     node.source = source or _blame.source or user_source()
     node.value, node.holders = None, 0
     _inherit(node)
-    entry = _Entry(node, _forget)  # type: ignore[arg-type]
+    entry = _Entry(node, _forget)
     entry.key = key
     # Another thread may have been faster; a dead entry of an equal node makes way.
     other = _interned.setdefault(key, entry)
@@ -276,7 +276,8 @@ def toposort(
     """All nodes the roots depend on, each after its inputs; no recursion."""
     order: list[Node] = []
     seen: set[Node] = set()
-    stack: list[Node | None] = list(roots)[::-1]
+    stack: list[Node | None] = []
+    stack.extend(reversed(list(roots)))
     while stack:
         node = stack.pop()
         if node is None:  # everything below the node under this mark is done

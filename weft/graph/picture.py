@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from ..dtypes import DType
 from ..errors import UserError
-from .graph import Graph
+from .graph import VIEWS, Graph
 from .node import Node, Type, toposort
 from .text import subgraphs
 
@@ -392,3 +392,6 @@ def _draw(columns: list[list[_Box]], title: str) -> str:
 
 def _xml(text: str) -> str:
     return escape("".join(c if c.isprintable() or c == "\n" else " " for c in text))
+
+
+VIEWS["dot"], VIEWS["svg"] = to_dot, to_svg

@@ -46,10 +46,10 @@ def _reference(x: np.ndarray, y: np.ndarray, a: str, b: str, out: str) -> np.nda
     inner = [c for c in a if c in b and c not in out]
     rows, columns = [c for c in a if c not in b], [c for c in b if c not in a]
     sizes = dict(zip(a + b, x.shape + y.shape, strict=True))
-    size = lambda letters: math.prod(sizes[c] for c in letters)  # noqa: E731
-    left = x.transpose([a.index(c) for c in batch + rows + inner]).reshape(size(batch), size(rows), size(inner))
-    right = y.transpose([b.index(c) for c in batch + inner + columns]).reshape(size(batch), size(inner), size(columns))
-    product = np.matmul(left, right).reshape([sizes[c] for c in batch + rows + columns])
+    n, m, k, p = (math.prod(sizes[c] for c in letters) for letters in (batch, rows, inner, columns))
+    left = x.transpose([a.index(c) for c in batch + rows + inner]).reshape(n, m, k)
+    right = y.transpose([b.index(c) for c in batch + inner + columns]).reshape(n, k, p)
+    product: np.ndarray = np.matmul(left, right).reshape([sizes[c] for c in batch + rows + columns])
     return product.transpose([(batch + rows + columns).index(c) for c in out])
 
 

@@ -127,8 +127,8 @@ def _data(
     grads, filters = _grouped(g, 1, groups), _grouped(w, 0, groups)
     for tap, view in _taps(w.shape[2:], g.shape[2:], stride, dilation):
         padded[view] += np.einsum("ngo...,goc->ngc...", grads, filters[tap], optimize=True)
-    inside = padded[(..., *(slice(p[0], p[0] + n) for n, p in zip(size, padding, strict=True)))]
-    return inside.reshape(g.shape[0], groups * w.shape[1], *size)
+    inside: Any = (..., *(slice(p[0], p[0] + n) for n, p in zip(size, padding, strict=True)))
+    return np.asarray(padded[inside]).reshape(g.shape[0], groups * w.shape[1], *size)
 
 
 def _filter(

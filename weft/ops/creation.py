@@ -186,7 +186,7 @@ def eye(
 ) -> Tensor:
     """Ones on the k-th diagonal of a matrix, zeros elsewhere."""
     n_cols = n_rows if n_cols is None else n_cols
-    rows, cols = iota(*normal_shape("eye", n_rows)), iota(*normal_shape("eye", n_cols))
+    rows, cols = map(iota, normal_shape("eye", (n_rows, n_cols)))
     return place(astype(expand_dims(rows, axis=1) + k == cols, dtype or DEFAULT_FLOAT), device)
 
 
@@ -248,7 +248,7 @@ def one_hot(index: ArrayLike, classes: int, *, dtype: DTypeLike | None = None) -
 
 
 @function
-def from_dlpack(x: ArrayLike, /, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: Any, /, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
     """A tensor that shares the memory of another library's array. Do not write to that array afterwards."""
     try:
         array = np.from_dlpack(x, copy=copy)

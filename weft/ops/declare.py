@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from ..errors import UserError
 from ..graph.node import OPS, Node, Op, Shape, Type, make
 from ..tensor import FUNCTIONS, ArrayLike, Tensor, as_tensor, emit, wrap
 
+C = TypeVar("C", bound=Callable[..., Tensor])
 Accepts = Literal["float", "numeric", "integer", "bits", "any"]
 
 _KINDS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -115,7 +116,7 @@ def unary(
     return publish(call, public, doc)
 
 
-def publish(call: Callable[..., Tensor], public: str, doc: str) -> Any:
+def publish(call: C, public: str, doc: str) -> C:
     """Give a function made from a row its name and its words, and enter it in the table."""
     call.__name__ = call.__qualname__ = public
     call.__doc__ = doc

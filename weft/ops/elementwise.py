@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType, DTypeLike, as_dtype, bool_, float32, promote
+from ..dtypes import DType, DTypeLike, as_dtype, bool_, float32, float64, promote
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
 from .declare import Sample, Wrong, binary, broadcast_shape, expand_to, unary
+
+Unary = Callable[[Any], Tensor]
+Binary = Callable[[Any, Any], Tensor]
 
 # --- sign and rounding ---------------------------------------------------------------------------------------------------
 
@@ -27,7 +30,7 @@ abs = unary(
     "abs", np.abs, lambda g, y, x: (g * sign(x),), "The absolute value; its derivative at 0 is 0.",
     accepts="numeric", integers="compute",
 )  # fmt: skip
-sign = unary("sign", np.sign, None, "-1, 0 or 1.", accepts="numeric", integers="compute")
+sign: Unary = unary("sign", np.sign, None, "-1, 0 or 1.", accepts="numeric", integers="compute")
 floor = unary("floor", np.floor, None, "The greatest integer not above x.", integers="keep")
 ceil = unary("ceil", np.ceil, None, "The least integer not below x.", integers="keep")
 trunc = unary("trunc", np.trunc, None, "The integer part of x.", integers="keep")
@@ -48,7 +51,7 @@ sqrt = unary("sqrt", np.sqrt, lambda g, y, x: (g / (y * 2.0),), "The square root
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
     small = np.exp(-np.abs(x))  # never overflows
-    return np.where(x >= 0, 1 / (1 + small), small / (1 + small))
+    return np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)))
 
 
 sigmoid = unary("sigmoid", _sigmoid, lambda g, y, x: (g * (y * (1.0 - y)),), "1 / (1 + exp(-x)).")
@@ -60,13 +63,13 @@ erf = unary(
 # --- trigonometry --------------------------------------------------------------------------------------------------------
 
 sin = unary("sin", np.sin, lambda g, y, x: (g * cos(x),), "The sine.")
-cos = unary("cos", np.cos, lambda g, y, x: (-g * sin(x),), "The cosine.")
+cos: Unary = unary("cos", np.cos, lambda g, y, x: (-g * sin(x),), "The cosine.")
 tan = unary("tan", np.tan, lambda g, y, x: (g * (y * y + 1.0),), "The tangent.", domain=(-1.2, 1.2))
 asin = unary("asin", np.arcsin, lambda g, y, x: (g / sqrt(1.0 - x * x),), "The inverse sine.", domain=(-0.9, 0.9))
 acos = unary("acos", np.arccos, lambda g, y, x: (-g / sqrt(1.0 - x * x),), "The inverse cosine.", domain=(-0.9, 0.9))
 atan = unary("atan", np.arctan, lambda g, y, x: (g / (x * x + 1.0),), "The inverse tangent.")
 sinh = unary("sinh", np.sinh, lambda g, y, x: (g * cosh(x),), "The hyperbolic sine.")
-cosh = unary("cosh", np.cosh, lambda g, y, x: (g * sinh(x),), "The hyperbolic cosine.")
+cosh: Unary = unary("cosh", np.cosh, lambda g, y, x: (g * sinh(x),), "The hyperbolic cosine.")
 tanh = unary("tanh", np.tanh, lambda g, y, x: (g * (1.0 - y * y),), "The hyperbolic tangent.")
 asinh = unary("asinh", np.arcsinh, lambda g, y, x: (g / sqrt(x * x + 1.0),), "The inverse hyperbolic sine.")
 acosh = unary(
@@ -155,7 +158,7 @@ def _hypot_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
 
 
 hypot = binary("hypot", np.hypot, _hypot_vjp, "sqrt(a*a + b*b) without overflow.", accepts="float", domain=(0.5, 2.0))
-copysign = binary(
+copysign: Binary = binary(
     "copysign", np.copysign, lambda g, y, a, b: (g * copysign(1.0, a) * copysign(1.0, b), None),
     "The size of a with the sign of b.", accepts="float",
 )  # fmt: skip
@@ -273,7 +276,7 @@ def _cast(x: np.ndarray, dtype: DType) -> np.ndarray:
 _CAST = Op(
     "cast", "elementwise", lambda x, dtype: Type(x.shape, dtype), _cast,
     lambda g, y, x, dtype: (astype(g, x.dtype) if x.dtype.is_float and dtype.is_float else None,), ("dtype",), 1,
-    samples=lambda rng: (Sample([rng.normal(size=s) * 9], (d,)) for s in ((), (0,), (3, 2)) for d in (float32, bool_)),
+    samples=lambda rng: (Sample([rng.normal(size=s) * 9], (d,)) for s in ((), (0,), (3, 2)) for d in (float64, float32, bool_)),
     errors=(Wrong(lambda: astype(as_tensor(1.0), "complex64"), "[astype] there is no dtype 'complex64'"),),
 )  # fmt: skip
 

@@ -174,8 +174,8 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> T
     if x.ndim != index.ndim:
         raise UserError("take_along_axis", f"as many dimensions are required, got shapes {x.shape} and {index.shape}.")
     axis = normal_axis("take_along_axis", axis, x.ndim)
-    one = lambda s: (*s[:axis], 1, *s[axis + 1 :])  # noqa: E731
-    rows = broadcast_shape("take_along_axis", one(x.shape), one(index.shape))
+    others = [(*shape[:axis], 1, *shape[axis + 1 :]) for shape in (x.shape, index.shape)]
+    rows = broadcast_shape("take_along_axis", *others)
     x = expand_to(x, (*rows[:axis], x.shape[axis], *rows[axis + 1 :]))
     index = expand_to(wrapped(index, x.shape[axis]), (*rows[:axis], index.shape[axis], *rows[axis + 1 :]))
     grid = [index if a == axis else _along(a, index.shape) for a in range(x.ndim)]
@@ -386,7 +386,8 @@ def _argsort(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
     # Sorting backwards from the back keeps equal elements in their order.
-    return x.shape[axis] - 1 - np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return np.asarray(x.shape[axis] - 1 - np.flip(backwards, axis))
 
 
 _ARGSORT = Op(

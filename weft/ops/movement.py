@@ -303,8 +303,8 @@ def _border(x: Tensor, axis: int, lo: int, hi: int, mode: str) -> Tensor:
         return cut(x, axis, start, stop)
 
     if mode == "edge":
-        spread = lambda t, k: broadcast_to(t, (*x.shape[:axis], k, *x.shape[axis + 1 :]))  # noqa: E731
-        return concat([spread(part(0, 1), lo), x, spread(part(n - 1, n), hi)], axis=axis)
+        before, behind = ((*x.shape[:axis], k, *x.shape[axis + 1 :]) for k in (lo, hi))
+        return concat([broadcast_to(part(0, 1), before), x, broadcast_to(part(n - 1, n), behind)], axis=axis)
     if mode == "reflect":
         return concat([flip(part(1, lo + 1), axis=axis), x, flip(part(n - 1 - hi, n - 1), axis=axis)], axis=axis)
     return concat([part(n - lo, n), x, part(0, hi)], axis=axis)

@@ -89,10 +89,8 @@ def _window(
     strides = kernel if stride is None else per_axis(name, "stride", stride, ndim)
     pairs = normal_padding(name, padding, x.shape[2:], kernel, strides, dilations)
     if ceil_mode:
-        pairs = tuple(
-            (p[0], p[1] + _extra(*facts, p))
-            for *facts, p in zip(x.shape[2:], kernel, strides, dilations, pairs, strict=True)
-        )
+        facts = zip(x.shape[2:], kernel, strides, dilations, pairs, strict=True)
+        pairs = tuple((p[0], p[1] + _extra(n, k, s, d, p)) for n, k, s, d, p in facts)
     return kernel, strides, pairs, dilations
 
 

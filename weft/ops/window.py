@@ -44,7 +44,7 @@ def _infer(name: str, result: Any = None) -> Callable[..., Type]:
                     f"size, stride and dilation of 1 or more and a padding below the window are required, got size {k}, "
                     f"stride {s}, padding {p}, dilation {d}.",
                 )
-            if n + sum(p) < extent:
+            if n + sum(p) < extent and (n or extent > 1):  # a window of 1 has nothing to reach for
                 raise UserError(name, f"a window of {extent} does not fit into {n} elements with padding {p}.")
             shape.append(out_size(n, k, s, p, d))
         return Type(tuple(shape), result or x.dtype)
@@ -57,7 +57,7 @@ def _taps(
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
     """For each place in the window, what all windows see there."""
     counts = [out_size(*facts) for facts in zip(x.shape, size, stride, padding, dilation, strict=True)]
-    padded = np.pad(x, padding, constant_values=filler)
+    padded = np.pad(x, padding, constant_values=filler) if x.ndim else x
     for tap in itertools.product(*map(range, size)):
         view = tuple(
             slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilation, counts, stride, strict=True)
@@ -71,11 +71,11 @@ def _lowest(x: np.ndarray) -> Any:
 
 def _sum(x: np.ndarray, *window: Any) -> np.ndarray:
     wide = x.astype(np.float64) if x.dtype.kind == "f" else x
-    return np.sum([part for _, part in _taps(wide, 0, *window)], axis=0, dtype=wide.dtype)
+    return np.asarray(np.sum([part for _, part in _taps(wide, 0, *window)], axis=0, dtype=wide.dtype))
 
 
 def _max(x: np.ndarray, *window: Any) -> np.ndarray:
-    return np.max([part for _, part in _taps(x, _lowest(x), *window)], axis=0)
+    return np.asarray(np.max([part for _, part in _taps(x, _lowest(x), *window)], axis=0))
 
 
 def _argmax(x: np.ndarray, *window: Any) -> np.ndarray:
@@ -126,7 +126,10 @@ def _samples(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _wrong(call: Callable[..., Tensor], name: str) -> tuple[Wrong, ...]:
-    x = lambda: number(0.0, float32, (4,))  # noqa: E731
+
+    def x() -> Tensor:
+        return number(0.0, float32, (4,))
+
     return (
         Wrong(lambda: call(x(), (5,), (1,), ((0, 0),), (1,)), f"[{name}] a window of 5 does not fit into 4 elements"),
         Wrong(lambda: call(x(), (2,), (0,), ((0, 0),), (1,)), f"[{name}] size, stride and dilation of 1 or more"),

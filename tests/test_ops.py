@@ -1,0 +1,36 @@
+"""Everything that follows from the declarations: one test an op and kind of check."""
+
+import pytest
+
+import weft
+from weft.graph import OPS
+from weft.testing import check_errors, check_op, generator
+
+BUILT_BY_HAND = {"placeholder", "data", "variable", "const", "item", "tag", "transfer", "custom"}
+CONTROL = {"call", "cond", "while_loop", "scan"}  # their inputs are graphs; test_grad.py checks them
+DECLARED = [op for op in OPS.values() if op.name not in BUILT_BY_HAND | CONTROL and "_test_" not in op.name]
+
+
+@pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)
+def test_values_and_derivatives(op):
+    check_op(op, "reference", rng=generator(op.name))
+
+
+@pytest.mark.parametrize("op", [op for op in DECLARED if op.errors], ids=lambda op: op.name)
+def test_texts_of_errors(op):
+    check_errors(op)
+
+
+@pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)
+def test_null_device_accepts_every_op(op):
+    for sample in op.samples(generator(op.name)):
+        inputs = tuple(weft.asarray(i, device="null") for i in sample.inputs)
+        result = weft.tensor.emit(op, inputs, sample.params)
+        assert result.realize().shape == result.shape
+
+
+def test_every_op_has_what_the_checks_need():
+    """A primitive without samples would be checked by nothing."""
+    assert [op.name for op in DECLARED if op.samples is None] == []
+    with_parameters = [op.name for op in DECLARED if op.params and not op.errors]
+    assert with_parameters == []
