@@ -292,15 +292,17 @@ class Tensor:
     def _become_parameter(self, node: Node) -> None:
         if not self.dtype.is_float:
             raise UserError("parameter", f"a floating dtype is required, got {self.dtype.name}. Use astype() first.")
-        cell = Cell(node.type, node.device, None if node.value is not None else node)
+        known = node.value
+        cell = Cell(node.type, node.device if known is None else known.device, node if known is None else None)
         cell.owner = weakref.ref(self)
         self._name(wrap(variable(cell, node.value))._node)
 
     def detach(self) -> Tensor:
         """The same value without its history: a constant for derivatives."""
-        if self._node.value is not None:
-            return wrap(data(self._node.value))
-        return _call("stop_gradient", self)
+        node = self._node
+        if node.value is not None:
+            return wrap(data(node.value))
+        return _call("stop_gradient", self) if node.tracked or node.abstract else wrap(node)
 
     def backward(self, gradient: Any = None) -> None:
         """Add the derivative of this value to `.grad` of every parameter it was computed from."""
@@ -653,9 +655,11 @@ def parameter(value: Any, *, dtype: DTypeLike | None = None) -> Tensor:
     >>> w.grad
     Tensor([2., 4.], dtype=float32)
     """
-    new = asarray(value, dtype=dtype)
-    new = wrap(new.detach().node)
-    new._become_parameter(new.node)
+    start = asarray(value, dtype=dtype).detach()
+    if not start._node.abstract:
+        start.realize()  # a parameter is a place that holds a value
+    new = wrap(start.node)
+    new._become_parameter(start.node)
     return new
 
 

@@ -355,7 +355,7 @@ TAG = Op("tag", "control", lambda x, key: x.type, lambda x, key: x, lambda g, y,
 
 def tag(node: Node, tracker: Tracker) -> Node:
     """The node under a name of its own, with its history kept while the tracker is open."""
-    tagged = make(TAG, (node,), (tracker,))
+    tagged = make(TAG, (node,), (object(),))  # two equal arguments of a function are still two
     if tagged.tracker is None or tracker.serial < tagged.tracker.serial:
         tagged.tracker = tracker
     return tagged

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..dtypes import DEFAULT_FLOAT, DType, bool_, promote
 from ..errors import UserError
-from ..graph.node import OPS, Node, Op, Shape, Type, make
+from ..graph.node import CONST, OPS, Node, Op, Shape, Type, make
 from ..tensor import FUNCTIONS, ArrayLike, Tensor, as_tensor, emit, wrap
 
 C = TypeVar("C", bound=Callable[..., Tensor])
@@ -179,10 +179,12 @@ def expand_to(x: Tensor, shape: Shape) -> Tensor:
     """The tensor broadcast to a shape it is known to fit; a constant is simply made larger."""
     if x.shape == shape:
         return x
-    node = x.node
-    if node.op.name == "const":
-        return wrap(make(node.op, (), (node.params[0], node.dtype, shape)))
-    return emit(OPS["expand"], (x,), (shape,))
+    return filled_like(x, shape) if x.node.op is CONST else emit(OPS["expand"], (x,), (shape,))
+
+
+def filled_like(x: Tensor, shape: Shape) -> Tensor:
+    """A constant in another shape."""
+    return wrap(make(CONST, (), (x.node.params[0], x.dtype, shape)))
 
 
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:

@@ -10,13 +10,14 @@ import numpy as np
 
 from ..dtypes import float32
 from ..errors import UserError
-from ..graph.node import OPS, Node, Op, Shape, Type
+from ..graph.node import CONST, OPS, Node, Op, Shape, Type
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, emit, function, number
 from .declare import (
     Sample,
     Wrong,
     broadcast_shape,
     expand_to,
+    filled_like,
     normal_axes,
     normal_axis,
     normal_shape,
@@ -62,6 +63,8 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = 
             raise UserError("reshape", f"{x.size} elements cannot be put into {sizes}.")
         sizes = tuple(x.size // known if n == -1 else n for n in sizes)
     sizes = normal_shape("reshape", sizes)
+    if x.node.op is CONST and math.prod(sizes) == x.size:
+        return filled_like(x, sizes)
     return x if sizes == x.shape else emit(_RESHAPE, (x,), (sizes,))
 
 
