@@ -44,9 +44,21 @@ def user_source() -> Source | None:
         if ours is None:
             ours = _OURS[name] = name.startswith(_PACKAGE)
         if not ours:
-            return Source(frame.f_code, frame.f_lasti)
+            return _source(frame.f_code, frame.f_lasti)
         frame = frame.f_back
     return None
+
+
+def _source(code: CodeType, instruction: int) -> Source:
+    """The line of a loop is asked for again and again: the last answer is kept."""
+    global _last
+    last = _last
+    if last is None or last.code is not code or last.instruction != instruction:
+        _last = last = Source(code, instruction)
+    return last
+
+
+_last: Source | None = None
 
 
 class WeftError(Exception):

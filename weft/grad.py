@@ -49,10 +49,13 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
 
 def _leading(order: list[Node], targets: set[Node]) -> set[Node]:
     """The nodes from which a differentiable path leads down to a target."""
-    leads: set[Node] = set()
+    leads = set(targets)
     for node in order:
-        if node in targets or (node.op.vjp is not None and any(i in leads for i in node.inputs)):
-            leads.add(node)
+        if node.op.vjp is not None:
+            for i in node.inputs:
+                if i in leads:
+                    leads.add(node)
+                    break
     return leads
 
 

@@ -99,7 +99,10 @@ class Tensor:
             self.requires_grad = True
 
     def __del__(self) -> None:
-        self._node.holders -= 1
+        try:
+            self._node.holders -= 1
+        except AttributeError:
+            pass  # it was never made: its value was refused
 
     # --- what it is -------------------------------------------------------------------------------------------------
 
@@ -638,7 +641,7 @@ def _operator(name: str, a: Any, b: Any) -> Tensor:
     """A binary operator; what is neither a tensor, a number nor an array is left to the other operand."""
     if not (isinstance(a, _OPERANDS) and isinstance(b, _OPERANDS)):
         return NotImplemented  # type: ignore[no-any-return]
-    return _call(name, a, b)
+    return FUNCTIONS[name](a, b)  # type: ignore[no-any-return]
 
 
 _OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic)
@@ -742,10 +745,8 @@ def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
         array = np.asarray(obj)
     except (ValueError, TypeError, OverflowError) as error:
         raise UserError("asarray", f"a rectangular nest of numbers is required: {error}.") from None
-    if array.dtype.kind not in "biuf" and array.dtype != np.dtype("V2"):
-        raise UserError(
-            "asarray", f"numbers are required, got {type(obj).__name__} of {array.dtype}. weft has no such dtype."
-        )
+    if array.dtype.kind in "OSUT":
+        raise UserError("asarray", f"numbers are required, got {type(obj).__name__} of {array.dtype}.")
     return array, isinstance(obj, memoryview) or hasattr(obj, "__array_interface__") or hasattr(obj, "typecode")
 
 

@@ -128,12 +128,13 @@ class Node:
 
     __slots__ = (
         "__weakref__", "abstract", "born", "born_bytes", "device", "dtype", "holders", "inputs", "op", "outputs",
-        "params", "shape", "source", "tracker", "value",
+        "params", "shape", "source", "tracker", "type", "value",
     )  # fmt: skip
 
     op: Op
     inputs: tuple[Node, ...]
     params: tuple[Any, ...]
+    type: Type  # shape and dtype together, also kept apart because they are asked for all the time
     shape: Shape
     dtype: DType
     outputs: tuple[Type, ...]  # the types of a node with several results; () for all others
@@ -145,10 +146,6 @@ class Node:
     holders: int  # how many live tensors name it: its value is kept once known
     born: int  # the Clock when the oldest unfinished work in it began
     born_bytes: int
-
-    @property
-    def type(self) -> Type:
-        return Type(self.shape, self.dtype)
 
     @property
     def tracked(self) -> bool:
@@ -208,10 +205,10 @@ def _new(
     else:
         raise UserError(op.name, f"it takes {op.arity} inputs, got {len(inputs)}.")
     if isinstance(result, Type):
-        node.shape, node.dtype = result
-        node.outputs = ()
+        node.type, node.outputs = result, ()
     else:
-        node.shape, node.dtype, node.outputs = (), result[0].dtype, tuple(result)
+        node.type, node.outputs = Type((), result[0].dtype), tuple(result)
+    node.shape, node.dtype = node.type
     node.source = source or _blame.source or user_source()
     node.value, node.holders = None, 0
     _inherit(node)
@@ -284,7 +281,8 @@ def toposort(
             order.append(stack.pop())  # type: ignore[arg-type]
         elif node not in seen:
             seen.add(node)
-            stack += (node, None)
+            stack.append(node)
+            stack.append(None)
             for child in reversed(inputs(node)):
                 if child not in seen:
                     stack.append(child)

@@ -68,7 +68,7 @@ def elementwise(
         for other in others:
             if other.shape != first.shape or other.dtype is not first.dtype:
                 raise UserError(name, f"inputs of one type are required, got {first.type} and {other.type}.")
-        return Type(first.shape, result or first.dtype)
+        return first.type if result is None else Type(first.shape, result)
 
     def samples(rng: np.random.Generator) -> Iterator[Sample]:
         for shape in _SHAPES:

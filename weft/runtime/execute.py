@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -37,9 +37,13 @@ def _refuse_abstract(order: list[Node]) -> None:
 def _run(roots: list[Node], home: Device) -> None:
     """Compute roots that live on one device."""
 
-    def missing(node: Node) -> list[Node]:
+    def missing(node: Node) -> Sequence[Node]:
         # A node that may live anywhere can have been computed elsewhere; then it is computed here again.
-        return [i for i in dependencies(node) if i.value is None or i.value.device is not home]
+        inputs = dependencies(node)
+        for i in inputs:
+            if i.value is not None and i.value.device is home:
+                return [i for i in inputs if i.value is None or i.value.device is not home]
+        return inputs
 
     start = time.perf_counter()
     order = toposort(roots, missing)
