@@ -1,5 +1,7 @@
 """Runs the documentation: every Python block of README.md and docs/ must work, every link lead somewhere."""
 
+import re
+import runpy
 import textwrap
 from pathlib import Path
 
@@ -127,3 +129,17 @@ def test_dead_link_is_caught(tmp_path: Path, text: str, target: str) -> None:
     document = write_document(tmp_path, "# Page\n\n" + text.format(target) + "\n")
     (complaint,) = docs_runner.dead_links(document, tmp_path)
     assert complaint.endswith(f"page.md:3: dead link {target}")
+
+
+def test_pictures_are_current() -> None:
+    folder = REPOSITORY / "docs" / "pictures"
+    drawn = runpy.run_path(str(folder / "draw.py"))["PICTURES"]
+    assert {path.stem for path in folder.glob("*.svg")} == set(drawn)
+    for name, graph in drawn.items():
+        stale = without_titles((folder / f"{name}.svg").read_text()) != without_titles(graph().svg())
+        assert not stale, f"{name}.svg is out of date: run docs/pictures/draw.py"
+
+
+def without_titles(svg: str) -> str:
+    """A title names the line that made a node first, and an equal node may still live from elsewhere."""
+    return re.sub(r"<title>.*?</title>", "", svg, flags=re.DOTALL)

@@ -173,11 +173,12 @@ class Tensor:
         """Compute the value now, and return the tensor itself."""
         if self._node.value is None:
             evaluate([self._node])
+        self._name(self.node)  # what led to the value can go
         return self
 
     def numpy(self) -> np.ndarray:
         """The value as a NumPy array that shares memory where possible and cannot be written to."""
-        view = fetch(self._node).view()
+        view = fetch(self.realize()._node).view()
         view.flags.writeable = False
         return view
 
