@@ -41,6 +41,12 @@ def draw(dtype: str, shape: tuple[int, ...], low: float = -9, high: float = 9, s
     return np.asarray(values).astype(dtype)
 
 
+def draw_whole(dtype: str, shape: tuple[int, ...], low: float = -9, high: float = 9, seed: int = 0) -> np.ndarray:
+    """Whole numbers, whose sums are exact in any order and some of which are equal; no -0.0."""
+    x = draw(dtype, shape, low, high, seed)
+    return np.asarray(np.round(x) + x.dtype.type(0)) if dtype in FLOATS else x
+
+
 def ulp(values: np.ndarray, dtype: str) -> np.ndarray:
     """The distance to the next number of the dtype. NumPy's spacing() does not know bfloat16."""
     info = weft.finfo(dtype_of(dtype))
@@ -65,7 +71,7 @@ def check(tensor: Any, expected: Any, dtype: str, ulps: float = 0, zero_signs: b
 
 def check_floats(actual: np.ndarray, expected: np.ndarray, dtype: str, ulps: float, zero_signs: bool) -> None:
     finite = np.isfinite(expected)
-    np.testing.assert_array_equal(np.where(finite, 0.0, expected), np.where(np.isfinite(actual), 0.0, actual))
+    np.testing.assert_array_equal(np.where(np.isfinite(actual), 0.0, actual), np.where(finite, 0.0, expected))
     actual, expected = actual[finite], expected[finite]
     wrong = np.abs(actual - expected) > ulps * ulp(expected, dtype)
     assert not wrong.any(), f"{actual[wrong]} instead of {expected[wrong]}"

@@ -11,20 +11,16 @@ from typing import Any
 import hypothesis.extra.numpy as hnp
 import numpy as np
 import pytest
-from hypothesis import given, reject, settings
+from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
 import weft
 
-FORMS: dict[str, Callable[[np.ndarray], Any]] = {
-    "list": lambda a: a.tolist(),
-    "numpy": lambda a: a,
-    "tensor": weft.asarray,
-}
+FORMS: list[Callable[[np.ndarray], Any]] = [np.ndarray.tolist, np.copy, weft.asarray]
 
 
 def set_in_order(flat: np.ndarray, where: np.ndarray, values: np.ndarray) -> None:
-    for place, value in zip(where.ravel(), values.ravel(), strict=True):
+    for place, value in zip(where, values, strict=True):
         flat[place] = value
 
 
@@ -44,8 +40,7 @@ WRITES: dict[str, Callable[..., None]] = {
 @st.composite
 def one_axis(draw: Any, size: int, common: tuple[int, ...], advanced: bool) -> Any:
     """What can stand for one axis: an int, a slice, or integers that broadcast to a common shape."""
-    kinds = ["slice", *(["int"] if size else []), *(["array"] * 2 if size and advanced else [])]
-    kind = draw(st.sampled_from(kinds))
+    kind = draw(st.sampled_from(["slice", *["int"] * (size > 0), *["array"] * (2 * advanced * (size > 0))]))
     if kind == "int":
         return draw(st.integers(-size, size - 1))
     if kind == "slice":
@@ -88,10 +83,13 @@ def cases(draw: Any, advanced: bool) -> tuple[np.ndarray, Any, Any]:
     """An array, a key for NumPy, and the same key for weft."""
     shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
     key = draw(keys(shape, advanced))
-    form = FORMS[draw(st.sampled_from(sorted(FORMS)))]
+    form = draw(st.sampled_from(FORMS))
     spelled = tuple(form(p) if isinstance(p, np.ndarray) and p.size else p for p in key)
     x = np.arange(float(np.prod(shape))).reshape(shape) + 1.0
     return (x, key[0], spelled[0]) if len(key) == 1 and draw(st.booleans()) else (x, key, spelled)
+
+
+any_case = st.booleans().flatmap(cases)
 
 
 def places(x: np.ndarray, key: Any) -> np.ndarray:
@@ -117,15 +115,9 @@ def check_read(x: np.ndarray, key: Any, spelled: Any) -> None:
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-@given(cases(advanced=False))
-@settings(max_examples=250)
-def test_basic_keys_read_as_in_numpy(case: Any) -> None:
-    check_read(*case)
-
-
-@given(cases(advanced=True))
+@given(any_case)
 @settings(max_examples=500)
-def test_advanced_keys_read_as_in_numpy(case: Any) -> None:
+def test_reading_by_key_as_in_numpy(case: Any) -> None:
     check_read(*case)
 
 
@@ -135,18 +127,15 @@ RARE_KEYS: list[Any] = [
     ([0, 1], None, [0, 1]),  # apart by a new axis
     (slice(None), [0, 2], [1, 3]),  # neighbours: the new axis stays there
     (0, slice(None), [1, 2]),  # a number counts as an array beside one
-    ([0, 1], [0, 1], ..., [0, 1]),  # apart by '...' that stands for nothing
+    (slice(None), [0, 1], ..., [0, 1]),  # apart by '...', even where it stands for nothing
     ([[0], [1]], slice(None, None, -1), [0, 2, 3]),
     (..., [], slice(0, 0)),
-    ([],),
     ([[]],),
-    ((0, 1),),  # a tuple inside a key is an array
     (np.zeros((2, 3), bool), 1),
     (np.ones((2, 3, 4), bool),),
     (slice(None), np.ones((3, 4), bool), None),
     (np.array([True, False]), slice(None), np.array([True, False, False, True])),
     (np.int64(1), np.array(2), np.uint8(3)),
-    (slice(-100, 100, 7), slice(100, -100, -2)),
     (slice(np.int64(0), np.int64(2)),),
 ]
 
@@ -179,7 +168,7 @@ def written(x: np.ndarray, where: np.ndarray, value: np.ndarray, how: str) -> np
     return flat.reshape(x.shape)
 
 
-@given(st.booleans().flatmap(cases), st.sampled_from(sorted(WRITES)), st.data())
+@given(any_case, st.sampled_from(sorted(WRITES)), st.data())
 @settings(max_examples=400)
 def test_writing_by_key_as_in_numpy(case: Any, how: str, data: Any) -> None:
     x, key, spelled = case
@@ -189,18 +178,9 @@ def test_writing_by_key_as_in_numpy(case: Any, how: str, data: Any) -> None:
     after = getattr(before.at[spelled], how)(value)
     np.testing.assert_array_equal(after.numpy(), written(x, where, value, how))
     np.testing.assert_array_equal(before.numpy(), x)  # at[] leaves the tensor as it was
-
-
-@given(st.booleans().flatmap(cases), st.data())
-def test_assigning_by_key_as_in_numpy(case: Any, data: Any) -> None:
-    x, key, spelled = case
-    where = places(x, key)
-    value = draw_value(data, where.shape)
-    tensor = weft.asarray(x)
-    alias = weft.asarray(x) * 1.0
-    tensor[spelled] = value
-    np.testing.assert_array_equal(tensor.numpy(), written(x, where, value, "set"))
-    np.testing.assert_array_equal(alias.numpy(), x)
+    if how == "set":
+        before[spelled] = value
+        np.testing.assert_array_equal(before.numpy(), after.numpy())
 
 
 def test_a_written_value_takes_the_dtype_of_the_tensor() -> None:
@@ -232,7 +212,7 @@ def test_derivative_of_reading(case: Any) -> None:
     np.testing.assert_allclose(got.numpy(), expected.reshape(x.shape), atol=1e-12)
 
 
-@given(st.booleans().flatmap(cases), st.sampled_from(["set", "add"]))
+@given(any_case, st.sampled_from(["set", "add"]))
 @settings(max_examples=150)
 def test_derivatives_of_writing(case: Any, how: str) -> None:
     x, key, spelled = case
@@ -278,14 +258,15 @@ small_ints = hnp.arrays(
 )
 
 
-@given(small_ints, st.data())
-def test_take(x: np.ndarray, data: Any) -> None:
-    axis = data.draw(st.integers(-x.ndim, x.ndim - 1))
-    size = x.shape[axis]
-    shape = data.draw(hnp.array_shapes(min_dims=0, max_dims=2, max_side=3)) if size else (0,)
-    index = data.draw(hnp.arrays("int32", shape, elements=st.integers(-size, size - 1) if size else st.just(0)))
-    got = weft.take(weft.asarray(x), weft.asarray(index), axis=axis)
-    np.testing.assert_array_equal(got.numpy(), np.take(x, index, axis=axis))
+def test_take_counts_from_the_end_and_spreads() -> None:
+    x, index = np.arange(24.0).reshape(2, 3, 4), np.array([[-1, 0], [1, 1]], "int32")
+    for axis in range(-3, 3):
+        np.testing.assert_array_equal(
+            weft.take(weft.asarray(x), weft.asarray(index) % 2, axis=axis).numpy(), np.take(x, index % 2, axis=axis)
+        )
+    got = weft.take_along_axis(weft.asarray(x), weft.asarray(index[None, :1]), axis=2)
+    np.testing.assert_array_equal(got.numpy(), x[:, :, [3, 0]])
+    assert weft.take(weft.asarray([10, 20, 30]), weft.asarray([-1, -3])).tolist() == [30, 10]
 
 
 @given(small_ints, st.booleans(), st.data())
@@ -310,21 +291,16 @@ def test_nan_is_sorted_to_the_end(descending: bool) -> None:
     assert weft.argsort(x, descending=descending).tolist()[3:] == [1, 4]
 
 
-def test_take_along_axis_broadcasts_and_counts_from_the_end() -> None:
-    x, index = np.arange(12.0).reshape(3, 4), np.array([[-1, 0]])
-    got = weft.take_along_axis(weft.asarray(x), weft.asarray(index), axis=1)
-    np.testing.assert_array_equal(got.numpy(), x[:, [3, 0]])
-
-
 def test_derivatives_of_sort_and_top_k() -> None:
     x, weight = weft.asarray([3.0, 1.0, 2.0]), weft.asarray([1.0, 10.0, 100.0])
     assert weft.grad(lambda x: (weft.sort(x) * weight).sum())(x).tolist() == [100.0, 1.0, 10.0]
     assert weft.grad(lambda x: weft.top_k(x, 2).values.sum())(x).tolist() == [1.0, 0.0, 1.0]
 
 
-numbers = st.sampled_from([-2.0, -0.0, 0.0, 0.5, 1.0, 7.0, float("inf"), -float("inf"), float("nan")])
+numbers = st.sampled_from([-2.0, -0.0, 0.0, 0.5, 7.0, float("inf"), -float("inf"), float("nan"), float("nan")])
 
 
+@example([1.0, 2.0], [float("nan")], "left", False)  # nan belongs to the end, where sort puts it
 @given(st.lists(numbers, max_size=9), st.lists(numbers, max_size=5), st.sampled_from(["left", "right"]), st.booleans())
 def test_searchsorted(table: list[float], values: list[float], side: Any, shuffled: bool) -> None:
     x = np.array(table, "float64")
@@ -358,11 +334,9 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: X[5, [0]], "[index] index 5 is out of range for axis 0 of size 2."),
     (lambda: X[0, 0, 0], "[index] 3 indices are too many for a tensor of 2 dimensions."),
     (lambda: X[1.0], "[index] an index is made of ints, slices, '...', None, and arrays of ints or bools, got 1.0."),
-    (lambda: X["a"], "[index] an index is made of ints, slices"),
+    (lambda: X[(0, 1),], "[index] an index is made of ints, slices"),
     (lambda: X[weft.asarray([0.0])], "[index] an integer dtype is required, got float32."),
-    (lambda: X[[0.5]], "[index] an integer dtype is required, got float64."),
     (lambda: X[[True, False, True]], "[index] a mask of shape (3,) does not fit shape (2, 3)."),
-    (lambda: X[0, np.ones((3, 1), bool)], "[index] 3 indices are too many for a tensor of 2 dimensions."),
     (lambda: X[np.ones((2, 2), bool)], "[index] a mask of shape (2, 2) does not fit shape (2, 3)."),
     (lambda: X[True], "[index] a single True or False cannot be an index. Use weft.where()."),
     (lambda: X[..., 0, ...], "[index] only one '...' can stand in an index."),

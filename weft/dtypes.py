@@ -137,6 +137,12 @@ def can_cast(source: DType, target: DType) -> bool:
     return promote(source, target) is target
 
 
+def _dtype_of(value: Any) -> Any:
+    """The dtype of an array, or what was given."""
+    inner = getattr(value, "dtype", None)
+    return inner if isinstance(inner, DType | np.dtype) else value
+
+
 class finfo:
     """The limits of a floating dtype, as Python floats.
 
@@ -145,7 +151,7 @@ class finfo:
     """
 
     def __init__(self, dtype: Any) -> None:
-        self.dtype = as_dtype(getattr(dtype, "dtype", dtype), "finfo")
+        self.dtype = as_dtype(_dtype_of(dtype), "finfo")
         if not self.dtype.is_float:
             raise UserError("finfo", f"a floating dtype is required, got {self.dtype.name}. Use iinfo for integers.")
         info: Any = ml_dtypes.finfo(self.dtype.numpy)  # type: ignore[no-untyped-call]
@@ -165,7 +171,7 @@ class iinfo:
     """
 
     def __init__(self, dtype: Any) -> None:
-        self.dtype = as_dtype(getattr(dtype, "dtype", dtype), "iinfo")
+        self.dtype = as_dtype(_dtype_of(dtype), "iinfo")
         if not self.dtype.is_integer:
             raise UserError("iinfo", f"an integer dtype is required, got {self.dtype.name}. Use finfo for floats.")
         self.bits: int = self.dtype.bits

@@ -11,6 +11,7 @@ and methods find them.
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
@@ -18,7 +19,19 @@ from typing import Any, TypeVar, Union
 
 import numpy as np
 
-from .dtypes import DEFAULT_FLOAT, DType, DTypeLike, as_dtype, scalar_dtype
+from .dtypes import (
+    DEFAULT_FLOAT,
+    DEFAULT_INT,
+    FLOATS,
+    INTEGERS,
+    DType,
+    DTypeLike,
+    as_dtype,
+    bool_,
+    finfo,
+    iinfo,
+    scalar_dtype,
+)
 from .errors import UserError
 from .graph import Graph, close
 from .graph.node import VARIABLE, Cell, Clock, Node, Op, Shape, constant, data, make, unfinished, variable
@@ -197,8 +210,9 @@ class Tensor:
         if self._node.abstract:
             return f"Tensor(<{self._node.type}, being traced>)"
         text = np.array2string(self.numpy(), separator=", ", prefix="Tensor(")
-        mark = ", requires_grad=True" if self._node.op is VARIABLE else ""
-        return f"Tensor({text}, dtype={self.dtype.name}{mark})"
+        mark = ", requires_grad=True" if self._owns_parameter else ""
+        size = f", shape={self.shape}" if not self.size else ""
+        return f"Tensor({text}{size}, dtype={self.dtype.name}{mark})"
 
     def __bool__(self) -> bool:
         return bool(self._scalar("bool"))
@@ -274,7 +288,7 @@ class Tensor:
         return wrap(transfer(self.node, find_device(target)))
 
     def __copy__(self) -> Tensor:
-        return parameter(self) if self._node.op is VARIABLE else wrap(self.node)
+        return parameter(self) if self._owns_parameter else wrap(self.node)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return self.__copy__()
@@ -301,6 +315,10 @@ class Tensor:
         cell.owner = weakref.ref(self)
         self._name(wrap(variable(cell, node.value))._node)
 
+    @property
+    def _owns_parameter(self) -> bool:
+        return self._node.op is VARIABLE and self._node.params[0].owner() is self
+
     def detach(self) -> Tensor:
         """The same value without its history: a constant for derivatives."""
         node = self._node
@@ -322,7 +340,7 @@ class Tensor:
                 "assign",
                 f"{self._node.type} cannot take a value of type {value._node.type}: an in-place change keeps shape and dtype.",
             )
-        if self._node.op is VARIABLE:
+        if self._owns_parameter:
             self._become_parameter(value.detach().node)
         else:
             self._name(value.node)
@@ -668,9 +686,13 @@ def parameter(value: Any, *, dtype: DTypeLike | None = None) -> Tensor:
 
 
 def as_tensor(value: Any, beside: DType | None = None, shape: Shape = ()) -> Tensor:
-    """A tensor as it is; a number as a constant, of the dtype it takes beside another; anything else by `asarray`."""
+    """A tensor to work with: a number becomes a constant, of the dtype it takes beside another.
+
+    A tensor gets a second name: a function that returns its argument unchanged must not return the caller's own, which
+    may be changed in place later.
+    """
     if isinstance(value, Tensor):
-        return value
+        return wrap(value.node)
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, _NUMBERS):
@@ -683,9 +705,14 @@ _NUMBERS = (float, int, bool)
 
 def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor:
     """A number as a constant that fills a shape."""
-    if dtype.is_integer and not (np.iinfo(dtype.numpy).min <= value <= np.iinfo(dtype.numpy).max):
+    low, high = _LIMITS[dtype]
+    if (dtype.is_integer or isinstance(value, int)) and not low <= value <= high:
         raise UserError("constant", f"{value} does not fit into {dtype.name}. Convert the tensor with astype() first.")
     return wrap(constant(int(value) if dtype.is_integer else value, dtype, shape))
+
+
+_LIMITS: dict[DType, tuple[float, float]] = {d: (iinfo(d).min, iinfo(d).max) for d in INTEGERS}
+_LIMITS |= {d: (finfo(d).min, finfo(d).max) for d in FLOATS} | {bool_: (-math.inf, math.inf)}
 
 
 def asarray(
@@ -710,13 +737,17 @@ def asarray(
     if isinstance(obj, Tensor):
         return _as_given(obj, wanted, device, copy)
     array, shared = _to_numpy(obj)
+    foreign = isinstance(obj, np.ndarray | np.generic) or shared
+    if not foreign and array.dtype.kind in "fuO" and _all_whole(obj):
+        array = _whole_numbers(obj, wanted or DEFAULT_INT)
     natural = as_dtype(array.dtype, "asarray")
-    if not isinstance(obj, np.ndarray | np.generic) and not shared and natural.is_float:
-        natural = DEFAULT_FLOAT
-    target = wanted or natural
-    if not isinstance(obj, np.ndarray | np.generic) and target.is_integer:
-        _check_range(array, target)
-    final = np.asarray(array, dtype=target.numpy)
+    if not foreign and wanted is not None and wanted.is_integer and natural.is_integer:
+        _check_range(array, wanted)
+    target = wanted or (DEFAULT_FLOAT if natural.is_float and not foreign else natural)
+    if target.is_integer and natural.is_float:
+        return asarray(array, device=device, copy=copy).astype(target)
+    with np.errstate(over="ignore"):  # too large for the dtype is infinite, as everywhere
+        final = np.asarray(array, dtype=target.numpy)
     if copy is False and not (shared and final is array):
         raise UserError("asarray", f"copy=False, but a copy is needed to make {target.name} from {type(obj).__name__}.")
     if shared and final is array and (copy or (copy is None and _writable(array))):
@@ -724,12 +755,25 @@ def asarray(
     return wrap(data(find_device(device).put(final, target)))
 
 
+def _all_whole(obj: Any) -> bool:
+    """Whether a nest of numbers holds ints only: NumPy makes floats of those that fit no common integer dtype."""
+    leaves = np.array(obj, dtype=object).ravel().tolist()
+    return bool(leaves) and all(isinstance(v, int) for v in leaves)
+
+
+def _whole_numbers(obj: Any, target: DType) -> np.ndarray:
+    array = np.array(obj, dtype=object)
+    if target.is_integer:
+        _check_range(array, target)
+    return array.astype(target.numpy)
+
+
 def _as_given(x: Tensor, dtype: DType | None, where: str | Device | None, copy: bool | None) -> Tensor:
     if copy is False and dtype is not None and dtype is not x.dtype:
         raise UserError("asarray", f"copy=False, but a copy is needed to turn {x.dtype.name} into {dtype.name}.")
     if dtype is not None:
         x = x.astype(dtype)
-    return x if where is None else x.to_device(where)
+    return wrap(x.node) if where is None else x.to_device(where)
 
 
 def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
@@ -746,7 +790,7 @@ def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
         array = np.asarray(obj)
     except (ValueError, TypeError, OverflowError) as error:
         raise UserError("asarray", f"a rectangular nest of numbers is required: {error}.") from None
-    if array.dtype.kind in "OSUT":
+    if array.dtype.kind in "SUT" or (array.dtype.kind == "O" and not _all_whole(obj)):
         raise UserError("asarray", f"numbers are required, got {type(obj).__name__} of {array.dtype}.")
     return array, isinstance(obj, memoryview) or hasattr(obj, "__array_interface__") or hasattr(obj, "typecode")
 
@@ -764,7 +808,7 @@ def _refuse_tensors_with_history(obj: Any) -> None:
 
 
 def _check_range(array: np.ndarray, target: DType) -> None:
-    if array.size and array.dtype.kind in "iu":
+    if array.size:
         info = np.iinfo(target.numpy)
         low, high = array.min(), array.max()
         if low < info.min or high > info.max:

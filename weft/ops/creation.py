@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, float32, int64
+from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, float32, float64, int64
 from ..errors import UserError
 from ..graph.node import Op, Type
 from ..runtime import Device
@@ -130,21 +130,26 @@ def arange(
     >>> arange(2, 8, 3).tolist()
     [2, 5]
     """
-    if stop is None:
-        start, stop = 0, start
+    start, stop = (0, start) if stop is None else (start, stop)
+    start, stop, step = (v.item() if isinstance(v, np.generic) else v for v in (start, stop, step))
     if step == 0:
         raise UserError("arange", "a step other than 0 is required.")
     whole = all(isinstance(v, int) for v in (start, stop, step))
     target = as_dtype(dtype, "arange") if dtype is not None else DEFAULT_INT if whole else DEFAULT_FLOAT
-    count = max(0, -((start - stop) // step) if whole else math.ceil((stop - start) / step))
-    if target.is_integer and not whole:
-        return place(asarray(np.arange(start, stop, step), dtype=target), device)
-    inner = target if target.is_integer else as_dtype("float64")
-    values = iota(int(count), DEFAULT_INT if target.is_integer else inner)
-    if target.is_integer:
-        values = astype(values, target) if target.bits == 64 else values
-        return place(astype(values * int(step) + int(start), target), device)
-    return place(astype(values * float(step) + float(start), target), device)
+    if not whole:
+        count = max(0, math.ceil((stop - start) / step))
+        return place(astype(iota(count, float64) * float(step) + float(start), target), device)
+    values = range(int(start), int(stop), int(step))
+    for end in values[:1], values[-1:]:
+        _ = [number(v, target) for v in end]  # both ends must fit
+    if target.is_float:
+        return place(astype(iota(len(values), float64) * float(step) + float(start), target), device)
+    # Whole numbers are computed modulo 2**64, so that the upper half of uint64 needs no path of its own.
+    return place(astype(iota(len(values)) * _wrapped(values.step) + _wrapped(values.start), target), device)
+
+
+def _wrapped(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
 
 
 @function
@@ -167,7 +172,7 @@ def linspace(
     if num < 0:
         raise UserError("linspace", f"a count of 0 or more is required, got {num}.")
     gaps = num - 1 if endpoint else num
-    index = iota(num, as_dtype("float64"))
+    index = iota(num, float64)
     values = index * ((stop - start) / gaps if gaps > 0 else 0.0) + float(start)
     if endpoint and num > 1:
         values = where(index == float(num - 1), float(stop), values)  # the end is exact

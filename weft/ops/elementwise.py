@@ -112,7 +112,9 @@ remainder = binary(
 def _pow(a: np.ndarray, b: np.ndarray) -> Any:
     if b.dtype.kind == "i" and np.any(b < 0):
         raise RunError("pow", "an integer cannot be raised to a negative power. Convert the base with astype().")
-    return np.power(a, b)
+    result = np.power(a, b)
+    # NumPy takes a square root for the power 1/2, which differs at -0.0 and -inf.
+    return np.where((b == 0.5) & ((a == 0) | (a == -np.inf)), np.abs(a), result) if a.dtype.kind == "f" else result
 
 
 def _pow_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Callable[[], Tensor], ...]:
@@ -288,7 +290,10 @@ def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Any 
     >>> astype(as_tensor(300.7), "uint8")
     Tensor(255, dtype=uint8)
     """
-    x, target = as_tensor(x), as_dtype(dtype, "astype")
+    target = as_dtype(dtype, "astype")
+    if not copy and device is None and isinstance(x, Tensor) and x.dtype is target:
+        return x
+    x = as_tensor(x)
     if device is not None:
         x = x.to_device(device)
     if target is x.dtype:

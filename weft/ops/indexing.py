@@ -254,6 +254,8 @@ def _read_key(x: Tensor, key: Any) -> _Key:
     has_arrays = any(isinstance(p, Tensor) for p in parts)
     result, axis, where_arrays = _Key(), 0, []
     for position, part in enumerate(parts):
+        if part is Ellipsis:
+            continue  # it only keeps arrays apart
         if part is None:
             result.shape.append(1)
             continue
@@ -285,14 +287,14 @@ def _expand_key(x: Tensor, parts: list[Any]) -> list[Any]:
         raise UserError("index", f"{named} indices are too many for a tensor of {x.ndim} dimensions.")
     rest = [slice(None)] * (x.ndim - named)
     at = dots[0] if dots else len(parts)
-    full = [*parts[:at], *rest, *parts[at + 1 :]]
+    full = [*parts[:at], *rest, *parts[at:]]
     axis = 0
     for i, part in enumerate(full):
         if isinstance(part, _Mask):
             if x.shape[axis] != part.size:
                 raise UserError("index", f"a mask of shape {part.shape} does not fit shape {x.shape}.")
             full[i] = part.places
-        axis += part is not None
+        axis += part is not None and part is not Ellipsis
     return full
 
 
@@ -401,7 +403,7 @@ _ARGSORT = Op(
 
 @function
 def argsort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """The places of the elements in sorted order; equal elements keep their order, nan comes last."""
+    """The places of the elements in sorted order; equal elements keep their order, nan counts as the greatest."""
     x = as_tensor(x)
     return emit(_ARGSORT, (x,), (normal_axis("argsort", axis, x.ndim), descending))
 
@@ -459,9 +461,17 @@ def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter:
     for _ in range(n.bit_length()):
         middle = (low + high) // 2
         found = emit(_TAKE, (table, where(middle < n, middle, n - 1)), (0,))
-        beyond = (found < values if side == "left" else found <= values) & (low < high)
+        beyond = _sorts_before(found, values, side == "right") & (low < high)
         low, high = where(beyond, middle + 1, low), where(beyond, high, middle)
     return low
+
+
+def _sorts_before(x: Tensor, y: Tensor, or_beside: bool) -> Tensor:
+    """Where x comes before y (or beside it) in sorted order, in which nan is last."""
+    before = x <= y if or_beside else x < y
+    if not y.dtype.is_float:
+        return before
+    return before | (y != y) if or_beside else before | ((y != y) & (x == x))
 
 
 @function
@@ -500,10 +510,12 @@ class UniqueInverse(NamedTuple):
 def unique_all(x: ArrayLike, /) -> UniqueAll:
     """The different elements, sorted; where each is first found, which of them each element is, how many there are."""
     x = as_tensor(x)
+    array = x.numpy() if x.dtype.bits != 16 or not x.dtype.is_float else x.numpy().astype(np.float32)
     values, first, inverse, counts = np.unique(
-        x.numpy(), return_index=True, return_inverse=True, return_counts=True, equal_nan=False
+        array, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
     )
-    return UniqueAll(asarray(values), asarray(first), asarray(inverse.reshape(x.shape)), asarray(counts))
+    places = asarray(inverse.reshape(x.shape))
+    return UniqueAll(asarray(values, dtype=x.dtype), asarray(first), places, asarray(counts))
 
 
 @function
@@ -552,7 +564,7 @@ def repeat(x: ArrayLike, repeats: ArrayLike, /, *, axis: int | None = None) -> T
     counts = as_tensor(repeats).numpy()
     if counts.shape not in ((), (1,), (x.shape[axis],)) or (counts < 0).any():
         raise UserError("repeat", f"one count of 0 or more for each of {x.shape[axis]} elements is required.")
-    places = np.repeat(np.arange(x.shape[axis]), counts if counts.size > 1 else int(counts.reshape(())))
+    places = np.repeat(np.arange(x.shape[axis]), counts)
     return emit(_TAKE, (x, asarray(places)), (axis,))
 
 

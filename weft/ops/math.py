@@ -7,7 +7,9 @@ from typing import Any
 
 from ..dtypes import bool_
 from ..errors import UserError
+from ..graph.node import CONST
 from ..tensor import ArrayLike, Tensor, as_tensor, function
+from .creation import zeros_like
 from .declare import accept, as_float
 from .elementwise import (
     abs,
@@ -18,6 +20,8 @@ from .elementwise import (
     bitwise_xor,
     copysign,
     exp,
+    greater,
+    less,
     sqrt,
     trunc,
     where,
@@ -48,7 +52,7 @@ def real(x: ArrayLike, /) -> Tensor:
 @function
 def imag(x: ArrayLike, /) -> Tensor:
     """Zeros: all numbers of weft are real."""
-    return positive(x) * 0
+    return zeros_like(positive(x))
 
 
 @function
@@ -143,15 +147,16 @@ def clip(x: ArrayLike, /, min: Any = None, max: Any = None) -> Tensor:
     [0.0, 0.5, 1.0]
     """
     x = as_tensor(x)
-    low, high = (None if bound is None else as_tensor(bound, x.dtype) for bound in (min, max))
-    for bound in (low, high):
-        if bound is not None and bound.dtype.is_float and not x.dtype.is_float:
-            raise UserError("clip", f"bounds of dtype {x.dtype.name} are required, got {bound.dtype.name}.")
-    dtype = x.dtype
-    if low is not None:
-        x = where(x < low, low, x) if low.dtype is dtype else where(x < low, astype(low, dtype), x)
-    if high is not None:
-        x = where(x > high, high, x) if high.dtype is dtype else where(x > high, astype(high, dtype), x)
+    for bound, beyond in ((min, less), (max, greater)):
+        if bound is None:
+            continue
+        limit = as_tensor(bound, x.dtype)
+        if limit.dtype.is_float and not x.dtype.is_float:
+            raise UserError("clip", f"bounds of dtype {x.dtype.name} are required, got {limit.dtype.name}.")
+        limit = astype(limit, x.dtype)
+        # A bound that is nan makes the result nan.
+        outside = beyond(x, limit) if limit.node.op is CONST and bound == bound else beyond(x, limit) | isnan(limit)
+        x = where(outside, limit, x)
     return x
 
 

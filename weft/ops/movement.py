@@ -69,7 +69,7 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = 
 
 
 @function
-def expand_dims(x: ArrayLike, /, *, axis: int | Sequence[int] = 0) -> Tensor:
+def expand_dims(x: ArrayLike, /, axis: int | Sequence[int] = 0) -> Tensor:
     """A new dimension of size 1 at the axis (counted in the result)."""
     x = as_tensor(x)
     given = list(axis) if isinstance(axis, Iterable) else [axis]

@@ -60,4 +60,5 @@ class Info:
         return devices()
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
-        return {d.name: d for d in DTYPES if kind is None or isdtype(d, kind)}
+        standard = [d for d in DTYPES if not d.is_float or d.bits > 16]  # the standard knows no smaller floats
+        return {d.name: d for d in standard if kind is None or isdtype(d, kind)}

@@ -6,7 +6,7 @@ import builtins
 import math
 from typing import Any
 
-from ..dtypes import bool_
+from ..dtypes import DType, bool_, float32
 from ..errors import UserError
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
 from .declare import as_float, normal_axes, normal_axis
@@ -23,29 +23,34 @@ def mean(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tenso
     >>> mean(as_tensor([True, False, True, True]))
     Tensor(0.75, dtype=float32)
     """
-    x = _numbers(x, "mean")
+    x, dtype = _wide(x, "mean")
     count = math.prod(x.shape[a] for a in normal_axes("mean", axis, x.ndim))
-    return sum(x, axis=axis, keepdims=keepdims) / float(count)
+    return astype(sum(x, axis=axis, keepdims=keepdims) / float(count), dtype)
 
 
-def _numbers(x: ArrayLike, name: str) -> Tensor:
+def _wide(x: ArrayLike, name: str) -> tuple[Tensor, DType]:
+    """The numbers in a dtype to sum them in, and the dtype of the result: 16-bit sums would overflow on the way."""
     x = as_tensor(x)
-    return as_float(astype(x, "float32") if x.dtype is bool_ else x, name)
+    x = as_float(astype(x, float32) if x.dtype is bool_ else x, name)
+    return (astype(x, float32) if x.dtype.bits == 16 else x), x.dtype
 
 
 @function
 def var(x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The variance over axes: the squared distance from the mean, divided by count - correction."""
-    x = _numbers(x, "var")
+    x, dtype = _wide(x, "var")
     count = math.prod(x.shape[a] for a in normal_axes("var", axis, x.ndim))
     centred = x - mean(x, axis=axis, keepdims=True)
-    return sum(centred * centred, axis=axis, keepdims=keepdims) / float(count - correction)
+    total = sum(centred * centred, axis=axis, keepdims=keepdims)
+    freedom = float(count - correction)
+    return astype(total / (freedom if freedom > 0 else math.nan), dtype)
 
 
 @function
 def std(x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation over axes; its derivative where there is no spread is taken as 0."""
-    return _safe_sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
+    x, dtype = _wide(x, "std")
+    return astype(_safe_sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims)), dtype)
 
 
 def _safe_sqrt(x: Tensor) -> Tensor:
@@ -61,7 +66,11 @@ def norm(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False, ord: float 
     >>> norm(as_tensor([3.0, 4.0]))
     Tensor(5., dtype=float32)
     """
-    x = as_float(as_tensor(x), "norm")
+    x, dtype = _wide(x, "norm")
+    return astype(_norm(x, axis, keepdims, ord), dtype)
+
+
+def _norm(x: Tensor, axis: Axis, keepdims: bool, ord: float) -> Tensor:
     if ord == math.inf:
         return max(abs(x), axis=axis, keepdims=keepdims)
     if ord == 1:
@@ -121,6 +130,8 @@ def diff(x: ArrayLike, /, *, axis: int = -1, n: int = 1, prepend: Any = None, ap
     """
     x = as_tensor(x)
     axis = normal_axis("diff", axis, x.ndim)
+    if n < 0:
+        raise UserError("diff", f"differences can be taken 0 or more times, got {n}.")
     parts = [p for p in (prepend, x, append) if p is not None]
     x = concat(parts, axis=axis) if len(parts) > 1 else x
     for _ in range(n):
