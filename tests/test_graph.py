@@ -304,7 +304,7 @@ NEVER_SETTLE: dict[str, tuple[Node, Rule]] = {
 @pytest.mark.parametrize("name", NEVER_SETTLE)
 def test_rules_that_never_settle_are_found(name: str) -> None:
     root, rule = NEVER_SETTLE[name]
-    with within(2.0), pytest.raises(weft.InternalError, match=f"the rules never settle; the last one was {rule.name}"):
+    with within(2.0), pytest.raises(weft.InternalError, match="never settle"):
         rewritten(root, rule)
 
 

@@ -24,14 +24,8 @@ def set_in_order(flat: np.ndarray, where: np.ndarray, values: np.ndarray) -> Non
         flat[place] = value
 
 
-# How a write changes a flat array at places that may repeat.
-WRITES: dict[str, Callable[..., None]] = {
-    "set": set_in_order,
-    "add": np.add.at,
-    "multiply": np.multiply.at,
-    "min": np.minimum.at,
-    "max": np.maximum.at,
-}
+# How a write changes a flat array at places that may repeat: of several values the last one stays, or all are added.
+WRITES: dict[str, Callable[..., None]] = {"set": set_in_order, "add": np.add.at}
 
 
 # --- random keys -----------------------------------------------------------------------------------------------------
@@ -168,9 +162,10 @@ def written(x: np.ndarray, where: np.ndarray, value: np.ndarray, how: str) -> np
     return flat.reshape(x.shape)
 
 
-@given(any_case, st.sampled_from(sorted(WRITES)), st.data())
-@settings(max_examples=400)
-def test_writing_by_key_as_in_numpy(case: Any, how: str, data: Any) -> None:
+@pytest.mark.parametrize("how", WRITES)
+@given(any_case, st.data())
+@settings(max_examples=200)
+def test_writing_by_key_as_in_numpy(how: str, case: Any, data: Any) -> None:
     x, key, spelled = case
     where = places(x, key)
     value = draw_value(data, where.shape)
@@ -285,10 +280,10 @@ def test_sort_and_its_relatives(x: np.ndarray, descending: bool, data: Any) -> N
         np.testing.assert_array_equal(best.values.numpy(), np.take(sorted_x, range(k), axis=axis))
 
 
-@pytest.mark.parametrize("descending", [False, True])
-def test_nan_is_sorted_to_the_end(descending: bool) -> None:
+def test_nan_is_sorted_as_the_greatest() -> None:
     x = weft.asarray([2.0, float("nan"), 1.0, float("inf"), float("nan")])
-    assert weft.argsort(x, descending=descending).tolist()[3:] == [1, 4]
+    assert weft.argsort(x).tolist() == [2, 0, 3, 1, 4]
+    assert weft.argsort(x, descending=True).tolist() == [1, 4, 3, 0, 2]
 
 
 def test_derivatives_of_sort_and_top_k() -> None:

@@ -12,7 +12,6 @@ import pytest
 from scipy import special
 
 import weft
-from weft.ops.activation import log_sigmoid
 from weft.testing import check_grads, counted, generator
 
 INF, NAN = math.inf, math.nan
@@ -121,8 +120,9 @@ def test_conv_transpose(number):
     x, w = normal(rng, batch, c * groups, *sizes), normal(rng, c * groups, o, *kernel)
     facts = zip(sizes, kernel, stride, pads, dilation, extra, strict=True)
     size = [(n - 1) * s + (k - 1) * d + 1 - sum(p) + e for n, k, s, p, d, e in facts]
-    y = weft.conv_transpose(x, w, stride=stride, padding=pads, dilation=dilation, groups=groups, output_padding=extra)
-    near(y, transpose_by_loop(x, w, stride, pads, dilation, groups, size))
+    how = {"stride": stride, "padding": pads, "dilation": dilation, "groups": groups, "output_padding": extra}
+    near(weft.conv_transpose(x, w, **how), transpose_by_loop(x, w, stride, pads, dilation, groups, size))
+    check_grads(lambda x, w: weft.conv_transpose(x, w, **how), [x, w], rng=rng, order=1)
 
 
 @pytest.mark.parametrize(("n", "kernel", "stride"), [(4, 3, 1), (4, 3, 2), (5, 4, 2), (3, 2, 2), (4, 2, 3), (3, 1, 2)])
@@ -307,7 +307,7 @@ ACTIVATIONS = {  # name: (weft's function, the published formula in a form that 
     "silu": (weft.silu, lambda x: x * special.expit(x)),
     "mish": (weft.mish, lambda x: x * np.tanh(np.logaddexp(x, 0))),
     "softplus": (weft.softplus, lambda x: np.logaddexp(x, 0)),
-    "log_sigmoid": (log_sigmoid, lambda x: -np.logaddexp(-x, 0)),
+    "log_sigmoid": (weft.log_sigmoid, lambda x: -np.logaddexp(-x, 0)),
     "softsign": (weft.softsign, lambda x: x / (1 + np.abs(x))),
     "hard_sigmoid": (weft.hard_sigmoid, lambda x: np.clip(x / 6 + 0.5, 0, 1)),
     "hard_swish": (weft.hard_swish, lambda x: x * np.clip(x / 6 + 0.5, 0, 1)),

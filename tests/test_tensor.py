@@ -3,7 +3,7 @@
 import copy
 import gc
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from weft.graph import node
-from weft.runtime import device
+from weft.runtime.device import _devices
 from weft.runtime.reference import ReferenceDevice
 
 T = weft.Tensor
@@ -102,66 +102,58 @@ def test_every_step_of_training_costs_the_same(look_first: bool, runs: list[int]
     assert runs[-1] <= runs[3]
 
 
+def test_every_step_of_a_simulation_costs_the_same(runs: list[int]) -> None:
+    state = vector(1.0, 2.0, 3.0)
+    for _ in range(12):
+        energy, state = (state * state).sum(), weft.sin(state)
+        energy.item()  # the state it belongs to has no name any more, but the next one is made of it
+    assert runs[-1] <= runs[3]
+
+
 # --- loops that never look -------------------------------------------------------------------------------------------
 
 
-def plain_loop() -> Iterator[T]:
-    x = vector(0.0)
-    while True:
-        x = x + 1.0
-        yield x
+def write(x: T) -> T:
+    x[0] = x[0] + 1.0
+    return x
 
 
-def side_loop() -> Iterator[T]:
-    x, kept = vector(0.0), [vector(0.0) * 2.0 for _ in range(10)]  # held, and never looked at
-    while True:
-        x = x + 1.0
-        kept[0] = kept[0] + x
-        yield x
+def train(w: T) -> T:
+    ((w - 1.0) * w).sum().backward()
+    w -= w.grad - 2.0 * w.detach()  # the derivative is 2w - 1, so that every step adds 1
+    w.grad = None
+    return w
 
 
-def data_loop() -> Iterator[T]:
-    x = weft.asarray(np.zeros(1000))
-    while True:
-        x = x + np.ones(1000)
-        yield x
+def gather(w: T) -> T:
+    (w * 1.0).sum().backward()
+    return w
 
 
-def index_loop() -> Iterator[T]:
-    x = vector(0.0, 0.0)
-    while True:
-        x[0] = x[0] + 1.0
-        yield x
+# Where a loop starts, a step that adds 1, and how many nodes may be alive: bytes run out first where the data is large.
+LOOPS: dict[str, tuple[Callable[[], T], Callable[[T], T], int]] = {
+    "plain": (lambda: vector(0.0), lambda x: x + 1.0, 900),
+    "fresh data": (lambda: weft.asarray(np.zeros(1000)), lambda x: x + np.ones(1000), 150),
+    "writing": (lambda: vector(0.0), write, 900),
+    "scan": (lambda: vector(0.0), lambda x: weft.scan(lambda s, _: (s + 0.5, None), x, length=2)[0], 900),
+    "in place": (lambda: weft.parameter([0.0]), lambda w: operator.iadd(w, 1.0), 900),
+    "training": (lambda: weft.parameter([0.0]), train, 900),
+    "gathering": (lambda: weft.parameter([0.0]), gather, 900),  # its .grad is never taken away
+}
 
 
-def train_loop() -> Iterator[T]:
-    w = weft.parameter([0.0])
-    while True:
-        ((w - 1.0) * w).sum().backward()
-        w -= w.grad - 2.0 * w.detach()  # d/dw = 2w - 1, so that every step adds 1
-        w.grad = None
-        yield w
-
-
-def gather_loop() -> Iterator[T]:
-    w = weft.parameter([0.0])
-    while True:
-        w.sum().backward()  # .grad is never taken away: it grows by 1
-        yield w.grad
-
-
-LOOPS = [plain_loop, side_loop, data_loop, index_loop, train_loop, gather_loop]
-
-
-@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_loops_that_never_look_stay_bounded(loop: Callable[[], Iterator[T]]) -> None:
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_that_never_look_stay_bounded(name: str) -> None:
+    start, step, limit = LOOPS[name]
     gc.collect()
-    before, most = len(node._interned), 0
+    before, most, x = len(node._interned), 0, start()
+    aside = vector(1.0)  # held and never looked at, it must not hold back the rest
     with weft.knobs.set(pending_nodes=300, pending_bytes=300_000):
-        for _step, x in zip(range(1500), loop(), strict=False):
+        for _ in range(1200):
+            x, aside = step(x), aside * 1.0
             most = max(most, len(node._interned) - before)
-    assert x.numpy().ravel()[0] == 1500.0
-    assert most < (150 if loop is data_loop else 900)  # bytes run out first where the data is large
+    assert (x.grad if name == "gathering" else x).numpy().ravel()[0] == 1200.0
+    assert most < limit
 
 
 # --- parameters ------------------------------------------------------------------------------------------------------
@@ -173,7 +165,6 @@ def test_printing_does_not_lose_the_history() -> None:
     loss = y.sum()
     print(y, loss, w)
     loss.backward()
-    assert w.grad is not None
     assert w.grad.tolist() == [2.0, 4.0]
     assert weft.gradients(loss, [y])[0].tolist() == [1.0, 1.0]
 
@@ -183,7 +174,6 @@ def test_derivatives_add_up_until_they_are_taken_away() -> None:
     assert w.grad is None
     for count in (1, 2, 3):
         (w * 3.0).sum().backward()
-        assert w.grad is not None
         assert w.grad.tolist() == [3.0 * count] * 2
         assert not w.grad.requires_grad
     w.grad = None
@@ -193,17 +183,10 @@ def test_derivatives_add_up_until_they_are_taken_away() -> None:
 
 def test_what_requires_grad() -> None:
     w, x = weft.parameter([1.0]), vector(1.0)
-    assert [t.requires_grad for t in (w, w * 2.0, x, x + w, w.detach(), w > 0.0)] == [
-        True,
-        True,
-        False,
-        True,
-        False,
-        False,
-    ]
+    assert all(t.requires_grad for t in (w, w * 2.0, x + w, w[0]))
+    assert not any(t.requires_grad for t in (x, x * x, w.detach(), w > 0.0))
     x.requires_grad = True
     (x * x).sum().backward()
-    assert x.grad is not None
     assert x.grad.tolist() == [2.0]
     x.requires_grad = False
     assert not (x * 2.0).requires_grad
@@ -214,18 +197,9 @@ def test_a_parameter_made_from_another_is_a_leaf_of_its_own() -> None:
     w = weft.parameter([1.0])
     for other in (weft.parameter(w), weft.parameter(w * 1.0), copy.copy(w), copy.deepcopy([w])[0]):
         (other * 5.0 + w).sum().backward()
-        assert other.grad is not None
         assert other.grad.tolist() == [5.0]
         other += 1.0
-    assert w.grad is not None
     assert (w.tolist(), w.grad.tolist()) == ([1.0], [4.0])
-
-
-def test_detach_is_a_constant_for_derivatives() -> None:
-    w = weft.parameter([3.0])
-    (w * w.detach()).sum().backward()
-    assert w.grad is not None
-    assert w.grad.tolist() == [3.0]
 
 
 def changed_after() -> None:
@@ -248,7 +222,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "grow in place": (lambda: operator.iadd(vector(1.0), vector(1.0, 2.0)), "[assign] float32[1] cannot take a value of type float32[2]"),
     "divide integers in place": (lambda: operator.itruediv(weft.asarray([1]), 2), "[assign] int64[1] cannot take a value of type float32[1]"),
     "mix devices": (lambda: vector(1.0) + vector(1.0).to_device("null"), "[add] all inputs must be on one device, got reference and null. Move one with to_device()."),
-    "an unknown device": (lambda: vector(1.0).to_device("moon"), "[device] there is no device 'moon'. Known: reference, null"),
+    "an unknown device": (lambda: vector(1.0).to_device("moon"), "[device] there is no device 'moon'. Known: "),
     "a ragged list": (lambda: weft.asarray([[1], [2, 3]]), "[asarray] a rectangular nest of numbers is required"),
     "a string": (lambda: weft.asarray("abc"), "[asarray] numbers are required, got str"),
     "a number that does not fit": (lambda: weft.asarray([300], dtype="uint8"), "[asarray] 300 does not fit into uint8."),
@@ -280,14 +254,11 @@ IN_PLACE = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift ir
 
 @pytest.mark.parametrize("name", IN_PLACE.split())
 def test_a_change_in_place_is_the_operator_and_a_new_name(name: str) -> None:
-    start = np.array([[5, 2], [1, 3]], "int64" if name in ("iand", "ior", "ixor", "ilshift", "irshift") else "float64")
+    start = np.array([[5, 2], [1, 3]], "float64" if name in ("itruediv", "ipow", "imatmul") else "int64")
     x, other = weft.asarray(start), start % 3 + 1
-    before, same = x + 0, x
-    changed = getattr(operator, name)(x, weft.asarray(other))
-    assert changed is same
-    np.testing.assert_allclose(
-        x.numpy(), getattr(operator, name[1:] if name[1:] not in ("and", "or") else name[1:] + "_")(start, other)
-    )
+    before = x + 0
+    assert getattr(operator, name)(x, weft.asarray(other)) is x
+    np.testing.assert_allclose(x.numpy(), getattr(np.ndarray, f"__{name[1:]}__")(start, other))
     np.testing.assert_array_equal(before.numpy(), start)
 
 
@@ -321,7 +292,6 @@ def test_what_is_made_of_a_parameter_stays_its_child(f: Callable[[T], T]) -> Non
     y = f(w)
     y *= 3.0
     y.sum().backward()
-    assert w.grad is not None
     assert (w.tolist(), w.grad.tolist()) == ([1.0, 2.0], [3.0, 3.0])
 
 
@@ -331,7 +301,6 @@ def test_a_changed_parameter_is_a_new_leaf() -> None:
     w[0] = 7.0
     w *= 2.0
     (w * w).sum().backward()
-    assert w.grad is not None
     assert (before.tolist(), w.tolist(), w.grad.tolist()) == ([1.0, 2.0], [14.0, 4.0], [28.0, 8.0])
 
 
@@ -341,7 +310,6 @@ def test_derivatives_through_changes_in_place() -> None:
     early = x.sum()
     x *= w
     (x.sum() + early).backward()
-    assert w.grad is not None
     assert w.grad.tolist() == [6.0, 10.0]
 
 
@@ -357,12 +325,12 @@ class OtherDevice(ReferenceDevice):
 @pytest.fixture
 def other(monkeypatch: pytest.MonkeyPatch) -> OtherDevice:
     new = OtherDevice()
-    monkeypatch.setitem(device._devices, "other", new)
+    monkeypatch.setitem(_devices, "other", new)
     return new
 
 
 def test_devices_are_known_by_name() -> None:
-    assert [d.name for d in weft.devices()][:2] == ["reference", "null"]
+    assert {"reference", "null"} <= {d.name for d in weft.devices()}
     assert weft.device("null") in weft.devices()
     assert weft.device() is vector(1.0).device is weft.device("reference")
     with weft.knobs.set(device="null"):
@@ -373,7 +341,7 @@ def test_the_null_device_knows_shapes_and_nothing_else(runs: list[int]) -> None:
     x = weft.asarray([[1.0, 2.0]], device="null")
     y = (x * 2.0).sum(axis=0).realize()
     assert (y.shape, y.dtype, y.device.name) == ((2,), weft.float32, "null")
-    with pytest.raises(weft.RunError, match="[null] the null device computes nothing, so there is no value to read"):
+    with pytest.raises(weft.RunError, match="the null device computes nothing, so there is no value"):
         y.numpy()
     assert runs == []
 
@@ -392,7 +360,6 @@ def test_a_value_goes_to_another_device_and_its_derivative_comes_back(other: Oth
     y = w.to_device(other) * vector(3.0, 4.0).to_device("other")
     assert (y.device, y.tolist()) == (other, [3.0, 8.0])
     (y * y).sum().backward()
-    assert w.grad is not None
     assert (w.grad.device, w.grad.tolist()) == (w.device, [18.0, 64.0])
     assert (y.to_device("reference") + w).tolist() == [4.0, 10.0]
 
@@ -451,28 +418,18 @@ def test_numpy_gives_a_view_that_cannot_be_written_to() -> None:
             array[0] = 9.0
 
 
-def test_numpy_and_weft_mix() -> None:
-    x, array = vector(1.0, 2.0), np.array([10.0, 20.0], "float32")
-    assert isinstance(array + x, T)
-    assert (array - x).tolist() == [9.0, 18.0]
-    assert (x * np.float32(2.0)).tolist() == [2.0, 4.0]
-    assert np.asarray(x, dtype="int8").tolist() == [1, 2]
-    assert np.array(x, copy=True).flags.writeable
-
-
 TEXTS: list[tuple[Callable[[], Any], Any]] = [
     (lambda: repr(vector(1.0, 2.0)), "Tensor([1., 2.], dtype=float32)"),
     (lambda: repr(weft.parameter(1.0)), "Tensor(1., dtype=float32, requires_grad=True)"),
-    (lambda: repr(weft.zeros((0, 2))), "Tensor([], shape=(0, 2), dtype=float32)"),
     (lambda: str(weft.asarray([True])), "Tensor([ True], dtype=bool)"),
     (lambda: f"{weft.asarray(1.2345):.2f} {weft.asarray(7)}", "1.23 Tensor(7, dtype=int64)"),
-    (lambda: f"{vector(1.5)!r}", "Tensor([1.5], dtype=float32)"),
     (lambda: [row.tolist() for row in weft.asarray([[1, 2], [3, 4]])], [[1, 2], [3, 4]]),
     (lambda: (len(weft.zeros((4, 2))), len(weft.zeros(0))), (4, 0)),
     (lambda: (2 in weft.asarray([1, 2]), 5 in weft.asarray([1, 2])), (True, False)),
     (lambda: [10, 20, 30][weft.asarray(1)], 20),
     (lambda: (int(weft.asarray(3.7)), float(weft.asarray(3)), bool(weft.asarray(0))), (3, 3.0, False)),
-    (lambda: weft.make_graph(lambda x: print(repr(x)) or x, weft.zeros(2)) and None, None),
+    (lambda: (np.array([9.0, 8.0], "float32") - vector(1.0, 2.0)).tolist(), [8.0, 6.0]),
+    (lambda: (vector(3.0) * weft.parameter([2.0]).detach()).requires_grad, False),
 ]  # fmt: skip
 
 

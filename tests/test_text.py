@@ -8,6 +8,7 @@ import functools
 import gc
 import math
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -329,3 +330,17 @@ def test_a_wrong_text_does_not_spoil_the_right_one() -> None:
         right = weft.make_graph(lambda x: x.reshape(1, 3).reshape(3), weft.zeros(3))
         assert [type(n) for node in right.nodes for n in node.shape] == [int] * 4
         del kept
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")  # Python's own word on numbers that run into names
+def test_damaged_texts_are_read_or_refused() -> None:
+    pick = random.Random(0)
+    graphs = [random_graph(seed) for seed in range(6)]
+    for graph in graphs * 25:
+        words = re.findall(r"\w+|\s+|[^\w\s]", to_text(graph))
+        there, here = pick.randrange(len(words)), pick.randrange(len(words))
+        words[there] = pick.choice(["", words[here], words[here], "3.5", "-1", "None", "(1,)", "9" * 30, "float32"])
+        try:
+            parse("".join(words), externs(graph))
+        except weft.UserError:
+            pass  # any other error is a failure of this test

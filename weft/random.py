@@ -346,6 +346,6 @@ def dropout(x: ArrayLike, rate: float = 0.5, *, training: bool = True, generator
     if not training or rate == 0.0:
         return x
     if rate == 1.0:
-        return zeros(x.shape, dtype=x.dtype) * x
+        return zeros(x.shape, dtype=x.dtype)
     keep = (generator or default_generator).bernoulli(1.0 - rate, x.shape)
     return where(keep, x * (1.0 / (1.0 - rate)), 0.0)

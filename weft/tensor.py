@@ -310,10 +310,7 @@ class Tensor:
     def _become_parameter(self, node: Node) -> None:
         if not self.dtype.is_float:
             raise UserError("parameter", f"a floating dtype is required, got {self.dtype.name}. Use astype() first.")
-        known = node.value
-        cell = Cell(node.type, node.device if known is None else known.device, node if known is None else None)
-        cell.owner = weakref.ref(self)
-        self._name(wrap(variable(cell, node.value))._node)
+        self._name(wrap(variable(Cell(node, weakref.ref(self))))._node)
 
     @property
     def _owns_parameter(self) -> bool:
@@ -645,15 +642,6 @@ class At:
 
     def add(self, value: Any) -> Tensor:
         return self._update(value, "add")
-
-    def multiply(self, value: Any) -> Tensor:
-        return self._update(value, "mul")
-
-    def min(self, value: Any) -> Tensor:
-        return self._update(value, "min")
-
-    def max(self, value: Any) -> Tensor:
-        return self._update(value, "max")
 
 
 def _operator(name: str, a: Any, b: Any) -> Tensor:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from ..dtypes import DType
 from ..errors import InternalError, Source, UserError, user_source
 
 Shape = tuple[int, ...]
+N = TypeVar("N")
 OpKind = Literal["leaf", "elementwise", "reduce", "scan", "move", "index", "anchor", "control"]
 
 
@@ -161,13 +162,19 @@ class Node:
 
 
 class Cell:
-    """The content of a parameter: a leaf for derivatives whose value may still be waiting to be computed."""
+    """The content of a parameter: a leaf for derivatives whose value is known, or still waits to be computed."""
 
-    __slots__ = ("__weakref__", "device", "owner", "pending", "type")
+    __slots__ = ("__weakref__", "device", "owner", "pending", "type", "value")
 
-    def __init__(self, type: Type, device: Any, pending: Node | None = None) -> None:
-        self.type, self.device, self.pending = type, device, pending
-        self.owner: Any = None  # a weak reference to the tensor whose `.grad` belongs to it
+    def __init__(self, content: Node, owner: Any) -> None:
+        self.type, self.value = content.type, content.value
+        self.device = content.device if content.value is None else content.value.device
+        self.pending: Node | None = content if content.value is None else None
+        self.owner = owner  # a weak reference to the tensor whose `.grad` belongs to it
+
+    def fill(self, value: Value) -> None:
+        """The value is known; what led to it can go."""
+        self.value, self.pending = value, None
 
 
 class _Entry(weakref.ref["Node"]):
@@ -209,9 +216,14 @@ def _new(
     else:
         node.type, node.outputs = Type((), result[0].dtype), tuple(result)
     node.shape, node.dtype = node.type
+    for size in node.shape:
+        if type(size) is not int:  # True or 3.0 would be found in the table where 1 or 3 is meant
+            raise UserError(op.name, f"sizes must be ints, got {node.shape}.")
     node.source = source or _blame.source or user_source()
     node.value, node.holders = None, 0
     _inherit(node)
+    if not inputs:
+        _fill_leaf(node)
     entry = _Entry(node, _forget)
     entry.key = key
     # Another thread may have been faster; a dead entry of an equal node makes way.
@@ -245,6 +257,25 @@ def _inherit(node: Node) -> None:
     node.tracker = tracker if node.op.vjp is not None else None
 
 
+def _fill_leaf(node: Node) -> None:
+    """What a leaf knows from its parameter: a value, a device, or that it stands for something unknown."""
+    if node.op is PLACEHOLDER:
+        node.abstract = True
+    elif node.op is DATA:
+        node.value = node.params[0]
+        node.device = node.params[0].device
+        Clock.bytes += node.params[0].nbytes
+    elif node.op is VARIABLE:
+        cell: Cell = node.params[0]
+        node.value, node.device, node.tracker = cell.value, cell.device, PARAMETERS
+        if cell.pending is not None:
+            node.born, node.born_bytes, node.abstract = (
+                cell.pending.born,
+                cell.pending.born_bytes,
+                cell.pending.abstract,
+            )
+
+
 def unfinished(before: int, before_bytes: int) -> list[Node]:
     """The nodes that tensors name, without a value, whose oldest unfinished work began before these times."""
     return [
@@ -266,14 +297,11 @@ def dependencies(node: Node) -> tuple[Node, ...]:
     return node.inputs
 
 
-def toposort(
-    roots: Iterable[Node],
-    inputs: Callable[[Node], Sequence[Node]] = attrgetter("inputs"),
-) -> list[Node]:
-    """All nodes the roots depend on, each after its inputs; no recursion."""
-    order: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[Node | None] = []
+def toposort(roots: Iterable[N], inputs: Callable[[N], Sequence[N]] = attrgetter("inputs")) -> list[N]:
+    """All nodes (or graphs) the roots depend on, each after its inputs; no recursion."""
+    order: list[N] = []
+    seen: set[N] = set()
+    stack: list[N | None] = []
     stack.extend(reversed(list(roots)))
     while stack:
         node = stack.pop()
@@ -324,27 +352,17 @@ def constant(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Node
 
 def placeholder(index: int | object, type: Type) -> Node:
     """An input of a graph. An `object()` as index makes one that equals no other."""
-    node = make(PLACEHOLDER, (), (index, type))
-    node.abstract = True
-    return node
+    return make(PLACEHOLDER, (), (index, type))
 
 
 def data(value: Value) -> Node:
     """A leaf with a known value."""
-    node = make(DATA, (), (value,))
-    if node.value is None:
-        Clock.bytes += value.nbytes
-        node.device, node.value = value.device, value
-    return node
+    return make(DATA, (), (value,))
 
 
-def variable(cell: Cell, value: Value | None = None) -> Node:
+def variable(cell: Cell) -> Node:
     """A leaf that derivatives are taken with respect to."""
-    node = make(VARIABLE, (), (cell,))
-    node.device, node.value, node.tracker = cell.device, value, PARAMETERS
-    if cell.pending is not None:
-        node.born, node.born_bytes, node.abstract = cell.pending.born, cell.pending.born_bytes, cell.pending.abstract
-    return node
+    return make(VARIABLE, (), (cell,))
 
 
 # An identity that equals no other node: derivatives are taken with respect to it. Closing a graph removes it.

@@ -88,11 +88,16 @@ class _Budget:
     fuel: int | None
     limit: int
     used: int = 0
+    last: str = "none"
 
     def spend(self, rule: Rule) -> None:
         self.used += 1
+        self.last = rule.name or str(rule.pattern)
         if self.used > self.limit:
-            raise InternalError("rewrite", f"the rules never settle; the last one was {rule.name or rule.pattern}.")
+            raise self.never_settles()
+
+    def never_settles(self) -> InternalError:
+        return InternalError("rewrite", f"the rules never settle; the last one was {self.last}.")
 
     @property
     def empty(self) -> bool:
@@ -102,18 +107,22 @@ class _Budget:
 def _settle(root: Node, rules: dict[str, list[Rule]], budget: _Budget, final: dict[Node, Node]) -> None:
     """Fill `final` for the root and all below it. A node waits on the stack for its inputs, then for its successor."""
     successor: dict[Node, Node] = {}
+    entered: set[Node] = set()
     stack = [root]
     while stack:
         node = stack[-1]
         if node in final:
             stack.pop()
-        elif node in successor:
-            if successor[node] in final:
-                final[node] = final[successor[node]]
-            else:
-                stack.append(successor[node])
-        elif waiting := [i for i in node.inputs if i not in final]:
+            continue
+        entered.add(node)
+        needed = (successor[node],) if node in successor else node.inputs
+        waiting = [n for n in needed if n not in final]
+        if waiting:
+            if not entered.isdisjoint(waiting):  # it waits for itself
+                raise budget.never_settles()
             stack.extend(waiting)
+        elif node in successor:
+            final[node] = final[successor[node]]
         else:
             new = rebuild(node, tuple(final[i] for i in node.inputs))
             if new is node:

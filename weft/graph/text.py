@@ -23,11 +23,11 @@ from typing import Any
 from ..dtypes import DTYPES, DType
 from ..errors import UserError
 from .graph import VIEWS, Graph
-from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder
+from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder, toposort
 
 _DTYPES = {d.name: d for d in DTYPES}
 _HEADER = "from weft.primitives import *"
-_TYPE = re.compile(r"(\w+)\[([\d, ]*)\]")
+_TYPE = re.compile(r"(\w+)\[(|[0-9]+(, [0-9]+)*)\]")
 
 
 def to_text(graph: Graph) -> str:
@@ -40,15 +40,7 @@ def to_text(graph: Graph) -> str:
 
 def subgraphs(graph: Graph) -> list[Graph]:
     """The graphs inside a graph, innermost first."""
-    found: dict[Graph, None] = {}
-    waiting = [graph]
-    while waiting:
-        inner = [p for node in waiting.pop().nodes for p in node.params if isinstance(p, Graph)]
-        for body in inner:
-            found.pop(body, None)  # move it to the end, so that it is written before all that use it
-            found[body] = None
-        waiting.extend(inner)
-    return list(found)[::-1]
+    return toposort([graph], lambda g: [p for node in g.nodes for p in node.params if isinstance(p, Graph)])[:-1]
 
 
 def externs(graph: Graph) -> list[Any]:
@@ -103,10 +95,10 @@ def parse(text: str, extern: Sequence[Any] = ()) -> Graph:
         raise UserError("parse", f"this is not the text of a graph: {error}.") from None
     graphs: dict[str, Graph] = {}
     for statement in module.body:
-        if isinstance(statement, ast.ImportFrom):
+        if ast.unparse(statement) == _HEADER:
             continue  # the line that makes the text runnable on its own
-        if not isinstance(statement, ast.FunctionDef):
-            raise _refuse(statement, "only functions are allowed here")
+        if not isinstance(statement, ast.FunctionDef) or statement.name in graphs:
+            raise _refuse(statement, "only functions are allowed here, each with a name of its own")
         graphs[statement.name] = _parse_function(statement, graphs, extern)
     if "graph" not in graphs:
         raise UserError("parse", "the text of a graph needs a function called 'graph'.")
@@ -115,18 +107,28 @@ def parse(text: str, extern: Sequence[Any] = ()) -> Graph:
 
 def parse_type(text: str) -> Type:
     """`float32[3, 4]` as a type."""
-    found = _TYPE.fullmatch(text)
-    if not found or found[1] not in _DTYPES:
+    if not _is_type(text):
         raise UserError("parse", f"a type such as 'float32[3, 4]' is required, got {text!r}.")
-    return Type(tuple(int(n) for n in found[2].split(",") if n.strip()), _DTYPES[found[1]])
+    name, _, sizes = text.rstrip("]").partition("[")
+    return Type(tuple(int(n) for n in sizes.split(",") if n), _DTYPES[name])
+
+
+def _is_type(text: str) -> bool:
+    found = _TYPE.fullmatch(text)
+    return found is not None and found[1] in _DTYPES
 
 
 def _parse_function(function: ast.FunctionDef, graphs: dict[str, Graph], extern: Sequence[Any]) -> Graph:
+    _check_plain(function)
     values: dict[str, Node] = {}
     for index, argument in enumerate(function.args.args):
-        if not isinstance(argument.annotation, ast.Constant) or not isinstance(argument.annotation.value, str):
-            raise _refuse(argument, "every input needs a type in quotes")
-        values[argument.arg] = placeholder(index, parse_type(argument.annotation.value))
+        match argument.annotation:
+            case ast.Constant(value=str() as text) if argument.arg not in values and _is_type(text):
+                values[argument.arg] = placeholder(index, parse_type(text))
+            case _:
+                raise _refuse(
+                    argument, "every input needs a name of its own and a type such as 'float32[3, 4]' in quotes"
+                )
     inputs = tuple(values.values())
     reader = _Reader(values, graphs, extern)
     for statement in function.body[:-1]:
@@ -139,6 +141,14 @@ def _parse_function(function: ast.FunctionDef, graphs: dict[str, Graph], extern:
         case ast.Return(value=ast.Tuple(elts=results)):
             return Graph(inputs, tuple(reader.node(r) for r in results))
     raise _refuse(function.body[-1], "the last line must read 'return (name, ...)'")
+
+
+def _check_plain(function: ast.FunctionDef) -> None:
+    """A function of the text has inputs by position, and nothing else that Python allows."""
+    a = function.args
+    extras = [*a.posonlyargs, *a.kwonlyargs, *a.defaults, *a.kw_defaults, a.vararg, a.kwarg]
+    if any(e is not None for e in extras) or function.decorator_list or function.returns or function.type_comment:
+        raise _refuse(function, "a function must read 'def name(x0: \"type\", ...):'")
 
 
 class _Reader:

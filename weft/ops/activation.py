@@ -45,7 +45,8 @@ def leaky_relu(x: ArrayLike, slope: float = 0.01) -> Tensor:
 @function
 def prelu(x: ArrayLike, slope: ArrayLike, axis: int = 1) -> Tensor:
     """leaky_relu with a learned slope: one number, or one for each element along an axis (channels)."""
-    x, slope = _float(x, "prelu"), _float(slope, "prelu")
+    x = _float(x, "prelu")
+    slope = as_float(as_tensor(slope, x.dtype), "prelu")
     if slope.size != 1:
         axis = normal_axis("prelu", axis, x.ndim)
         if slope.shape != (x.shape[axis],):
@@ -79,7 +80,8 @@ def gelu(x: ArrayLike, approximate: bool = False) -> Tensor:
     """x times the probability that a normal variable is below x; approximately, with a tanh."""
     x = _float(x, "gelu")
     if approximate:
-        return 0.5 * x * (1.0 + tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))))
+        near = clip(x, -10.0, 10.0)  # beyond, tanh is 1 and a cube could overflow
+        return 0.5 * x * (1.0 + tanh(math.sqrt(2 / math.pi) * (near + 0.044715 * (near * near * near))))
     return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
 
 
@@ -139,7 +141,7 @@ def hard_tanh(x: ArrayLike, min: float = -1.0, max: float = 1.0) -> Tensor:
 def soft_shrink(x: ArrayLike, threshold: float = 0.5) -> Tensor:
     """x moved towards 0 by the threshold, and 0 where it is nearer than that."""
     x = _float(x, "soft_shrink")
-    return where(x > threshold, x - threshold, where(x < -threshold, x + threshold, 0.0))
+    return where(x > threshold, x - threshold, where(x < -threshold, x + threshold, x * 0.0))
 
 
 @function

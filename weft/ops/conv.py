@@ -57,12 +57,7 @@ def _check(
     accept(name, a.dtype, "numeric")
     if a.dtype is not b.dtype:
         raise UserError(name, f"operands of one dtype are required, got {a.dtype.name} and {b.dtype.name}.")
-    if len(x) != len(w) or not 3 <= len(x) <= 5:
-        raise UserError(
-            name,
-            "the input must be (batch, channels, spatial...) and the filter (filters, channels, kernel...) with 1, 2 or 3 "
-            f"spatial dimensions, got shapes {x} and {w}.",
-        )
+    _check_ranks(name, x, w)
     if groups < 1 or x[1] != w[1] * groups:
         raise UserError(
             name,
@@ -81,6 +76,15 @@ def _check(
             )
         if n + sum(p) < (k - 1) * d + 1:
             raise UserError(name, f"a kernel of {(k - 1) * d + 1} does not fit into {n} elements with padding {p}.")
+
+
+def _check_ranks(name: str, x: Shape, w: Shape) -> None:
+    if len(x) != len(w) or not 3 <= len(x) <= 5:
+        raise UserError(
+            name,
+            "the input must be (batch, channels, spatial...) and the filter (filters, channels, kernel...) with 1, 2 or 3 "
+            f"spatial dimensions, got shapes {x} and {w}.",
+        )
 
 
 def _check_output(
@@ -226,6 +230,7 @@ def conv(
     [[[3.0, 5.0]]]
     """
     x, w = same_dtype("conv", [x, w])
+    _check_ranks("conv", x.shape, w.shape)
     ndim = w.ndim - 2
     strides, dilations = per_axis("conv", "stride", stride, ndim), per_axis("conv", "dilation", dilation, ndim)
     pairs = normal_padding("conv", padding, x.shape[2:], w.shape[2:], strides, dilations)
@@ -265,16 +270,15 @@ def conv_transpose(
     full = tuple(
         (n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(x.shape[2:], strides, w.shape[2:], dilations, strict=True)
     )
-    if padding == "same":
-        pairs: Pairs = tuple(
-            (max(f - n * s, 0) // 2, max(f - n * s, 0) - max(f - n * s, 0) // 2)
-            for f, n, s in zip(full, x.shape[2:], strides, strict=True)
-        )
+    if padding == "same":  # the result is the stride times as large as the input
+        size = tuple(n * s for n, s in zip(x.shape[2:], strides, strict=True))
+        spare = [max(f - n, 0) for f, n in zip(full, size, strict=True)]
+        pairs: Pairs = tuple((t // 2, t - t // 2) for t in spare)
     else:
         pairs = normal_padding("conv_transpose", padding, full, w.shape[2:], strides, dilations)
+        size = tuple(f - sum(p) + e for f, p, e in zip(full, pairs, extra, strict=True))
     if any(e >= s for e, s in zip(extra, strides, strict=True)):
         raise UserError("conv_transpose", f"the output padding must be below the stride, got {extra} and {strides}.")
-    size = tuple(f - sum(p) + e for f, p, e in zip(full, pairs, extra, strict=True))
     if any(n < 1 for n in size):
         raise UserError("conv_transpose", f"with padding {pairs} nothing of the result {full} is left.")
     return _with_bias("conv_transpose", emit(_DATA, (x, w), (strides, pairs, dilations, groups, size)), bias)

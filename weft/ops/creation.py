@@ -249,7 +249,8 @@ def one_hot(index: ArrayLike, classes: int, *, dtype: DTypeLike | None = None) -
     index = as_tensor(index)
     if not index.dtype.is_integer:
         raise UserError("one_hot", f"integer indices are required, got {index.dtype.name}. Use astype() first.")
-    return astype(expand_dims(index, axis=-1) == astype(iota(classes), index.dtype), dtype or DEFAULT_FLOAT)
+    places = astype(index, int64) if index.dtype.bits < 64 else index  # small integers may not reach all classes
+    return astype(expand_dims(places, axis=-1) == astype(iota(classes), places.dtype), dtype or DEFAULT_FLOAT)
 
 
 @function

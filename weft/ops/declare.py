@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
-from ..dtypes import DEFAULT_FLOAT, DType, bool_, promote
+from ..dtypes import DEFAULT_FLOAT, DType, bool_, float32, promote
 from ..errors import UserError
 from ..graph.node import CONST, OPS, Node, Op, Shape, Type, make
 from ..tensor import FUNCTIONS, ArrayLike, Tensor, as_tensor, emit, wrap
 
 C = TypeVar("C", bound=Callable[..., Tensor])
+P = ParamSpec("P")
+T = TypeVar("T")
 Accepts = Literal["float", "numeric", "integer", "bits", "any"]
 
 _KINDS: dict[str, tuple[tuple[str, ...], str]] = {
@@ -156,6 +159,32 @@ def as_float(x: Tensor, name: str) -> Tensor:
         return x
     accept(name, x.dtype, "numeric")
     return FUNCTIONS["astype"](x, DEFAULT_FLOAT)  # type: ignore[no-any-return]
+
+
+def in_float32(f: Callable[P, T]) -> Callable[P, T]:
+    """For functions that sum or exponentiate on the way: 16-bit floats are computed in float32 and rounded at the end.
+
+    Whatever tensors come first decide; a result that is more than a tensor keeps its other parts in float32.
+    """
+
+    @functools.wraps(f)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        first = args[0]
+        if not isinstance(first, Tensor) or not first.dtype.is_float or first.dtype.bits != 16:
+            return f(*args, **kwargs)
+        wide: Any = [_widened(a) for a in args]
+        result: Any = f(*wide, **{k: _widened(v) for k, v in kwargs.items()})  # type: ignore[arg-type]
+        narrow = FUNCTIONS["astype"]
+        if isinstance(result, Tensor):
+            return narrow(result, first.dtype)  # type: ignore[no-any-return]
+        return result._replace(value=narrow(result.value, first.dtype))  # type: ignore[no-any-return]
+
+    return call
+
+
+def _widened(x: Any) -> Any:
+    half = isinstance(x, Tensor) and x.dtype.is_float and x.dtype.bits == 16
+    return FUNCTIONS["astype"](x, float32) if half else x
 
 
 def together(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tensor, Tensor]:

@@ -1,12 +1,12 @@
-"""Reading and writing by index: `take` and `scatter`, each the other's derivative; sorting; and x[...] in full.
+"""Reading and writing by index: `gather` and `scatter`, each the other's derivative; sorting; and x[...] in full.
 
 Every way to index is brought to three steps: ranges (slice and flip), dropped and new axes (reshape), and integer
-arrays (take). Writing uses the same steps backwards.
+arrays (gather). Writing uses the same steps backwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
@@ -28,121 +28,149 @@ from .movement import (
     flip,
     moveaxis,
     pad_constant,
-    permute_dims,
     reshape,
     slice_,
 )
 from .reduce import sum
 
-# --- take and scatter ----------------------------------------------------------------------------------------------------
+# --- gather and scatter --------------------------------------------------------------------------------------------------
+
+Axes = tuple[int, ...]
 
 
-def _check_index(name: str, x: Node, index: Node, axis: int) -> None:
-    accept(name, index.dtype, "integer")
-    if axis != normal_axis(name, axis, len(x.shape)):
-        raise UserError(name, f"an axis counted from the front is required, got {axis}.")
+def _gather_infer(inputs: tuple[Node, ...], axes: Axes) -> Type:
+    x, *indices = inputs
+    return Type(_selected("gather", x, indices, axes), x.dtype)
 
 
-def _take_infer(x: Node, index: Node, axis: int) -> Type:
-    _check_index("take", x, index, axis)
-    return Type((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), x.dtype)
+def _selected(name: str, x: Node, indices: Sequence[Node], axes: Axes) -> Shape:
+    """The shape of what indices select: the shape of the indices, then the axes that have none."""
+    if not indices or len(indices) != len(axes) or len(set(axes)) != len(axes):
+        raise UserError(name, f"one index tensor for each of the axes {axes} is required, got {len(indices)}.")
+    for axis, index in zip(axes, indices, strict=True):
+        accept(name, index.dtype, "integer")
+        if axis != normal_axis(name, axis, len(x.shape)) or index.shape != indices[0].shape:
+            raise UserError(name, f"axes counted from the front and indices of one shape are required, got {axes}.")
+    return (*indices[0].shape, *(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-def _in_range(name: str, index: np.ndarray, size: int, axis: int) -> np.ndarray:
-    if index.size and (index.min() < 0 or index.max() >= size):
-        worst = index.min() if index.min() < 0 else index.max()
-        raise RunError(name, f"index {worst} is out of range for axis {axis} of size {size}.")
-    return index
+def _checked(name: str, x: np.ndarray, indices: Sequence[np.ndarray], axes: Axes) -> tuple[np.ndarray, ...]:
+    """The indices counted from the front."""
+    for axis, index in zip(axes, indices, strict=True):
+        size = x.shape[axis]
+        if index.size and (int(index.min()) < -size or int(index.max()) >= size):
+            worst = index.min() if int(index.min()) < -size else index.max()
+            raise RunError(name, f"index {worst} is out of range for axis {axis} of size {size}.")
+    return tuple(np.where(i < 0, i + x.shape[a], i).astype(np.int64) for i, a in zip(indices, axes, strict=True))
 
 
-def _take_vjp(g: Tensor, y: Tensor, x: Tensor, index: Tensor, axis: int) -> tuple[Tensor, None]:
-    return scatter(zeros_like(x, dtype=g.dtype), index, g, axis, "add"), None
+def _gather(values: tuple[np.ndarray, ...], axes: Axes) -> np.ndarray:
+    x, *indices = values
+    selected: np.ndarray = np.moveaxis(x, axes, range(len(axes)))[_checked("gather", x, indices, axes)]
+    return selected
 
 
-_TAKE = Op(
-    "take", "index", _take_infer,
-    lambda x, index, axis: np.take(x, _in_range("take", index, x.shape[axis], axis), axis=axis), _take_vjp, ("axis",), 2,
-    samples=lambda rng: (
-        Sample([rng.normal(size=s), rng.integers(0, s[a], i)], (a,))
-        for s, i, a in [((4,), (), 0), ((4, 3), (5,), 0), ((2, 3, 2), (2, 2), 1), ((3, 2), (0,), 1)]
-    ),
+def _gather_vjp(g: Tensor, y: Tensor, inputs: tuple[Tensor, ...], axes: Axes) -> tuple[Tensor | None, ...]:
+    x, *indices = inputs
+    return (scatter(zeros_like(x), g, indices, axes, "add"), *[None] * len(indices))
+
+
+def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
+    for shape, index, axes in _SELECTIONS:
+        yield Sample([rng.normal(size=shape), *(rng.integers(-shape[a], shape[a], index) for a in axes)], (axes,))
+
+
+_SELECTIONS: list[tuple[Shape, Shape, Axes]] = [
+    ((4,), (), (0,)), ((4, 3), (5,), (0,)), ((2, 3, 2), (2, 2), (1,)), ((3, 2), (0,), (1,)), ((3, 4, 2), (6,), (2, 0)),
+]  # fmt: skip
+
+_GATHER = Op(
+    "gather", "index", _gather_infer, _gather, _gather_vjp, ("axes",), None, samples=_gather_samples,
     errors=(
-        Wrong(lambda: take(zeros(3), as_tensor([1.0])), "[take] an integer dtype is required, got float32"),
-        Wrong(lambda: take(zeros(3), as_tensor([5])).numpy(), "[take] index 5 is out of range for axis 0 of size 3"),
+        Wrong(lambda: gather(zeros(3), [as_tensor([1.0])], (0,)), "[gather] an integer dtype is required, got float32"),
+        Wrong(lambda: gather(zeros(3), [as_tensor([5])], (0,)).numpy(), "[gather] index 5 is out of range for axis 0 of size 3"),
+        Wrong(lambda: gather(zeros((3, 2)), [as_tensor([0])], (0, 1)), "[gather] one index tensor for each of the axes (0, 1) is required, got 1"),
     ),
 )  # fmt: skip
 
 
-def _scatter_infer(x: Node, index: Node, values: Node, axis: int, how: str) -> Type:
-    _check_index("scatter", x, index, axis)
-    expected = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
-    if values.shape != expected or values.dtype is not x.dtype:
-        raise UserError("scatter", f"values of type {Type(expected, x.dtype)} are required, got {values.type}.")
+def gather(x: Tensor, indices: Sequence[Tensor], axes: Axes) -> Tensor:
+    """The elements at indices along some axes, one index tensor an axis; negative ones count from the end.
+
+    The result has the axes of the indices first, then the axes of x that have no index.
+    """
+    return emit(_GATHER, (x, *indices), (axes,))
+
+
+def _scatter_infer(inputs: tuple[Node, ...], axes: Axes, how: str) -> Type:
+    x, values, *indices = inputs
+    expected = Type(_selected("scatter", x, indices, axes), x.dtype)
+    if values.type != expected:
+        raise UserError("scatter", f"values of type {expected} are required, got {values.type}.")
     if how not in ("set", "add"):
         raise UserError("scatter", f"the way to write must be 'set' or 'add', got {how!r}.")
     return x.type
 
 
-def _scatter(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int, how: str) -> np.ndarray:
-    _in_range("scatter", index, x.shape[axis], axis)
-    result = np.moveaxis(x, axis, 0).copy()
-    places = range(axis, axis + index.ndim)
-    rows = np.moveaxis(values, places, range(index.ndim))
+def _scatter(inputs: tuple[np.ndarray, ...], axes: Axes, how: str) -> np.ndarray:
+    x, values, *indices = inputs
+    places = _checked("scatter", x, indices, axes)
+    front = np.moveaxis(x, axes, range(len(axes)))
+    sizes, rest = front.shape[: len(axes)], front.shape[len(axes) :]
+    result = front.reshape(prod(sizes), *rest).copy()
+    flat = np.ravel_multi_index(places, sizes).ravel() if places[0].size else np.zeros(0, np.int64)
+    rows = values.reshape(flat.size, *rest)
     if how == "add":
-        np.add.at(result, index, rows)
+        np.add.at(result, flat, rows)
     else:
-        flat = rows.reshape(index.size, *result.shape[1:])
-        for place, row in zip(index.ravel(), flat, strict=True):  # one after the other: the last one wins
-            result[place] = row
-    return np.moveaxis(result, 0, axis)
+        last = flat.size - 1 - np.unique(flat[::-1], return_index=True)[1]  # of several at one place the last one wins
+        result[flat[last]] = rows[last]
+    return np.moveaxis(result.reshape(front.shape), range(len(axes)), axes)
 
 
 def _scatter_vjp(
-    g: Tensor, y: Tensor, x: Tensor, index: Tensor, values: Tensor, axis: int, how: str
-) -> tuple[Tensor, None, Tensor]:
+    g: Tensor, y: Tensor, inputs: tuple[Tensor, ...], axes: Axes, how: str
+) -> tuple[Tensor | Callable[[], Tensor] | None, ...]:
+    x, values, *indices = inputs
+    rest = [None] * len(indices)
     if how == "add":
-        return g, None, emit(_TAKE, (g, index), (axis,))
-    overwritten = scatter(g, index, zeros_like(values, dtype=g.dtype), axis, "set")
-    return overwritten, None, where(_winners(index, x, axis), emit(_TAKE, (g, index), (axis,)), 0.0)
+        return (g, lambda: gather(g, indices, axes), *rest)
+    return (
+        lambda: scatter(g, zeros_like(values), indices, axes, "set"),
+        lambda: where(_winners(x, values, indices, axes), gather(g, indices, axes), 0.0),
+        *rest,
+    )
 
 
-def _winners(index: Tensor, x: Tensor, axis: int) -> Tensor:
+def _winners(x: Tensor, values: Tensor, indices: list[Tensor], axes: Axes) -> Tensor:
     """Where a written value survives: of several written to one place only the last does."""
-    order = iota(index.size)
-    places = flatten(index)
-    last = scatter(zeros(x.shape[axis], dtype=int64), places, order, 0, "set")
-    survives = reshape(emit(_TAKE, (last, places), (0,)) == order, (*index.shape, *[1] * (x.ndim - axis - 1)))
-    return expand_to(survives, (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
+    order = reshape(iota(indices[0].size), indices[0].shape)
+    table = zeros([x.shape[a] for a in axes], dtype=int64)
+    front = tuple(range(len(axes)))
+    survives = gather(scatter(table, order, indices, front, "set"), indices, front) == order
+    return expand_to(reshape(survives, (*order.shape, *[1] * (values.ndim - order.ndim))), values.shape)
 
 
 def _scatter_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for how in ("set", "add"):
-        for shape, index, axis in [((4,), (), 0), ((4, 2), (6,), 0), ((2, 3, 2), (2, 2), 1), ((3,), (0,), 0)]:
-            values = (*shape[:axis], *index, *shape[axis + 1 :])
-            yield Sample(
-                [rng.normal(size=shape), rng.integers(0, shape[axis], index), rng.normal(size=values)], (axis, how)
-            )
+        for shape, index, axes in _SELECTIONS:
+            values = (*index, *(n for i, n in enumerate(shape) if i not in axes))
+            indices = [rng.integers(-shape[a], shape[a], index) for a in axes]
+            yield Sample([rng.normal(size=shape), rng.normal(size=values), *indices], (axes, how))
 
 
 _SCATTER = Op(
-    "scatter", "index", _scatter_infer, _scatter, _scatter_vjp, ("axis", "how"), 3, True, samples=_scatter_samples,
+    "scatter", "index", _scatter_infer, _scatter, _scatter_vjp, ("axes", "how"), None, True, samples=_scatter_samples,
     errors=(
-        Wrong(lambda: scatter(zeros(3), as_tensor([0]), zeros(2), 0, "add"), "[scatter] values of type float32[1] are required, got float32[2]"),
-        Wrong(lambda: scatter(zeros(3), as_tensor([3]), zeros(1), 0, "add").numpy(), "[scatter] index 3 is out of range for axis 0 of size 3"),
+        Wrong(lambda: scatter(zeros(3), zeros(2), [as_tensor([0])], (0,), "add"), "[scatter] values of type float32[1] are required, got float32[2]"),
+        Wrong(lambda: scatter(zeros(3), zeros(1), [as_tensor([3])], (0,), "add").numpy(), "[scatter] index 3 is out of range for axis 0 of size 3"),
     ),
 )  # fmt: skip
 
 
-def scatter(x: Tensor, index: Tensor, values: Tensor, axis: int, how: str) -> Tensor:
-    """The tensor with values written ("set": the last of several wins) or added ("add") at indices along an axis."""
-    return emit(_SCATTER, (x, index, values), (axis, how))
-
-
-def wrapped(index: Tensor, size: int) -> Tensor:
-    """Indices counted from the end (negative ones) counted from the front."""
-    if index.dtype.kind == "uint":
-        return astype(index, int64)
-    return where(index < 0, index + size, index) if index.dtype is int64 else wrapped(astype(index, int64), size)
+def scatter(x: Tensor, values: Tensor, indices: Sequence[Tensor], axes: Axes, how: str) -> Tensor:
+    """The tensor with values written ("set": the last of several wins) or added ("add") where `gather` would read."""
+    return emit(_SCATTER, (x, values, *indices), (axes, how))
 
 
 @function
@@ -159,7 +187,12 @@ def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = None) -> Ten
         axis = 0
     axis = normal_axis("take", axis, x.ndim)
     accept("take", index.dtype, "integer")
-    return emit(_TAKE, (x, wrapped(index, x.shape[axis])), (axis,))
+    return _placed(gather(x, [index], (axis,)), index.ndim, axis)
+
+
+def _placed(x: Tensor, count: int, target: int) -> Tensor:
+    """The first `count` axes moved to another place."""
+    return moveaxis(x, list(range(count)), list(range(target, target + count)))
 
 
 @function
@@ -177,31 +210,14 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> T
     others = [(*shape[:axis], 1, *shape[axis + 1 :]) for shape in (x.shape, index.shape)]
     rows = broadcast_shape("take_along_axis", *others)
     x = expand_to(x, (*rows[:axis], x.shape[axis], *rows[axis + 1 :]))
-    index = expand_to(wrapped(index, x.shape[axis]), (*rows[:axis], index.shape[axis], *rows[axis + 1 :]))
-    grid = [index if a == axis else _along(a, index.shape) for a in range(x.ndim)]
-    return _take_points(x, grid)
+    index = expand_to(index, (*rows[:axis], index.shape[axis], *rows[axis + 1 :]))
+    grid = [index if a == axis else expand_to(_along(a, index.shape), index.shape) for a in range(x.ndim)]
+    return gather(x, grid, tuple(range(x.ndim)))
 
 
 def _along(axis: int, shape: Shape) -> Tensor:
     """The index along one axis, in a shape that broadcasts over all."""
     return reshape(iota(shape[axis]), [n if i == axis else 1 for i, n in enumerate(shape)])
-
-
-def _take_points(x: Tensor, indices: list[Tensor]) -> Tensor:
-    """The elements whose place in the first axes is given by one index tensor an axis."""
-    count = len(indices)
-    shape = broadcast_shape("index", *(i.shape for i in indices))
-    flat: Tensor = number(0, int64)
-    for axis, index in enumerate(indices):
-        stride = prod(x.shape[axis + 1 : count])
-        flat = flat + _guarded(index, x.shape[axis], axis, count) * stride if axis else index * stride
-    table = reshape(x, (prod(x.shape[:count]), *x.shape[count:]))
-    return emit(_TAKE, (table, expand_to(flat, shape)), (0,))
-
-
-def _guarded(index: Tensor, size: int, axis: int, count: int) -> Tensor:
-    """An index beyond its own axis must not reach into the next row: it is sent outside of everything."""
-    return where((index < 0) | (index >= size), -(1 << 40), index) if count > 1 else index
 
 
 # --- x[key] --------------------------------------------------------------------------------------------------------------
@@ -223,8 +239,8 @@ class _Key:
     def add_range(self, axis: int, size: int, part: slice) -> None:
         try:
             start, stop, step = part.indices(size)
-        except TypeError:
-            raise UserError("index", f"a slice is made of ints or None, got {part}.") from None
+        except (TypeError, ValueError) as error:
+            raise UserError("index", f"a slice of ints is required, got {part}: {error}.") from None
         count = len(range(start, stop, step))
         if step < 0:
             start, step = start + (count - 1) * step, -step
@@ -246,7 +262,7 @@ class _Key:
         self._range(0, size, 1)
         self.places.append(len(self.shape))
         self.shape.append(size)
-        self.arrays.append(wrapped(index, size))
+        self.arrays.append(index)
 
 
 def _read_key(x: Tensor, key: Any) -> _Key:
@@ -310,7 +326,8 @@ def _normal_part(part: Any) -> list[Any]:
     if part is None or part is Ellipsis or isinstance(part, slice):
         return [part]
     if isinstance(part, list | np.ndarray | np.generic | bool):
-        part = asarray(np.asarray(part, dtype=np.int64 if isinstance(part, list) and not part else None))
+        array = np.asarray(part)
+        part = asarray(array.astype(np.int64) if isinstance(part, list) and not array.size else array)
     if isinstance(part, Tensor):
         if part.dtype is bool_:
             if part.ndim == 0:
@@ -336,12 +353,8 @@ def index(x: ArrayLike, key: Any) -> Tensor:
     if not k.arrays:
         return x
     shape = broadcast_shape("index", *(a.shape for a in k.arrays))
-    target = 0 if k.apart else k.places[0]
-    if len(k.arrays) == 1:
-        return emit(_TAKE, (x, k.arrays[0]), (k.places[0],))
-    others = [i for i in range(x.ndim) if i not in k.places]
-    result = _take_points(permute_dims(x, k.places + others), k.arrays)
-    return moveaxis(result, list(range(len(shape))), list(range(target, target + len(shape))))
+    selected = gather(x, [expand_to(a, shape) for a in k.arrays], tuple(k.places))
+    return _placed(selected, len(shape), 0 if k.apart else k.places[0])
 
 
 @function
@@ -353,7 +366,7 @@ def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
     if k.arrays:
         places = index(reshape(iota(x.size), x.shape), key)
         value = _fit(value, places.shape)
-        return reshape(scatter(flatten(x), flatten(places), flatten(value), 0, how), x.shape)
+        return reshape(scatter(flatten(x), flatten(value), [flatten(places)], (0,), how), x.shape)
     ranged = [len(range(a, b, s)) for a, b, s in zip(k.starts, k.stops, k.steps, strict=True)]
     value = reshape(_fit(value, tuple(k.shape)), ranged)
     value = flip(value, axis=k.flips) if k.flips else value
@@ -361,10 +374,8 @@ def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
         (a, n - a - (m - 1) * s - 1, s - 1) if m else (n, 0, 0)
         for n, m, a, s in zip(x.shape, ranged, k.starts, k.steps, strict=True)
     )
-    if how == "add":
-        return x + pad_constant(value, widths)
-    written = pad_constant(number(True, bool_, value.shape), widths)
-    return where(written, pad_constant(value, widths), x)
+    written, spread = pad_constant(number(True, bool_, value.shape), widths), pad_constant(value, widths)
+    return where(written, x + spread if how == "add" else spread, x)
 
 
 def _fit(value: Tensor, shape: Shape) -> Tensor:
@@ -460,7 +471,7 @@ def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter:
     low, high = zeros(values.shape, dtype=int64), number(n, int64, values.shape)
     for _ in range(n.bit_length()):
         middle = (low + high) // 2
-        found = emit(_TAKE, (table, where(middle < n, middle, n - 1)), (0,))
+        found = gather(table, [where(middle < n, middle, n - 1)], (0,))
         beyond = _sorts_before(found, values, side == "right") & (low < high)
         low, high = where(beyond, middle + 1, low), where(beyond, high, middle)
     return low
@@ -561,11 +572,12 @@ def repeat(x: ArrayLike, repeats: ArrayLike, /, *, axis: int | None = None) -> T
             raise UserError("repeat", f"0 or more repetitions are required, got {repeats}.")
         spread = broadcast_to(expand_dims(x, axis=axis + 1), (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :]))
         return reshape(spread, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :]))
+    accept("repeat", as_tensor(repeats).dtype, "integer")
     counts = as_tensor(repeats).numpy()
     if counts.shape not in ((), (1,), (x.shape[axis],)) or (counts < 0).any():
         raise UserError("repeat", f"one count of 0 or more for each of {x.shape[axis]} elements is required.")
     places = np.repeat(np.arange(x.shape[axis]), counts)
-    return emit(_TAKE, (x, asarray(places)), (axis,))
+    return take(x, asarray(places), axis=axis)
 
 
 @function

@@ -10,9 +10,9 @@ from ..errors import UserError
 from ..tensor import ArrayLike, Tensor, as_tensor, function
 from .contract import einsum
 from .creation import iota
-from .declare import as_float, normal_axis, together
+from .declare import as_float, in_float32, normal_axis, together
 from .elementwise import abs, where
-from .indexing import take_along_axis
+from .indexing import take, take_along_axis
 from .movement import expand_dims, squeeze
 from .reduce import sum
 from .statistics import log_softmax, mean, softmax
@@ -31,6 +31,7 @@ def _reduced(name: str, losses: Tensor, reduction: Reduction, weight: Tensor | N
 
 
 @function
+@in_float32
 def cross_entropy(
     logits: ArrayLike,
     target: ArrayLike,
@@ -93,9 +94,7 @@ def _hard(
     target = target if keep is None else where(keep, target, 0)
     place = expand_dims(target, axis=axis)
     chosen = squeeze(take_along_axis(log_p, place, axis=axis), axis)
-    per_class = None if classes is None else squeeze(
-        take_along_axis((log_p * 0.0 + 1.0) * classes.reshape(shape), place, axis=axis), axis
-    )  # fmt: skip
+    per_class = None if classes is None else take(classes, target)
     losses = -chosen if per_class is None else -chosen * per_class
     if smooth:
         spread = log_p if classes is None else log_p * classes.reshape(shape)
@@ -108,6 +107,7 @@ def _hard(
 
 
 @function
+@in_float32
 def mse_loss(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction = "mean") -> Tensor:
     """The mean of the squared differences.
 
@@ -135,6 +135,7 @@ def _same_shape(name: str, prediction: ArrayLike, target: ArrayLike) -> tuple[Te
 
 
 @function
+@in_float32
 def dot_product_attention(
     query: ArrayLike, key: Any, value: Any, *, mask: Any = None, causal: bool = False, scale: float | None = None
 ) -> Tensor:
@@ -153,15 +154,14 @@ def dot_product_attention(
     allowed: Tensor | None = None
     if mask is not None:
         mask = as_tensor(mask)
-        if mask.dtype is bool_:
-            allowed = mask
-        else:
-            scores = scores + mask.astype(scores.dtype)
+        allowed = mask if mask.dtype is bool_ else mask > -math.inf
+        if mask.dtype is not bool_:
+            scores = scores + where(allowed, mask, 0.0).astype(scores.dtype)
     if causal:
         rows, columns = expand_dims(iota(q.shape[-2]), axis=1), iota(k.shape[-2])
         past = columns <= rows + (k.shape[-2] - q.shape[-2])
         allowed = past if allowed is None else allowed & past
     if allowed is None:
         return einsum("...qk,...kd->...qd", softmax(scores), v)
-    weights = softmax(where(allowed, scores, -1e30 if scores.dtype.bits > 16 else -6e4))
+    weights = softmax(where(allowed, scores, -1e30))
     return einsum("...qk,...kd->...qd", where(allowed, weights, 0.0), v)

@@ -7,7 +7,6 @@ from typing import Any
 
 from ..dtypes import bool_
 from ..errors import UserError
-from ..graph.node import CONST
 from ..tensor import ArrayLike, Tensor, as_tensor, function
 from .creation import zeros_like
 from .declare import accept, as_float
@@ -155,7 +154,8 @@ def clip(x: ArrayLike, /, min: Any = None, max: Any = None) -> Tensor:
             raise UserError("clip", f"bounds of dtype {x.dtype.name} are required, got {limit.dtype.name}.")
         limit = astype(limit, x.dtype)
         # A bound that is nan makes the result nan.
-        outside = beyond(x, limit) if limit.node.op is CONST and bound == bound else beyond(x, limit) | isnan(limit)
+        plain = isinstance(bound, int | float) and bound == bound
+        outside = beyond(x, limit) if plain else beyond(x, limit) | isnan(limit)
         x = where(outside, limit, x)
     return x
 

@@ -9,7 +9,8 @@ from ..errors import UserError
 from ..graph.node import Shape
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
 from .conv import per_axis
-from .declare import as_float, normal_axes
+from .creation import ones
+from .declare import as_float, in_float32, normal_axes
 from .elementwise import sqrt
 from .math import rsqrt
 from .movement import reshape
@@ -54,6 +55,7 @@ def _standard(x: Tensor, axes: Axis, eps: float) -> Tensor:
 
 
 @function
+@in_float32
 def batch_norm(
     x: ArrayLike, scale: Any = None, shift: Any = None, *, mean_: Any = None, var_: Any = None, eps: float = 1e-5
 ) -> BatchNorm:
@@ -77,6 +79,7 @@ def batch_norm(
 
 
 @function
+@in_float32
 def layer_norm(x: ArrayLike, scale: Any = None, shift: Any = None, *, axis: Axis = -1, eps: float = 1e-5) -> Tensor:
     """Each element of the batch for itself, over the last axis (or the given last axes).
 
@@ -94,6 +97,7 @@ def _place(x: Tensor, axes: Sequence[int]) -> Shape:
 
 
 @function
+@in_float32
 def rms_norm(x: ArrayLike, scale: Any = None, *, axis: Axis = -1, eps: float = 1e-6) -> Tensor:
     """Each element of the batch divided by the root of its mean square."""
     x = _float(x, "rms_norm")
@@ -103,6 +107,7 @@ def rms_norm(x: ArrayLike, scale: Any = None, *, axis: Axis = -1, eps: float = 1
 
 
 @function
+@in_float32
 def group_norm(x: ArrayLike, groups: int, scale: Any = None, shift: Any = None, *, eps: float = 1e-5) -> Tensor:
     """Each group of channels for itself, over its places; x is (batch, channels, ...)."""
     x = _float(x, "group_norm", 2)
@@ -114,6 +119,7 @@ def group_norm(x: ArrayLike, groups: int, scale: Any = None, shift: Any = None, 
 
 
 @function
+@in_float32
 def instance_norm(x: ArrayLike, scale: Any = None, shift: Any = None, *, eps: float = 1e-5) -> Tensor:
     """Each channel of each element for itself, over its places; x is (batch, channels, spatial...)."""
     x = _float(x, "instance_norm", 3)
@@ -122,6 +128,7 @@ def instance_norm(x: ArrayLike, scale: Any = None, shift: Any = None, *, eps: fl
 
 
 @function
+@in_float32
 def local_response_norm(
     x: ArrayLike, size: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
@@ -142,6 +149,7 @@ def _one_axis(x: Tensor, axis: int, size: int) -> tuple[Any, ...]:
 
 
 @function
+@in_float32
 def local_contrast_norm(x: ArrayLike, size: int | Sequence[int] = 9, *, eps: float = 1e-4) -> Tensor:
     """Each place minus the mean of its neighbourhood over all channels, divided by its spread (at least eps).
 
@@ -152,7 +160,7 @@ def local_contrast_norm(x: ArrayLike, size: int | Sequence[int] = 9, *, eps: flo
     window = (
         (1, 1, *sizes), (1,) * x.ndim, ((0, 0), (0, 0), *((s // 2, (s - 1) // 2) for s in sizes)), (1,) * x.ndim,
     )  # fmt: skip
-    count = window_sum(x[:1, :1] * 0.0 + 1.0, *window)
+    count = window_sum(ones((1, 1, *x.shape[2:]), dtype=x.dtype), *window)
     centred = x - window_sum(mean(x, axis=1, keepdims=True), *window) / count
     spread = sqrt(window_sum(mean(centred * centred, axis=1, keepdims=True), *window) / count + eps * eps)
     return centred / spread

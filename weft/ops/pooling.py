@@ -9,13 +9,13 @@ import numpy as np
 from ..errors import UserError
 from ..graph.node import Shape
 from ..tensor import ArrayLike, Tensor, as_tensor, asarray, function, number
-from .contract import tensordot
 from .conv import Padding, Sizes, normal_padding, per_axis
-from .declare import as_float
+from .declare import as_float, in_float32
 from .elementwise import where
 from .indexing import take
-from .movement import moveaxis, reshape
+from .movement import reshape
 from .reduce import max as reduce_max
+from .reduce import sum
 from .statistics import mean
 from .window import Pairs, out_size, window_max, window_sum
 
@@ -41,6 +41,7 @@ def max_pool(
 
 
 @function
+@in_float32
 def avg_pool(
     x: ArrayLike,
     size: Sizes,
@@ -123,6 +124,7 @@ def global_avg_pool(x: ArrayLike) -> Tensor:
 
 
 @function
+@in_float32
 def adaptive_avg_pool(x: ArrayLike, size: Sizes) -> Tensor:
     """The mean over as many windows as asked for, as equal as can be.
 
@@ -131,13 +133,8 @@ def adaptive_avg_pool(x: ArrayLike, size: Sizes) -> Tensor:
     """
     x = as_float(_spatial("adaptive_avg_pool", x), "adaptive_avg_pool")
     for axis, (n, m) in enumerate(_targets("adaptive_avg_pool", x, size), 2):
-        if n % m == 0:
-            x = mean(reshape(x, (*x.shape[:axis], m, n // m, *x.shape[axis + 1 :])), axis=axis + 1)
-        else:
-            weights = np.zeros((n, m))
-            for i, (a, b) in enumerate(_ranges(n, m)):
-                weights[a:b, i] = 1 / (b - a)
-            x = moveaxis(tensordot(x, asarray(weights, dtype=x.dtype), axes=([axis], [0])), -1, axis)
+        counts = asarray([float(b - a) for a, b in _ranges(n, m)], dtype=x.dtype)
+        x = sum(_windows(x, axis, m, 0.0), axis=axis + 1) / reshape(counts, (m, *[1] * (x.ndim - axis - 1)))
     return x
 
 
@@ -145,17 +142,23 @@ def adaptive_avg_pool(x: ArrayLike, size: Sizes) -> Tensor:
 def adaptive_max_pool(x: ArrayLike, size: Sizes) -> Tensor:
     """The greatest element of as many windows as asked for, as equal as can be."""
     x = _spatial("adaptive_max_pool", x)
-    for axis, (n, m) in enumerate(_targets("adaptive_max_pool", x, size), 2):
-        ranges = _ranges(n, m)
-        width = max(b - a for a, b in ranges)
-        # Shorter windows repeat their last element, which changes no maximum but would share a derivative: mask it.
-        places = np.array([[min(a + i, b - 1) for i in range(width)] for a, b in ranges])
-        real = np.array([[a + i < b for i in range(width)] for a, b in ranges])
-        parts = take(x, asarray(places), axis=axis)
-        lowest = -math.inf if x.dtype.is_float else np.iinfo(x.dtype.numpy).min
-        mask = asarray(real.reshape(m, width, *[1] * (x.ndim - axis - 1)))
-        x = reduce_max(where(mask, parts, number(lowest, x.dtype)), axis=axis + 1)
+    lowest = -math.inf if x.dtype.is_float else int(np.iinfo(x.dtype.numpy).min)
+    for axis, (_, m) in enumerate(_targets("adaptive_max_pool", x, size), 2):
+        x = reduce_max(_windows(x, axis, m, lowest), axis=axis + 1)
     return x
+
+
+def _windows(x: Tensor, axis: int, m: int, filler: float) -> Tensor:
+    """One axis as (windows, elements), shorter windows filled up."""
+    n = x.shape[axis]
+    if n % m == 0:
+        return reshape(x, (*x.shape[:axis], m, n // m, *x.shape[axis + 1 :]))
+    ranges = _ranges(n, m)
+    width = max(b - a for a, b in ranges)
+    places = np.array([[min(a + i, b - 1) for i in range(width)] for a, b in ranges])
+    real = np.array([[a + i < b for i in range(width)] for a, b in ranges])
+    mask = asarray(real.reshape(m, width, *[1] * (x.ndim - axis - 1)))
+    return where(mask, take(x, asarray(places), axis=axis), number(filler, x.dtype))
 
 
 def _targets(name: str, x: Tensor, size: Sizes) -> list[tuple[int, int]]:

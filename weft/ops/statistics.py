@@ -6,10 +6,10 @@ import builtins
 import math
 from typing import Any
 
-from ..dtypes import DType, bool_, float32
+from ..dtypes import bool_, float32
 from ..errors import UserError
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
-from .declare import as_float, normal_axes, normal_axis
+from .declare import as_float, in_float32, normal_axes, normal_axis
 from .elementwise import abs, astype, exp, log, sqrt, stop_gradient, where
 from .math import isfinite
 from .movement import concat, cut
@@ -17,40 +17,40 @@ from .reduce import max, sum
 
 
 @function
+@in_float32
 def mean(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """The mean over axes; integers and bools become floats first.
 
     >>> mean(as_tensor([True, False, True, True]))
     Tensor(0.75, dtype=float32)
     """
-    x, dtype = _wide(x, "mean")
+    x = _numbers(x, "mean")
     count = math.prod(x.shape[a] for a in normal_axes("mean", axis, x.ndim))
-    return astype(sum(x, axis=axis, keepdims=keepdims) / float(count), dtype)
+    return sum(x, axis=axis, keepdims=keepdims) / float(count)
 
 
-def _wide(x: ArrayLike, name: str) -> tuple[Tensor, DType]:
-    """The numbers in a dtype to sum them in, and the dtype of the result: 16-bit sums would overflow on the way."""
+def _numbers(x: ArrayLike, name: str) -> Tensor:
     x = as_tensor(x)
-    x = as_float(astype(x, float32) if x.dtype is bool_ else x, name)
-    return (astype(x, float32) if x.dtype.bits == 16 else x), x.dtype
+    return as_float(astype(x, float32) if x.dtype is bool_ else x, name)
 
 
 @function
+@in_float32
 def var(x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The variance over axes: the squared distance from the mean, divided by count - correction."""
-    x, dtype = _wide(x, "var")
+    x = _numbers(x, "var")
     count = math.prod(x.shape[a] for a in normal_axes("var", axis, x.ndim))
     centred = x - mean(x, axis=axis, keepdims=True)
     total = sum(centred * centred, axis=axis, keepdims=keepdims)
     freedom = float(count - correction)
-    return astype(total / (freedom if freedom > 0 else math.nan), dtype)
+    return total / (freedom if freedom > 0 else math.nan)
 
 
 @function
+@in_float32
 def std(x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
     """The standard deviation over axes; its derivative where there is no spread is taken as 0."""
-    x, dtype = _wide(x, "std")
-    return astype(_safe_sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims)), dtype)
+    return _safe_sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
 def _safe_sqrt(x: Tensor) -> Tensor:
@@ -60,17 +60,14 @@ def _safe_sqrt(x: Tensor) -> Tensor:
 
 
 @function
+@in_float32
 def norm(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The length of vectors: (sum of |x| ** ord) ** (1 / ord). Its derivative at zero is taken as 0.
 
     >>> norm(as_tensor([3.0, 4.0]))
     Tensor(5., dtype=float32)
     """
-    x, dtype = _wide(x, "norm")
-    return astype(_norm(x, axis, keepdims, ord), dtype)
-
-
-def _norm(x: Tensor, axis: Axis, keepdims: bool, ord: float) -> Tensor:
+    x = as_float(as_tensor(x), "norm")
     if ord == math.inf:
         return max(abs(x), axis=axis, keepdims=keepdims)
     if ord == 1:
@@ -85,10 +82,13 @@ def _norm(x: Tensor, axis: Axis, keepdims: bool, ord: float) -> Tensor:
 
 
 @function
+@in_float32
 def logsumexp(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) without overflow."""
     x = as_float(as_tensor(x), "logsumexp")
     axes = normal_axes("logsumexp", axis, x.ndim)
+    if builtins.any(x.shape[a] == 0 for a in axes):
+        return log(sum(x, axis=axes, keepdims=keepdims))  # the logarithm of nothing: -inf
     top = stop_gradient(max(x, axis=axes, keepdims=True))
     top = where(isfinite(top), top, 0.0)
     total = log(sum(exp(x - top), axis=axes, keepdims=True)) + top
@@ -96,6 +96,7 @@ def logsumexp(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False) -> Ten
 
 
 @function
+@in_float32
 def softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """exp(x), scaled so that it sums to 1 along the axis.
 
@@ -111,6 +112,7 @@ def softmax(x: ArrayLike, axis: int = -1) -> Tensor:
 
 
 @function
+@in_float32
 def log_softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """The logarithm of softmax, exact also where softmax is nearly 0."""
     x = as_float(as_tensor(x), "log_softmax")

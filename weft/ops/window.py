@@ -18,6 +18,7 @@ from ..graph.node import Node, Op, Shape, Type
 from ..tensor import Tensor, emit, number
 from .creation import zeros
 from .declare import Sample, Wrong, accept
+from .elementwise import where
 from .indexing import scatter
 from .movement import flatten, pad_constant, reshape, slice_
 
@@ -79,7 +80,7 @@ def _max(x: np.ndarray, *window: Any) -> np.ndarray:
 
 
 def _argmax(x: np.ndarray, *window: Any) -> np.ndarray:
-    """The place, in the flattened input, of the first greatest element (or first nan) of each window."""
+    """The place, in the flattened input, of the first greatest element (or first nan) of each window; -1 for padding."""
     places = np.arange(x.size).reshape(x.shape)
     best = found = None
     for (_, part), (_, place) in zip(_taps(x, _lowest(x), *window), _taps(places, -1, *window), strict=True):
@@ -109,7 +110,10 @@ def _sum_vjp(
 
 def _max_vjp(g: Tensor, y: Tensor, x: Tensor, *window: Any) -> tuple[Tensor]:
     places = emit(_ARGMAX, (x,), window)
-    spread = scatter(zeros(x.size, dtype=g.dtype), flatten(places), flatten(g), 0, "add")
+    if any(p != (0, 0) for p in window[2]):  # a wide window may have seen nothing but padding
+        nothing = places < 0
+        places, g = where(nothing, 0, places), where(nothing, 0.0, g)
+    spread = scatter(zeros(x.size, dtype=g.dtype), flatten(g), [flatten(places)], (0,), "add")
     return (reshape(spread, x.shape),)
 
 

@@ -59,7 +59,7 @@ def _run(roots: list[Node], home: Device) -> None:
     for node, value in zip(wanted, home.run(Program(order, wanted)), strict=True):
         node.value = value
         if node.op is VARIABLE:
-            node.params[0].pending = None
+            node.params[0].fill(value)
     if knobs.debug:
         elapsed = 1e3 * (time.perf_counter() - start)
         print(f"weft: {home} ran {len(order)} nodes, kept {len(wanted)}, {elapsed:.2f} ms", file=sys.stderr)
