@@ -8,6 +8,7 @@ same reverse walk as everywhere (`derivative`), and recompute what they need fro
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 
 from .dtypes import bool_
 from .errors import UserError
-from .grad import pull
+from .grad import leading, pull
 from .graph.graph import Graph, close, substitute
 from .graph.node import (
     DATA,
@@ -134,13 +135,13 @@ def _results(node: Node, structure: Structure, count: int, streams: Sequence[Gen
 
 
 @functools.lru_cache(maxsize=256)
-def derivative(graph: Graph) -> Graph:
-    """(inputs, cotangents of the float outputs) -> cotangents of the float inputs."""
+def derivative(graph: Graph, needed: tuple[bool, ...]) -> Graph:
+    """(inputs, cotangents of the float outputs) -> cotangents of the needed inputs."""
     xs = [placeholder(object(), n.type) for n in graph.inputs]
     ys = substitute(graph.outputs, dict(zip(graph.inputs, xs, strict=True)))
     roots = [y for y in ys if y.dtype.is_float]
     cotangents = [placeholder(object(), y.type) for y in roots]
-    targets = [x for x in xs if x.dtype.is_float]
+    targets = list(itertools.compress(xs, needed))
     found = pull(roots, [wrap(c) for c in cotangents], targets)
     results = [zeros(t.shape, dtype=t.dtype) if g is None else g for g, t in zip(found, targets, strict=True)]
     return close([*xs, *cotangents], [r.node for r in results])
@@ -151,14 +152,14 @@ def inline(graph: Graph, inputs: Sequence[Tensor]) -> list[Tensor]:
     return [wrap(o) for o in substitute(graph.outputs, dict(zip(graph.inputs, (x.node for x in inputs), strict=True)))]
 
 
-def _floats(tensors: Sequence[Tensor]) -> list[Tensor]:
-    return [t for t in tensors if t.dtype.is_float]
+def _float_cotangents(gs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Tensor]:
+    return [g for g, y in zip(gs, ys, strict=True) if y.dtype.is_float]
 
 
-def _back_in_place(inputs: Sequence[Tensor], found: Sequence[Tensor]) -> list[Tensor | None]:
-    """Cotangents of the float inputs, with None at the others."""
+def _back_in_place(needed: Sequence[bool], found: Sequence[Tensor]) -> list[Tensor | None]:
+    """Cotangents of the needed inputs, with None at the others."""
     rest = iter(found)
-    return [next(rest) if x.dtype.is_float else None for x in inputs]
+    return [next(rest) if n else None for n in needed]
 
 
 def _emit(op: Op, inputs: Sequence[Tensor], *params: Any) -> list[Tensor]:
@@ -179,11 +180,11 @@ def _call_infer(inputs: tuple[Node, ...], body: Graph) -> tuple[Type, ...]:
     return tuple(o.type for o in body.outputs)
 
 
-def _call_vjp(gs: list[Tensor], ys: list[Tensor], inputs: tuple[Tensor, ...], body: Graph) -> list[Tensor | None]:
-    cotangents = [g for g, y in zip(gs, ys, strict=True) if y.dtype.is_float]
-    if not _floats(inputs) or not cotangents:
-        return [None] * len(inputs)
-    return _back_in_place(inputs, _emit(CALL, [*inputs, *cotangents], derivative(body)))
+def _call_vjp(
+    gs: list[Tensor], ys: list[Tensor], needed: tuple[bool, ...], inputs: tuple[Tensor, ...], body: Graph
+) -> list[Tensor | None]:
+    cotangents = _float_cotangents(gs, ys)
+    return _back_in_place(needed, _emit(CALL, [*inputs, *cotangents], derivative(body, needed)))
 
 
 CALL = Op("call", "control", _call_infer, lambda values, body: interpret(body)(*values), _call_vjp, ("body",))
@@ -198,10 +199,11 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(f)
-    def call(*args: Any) -> Any:
-        leaves, structure = flatten(args)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = flatten((args, kwargs))
         operands = [as_tensor(leaf) for leaf in leaves]
-        traced = trace("checkpoint", f, [o._node.type for o in operands], structure)
+        types = [o._node.type for o in operands]
+        traced = trace("checkpoint", lambda args, kwargs: f(*args, **kwargs), types, structure)
         captured, streams = _united([traced])
         inputs = [*(o.node for o in operands), *(s.offset.node for s in streams), *captured]
         node = make(CALL, tuple(inputs), (traced.graph(captured, streams),))
@@ -229,14 +231,16 @@ def _cond(values: tuple[Any, ...], then: Graph, other: Graph) -> tuple[Any, ...]
 
 
 def _cond_vjp(
-    gs: list[Tensor], ys: list[Tensor], inputs: tuple[Tensor, ...], then: Graph, other: Graph
+    gs: list[Tensor],
+    ys: list[Tensor],
+    needed: tuple[bool, ...],
+    inputs: tuple[Tensor, ...],
+    then: Graph,
+    other: Graph,
 ) -> list[Tensor | None]:
-    condition, *operands = inputs
-    cotangents = [g for g, y in zip(gs, ys, strict=True) if y.dtype.is_float]
-    if not _floats(operands) or not cotangents:
-        return [None] * len(inputs)
-    found = _emit(COND, [condition, *operands, *cotangents], derivative(then), derivative(other))
-    return [None, *_back_in_place(operands, found)]
+    cotangents = _float_cotangents(gs, ys)
+    found = _emit(COND, [*inputs, *cotangents], derivative(then, needed[1:]), derivative(other, needed[1:]))
+    return _back_in_place(needed, found)
 
 
 COND = Op("cond", "control", _cond_infer, _cond, _cond_vjp, ("then", "other"))
@@ -376,6 +380,7 @@ def _scan(
 def _scan_vjp(
     gs: list[Tensor],
     ys: list[Tensor],
+    needed: tuple[bool, ...],
     inputs: tuple[Tensor, ...],
     body: Graph,
     carried: int,
@@ -388,29 +393,47 @@ def _scan_vjp(
     outputs = len(body.outputs)
     if not history:
         ys = _emit(SCAN, inputs, body, carried, sequences, length, reverse, True)
-    before = ys[outputs : outputs + carried]
-    back = derivative(body)
-    n, m = len(_floats(carry)), len(_floats(xs))
+        gs = [*gs, *(zeros(y.shape, dtype=y.dtype) for y in ys[outputs:])]
+    wide = _needed_in_loop(body, needed, carried)
+    back = derivative(body, wide)
+    moving, n, m = wide[:carried], sum(wide[:carried]), sum(wide[carried : carried + sequences])
 
     def step(state: tuple[list[Tensor], list[Tensor]], now: tuple[list[Tensor], ...]) -> Any:
-        cts, totals = state
-        was, x, ct_outputs, ct_was = now
-        found = inline(back, [*was, *x, *constants, *cts, *ct_outputs])
+        (cts, totals), (was, x, ct_outputs, ct_was) = state, now
+        full = _back_in_place(moving, cts)
+        ct_carry = [
+            zeros(c.shape, dtype=c.dtype) if ct is None else ct
+            for c, ct in zip(carry, full, strict=True) if c.dtype.is_float
+        ]  # fmt: skip
+        found = inline(back, [*was, *x, *constants, *ct_carry, *ct_outputs])
         cts = [a + b for a, b in zip(found[:n], ct_was, strict=True)]
         totals = [a + b for a, b in zip(totals, found[n + m :], strict=True)]
         return (cts, totals), found[n : n + m]
 
-    def float_cotangents(start: int, stop: int) -> list[Tensor]:
-        return [gs[i] for i in range(start, stop) if ys[i].dtype.is_float]
-
-    # The carried values before every step are results too, if there is a history: they bring cotangents of their own.
-    ct_before = float_cotangents(outputs, outputs + carried) if history else [
-        zeros((length, *c.shape), dtype=c.dtype) for c in _floats(carry)
-    ]  # fmt: skip
-    start = (float_cotangents(0, carried), [zeros(c.shape, dtype=c.dtype) for c in _floats(constants)])
-    backwards = (list(before), list(xs), float_cotangents(carried, outputs), ct_before)
+    constants_needed = itertools.compress(constants, wide[carried + sequences :])
+    start = (list(itertools.compress(gs, moving)), [zeros(c.shape, dtype=c.dtype) for c in constants_needed])
+    # The carried values before every step are results too: they bring cotangents of their own.
+    ct_before = list(itertools.compress(gs[outputs:], moving))
+    ct_ys = _float_cotangents(gs[carried:outputs], ys[carried:outputs])
+    backwards = (ys[outputs:], list(xs), ct_ys, ct_before)
     (cts, totals), ct_xs = scan(step, start, backwards, length=length, reverse=not reverse)
-    return _back_in_place(inputs, [*cts, *ct_xs, *totals])
+    every = _back_in_place(wide, [*cts, *ct_xs, *totals])
+    return [ct if n else None for ct, n in zip(every, needed, strict=True)]
+
+
+def _needed_in_loop(body: Graph, needed: tuple[bool, ...], carried: int) -> tuple[bool, ...]:
+    """The needed inputs, and every carried value that comes to depend on one of them."""
+    wide = list(needed)
+    while True:
+        targets = set(itertools.compress(body.inputs, wide))
+        reached = set(leading(list(body.nodes), targets))
+        grown = [
+            w or (i < carried and body.outputs[i] in reached and body.outputs[i].dtype.is_float)
+            for i, w in enumerate(wide)
+        ]
+        if grown == wide:
+            return tuple(wide)
+        wide = grown
 
 
 SCAN = Op(

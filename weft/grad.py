@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .errors import InternalError, UserError
-from .graph.node import ITEM, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
+from .graph.node import CONST, ITEM, OPS, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
 from .ops.creation import ones_like, zeros
-from .ops.elementwise import stop_gradient
+from .ops.elementwise import stop_gradient, where
 from .tensor import Tensor, as_tensor, function, wrap
 from .tree import flatten, unflatten
 
@@ -24,9 +24,11 @@ from .tree import flatten, unflatten
 def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[Node]) -> list[Tensor | None]:
     """The cotangents of the targets, given those of the roots; None where no path leads from a root to a target."""
     order = toposort(roots)
-    leads = _leading(order, set(targets))
+    wanted = set(targets)
+    leads = leading(order, wanted)
     known: dict[Node, Tensor] = {}
     several: dict[Node, dict[int, Tensor]] = {}  # for nodes with several results: one cotangent a result
+    masks: dict[Node, Tensor | None] = {}
     for root, cotangent in zip(roots, cotangents, strict=True):
         _accumulate(known, root, cotangent)
     with blame() as put_down_to:
@@ -37,17 +39,47 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
             if node.op is ITEM:
                 _accumulate(several.setdefault(node.inputs[0], {}), node.params[0], known[node])
             else:
-                for x, cotangent in zip(node.inputs, _apply_rule(node, known, several), strict=True):
-                    if cotangent is not None and x in leads:
-                        made = cotangent if isinstance(cotangent, Tensor) else cotangent()
+                mask = masks.pop(node, None)
+                rules = _apply_rule(node, leads, known, several)
+                for position, (x, rule) in enumerate(zip(node.inputs, rules, strict=True)):
+                    if rule is not None and x in leads:
+                        made = rule if isinstance(rule, Tensor) else rule()
                         _check(node, x, made)
+                        if mask is not None:
+                            made = _masked(made, mask, node, known[node])
+                        _merge_mask(masks, x, x in known, _mask_below(node, position, mask))
                         _accumulate(known, x, made)
-            if node not in targets:
+            if node not in wanted:
                 known.pop(node, None)
     return [known.get(target) for target in targets]
 
 
-def _leading(order: list[Node], targets: set[Node]) -> set[Node]:
+# What `where` does not choose must have no influence, but its derivative may be infinite, and 0 * inf is nan. So the walk
+# carries along, down the elementwise ops below a `where`, a mask of the places that were chosen, and writes zeros at the
+# others after every op that multiplies. (Asking whether the cotangent is 0 instead would break derivatives of derivatives.)
+
+
+def _mask_below(node: Node, position: int, mask: Tensor | None) -> Tensor | None:
+    """Where the cotangent of an input can be other than 0; None: everywhere, or not known."""
+    if node.op is OPS["where"] and position > 0:
+        condition = wrap(node.inputs[0])
+        chosen = condition if position == 1 else ~condition
+        return chosen if mask is None else chosen & mask
+    return mask if node.op.kind == "elementwise" else None
+
+
+def _masked(cotangent: Tensor, mask: Tensor, node: Node, g: Tensor) -> Tensor:
+    unchanged = cotangent is g or node.op is OPS["where"]
+    scaled = node.op is OPS["mul"] and any(i.op is CONST for i in node.inputs)
+    return cotangent if unchanged or scaled or node.op.kind != "elementwise" else where(mask, cotangent, 0.0)
+
+
+def _merge_mask(masks: dict[Node, Tensor | None], x: Node, again: bool, mask: Tensor | None) -> None:
+    other = masks.get(x)
+    masks[x] = mask if not again else mask | other if mask is not None and other is not None else None
+
+
+def leading(order: list[Node], targets: set[Node]) -> set[Node]:
     """The nodes from which a differentiable path leads down to a target."""
     leads = set(targets)
     for node in order:
@@ -63,7 +95,7 @@ def _accumulate(known: dict[Any, Tensor], key: Any, cotangent: Tensor) -> None:
     known[key] = known[key] + cotangent if key in known else cotangent
 
 
-def _apply_rule(node: Node, known: dict[Node, Tensor], several: dict[Node, dict[int, Tensor]]) -> Any:
+def _apply_rule(node: Node, leads: set[Node], known: dict[Node, Tensor], several: dict[Node, dict[int, Tensor]]) -> Any:
     if node.op.vjp is None or not node.inputs:
         return (None,) * len(node.inputs)
     inputs = tuple([wrap(i) for i in node.inputs])
@@ -76,7 +108,9 @@ def _apply_rule(node: Node, known: dict[Node, Tensor], several: dict[Node, dict[
         parts[i] if i in parts else zeros(t.shape, dtype=t.dtype if t.dtype.is_float else None)
         for i, t in enumerate(node.outputs)
     ]
-    return node.op.vjp(cotangents, results, *given, *node.params)
+    # A body is differentiated as a whole, so ops with bodies are told which inputs matter.
+    needed = tuple(i in leads and i.dtype.is_float for i in node.inputs)
+    return node.op.vjp(cotangents, results, needed, *given, *node.params)
 
 
 def _check(node: Node, x: Node, cotangent: Tensor) -> None:
@@ -96,13 +130,14 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     """
     leaves, structure = flatten(primals)
     tracker = Tracker()
-    tagged = [_tagged(as_tensor(leaf), tracker) for leaf in leaves]
+    targets = [tag(as_tensor(leaf).node, tracker) for leaf in leaves]
+    tagged = [wrap(t) for t in targets]  # names for f, which may change them in place
     try:
         outputs, shape_of_outputs = flatten(f(*unflatten(structure, tagged)))
     finally:
         tracker.open = False
     results = [as_tensor(o) for o in outputs]
-    roots, targets = [r._node for r in results], [t._node for t in tagged]
+    roots = [r._node for r in results]
 
     def pullback(cotangents: Any) -> tuple[Any, ...]:
         given, same = flatten(cotangents)
@@ -110,14 +145,10 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
             raise UserError("vjp", f"a cotangent of the structure {shape_of_outputs} is required, got {same}.")
         cts = [_cotangent("vjp", as_tensor(g), r) for g, r in zip(given, results, strict=True)]
         found = pull(roots, cts, targets)
-        back: tuple[Any, ...] = unflatten(structure, _zeros_for_none(found, tagged))
+        back: tuple[Any, ...] = unflatten(structure, _zeros_for_none(found, targets))
         return back
 
     return unflatten(shape_of_outputs, results), pullback
-
-
-def _tagged(x: Tensor, tracker: Tracker) -> Tensor:
-    return wrap(tag(x.node, tracker))
 
 
 def _cotangent(name: str, g: Tensor, of: Tensor) -> Tensor:
@@ -126,7 +157,7 @@ def _cotangent(name: str, g: Tensor, of: Tensor) -> Tensor:
     return g.astype(of.dtype) if of.dtype.is_float else g
 
 
-def _zeros_for_none(found: Sequence[Tensor | None], like: Sequence[Tensor]) -> list[Tensor]:
+def _zeros_for_none(found: Sequence[Tensor | None], like: Sequence[Tensor | Node]) -> list[Tensor]:
     return [
         zeros(x.shape, dtype=x.dtype if x.dtype.is_float else None) if g is None else g
         for g, x in zip(found, like, strict=True)
@@ -295,7 +326,9 @@ class Rule:
         self.vjp, self.structure = vjp, structure
 
 
-def _custom_vjp(gs: list[Tensor], ys: list[Tensor], inputs: tuple[Tensor, ...], rule: Rule, count: int) -> Any:
+def _custom_vjp(
+    gs: list[Tensor], ys: list[Tensor], needed: tuple[bool, ...], inputs: tuple[Tensor, ...], rule: Rule, count: int
+) -> Any:
     g, y = unflatten(rule.structure, gs), unflatten(rule.structure, ys)
     given = rule.vjp(g, y, *inputs[count:])
     given = given if isinstance(given, tuple | list) else (given,)
@@ -335,6 +368,11 @@ def custom_vjp(f: Callable[..., Any], vjp: Callable[..., Any]) -> Callable[..., 
         tensors = [as_tensor(x) for x in inputs]
         results, structure = flatten(f(*map(stop_gradient, tensors)))
         ys = [as_tensor(r) for r in results]
+        if any(y.requires_grad for y in ys):
+            raise UserError(
+                "custom_vjp",
+                "the function uses a parameter that is not among its arguments, and would lose its derivative. Pass it.",
+            )
         node = make(CUSTOM, tuple(t.node for t in (*ys, *tensors)), (Rule(vjp, structure), len(ys)))
         return unflatten(structure, [wrap(item(node, i)) for i in range(len(ys))])
 

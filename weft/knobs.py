@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import UserError
@@ -22,9 +22,12 @@ class Knob:
     parse: Callable[[str], Any]
     default: Any
     help: str
+    choices: set[str] = field(default_factory=set)  # filled by those who know; nobody does while the program starts
 
     def read(self, name: str, text: str) -> Any:
         try:
+            if self.choices and text not in self.choices:
+                raise ValueError(f"it must be one of {', '.join(sorted(self.choices))}")
             return self.parse(text)
         except ValueError as error:
             raise UserError("knobs", f"WEFT_{name.upper()} cannot be {text!r}: {error}. {self.help}") from None

@@ -35,6 +35,7 @@ from .ops.creation import zeros
 from .ops.declare import Sample, Wrong, normal_shape
 from .ops.elementwise import nextafter, sqrt, view, where
 from .ops.indexing import argsort, take
+from .ops.math import clip
 from .tensor import ArrayLike, Tensor, as_tensor, emit, function, number
 
 # --- the bits ------------------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class Generator:
             unit = ((self._bits64(sizes) >> 12).astype(float64) + 0.5) * 2.0**-52
         else:
             unit = ((self._words(*sizes) >> 9).astype(float32) + 0.5) * 2.0**-23
-        return (_inverse_normal(unit) * std + mean).astype(target)
+        return (_inverse_normal(unit) * _spread("normal", std) + mean).astype(target)
 
     def truncated_normal(
         self, shape: int | Sequence[int] = (), mean: float = 0.0, std: float = 1.0, *, dtype: DTypeLike | None = None
@@ -156,19 +157,19 @@ class Generator:
         tail = 0.022750131948179195  # the part of the distribution below -2
         inner = float64 if target is float64 else float32
         unit = self.uniform(shape, tail, 1.0 - tail, dtype=inner)
-        return (_inverse_normal(unit) * std + mean).astype(target)
+        return (clip(_inverse_normal(unit), -2.0, 2.0) * _spread("truncated_normal", std) + mean).astype(target)
 
     def integers(
         self, low: int, high: int, shape: int | Sequence[int] = (), *, dtype: DTypeLike | None = None
     ) -> Tensor:
         """Whole numbers from low (inclusive) to high (exclusive)."""
         target = as_dtype(dtype or int64, "random.integers")
-        if not target.is_integer or high <= low:
-            raise UserError("random.integers", f"an integer dtype and low < high are required, got {low} and {high}.")
-        number(low, target), number(high - 1, target)  # both ends must fit
-        drawn = self._bits64(normal_shape("random.integers", shape)) % (high - low)
-        wide = uint64 if target is uint64 else int64
-        return (drawn.astype(wide) + low).astype(target)
+        if not all(isinstance(v, int | np.integer) for v in (low, high)) or not target.is_integer or high <= low:
+            raise UserError("random.integers", f"ints low < high and an integer dtype are required, got {low}, {high}.")
+        number(int(low), target), number(int(high) - 1, target)  # both ends must fit
+        sizes, count = normal_shape("random.integers", shape), int(high) - int(low)
+        drawn = self._bits64(sizes) if count == 1 << 64 else _scaled(self._bits64(sizes), self._bits64(sizes), count)
+        return (drawn + int(low) % 2**64).astype(target)
 
     def bernoulli(self, p: float, shape: int | Sequence[int] = ()) -> Tensor:
         """True with probability p."""
@@ -178,6 +179,8 @@ class Generator:
 
     def permutation(self, x: int | Tensor) -> Tensor:
         """The numbers 0..x-1, or the rows of a tensor, in random order."""
+        if isinstance(x, int) and x < 0:
+            raise UserError("random.permutation", f"0 or more numbers are required, got {x}.")
         count = x if isinstance(x, int) else len(x)
         order = argsort(self._bits64((count,)))
         return order if isinstance(x, int) else take(x, order, axis=0)
@@ -206,11 +209,32 @@ def _join(low: Tensor, high: Tensor) -> Tensor:
     return low.astype(uint64) | (high.astype(uint64) << 32)
 
 
+def _scaled(high: Tensor, low: Tensor, count: int) -> Tensor:
+    """128 random bits, taken as a fraction, times a count, rounded down: every result is equally likely to 2**-64."""
+    lower = high * number(count, uint64)
+    carried = lower + _upper_product(low, count)
+    return _upper_product(high, count) + (carried < lower).astype(uint64)
+
+
+def _upper_product(x: Tensor, y: int) -> Tensor:
+    """The upper 64 of the 128 bits of a product, by halves of 32."""
+    mask = (1 << 32) - 1
+    x0, x1, y0, y1 = x & mask, x >> 32, y & mask, y >> 32
+    middle = x1 * y0 + ((x0 * y0) >> 32)
+    return x1 * y1 + (middle >> 32) + ((x0 * y1 + (middle & mask)) >> 32)
+
+
 def _float_dtype(name: str, dtype: DTypeLike | None) -> DType:
     target = as_dtype(dtype or DEFAULT_FLOAT, f"random.{name}")
     if not target.is_float:
         raise UserError(f"random.{name}", f"a floating dtype is required, got {target.name}.")
     return target
+
+
+def _spread(name: str, std: float) -> float:
+    if not std >= 0.0:
+        raise UserError(f"random.{name}", f"a standard deviation of 0 or more is required, got {std}.")
+    return std
 
 
 _DIGITS = {float64: 53, float32: 24, float16: 11, bfloat16: 8}  # the bits a uniform number can hold exactly

@@ -32,7 +32,7 @@ from .dtypes import (
     iinfo,
     scalar_dtype,
 )
-from .errors import UserError
+from .errors import RunError, UserError
 from .graph import Graph, close
 from .graph.node import VARIABLE, Cell, Clock, Node, Op, Shape, constant, data, make, unfinished, variable
 from .knobs import knobs
@@ -84,8 +84,21 @@ def _catch_up() -> None:
     """
     nodes, held = Clock.nodes - _LastCatchUp.nodes, Clock.bytes - _LastCatchUp.bytes
     if nodes > knobs.pending_nodes // 2 or held > knobs.pending_bytes // 2:
-        evaluate(unfinished(Clock.nodes - knobs.pending_nodes // 2, Clock.bytes - knobs.pending_bytes // 2))
         _LastCatchUp.nodes, _LastCatchUp.bytes = Clock.nodes, Clock.bytes
+        waiting = unfinished(Clock.nodes - knobs.pending_nodes // 2, Clock.bytes - knobs.pending_bytes // 2)
+        try:
+            evaluate(waiting)
+        except RunError:
+            _evaluate_those_that_can(waiting)
+
+
+def _evaluate_those_that_can(nodes: list[Node]) -> None:
+    """An error is raised for whoever looks at its tensor, not for a bystander."""
+    for node in nodes:
+        try:
+            evaluate([node])
+        except RunError:
+            continue
 
 
 class Tensor:
@@ -123,7 +136,7 @@ class Tensor:
     def node(self) -> Node:
         """The node it names. A known value without use for its history stands for itself from here on."""
         node = self._node
-        if node.value is not None and node.inputs and not node.tracked:
+        if node.value is not None and node.inputs and not node.tracked and not node.outputs:
             self._name(node := data(node.value))
         return node
 
@@ -289,6 +302,9 @@ class Tensor:
 
     def __copy__(self) -> Tensor:
         return parameter(self) if self._owns_parameter else wrap(self.node)
+
+    def __reduce__(self) -> Any:
+        raise UserError("pickle", "tensors are not pickled. Save their values: numpy.save(file, tensor.numpy()).")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return self.__copy__()
@@ -732,7 +748,7 @@ def asarray(
     if not foreign and wanted is not None and wanted.is_integer and natural.is_integer:
         _check_range(array, wanted)
     target = wanted or (DEFAULT_FLOAT if natural.is_float and not foreign else natural)
-    if target.is_integer and natural.is_float:
+    if target.is_integer and natural.is_float and copy is not False:
         return asarray(array, device=device, copy=copy).astype(target)
     with np.errstate(over="ignore"):  # too large for the dtype is infinite, as everywhere
         final = np.asarray(array, dtype=target.numpy)

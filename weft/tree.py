@@ -61,7 +61,10 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     >>> unflatten(structure, [10, 20])
     (10, {'a': 20})
     """
-    rest: Iterator[Any] = iter(leaves)
+    given = list(leaves)
+    if len(given) != structure.leaves:
+        raise UserError("tree", f"{structure} needs {structure.leaves} leaves, got {len(given)}.")
+    rest: Iterator[Any] = iter(given)
 
     def build(part: Structure) -> Any:
         if part.kind is None:

@@ -74,6 +74,7 @@ class Op:
     samples: Callable[..., Any] | None = None  # (rng) -> calls to test with
     errors: tuple[Any, ...] = ()  # calls that must fail, with the text they must say
     doc: str = ""
+    home: Callable[..., Any] | None = None  # (*params) -> the device of the result, if not that of the inputs
 
     def __post_init__(self) -> None:
         if OPS.setdefault(self.name, self) is not self:
@@ -129,7 +130,7 @@ class Node:
 
     __slots__ = (
         "__weakref__", "abstract", "born", "born_bytes", "device", "dtype", "holders", "inputs", "op", "outputs",
-        "params", "shape", "source", "tracker", "type", "value",
+        "params", "shape", "source", "tracker", "type", "users", "value",
     )  # fmt: skip
 
     op: Op
@@ -145,6 +146,7 @@ class Node:
     tracker: Tracker | None
     value: Value | None  # the memo of its value
     holders: int  # how many live tensors name it: its value is kept once known
+    users: int  # how many live nodes have it as input
     born: int  # the Clock when the oldest unfinished work in it began
     born_bytes: int
 
@@ -188,6 +190,8 @@ _interned: dict[tuple[Any, ...], _Entry] = {}
 
 
 def _forget(entry: _Entry) -> None:
+    for x in entry.key[1]:
+        x.users -= 1
     if _interned.get(entry.key) is entry:
         del _interned[entry.key]
 
@@ -217,10 +221,12 @@ def _new(
         node.type, node.outputs = Type((), result[0].dtype), tuple(result)
     node.shape, node.dtype = node.type
     for size in node.shape:
-        if type(size) is not int:  # True or 3.0 would be found in the table where 1 or 3 is meant
-            raise UserError(op.name, f"sizes must be ints, got {node.shape}.")
+        if type(size) is not int or size < 0:  # True or 3.0 would be found in the table where 1 or 3 is meant
+            raise UserError(op.name, f"sizes must be ints of 0 or more, got {node.shape}.")
+    if type(node.dtype) is not DType:
+        raise UserError(op.name, f"a dtype is required, got {node.dtype!r}.")
     node.source = source or _blame.source or user_source()
-    node.value, node.holders = None, 0
+    node.value, node.holders, node.users = None, 0, 0
     _inherit(node)
     if not inputs:
         _fill_leaf(node)
@@ -231,8 +237,11 @@ def _new(
     if other is not entry:
         living = other()
         if living is not None:
+            entry.key = (op, (), params)  # this one never counted as a user
             return living
         _interned[key] = entry
+    for x in inputs:
+        x.users += 1
     return node
 
 
@@ -253,7 +262,9 @@ def _inherit(node: Node) -> None:
         abstract = abstract or x.abstract
         if x.value is None and x.born < born:
             born, born_bytes = x.born, x.born_bytes
-    node.device, node.abstract, node.born, node.born_bytes = device, abstract, born, born_bytes
+    home = node.op.home
+    node.device = device if home is None else home(*node.params)
+    node.abstract, node.born, node.born_bytes = abstract, born, born_bytes
     node.tracker = tracker if node.op.vjp is not None else None
 
 
@@ -327,8 +338,16 @@ DATA = Op("data", "leaf", lambda value: Type(value.shape, value.dtype), _cannot_
 VARIABLE = Op("variable", "leaf", lambda cell: cell.type, _cannot_run, params=("cell",), arity=0)
 
 
+def _const_infer(value: Any, dtype: DType, shape: Shape) -> Type:
+    number = isinstance(value, bool | int | float) or (value in _SPELLED and dtype.is_float)
+    if not number or (dtype.is_integer and not np.iinfo(dtype.numpy).min <= value <= np.iinfo(dtype.numpy).max):
+        raise UserError("const", f"a number that {dtype.name} can hold is required, got {value!r}.")
+    return Type(shape, dtype)
+
+
+_SPELLED = ("nan", "inf", "-inf", "-0.0")
 CONST = Op(
-    "const", "leaf", lambda value, dtype, shape: Type(shape, dtype),
+    "const", "leaf", _const_infer,
     lambda value, dtype, shape: np.broadcast_to(np.asarray(_number(value)).astype(dtype.numpy), shape),
     params=("value", "dtype", "shape"), arity=0,
 )  # fmt: skip

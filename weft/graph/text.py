@@ -90,9 +90,14 @@ def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int]) -> s
 def parse(text: str, extern: Sequence[Any] = ()) -> Graph:
     """The graph a text stands for. `extern` supplies what the text could not hold."""
     try:
-        module = ast.parse(text)
+        return _parse_module(ast.parse(text), extern)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UserError("parse", f"this is not the text of a graph: {error}.") from None
+        if isinstance(error, UserError):
+            raise
+        raise UserError("parse", f"this is not the text of a graph: {str(error) or type(error).__name__}.") from None
+
+
+def _parse_module(module: ast.Module, extern: Sequence[Any]) -> Graph:
     graphs: dict[str, Graph] = {}
     for statement in module.body:
         if ast.unparse(statement) == _HEADER:
@@ -148,7 +153,8 @@ def _check_plain(function: ast.FunctionDef) -> None:
     a = function.args
     extras = [*a.posonlyargs, *a.kwonlyargs, *a.defaults, *a.kw_defaults, a.vararg, a.kwarg]
     if any(e is not None for e in extras) or function.decorator_list or function.returns or function.type_comment:
-        raise _refuse(function, "a function must read 'def name(x0: \"type\", ...):'")
+        first = function.decorator_list[0] if function.decorator_list else function
+        raise _refuse(first, "a function must read 'def name(x0: \"type\", ...):'")
 
 
 class _Reader:
@@ -162,17 +168,22 @@ class _Reader:
             raise _refuse(call, f"there is no op {ast.unparse(call.func)!r}")
         op = OPS[call.func.id]
         given = {keyword.arg: self.param(keyword.value) for keyword in call.keywords}
-        if set(given) != set(op.params):
+        if set(given) != set(op.params) or len(call.keywords) != len(op.params):
             raise _refuse(call, f"{op.name} takes the parameters {', '.join(op.params) or 'none'}")
-        inputs = tuple(self.node(a) for a in call.args)
+        inputs = tuple(self.node(a, several=op.name == "item") for a in call.args)
         try:
             return make(op, inputs, tuple(given[name] for name in op.params))
+        except UserError as error:
+            raise _refuse(call, f"[{error.where}] {error.message.rstrip('.')}") from None
         except (TypeError, AttributeError, IndexError, KeyError, OverflowError, ZeroDivisionError) as error:
             raise _refuse(call, f"{op.name} cannot take these parameters ({error})") from None
 
-    def node(self, part: ast.expr) -> Node:
+    def node(self, part: ast.expr, several: bool = False) -> Node:
         if isinstance(part, ast.Name) and part.id in self.values:
-            return self.values[part.id]
+            node = self.values[part.id]
+            if node.outputs and not several:
+                raise _refuse(part, f"{part.id!r} has several results; take one with item()")
+            return node
         raise _refuse(part, f"{ast.unparse(part)!r} is not a value defined before")
 
     def param(self, part: ast.expr) -> Any:

@@ -290,7 +290,7 @@ def _with_bias(name: str, y: Tensor, bias: Any) -> Tensor:
     bias = as_tensor(bias)
     if bias.shape != (y.shape[1],):
         raise UserError(name, f"a bias of shape ({y.shape[1]},) is required, got {bias.shape}.")
-    return y + reshape(bias, (-1, *[1] * (y.ndim - 2)))
+    return y + reshape(bias, (-1, *[1] * (y.ndim - 2))).astype(y.dtype)
 
 
 def per_axis(name: str, what: str, value: Sizes, ndim: int, least: int = 1) -> Shape:

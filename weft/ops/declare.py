@@ -173,7 +173,7 @@ def in_float32(f: Callable[P, T]) -> Callable[P, T]:
         if not isinstance(first, Tensor) or not first.dtype.is_float or first.dtype.bits != 16:
             return f(*args, **kwargs)
         wide: Any = [_widened(a) for a in args]
-        result: Any = f(*wide, **{k: _widened(v) for k, v in kwargs.items()})  # type: ignore[arg-type]
+        result: Any = f(*wide, **{k: _widened(v) for k, v in kwargs.items()})
         narrow = FUNCTIONS["astype"]
         if isinstance(result, Tensor):
             return narrow(result, first.dtype)  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ import numpy as np
 from ..dtypes import DType
 from ..errors import UserError
 from ..graph.node import Node, Shape
-from ..knobs import knobs
+from ..knobs import KNOBS, knobs
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class Buffer:
     device: Device
     shape: Shape
     dtype: DType
-    content: Any  # what the device keeps: an array, a pointer, nothing
+    content: Any  # what the device keeps: an array, a pointer, nothing; a tuple for a node with several results
 
     @property
     def nbytes(self) -> int:
@@ -74,6 +74,7 @@ _devices: dict[str, Device] = {}
 def register(device: Device) -> Device:
     """Make a device known by its name."""
     _devices[device.name] = device
+    KNOBS["device"].choices.add(device.name)
     return device
 
 

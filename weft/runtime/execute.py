@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -17,11 +18,16 @@ from .device import Buffer, Device, Program, device
 def evaluate(roots: Iterable[Node]) -> None:
     """Give the roots their values.
 
-    Whatever a live tensor names and is computed on the way keeps its value too; everything else is forgotten.
+    Whatever is computed on the way and may be read again keeps its value too; everything else is forgotten.
     """
-    roots = [root for root in roots if root.value is None]
+    roots = [root for root in roots if _missing(root)]
     for home in {root.device or device() for root in roots}:
         _run([root for root in roots if (root.device or device()) is home], home)
+
+
+def _missing(node: Node) -> bool:
+    """Whether a node has no value, or one on a device that is not the default any more."""
+    return node.value is None or (node.device is None and node.value.device is not device())
 
 
 def _refuse_abstract(order: list[Node]) -> None:
@@ -53,9 +59,8 @@ def _run(roots: list[Node], home: Device) -> None:
     if moves:
         for node in moves:
             node.value = device(node.params[0]).put(fetch(node.inputs[0]), node.dtype)
-        order = toposort([root for root in roots if root.value is None], missing)
-    asked = set(roots)
-    wanted = [node for node in order if node.value is None and not node.outputs and (node.holders or node in asked)]
+        order = toposort([root for root in roots if _missing(root)], missing)
+    wanted = _worth_keeping(order, set(roots))
     for node, value in zip(wanted, home.run(Program(order, wanted)), strict=True):
         node.value = value
         if node.op is VARIABLE:
@@ -65,9 +70,15 @@ def _run(roots: list[Node], home: Device) -> None:
         print(f"weft: {home} ran {len(order)} nodes, kept {len(wanted)}, {elapsed:.2f} ms", file=sys.stderr)
 
 
+def _worth_keeping(order: Sequence[Node], roots: set[Node]) -> list[Node]:
+    """The nodes that somebody may read again: a tensor names them, or a live node that is not computed now uses them."""
+    uses = Counter(i for node in order for i in node.inputs)
+    return [n for n in order if n.holders or n in roots or n.outputs or n.users > uses[n]]
+
+
 def fetch(node: Node) -> np.ndarray:
     """The value of a node as an array that must not be written to."""
-    if node.value is None:
+    if _missing(node):
         evaluate([node])
     assert isinstance(node.value, Buffer)
     return node.value.device.get(node.value)
@@ -77,9 +88,7 @@ def transfer(node: Node, target: Device) -> Node:
     """The same value on another device."""
     if (node.device or device()) is target:
         return node
-    moved = make(TRANSFER, (node,), (target.name,))
-    moved.device = target
-    return moved
+    return make(TRANSFER, (node,), (target.name,))
 
 
 def _transfer_infer(x: Node, target: str) -> Type:
@@ -87,4 +96,4 @@ def _transfer_infer(x: Node, target: str) -> Type:
 
 
 # The vjp is entered where tensors are known (weft/tensor.py).
-TRANSFER = Op("transfer", "control", _transfer_infer, lambda x, target: x, None, ("target",), 1)
+TRANSFER = Op("transfer", "control", _transfer_infer, lambda x, target: x, None, ("target",), 1, home=device)
