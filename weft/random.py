@@ -165,7 +165,7 @@ class Generator:
         """Whole numbers from low (inclusive) to high (exclusive)."""
         target = as_dtype(dtype or int64, "random.integers")
         if not all(isinstance(v, int | np.integer) for v in (low, high)) or not target.is_integer or high <= low:
-            raise UserError("random.integers", f"ints low < high and an integer dtype are required, got {low}, {high}.")
+            raise UserError("random.integers", f"an integer dtype and low < high are required, got {low} and {high}.")
         number(int(low), target), number(int(high) - 1, target)  # both ends must fit
         sizes, count = normal_shape("random.integers", shape), int(high) - int(low)
         drawn = self._bits64(sizes) if count == 1 << 64 else _scaled(self._bits64(sizes), self._bits64(sizes), count)

@@ -204,6 +204,12 @@ def make(op: Op, inputs: tuple[Node, ...] = (), params: tuple[Any, ...] = (), so
     return _new(op, inputs, params, source, key) if node is None else node
 
 
+def existing(op: Op, inputs: tuple[Node, ...], params: tuple[Any, ...]) -> Node | None:
+    """The node, if it is alive."""
+    entry = _interned.get((op, inputs, params))
+    return entry() if entry is not None else None
+
+
 def _new(
     op: Op, inputs: tuple[Node, ...], params: tuple[Any, ...], source: Source | None, key: tuple[Any, ...]
 ) -> Node:

@@ -100,7 +100,7 @@ def parse(text: str, extern: Sequence[Any] = ()) -> Graph:
 def _parse_module(module: ast.Module, extern: Sequence[Any]) -> Graph:
     graphs: dict[str, Graph] = {}
     for statement in module.body:
-        if ast.unparse(statement) == _HEADER:
+        if isinstance(statement, ast.ImportFrom) and ast.unparse(statement) == _HEADER:
             continue  # the line that makes the text runnable on its own
         if not isinstance(statement, ast.FunctionDef) or statement.name in graphs:
             raise _refuse(statement, "only functions are allowed here, each with a name of its own")
@@ -165,7 +165,7 @@ class _Reader:
 
     def call(self, call: ast.Call) -> Node:
         if not isinstance(call.func, ast.Name) or call.func.id not in OPS or call.func.id == "placeholder":
-            raise _refuse(call, f"there is no op {ast.unparse(call.func)!r}")
+            raise _refuse(call, f"there is no op {_show(call.func)!r}")
         op = OPS[call.func.id]
         given = {keyword.arg: self.param(keyword.value) for keyword in call.keywords}
         if set(given) != set(op.params) or len(call.keywords) != len(op.params):
@@ -184,7 +184,7 @@ class _Reader:
             if node.outputs and not several:
                 raise _refuse(part, f"{part.id!r} has several results; take one with item()")
             return node
-        raise _refuse(part, f"{ast.unparse(part)!r} is not a value defined before")
+        raise _refuse(part, f"{_show(part)!r} is not a value defined before")
 
     def param(self, part: ast.expr) -> Any:
         match part:
@@ -202,7 +202,14 @@ class _Reader:
                 if 0 <= i < len(self.extern):
                     return self.extern[i]
                 raise _refuse(part, f"the text needs extern[{i}], but {len(self.extern)} were given")
-        raise _refuse(part, f"{ast.unparse(part)!r} is not a parameter")
+        raise _refuse(part, f"{_show(part)!r} is not a parameter")
+
+
+def _show(part: ast.AST) -> str:
+    try:
+        return ast.unparse(part)
+    except RecursionError:
+        return "..."  # nested too deeply to be written
 
 
 def _refuse(part: ast.AST, why: str) -> UserError:

@@ -38,7 +38,7 @@ from .reduce import sum
 Axes = tuple[int, ...]
 
 
-def _gather_infer(inputs: tuple[Node, ...], axes: Axes) -> Type:
+def _gather_infer(inputs: tuple[Node, ...], axes: Axes, wraps: bool) -> Type:
     x, *indices = inputs
     return Type(_selected("gather", x, indices, axes), x.dtype)
 
@@ -54,30 +54,33 @@ def _selected(name: str, x: Node, indices: Sequence[Node], axes: Axes) -> Shape:
     return (*indices[0].shape, *(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-def _checked(name: str, x: np.ndarray, indices: Sequence[np.ndarray], axes: Axes) -> tuple[np.ndarray, ...]:
+def _checked(
+    name: str, x: np.ndarray, indices: Sequence[np.ndarray], axes: Axes, wraps: bool = True
+) -> tuple[np.ndarray, ...]:
     """The indices counted from the front."""
     for axis, index in zip(axes, indices, strict=True):
         size = x.shape[axis]
-        if index.size and (int(index.min()) < -size or int(index.max()) >= size):
-            worst = index.min() if int(index.min()) < -size else index.max()
+        least = -size if wraps else 0
+        if index.size and (int(index.min()) < least or int(index.max()) >= size):
+            worst = index.min() if int(index.min()) < least else index.max()
             raise RunError(name, f"index {worst} is out of range for axis {axis} of size {size}.")
     return tuple(np.where(i < 0, i + x.shape[a], i).astype(np.int64) for i, a in zip(indices, axes, strict=True))
 
 
-def _gather(values: tuple[np.ndarray, ...], axes: Axes) -> np.ndarray:
+def _gather(values: tuple[np.ndarray, ...], axes: Axes, wraps: bool) -> np.ndarray:
     x, *indices = values
-    selected: np.ndarray = np.moveaxis(x, axes, range(len(axes)))[_checked("gather", x, indices, axes)]
+    selected: np.ndarray = np.moveaxis(x, axes, range(len(axes)))[_checked("gather", x, indices, axes, wraps)]
     return selected
 
 
-def _gather_vjp(g: Tensor, y: Tensor, inputs: tuple[Tensor, ...], axes: Axes) -> tuple[Tensor | None, ...]:
+def _gather_vjp(g: Tensor, y: Tensor, inputs: tuple[Tensor, ...], axes: Axes, wraps: bool) -> tuple[Tensor | None, ...]:
     x, *indices = inputs
     return (scatter(zeros_like(x), g, indices, axes, "add"), *[None] * len(indices))
 
 
 def _gather_samples(rng: np.random.Generator) -> Iterator[Sample]:
     for shape, index, axes in _SELECTIONS:
-        yield Sample([rng.normal(size=shape), *(rng.integers(-shape[a], shape[a], index) for a in axes)], (axes,))
+        yield Sample([rng.normal(size=shape), *(rng.integers(-shape[a], shape[a], index) for a in axes)], (axes, True))
 
 
 _SELECTIONS: list[tuple[Shape, Shape, Axes]] = [
@@ -85,21 +88,22 @@ _SELECTIONS: list[tuple[Shape, Shape, Axes]] = [
 ]  # fmt: skip
 
 _GATHER = Op(
-    "gather", "index", _gather_infer, _gather, _gather_vjp, ("axes",), None, samples=_gather_samples,
+    "gather", "index", _gather_infer, _gather, _gather_vjp, ("axes", "wraps"), None, samples=_gather_samples,
     errors=(
         Wrong(lambda: gather(zeros(3), [as_tensor([1.0])], (0,)), "[gather] an integer dtype is required, got float32"),
         Wrong(lambda: gather(zeros(3), [as_tensor([5])], (0,)).numpy(), "[gather] index 5 is out of range for axis 0 of size 3"),
+        Wrong(lambda: gather(zeros(3), [as_tensor([-1])], (0,), wraps=False).numpy(), "[gather] index -1 is out of range for axis 0 of size 3"),
         Wrong(lambda: gather(zeros((3, 2)), [as_tensor([0])], (0, 1)), "[gather] one index tensor for each of the axes (0, 1) is required, got 1"),
     ),
 )  # fmt: skip
 
 
-def gather(x: Tensor, indices: Sequence[Tensor], axes: Axes) -> Tensor:
-    """The elements at indices along some axes, one index tensor an axis; negative ones count from the end.
+def gather(x: Tensor, indices: Sequence[Tensor], axes: Axes, wraps: bool = True) -> Tensor:
+    """The elements at indices along some axes, one index tensor an axis; negative ones count from the end if it wraps.
 
     The result has the axes of the indices first, then the axes of x that have no index.
     """
-    return emit(_GATHER, (x, *indices), (axes,))
+    return emit(_GATHER, (x, *indices), (axes, wraps))
 
 
 def _scatter_infer(inputs: tuple[Node, ...], axes: Axes, how: str) -> Type:
@@ -202,7 +206,11 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> T
     >>> take_along_axis(as_tensor([[1, 2], [3, 4]]), as_tensor([[1], [0]])).tolist()
     [[2], [3]]
     """
-    x, index = as_tensor(x), as_tensor(indices)
+    return pick(as_tensor(x), as_tensor(indices), axis, wraps=True)
+
+
+def pick(x: Tensor, index: Tensor, axis: int, wraps: bool) -> Tensor:
+    """`take_along_axis`, with or without counting negative indices from the end."""
     accept("take_along_axis", index.dtype, "integer")
     if x.ndim != index.ndim:
         raise UserError("take_along_axis", f"as many dimensions are required, got shapes {x.shape} and {index.shape}.")
@@ -212,7 +220,7 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, /, *, axis: int = -1) -> T
     x = expand_to(x, (*rows[:axis], x.shape[axis], *rows[axis + 1 :]))
     index = expand_to(index, (*rows[:axis], index.shape[axis], *rows[axis + 1 :]))
     grid = [index if a == axis else expand_to(_along(a, index.shape), index.shape) for a in range(x.ndim)]
-    return gather(x, grid, tuple(range(x.ndim)))
+    return gather(x, grid, tuple(range(x.ndim)), wraps)
 
 
 def _along(axis: int, shape: Shape) -> Tensor:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
-from ..dtypes import bool_, int64
+from ..dtypes import bool_
 from ..errors import UserError
 from ..tensor import ArrayLike, Tensor, as_tensor, function
 from .contract import einsum
 from .creation import iota
 from .declare import as_float, in_float32, normal_axis, together
-from .elementwise import abs, astype, where
-from .indexing import take, take_along_axis
+from .elementwise import abs, where
+from .indexing import pick, take
 from .movement import expand_dims, squeeze
 from .reduce import sum
 from .statistics import log_softmax, mean, softmax
@@ -92,10 +92,8 @@ def _hard(
         )
     keep = None if ignore_index is None else target != ignore_index
     target = target if keep is None else where(keep, target, 0)
-    target = astype(target, int64)
-    target = where(target < 0, log_p.shape[axis], target)  # no class, not the last one: it is refused when computed
     place = expand_dims(target, axis=axis)
-    chosen = squeeze(take_along_axis(log_p, place, axis=axis), axis)
+    chosen = squeeze(pick(log_p, place, axis, wraps=False), axis)  # a class of -1 is none, not the last one
     per_class = None if classes is None else take(classes, target)
     losses = -chosen if per_class is None else -chosen * per_class
     if smooth:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..errors import UserError
-from ..graph.node import PLACEHOLDER, VARIABLE, Node, Op, Type, dependencies, make, toposort
+from ..graph.node import ITEM, PLACEHOLDER, VARIABLE, Node, Op, Type, dependencies, existing, make, toposort
 from ..knobs import knobs
 from .device import Buffer, Device, Program, device
 
@@ -65,9 +65,20 @@ def _run(roots: list[Node], home: Device) -> None:
         node.value = value
         if node.op is VARIABLE:
             node.params[0].fill(value)
+        if node.outputs:
+            _hand_out(node, value)
     if knobs.debug:
         elapsed = 1e3 * (time.perf_counter() - start)
         print(f"weft: {home} ran {len(order)} nodes, kept {len(wanted)}, {elapsed:.2f} ms", file=sys.stderr)
+
+
+def _hand_out(node: Node, values: Buffer) -> None:
+    """Several results were computed together: each tensor that names one has its value now."""
+    for index, kind in enumerate(node.outputs):
+        part = existing(ITEM, (node,), (index,))
+        if part is not None and part.holders:
+            content = values.content[index] if values.content is not None else None
+            part.value = Buffer(values.device, kind.shape, kind.dtype, content)
 
 
 def _worth_keeping(order: Sequence[Node], roots: set[Node]) -> list[Node]:
