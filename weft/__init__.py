@@ -78,6 +78,8 @@ from .ops.contract import trace as trace
 from .ops.contract import vecdot as vecdot
 from .ops.conv import conv as conv
 from .ops.conv import conv_transpose as conv_transpose
+from .ops.convert import asarray as asarray
+from .ops.convert import parameter as parameter
 from .ops.creation import arange as arange
 from .ops.creation import empty as empty
 from .ops.creation import empty_like as empty_like
@@ -152,21 +154,10 @@ from .ops.elementwise import tanh as tanh
 from .ops.elementwise import trunc as trunc
 from .ops.elementwise import view as view
 from .ops.elementwise import where as where
-from .ops.indexing import argsort as argsort
-from .ops.indexing import count_nonzero as count_nonzero
 from .ops.indexing import embedding as embedding
-from .ops.indexing import isin as isin
-from .ops.indexing import nonzero as nonzero
 from .ops.indexing import repeat as repeat
-from .ops.indexing import searchsorted as searchsorted
-from .ops.indexing import sort as sort
 from .ops.indexing import take as take
 from .ops.indexing import take_along_axis as take_along_axis
-from .ops.indexing import top_k as top_k
-from .ops.indexing import unique_all as unique_all
-from .ops.indexing import unique_counts as unique_counts
-from .ops.indexing import unique_inverse as unique_inverse
-from .ops.indexing import unique_values as unique_values
 from .ops.loss import cross_entropy as cross_entropy
 from .ops.loss import dot_product_attention as dot_product_attention
 from .ops.loss import mae_loss as mae_loss
@@ -233,6 +224,17 @@ from .ops.reduce import max as max
 from .ops.reduce import min as min
 from .ops.reduce import prod as prod
 from .ops.reduce import sum as sum
+from .ops.sorting import argsort as argsort
+from .ops.sorting import count_nonzero as count_nonzero
+from .ops.sorting import isin as isin
+from .ops.sorting import nonzero as nonzero
+from .ops.sorting import searchsorted as searchsorted
+from .ops.sorting import sort as sort
+from .ops.sorting import top_k as top_k
+from .ops.sorting import unique_all as unique_all
+from .ops.sorting import unique_counts as unique_counts
+from .ops.sorting import unique_inverse as unique_inverse
+from .ops.sorting import unique_values as unique_values
 from .ops.standard import Info as _Info
 from .ops.standard import can_cast as can_cast
 from .ops.standard import result_type as result_type
@@ -250,9 +252,7 @@ from .runtime import Device as Device
 from .runtime import device as device
 from .runtime import devices as devices
 from .tensor import Tensor as Tensor
-from .tensor import asarray as asarray
 from .tensor import function as _function
-from .tensor import parameter as parameter
 
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"

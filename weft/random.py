@@ -34,8 +34,9 @@ from .knobs import knobs
 from .ops.creation import zeros
 from .ops.declare import Sample, Wrong, normal_shape
 from .ops.elementwise import nextafter, sqrt, view, where
-from .ops.indexing import argsort, take
+from .ops.indexing import take
 from .ops.math import clip
+from .ops.sorting import argsort
 from .tensor import ArrayLike, Tensor, as_tensor, emit, function, number
 
 # --- the bits ------------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..tensor import Tensor, asarray
+from ..ops.convert import asarray
+from ..tensor import Tensor
 
 
 class Digits(NamedTuple):

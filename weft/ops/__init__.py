@@ -3,6 +3,7 @@
 from . import activation as activation
 from . import contract as contract
 from . import conv as conv
+from . import convert as convert
 from . import creation as creation
 from . import elementwise as elementwise
 from . import indexing as indexing
@@ -12,5 +13,6 @@ from . import movement as movement
 from . import normalize as normalize
 from . import pooling as pooling
 from . import reduce as reduce
+from . import sorting as sorting
 from . import statistics as statistics
 from . import window as window

@@ -12,7 +12,8 @@ from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, flo
 from ..errors import UserError
 from ..graph.node import Op, Type
 from ..runtime import Device
-from ..tensor import ArrayLike, Tensor, as_tensor, asarray, emit, function, number
+from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
+from .convert import asarray
 from .declare import Sample, Wrong, normal_shape
 from .elementwise import astype, where
 from .movement import broadcast_to, expand_dims, reshape

@@ -16,13 +16,13 @@ import numpy as np
 from ..dtypes import bool_, int64
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Shape, Type
-from ..tensor import ArrayLike, Tensor, as_tensor, asarray, emit, function, number
+from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
+from .convert import asarray
 from .creation import iota, zeros, zeros_like
-from .declare import Sample, Wrong, accept, broadcast_shape, expand_to, normal_axis, together
+from .declare import Sample, Wrong, accept, broadcast_shape, expand_to, normal_axis
 from .elementwise import astype, where
 from .movement import (
     broadcast_to,
-    cut,
     expand_dims,
     flatten,
     flip,
@@ -31,7 +31,6 @@ from .movement import (
     reshape,
     slice_,
 )
-from .reduce import sum
 
 # --- gather and scatter --------------------------------------------------------------------------------------------------
 
@@ -392,176 +391,6 @@ def _fit(value: Tensor, shape: Shape) -> Tensor:
     if extra > 0 and all(n == 1 for n in value.shape[:extra]):
         value = reshape(value, value.shape[extra:])
     return broadcast_to(value, shape)
-
-
-# --- sorting and searching -----------------------------------------------------------------------------------------------
-
-
-def _argsort_infer(x: Node, axis: int, descending: bool) -> Type:
-    if axis != normal_axis("argsort", axis, len(x.shape)):
-        raise UserError("argsort", f"an axis counted from the front is required, got {axis}.")
-    return Type(x.shape, int64)
-
-
-def _argsort(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
-    if not descending:
-        return np.argsort(x, axis=axis, kind="stable")
-    # Sorting backwards from the back keeps equal elements in their order.
-    backwards = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
-    return np.asarray(x.shape[axis] - 1 - np.flip(backwards, axis))
-
-
-_ARGSORT = Op(
-    "argsort", "index", _argsort_infer, _argsort, None, ("axis", "descending"), 1, True,
-    lambda rng: (
-        Sample([rng.normal(size=s)], (a, d)) for s, a in [((5,), 0), ((3, 4), 1), ((3, 2), 0), ((0,), 0)] for d in (True, False)
-    ),
-    (Wrong(lambda: argsort(zeros(3), axis=1), "[argsort] axis 1 does not exist in a tensor of 1 dimensions"),),
-)  # fmt: skip
-
-
-@function
-def argsort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """The places of the elements in sorted order; equal elements keep their order, nan counts as the greatest."""
-    x = as_tensor(x)
-    return emit(_ARGSORT, (x,), (normal_axis("argsort", axis, x.ndim), descending))
-
-
-@function
-def sort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """The elements in sorted order.
-
-    >>> sort(as_tensor([3, 1, 2]), descending=True).tolist()
-    [3, 2, 1]
-    """
-    x = as_tensor(x)
-    return take_along_axis(x, argsort(x, axis=axis, descending=descending), axis=axis)
-
-
-class TopK(NamedTuple):
-    """The k greatest elements and where they are."""
-
-    values: Tensor
-    indices: Tensor
-
-
-@function
-def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> TopK:
-    """The k greatest elements along an axis, greatest first, and their places.
-
-    >>> top_k(as_tensor([3.0, 9.0, 5.0]), 2).indices.tolist()
-    [1, 2]
-    """
-    x = as_tensor(x)
-    axis = normal_axis("top_k", axis, x.ndim)
-    if not 0 <= k <= x.shape[axis]:
-        raise UserError("top_k", f"k must be between 0 and {x.shape[axis]}, the size of axis {axis}, got {k}.")
-    order = cut(argsort(x, axis=axis, descending=True), axis, 0, k)
-    return TopK(take_along_axis(x, order, axis=axis), order)
-
-
-@function
-def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter: Any = None) -> Tensor:
-    """Where in a sorted vector each value would be inserted: a binary search, all values at once.
-
-    >>> searchsorted(as_tensor([1, 3, 5]), as_tensor([0, 3, 9])).tolist()
-    [0, 1, 3]
-    """
-    table, values = as_tensor(x1), as_tensor(x2)
-    if table.ndim != 1 or side not in ("left", "right"):
-        raise UserError(
-            "searchsorted", f"a vector and side 'left' or 'right' are required, got {table.shape}, {side!r}."
-        )
-    table = table if sorter is None else take(table, sorter)
-    dtype = together("searchsorted", number(0, table.dtype), number(0, values.dtype))[0].dtype
-    table, values = astype(table, dtype), astype(values, dtype)
-    n = table.shape[0]
-    low, high = zeros(values.shape, dtype=int64), number(n, int64, values.shape)
-    for _ in range(n.bit_length()):
-        middle = (low + high) // 2
-        found = gather(table, [where(middle < n, middle, n - 1)], (0,))
-        beyond = _sorts_before(found, values, side == "right") & (low < high)
-        low, high = where(beyond, middle + 1, low), where(beyond, high, middle)
-    return low
-
-
-def _sorts_before(x: Tensor, y: Tensor, or_beside: bool) -> Tensor:
-    """Where x comes before y (or beside it) in sorted order, in which nan is last."""
-    before = x <= y if or_beside else x < y
-    if not y.dtype.is_float:
-        return before
-    return before | (y != y) if or_beside else before | ((y != y) & (x == x))
-
-
-@function
-def count_nonzero(x: ArrayLike, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """How many elements over axes are not zero."""
-    return sum(as_tensor(x) != 0, axis=axis, dtype=int64, keepdims=keepdims)
-
-
-@function
-def nonzero(x: ArrayLike, /) -> tuple[Tensor, ...]:
-    """The places of the elements that are not zero, an index tensor an axis. The values are computed to know them."""
-    x = as_tensor(x)
-    if x.ndim == 0:
-        raise UserError("nonzero", "a tensor with dimensions is required.")
-    return tuple(asarray(a) for a in np.nonzero(x.numpy()))
-
-
-class UniqueAll(NamedTuple):
-    values: Tensor
-    indices: Tensor
-    inverse_indices: Tensor
-    counts: Tensor
-
-
-class UniqueCounts(NamedTuple):
-    values: Tensor
-    counts: Tensor
-
-
-class UniqueInverse(NamedTuple):
-    values: Tensor
-    inverse_indices: Tensor
-
-
-@function
-def unique_all(x: ArrayLike, /) -> UniqueAll:
-    """The different elements, sorted; where each is first found, which of them each element is, how many there are."""
-    x = as_tensor(x)
-    array = x.numpy() if x.dtype.bits != 16 or not x.dtype.is_float else x.numpy().astype(np.float32)
-    values, first, inverse, counts = np.unique(
-        array, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
-    )
-    places = asarray(inverse.reshape(x.shape))
-    return UniqueAll(asarray(values, dtype=x.dtype), asarray(first), places, asarray(counts))
-
-
-@function
-def unique_counts(x: ArrayLike, /) -> UniqueCounts:
-    """The different elements, sorted, and how many of each there are."""
-    everything = unique_all(x)
-    return UniqueCounts(everything.values, everything.counts)
-
-
-@function
-def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
-    """The different elements, sorted, and which of them each element is."""
-    everything = unique_all(x)
-    return UniqueInverse(everything.values, everything.inverse_indices)
-
-
-@function
-def unique_values(x: ArrayLike, /) -> Tensor:
-    """The different elements, sorted."""
-    return unique_all(x).values
-
-
-@function
-def isin(x: ArrayLike, values: Any, /) -> Tensor:
-    """Where an element is one of the values."""
-    x, y = as_tensor(x), flatten(as_tensor(values))
-    return sum(expand_dims(x, axis=-1) == y, axis=-1) > 0
 
 
 @function

@@ -8,8 +8,9 @@ import numpy as np
 
 from ..errors import UserError
 from ..graph.node import Shape
-from ..tensor import ArrayLike, Tensor, as_tensor, asarray, function, number
+from ..tensor import ArrayLike, Tensor, as_tensor, function, number
 from .conv import Padding, Sizes, normal_padding, per_axis
+from .convert import asarray
 from .declare import as_float, in_float32
 from .elementwise import where
 from .indexing import take

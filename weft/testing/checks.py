@@ -18,11 +18,12 @@ from ..errors import WeftError
 from ..grad import grad, jvp, vjp
 from ..graph import Node, Op, Type, check, data, make, parse, to_text
 from ..graph.text import externs
+from ..ops.convert import asarray
 from ..ops.declare import Sample
 from ..ops.reduce import sum
 from ..runtime import Device, device
 from ..runtime.reference import compute
-from ..tensor import Tensor, asarray, emit
+from ..tensor import Tensor, emit
 from .counter import counted
 
 # How far a result may be from the definition computed in float64, relative to the largest value: a few roundings.
