@@ -29,6 +29,7 @@ FLOORS = [
     ["ops"],
     ["grad"],
     ["random"],
+    ["trace"],
     ["control"],
     ["primitives"],
     ["nn"],

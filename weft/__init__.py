@@ -15,7 +15,6 @@ from . import random as random
 from .control import checkpoint as checkpoint
 from .control import cond as cond
 from .control import fori_loop as fori_loop
-from .control import make_graph as make_graph
 from .control import scan as scan
 from .control import while_loop as while_loop
 from .dtypes import DType as DType
@@ -253,6 +252,7 @@ from .runtime import device as device
 from .runtime import devices as devices
 from .tensor import Tensor as Tensor
 from .tensor import function as _function
+from .trace import make_graph as make_graph
 
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"

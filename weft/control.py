@@ -1,8 +1,7 @@
 """Control flow inside the graph: `cond`, `while_loop`, `scan`, and `checkpoint`.
 
-The user's functions are traced into closed graphs: what they use from outside becomes an input, and so does the state of
-every random stream they draw from, which comes back advanced. Derivatives of a body are again a graph, made once by the
-same reverse walk as everywhere (`derivative`), and recompute what they need from the body's inputs.
+The user's functions are traced into closed graphs (see trace.py). Derivatives of a body are again a graph, made once by
+the same reverse walk as everywhere (`derivative`), and recompute what they need from the body's inputs.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,102 +18,19 @@ from .errors import UserError
 from .grad import leading, pull
 from .graph.graph import Graph, close, substitute
 from .graph.node import (
-    DATA,
-    PLACEHOLDER,
-    VARIABLE,
     Node,
     Op,
     Type,
-    dependencies,
     item,
     make,
     placeholder,
-    toposort,
 )
 from .ops.creation import arange, zeros
-from .random import GENERATORS, Generator
+from .random import Generator
 from .runtime.reference import interpret
 from .tensor import Tensor, as_tensor, wrap
+from .trace import Trace, trace
 from .tree import Structure, flatten, unflatten
-
-# --- tracing -------------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class Trace:
-    """A function as nodes, not yet closed: what it was given, what it gave, and the random streams it drew from."""
-
-    name: str
-    inputs: list[Node]
-    outputs: list[Node]
-    structure: Structure
-    streams: dict[Generator, tuple[Node, Node]]  # the position it found and the position it left
-
-    def types(self) -> list[Type]:
-        return [o.type for o in self.outputs]
-
-    def captures(self) -> list[Node]:
-        """What it uses from outside. Constants may stay inside."""
-        own = {*self.inputs, *(found for found, _ in self.streams.values())}
-        roots = [*self.outputs, *(left for _, left in self.streams.values())]
-        inner: set[Node] = set()
-        outer: dict[Node, None] = {}
-        for node in toposort(roots, dependencies):
-            if node in own or any(i in inner for i in dependencies(node)):
-                inner.add(node)
-        for node in [*(i for n in inner for i in dependencies(n)), *roots]:
-            if node not in inner and (node.inputs or node.op in (DATA, VARIABLE, PLACEHOLDER)):
-                outer[node] = None
-        order = {node: i for i, node in enumerate(toposort(roots, dependencies))}
-        return sorted(outer, key=order.__getitem__)
-
-    def graph(self, captured: Sequence[Node], streams: Sequence[Generator]) -> Graph:
-        """The closed graph: (inputs, positions of streams, captured) -> (outputs, new positions)."""
-        found, left = [], []
-        for stream in streams:
-            position = placeholder(object(), Type((), stream.offset.dtype))
-            before, after = self.streams.get(stream, (position, position))
-            found.append(before)
-            left.append(after)
-        return close([*self.inputs, *found, *captured], [*self.outputs, *left])
-
-
-def trace(name: str, f: Callable[..., Any], types: Sequence[Type], structure: Structure) -> Trace:
-    """Call a function with tensors that stand for values of the given types."""
-    inputs = [placeholder(object(), t) for t in types]
-    before = {stream: stream.offset for stream in list(GENERATORS)}
-    marks = {stream: wrap(placeholder(object(), offset._node.type)) for stream, offset in before.items()}
-    try:
-        for stream, mark in marks.items():
-            stream.offset = mark
-        outputs, out = flatten(f(*unflatten(structure, [wrap(i) for i in inputs])))
-        streams = {s: (marks[s].node, s.offset.node) for s in marks if s.offset is not marks[s]}
-    finally:
-        for stream, offset in before.items():
-            stream.offset = offset
-    return Trace(name, inputs, [as_tensor(o).node for o in outputs], out, streams)
-
-
-def make_graph(f: Callable[..., Any], *examples: Any) -> Graph:
-    """A function as a graph, traced with values (or types) like the examples. To print, draw, save.
-
-    >>> import weft
-    >>> print(make_graph(lambda a, b: a * b, weft.zeros(3), weft.zeros(3)).text())
-    from weft.primitives import *
-    <BLANKLINE>
-    def graph(x0: "float32[3]", x1: "float32[3]"):
-        v0 = mul(x0, x1)  # float32[3]
-        return (v0,)
-    <BLANKLINE>
-    """
-    stand_ins = [wrap(placeholder(object(), e)) if isinstance(e, Type) else e for e in examples]
-    leaves, structure = flatten(stand_ins)
-    types = [as_tensor(leaf)._node.type for leaf in leaves]
-    traced = trace("make_graph", f, types, structure)
-    positions = [found for found, _ in traced.streams.values()]
-    current = {found: stream.offset.node for stream, (found, _) in traced.streams.items()}
-    outputs = substitute(traced.outputs, current) if positions else tuple(traced.outputs)
-    return close(traced.inputs, outputs)
 
 
 def _united(traces: Sequence[Trace]) -> tuple[list[Node], list[Generator]]:
@@ -203,7 +118,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         leaves, structure = flatten((args, kwargs))
         operands = [as_tensor(leaf) for leaf in leaves]
         types = [o._node.type for o in operands]
-        traced = trace("checkpoint", lambda args, kwargs: f(*args, **kwargs), types, structure)
+        traced = trace(lambda args, kwargs: f(*args, **kwargs), types, structure)
         captured, streams = _united([traced])
         inputs = [*(o.node for o in operands), *(s.offset.node for s in streams), *captured]
         node = make(CALL, tuple(inputs), (traced.graph(captured, streams),))
@@ -260,7 +175,7 @@ def cond(condition: Any, then: Callable[..., Any], other: Callable[..., Any], *o
     if condition._node.type != Type((), bool_):
         raise UserError("cond", f"the condition must be a bool without dimensions, got {condition._node.type}.")
     types = [t._node.type for t in tensors]
-    first, second = trace("cond", then, types, structure), trace("cond", other, types, structure)
+    first, second = trace(then, types, structure), trace(other, types, structure)
     if first.structure != second.structure or first.types() != second.types():
         raise UserError(
             "cond",
@@ -317,7 +232,7 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], init: Any) ->
     leaves, structure = flatten((init,))
     carry = [as_tensor(leaf) for leaf in leaves]
     types = [c._node.type for c in carry]
-    tested, stepped = trace("while_loop", test, types, structure), trace("while_loop", body, types, structure)
+    tested, stepped = trace(test, types, structure), trace(body, types, structure)
     if tested.types() != [Type((), bool_)] or tested.streams:
         raise UserError("while_loop", "the test must give one bool without dimensions, and draw no random numbers.")
     _check_carry("while_loop", types, structure.children[0], stepped.types(), stepped.structure)
@@ -459,7 +374,7 @@ def scan(
     carry_types = [c._node.type for c in carry]
     types = [*carry_types, *(Type(x.shape[1:], x.dtype) for x in sequences)]
     both = Structure(tuple, (), (carry_structure, x_structure))
-    traced = trace("scan", f, types, both)
+    traced = trace(f, types, both)
     if traced.structure.kind is not tuple or len(traced.structure.children) != 2:
         raise UserError("scan", "the function must return a pair: (carry, output). Return None for no output.")
     after_carry, y_structure = traced.structure.children

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..control import make_graph
 from ..dtypes import DType, bfloat16, float16, float32, float64
 from ..errors import WeftError
 from ..grad import grad, jvp, vjp
@@ -24,6 +23,7 @@ from ..ops.reduce import sum
 from ..runtime import Device, device
 from ..runtime.reference import compute
 from ..tensor import Tensor, emit
+from ..trace import make_graph
 from .counter import counted
 
 # How far a result may be from the definition computed in float64, relative to the largest value: a few roundings.

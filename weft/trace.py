@@ -1,0 +1,88 @@
+"""From a Python function to nodes: call it once with tensors that stand for its arguments, and see what comes out.
+
+What the function uses from outside becomes an input of its graph, and so does the position of every random stream it draws
+from, which comes back advanced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .graph.graph import Graph, close, substitute
+from .graph.node import DATA, PLACEHOLDER, VARIABLE, Node, Type, dependencies, placeholder, toposort
+from .random import GENERATORS, Generator
+from .tensor import as_tensor, wrap
+from .tree import Structure, flatten, unflatten
+
+
+@dataclass
+class Trace:
+    """A function as nodes, not yet closed: what it was given, what it gave, and the random streams it drew from."""
+
+    inputs: list[Node]
+    outputs: list[Node]
+    structure: Structure
+    streams: dict[Generator, tuple[Node, Node]]  # the position it found and the position it left
+
+    def types(self) -> list[Type]:
+        return [o.type for o in self.outputs]
+
+    def captures(self) -> list[Node]:
+        """What it uses from outside. Constants may stay inside."""
+        own = {*self.inputs, *(found for found, _ in self.streams.values())}
+        roots = [*self.outputs, *(left for _, left in self.streams.values())]
+        order = toposort(roots, dependencies)
+        inner: set[Node] = set()
+        for node in order:
+            if node in own or any(i in inner for i in dependencies(node)):
+                inner.add(node)
+        border = {i for node in inner for i in dependencies(node)}.union(roots) - inner
+        return [n for n in order if n in border and (n.inputs or n.op in (DATA, VARIABLE, PLACEHOLDER))]
+
+    def graph(self, captured: Sequence[Node], streams: Sequence[Generator]) -> Graph:
+        """The closed graph: (inputs, positions of streams, captured) -> (outputs, new positions)."""
+        found, left = [], []
+        for stream in streams:
+            position = placeholder(object(), Type((), stream.offset.dtype))
+            before, after = self.streams.get(stream, (position, position))
+            found.append(before)
+            left.append(after)
+        return close([*self.inputs, *found, *captured], [*self.outputs, *left])
+
+
+def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure) -> Trace:
+    """Call a function with tensors that stand for values of the given types."""
+    inputs = [placeholder(object(), t) for t in types]
+    before = {stream: stream.offset for stream in list(GENERATORS)}
+    marks = {stream: wrap(placeholder(object(), offset._node.type)) for stream, offset in before.items()}
+    try:
+        for stream, mark in marks.items():
+            stream.offset = mark
+        outputs, out = flatten(f(*unflatten(structure, [wrap(i) for i in inputs])))
+        streams = {s: (marks[s].node, s.offset.node) for s in marks if s.offset is not marks[s]}
+    finally:
+        for stream, offset in before.items():
+            stream.offset = offset
+    return Trace(inputs, [as_tensor(o).node for o in outputs], out, streams)
+
+
+def make_graph(f: Callable[..., Any], *examples: Any) -> Graph:
+    """A function as a graph, traced with values (or types) like the examples. To print, draw, save.
+
+    >>> import weft
+    >>> print(make_graph(lambda a, b: a * b, weft.zeros(3), weft.zeros(3)).text())
+    from weft.primitives import *
+    <BLANKLINE>
+    def graph(x0: "float32[3]", x1: "float32[3]"):
+        v0 = mul(x0, x1)  # float32[3]
+        return (v0,)
+    <BLANKLINE>
+    """
+    stand_ins = [wrap(placeholder(object(), e)) if isinstance(e, Type) else e for e in examples]
+    leaves, structure = flatten(stand_ins)
+    types = [as_tensor(leaf)._node.type for leaf in leaves]
+    traced = trace(f, types, structure)
+    current = {found: stream.offset.node for stream, (found, _) in traced.streams.items()}
+    return close(traced.inputs, substitute(traced.outputs, current))
