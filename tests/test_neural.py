@@ -566,3 +566,11 @@ HALVES = {  # The inputs and the result fit into float16; what is between them d
 def test_halves_do_not_overflow_on_the_way(name):
     actual, expected = HALVES[name]
     near(actual(), expected, 4e-3)
+
+
+@pytest.mark.parametrize("offset", [-2, -1, 0, 1, 3])
+def test_diag_both_ways(offset):
+    x = np.arange(1.0, 4.0)
+    matrix = weft.diag(x, offset=offset)
+    near(matrix, np.diag(x, offset))
+    near(weft.diag(matrix, offset=offset), x)

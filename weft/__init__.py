@@ -68,6 +68,7 @@ from .ops.activation import softplus as softplus
 from .ops.activation import softsign as softsign
 from .ops.activation import tanh_shrink as tanh_shrink
 from .ops.contract import cross as cross
+from .ops.contract import diag as diag
 from .ops.contract import diagonal as diagonal
 from .ops.contract import einsum as einsum
 from .ops.contract import matmul as matmul
@@ -264,7 +265,9 @@ bool = bool_  # the standard's name
 # Other libraries' names for the same functions.
 cast = astype
 cumsum, cumprod = cumulative_sum, cumulative_prod
-swapaxes = transpose
+swapaxes, permute = transpose, permute_dims
+bitwise_not, lshift, rshift = bitwise_invert, bitwise_left_shift, bitwise_right_shift
+layer_normalization = layer_norm
 
 
 def __array_namespace_info__() -> _Info:

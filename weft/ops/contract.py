@@ -18,8 +18,10 @@ from ..dtypes import float32
 from ..errors import UserError
 from ..graph.node import Node, Op, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
+from .creation import iota
 from .declare import Sample, Wrong, accept, broadcast_shape, expand_to, normal_axis, together
-from .movement import moveaxis, permute_dims, reshape, same_dtype, squeeze, stack
+from .elementwise import where
+from .movement import moveaxis, pad_axis, permute_dims, reshape, same_dtype, squeeze, stack
 from .reduce import sum
 
 
@@ -247,6 +249,22 @@ def diagonal(x: ArrayLike, /, *, offset: int = 0, axis1: int = -2, axis2: int = 
     if i == j:
         raise UserError("diagonal", f"two different axes are required, got {axis1} and {axis2}.")
     return _diagonal(x, i, j, offset)
+
+
+@function
+def diag(x: ArrayLike, /, *, offset: int = 0) -> Tensor:
+    """A matrix with the vector on its diagonal; of a matrix, its diagonal.
+
+    >>> diag(as_tensor([1, 2])).tolist()
+    [[1, 0], [0, 2]]
+    """
+    x = as_tensor(x)
+    if x.ndim != 1:
+        return diagonal(x, offset=offset)
+    before, size = max(-offset, 0), x.shape[0] + abs(offset)
+    rows = pad_axis(x, 0, before, size - before - x.shape[0])
+    on_diagonal = reshape(iota(size), (size, 1)) + offset == iota(size)
+    return where(on_diagonal, reshape(rows, (size, 1)), number(0, x.dtype))
 
 
 @function
