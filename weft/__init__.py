@@ -17,6 +17,12 @@ from .control import cond as cond
 from .control import fori_loop as fori_loop
 from .control import scan as scan
 from .control import while_loop as while_loop
+from .derivatives import custom_vjp as custom_vjp
+from .derivatives import grad as grad
+from .derivatives import gradients as gradients
+from .derivatives import jvp as jvp
+from .derivatives import value_and_grad as value_and_grad
+from .derivatives import vjp as vjp
 from .dtypes import DType as DType
 from .dtypes import bfloat16 as bfloat16
 from .dtypes import bool_ as bool_
@@ -38,12 +44,6 @@ from .errors import InternalError as InternalError
 from .errors import RunError as RunError
 from .errors import UserError as UserError
 from .errors import WeftError as WeftError
-from .grad import custom_vjp as custom_vjp
-from .grad import grad as grad
-from .grad import gradients as gradients
-from .grad import jvp as jvp
-from .grad import value_and_grad as value_and_grad
-from .grad import vjp as vjp
 from .graph import Graph as Graph
 from .knobs import knobs as knobs
 from .ops.activation import celu as celu
@@ -253,7 +253,7 @@ from .runtime import device as device
 from .runtime import devices as devices
 from .tensor import Tensor as Tensor
 from .tensor import function as _function
-from .trace import make_graph as make_graph
+from .tracing import make_graph as make_graph
 
 __version__ = "0.1.0"
 __array_api_version__ = "2024.12"

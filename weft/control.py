@@ -1,6 +1,6 @@
 """Control flow inside the graph: `cond`, `while_loop`, `scan`, and `checkpoint`.
 
-The user's functions are traced into closed graphs (see trace.py). Derivatives of a body are again a graph, made once by
+The user's functions are traced into closed graphs (see tracing.py). Derivatives of a body are again a graph, made once by
 the same reverse walk as everywhere (`derivative`), and recompute what they need from the body's inputs.
 """
 
@@ -10,12 +10,13 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from .derivatives import leading, pull
 from .dtypes import bool_
 from .errors import UserError
-from .grad import leading, pull
 from .graph.graph import Graph, close, substitute
 from .graph.node import (
     Node,
@@ -29,7 +30,7 @@ from .ops.creation import arange, zeros
 from .random import Generator
 from .runtime.reference import interpret
 from .tensor import Tensor, as_tensor, wrap
-from .trace import Trace, trace
+from .tracing import Trace, trace
 from .tree import Structure, flatten, unflatten
 
 
@@ -49,9 +50,18 @@ def _results(node: Node, structure: Structure, count: int, streams: Sequence[Gen
 # --- derivatives of bodies -------------------------------------------------------------------------------------------------
 
 
-@functools.lru_cache(maxsize=256)
+_derivatives: WeakKeyDictionary[Graph, dict[tuple[bool, ...], Graph]] = WeakKeyDictionary()
+
+
 def derivative(graph: Graph, needed: tuple[bool, ...]) -> Graph:
-    """(inputs, cotangents of the float outputs) -> cotangents of the needed inputs."""
+    """(inputs, cotangents of the float outputs) -> cotangents of the needed inputs. Made once for each body."""
+    made = _derivatives.setdefault(graph, {})
+    if needed not in made:
+        made[needed] = _differentiate(graph, needed)
+    return made[needed]
+
+
+def _differentiate(graph: Graph, needed: tuple[bool, ...]) -> Graph:
     xs = [placeholder(object(), n.type) for n in graph.inputs]
     ys = substitute(graph.outputs, dict(zip(graph.inputs, xs, strict=True)))
     roots = [y for y in ys if y.dtype.is_float]
@@ -116,9 +126,16 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = flatten((args, kwargs))
-        operands = [as_tensor(leaf) for leaf in leaves]
+        is_value = [isinstance(leaf, Tensor | np.ndarray) for leaf in leaves]
+        operands = [as_tensor(leaf) for leaf in itertools.compress(leaves, is_value)]
+
+        def with_settings(*values: Tensor) -> Any:  # flags, names and numbers stay what they are
+            rest = iter(values)
+            args, kwargs = unflatten(structure, [next(rest) if v else x for x, v in zip(leaves, is_value, strict=True)])
+            return f(*args, **kwargs)
+
         types = [o._node.type for o in operands]
-        traced = trace(lambda args, kwargs: f(*args, **kwargs), types, structure)
+        traced = trace(with_settings, types, flatten(tuple(operands))[1])
         captured, streams = _united([traced])
         inputs = [*(o.node for o in operands), *(s.offset.node for s in streams), *captured]
         node = make(CALL, tuple(inputs), (traced.graph(captured, streams),))
@@ -247,8 +264,10 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], init: Any) ->
 
 def _check_carry(name: str, types: list[Type], structure: Structure, after: list[Type], result: Structure) -> None:
     if result != structure or after[: len(types)] != types:
-        given, got = ", ".join(map(str, types)), ", ".join(map(str, after[: len(types)]))
-        raise UserError(name, f"the carried value must keep its type: it went in as ({given}) and came out as ({got}).")
+        given, got = (
+            f"{s} of ({', '.join(map(str, t))})" for s, t in ((structure, types), (result, after[: result.leaves]))
+        )
+        raise UserError(name, f"the carried value must keep its type: it went in as {given} and came out as {got}.")
 
 
 # --- scan --------------------------------------------------------------------------------------------------------------------
@@ -341,7 +360,7 @@ def _needed_in_loop(body: Graph, needed: tuple[bool, ...], carried: int) -> tupl
     wide = list(needed)
     while True:
         targets = set(itertools.compress(body.inputs, wide))
-        reached = set(leading(list(body.nodes), targets))
+        reached = leading(body.nodes, targets)
         grown = [
             w or (i < carried and body.outputs[i] in reached and body.outputs[i].dtype.is_float)
             for i, w in enumerate(wide)

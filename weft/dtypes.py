@@ -34,6 +34,10 @@ class DType:
         return self.kind == "float"
 
     @property
+    def is_half(self) -> bool:
+        return self.kind == "float" and self.bits == 16
+
+    @property
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
 

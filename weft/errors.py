@@ -10,7 +10,7 @@ import linecache
 import os
 import sys
 from types import CodeType, FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _OURS: dict[str, bool] = {}  # which files are weft's own: this is asked for every new node
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -69,6 +69,16 @@ class WeftError(Exception):
         self.source = source or user_source()
         text = f"[{where}] {message}"
         super().__init__(f"{self.source}\n{text}" if self.source else text)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.where, self.message, str(self))
+
+
+def _rebuild(kind: type[WeftError], where: str, message: str, text: str) -> WeftError:
+    """The error in another process, where the user's line cannot be looked up any more but its text is known."""
+    error = kind(where, message)
+    error.source, error.args = None, (text,)
+    return error
 
 
 class UserError(WeftError, ValueError):

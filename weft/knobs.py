@@ -1,7 +1,7 @@
 """Every setting of weft, declared once: its type, its default, what it does, and the WEFT_* variable that sets it.
 
-Read one as `knobs.device`, change it for a while with `with knobs.set(device="null"): ...`. Values are checked when
-they are set, wherever they come from. docs/settings.md lists them; a test fails on one that is not listed.
+Read one as `knobs.device`, change it with `knobs.device = "null"` or for a while with `with knobs.set(device="null"): ...`.
+Values are checked when they are set, wherever they come from. docs/settings.md lists them; a test fails on one that is not listed.
 """
 
 from __future__ import annotations
@@ -71,8 +71,12 @@ class Knobs:
 
     def __init__(self) -> None:
         for name, knob in KNOBS.items():
-            text = os.environ.get(f"WEFT_{name.upper()}")
-            setattr(self, name, knob.default if text is None else knob.read(name, text))
+            setattr(self, name, os.environ.get(f"WEFT_{name.upper()}", knob.default))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in KNOBS:
+            raise UserError("knobs", f"there is no setting {name!r}. The settings are {', '.join(KNOBS)}.")
+        super().__setattr__(name, KNOBS[name].read(name, str(value)))
 
     @contextmanager
     def set(self, **values: Any) -> Iterator[None]:
@@ -80,16 +84,10 @@ class Knobs:
         before = dict(self.__dict__)
         try:
             for name, value in values.items():
-                self.change(name, value)
+                setattr(self, name, value)
             yield
         finally:
             self.__dict__.update(before)
-
-    def change(self, name: str, value: Any) -> None:
-        """Change one setting until it is changed again."""
-        if name not in KNOBS:
-            raise UserError("knobs", f"there is no setting {name!r}. The settings are {', '.join(KNOBS)}.")
-        setattr(self, name, KNOBS[name].read(name, str(value)))
 
 
 knobs = Knobs()

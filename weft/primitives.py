@@ -40,6 +40,13 @@ def _as_graph(body: Callable[..., Any]) -> Graph:
     return Graph(inputs, tuple(t.node for t in body(*map(wrap, inputs))))
 
 
-_namespace = {op.name: _primitive(op) for op in OPS.values() if op.name != "placeholder"} | {d.name: d for d in DTYPES}
-globals().update(_namespace)
-__all__ = list(_namespace)
+def __getattr__(name: str) -> Any:
+    """Asked for when a name is imported: ops may be declared at any time."""
+    if name == "__all__":
+        return [op for op in OPS if op != "placeholder"] + [d.name for d in DTYPES]
+    if name in OPS and name != "placeholder":
+        return _primitive(OPS[name])
+    for dtype in DTYPES:
+        if dtype.name == name:
+            return dtype
+    raise AttributeError(f"there is no primitive {name!r}")

@@ -8,6 +8,7 @@ defines to the last bit: integers, + - * / and sqrt. No library's log or cos has
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
@@ -65,7 +66,7 @@ def _philox(key: np.ndarray, offset: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 BITS: Op = Op(
-    "random_bits", "leaf", _bits_infer, _philox, None, ("shape",), 2,
+    "random_bits", "random", _bits_infer, _philox, None, ("shape",), 2,
     samples=lambda rng: (
         Sample([np.uint64(rng.integers(1 << 62)), np.uint64(rng.integers(1 << 62))], (s,)) for s in ((), (0,), (7,), (2, 3, 4))
     ),
@@ -78,6 +79,15 @@ BITS: Op = Op(
 GENERATORS: WeakSet[Generator] = WeakSet()  # traced functions look here for streams that they drew from
 
 
+class _Traced(threading.local):
+    """The positions of streams inside the function that this thread is tracing, if it is."""
+
+    offsets: dict[Generator, Tensor] | None = None
+
+
+TRACED = _Traced()
+
+
 class Generator:
     """A stream of random numbers. Its state is two tensors: the key (from the seed) and how far it has come.
 
@@ -88,8 +98,21 @@ class Generator:
 
     def __init__(self, seed: int | Tensor = 0) -> None:
         self.key = _seed_key(seed)
-        self.offset = number(0, uint64)
+        self._offset = number(0, uint64)
         GENERATORS.add(self)
+
+    @property
+    def offset(self) -> Tensor:
+        """How far the stream has come: its own position or, while a function is traced, the one inside the trace."""
+        inside = TRACED.offsets
+        return self._offset if inside is None else inside.get(self, self._offset)
+
+    @offset.setter
+    def offset(self, offset: Tensor) -> None:
+        if TRACED.offsets is not None and self in TRACED.offsets:
+            TRACED.offsets[self] = offset
+        else:
+            self._offset = offset
 
     @property
     def state(self) -> tuple[Tensor, Tensor]:
@@ -319,45 +342,10 @@ def seed(value: int) -> None:
     default_generator.state = (_seed_key(value), 0)
 
 
-def bits(shape: int | Sequence[int] = ()) -> Tensor:
-    """32 random bits each from the global stream."""
-    return default_generator.bits(shape)
-
-
-def uniform(
-    shape: int | Sequence[int] = (), low: float = 0.0, high: float = 1.0, *, dtype: DTypeLike | None = None
-) -> Tensor:
-    """Numbers spread evenly over [low, high), from the global stream."""
-    return default_generator.uniform(shape, low, high, dtype=dtype)
-
-
-def normal(
-    shape: int | Sequence[int] = (), mean: float = 0.0, std: float = 1.0, *, dtype: DTypeLike | None = None
-) -> Tensor:
-    """Normal numbers from the global stream."""
-    return default_generator.normal(shape, mean, std, dtype=dtype)
-
-
-def truncated_normal(
-    shape: int | Sequence[int] = (), mean: float = 0.0, std: float = 1.0, *, dtype: DTypeLike | None = None
-) -> Tensor:
-    """Normal numbers within two standard deviations, from the global stream."""
-    return default_generator.truncated_normal(shape, mean, std, dtype=dtype)
-
-
-def integers(low: int, high: int, shape: int | Sequence[int] = (), *, dtype: DTypeLike | None = None) -> Tensor:
-    """Whole numbers in [low, high), from the global stream."""
-    return default_generator.integers(low, high, shape, dtype=dtype)
-
-
-def bernoulli(p: float, shape: int | Sequence[int] = ()) -> Tensor:
-    """True with probability p, from the global stream."""
-    return default_generator.bernoulli(p, shape)
-
-
-def permutation(x: int | Tensor) -> Tensor:
-    """The numbers 0..x-1, or the rows of a tensor, in random order, from the global stream."""
-    return default_generator.permutation(x)
+# The global stream's own methods; `seed` keeps the object.
+bits, uniform, normal = default_generator.bits, default_generator.uniform, default_generator.normal
+truncated_normal, integers = default_generator.truncated_normal, default_generator.integers
+bernoulli, permutation = default_generator.bernoulli, default_generator.permutation
 
 
 @function

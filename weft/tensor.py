@@ -36,7 +36,6 @@ from .graph.node import VARIABLE, Cell, Clock, Node, Op, Shape, constant, data, 
 from .knobs import knobs
 from .runtime import Device, evaluate, fetch, transfer
 from .runtime import device as find_device
-from .runtime.execute import TRANSFER
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 Axis = int | Sequence[int] | None
@@ -352,6 +351,11 @@ class Tensor:
                 "assign",
                 f"{self._node.type} cannot take a value of type {value._node.type}: an in-place change keeps shape and dtype.",
             )
+        if value._node.abstract and not self._node.abstract:
+            raise UserError(
+                "assign",
+                "a tensor from outside cannot be changed inside a function that is being traced. Return the new value.",
+            )
         if self._owns_parameter:
             self.become_parameter(value.detach().node)
         else:
@@ -638,13 +642,19 @@ class Tensor:
 class At:
     """The selected elements of a tensor, ready to be read or functionally written."""
 
-    __slots__ = ("_key", "_tensor")
+    __slots__ = ("_keys", "_tensor")
 
-    def __init__(self, tensor: Tensor, key: Any = None) -> None:
-        self._tensor, self._key = tensor, key
+    def __init__(self, tensor: Tensor, *key: Any) -> None:
+        self._tensor, self._keys = tensor, key
 
     def __getitem__(self, key: Any) -> At:
         return At(self._tensor, key)
+
+    @property
+    def _key(self) -> Any:
+        if not self._keys:
+            raise UserError("at", "write x.at[key].set(value): the key is missing.")
+        return self._keys[0]
 
     def _update(self, value: Any, how: str) -> Tensor:
         return _call("index_update", self._tensor, self._key, value, how)
@@ -666,7 +676,7 @@ def _operator(name: str, a: Any, b: Any) -> Tensor:
     return FUNCTIONS[name](a, b)  # type: ignore[no-any-return]
 
 
-_OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic)
+_OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic, list, tuple)
 
 
 # --- numbers as tensors --------------------------------------------------------------------------------------------------
@@ -700,10 +710,3 @@ def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor
 
 _LIMITS: dict[DType, tuple[float, float]] = {d: (iinfo(d).min, iinfo(d).max) for d in INTEGERS}
 _LIMITS |= {d: (finfo(d).min, finfo(d).max) for d in FLOATS} | {bool_: (-math.inf, math.inf)}
-
-
-def _transfer_vjp(g: Tensor, y: Tensor, x: Tensor, target: str) -> tuple[Tensor]:
-    return (g.to_device(x.device),)
-
-
-TRANSFER.vjp = _transfer_vjp

@@ -26,7 +26,7 @@ from ..errors import InternalError, Source, UserError, user_source
 
 Shape = tuple[int, ...]
 N = TypeVar("N")
-OpKind = Literal["leaf", "elementwise", "reduce", "scan", "move", "index", "anchor", "control"]
+OpKind = Literal["leaf", "random", "elementwise", "reduce", "along", "move", "index", "anchor", "control"]
 
 
 class Type(NamedTuple):
@@ -73,12 +73,13 @@ class Op:
     widen: bool = False  # 16-bit floats are computed in float32 and rounded once
     samples: Callable[..., Any] | None = None  # (rng) -> calls to test with
     errors: tuple[Any, ...] = ()  # calls that must fail, with the text they must say
+    commutes: bool = False  # the order of its inputs does not matter
     doc: str = ""
     home: Callable[..., Any] | None = None  # (*params) -> the device of the result, if not that of the inputs
 
     def __post_init__(self) -> None:
         if OPS.setdefault(self.name, self) is not self:
-            raise InternalError("op", f"the op {self.name!r} is declared twice.")
+            raise UserError("op", f"the op {self.name!r} is declared already. Give it another name.", user_source())
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -166,7 +167,7 @@ class Node:
 class Cell:
     """The content of a parameter: a leaf for derivatives whose value is known, or still waits to be computed."""
 
-    __slots__ = ("__weakref__", "device", "owner", "pending", "type", "value")
+    __slots__ = ("device", "owner", "pending", "type", "value")
 
     def __init__(self, content: Node, owner: Any) -> None:
         self.type, self.value = content.type, content.value
@@ -223,8 +224,10 @@ def _new(
         raise UserError(op.name, f"it takes {op.arity} inputs, got {len(inputs)}.")
     if isinstance(result, Type):
         node.type, node.outputs = result, ()
-    else:
+    elif result:
         node.type, node.outputs = Type((), result[0].dtype), tuple(result)
+    else:
+        raise UserError(op.name, "the function must return at least one tensor.")
     node.shape, node.dtype = node.type
     for size in node.shape:
         if type(size) is not int or size < 0:  # True or 3.0 would be found in the table where 1 or 3 is meant

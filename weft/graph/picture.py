@@ -22,12 +22,10 @@ from .text import subgraphs
 
 MAX_SVG_NODES = 1000  # nobody can read a larger picture, and it takes seconds to lay out
 
-# The arguments of these may change places, so their arrows carry no numbers.
-_COMMUTATIVE = ("add", "mul", "maximum", "minimum", "hypot", "logaddexp", "and_", "or_", "xor", "eq")
 # One middle tone for each kind: as an outline and as a thin wash it reads well on white and on black.
 _COLOURS = {
     "input": "#16a34a", "output": "#16a34a", "leaf": "#64748b", "const": "#8b949e", "elementwise": "#3b82f6",
-    "reduce": "#f97316", "scan": "#ca8a04", "move": "#14b8a6", "index": "#a855f7", "anchor": "#ef4444",
+    "reduce": "#f97316", "along": "#ca8a04", "random": "#db2777", "move": "#14b8a6", "index": "#a855f7", "anchor": "#ef4444",
     "control": "#ec4899",
 }  # fmt: skip
 _PILLS = ("input", "output", "leaf", "const")
@@ -132,7 +130,7 @@ def _boxes(graph: Graph) -> list[_Box]:
         elif node.op.name == "const":
             text = params["value"]
             box.kind, box.lines = "const", [text if len(text) < 9 else f"{node.param('value'):.4g}"]
-        numbered = len(node.inputs) > 1 and node.op.name not in _COMMUTATIVE
+        numbered = len(node.inputs) > 1 and not node.op.commutes
         for i, argument in enumerate(node.inputs):
             _Wire(found[argument], box, str(i) if numbered else "")
     boxes = list(found.values())

@@ -72,7 +72,7 @@ def match(pattern: Pattern | Var, node: Node) -> Match | None:
 
 
 def rewrite(graph: Graph, rules: Sequence[Rule], fuel: int | None = None) -> Graph:
-    """The graph after all rules were applied wherever they fit."""
+    """The graph after all rules were applied wherever they fit, the bodies of control flow left as they are."""
     by_op: dict[str, list[Rule]] = {}
     for rule in rules:
         by_op.setdefault(rule.pattern.op, []).append(rule)

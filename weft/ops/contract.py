@@ -171,7 +171,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
     while len(work) > 1:
         i, j = _best_pair(work, out, sizes)
         (y, b), (x, a) = work.pop(j), work.pop(i)
-        others = set(out).union(*(letters for _, letters in work)) if work else set(out)
+        others = set(out).union(*(letters for _, letters in work))
         x, a = _drop(x, a, set(b) | others)
         y, b = _drop(y, b, set(a) | others)
         kept = "".join(c for c in dict.fromkeys(a + b) if c in others)
@@ -231,8 +231,7 @@ def _diagonal(x: Tensor, i: int, j: int, offset: int = 0) -> Tensor:
     first = offset if offset >= 0 else -offset * columns
     count = max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
     flat = reshape(x, (*x.shape[:-2], rows * columns))
-    key = (..., slice(first, first + max(count - 1, 0) * (columns + 1) + bool(count), columns + 1))
-    return flat[key] if count else flat[..., :0]
+    return flat[..., first : first + count * (columns + 1) : columns + 1]
 
 
 @function
@@ -301,7 +300,7 @@ def _best_pair(work: list[tuple[Tensor, str]], out: str, sizes: dict[str, int]) 
     def cost(pair: tuple[int, int]) -> tuple[int, int]:
         i, j = pair
         both = set(work[i][1]) | set(work[j][1])
-        others = set(out).union(*(w[1] for k, w in enumerate(work) if k not in pair)) if len(work) > 2 else set(out)
+        others = set(out).union(*(w[1] for k, w in enumerate(work) if k not in pair))
         return math.prod(sizes[c] for c in both & others), math.prod(sizes[c] for c in both)
 
     return min(((i, j) for j in range(len(work)) for i in range(j)), key=cost)

@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..graph.node import Node, Op, Shape, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
 from .creation import zeros
-from .declare import Sample, Wrong, accept
+from .declare import Sample, Wrong, accept, as_ints, whole
 from .movement import reshape, same_dtype
 from .window import Pairs, out_size
 
@@ -230,6 +230,7 @@ def conv(
     [[[3.0, 5.0]]]
     """
     x, w = same_dtype("conv", [x, w])
+    groups = whole("conv", "groups", groups)
     _check_ranks("conv", x.shape, w.shape)
     ndim = w.ndim - 2
     strides, dilations = per_axis("conv", "stride", stride, ndim), per_axis("conv", "dilation", dilation, ndim)
@@ -257,6 +258,7 @@ def conv_transpose(
     [[[1.0, 1.0, 2.0, 2.0]]]
     """
     x, w = same_dtype("conv_transpose", [x, w])
+    groups = whole("conv_transpose", "groups", groups)
     ndim = w.ndim - 2
     if x.ndim != w.ndim or not 1 <= ndim <= 3 or x.shape[1] != w.shape[0]:
         raise UserError(
@@ -270,6 +272,8 @@ def conv_transpose(
     full = tuple(
         (n - 1) * s + (k - 1) * d + 1 for n, s, k, d in zip(x.shape[2:], strides, w.shape[2:], dilations, strict=True)
     )
+    if padding == "same" and any(extra):
+        raise UserError("conv_transpose", "padding='same' decides the size of the result: it takes no output_padding.")
     if padding == "same":  # the result is the stride times as large as the input
         size = tuple(n * s for n, s in zip(x.shape[2:], strides, strict=True))
         spare = [max(f - n, 0) for f, n in zip(full, size, strict=True)]
@@ -295,8 +299,8 @@ def _with_bias(name: str, y: Tensor, bias: Any) -> Tensor:
 
 def per_axis(name: str, what: str, value: Sizes, ndim: int, least: int = 1) -> Shape:
     """A setting as one int for each spatial dimension."""
-    values = (value,) * ndim if isinstance(value, int) else tuple(value)
-    if len(values) != ndim or any(isinstance(v, bool) or not isinstance(v, int) or v < least for v in values):
+    values = as_ints(value) if isinstance(value, Sequence) else as_ints([value]) * ndim
+    if len(values) != ndim or any(v < least for v in values):
         raise UserError(name, f"the {what} must be an int of {least} or more, or {ndim} of them, got {value!r}.")
     return values
 
@@ -311,10 +315,10 @@ def normal_padding(name: str, padding: Padding, size: Shape, kernel: Shape, stri
             total = max((-(-n // s) - 1) * s + (k - 1) * d + 1 - n, 0)
             pairs.append((total // 2, total - total // 2))
         return tuple(pairs)
-    values = [padding] * len(kernel) if isinstance(padding, int) else padding
-    good = not isinstance(values, str) and len(values) == len(kernel)
-    result = tuple((v, v) if isinstance(v, int) else tuple(v) for v in values) if good else ()
-    if not good or any(len(p) != 2 or not all(isinstance(v, int) and v >= 0 for v in p) for p in result):
+    values = padding if isinstance(padding, Sequence) else [padding] * len(kernel)
+    pairs_given = [as_ints(v) if isinstance(v, Sequence) else as_ints([v]) * 2 for v in values]
+    result = tuple((p[0], p[1]) for p in pairs_given if len(p) == 2 and min(p) >= 0)
+    if isinstance(padding, str) or len(values) != len(kernel) or len(result) != len(values):
         raise UserError(
             name,
             f"the padding must be 'same', 'valid', an int, or an int or a pair (before, behind) for each of {len(kernel)} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
@@ -59,6 +60,7 @@ def elementwise(
     result: DType | None = None,
     domain: tuple[float, float] = (-2.0, 2.0),
     widen: bool = True,
+    commutes: bool = False,
     doc: str = "",
 ) -> Op:
     """Declare an op that works on each element for itself. Its inputs have one shape and one dtype."""
@@ -79,7 +81,10 @@ def elementwise(
 
     wrong = bool_ if accepts in ("float", "numeric", "integer") else None
     errors = (Wrong(lambda: _apply_to_dtype(op, wrong), f"[{name}] {_KINDS[accepts][1]} is required"),) if wrong else ()
-    op = Op(name, "elementwise", infer, reference, vjp, (), arity, widen, samples, errors, doc)
+    op = Op(
+        name, "elementwise", infer, reference, vjp, arity=arity, widen=widen, samples=samples, errors=errors,
+        commutes=commutes, doc=doc,
+    )  # fmt: skip
     return op
 
 
@@ -138,11 +143,13 @@ def binary(
     result: DType | None = None,
     domain: tuple[float, float] = (-2.0, 2.0),
     widen: bool = True,
+    commutes: bool = False,
 ) -> Callable[[Any, Any], Tensor]:
     """Declare a function of two inputs, which are brought to one dtype and one shape first."""
     op = elementwise(
-        name or public, 2, reference, vjp, accepts=accepts, result=result, domain=domain, widen=widen, doc=doc
-    )
+        name or public, 2, reference, vjp, accepts=accepts, result=result, domain=domain, widen=widen,
+        commutes=commutes, doc=doc,
+    )  # fmt: skip
 
     def call(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
         a, b = together(public, x1, x2)
@@ -164,16 +171,20 @@ def as_float(x: Tensor, name: str) -> Tensor:
 def in_float32(f: Callable[P, T]) -> Callable[P, T]:
     """For functions that sum or exponentiate on the way: 16-bit floats are computed in float32 and rounded at the end.
 
-    Whatever tensors come first decide; a result that is more than a tensor keeps its other parts in float32.
+    The first argument decides; a result that is more than a tensor keeps its other parts in float32.
     """
+    signature = inspect.signature(f)
+    leader = next(iter(signature.parameters))
 
     @functools.wraps(f)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        first = args[0]
-        if not isinstance(first, Tensor) or not first.dtype.is_float or first.dtype.bits != 16:
-            return f(*args, **kwargs)
-        wide: Any = [_widened(a) for a in args]
-        result: Any = f(*wide, **{k: _widened(v) for k, v in kwargs.items()})
+        bound = signature.bind(*args, **kwargs)
+        first = bound.arguments[leader] = as_tensor(bound.arguments[leader])
+        if not first.dtype.is_half:
+            return f(*bound.args, **bound.kwargs)
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = _widened(value)
+        result: Any = f(*bound.args, **bound.kwargs)
         narrow = FUNCTIONS["astype"]
         if isinstance(result, Tensor):
             return narrow(result, first.dtype)  # type: ignore[no-any-return]
@@ -183,8 +194,7 @@ def in_float32(f: Callable[P, T]) -> Callable[P, T]:
 
 
 def _widened(x: Any) -> Any:
-    half = isinstance(x, Tensor) and x.dtype.is_float and x.dtype.bits == 16
-    return FUNCTIONS["astype"](x, float32) if half else x
+    return FUNCTIONS["astype"](x, float32) if isinstance(x, Tensor) and x.dtype.is_half else x
 
 
 def together(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tensor, Tensor]:
@@ -227,6 +237,19 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
             raise UserError(name, f"the shapes {given} do not fit together: sizes must be equal or 1, from the right.")
         result.append(sizes.pop() if sizes else 1)
     return tuple(result)
+
+
+def as_ints(values: Iterable[Any]) -> tuple[int, ...]:
+    """Ints of any make as Python's; -1 for what is none (sizes and counts are never negative)."""
+    return tuple(-1 if isinstance(v, bool) or not hasattr(v, "__index__") else int(v.__index__()) for v in values)
+
+
+def whole(name: str, what: str, value: Any, least: int = 0) -> int:
+    """A count as an int."""
+    [number] = as_ints([value])
+    if number < least:
+        raise UserError(name, f"the {what} must be an int of {least} or more, got {value!r}.")
+    return number
 
 
 def normal_axis(name: str, axis: int, ndim: int) -> int:

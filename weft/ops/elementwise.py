@@ -16,7 +16,7 @@ from ..dtypes import DType, DTypeLike, as_dtype, bool_, float32, float64, promot
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
-from .declare import Sample, Wrong, binary, broadcast_shape, expand_to, unary
+from .declare import Sample, Wrong, binary, broadcast_shape, expand_to, together, unary
 
 Unary = Callable[[Any], Tensor]
 Binary = Callable[[Any, Any], Tensor]
@@ -82,9 +82,11 @@ atanh = unary(
 
 # --- arithmetic ----------------------------------------------------------------------------------------------------------
 
-add = binary("add", np.add, lambda g, y, a, b: (g, g), "a + b.")
+add = binary("add", np.add, lambda g, y, a, b: (g, g), "a + b.", commutes=True)
 subtract = binary("subtract", np.subtract, lambda g, y, a, b: (g, -g), "a - b.", name="sub")
-multiply = binary("multiply", np.multiply, lambda g, y, a, b: (lambda: g * b, lambda: g * a), "a * b.", name="mul")
+multiply = binary(
+    "multiply", np.multiply, lambda g, y, a, b: (lambda: g * b, lambda: g * a), "a * b.", name="mul", commutes=True
+)
 divide = binary(
     "divide", np.divide, lambda g, y, a, b: (lambda: g / b, lambda: -(g * y) / b), "a / b; integers become floats first.",
     name="div", accepts="float", domain=(0.5, 2.0),
@@ -146,8 +148,8 @@ def _larger_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Ten
     return g * share, g * (1.0 - share)
 
 
-maximum = binary("maximum", np.maximum, _larger_vjp, "The larger of two; nan if either is nan.", accepts="numeric")
-minimum = binary("minimum", np.minimum, _larger_vjp, "The smaller of two; nan if either is nan.", accepts="numeric")
+maximum = binary("maximum", np.maximum, _larger_vjp, "The larger of two; nan if either is nan.", commutes=True)
+minimum = binary("minimum", np.minimum, _larger_vjp, "The smaller of two; nan if either is nan.", commutes=True)
 atan2 = binary(
     "atan2", np.arctan2, lambda g, y, a, b: (g * b / (a * a + b * b), -g * a / (a * a + b * b)),
     "The angle of the point (b, a).", accepts="float", domain=(0.5, 2.0),
@@ -159,7 +161,15 @@ def _hypot_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
     return g * (a / safe), g * (b / safe)
 
 
-hypot = binary("hypot", np.hypot, _hypot_vjp, "sqrt(a*a + b*b) without overflow.", accepts="float", domain=(0.5, 2.0))
+hypot = binary(
+    "hypot",
+    np.hypot,
+    _hypot_vjp,
+    "sqrt(a*a + b*b) without overflow.",
+    accepts="float",
+    domain=(0.5, 2.0),
+    commutes=True,
+)
 copysign: Binary = binary(
     "copysign", np.copysign, lambda g, y, a, b: (g * copysign(1.0, a) * copysign(1.0, b), None),
     "The size of a with the sign of b.", accepts="float",
@@ -167,7 +177,7 @@ copysign: Binary = binary(
 nextafter = binary("nextafter", np.nextafter, None, "The next number after a towards b.", accepts="float", widen=False)
 logaddexp = binary(
     "logaddexp", np.logaddexp, lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a)),
-    "log(exp(a) + exp(b)) without overflow.", accepts="float",
+    "log(exp(a) + exp(b)) without overflow.", accepts="float", commutes=True
 )  # fmt: skip
 
 # --- bits and truth ------------------------------------------------------------------------------------------------------
@@ -182,9 +192,13 @@ def _shift(ufunc: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-bitwise_and = binary("bitwise_and", np.bitwise_and, None, "Bits set in both.", name="and_", accepts="bits")
-bitwise_or = binary("bitwise_or", np.bitwise_or, None, "Bits set in either.", name="or_", accepts="bits")
-bitwise_xor = binary("bitwise_xor", np.bitwise_xor, None, "Bits set in one only.", name="xor", accepts="bits")
+bitwise_and = binary(
+    "bitwise_and", np.bitwise_and, None, "Bits set in both.", name="and_", accepts="bits", commutes=True
+)
+bitwise_or = binary("bitwise_or", np.bitwise_or, None, "Bits set in either.", name="or_", accepts="bits", commutes=True)
+bitwise_xor = binary(
+    "bitwise_xor", np.bitwise_xor, None, "Bits set in one only.", name="xor", accepts="bits", commutes=True
+)
 bitwise_left_shift = binary(
     "bitwise_left_shift", _shift(np.left_shift, "bitwise_left_shift"), None, "a * 2**b.", name="shl", accepts="integer"
 )
@@ -195,7 +209,7 @@ bitwise_right_shift = binary(
 bitwise_invert = unary(
     "bitwise_invert", np.bitwise_not, None, "All bits flipped.", name="not_", accepts="bits", integers="compute"
 )
-equal = binary("equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_)
+equal = binary("equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_, commutes=True)
 less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_)
 less_equal = binary(
     "less_equal", np.less_equal, None, "Where a is not above b.", name="le", accepts="any", result=bool_
@@ -211,13 +225,15 @@ def not_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 @function
 def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where x1 is above x2."""
-    return less(x2, x1)
+    a, b = together("greater", x1, x2)
+    return less(b, a)
 
 
 @function
 def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where x1 is not below x2."""
-    return less_equal(x2, x1)
+    a, b = together("greater_equal", x1, x2)
+    return less_equal(b, a)
 
 
 # --- choosing and converting ---------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Reading and writing by index: `gather` and `scatter`, each the other's derivative; sorting; and x[...] in full.
+"""Reading and writing by index: `gather` and `scatter`, each the other's derivative, and x[...] in full.
 
 Every way to index is brought to three steps: ranges (slice and flip), dropped and new axes (reshape), and integer
 arrays (gather). Writing uses the same steps backwards.
@@ -30,6 +30,7 @@ from .movement import (
     pad_constant,
     reshape,
     slice_,
+    surroundings,
 )
 
 # --- gather and scatter --------------------------------------------------------------------------------------------------
@@ -63,7 +64,8 @@ def _checked(
         if index.size and (int(index.min()) < least or int(index.max()) >= size):
             worst = index.min() if int(index.min()) < least else index.max()
             raise RunError(name, f"index {worst} is out of range for axis {axis} of size {size}.")
-    return tuple(np.where(i < 0, i + x.shape[a], i).astype(np.int64) for i, a in zip(indices, axes, strict=True))
+    wide = [i.astype(np.int64) for i in indices]
+    return tuple(np.where(i < 0, i + x.shape[a], i) for i, a in zip(wide, axes, strict=True))
 
 
 def _gather(values: tuple[np.ndarray, ...], axes: Axes, wraps: bool) -> np.ndarray:
@@ -377,10 +379,7 @@ def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
     ranged = [len(range(a, b, s)) for a, b, s in zip(k.starts, k.stops, k.steps, strict=True)]
     value = reshape(_fit(value, tuple(k.shape)), ranged)
     value = flip(value, axis=k.flips) if k.flips else value
-    widths = tuple(
-        (a, n - a - (m - 1) * s - 1, s - 1) if m else (n, 0, 0)
-        for n, m, a, s in zip(x.shape, ranged, k.starts, k.steps, strict=True)
-    )
+    widths = surroundings(x.shape, tuple(ranged), tuple(k.starts), tuple(k.steps))
     written, spread = pad_constant(number(True, bool_, value.shape), widths), pad_constant(value, widths)
     return where(written, x + spread if how == "add" else spread, x)
 

@@ -58,6 +58,8 @@ def cross_entropy(
     if classes is not None and classes.shape != (logits.shape[axis],):
         raise UserError("cross_entropy", f"{logits.shape[axis]} class weights are required, got shape {classes.shape}.")
     if target.dtype.is_float:
+        if ignore_index is not None:
+            raise UserError("cross_entropy", "ignore_index goes with class numbers, not with probabilities.")
         return _soft(log_p, target, axis, classes, shape, label_smoothing, reduction)
     return _hard(log_p, target, axis, classes, shape, label_smoothing, ignore_index, reduction)
 
@@ -119,6 +121,7 @@ def mse_loss(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction =
 
 
 @function
+@in_float32
 def mae_loss(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction = "mean") -> Tensor:
     """The mean of the absolute differences."""
     a, b = _same_shape("mae_loss", prediction, target)
@@ -141,8 +144,8 @@ def dot_product_attention(
 ) -> Tensor:
     """softmax(query @ key.T * scale) @ value, over the last two axes (time, features); others are batches.
 
-    A bool mask says which places may be looked at; a float mask is added to the scores. Causal: only backwards. A row
-    that may look at nothing gives zeros.
+    A bool mask says which places may be looked at; a float mask is added to the scores. Causal: only backwards, the last
+    query standing at the last key. A row that may look at nothing gives zeros.
     """
     q, k, v = (as_float(as_tensor(t), "dot_product_attention") for t in (query, key, value))
     if q.ndim < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..dtypes import bool_
+from ..dtypes import bool_, finfo, float64
 from ..errors import UserError
 from ..tensor import ArrayLike, Tensor, as_tensor, function
 from .creation import zeros_like
-from .declare import accept, as_float
+from .declare import accept, as_float, together
 from .elementwise import (
     abs,
     astype,
@@ -18,11 +18,11 @@ from .elementwise import (
     bitwise_or,
     bitwise_xor,
     copysign,
-    exp,
     greater,
     less,
+    pow,
+    remainder,
     sqrt,
-    trunc,
     where,
 )
 from .reduce import all
@@ -76,7 +76,7 @@ def rsqrt(x: ArrayLike, /) -> Tensor:
 @function
 def exp2(x: ArrayLike, /) -> Tensor:
     """2 to the power x."""
-    return exp(as_tensor(x) * math.log(2))
+    return pow(2.0, as_float(as_tensor(x), "exp2"))
 
 
 @function
@@ -89,8 +89,9 @@ def signbit(x: ArrayLike, /) -> Tensor:
 @function
 def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 - x2 * trunc(x1 / x2): it has the sign of x1."""
-    x, y = as_float(as_tensor(x1), "fmod"), as_tensor(x2)
-    return x - y * trunc(x / y)
+    x, y = together("fmod", x1, x2)
+    rest = remainder(abs(x), abs(y))
+    return copysign(rest, x) if x.dtype.is_float else where(x < 0, -rest, rest)
 
 
 @function
@@ -117,7 +118,9 @@ def isfinite(x: ArrayLike, /) -> Tensor:
 @function
 def isclose(x1: ArrayLike, x2: ArrayLike, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Tensor:
     """Where two values are equal up to a tolerance: |x1 - x2| <= atol + rtol * |x2|."""
-    x, y = as_float(as_tensor(x1), "isclose"), as_float(as_tensor(x2), "isclose")
+    x, y = together("isclose", x1, x2)
+    if not x.dtype.is_float:
+        x, y = astype(x, float64), astype(y, float64)  # exact for all that is likely to be compared
     near = (abs(x - y) <= abs(y) * rtol + atol) & isfinite(y)
     near = near | (x == y)
     return near | (isnan(x) & isnan(y)) if equal_nan else near
@@ -133,9 +136,12 @@ def allclose(
 
 @function
 def nan_to_num(x: ArrayLike, /, value: float = 0.0) -> Tensor:
-    """x with another value for nan."""
+    """x with another value for nan, and the largest numbers of its dtype for the infinities."""
     x = as_tensor(x)
-    return where(isnan(x), value, x)
+    if not x.dtype.is_float:
+        return x
+    largest = finfo(x.dtype).max
+    return where(isnan(x), value, clip(x, -largest, largest))
 
 
 @function

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..dtypes import float32
+from ..dtypes import float32, promote
 from ..errors import UserError
 from ..graph.node import CONST, OPS, Node, Op, Shape, Type
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, emit, function, number
 from .declare import (
     Sample,
     Wrong,
+    as_ints,
     broadcast_shape,
     expand_to,
     filled_like,
     normal_axes,
     normal_axis,
     normal_shape,
-    together,
+    whole,
 )
 from .elementwise import astype
 
@@ -218,28 +220,33 @@ def broadcast_arrays(*arrays: Any) -> list[Tensor]:
 Widths = tuple[tuple[int, int, int], ...]
 
 
+def _inner(shape: Shape, widths: Widths) -> tuple[slice, ...]:
+    """Where the elements lie in the padded tensor."""
+    facts = zip(shape, widths, strict=True)
+    return tuple(slice(lo, lo + max(n + (n - 1) * gap, 0), gap + 1) for n, (lo, _, gap) in facts)
+
+
+def _padded(shape: Shape, widths: Widths) -> Shape:
+    return tuple(part.stop + hi for part, (_, hi, _) in zip(_inner(shape, widths), widths, strict=True))
+
+
 def _pad_infer(x: Node, widths: Widths, value: Any) -> Type:
     if len(widths) != len(x.shape) or any(len(w) != 3 or min(w) < 0 for w in widths):
         raise UserError("pad", f"widths of 0 or more for each of {len(x.shape)} dimensions are required, got {widths}.")
-    return Type(
-        tuple(lo + hi + n + max(n - 1, 0) * gap for n, (lo, hi, gap) in zip(x.shape, widths, strict=True)), x.dtype
-    )
+    CONST.infer(value, x.dtype, ())  # the value must be one that a constant can have
+    return Type(_padded(x.shape, widths), x.dtype)
 
 
 def _pad(x: np.ndarray, widths: Widths, value: Any) -> np.ndarray:
-    shape = [lo + hi + n + max(n - 1, 0) * gap for n, (lo, hi, gap) in zip(x.shape, widths, strict=True)]
-    result = np.full(shape, np.asarray(float(value) if isinstance(value, str) else value).astype(x.dtype))
-    inner = tuple(
-        slice(lo, lo + max(n + (n - 1) * gap, 0), gap + 1) for n, (lo, _, gap) in zip(x.shape, widths, strict=True)
-    )
-    result[inner] = x
+    filler = np.asarray(float(value) if isinstance(value, str) else value).astype(x.dtype)
+    result = np.full(_padded(x.shape, widths), filler)
+    result[_inner(x.shape, widths)] = x
     return result
 
 
 def _pad_vjp(g: Tensor, y: Tensor, x: Tensor, widths: Widths, value: Any) -> tuple[Tensor]:
-    starts = tuple(lo for lo, _, _ in widths)
-    stops = tuple(lo + max(n + (n - 1) * gap, 0) for n, (lo, _, gap) in zip(x.shape, widths, strict=True))
-    return (slice_(g, starts, stops, tuple(gap + 1 for _, _, gap in widths)),)
+    inner = _inner(x.shape, widths)
+    return (slice_(g, *(tuple(getattr(part, end) for part in inner) for end in ("start", "stop", "step"))),)
 
 
 _PAD = Op(
@@ -278,9 +285,8 @@ def pad(x: ArrayLike, widths: Any, mode: str = "constant", value: float = 0) -> 
     [3, 2, 1, 2, 3, 2]
     """
     x = as_tensor(x)
-    pairs = [
-        (w, w) if isinstance(w, int) else tuple(w) for w in ([widths] * x.ndim if isinstance(widths, int) else widths)
-    ]
+    given = list(widths) if isinstance(widths, Iterable) else [widths] * x.ndim
+    pairs = [as_ints(w) if isinstance(w, Iterable) else as_ints([w]) * 2 for w in given]
     if len(pairs) != x.ndim or any(len(p) != 2 or min(p) < 0 for p in pairs):
         raise UserError("pad", f"widths of 0 or more for each of {x.ndim} dimensions are required, got {widths}.")
     if mode == "constant":
@@ -323,10 +329,13 @@ def _slice_infer(x: Node, starts: Shape, stops: Shape, steps: Shape) -> Type:
 
 
 def _slice_vjp(g: Tensor, y: Tensor, x: Tensor, starts: Shape, stops: Shape, steps: Shape) -> tuple[Tensor]:
-    widths = []
-    for n, m, start, step in zip(x.shape, g.shape, starts, steps, strict=True):
-        widths.append((start, n - start - (m - 1) * step - 1, step - 1) if m else (n, 0, 0))
-    return (pad_constant(g, tuple(widths)),)
+    return (pad_constant(g, surroundings(x.shape, g.shape, starts, steps)),)
+
+
+def surroundings(shape: Shape, counts: Shape, starts: Shape, steps: Shape) -> Widths:
+    """The padding that puts the elements of a slice back where they came from."""
+    facts = zip(shape, counts, starts, steps, strict=True)
+    return tuple((a, n - a - (m - 1) * s - 1, s - 1) if m else (n, 0, 0) for n, m, a, s in facts)
 
 
 _SLICE = Op(
@@ -438,10 +447,8 @@ def same_dtype(name: str, arrays: Sequence[Any]) -> list[Tensor]:
     if not len(arrays):
         raise UserError(name, "at least one tensor is required, got none.")
     tensors = [as_tensor(a) for a in arrays]
-    common = tensors[0]
-    for t in tensors[1:]:
-        common, _ = together(name, number(0, common.dtype), number(0, t.dtype))
-    return [astype(t, common.dtype) for t in tensors]
+    dtype = functools.reduce(promote, (t.dtype for t in tensors))
+    return [astype(t, dtype) for t in tensors]
 
 
 @function
@@ -476,11 +483,14 @@ def split(x: ArrayLike, parts: int | Sequence[int], axis: int = 0) -> tuple[Tens
     x = as_tensor(x)
     axis = normal_axis("split", axis, x.ndim)
     n = x.shape[axis]
-    if isinstance(parts, int) and (parts < 1 or n % parts):
-        raise UserError(
-            "split", f"axis {axis} of size {n} cannot be cut into {parts} equal parts. Give a list of sizes."
-        )
-    sizes = [n // parts] * parts if isinstance(parts, int) else list(parts)
+    if not isinstance(parts, Iterable):
+        count = whole("split", "number of parts", parts, least=1)
+        if n % count:
+            raise UserError(
+                "split", f"axis {axis} of size {n} cannot be cut into {count} equal parts. Give a list of sizes."
+            )
+        parts = [n // count] * count
+    sizes = normal_shape("split", parts)
     if math.fsum(sizes) != n:
         raise UserError("split", f"the sizes {sizes} do not add up to {n}, the size of axis {axis}.")
     ends = np.cumsum(sizes).tolist()
@@ -497,15 +507,15 @@ def roll(x: ArrayLike, /, shift: int | Sequence[int], *, axis: Axis = None) -> T
     x = as_tensor(x)
     if axis is None:
         return reshape(roll(flatten(x), shift, axis=0), x.shape)
-    axes = [axis] if isinstance(axis, int) else list(axis)
-    shifts = [shift] * len(axes) if isinstance(shift, int) else list(shift)
-    if len(shifts) != len(axes):
-        raise UserError("roll", f"as many shifts as axes are required, got {shift} and {axis}.")
+    axes = list(axis) if isinstance(axis, Iterable) else [axis]
+    shifts = list(shift) if isinstance(shift, Iterable) else [shift] * len(axes)
+    if len(shifts) != len(axes) or any(isinstance(s, bool) or not hasattr(s, "__index__") for s in shifts):
+        raise UserError("roll", f"as many ints to shift by as axes are required, got {shift!r} and {axis!r}.")
     for s, a in zip(shifts, axes, strict=True):
         a = normal_axis("roll", a, x.ndim)
         n = x.shape[a]
-        if n and s % n:
-            x = concat([cut(x, a, n - s % n, n), cut(x, a, 0, n - s % n)], axis=a)
+        by = int(s.__index__()) % n if n else 0
+        x = concat([cut(x, a, n - by, n), cut(x, a, 0, n - by)], axis=a) if by else x
     return x
 
 

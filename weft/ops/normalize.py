@@ -74,6 +74,7 @@ def batch_norm(
         raise UserError(
             "batch_norm", f"statistics of shape {shape} are required, got {centre.shape} and {spread.shape}."
         )
+    centre, spread = centre.astype(x.dtype), spread.astype(x.dtype)
     normal = (x - reshape(centre, place)) * reshape(rsqrt(spread + eps), place)
     return BatchNorm(_scaled("batch_norm", normal, scale, shift, shape, place), centre, spread)
 

@@ -235,7 +235,7 @@ def _cumsum_vjp(g: Tensor, y: Tensor, x: Tensor, axis: int) -> tuple[Tensor]:
 
 
 _CUMSUM = Op(
-    "cumsum", "scan", _along_infer("cumulative_sum"), lambda x, axis: np.cumsum(x, axis=axis, dtype=_wide(x)),
+    "cumsum", "along", _along_infer("cumulative_sum"), lambda x, axis: np.cumsum(x, axis=axis, dtype=_wide(x)),
     _cumsum_vjp, ("axis",), 1, True, _along_samples,
     (Wrong(lambda: cumulative_sum(number(0.0, float32, (2, 2))), "[cumulative_sum] an axis is required for 2 dimensions"),),
 )  # fmt: skip
@@ -262,7 +262,7 @@ def _shifted(x: Tensor, axis: int, by: int, filler: float) -> Tensor:
 
 
 _CUMPROD = Op(
-    "cumprod", "scan", _along_infer("cumulative_prod"), lambda x, axis: np.cumprod(x, axis=axis, dtype=_wide(x)),
+    "cumprod", "along", _along_infer("cumulative_prod"), lambda x, axis: np.cumprod(x, axis=axis, dtype=_wide(x)),
     _cumprod_vjp, ("axis",), 1, True, _along_samples,
     (Wrong(lambda: cumulative_prod(number(0.0, float32, (2, 2))), "[cumulative_prod] an axis is required for 2 dimensions"),),
 )  # fmt: skip

@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import int64
+from ..dtypes import bool_, int64, promote
 from ..errors import UserError
 from ..graph.node import Node, Op, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
 from .convert import asarray
 from .creation import zeros
-from .declare import Sample, Wrong, normal_axis, together
+from .declare import Sample, Wrong, normal_axis
 from .elementwise import astype, where
 from .indexing import gather, take, take_along_axis
-from .movement import cut, expand_dims, flatten
+from .movement import cut, flatten, same_dtype
 from .reduce import sum
 
 
@@ -95,7 +95,7 @@ def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter:
             "searchsorted", f"a vector and side 'left' or 'right' are required, got {table.shape}, {side!r}."
         )
     table = table if sorter is None else take(table, sorter)
-    dtype = together("searchsorted", number(0, table.dtype), number(0, values.dtype))[0].dtype
+    dtype = promote(table.dtype, values.dtype)
     table, values = astype(table, dtype), astype(values, dtype)
     n = table.shape[0]
     low, high = zeros(values.shape, dtype=int64), number(n, int64, values.shape)
@@ -180,7 +180,15 @@ def unique_values(x: ArrayLike, /) -> Tensor:
 
 
 @function
-def isin(x: ArrayLike, values: Any, /) -> Tensor:
-    """Where an element is one of the values."""
-    x, y = as_tensor(x), flatten(as_tensor(values))
-    return sum(expand_dims(x, axis=-1) == y, axis=-1) > 0
+def isin(x: ArrayLike, values: ArrayLike, /) -> Tensor:
+    """Where an element is one of the values.
+
+    >>> isin(as_tensor([1, 2, 3]), as_tensor([3, 1])).tolist()
+    [True, False, True]
+    """
+    x, table = same_dtype("isin", [x, flatten(as_tensor(values))])
+    if table.size == 0:
+        return zeros(x.shape, dtype=bool_)
+    table = sort(table)
+    place = searchsorted(table, x)
+    return gather(table, [where(place < table.size, place, 0)], (0,)) == x

@@ -12,7 +12,7 @@ from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
 from .declare import as_float, in_float32, normal_axes, normal_axis
 from .elementwise import abs, astype, exp, log, sqrt, stop_gradient, where
 from .math import isfinite
-from .movement import concat, cut
+from .movement import concat, cut, squeeze
 from .reduce import max, sum
 
 
@@ -92,7 +92,7 @@ def logsumexp(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False) -> Ten
     top = stop_gradient(max(x, axis=axes, keepdims=True))
     top = where(isfinite(top), top, 0.0)
     total = log(sum(exp(x - top), axis=axes, keepdims=True)) + top
-    return total if keepdims else sum(total, axis=axes)
+    return total if keepdims else squeeze(total, axes)
 
 
 @function

@@ -1,5 +1,6 @@
 """Devices, buffers, and the evaluation of nodes on them."""
 
+from ..knobs import knobs
 from . import null as null
 from . import reference as reference
 from .device import Buffer as Buffer
@@ -10,3 +11,5 @@ from .device import devices as devices
 from .execute import evaluate as evaluate
 from .execute import fetch as fetch
 from .execute import transfer as transfer
+
+knobs.device = knobs.device  # what WEFT_DEVICE says can be checked only now that the devices are known

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..errors import UserError
-from ..graph.node import ITEM, PLACEHOLDER, VARIABLE, Node, Op, Type, dependencies, existing, make, toposort
+from ..graph.node import ITEM, PLACEHOLDER, VARIABLE, Node, Op, dependencies, existing, make, toposort
 from ..knobs import knobs
 from .device import Buffer, Device, Program, device
 
@@ -47,8 +47,8 @@ def _run(roots: list[Node], home: Device) -> None:
         # A node that may live anywhere can have been computed elsewhere; then it is computed here again.
         inputs = dependencies(node)
         for i in inputs:
-            if i.value is not None and i.value.device is home:
-                return [i for i in inputs if i.value is None or i.value.device is not home]
+            if i.value is not None:
+                return [i for i in inputs if i.value is None or (i.device is None and i.value.device is not home)]
         return inputs
 
     start = time.perf_counter()
@@ -97,14 +97,12 @@ def fetch(node: Node) -> np.ndarray:
 
 def transfer(node: Node, target: Device) -> Node:
     """The same value on another device."""
-    if (node.device or device()) is target:
+    if node.device is target:
         return node
     return make(TRANSFER, (node,), (target.name,))
 
 
-def _transfer_infer(x: Node, target: str) -> Type:
-    return x.type
-
-
-# The vjp is entered where tensors are known (weft/tensor.py).
-TRANSFER = Op("transfer", "control", _transfer_infer, lambda x, target: x, None, ("target",), 1, home=device)
+TRANSFER = Op(
+    "transfer", "control", lambda x, target: x.type, lambda x, target: x,
+    lambda g, y, x, target: (g.to_device(x.device),), params=("target",), arity=1, home=device,
+)  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 from ..dtypes import DType, bfloat16, float16
 from ..errors import RunError, WeftError
 from ..graph.graph import Graph
-from ..graph.node import PLACEHOLDER, Node, dependencies
+from ..graph.node import DATA, PLACEHOLDER, VARIABLE, Node, dependencies
 from .device import Buffer, Device, Program, register
 
 _NARROW = (float16, bfloat16)
@@ -67,6 +67,8 @@ def compute(node: Node, inputs: Sequence[Any]) -> Any:
         raise type(error)(error.where, error.message, node.source) from None
     except MemoryError:
         raise RunError(op.name, f"there is no memory for a result of type {node.type}.", node.source) from None
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RunError(op.name, f"NumPy cannot compute a result of type {node.type}: {error}.", node.source) from error
     if node.outputs:
         return tuple(np.asarray(r, t.dtype.numpy) for r, t in zip(result, node.outputs, strict=True))
     return np.asarray(result, node.dtype.numpy)
@@ -74,7 +76,7 @@ def compute(node: Node, inputs: Sequence[Any]) -> Any:
 
 def interpret(graph: Graph) -> Callable[..., tuple[Any, ...]]:
     """The graph as a function from arrays to arrays."""
-    order = [n for n in graph.nodes if n.op is not PLACEHOLDER and n.value is None]
+    order = [n for n in graph.nodes if n.op not in (PLACEHOLDER, DATA, VARIABLE)]
 
     def call(*arrays: Any) -> tuple[Any, ...]:
         known = dict(zip(graph.inputs, arrays, strict=True))

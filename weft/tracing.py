@@ -12,7 +12,7 @@ from typing import Any
 
 from .graph.graph import Graph, close, substitute
 from .graph.node import DATA, PLACEHOLDER, VARIABLE, Node, Type, dependencies, placeholder, toposort
-from .random import GENERATORS, Generator
+from .random import GENERATORS, TRACED, Generator
 from .tensor import as_tensor, wrap
 from .tree import Structure, flatten, unflatten
 
@@ -33,7 +33,7 @@ class Trace:
         """What it uses from outside. Constants may stay inside."""
         own = {*self.inputs, *(found for found, _ in self.streams.values())}
         roots = [*self.outputs, *(left for _, left in self.streams.values())]
-        order = toposort(roots, dependencies)
+        order = toposort(roots, lambda n: dependencies(n) if n.abstract else ())  # what is known stands outside
         inner: set[Node] = set()
         for node in order:
             if node in own or any(i in inner for i in dependencies(node)):
@@ -55,16 +55,14 @@ class Trace:
 def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure) -> Trace:
     """Call a function with tensors that stand for values of the given types."""
     inputs = [placeholder(object(), t) for t in types]
-    before = {stream: stream.offset for stream in list(GENERATORS)}
-    marks = {stream: wrap(placeholder(object(), offset._node.type)) for stream, offset in before.items()}
+    marks = {stream: wrap(placeholder(object(), stream.offset._node.type)) for stream in list(GENERATORS)}
+    outside, TRACED.offsets = TRACED.offsets, dict(marks)
     try:
-        for stream, mark in marks.items():
-            stream.offset = mark
         outputs, out = flatten(f(*unflatten(structure, [wrap(i) for i in inputs])))
-        streams = {s: (marks[s].node, s.offset.node) for s in marks if s.offset is not marks[s]}
+        left = TRACED.offsets
+        streams = {s: (mark.node, left[s].node) for s, mark in marks.items() if left[s] is not mark}
     finally:
-        for stream, offset in before.items():
-            stream.offset = offset
+        TRACED.offsets = outside
     return Trace(inputs, [as_tensor(o).node for o in outputs], out, streams)
 
 

@@ -47,7 +47,7 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
                         _check(node, x, made)
                         if mask is not None:
                             made = _masked(made, mask, node, known[node])
-                        _merge_mask(masks, x, x in known, _mask_below(node, position, mask))
+                        _merge_mask(masks, x, x in known, _mask_below(node, position, mask, made))
                         _accumulate(known, x, made)
             if node not in wanted:
                 known.pop(node, None)
@@ -55,22 +55,26 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
 
 
 # What `where` does not choose must have no influence, but its derivative may be infinite, and 0 * inf is nan. So the walk
-# carries along, down the elementwise ops below a `where`, a mask of the places that were chosen, and writes zeros at the
-# others after every op that multiplies. (Asking whether the cotangent is 0 instead would break derivatives of derivatives.)
+# carries along, down the elementwise and movement ops below a `where`, a mask of the places that were chosen, and writes
+# zeros at the others after every op that multiplies. (Asking whether the cotangent is 0 instead would break derivatives of
+# derivatives.)
 
 
-def _mask_below(node: Node, position: int, mask: Tensor | None) -> Tensor | None:
+def _mask_below(node: Node, position: int, mask: Tensor | None, made: Tensor) -> Tensor | None:
     """Where the cotangent of an input can be other than 0; None: everywhere, or not known."""
     if node.op is OPS["where"] and position > 0:
         condition = wrap(node.inputs[0])
         chosen = condition if position == 1 else ~condition
         return chosen if mask is None else chosen & mask
+    if mask is not None and node.op.kind == "move":  # it moves cotangents, so it moves the mask in the same way
+        moved: Tensor = _rules(node, mask.astype(made.dtype))[position]
+        return moved > 0.0
     return mask if node.op.kind == "elementwise" else None
 
 
 def _masked(cotangent: Tensor, mask: Tensor, node: Node, g: Tensor) -> Tensor:
     unchanged = cotangent is g or node.op is OPS["where"]
-    scaled = node.op is OPS["mul"] and any(i.op is CONST for i in node.inputs)
+    scaled = node.op is OPS["mul"] and any(i.op is CONST and not isinstance(i.params[0], str) for i in node.inputs)
     return cotangent if unchanged or scaled or node.op.kind != "elementwise" else where(mask, cotangent, 0.0)
 
 
@@ -79,7 +83,7 @@ def _merge_mask(masks: dict[Node, Tensor | None], x: Node, again: bool, mask: Te
     masks[x] = mask if not again else mask | other if mask is not None and other is not None else None
 
 
-def leading(order: list[Node], targets: set[Node]) -> set[Node]:
+def leading(order: Sequence[Node], targets: set[Node]) -> set[Node]:
     """The nodes from which a differentiable path leads down to a target."""
     leads = set(targets)
     for node in order:
@@ -96,12 +100,8 @@ def _accumulate(known: dict[Any, Tensor], key: Any, cotangent: Tensor) -> None:
 
 
 def _apply_rule(node: Node, leads: set[Node], known: dict[Node, Tensor], several: dict[Node, dict[int, Tensor]]) -> Any:
-    if node.op.vjp is None or not node.inputs:
-        return (None,) * len(node.inputs)
-    inputs = tuple([wrap(i) for i in node.inputs])
-    given: Any = (inputs,) if node.op.arity is None else inputs
     if not node.outputs:
-        return node.op.vjp(known[node], wrap(node), *given, *node.params)
+        return _rules(node, known[node])
     parts = several.pop(node)
     results = [wrap(item(node, i)) for i in range(len(node.outputs))]
     cotangents = [
@@ -110,7 +110,18 @@ def _apply_rule(node: Node, leads: set[Node], known: dict[Node, Tensor], several
     ]
     # A body is differentiated as a whole, so ops with bodies are told which inputs matter.
     needed = tuple(i in leads and i.dtype.is_float for i in node.inputs)
-    return node.op.vjp(cotangents, results, needed, *given, *node.params)
+    if not any(needed):
+        return (None,) * len(needed)
+    return node.op.vjp(cotangents, results, needed, tuple(wrap(i) for i in node.inputs), *node.params)  # type: ignore[misc]
+
+
+def _rules(node: Node, g: Tensor) -> Any:
+    """What a node with one result does with a cotangent."""
+    if node.op.vjp is None or not node.inputs:
+        return (None,) * len(node.inputs)
+    inputs = tuple([wrap(i) for i in node.inputs])
+    given: Any = (inputs,) if node.op.arity is None else inputs
+    return node.op.vjp(g, wrap(node), *given, *node.params)
 
 
 def _check(node: Node, x: Node, cotangent: Tensor) -> None:
@@ -287,6 +298,7 @@ def gradients(y: Any, xs: Sequence[Tensor], gradient: Any = None) -> list[Tensor
                 "derivatives can only be taken by parameters and what is computed from them, since the history of other "
                 "tensors is dropped once they are looked at. Write x = weft.parameter(...), or use weft.grad(function).",
             )
+    _parameters(y, "gradients")
     found = pull([y.node], [_seed("gradients", y, gradient)], [x.node for x in xs])
     return _zeros_for_none(found, xs)
 
@@ -299,21 +311,29 @@ def _seed(name: str, y: Tensor, gradient: Any) -> Tensor:
 def backward(y: Tensor, gradient: Any = None) -> None:
     """Add the derivative of y to `.grad` of every parameter it was computed from."""
     seed = _seed("backward", y, gradient)
-    found = [node for node in toposort([y.node]) if node.op is VARIABLE]
-    owners = [node.params[0].owner and node.params[0].owner() for node in found]
+    found = _parameters(y, "backward")
     if not found:
         raise UserError("backward", "the value was not computed from any parameter. Make one with weft.parameter(...).")
-    for node, owner in zip(found, owners, strict=True):
-        if owner is not None and owner._node is not node:
-            raise UserError(
-                "backward",
-                f"a parameter of shape {node.shape} was changed in place after this value was computed from it. "
-                "Call backward() before changing parameters.",
-            )
-    for owner, derivative in zip(owners, pull([y.node], [seed], found), strict=True):
+    for node, derivative in zip(found, pull([y.node], [seed], found), strict=True):
+        owner = node.params[0].owner()
         if owner is not None and derivative is not None:
             derivative = stop_gradient(derivative)
             owner.grad = derivative if owner.grad is None else owner.grad + derivative
+
+
+def _parameters(y: Tensor, name: str) -> list[Node]:
+    """The parameters a value was computed from, which must still be what they were."""
+    history = toposort([y.node], lambda node: node.inputs if node.tracker is not None else ())
+    found = [node for node in history if node.op is VARIABLE]
+    for node in found:
+        owner = node.params[0].owner()
+        if owner is not None and owner._node is not node:
+            raise UserError(
+                name,
+                f"a parameter of shape {node.shape} was changed in place after this value was computed from it. "
+                "Ask for derivatives before changing parameters.",
+            )
+    return found
 
 
 # --- the user's own rules ------------------------------------------------------------------------------------------------
