@@ -1,0 +1,235 @@
+"""Mistakes that were made once. Each test was red before its mend."""
+
+import copy
+import gc
+import math
+import pickle
+import subprocess
+import sys
+import threading
+import weakref
+
+import numpy as np
+import pytest
+
+import weft
+from weft.graph import Op, Type
+from weft.tensor import emit
+
+INF = math.inf
+
+
+def test_halves_are_widened_however_they_are_given():
+    ones = np.ones(100_000, np.float16)
+    assert weft.mean(ones).item() == 1.0
+    assert weft.softmax(x=weft.zeros(4, dtype="float16")).dtype is weft.float16
+    assert weft.cross_entropy(logits=weft.zeros((1, 2)), target=[0]).item() == pytest.approx(math.log(2))
+
+
+def test_small_integers_can_index_large_tables():
+    table = weft.arange(600).reshape(300, 2)
+    assert weft.embedding(table, weft.asarray([200], dtype="uint8")).tolist() == [[400, 401]]
+    assert table[weft.asarray([-1], dtype="int8")].tolist() == [[598, 599]]
+
+
+MOVED = {
+    "spread": lambda x: weft.where(weft.asarray([[False, True], [False, True]]), weft.sqrt(x), 0.0),
+    "sliced": lambda x: weft.where(weft.asarray([False]), weft.sqrt(x)[:1], 0.0),
+    "reshaped": lambda x: weft.where(weft.asarray([[False], [True]]), weft.sqrt(x).reshape(2, 1), 0.0),
+    "an infinite factor": lambda x: weft.where(weft.asarray([True, True]), x, x * INF),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_the_mask_of_where_passes_movement(name):
+    assert np.isfinite(weft.grad(lambda x: MOVED[name](x).sum())(weft.asarray([0.0, 1.0])).numpy()).all()
+
+
+def test_a_body_of_which_nothing_is_needed():
+    f = weft.checkpoint(lambda i, x: x.sum() + i.sum().astype("float32"))
+    x = weft.asarray([1.5, 2.5])
+    assert weft.grad(lambda x: f(x.astype("int64"), weft.ones(2)) + x.sum())(x).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: weft.cond(weft.asarray(True), lambda: None, lambda: None),
+        lambda: weft.checkpoint(lambda x: None)(weft.ones(2)),
+        lambda: weft.scan(lambda c, x: (None, None), None, weft.ones(2)),
+    ],
+)
+def test_a_body_must_return_something(call):
+    with pytest.raises(weft.UserError, match="must return at least one tensor"):
+        call()
+
+
+def test_a_detached_parameter_may_change():
+    w, v = weft.parameter(1.0), weft.parameter(2.0)
+    known = (w * 2.0).detach()
+    w -= 0.5
+    (v * known).backward()
+    assert v.grad.item() == 2.0
+
+
+def test_derivatives_by_a_changed_parameter_are_refused():
+    p = weft.parameter(3.0)
+    y = p * p
+    p -= 1.0
+    with pytest.raises(weft.UserError, match="changed in place"):
+        weft.gradients(y, [p])
+
+
+def test_a_constant_known_elsewhere_is_no_value_here():
+    with weft.knobs.set(device="null"):
+        held = weft.full((3,), 5.25).realize()
+    total, _ = weft.scan(lambda c, x: (c + weft.full((3,), 5.25) * x, None), weft.zeros(3), weft.ones(2))
+    assert total.tolist() == [10.5] * 3
+    assert held.shape == (3,)
+
+
+def test_a_device_that_was_asked_for_stays():
+    x = weft.zeros(3, device="reference")
+    with weft.knobs.set(device="null"):
+        assert (x + 1.0).device.name == "reference"
+
+
+def test_tracing_does_not_touch_streams_of_other_threads():
+    stream = weft.random.Generator(1)
+    inside, drawn = threading.Event(), threading.Event()
+    values = []
+
+    def body(c, x):
+        inside.set()
+        drawn.wait(10)
+        return c + stream.uniform(), None
+
+    def other():
+        inside.wait(10)
+        values.append(stream.uniform().item())
+        drawn.set()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    weft.scan(body, weft.asarray(0.0), weft.ones(2))
+    thread.join()
+    assert 0.0 <= values[0] < 1.0
+
+
+def test_errors_travel_between_processes():
+    with pytest.raises(weft.UserError) as caught:
+        weft.zeros(3).reshape(2)
+    for twin in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+        assert type(twin) is weft.UserError
+        assert str(twin) == str(caught.value)
+
+
+def test_derivatives_of_bodies_do_not_keep_closures_alive():
+    class Scale:
+        def __init__(self, by):
+            self.by = weft.asarray(by)
+
+        def __call__(self, x):
+            return x * self.by
+
+    watched = []
+    for i in range(5):
+        scale = Scale(float(i))
+        watched.append(weakref.ref(scale))
+        weft.grad(weft.checkpoint(scale))(weft.asarray(1.0)).item()
+    del scale
+    gc.collect()
+    assert [w() for w in watched] == [None] * 5
+
+
+def test_fmod_and_exp2_are_exact():
+    x, y = np.float32([1e9, 1e8, -7.5, 7.0]), np.float32([7.0, 3.0, 2.0, INF])
+    assert weft.fmod(x, y).tolist() == np.fmod(x, y).tolist()
+    assert weft.fmod(weft.asarray([-7, 7]), 3).tolist() == [-1, 1]
+    assert weft.exp2(weft.asarray(100.0)).item() == 2.0**100
+
+
+def test_isin_and_isclose_and_nan_to_num():
+    assert weft.isin(weft.arange(6).reshape(2, 3), [4, 1]).tolist() == [[False, True, False], [False, True, False]]
+    assert weft.isin(weft.arange(2), weft.zeros(0, dtype="int64")).tolist() == [False, False]
+    assert not weft.isclose(16777216, weft.asarray(16777217), rtol=0.0, atol=0.0).item()
+    assert weft.nan_to_num(weft.asarray([math.nan, INF])).tolist() == [0.0, float(np.finfo(np.float32).max)]
+
+
+def test_what_numpy_cannot_do_names_the_line():
+    y = weft.zeros((2**40, 2**40)) + 1.0
+    with pytest.raises(weft.RunError, match=r"test_regressions.py:\d+: y = weft.zeros"):
+        y.numpy()
+
+
+def test_ints_of_any_make():
+    two = np.int64(2)
+    assert weft.conv(weft.ones((1, 1, 8)), weft.ones((1, 1, 2)), stride=two, padding=np.int32(1)).shape == (1, 1, 5)
+    assert weft.max_pool(weft.ones((1, 1, 8)), two).shape == (1, 1, 4)
+    assert weft.pad(weft.ones(2), two).shape == (6,)
+    assert weft.roll(weft.arange(3), two).tolist() == [1, 2, 0]
+    assert len(weft.split(weft.arange(4), two)) == 2
+    with pytest.raises(weft.UserError, match=r"\[conv\] the groups must be an int"):
+        weft.conv(weft.ones((1, 1, 8)), weft.ones((1, 1, 2)), groups=1.0)
+
+
+def test_the_text_of_an_op_declared_later_runs():
+    op = Op("later_test_op", "elementwise", lambda x: Type(x.shape, x.dtype), np.negative, arity=1)
+    names = {}
+    exec(weft.make_graph(lambda x: emit(op, (x,)), weft.zeros(2)).text(), names)
+    assert names["graph"](weft.ones(2))[0].tolist() == [-1.0, -1.0]
+    with pytest.raises(weft.UserError, match="declared already"):
+        Op("later_test_op", "elementwise", lambda x: Type(x.shape, x.dtype), np.negative, arity=1)
+
+
+def test_a_setting_that_cannot_be_is_refused_wherever_it_is_set():
+    with pytest.raises(weft.UserError, match="there is no setting 'pending_node'"):
+        weft.knobs.pending_node = 3
+    with pytest.raises(weft.UserError, match="WEFT_DEBUG cannot be 'x'"):
+        weft.knobs.debug = "x"
+    run = [sys.executable, "-c", "import weft"]
+    said = subprocess.run(run, env={"WEFT_DEVICE": "moon"}, capture_output=True, text=True).stderr
+    assert "WEFT_DEVICE cannot be 'moon'" in said
+
+
+def test_settings_of_a_checkpoint_are_not_traced():
+    f = weft.checkpoint(lambda x, flag, how: weft.mse_loss(x, x * 2.0, reduction=how) if flag else x.sum())
+    assert f(weft.ones(2), True, "sum").item() == 2.0
+
+
+def test_a_tensor_from_outside_cannot_change_inside_a_trace():
+    total = weft.parameter(0.0)
+
+    def body(c, x):
+        nonlocal total
+        total += x
+        return c, None
+
+    with pytest.raises(weft.UserError, match="cannot be changed inside a function that is being traced"):
+        weft.scan(body, weft.asarray(0.0), weft.ones(2))
+    assert total.item() == 0.0
+
+
+def test_comparing_with_a_list_and_writing_without_a_key():
+    assert (weft.asarray([1, 2]) == [1, 3]).tolist() == [True, False]
+    with pytest.raises(weft.UserError, match="the key is missing"):
+        weft.zeros(2).at.set(1.0)
+
+
+def test_messages_name_the_function_that_was_called():
+    with pytest.raises(weft.UserError, match=r"\[greater\] the shapes \(2,\) and \(3,\)"):
+        weft.zeros(2) > weft.zeros(3)  # noqa: B015
+
+
+def test_a_loop_of_bodies_stays_linear(monkeypatch):
+    """What stands outside a body is not walked: the history of a loop would be walked in every step."""
+    seen = []
+    inputs_of = weft.tracing.dependencies
+    monkeypatch.setattr(weft.tracing, "dependencies", lambda node: seen.append(node) or inputs_of(node))
+    x, counts = weft.asarray(1.0), []
+    for _ in range(100):
+        x = weft.cond(x > 0.0, lambda v: v * 0.5, lambda v: v, x)
+        counts.append(len(seen))
+        seen.clear()
+    assert counts[-1] == counts[1]
+    assert x.item() == 0.5**100
