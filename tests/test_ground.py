@@ -36,7 +36,7 @@ TREES: list[tuple[Any, list[Any], str]] = [
     ({}, [], "dict()"),
     ("text", ["text"], "*"),
     ([1, (2, 3)], [1, 2, 3], "list(*, tuple(*, *))"),
-    ({"b": [1, None], "a": 2}, [1, 2], "dict('b': list(*, None), 'a': *)"),
+    ({"b": [1, None], "a": 2}, [2, 1], "dict('a': *, 'b': list(*, None))"),
     (Point(1, {"k": Old([2])}), [1, 2], "Point(*, dict('k': Old(list(*))))"),
     ((None, [None]), [], "tuple(None, list(None))"),
     ({1: "a", (2, 3): "b"}, ["a", "b"], "dict(1: *, (2, 3): *)"),

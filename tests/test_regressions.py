@@ -234,3 +234,9 @@ def test_a_loop_of_bodies_stays_linear(monkeypatch):
         seen.clear()
     assert counts[-1] == counts[1]
     assert x.item() == 0.5**100
+
+
+def test_dicts_filled_in_another_order_are_the_same():
+    start = {"a": weft.asarray(1.0), "b": weft.asarray(2.0)}
+    last, _ = weft.scan(lambda c, x: ({"b": c["b"] + x, "a": c["a"] * 2.0}, None), start, weft.ones(3))
+    assert (last["a"].item(), last["b"].item()) == (8.0, 5.0)

@@ -36,8 +36,10 @@ _LEAF = Structure(None)
 def flatten(value: Any) -> tuple[list[Any], Structure]:
     """The leaves of a nested value, left to right, and its structure.
 
+    Names in a dict are taken in alphabetical order, so that equal dicts are equal however they were filled.
+
     >>> flatten({"b": [1, 2], "a": 3})[0]
-    [1, 2, 3]
+    [3, 1, 2]
     """
     leaves: list[Any] = []
 
@@ -45,7 +47,8 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
         if part is None:
             return Structure(type(None))
         if type(part) is dict:
-            return Structure(dict, tuple(part), tuple(take(v) for v in part.values()))
+            keys = sorted(part) if all(isinstance(k, str) for k in part) else list(part)
+            return Structure(dict, tuple(keys), tuple(take(part[k]) for k in keys))
         if type(part) in (list, tuple) or (isinstance(part, tuple) and hasattr(part, "_fields")):
             return Structure(type(part), (), tuple(take(v) for v in part))
         leaves.append(part)
