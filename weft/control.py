@@ -40,11 +40,17 @@ def _united(traces: Sequence[Trace]) -> tuple[list[Node], list[Generator]]:
     return list(captured), list(streams)
 
 
-def _results(node: Node, structure: Structure, count: int, streams: Sequence[Generator]) -> Any:
-    """The results of a control node as the user's nested value; the streams move on."""
-    for i, stream in enumerate(streams):
-        stream.offset = wrap(item(node, count + i))
-    return unflatten(structure, [wrap(item(node, i)) for i in range(count)])
+def _operands(streams: Sequence[Generator], tensors: Sequence[Tensor], captured: Sequence[Node]) -> list[Node]:
+    """The inputs of a control node: where streams stand, what the user gives, what the body uses from outside."""
+    return [*(s.offset.node for s in streams), *(t.node for t in tensors), *captured]
+
+
+def _results(node: Node, streams: Sequence[Generator]) -> list[Tensor]:
+    """The results of a control node; its streams, which come first, move on."""
+    every = [wrap(item(node, i)) for i in range(len(node.outputs))]
+    for stream, position in zip(streams, every, strict=False):
+        stream.offset = position
+    return every[len(streams) :]
 
 
 # --- derivatives of bodies -------------------------------------------------------------------------------------------------
@@ -137,9 +143,8 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         types = [o._node.type for o in operands]
         traced = trace(with_settings, types, flatten(tuple(operands))[1])
         captured, streams = _united([traced])
-        inputs = [*(o.node for o in operands), *(s.offset.node for s in streams), *captured]
-        node = make(CALL, tuple(inputs), (traced.graph(captured, streams),))
-        return _results(node, traced.structure, len(traced.outputs), streams)
+        node = make(CALL, tuple(_operands(streams, operands, captured)), (traced.graph(captured, streams),))
+        return unflatten(traced.structure, _results(node, streams))
 
     return call
 
@@ -199,9 +204,9 @@ def cond(condition: Any, then: Callable[..., Any], other: Callable[..., Any], *o
             f"both branches must give values of the same types, got {_show(first)} and {_show(second)}.",
         )
     captured, streams = _united([first, second])
-    inputs = [t.node for t in (condition, *tensors, *(s.offset for s in streams))] + captured
-    node = make(COND, tuple(inputs), (first.graph(captured, streams), second.graph(captured, streams)))
-    return _results(node, first.structure, len(first.outputs), streams)
+    inputs = (condition.node, *_operands(streams, tensors, captured))
+    node = make(COND, inputs, (first.graph(captured, streams), second.graph(captured, streams)))
+    return unflatten(first.structure, _results(node, streams))
 
 
 def _show(traced: Trace) -> str:
@@ -254,12 +259,9 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], init: Any) ->
         raise UserError("while_loop", "the test must give one bool without dimensions, and draw no random numbers.")
     _check_carry("while_loop", types, structure.children[0], stepped.types(), stepped.structure)
     captured, streams = _united([tested, stepped])
-    inputs = [t.node for t in (*carry, *(s.offset for s in streams))] + captured
-    test_graph = close(
-        [*tested.inputs, *(placeholder(object(), s.offset._node.type) for s in streams), *captured], tested.outputs
-    )
-    node = make(WHILE, tuple(inputs), (test_graph, stepped.graph(captured, streams), len(carry) + len(streams)))
-    return _results(node, structure.children[0], len(carry), streams)
+    graphs = tested.graph(captured, streams, moves_streams=False), stepped.graph(captured, streams)
+    node = make(WHILE, tuple(_operands(streams, carry, captured)), (*graphs, len(streams) + len(carry)))
+    return unflatten(structure.children[0], _results(node, streams))
 
 
 def _check_carry(name: str, types: list[Type], structure: Structure, after: list[Type], result: Structure) -> None:
@@ -399,24 +401,13 @@ def scan(
     after_carry, y_structure = traced.structure.children
     _check_carry("scan", carry_types, carry_structure, traced.types(), after_carry)
     captured, streams = _united([traced])
-    body = _carry_streams(traced, captured, streams, len(carry))
-    inputs = [t.node for t in (*carry, *(s.offset for s in streams), *sequences)] + captured
-    carried = len(carry) + len(streams)
+    inputs = _operands(streams, [*carry, *sequences], captured)
+    sizes = len(streams) + len(carry), len(sequences), length
     history = any(i.tracked for i in inputs)
-    node = make(SCAN, tuple(inputs), (body, carried, len(sequences), length, reverse, history))
-    for i, stream in enumerate(streams):
-        stream.offset = wrap(item(node, len(carry) + i))
-    results = [wrap(item(node, i)) for i in range(len(node.outputs))]
-    ys = results[carried : carried + y_structure.leaves]
+    node = make(SCAN, tuple(inputs), (traced.graph(captured, streams), *sizes, reverse, history))
+    results = _results(node, streams)
+    ys = results[len(carry) : len(carry) + y_structure.leaves]
     return unflatten(carry_structure, results[: len(carry)]), unflatten(y_structure, ys)
-
-
-def _carry_streams(traced: Trace, captured: Sequence[Node], streams: Sequence[Generator], carried: int) -> Graph:
-    """The body with the positions of random streams among the carried values."""
-    found = [traced.streams[s][0] for s in streams]
-    left = [traced.streams[s][1] for s in streams]
-    inputs = [*traced.inputs[:carried], *found, *traced.inputs[carried:], *captured]
-    return close(inputs, [*traced.outputs[:carried], *left, *traced.outputs[carried:]])
 
 
 def _length(sequences: Sequence[Tensor], length: int | None) -> int:

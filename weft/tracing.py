@@ -41,15 +41,12 @@ class Trace:
         border = {i for node in inner for i in dependencies(node)}.union(roots) - inner
         return [n for n in order if n in border and (n.inputs or n.op in (DATA, VARIABLE, PLACEHOLDER))]
 
-    def graph(self, captured: Sequence[Node], streams: Sequence[Generator]) -> Graph:
-        """The closed graph: (inputs, positions of streams, captured) -> (outputs, new positions)."""
-        found, left = [], []
-        for stream in streams:
-            position = placeholder(object(), Type((), stream.offset.dtype))
-            before, after = self.streams.get(stream, (position, position))
-            found.append(before)
-            left.append(after)
-        return close([*self.inputs, *found, *captured], [*self.outputs, *left])
+    def graph(self, captured: Sequence[Node], streams: Sequence[Generator], moves_streams: bool = True) -> Graph:
+        """The closed graph: (positions of streams, inputs, captured) -> (new positions, outputs)."""
+        unused = {s: placeholder(object(), s.offset._node.type) for s in streams if s not in self.streams}
+        found = [unused[s] if s in unused else self.streams[s][0] for s in streams]
+        left = [unused[s] if s in unused else self.streams[s][1] for s in streams]
+        return close([*found, *self.inputs, *captured], [*(left if moves_streams else []), *self.outputs])
 
 
 def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure) -> Trace:
