@@ -14,7 +14,7 @@ from typing import Any
 from .errors import InternalError, UserError
 from .graph.node import CONST, ITEM, OPS, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
 from .ops.creation import ones_like, zeros
-from .ops.elementwise import stop_gradient, where
+from .ops.elementwise import WHERE, stop_gradient, where
 from .tensor import Tensor, as_tensor, function, wrap
 from .tree import flatten, unflatten
 
@@ -45,9 +45,11 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
                     if rule is not None and x in leads:
                         made = rule if isinstance(rule, Tensor) else rule()
                         _check(node, x, made)
-                        if mask is not None:
+                        if mask is not None or node.op is WHERE:
                             made = _masked(made, mask, node, known[node])
-                        _merge_mask(masks, x, x in known, _mask_below(node, position, mask, made))
+                            _merge_mask(masks, x, x in known, _mask_below(node, position, mask, made))
+                        elif x in masks:
+                            masks[x] = None
                         _accumulate(known, x, made)
             if node not in wanted:
                 known.pop(node, None)
@@ -62,7 +64,7 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
 
 def _mask_below(node: Node, position: int, mask: Tensor | None, made: Tensor) -> Tensor | None:
     """Where the cotangent of an input can be other than 0; None: everywhere, or not known."""
-    if node.op is OPS["where"] and position > 0:
+    if node.op is WHERE and position > 0:
         condition = wrap(node.inputs[0])
         chosen = condition if position == 1 else ~condition
         return chosen if mask is None else chosen & mask
@@ -72,8 +74,10 @@ def _mask_below(node: Node, position: int, mask: Tensor | None, made: Tensor) ->
     return mask if node.op.kind == "elementwise" else None
 
 
-def _masked(cotangent: Tensor, mask: Tensor, node: Node, g: Tensor) -> Tensor:
-    unchanged = cotangent is g or node.op is OPS["where"]
+def _masked(cotangent: Tensor, mask: Tensor | None, node: Node, g: Tensor) -> Tensor:
+    if mask is None:
+        return cotangent
+    unchanged = cotangent is g or node.op is WHERE
     scaled = node.op is OPS["mul"] and any(i.op is CONST and not isinstance(i.params[0], str) for i in node.inputs)
     return cotangent if unchanged or scaled or node.op.kind != "elementwise" else where(mask, cotangent, 0.0)
 

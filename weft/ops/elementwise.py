@@ -256,7 +256,7 @@ def _where_samples(rng: np.random.Generator) -> Iterator[Sample]:
         yield Sample([rng.random(shape) < 0.5, rng.normal(size=shape), rng.normal(size=shape)])
 
 
-_WHERE = Op(
+WHERE = Op(
     "where", "elementwise", _where_infer, np.where, _where_vjp, (), 3, samples=_where_samples,
     errors=(Wrong(lambda: where(as_tensor(1.0), 1.0, 2.0), "[where] the condition must be bool, got float32"),),
 )  # fmt: skip
@@ -278,7 +278,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     dtype = promote(a.dtype, b.dtype)
     shape = broadcast_shape("where", condition.shape, a.shape, b.shape)
     a, b = (expand_to(astype(x, dtype), shape) for x in (a, b))
-    return emit(_WHERE, (expand_to(condition, shape), a, b))
+    return emit(WHERE, (expand_to(condition, shape), a, b))
 
 
 def _cast(x: np.ndarray, dtype: DType) -> np.ndarray:

@@ -38,7 +38,8 @@ class ReferenceDevice(Device):
         last = _last_uses(program.order)
         with np.errstate(all="ignore"):
             for node, finished_here in zip(program.order, last, strict=True):
-                known[node] = compute(node, [_value(i, known) for i in dependencies(node)])
+                inputs = [known[i] if i in known else _value(i, known) for i in dependencies(node)]
+                known[node] = compute(node, inputs)
                 for finished in finished_here:
                     if finished not in wanted:
                         known.pop(finished, None)
