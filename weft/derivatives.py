@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .errors import InternalError, UserError
-from .graph.node import CONST, ITEM, OPS, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
+from .graph.node import CONST, ITEM, OPS, TAG, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
 from .ops.creation import ones_like, zeros
 from .ops.elementwise import WHERE, stop_gradient, where
-from .tensor import Tensor, as_tensor, function, wrap
+from .tensor import FUNCTIONS, Tensor, as_tensor, wrap
 from .tree import flatten, unflatten
 
 # --- the walk ------------------------------------------------------------------------------------------------------------
@@ -23,8 +23,9 @@ from .tree import flatten, unflatten
 
 def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[Node]) -> list[Tensor | None]:
     """The cotangents of the targets, given those of the roots; None where no path leads from a root to a target."""
-    order = toposort(roots)
     wanted = set(targets)
+    tags = {target for target in targets if target.op is TAG}  # nothing of interest lies below a tag
+    order = toposort(roots, lambda node: () if node in tags else node.inputs)
     leads = leading(order, wanted)
     known: dict[Node, Tensor] = {}
     several: dict[Node, dict[int, Tensor]] = {}  # for nodes with several results: one cotangent a result
@@ -149,9 +150,9 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     tagged = [wrap(t) for t in targets]  # names for f, which may change them in place
     try:
         outputs, shape_of_outputs = flatten(f(*unflatten(structure, tagged)))
+        results = [as_tensor(o) for o in outputs]  # while the tracker is open: f may have looked at them
     finally:
         tracker.open = False
-    results = [as_tensor(o) for o in outputs]
     roots = [r._node for r in results]
 
     def pullback(cotangents: Any) -> tuple[Any, ...]:
@@ -193,6 +194,8 @@ def value_and_grad(
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if len({n % len(args) for n in numbers if args}) != len(numbers):
+            raise UserError("grad", f"each argument can be asked for once, got argnums={argnums} for {len(args)}.")
         chosen = _choose(args, numbers)
         aux: list[Any] = []
 
@@ -281,7 +284,6 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
 # --- of tensors ----------------------------------------------------------------------------------------------------------
 
 
-@function
 def gradients(y: Any, xs: Sequence[Tensor], gradient: Any = None) -> list[Tensor]:
     """The derivatives of y by each of the xs, as tensors that can be differentiated again.
 
@@ -311,7 +313,6 @@ def _seed(name: str, y: Tensor, gradient: Any) -> Tensor:
     return ones_like(_scalar(name, y)) if gradient is None else _cotangent(name, as_tensor(gradient), y)
 
 
-@function
 def backward(y: Tensor, gradient: Any = None) -> None:
     """Add the derivative of y to `.grad` of every parameter it was computed from."""
     seed = _seed("backward", y, gradient)
@@ -338,6 +339,9 @@ def _parameters(y: Tensor, name: str) -> list[Node]:
                 "Ask for derivatives before changing parameters.",
             )
     return found
+
+
+FUNCTIONS["backward"] = backward  # where the method finds it
 
 
 # --- the user's own rules ------------------------------------------------------------------------------------------------

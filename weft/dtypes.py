@@ -41,6 +41,9 @@ class DType:
     def is_integer(self) -> bool:
         return self.kind in ("int", "uint")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return as_dtype, (self.name,)  # a copy is the same object
+
     def __repr__(self) -> str:
         return f"weft.{self.name}"
 
@@ -67,14 +70,14 @@ def as_dtype(value: Any, where: str = "dtype") -> DType:
     """The dtype meant by a weft or NumPy dtype, its name, or `float`, `int`, `bool`."""
     if isinstance(value, DType):
         return value
-    if value in _BY_PYTHON:
+    if isinstance(value, type) and value in _BY_PYTHON:
         return _BY_PYTHON[value]
-    if isinstance(value, str) and value in _BY_NAME:
-        return _BY_NAME[value]
-    try:
-        return _BY_NUMPY[np.dtype(value).newbyteorder("=")]
-    except (TypeError, KeyError):
-        raise UserError(where, f"there is no dtype {value!r}. weft has {', '.join(_BY_NAME)}.") from None
+    if isinstance(value, str | type | np.dtype):
+        try:
+            return _BY_NAME[str(value)] if value in _BY_NAME else _BY_NUMPY[np.dtype(value).newbyteorder("=")]
+        except (TypeError, KeyError, ValueError):
+            pass
+    raise UserError(where, f"there is no dtype {value!r}. weft has {', '.join(_BY_NAME)}.")
 
 
 @cache

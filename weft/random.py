@@ -21,6 +21,7 @@ from .dtypes import (
     DTypeLike,
     as_dtype,
     bfloat16,
+    finfo,
     float16,
     float32,
     float64,
@@ -99,7 +100,17 @@ class Generator:
     def __init__(self, seed: int | Tensor = 0) -> None:
         self.key = _seed_key(seed)
         self._offset = number(0, uint64)
+        self._lock = threading.Lock()
         GENERATORS.add(self)
+
+    def __copy__(self) -> Generator:
+        """A stream of its own that goes on from here."""
+        twin = Generator()
+        twin.state = self.state
+        return twin
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Generator:
+        return self.__copy__()
 
     @property
     def offset(self) -> Tensor:
@@ -134,9 +145,10 @@ class Generator:
         return child
 
     def _words(self, *shape: int) -> Tensor:
-        drawn = emit(BITS, (self.key, self.offset), (shape,))
-        self.offset = _advance(self.offset, -(-math.prod(shape) // 4))
-        return drawn
+        with self._lock:  # two threads must not draw the same numbers
+            start = self.offset
+            self.offset = _advance(start, -(-math.prod(shape) // 4))
+        return emit(BITS, (self.key, start), (shape,))
 
     def bits(self, shape: int | Sequence[int] = ()) -> Tensor:
         """32 random bits each, as uint32."""
@@ -151,8 +163,10 @@ class Generator:
     ) -> Tensor:
         """Numbers spread evenly over [low, high)."""
         sizes, target = normal_shape("random.uniform", shape), _float_dtype("uniform", dtype)
-        if not low <= high or not math.isfinite(high - low):
-            raise UserError("random.uniform", f"finite low <= high are required, got {low} and {high}.")
+        if not low <= high or not max(high - low, abs(low), abs(high)) <= finfo(target).max:
+            raise UserError(
+                "random.uniform", f"finite low <= high are required, got {low} and {high} for {target.name}."
+            )
         digits = _DIGITS[target]
         drawn = (self._bits64(sizes) >> (64 - digits)) if digits > 32 else self._words(*sizes) >> (32 - digits)
         unit = drawn.astype(target) * 2.0**-digits
@@ -187,7 +201,7 @@ class Generator:
         self, low: int, high: int, shape: int | Sequence[int] = (), *, dtype: DTypeLike | None = None
     ) -> Tensor:
         """Whole numbers from low (inclusive) to high (exclusive)."""
-        target = as_dtype(dtype or int64, "random.integers")
+        target = as_dtype(int64 if dtype is None else dtype, "random.integers")
         if not all(isinstance(v, int | np.integer) for v in (low, high)) or not target.is_integer or high <= low:
             raise UserError("random.integers", f"an integer dtype and low < high are required, got {low} and {high}.")
         number(int(low), target), number(int(high) - 1, target)  # both ends must fit
@@ -249,7 +263,7 @@ def _upper_product(x: Tensor, y: int) -> Tensor:
 
 
 def _float_dtype(name: str, dtype: DTypeLike | None) -> DType:
-    target = as_dtype(dtype or DEFAULT_FLOAT, f"random.{name}")
+    target = as_dtype(DEFAULT_FLOAT if dtype is None else dtype, f"random.{name}")
     if not target.is_float:
         raise UserError(f"random.{name}", f"a floating dtype is required, got {target.name}.")
     return target

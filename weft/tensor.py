@@ -11,11 +11,12 @@ and methods find them.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, TypeVar, Union
+from typing import Any, TypeVar, Union, cast
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from .dtypes import (
     iinfo,
     scalar_dtype,
 )
-from .errors import RunError, UserError
+from .errors import RunError, UserError, WeftError
 from .graph import Graph, close
 from .graph.node import VARIABLE, Cell, Clock, Node, Op, Shape, constant, data, make, unfinished, variable
 from .knobs import knobs
@@ -44,9 +45,23 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def function(f: F) -> F:
-    """Enter a function in the table of all functions on tensors."""
-    FUNCTIONS[f.__name__] = f
-    return f
+    """Enter a function in the table of all functions on tensors.
+
+    Arguments that make no sense at all (a text where a number belongs) end in an error of Python or NumPy somewhere inside;
+    it is answered at this door, with the function's name and the caller's line.
+    """
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return f(*args, **kwargs)
+        except WeftError:
+            raise
+        except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
+            raise UserError(f.__name__, f"these arguments cannot be used: {error}.") from error
+
+    FUNCTIONS[f.__name__] = call
+    return cast(F, call)
 
 
 def _call(name: str, *args: Any, **kwargs: Any) -> Tensor:

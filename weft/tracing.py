@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .graph.graph import Graph, close, substitute
-from .graph.node import DATA, PLACEHOLDER, VARIABLE, Node, Type, dependencies, placeholder, toposort
+from .graph.node import DATA, VARIABLE, Clock, Node, Type, dependencies, placeholder, toposort
 from .random import GENERATORS, TRACED, Generator
 from .tensor import as_tensor, wrap
 from .tree import Structure, flatten, unflatten
@@ -25,21 +25,19 @@ class Trace:
     outputs: list[Node]
     structure: Structure
     streams: dict[Generator, tuple[Node, Node]]  # the position it found and the position it left
+    start: int  # the Clock before it was called
 
     def types(self) -> list[Type]:
         return [o.type for o in self.outputs]
 
     def captures(self) -> list[Node]:
-        """What it uses from outside. Constants may stay inside."""
-        own = {*self.inputs, *(found for found, _ in self.streams.values())}
+        """What it uses from outside: nodes that were there before, and data. Constants may stay inside.
+
+        What the function itself computes from those stays in its body, so that a branch not taken computes nothing.
+        """
         roots = [*self.outputs, *(left for _, left in self.streams.values())]
-        order = toposort(roots, lambda n: dependencies(n) if n.abstract else ())  # what is known stands outside
-        inner: set[Node] = set()
-        for node in order:
-            if node in own or any(i in inner for i in dependencies(node)):
-                inner.add(node)
-        border = {i for node in inner for i in dependencies(node)}.union(roots) - inner
-        return [n for n in order if n in border and (n.inputs or n.op in (DATA, VARIABLE, PLACEHOLDER))]
+        order = toposort(roots, lambda n: dependencies(n) if n.serial > self.start and n.op is not VARIABLE else ())
+        return [n for n in order if n.op in (DATA, VARIABLE) or (n.serial <= self.start and (n.inputs or n.abstract))]
 
     def graph(self, captured: Sequence[Node], streams: Sequence[Generator], moves_streams: bool = True) -> Graph:
         """The closed graph: (positions of streams, inputs, captured) -> (new positions, outputs)."""
@@ -51,6 +49,7 @@ class Trace:
 
 def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure) -> Trace:
     """Call a function with tensors that stand for values of the given types."""
+    start = Clock.nodes
     inputs = [placeholder(object(), t) for t in types]
     marks = {stream: wrap(placeholder(object(), stream.offset._node.type)) for stream in list(GENERATORS)}
     outside, TRACED.offsets = TRACED.offsets, dict(marks)
@@ -60,7 +59,7 @@ def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure) ->
         streams = {s: (mark.node, left[s].node) for s, mark in marks.items() if left[s] is not mark}
     finally:
         TRACED.offsets = outside
-    return Trace(inputs, [as_tensor(o).node for o in outputs], out, streams)
+    return Trace(inputs, [as_tensor(o).node for o in outputs], out, streams, start)
 
 
 def make_graph(f: Callable[..., Any], *examples: Any) -> Graph:

@@ -131,7 +131,7 @@ class Node:
 
     __slots__ = (
         "__weakref__", "abstract", "born", "born_bytes", "device", "dtype", "holders", "inputs", "op", "outputs",
-        "params", "shape", "source", "tracker", "type", "users", "value",
+        "params", "serial", "shape", "source", "tracker", "type", "users", "value",
     )  # fmt: skip
 
     op: Op
@@ -148,6 +148,7 @@ class Node:
     value: Value | None  # the memo of its value
     holders: int  # how many live tensors name it: its value is kept once known
     users: int  # how many live nodes have it as input
+    serial: int  # the Clock when it was made
     born: int  # the Clock when the oldest unfinished work in it began
     born_bytes: int
 
@@ -194,7 +195,7 @@ def _forget(entry: _Entry) -> None:
     for x in entry.key[1]:
         x.users -= 1
     if _interned.get(entry.key) is entry:
-        del _interned[entry.key]
+        _interned.pop(entry.key, None)
 
 
 def make(op: Op, inputs: tuple[Node, ...] = (), params: tuple[Any, ...] = (), source: Source | None = None) -> Node:
@@ -257,6 +258,7 @@ def _new(
 def _inherit(node: Node) -> None:
     """What a node takes over from its inputs: device, tracker, age, and whether it has a value at all."""
     Clock.nodes += 1
+    node.serial = Clock.nodes
     device, tracker, abstract, born, born_bytes = None, None, False, Clock.nodes, Clock.bytes
     for x in node.inputs:
         if x.device is not device and x.device is not None:

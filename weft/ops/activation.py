@@ -6,7 +6,7 @@ import math
 
 from ..errors import UserError
 from ..tensor import ArrayLike, Tensor, as_tensor, function
-from .declare import as_float, normal_axis
+from .declare import as_float, in_float32, normal_axis
 from .elementwise import abs, erf, expm1, logaddexp, sigmoid, tanh, where
 from .math import clip
 from .movement import reshape, split
@@ -63,6 +63,7 @@ def elu(x: ArrayLike, alpha: float = 1.0) -> Tensor:
 
 
 @function
+@in_float32
 def selu(x: ArrayLike, /) -> Tensor:
     """The elu that keeps mean 0 and variance 1 from layer to layer."""
     return 1.0507009873554805 * elu(x, 1.6732632423543772)
@@ -76,16 +77,20 @@ def celu(x: ArrayLike, alpha: float = 1.0) -> Tensor:
 
 
 @function
-def gelu(x: ArrayLike, approximate: bool = False) -> Tensor:
+@in_float32
+def gelu(x: ArrayLike, approximate: bool | str = False) -> Tensor:
     """x times the probability that a normal variable is below x; approximately, with a tanh."""
     x = _float(x, "gelu")
-    if approximate:
+    if approximate not in (False, True, "none", "tanh"):
+        raise UserError("gelu", f"approximate must be True, False, 'tanh' or 'none', got {approximate!r}.")
+    if approximate in (True, "tanh"):
         near = clip(x, -10.0, 10.0)  # beyond, tanh is 1 and a cube could overflow
         return 0.5 * x * (1.0 + tanh(math.sqrt(2 / math.pi) * (near + 0.044715 * (near * near * near))))
     return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
 
 
 @function
+@in_float32
 def silu(x: ArrayLike, /) -> Tensor:
     """x * sigmoid(x), also called swish."""
     x = _float(x, "silu")
@@ -93,6 +98,7 @@ def silu(x: ArrayLike, /) -> Tensor:
 
 
 @function
+@in_float32
 def mish(x: ArrayLike, /) -> Tensor:
     """x * tanh(softplus(x))."""
     x = _float(x, "mish")
@@ -119,12 +125,14 @@ def softsign(x: ArrayLike, /) -> Tensor:
 
 
 @function
+@in_float32
 def hard_sigmoid(x: ArrayLike, /) -> Tensor:
     """x / 6 + 1/2, cut to [0, 1]."""
     return clip(_float(x, "hard_sigmoid") / 6.0 + 0.5, 0.0, 1.0)
 
 
 @function
+@in_float32
 def hard_swish(x: ArrayLike, /) -> Tensor:
     """x * hard_sigmoid(x)."""
     x = _float(x, "hard_swish")

@@ -96,10 +96,11 @@ def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
 
 
 def _refuse_tensors_with_history(obj: Any) -> None:
-    stack = [obj]
+    stack, seen = [obj], set()
     while stack:
         part = stack.pop()
-        if isinstance(part, list | tuple):
+        if isinstance(part, list | tuple) and id(part) not in seen:
+            seen.add(id(part))
             stack.extend(part)
         elif isinstance(part, Tensor) and (part._node.tracked or part._node.abstract):
             raise UserError(
@@ -121,7 +122,8 @@ def _writable(array: Any) -> bool:
         if array.flags.writeable:
             return True
         array = array.base
-    return isinstance(array, bytearray | memoryview) and not getattr(array, "readonly", False)
+    owner = array.obj if isinstance(array, memoryview) else array
+    return not isinstance(owner, bytes | None)
 
 
 @function

@@ -69,13 +69,13 @@ def full(
 @function
 def zeros(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
     """A tensor of zeros, float32 unless said otherwise."""
-    return full(shape, 0, dtype=dtype or DEFAULT_FLOAT, device=device)
+    return full(shape, 0, dtype=DEFAULT_FLOAT if dtype is None else dtype, device=device)
 
 
 @function
 def ones(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
     """A tensor of ones, float32 unless said otherwise."""
-    return full(shape, 1, dtype=dtype or DEFAULT_FLOAT, device=device)
+    return full(shape, 1, dtype=DEFAULT_FLOAT if dtype is None else dtype, device=device)
 
 
 @function
@@ -95,7 +95,7 @@ def full_like(
 ) -> Tensor:
     """A tensor of the shape and dtype of another, filled with one number."""
     x = as_tensor(x)
-    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device)
+    return full(x.shape, fill_value, dtype=x.dtype if dtype is None else dtype, device=device)
 
 
 @function
@@ -193,7 +193,7 @@ def eye(
     """Ones on the k-th diagonal of a matrix, zeros elsewhere."""
     n_cols = n_rows if n_cols is None else n_cols
     rows, cols = map(iota, normal_shape("eye", (n_rows, n_cols)))
-    return place(astype(expand_dims(rows, axis=1) + k == cols, dtype or DEFAULT_FLOAT), device)
+    return place(astype(expand_dims(rows, axis=1) + k == cols, DEFAULT_FLOAT if dtype is None else dtype), device)
 
 
 def _triangle(x: ArrayLike, k: int, name: str, upper: bool) -> Tensor:
@@ -251,7 +251,9 @@ def one_hot(index: ArrayLike, classes: int, *, dtype: DTypeLike | None = None) -
     if not index.dtype.is_integer:
         raise UserError("one_hot", f"integer indices are required, got {index.dtype.name}. Use astype() first.")
     places = astype(index, int64) if index.dtype.bits < 64 else index  # small integers may not reach all classes
-    return astype(expand_dims(places, axis=-1) == astype(iota(classes), places.dtype), dtype or DEFAULT_FLOAT)
+    return astype(
+        expand_dims(places, axis=-1) == astype(iota(classes), places.dtype), DEFAULT_FLOAT if dtype is None else dtype
+    )
 
 
 @function

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
@@ -239,9 +240,28 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
     return tuple(result)
 
 
+def _index(value: Any) -> int | None:
+    """An int of any make as Python's; None for what is none."""
+    if isinstance(value, bool | np.bool_ | type):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _listed(value: Any) -> list[Any]:
+    """Several values as a list, one value as a list of one; a text is one value."""
+    several = (
+        isinstance(value, Iterable) and not isinstance(value, str | bytes | dict) and getattr(value, "ndim", 1) > 0
+    )
+    return list(value) if several else [value]
+
+
 def as_ints(values: Iterable[Any]) -> tuple[int, ...]:
     """Ints of any make as Python's; -1 for what is none (sizes and counts are never negative)."""
-    return tuple(-1 if isinstance(v, bool) or not hasattr(v, "__index__") else int(v.__index__()) for v in values)
+    found = [_index(v) for v in values]
+    return tuple(-1 if v is None else v for v in found)
 
 
 def whole(name: str, what: str, value: Any, least: int = 0) -> int:
@@ -254,9 +274,9 @@ def whole(name: str, what: str, value: Any, least: int = 0) -> int:
 
 def normal_axis(name: str, axis: int, ndim: int) -> int:
     """An axis counted from the front."""
-    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+    index = _index(axis)
+    if index is None:
         raise UserError(name, f"an axis must be an int, got {axis!r}.")
-    index = int(axis.__index__())
     if not -ndim <= index < ndim:
         raise UserError(name, f"axis {index} does not exist in a tensor of {ndim} dimensions.")
     return index % ndim
@@ -266,7 +286,7 @@ def normal_axes(name: str, axis: int | Iterable[int] | None, ndim: int) -> tuple
     """Axes counted from the front, in order; None means all."""
     if axis is None:
         return tuple(range(ndim))
-    given = list(axis) if isinstance(axis, Iterable) else [axis]
+    given = _listed(axis)
     axes = sorted(normal_axis(name, a, ndim) for a in given)
     if len(set(axes)) != len(axes):
         raise UserError(name, f"each axis can be named once, got {tuple(given)}.")
@@ -275,8 +295,8 @@ def normal_axes(name: str, axis: int | Iterable[int] | None, ndim: int) -> tuple
 
 def normal_shape(name: str, shape: int | Iterable[int]) -> Shape:
     """A shape as a tuple of ints, all of them 0 or more."""
-    sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
-    for n in sizes:
-        if isinstance(n, bool) or not hasattr(n, "__index__") or n.__index__() < 0:
-            raise UserError(name, f"a shape is made of ints that are 0 or more, got {sizes}.")
-    return tuple(n.__index__() for n in sizes)
+    given = _listed(shape)
+    sizes = as_ints(given)
+    if any(n < 0 for n in sizes):
+        raise UserError(name, f"a shape is made of ints that are 0 or more, got {tuple(given)}.")
+    return sizes

@@ -39,7 +39,7 @@ round = unary("round", np.round, None, "The nearest integer; halves go to the ev
 # --- exponentials and logarithms -----------------------------------------------------------------------------------------
 
 exp = unary("exp", np.exp, lambda g, y, x: (g * y,), "e to the power x.")
-expm1 = unary("expm1", np.expm1, lambda g, y, x: (g * (y + 1.0),), "exp(x) - 1, exact for small x.")
+expm1 = unary("expm1", np.expm1, lambda g, y, x: (g * exp(x),), "exp(x) - 1, exact for small x.")
 log = unary("log", np.log, lambda g, y, x: (g / x,), "The natural logarithm.", domain=(0.1, 4.0))
 log1p = unary("log1p", np.log1p, lambda g, y, x: (g / (x + 1.0),), "log(1 + x), exact for small x.", domain=(-0.5, 2.0))
 log2 = unary("log2", np.log2, lambda g, y, x: (g / (x * math.log(2)),), "The logarithm to base 2.", domain=(0.1, 4.0))
@@ -264,7 +264,10 @@ WHERE = Op(
 
 @function
 def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """x1 where the condition holds, else x2. The branch not taken has no influence, not even on derivatives.
+    """x1 where the condition holds, else x2.
+
+    The branch not taken has no influence on derivatives, also where it is infinite or nan, as far as it is computed element
+    by element.
 
     >>> where(as_tensor(True), 1.0, float("nan"))
     Tensor(1., dtype=float32)

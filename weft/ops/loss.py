@@ -50,6 +50,8 @@ def cross_entropy(
     logits, target = as_float(as_tensor(logits), "cross_entropy"), as_tensor(target)
     if not 0.0 <= label_smoothing < 1.0:
         raise UserError("cross_entropy", f"a label smoothing in [0, 1) is required, got {label_smoothing}.")
+    if ignore_index is not None and not isinstance(ignore_index, int):
+        raise UserError("cross_entropy", f"ignore_index must be an int, got {ignore_index!r}.")
     axis = normal_axis("cross_entropy", axis, logits.ndim)
     log_p = log_softmax(logits, axis)
     shape = [1] * logits.ndim

@@ -91,7 +91,7 @@ def device(name: str | Device | None = None) -> Device:
     """
     if isinstance(name, Device):
         return name
-    found = _devices.get(name or knobs.device)
-    if found is None:
-        raise UserError("device", f"there is no device {name or knobs.device!r}. Known: {', '.join(_devices)}.")
-    return found
+    wanted = knobs.device if name is None else name
+    if not isinstance(wanted, str) or wanted not in _devices:
+        raise UserError("device", f"there is no device {wanted!r}. Known: {', '.join(_devices)}.")
+    return _devices[wanted]
