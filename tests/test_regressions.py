@@ -240,3 +240,106 @@ def test_dicts_filled_in_another_order_are_the_same():
     start = {"a": weft.asarray(1.0), "b": weft.asarray(2.0)}
     last, _ = weft.scan(lambda c, x: ({"b": c["b"] + x, "a": c["a"] * 2.0}, None), start, weft.ones(3))
     assert (last["a"].item(), last["b"].item()) == (8.0, 5.0)
+
+
+def looked_at(x):
+    y = x * x
+    float(y)
+    return y
+
+
+def test_looking_at_the_result_inside_a_differentiated_function():
+    three, one = weft.asarray(3.0), weft.asarray(1.0)
+    assert weft.grad(looked_at)(three).item() == 6.0
+    assert weft.vjp(looked_at, three)[1](one)[0].item() == 6.0
+    assert weft.jvp(looked_at, (three,), (one,))[1].item() == 6.0
+
+
+def test_a_branch_that_is_not_taken_computes_nothing():
+    n, m = weft.asarray([0]), weft.asarray([0])
+    assert weft.cond(n.sum() > 0, lambda: 10 // n, lambda: n - 1).tolist() == [-1]
+    assert weft.while_loop(lambda i: (i < 0).all(), lambda i: i + 10 // m, m).tolist() == [0]
+    f = weft.grad(lambda x: weft.cond(x > 0.0, lambda: weft.log(x), lambda: x * 1.0))
+    assert f(weft.asarray(0.0)).item() == 1.0
+
+
+def test_a_copied_stream_is_a_stream():
+    for twin in (copy.copy(weft.random.Generator(3)), copy.deepcopy(weft.random.Generator(3))):
+        drawn = weft.scan(lambda c, _, g=twin: (c, g.uniform()), weft.asarray(0.0), length=3)[1]
+        assert drawn.tolist() != [drawn.tolist()[0]] * 3
+
+
+def test_threads_never_draw_the_same_numbers():
+    stream, drawn = weft.random.Generator(5), [[] for _ in range(4)]
+
+    def draw(into):
+        into.extend(stream.bits() for _ in range(500))
+
+    threads = [threading.Thread(target=draw, args=(into,)) for into in drawn]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    places = {d._node.inputs[1] for into in drawn for d in into}
+    assert len(places) == 2000
+
+
+def test_functional_training_walks_only_its_own_step(monkeypatch):
+    """Below the argument of a differentiated function lies the history of all steps before."""
+    visits = []
+    walk = weft.derivatives.toposort
+    monkeypatch.setattr(weft.derivatives, "toposort", lambda *a: visits.append(walk(*a)) or visits[-1])
+    w = weft.asarray(1.0)
+    for _ in range(50):
+        w = w - 0.1 * weft.grad(lambda w: w * w)(w)
+    assert len({len(v) for v in visits[1:]}) == 1
+
+
+REFUSED = {
+    "an argument asked for twice": lambda: weft.grad(lambda a, b: a * b, (0, -2))(weft.ones(()), weft.ones(())),
+    "a range beyond the dtype": lambda: weft.random.uniform((4,), 0.0, 1e5, dtype="float16"),
+    "a text as ignore_index": lambda: weft.cross_entropy(weft.ones((2, 3)), [0, 1], ignore_index="1"),
+    "an unknown way to approximate": lambda: weft.gelu(weft.ones(2), "sometimes"),
+    "no dtype": lambda: weft.ones(2).astype(None),
+    "a list as dtype": lambda: weft.zeros(2, dtype=[1]),
+    "an empty text as dtype": lambda: weft.zeros(2, dtype=""),
+    "an empty text as axis": lambda: weft.sum(weft.ones(2), axis=""),
+    "a type as axis": lambda: weft.sum(weft.ones(2), axis=int),
+    "a type as shape": lambda: weft.zeros(int),
+    "a number as device": lambda: weft.zeros(2, device=0),
+    "a list in itself": lambda: weft.asarray(CIRCLE),
+    "a text as slope": lambda: weft.leaky_relu(weft.ones(2), "steep"),
+    "None as eps": lambda: weft.layer_norm(weft.ones(2), eps=None),
+    "a number as equation": lambda: weft.einsum(3, weft.ones(2)),
+    "too many dots": lambda: weft.einsum("......i->i", weft.ones(2)),
+    "an endless range": lambda: weft.arange(0, INF),
+}
+CIRCLE: list = []
+CIRCLE.append(CIRCLE)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_senseless_arguments_are_answered_in_our_words(name):
+    with pytest.raises(weft.UserError) as caught:
+        REFUSED[name]()
+    first, last = str(caught.value).splitlines()[0], str(caught.value).splitlines()[-1]
+    assert first.startswith("test_regressions.py:")
+    assert last.startswith("[")
+
+
+def test_dtypes_are_themselves_after_a_copy():
+    for twin in (copy.deepcopy(weft.float32), pickle.loads(pickle.dumps(weft.float32))):
+        assert twin is weft.float32
+
+
+def test_memory_that_only_seems_read_only_is_copied():
+    memory = bytearray(b"abc")
+    x = weft.asarray(memoryview(memory).toreadonly())
+    memory[0] = 200
+    assert x.tolist() == [97, 98, 99]
+
+
+def test_activations_in_half_precision_keep_their_tails():
+    x = weft.asarray([-3.25], dtype="bfloat16")
+    assert weft.gelu(x).item() == pytest.approx(-0.00188, rel=0.02)
+    assert weft.grad(lambda x: weft.elu(x).sum())(weft.asarray([-20.0])).item() == pytest.approx(math.exp(-20.0))

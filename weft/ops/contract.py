@@ -188,7 +188,8 @@ def _parse_einsum(equation: str, tensors: list[Tensor]) -> tuple[list[str], str]
     terms = left.split(",")
     if len(terms) != len(tensors):
         raise UserError("einsum", f"{equation!r} has {len(terms)} terms, but {len(tensors)} operands were given.")
-    if any(c not in string.ascii_letters for c in (left + right).replace("...", "").replace(",", "")):
+    letters = (left + right).replace("...", "").replace(",", "")
+    if any(c not in string.ascii_letters for c in letters) or any(t.count(".") > 3 for t in (*terms, right)):
         raise UserError("einsum", f"letters, commas, '...' and '->' are allowed, got {equation!r}.")
     spare = [c for c in string.ascii_letters if c not in equation]
     widest = 0
