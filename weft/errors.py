@@ -6,13 +6,14 @@ what was given, and what to do: `[conv] the input has 3 channels but the filter 
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import sys
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-_OURS: dict[str, bool] = {}  # which files are weft's own: this is asked for every new node
+_OURS: dict[str, bool] = {}  # which files are not the user's: this is asked for every new node
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
@@ -42,7 +43,7 @@ def user_source() -> Source | None:
         name = frame.f_code.co_filename
         ours = _OURS.get(name)
         if ours is None:
-            ours = _OURS[name] = name.startswith(_PACKAGE)
+            ours = _OURS[name] = name.startswith(_PACKAGE) or name == contextlib.__file__
         if not ours:
             return _source(frame.f_code, frame.f_lasti)
         frame = frame.f_back

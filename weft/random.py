@@ -34,7 +34,7 @@ from .errors import UserError
 from .graph.node import CONST, Node, Op, Shape, Type
 from .knobs import knobs
 from .ops.creation import zeros
-from .ops.declare import Sample, Wrong, normal_shape
+from .ops.declare import Sample, Wrong, normal_shape, whole
 from .ops.elementwise import nextafter, sqrt, view, where
 from .ops.indexing import take
 from .ops.math import clip
@@ -217,11 +217,9 @@ class Generator:
 
     def permutation(self, x: int | Tensor) -> Tensor:
         """The numbers 0..x-1, or the rows of a tensor, in random order."""
-        if isinstance(x, int) and x < 0:
-            raise UserError("random.permutation", f"0 or more numbers are required, got {x}.")
-        count = x if isinstance(x, int) else len(x)
+        count = len(x) if isinstance(x, Tensor) else whole("random.permutation", "number", x)
         order = argsort(self._bits64((count,)))
-        return order if isinstance(x, int) else take(x, order, axis=0)
+        return take(x, order, axis=0) if isinstance(x, Tensor) else order
 
 
 def _seed_key(seed: int | Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from ..graph.node import Op, Type
 from ..runtime import Device
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
 from .convert import asarray
-from .declare import Sample, Wrong, normal_shape
+from .declare import Sample, Wrong, normal_shape, whole
 from .elementwise import astype, where
 from .movement import broadcast_to, expand_dims, reshape
 
@@ -170,8 +170,7 @@ def linspace(
     [0.0, 0.25, 0.5, 0.75, 1.0]
     """
     target = as_dtype(dtype, "linspace") if dtype is not None else DEFAULT_FLOAT
-    if num < 0:
-        raise UserError("linspace", f"a count of 0 or more is required, got {num}.")
+    num = whole("linspace", "count", num)
     gaps = num - 1 if endpoint else num
     index = iota(num, float64)
     values = index * ((stop - start) / gaps if gaps > 0 else 0.0) + float(start)
@@ -250,6 +249,7 @@ def one_hot(index: ArrayLike, classes: int, *, dtype: DTypeLike | None = None) -
     index = as_tensor(index)
     if not index.dtype.is_integer:
         raise UserError("one_hot", f"integer indices are required, got {index.dtype.name}. Use astype() first.")
+    classes = whole("one_hot", "number of classes", classes)
     places = astype(index, int64) if index.dtype.bits < 64 else index  # small integers may not reach all classes
     return astype(
         expand_dims(places, axis=-1) == astype(iota(classes), places.dtype), DEFAULT_FLOAT if dtype is None else dtype

@@ -150,10 +150,15 @@ def _larger_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Ten
 
 maximum = binary("maximum", np.maximum, _larger_vjp, "The larger of two; nan if either is nan.", commutes=True)
 minimum = binary("minimum", np.minimum, _larger_vjp, "The smaller of two; nan if either is nan.", commutes=True)
-atan2 = binary(
-    "atan2", np.arctan2, lambda g, y, a, b: (g * b / (a * a + b * b), -g * a / (a * a + b * b)),
-    "The angle of the point (b, a).", accepts="float", domain=(0.5, 2.0),
-)  # fmt: skip
+
+
+def _atan2_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    square = a * a + b * b
+    safe = where(square == 0.0, 1.0, square)  # the derivative at the origin is taken as 0
+    return g * b / safe, -g * a / safe
+
+
+atan2 = binary("atan2", np.arctan2, _atan2_vjp, "The angle of the point (b, a).", accepts="float", domain=(0.5, 2.0))
 
 
 def _hypot_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from ..graph.node import Shape
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
 from .conv import per_axis
 from .creation import ones
-from .declare import as_float, in_float32, normal_axes
+from .declare import as_float, in_float32, normal_axes, whole
 from .elementwise import sqrt
 from .math import rsqrt
 from .movement import reshape
@@ -135,8 +135,7 @@ def local_response_norm(
 ) -> Tensor:
     """Each element divided by (k + alpha * mean of squares over `size` neighbouring channels) ** beta."""
     x = _float(x, "local_response_norm", 2)
-    if size < 1:
-        raise UserError("local_response_norm", f"1 or more channels are required, got {size}.")
+    size = whole("local_response_norm", "number of channels", size, least=1)
     window = _one_axis(x, 1, size)
     return x / (k + (alpha / size) * window_sum(x * x, *window)) ** beta
 

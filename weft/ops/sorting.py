@@ -12,7 +12,7 @@ from ..graph.node import Node, Op, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
 from .convert import asarray
 from .creation import zeros
-from .declare import Sample, Wrong, normal_axis
+from .declare import Sample, Wrong, normal_axis, whole
 from .elementwise import astype, where
 from .indexing import gather, take, take_along_axis
 from .movement import cut, flatten, same_dtype
@@ -76,7 +76,8 @@ def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> TopK:
     """
     x = as_tensor(x)
     axis = normal_axis("top_k", axis, x.ndim)
-    if not 0 <= k <= x.shape[axis]:
+    k = whole("top_k", "number of elements", k)
+    if not k <= x.shape[axis]:
         raise UserError("top_k", f"k must be between 0 and {x.shape[axis]}, the size of axis {axis}, got {k}.")
     order = cut(argsort(x, axis=axis, descending=True), axis, 0, k)
     return TopK(take_along_axis(x, order, axis=axis), order)

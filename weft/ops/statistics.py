@@ -9,7 +9,7 @@ from typing import Any
 from ..dtypes import bool_, float32
 from ..errors import UserError
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
-from .declare import as_float, in_float32, normal_axes, normal_axis
+from .declare import as_float, in_float32, normal_axes, normal_axis, whole
 from .elementwise import abs, astype, exp, log, sqrt, stop_gradient, where
 from .math import isfinite
 from .movement import concat, cut, squeeze
@@ -132,8 +132,7 @@ def diff(x: ArrayLike, /, *, axis: int = -1, n: int = 1, prepend: Any = None, ap
     """
     x = as_tensor(x)
     axis = normal_axis("diff", axis, x.ndim)
-    if n < 0:
-        raise UserError("diff", f"differences can be taken 0 or more times, got {n}.")
+    n = whole("diff", "number of times", n)
     parts = [p for p in (prepend, x, append) if p is not None]
     x = concat(parts, axis=axis) if len(parts) > 1 else x
     for _ in range(n):
