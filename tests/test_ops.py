@@ -36,3 +36,21 @@ def test_every_op_has_what_the_checks_need():
     assert [op.name for op in DECLARED if op.samples is None] == []
     with_parameters = [op.name for op in DECLARED if op.params and not op.errors]
     assert with_parameters == []
+
+
+@pytest.mark.parametrize("op", [op for op in DECLARED if op.vjp], ids=lambda op: op.name)
+def test_a_derivative_that_is_one_percent_off_is_caught(op, monkeypatch):
+    """The checks must be able to fail: here one cotangent is wrong."""
+    right = op.vjp
+
+    position = 1 if op.name == "where" else 0  # the condition has no derivative
+
+    def wrong(*args):
+        rules = list(right(*args))
+        rule = rules[position]
+        rules[position] = lambda: 1.01 * (rule if isinstance(rule, weft.Tensor) else rule())
+        return rules
+
+    monkeypatch.setattr(op, "vjp", wrong)
+    with pytest.raises(AssertionError):
+        check_op(op, rng=generator(op.name))
