@@ -45,6 +45,7 @@ from .errors import RunError as RunError
 from .errors import UserError as UserError
 from .errors import WeftError as WeftError
 from .graph import Graph as Graph
+from .jit import jit as jit
 from .knobs import knobs as knobs
 from .ops.activation import celu as celu
 from .ops.activation import elu as elu

@@ -48,7 +48,7 @@ def _natural(text: str) -> int:
 
 
 KNOBS: dict[str, Knob] = {
-    "device": Knob(str, "reference", "The device new tensors live on: reference, null."),
+    "device": Knob(str, "cpu", "The device new tensors live on: cpu, reference, null."),
     "seed": Knob(_natural, 0, "The seed of the global random generator when the program starts."),
     "pending_nodes": Knob(
         _count, 250_000, "Unlooked-at work older than this many new nodes is computed, so that loops stay bounded."
@@ -56,7 +56,18 @@ KNOBS: dict[str, Knob] = {
     "pending_bytes": Knob(
         _count, 1 << 30, "Unlooked-at work older than this many bytes of new data is computed, likewise."
     ),
-    "debug": Knob(_natural, 0, "1 prints a line for each evaluation: device, number of nodes, time."),
+    "threads": Knob(_natural, 0, "How many threads compiled programs run on; 0: as many as cores this process may use."),
+    "compile_after": Knob(
+        _count, 3, "A computation whose structure comes for this many times is compiled; before, it is interpreted."
+    ),
+    "cache": Knob(str, "", "The folder for compiled code. Empty: weft in the user's cache folder. 'off': none is kept."),
+    "cache_bytes": Knob(_natural, 1 << 30, "The most that compiled code may take on disk."),
+    "debug": Knob(
+        _natural,
+        0,
+        "1 prints a line for each evaluation and compilation, 2 also kernels with times, 3 the schedule and the memory, "
+        "4 the generated LLVM IR, 5 the assembly.",
+    ),
 }
 
 
@@ -67,6 +78,10 @@ class Knobs:
     seed: int
     pending_nodes: int
     pending_bytes: int
+    threads: int
+    compile_after: int
+    cache: str
+    cache_bytes: int
     debug: int
 
     def __init__(self) -> None:

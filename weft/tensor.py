@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, TypeVar, Union, cast
+from typing import Any, Protocol, TypeVar, Union, cast
 
 import numpy as np
 
@@ -78,11 +79,31 @@ def wrap(node: Node) -> Tensor:
     """A tensor that names a node. Work that nobody has looked at for long is done now, so that loops stay bounded."""
     tensor = Tensor.__new__(Tensor)
     tensor.grad = None
+    tensor.born = Clock.nodes
     node.holders += 1
     tensor._node = node
     if Clock.nodes - node.born > knobs.pending_nodes or Clock.bytes - node.born_bytes > knobs.pending_bytes:
         _catch_up()
     return tensor
+
+
+class Watch(Protocol):
+    """Somebody who traces a function and wants to know which tensors from outside it uses and changes."""
+
+    start: int  # tensors born later are the function's own
+
+    def saw(self, tensor: Tensor, node: Node) -> Node:
+        """The tensor is read: the node that stands for its value."""
+
+    def changed(self, tensor: Tensor) -> None:
+        """The tensor is about to name a value that is only known when the function runs."""
+
+
+class _Watched(threading.local):
+    watch: Watch | None = None
+
+
+WATCHED = _Watched()
 
 
 class _LastCatchUp:
@@ -122,15 +143,17 @@ class Tensor:
     14.0
     """
 
-    __slots__ = ("__weakref__", "_node", "grad")
+    __slots__ = ("__weakref__", "_node", "born", "grad")
     __array_priority__ = 1000
     __array_ufunc__ = None  # so that `numpy_array + tensor` asks the tensor
 
     _node: Node
+    born: int  # the Clock when it was made: whether it was there before a function was traced
     grad: Tensor | None
 
     def __init__(self, value: Any, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> None:
         self.grad = None
+        self.born = Clock.nodes
         self._node = _call("asarray", value, dtype=dtype)._node
         self._node.holders += 1
         if requires_grad:
@@ -150,7 +173,8 @@ class Tensor:
         node = self._node
         if node.value is not None and node.inputs and not node.tracked and not node.outputs:
             self._name(node := data(node.value))
-        return node
+        watch = WATCHED.watch
+        return node if watch is None or self.born > watch.start else watch.saw(self, node)
 
     def _name(self, node: Node) -> None:
         node.holders += 1
@@ -367,10 +391,14 @@ class Tensor:
                 f"{self._node.type} cannot take a value of type {value._node.type}: an in-place change keeps shape and dtype.",
             )
         if value._node.abstract and not self._node.abstract:
-            raise UserError(
-                "assign",
-                "a tensor from outside cannot be changed inside a function that is being traced. Return the new value.",
-            )
+            watch = WATCHED.watch
+            if watch is None:
+                raise UserError(
+                    "assign",
+                    "a tensor from outside cannot be changed inside a function that is being traced. Return the new value.",
+                )
+            if self.born <= watch.start:
+                watch.changed(self)
         if self._owns_parameter:
             self.become_parameter(value.detach().node)
         else:

@@ -75,6 +75,7 @@ class Op:
     errors: tuple[Any, ...] = ()  # calls that must fail, with the text they must say
     commutes: bool = False  # the order of its inputs does not matter
     doc: str = ""
+    internal: bool = False  # made by the compiler, for the compiler
     home: Callable[..., Any] | None = None  # (*params) -> the device of the result, if not that of the inputs
 
     def __post_init__(self) -> None:

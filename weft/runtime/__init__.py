@@ -1,6 +1,7 @@
 """Devices, buffers, and the evaluation of nodes on them."""
 
 from ..knobs import knobs
+from . import cpu as cpu
 from . import null as null
 from . import reference as reference
 from .device import Buffer as Buffer

@@ -33,17 +33,22 @@ class ReferenceDevice(Device):
         return content
 
     def run(self, program: Program) -> list[Buffer]:
-        known: dict[Node, Any] = {}
-        wanted = set(program.wanted)
-        last = _last_uses(program.order)
-        with np.errstate(all="ignore"):
-            for node, finished_here in zip(program.order, last, strict=True):
-                inputs = [known[i] if i in known else _value(i, known) for i in dependencies(node)]
-                known[node] = compute(node, inputs)
-                for finished in finished_here:
-                    if finished not in wanted:
-                        known.pop(finished, None)
-        return [Buffer(self, node.shape, node.dtype, _own(known[node])) for node in program.wanted]
+        return interpreted(self, program)
+
+
+def interpreted(device: Device, program: Program) -> list[Buffer]:
+    """The program computed node by node, its results as buffers of a device whose buffers are arrays."""
+    known: dict[Node, Any] = {}
+    wanted = set(program.wanted)
+    last = _last_uses(program.order)
+    with np.errstate(all="ignore"):
+        for node, finished_here in zip(program.order, last, strict=True):
+            inputs = [known[i] if i in known else _value(i, known) for i in dependencies(node)]
+            known[node] = compute(node, inputs)
+            for finished in finished_here:
+                if finished not in wanted:
+                    known.pop(finished, None)
+    return [Buffer(device, node.shape, node.dtype, _own(known[node])) for node in program.wanted]
 
 
 def _own(content: Any) -> Any:

@@ -1,0 +1,44 @@
+"""The device `cpu`: every op, dtype and sample, compiled, agrees with the definition."""
+
+import numpy as np
+import pytest
+
+import weft
+from weft.graph import OPS
+from weft.graph.graph import close as close_graph
+from weft.graph.node import make, placeholder
+from weft.graph.node import Type
+from weft.runtime.native import Executable
+from weft.testing import close, counted, generator
+from weft.testing.checks import _as_dtype, _define, _float_dtypes
+
+from test_ops import DECLARED
+
+
+def compiled_results(graph, arrays, threads=2, fill=0xA5):
+    """What a compiled graph gives; its results are poisoned before the run."""
+    executable = Executable(graph, {}, threads)
+    inputs = [np.ascontiguousarray(a) for a in arrays]
+    results = [np.full(o.shape, 0, o.dtype.numpy) for o in graph.outputs]
+    for r in results:
+        r.reshape(-1).view(np.uint8)[:] = fill
+    executable.run([a.ctypes.data for a in (*inputs, *results)])
+    return results
+
+
+@pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)
+def test_every_sample_and_dtype(op):
+    """All samples of an op in one program: one compilation, many checks."""
+    rng = generator(op.name)
+    nodes, arrays, outputs, cases = [], [], [], []
+    for sample in op.samples(rng):
+        for dtype in _float_dtypes(sample):
+            inputs = [_as_dtype(i, dtype) for i in sample.inputs]
+            here = [placeholder(object(), Type(i.shape, weft.asarray(i).dtype)) for i in inputs]
+            nodes, arrays = nodes + here, arrays + inputs
+            outputs.append(make(op, tuple(here), sample.params))
+            cases.append((inputs, sample.params))
+    found = compiled_results(close_graph(nodes, outputs), arrays)
+    for actual, output, (inputs, params) in zip(found, outputs, cases, strict=True):
+        close(actual, _define(op, inputs, params), output.dtype)
+        counted(1)

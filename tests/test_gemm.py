@@ -1,0 +1,312 @@
+"""Matrix products of the native library: right for all shapes, strides and types, inside their operands, same bits always.
+
+Operands lie at the very end, or the very beginning, of memory that is followed and preceded by pages nobody may touch: code
+that reads or writes a byte too far dies here.
+"""
+
+import ctypes
+import itertools
+import mmap
+from dataclasses import dataclass, field, replace
+
+import llvmlite.binding as llvm
+import ml_dtypes
+import numpy as np
+import pytest
+from llvmlite import ir
+
+from weft.compiler.llvm import gemm, library, product, tiling
+from weft.compiler.llvm.build import I64, PTR, Code, new_module
+from weft.compiler.llvm.engine import load
+from weft.compiler.llvm.panels import ELEMENTS
+from weft.compiler.llvm.target import Target, host
+from weft.compiler.llvm.tile import Tile
+
+PAGE = mmap.PAGESIZE
+LIBC = ctypes.CDLL(None, use_errno=True)
+DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
+POISON = 12345.0
+BOTH = list(itertools.product((False, True), repeat=2))
+
+
+class Fence:
+    """Arrays at the edges of memory: `at_end` against the page after it, otherwise against the page before it."""
+
+    def __init__(self, at_end: bool) -> None:
+        self.at_end, self.kept = at_end, []
+
+    def array(self, count: int, dtype: type) -> np.ndarray:
+        size = count * np.dtype(dtype).itemsize
+        pages = max(1, -(-size // PAGE))
+        memory = mmap.mmap(-1, (pages + 2) * PAGE)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        for guard in (start, start + (pages + 1) * PAGE):
+            assert LIBC.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) == 0
+        self.kept.append(memory)
+        offset = PAGE + (pages * PAGE - size if self.at_end else 0)
+        return np.frombuffer(memory, dtype, count, offset)
+
+
+@dataclass
+class Case:
+    """A product and how its operands lie in memory."""
+
+    m: int
+    n: int
+    k: int
+    a_turned: bool = False
+    b_turned: bool = False
+    pads: tuple[int, int, int] = (0, 0, 0)  # gaps at the end of the lines of a, b, c
+    batch: int = 1
+    a_repeats: bool = False
+    b_repeats: bool = False
+    dtype: str = "f32"
+    a_type: str = ""
+    b_type: str = ""
+    accumulate: bool = False
+    threads: int = 2
+    at_end: bool = True
+    steps: tuple[int, int] = (1, 1)  # between the elements of a line of a, b
+    fence: Fence = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.fence = Fence(self.at_end)
+
+    def side(self, rows: int, columns: int, turned: bool, pad: int, step: int, kind: str, repeats: bool) -> tuple:
+        """An operand's values, memory, strides and batch stride."""
+        lines, length = (columns, rows) if turned else (rows, columns)
+        line = length * step + pad
+        size = max(0, (lines - 1) * line + (length - 1) * step + 1) if lines and length else 0
+        count = 1 if repeats else self.batch
+        memory = self.fence.array(size * count, DTYPES[kind])
+        memory[:] = RNG.standard_normal(memory.shape).astype(DTYPES[kind])
+        strides = (step, line) if turned else (line, step)
+        bytes_ = np.array([0 if repeats else size, *strides]) * memory.itemsize
+        shown = np.lib.stride_tricks.as_strided(memory, (self.batch, rows, columns), bytes_)
+        return shown, memory, strides, 0 if repeats else size
+
+    def operands(self) -> None:
+        kinds = self.a_type or self.dtype, self.b_type or self.dtype
+        self.a = self.side(self.m, self.k, self.a_turned, self.pads[0], self.steps[0], kinds[0], self.a_repeats)
+        self.b = self.side(self.k, self.n, self.b_turned, self.pads[1], self.steps[1], kinds[1], self.b_repeats)
+        self.ldc = self.n + self.pads[2]
+        size = self.m * self.ldc
+        self.c = self.fence.array(size * self.batch, DTYPES[self.dtype])
+        self.c[:] = POISON
+        self.shown = self.c.reshape(self.batch, self.m, self.ldc)[:, :, : self.n]
+        if self.accumulate:
+            self.shown[:] = RNG.standard_normal(self.shown.shape)
+        self.old = self.shown.astype(np.float64) if self.accumulate else np.zeros(self.shown.shape)
+
+    def plan(self, threads: int = 0, **more: object) -> library.Plan:
+        return gemm.plan(
+            self.m, self.n, self.k, self.a[2], self.b[2], ldc=self.ldc, batch=self.batch, a_batch=self.a[3],
+            b_batch=self.b[3], c_batch=self.m * self.ldc, dtype=self.dtype, a_type=self.a_type, b_type=self.b_type,
+            threads=threads or self.threads, accumulate=self.accumulate, **more,
+        )  # fmt: skip
+
+    def run(self, plan: library.Plan, **pointers: int) -> None:
+        work = self.fence.array(plan.workspace, np.uint8)
+        found = {"a": self.a[1], "b": self.b[1], "c": self.c, "work": work}
+        library.run(plan, {n: x.ctypes.data for n, x in found.items()} | pointers, self.threads)
+
+    def check(self) -> None:
+        """The values are right, and nothing is written between the lines."""
+        a, b = (x[0].astype(np.float64) for x in (self.a, self.b))
+        expected = self.old + a @ b
+        exact = np.finfo(DTYPES[self.dtype]).eps * (abs(self.old) + abs(a) @ abs(b)) * (4 + self.k**0.5)
+        assert np.all(abs(self.shown - expected) <= exact)
+        gaps = self.c.reshape(self.batch, self.m, self.ldc)[:, :, self.n :]
+        assert np.all(gaps == POISON)
+
+
+RNG = np.random.default_rng(0)
+
+
+def solve(case: Case) -> np.ndarray:
+    case.operands()
+    case.run(case.plan())
+    case.check()
+    return case.shown.copy()
+
+
+SIZES = (1, 2, 3, 4, 5, 7, 8, 12, 13, 16, 17, 31, 48, 61, 100, 130)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_shapes_and_strides(seed: int) -> None:
+    pick = np.random.default_rng(seed)
+    m, n, k = (int(s) for s in pick.choice(SIZES, 3))
+    a_turned, b_turned, accumulate, at_end = (bool(x) for x in pick.integers(0, 2, 4))
+    pads = tuple(int(x) for x in pick.choice((0, 0, 1, 5), 3))
+    solve(Case(m, n, k, a_turned, b_turned, pads, accumulate=accumulate, at_end=at_end))
+
+
+@pytest.mark.parametrize("turned", BOTH)
+@pytest.mark.parametrize("shape", [(300, 200, 700), (5, 700, 900), (700, 9, 530), (90, 40, 5000), (64, 10, 100)])
+def test_larger_than_a_block(shape: tuple[int, int, int], turned: tuple[bool, bool]) -> None:
+    solve(Case(*shape, *turned, accumulate=turned[0]))
+
+
+@pytest.mark.parametrize("steps", [(2, 1), (1, 3), (2, 2)])
+@pytest.mark.parametrize("shape", [(9, 20, 30), (1, 20, 30), (20, 1, 30), (1, 1, 7)])
+def test_no_line_without_gaps(shape: tuple[int, int, int], steps: tuple[int, int]) -> None:
+    solve(Case(*shape, steps=steps))
+    solve(Case(*shape, True, True, steps=steps, at_end=False))
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 4), (3, 0, 4), (0, 0, 0), (1, 0, 1)])
+def test_nothing_to_do(shape: tuple[int, int, int]) -> None:
+    case = Case(*shape)
+    case.operands()
+    assert case.plan().phases == ()
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 0), (1, 5, 0), (40, 1, 0), (1, 1, 0)])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_an_empty_sum_is_zero(shape: tuple[int, int, int], accumulate: bool) -> None:
+    solve(Case(*shape, pads=(0, 0, 2), accumulate=accumulate))
+
+
+@pytest.mark.parametrize("repeats", BOTH)
+@pytest.mark.parametrize("shape", [(32, 32, 32), (6, 10, 5), (1, 9, 20), (9, 1, 20), (64, 40, 64)])
+def test_batches(shape: tuple[int, int, int], repeats: tuple[bool, bool]) -> None:
+    for turned in BOTH:
+        solve(Case(*shape, *turned, batch=5, a_repeats=repeats[0], b_repeats=repeats[1]))
+
+
+@pytest.mark.parametrize(("a_type", "b_type"), [("f16", "f32"), ("f32", "bf16"), ("bf16", "bf16"), ("f16", "f16")])
+def test_half_precision_inputs(a_type: str, b_type: str) -> None:
+    for shape in [(20, 30, 40), (1, 30, 40), (30, 1, 41), (3, 2, 5000)]:
+        for turned in BOTH:
+            solve(Case(*shape, *turned, a_type=a_type, b_type=b_type))
+
+
+@pytest.mark.parametrize("shape", [(20, 30, 40), (1, 30, 41), (30, 1, 40), (7, 5, 3000), (100, 90, 600)])
+def test_double_precision(shape: tuple[int, int, int]) -> None:
+    solve(Case(*shape, dtype="f64"))
+    solve(Case(*shape, True, True, dtype="f64", accumulate=True))
+
+
+@pytest.mark.parametrize("outputs", [1, 5, 20, 100])
+@pytest.mark.parametrize("turned", [False, True])
+def test_vectors_with_a_long_k(outputs: int, turned: bool) -> None:
+    solve(Case(1, outputs, 20_001, b_turned=turned))
+    solve(Case(outputs, 1, 20_001, a_turned=turned, accumulate=True))
+
+
+def test_all_ways_of_all_problems() -> None:
+    """Whatever the estimate would choose elsewhere works too."""
+    tried = set()
+    for shape, turned in itertools.product([(37, 61, 70), (26, 50, 600)], BOTH):
+        case = Case(*shape, *turned, accumulate=True)
+        case.operands()
+        p = tiling.Problem(*shape, case.a[2], case.b[2], case.ldc, 1, 0, 0, 0, "f32", "f32", "f32", 2, False, 0)
+        for choice in tiling.candidates(p, host()):
+            for blocks in [(choice.row_blocks, choice.column_blocks), (2, 2), (3, 1)]:
+                case.shown[:] = case.old
+                chosen = replace(
+                    choice, row_blocks=blocks[0], column_blocks=blocks[1], k_block=min(choice.k_block, 256)
+                )
+                case.run(gemm.plan_as(replace(p, accumulate=True), chosen, host()))
+                case.check()
+            tried.add((choice.kernel, choice.pack_a, choice.pack_b))
+    assert len(tried) >= 9
+
+
+@pytest.mark.parametrize("shape", [(64, 300, 784), (5, 7, 9), (30, 40, 3000)])
+def test_packed_beforehand(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    for turned in (False, True):
+        case = Case(m, n, k, b_turned=turned, batch=1)
+        case.operands()
+        width = gemm.panel_width(m, n, k, case.a[2], threads=2)
+        packed = case.fence.array(gemm.packed_size(n, k, width), np.float32)
+        case.run(gemm.pack_plan(n, k, case.b[2], width), packed=packed.ctypes.data)
+        case.run(case.plan(b_packed=width), b=packed.ctypes.data)
+        case.check()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(64, 300, 784), Case(49, 512, 700, b_turned=True), Case(30, 40, 5000, a_turned=True), Case(1, 700, 300),
+        Case(1, 700, 300, b_turned=True), Case(3, 1, 30_000), Case(17, 19, 23, batch=7),
+    ],
+    ids=lambda case: f"{case.m}x{case.n}x{case.k}",
+)  # fmt: skip
+def test_same_bits_for_any_number_of_threads(case: Case) -> None:
+    case.operands()
+    results = []
+    for threads in (1, 2, 3, 4):
+        case.threads = threads
+        case.c[:] = POISON
+        case.run(case.plan())
+        results.append(case.shown.copy())
+    for other in results[1:]:
+        assert np.array_equal(results[0], other)
+
+
+@pytest.fixture(scope="module")
+def epilogue() -> int:
+    """c = 2 c + 1 in place. The context: addresses of c and of a count for each element, then the strides of both."""
+    module = new_module("epilogue")
+    code = Code.begin(module, "epilogue", [PTR] + [I64] * 5)
+    context, z, top, bottom, left, right = code.arguments
+    c, counts = (code.inttoptr(code.read(context, i, I64), PTR) for i in (0, 1))
+    batch, row = (code.read(context, i, I64) for i in (2, 3))
+    with code.loop(top, bottom) as i, code.loop(left, right) as j:
+        at = code.plus(code.mul(z, batch), code.mul(i, row), j)
+        one = ir.Constant(ELEMENTS["f32"], 1.0)
+        value = code.read(c, at, ELEMENTS["f32"])
+        code.write(code.fadd(code.fadd(value, value), one), c, at)
+        code.write(code.plus(code.read(counts, at, I64), 1), counts, at)
+    code.done()
+    KEPT.append(load(module))
+    return KEPT[-1].address("epilogue")
+
+
+KEPT: list = []
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(64, 300, 784), Case(49, 512, 700, b_turned=True, pads=(0, 0, 3)), Case(30, 40, 5000), Case(1, 700, 300),
+        Case(1, 700, 30, b_turned=True), Case(3, 1, 30_000), Case(17, 19, 23, batch=7), Case(5, 6, 0), Case(200, 1, 3000),
+        Case(9, 9, 5000, accumulate=True), Case(130, 70, 20, accumulate=True),
+    ],
+    ids=lambda case: f"{case.m}x{case.n}x{case.k}",
+)  # fmt: skip
+def test_the_epilogue_sees_every_result_once(case: Case, epilogue: int) -> None:
+    case.operands()
+    counts = np.zeros(case.c.size, np.int64)
+    context = np.array([case.c.ctypes.data, counts.ctypes.data, case.m * case.ldc, case.ldc], np.int64)
+    case.run(case.plan(), epilogue=epilogue, context=context.ctypes.data)
+    seen = counts.reshape(case.batch, case.m, case.ldc)
+    assert np.all(seen[:, :, : case.n] == 1)
+    assert not seen[:, :, case.n :].any()
+    case.shown[:] = (case.shown - 1) / 2
+    case.check()
+
+
+def test_a_workspace_of_threads_that_do_not_run() -> None:
+    """A plan for many threads runs on fewer."""
+    case = Case(100, 200, 300, threads=2)
+    case.operands()
+    case.run(case.plan(threads=64))
+    case.check()
+
+
+@pytest.mark.parametrize("bits", [256, 512])
+def test_code_for_other_cpus_is_well_formed(bits: int) -> None:
+    target = Target("x86_64", "", "", bits, 32 if bits == 512 else 16)
+    p = tiling.Problem(100, 90, 80, (80, 1), (90, 1), 90, 1, 0, 0, 0, "f32", "f32", "f32", 2, False, 0)
+    choice = tiling.choose(p, target)
+    assert choice.kernel.reading == "scalars"
+    llvm.parse_assembly(str(product.write(choice.kernel, target))).verify()
+
+
+def test_names_of_kernels_can_be_read_back() -> None:
+    kernel = product.Kernel("f32", "f16", "bf16", Tile(8, 3), "columns")
+    assert product.Kernel.named(kernel.symbol) == kernel

@@ -1,0 +1,328 @@
+"""Places in tensors as formulas of loop variables: the arithmetic under all movement of data.
+
+An `Index` is a sum `offset + coefficient * term + ...`. A term is a loop, or something that is not linear in loops but known
+to lie in `range(term.size)`: a quotient, a remainder, a place made safe for reading, a number read from a tensor. Reshapes
+divide; most divisions come out even because the parts of a sum lie in known ranges, and then nothing opaque remains.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import gcd
+
+from ..graph.node import Node, Shape
+
+_serial = itertools.count().__next__
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop variable that runs through range(size)."""
+
+    size: int
+    serial: int = field(default_factory=_serial)
+
+    def __repr__(self) -> str:
+        return f"i{self.serial}<{self.size}"
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """inner // by."""
+
+    inner: Index
+    by: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """inner % size."""
+
+    inner: Index
+    size: int
+
+
+@dataclass(frozen=True)
+class Inside:
+    """inner where low <= inner < high, else 0: a place that can be read although it may lie in the padding.
+
+    With a `step` above 1 the inner place must also be a multiple of it, and is divided by it.
+    """
+
+    inner: Index
+    size: int  # after the division
+    step: int = 1
+
+
+@dataclass(frozen=True)
+class Read:
+    """A number read from an integer tensor at a place; `extent` is that of the axis it is used for."""
+
+    node: Node
+    place: tuple[Index, ...]
+    size: int
+    wraps: bool
+
+
+Term = Loop | Quotient | Remainder | Inside | Read
+
+
+@dataclass(frozen=True)
+class Index:
+    """offset + the sum of coefficient * term."""
+
+    offset: int = 0
+    parts: tuple[tuple[Term, int], ...] = ()  # no term twice, no coefficient 0
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.offset, self.parts))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __add__(self, other: Index | int) -> Index:
+        if isinstance(other, int):
+            return Index(self.offset + other, self.parts) if other else self
+        if not other.parts:
+            return self + other.offset
+        total = dict(self.parts)
+        for term, coefficient in other.parts:
+            total[term] = total.get(term, 0) + coefficient
+        return _recombined(self.offset + other.offset, {t: c for t, c in total.items() if c})
+
+    def __mul__(self, factor: int) -> Index:
+        if factor == 1:
+            return self
+        return Index(self.offset * factor, tuple((t, c * factor) for t, c in self.parts)) if factor else Index()
+
+    def __rsub__(self, number: int) -> Index:
+        return self * -1 + number
+
+    @property
+    def low(self) -> int:
+        return self.offset + sum(c * (t.size - 1) for t, c in self.parts if c < 0 and t.size)
+
+    @property
+    def high(self) -> int:
+        """The greatest value."""
+        return self.offset + sum(c * (t.size - 1) for t, c in self.parts if c > 0 and t.size)
+
+    @cached_property
+    def loops(self) -> frozenset[Loop]:
+        """All loops it depends on, also inside opaque terms."""
+        found: set[Loop] = set()
+        for term, _ in self.parts:
+            found |= loops_of(term)
+        return frozenset(found)
+
+    def coefficient(self, loop: Loop) -> int | None:
+        """How fast it grows with a loop; None if that is not linear."""
+        result = 0
+        for term, c in self.parts:
+            if term is loop:
+                result = c
+            elif loop in loops_of(term):
+                return None
+        return result
+
+    def divided(self, by: int) -> tuple[Index, Index]:
+        """Quotient and remainder by a number above 0."""
+        if by == 1:
+            return self, Index()
+        # What divides evenly goes to the quotient; the rest stays, if it is known to lie below the divisor.
+        whole = tuple((t, c // by) for t, c in self.parts if c % by == 0)
+        rest = Index(self.offset % by, tuple((t, c) for t, c in self.parts if c % by))
+        quotient = Index(self.offset // by, whole)
+        if rest.low >= 0 and rest.high < by:
+            return quotient, rest
+        common = gcd(by, *(c for _, c in rest.parts))
+        if common > 1:  # (6 i + 1) // 4 == (3 i + 0) // 2
+            small = Index(rest.offset // common, tuple((t, c // common) for t, c in rest.parts))
+            q, r = small.divided(by // common)
+            return quotient + q, r * common + rest.offset % common
+        lift = -(rest.low // by)  # opaque terms count from 0
+        lifted = rest + lift * by
+        size = lifted.high // by + 1
+        return quotient + Index(-lift, ((Quotient(lifted, by, size), 1),)), Index(0, ((Remainder(lifted, by), 1),))
+
+    def __repr__(self) -> str:
+        words = [f"{c}*{t}" if c != 1 else f"{t}" for t, c in self.parts]
+        return " + ".join(words + ([str(self.offset)] if self.offset or not words else []))
+
+
+Place = tuple[Index, ...]
+
+
+def _recombined(offset: int, parts: dict[Term, int]) -> Index:
+    """The sum, with n * (x // n) + x % n written as x."""
+    for term, c in parts.items():
+        if isinstance(term, Remainder):
+            whole = next((q for q in parts if isinstance(q, Quotient) and q.by == term.size and q.inner == term.inner), None)
+            if whole is not None and parts[whole] == c * term.size:
+                rest = tuple((t, k) for t, k in parts.items() if t is not term and t is not whole)
+                return Index(offset, rest) + term.inner * c
+    return Index(offset, tuple(parts.items()))
+
+
+def loops_of(term: Term) -> frozenset[Loop]:
+    if isinstance(term, Loop):
+        return frozenset((term,))
+    if isinstance(term, Read):
+        return frozenset().union(*(i.loops for i in term.place))
+    return term.inner.loops
+
+
+def loop(size: int) -> Index:
+    """A fresh loop as an index; nothing to count where there is one place only."""
+    return Index(0, ((Loop(size), 1),)) if size != 1 else Index()
+
+
+def fresh(shape: Sequence[int]) -> Place:
+    """A place with a fresh loop for every axis."""
+    return tuple(loop(n) for n in shape)
+
+
+def strides(shape: Shape) -> Shape:
+    """The distance between neighbours along each axis of a contiguous tensor."""
+    result, step = [], 1
+    for n in reversed(shape):
+        result.append(step)
+        step *= n
+    return tuple(reversed(result))
+
+
+def linear(place: Place, shape: Shape) -> Index:
+    """The position of a place in a contiguous tensor."""
+    total = Index()
+    for index, stride in zip(place, strides(shape), strict=True):
+        total = total + index * stride
+    return total
+
+
+def reshaped(place: Place, shape: Shape, target: Shape) -> Place:
+    """The place in a tensor of shape `target` with the same position as `place` in one of shape `shape`."""
+    if 0 in shape:
+        return (Index(),) * len(target)  # there is no place at all
+    # Axes are matched in groups of equal size, so that only axes that really mix are divided.
+    result: list[Index] = []
+    i = j = 0
+    while i < len(shape) or j < len(target):
+        if i < len(shape) and shape[i] == 1:
+            i += 1
+            continue
+        if j < len(target) and target[j] == 1:
+            result.append(Index())
+            j += 1
+            continue
+        first, second = i, j
+        left, right = shape[i], target[j]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                left, i = left * shape[i], i + 1
+            else:
+                right, j = right * target[j], j + 1
+        result.extend(_regrouped(place[first:i], shape[first:i], target[second:j]))
+    return tuple(result)
+
+
+def _regrouped(place: Place, shape: Shape, target: Shape) -> Iterable[Index]:
+    if len(place) == 1 and len(target) == 1:
+        return place
+    position = linear(place, shape)
+    parts = []
+    for n in reversed(target[1:]):
+        position, rest = position.divided(n)
+        parts.append(rest)
+    return [position, *reversed(parts)]
+
+
+def substituted(index: Index, values: Mapping[Loop, Index]) -> Index:
+    """The index with loops replaced; divisions are done again, as more may come out even."""
+    if index.loops.isdisjoint(values):
+        return index
+    total = Index(index.offset)
+    for term, c in index.parts:
+        total = total + _substituted_term(term, values) * c
+    return total
+
+
+def _substituted_term(term: Term, values: Mapping[Loop, Index]) -> Index:
+    if isinstance(term, Loop):
+        return values.get(term, Index(0, ((term, 1),)))
+    if isinstance(term, Read):
+        place = tuple(substituted(i, values) for i in term.place)
+        return Index(0, ((Read(term.node, place, term.size, term.wraps), 1),))
+    inner = substituted(term.inner, values)
+    if isinstance(term, Quotient):
+        return inner.divided(term.by)[0]
+    if isinstance(term, Remainder):
+        return inner.divided(term.size)[1]
+    return inside(inner, term.size, term.step)
+
+
+def inside(index: Index, size: int, step: int = 1) -> Index:
+    """A safe place in range(size): index // step where that is a place in the range, else 0."""
+    if index.low >= 0 and index.high <= (size - 1) * step:
+        quotient, rest = index.divided(step)
+        if rest == Index():
+            return quotient
+    return Index(0, ((Inside(index, size, step), 1),))
+
+
+
+def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...]]]:
+    """Where a movement op finds the element at a place: (input, place there, the conditions under which it is read).
+
+    Several entries (of `concat`) are alternatives, tried in order; if no condition holds, `pad` has its filler.
+    """
+    name, x = node.op.name, node.inputs[0]
+    if name == "reshape":
+        return [(x, reshaped(place, node.shape, x.shape), ())]
+    if name == "permute":
+        order: Sequence[int] = node.params[0]
+        back = [Index()] * len(order)
+        for position, axis in enumerate(order):
+            back[axis] = place[position]
+        return [(x, tuple(back), ())]
+    if name == "expand":
+        extra = len(node.shape) - len(x.shape)
+        return [(x, tuple(Index() if n == 1 else i for n, i in zip(x.shape, place[extra:], strict=True)), ())]
+    if name == "slice":
+        starts, _, steps = node.params
+        return [(x, tuple(i * s + a for i, a, s in zip(place, starts, steps, strict=True)), ())]
+    if name == "flip":
+        axes = node.params[0]
+        return [(x, tuple((n - 1) - i if a in axes else i for a, (i, n) in enumerate(zip(place, x.shape, strict=True))), ())]
+    if name == "pad":
+        return [_padded(x, place, node.params[0])]
+    assert name == "concat", name
+    return list(_concatenated(node, place))
+
+
+def _padded(x: Node, place: Place, widths: Sequence[tuple[int, int, int]]) -> tuple[Node, Place, tuple[Inside, ...]]:
+    found, conditions = [], []
+    for i, n, (low, _, gap) in zip(place, x.shape, widths, strict=True):
+        safe = inside(i + -low, n, gap + 1)
+        if safe.parts and isinstance(safe.parts[0][0], Inside) and safe.parts[0][0].inner == i + -low:
+            conditions.append(safe.parts[0][0])
+        found.append(safe)
+    return x, tuple(found), tuple(conditions)
+
+
+def _concatenated(node: Node, place: Place) -> Iterable[tuple[Node, Place, tuple[Inside, ...]]]:
+    axis, start = node.params[0], 0
+    for x in node.inputs:
+        n = x.shape[axis]
+        here = place[axis] + -start
+        if n and here.high >= 0 and here.low < n:
+            safe = inside(here, n)
+            opaque = safe.parts[0][0] if safe.parts else None
+            conditions = (opaque,) if isinstance(opaque, Inside) and opaque.inner == here else ()
+            yield x, (*place[:axis], safe, *place[axis + 1 :]), conditions
+        start += n

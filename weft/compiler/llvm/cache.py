@@ -1,0 +1,134 @@
+"""Object code on disk, so that the second run of a program does not compile.
+
+A file holds one content under one key; its name is a hash of the key. Nothing in the folder is believed: a file that is
+cut off, damaged, of another make or of another key is as good as none, and is replaced when its content is made again.
+Several processes may share a folder. What the system refuses, such as a folder that cannot be written to or a full disk,
+only means that nothing is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import struct
+from hashlib import blake2b
+from pathlib import Path
+
+_MAGIC = b"weft object\n"
+_VERSION = 1
+_HEAD = struct.Struct("<12sIQQ32s")  # magic, version, bytes of the key, bytes of the content, checksum of both
+_OURS = re.compile(r"[0-9a-f]{40}\.(weft|[0-9a-f]{16}\.part)")
+_KEEP = 0.8  # of the limit, when there is too much: not every new file should make an old one go
+
+
+class ObjectCache:
+    """Contents by key, in a folder that never takes much more than `limit_bytes`. A folder of None keeps nothing."""
+
+    def __init__(self, folder: str | os.PathLike[str] | None, limit_bytes: int) -> None:
+        self.folder = None if folder is None else Path(folder)
+        self.limit_bytes = limit_bytes
+
+    def get(self, key: str) -> bytes | None:
+        """The content that was put under this key, if it is still there and sound."""
+        if self.folder is None:
+            return None
+        path = self.folder / _file_name(key)
+        try:
+            content = _unpack(path.read_bytes(), key)
+        except OSError:
+            return None
+        if content is not None:
+            _touch(path)
+        return content
+
+    def put(self, key: str, content: bytes) -> None:
+        """Keep the content under this key, if there is a place for it."""
+        packed = _pack(key, content)
+        if self.folder is None or len(packed) > _KEEP * self.limit_bytes:
+            return
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds code that we will run
+            _write(self.folder / _file_name(key), packed)
+            self._make_room()
+        except OSError:
+            return
+
+    def _make_room(self) -> None:
+        """If all files together are over the limit, delete those that were not used for longest."""
+        files = sorted(_files(self.folder))
+        total = sum(size for _, size, _ in files)
+        if total <= self.limit_bytes:
+            return
+        for _, size, path in files:
+            if total <= _KEEP * self.limit_bytes:
+                break
+            path.unlink(missing_ok=True)  # another process may have been faster
+            total -= size
+
+
+def default_folder() -> Path | None:
+    """Where the user's system keeps caches; None if the user has no home."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
+    return Path(base) / "weft" if os.path.isabs(base) else None
+
+
+def _file_name(key: str) -> str:
+    return blake2b(key.encode(), digest_size=20).hexdigest() + ".weft"
+
+
+def _pack(key: str, content: bytes) -> bytes:
+    name = key.encode()
+    return _head(name, content) + name + content
+
+
+def _unpack(packed: bytes, key: str) -> bytes | None:
+    name = key.encode()
+    content = packed[_HEAD.size + len(name) :]
+    sound = packed.startswith(_head(name, content) + name)
+    return content if sound else None
+
+
+def _head(name: bytes, content: bytes) -> bytes:
+    checksum = blake2b(name + content, digest_size=32).digest()
+    return _HEAD.pack(_MAGIC, _VERSION, len(name), len(content), checksum)
+
+
+def _write(path: Path, packed: bytes) -> None:
+    """Readers see the old file or all of the new one: it is written under another name first."""
+    part = path.with_name(f"{path.stem}.{secrets.token_hex(8)}.part")
+    try:
+        part.write_bytes(packed)
+        os.replace(part, path)
+    except BaseException:
+        _delete(part)
+        raise
+
+
+def _delete(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass
+
+
+def _touch(path: Path) -> None:
+    try:
+        os.utime(path)
+    except OSError:
+        pass  # a read-only folder forgets nothing anyway
+
+
+def _files(folder: Path | None) -> list[tuple[int, int, Path]]:
+    """Our files, also those that a process left half written: time of last use, bytes, path."""
+    found = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if _OURS.fullmatch(entry.name):
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                found.append((status.st_mtime_ns, status.st_size, Path(entry.path)))
+    return found

@@ -1,0 +1,95 @@
+"""Convolutions and their gradients as plans of native functions: the algorithms that apply, and a choice among them.
+
+Tensors are channels last: x (batch, *spatial, channels), y (batch, *out, filters), both contiguous. The filter is
+(filters, channels / groups, *kernel) with any strides. Element type: float32.
+
+    forward          operands "x", "w", result "y"
+    data_gradient    operands "g", "w", result "x"
+    filter_gradient  operands "x", "g", result "w": (*kernel, channels / groups, filters), contiguous
+
+The first phases of the first two repack the filter. With `packed=True` they are left out, and the filter is read from
+"w_packed", as the plan of `packing` writes it: a constant filter is packed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+from .conv_filter_plan import filter_plan
+from .conv_plan import Names, modes, pack_phases, sweep_plan
+from .conv_plan import packing as _packing
+from .conv_shape import ConvShape, Sweep, data_sweep, forward_sweep
+from .library import Plan
+from .target import Target, host
+from .winograd_plan import SIZES, applies, filter_phase, packed_size, winograd_plan
+
+Direction = Literal["forward", "data_gradient", "filter_gradient"]
+Plans = dict[str, Plan]
+
+
+def forward(
+    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None, *, packed: bool = False
+) -> Plans:
+    """All algorithms that can do y = conv(x, w), by name."""
+    sweep = forward_sweep(shape, w_strides)
+    return _sweeps(shape, sweep, threads, target or host(), Names("x", "y", "w_packed" if packed else "work"), packed)
+
+
+def data_gradient(
+    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None, *, packed: bool = False
+) -> Plans:
+    """All algorithms for the gradient of x, by name."""
+    sweep = data_sweep(shape, w_strides)
+    return _sweeps(shape, sweep, threads, target or host(), Names("g", "x", "w_packed" if packed else "work"), packed)
+
+
+def filter_gradient(
+    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None
+) -> Plans:
+    """All algorithms for the gradient of w, by name. The strides of w do not matter: the result has its own."""
+    plan = filter_plan(shape, threads, target or host())
+    return {plan.name: plan}
+
+
+def packing(
+    direction: Direction, algorithm: str, shape: ConvShape, w_strides: tuple[int, ...], target: Target | None = None
+) -> tuple[Plan, int]:
+    """The plan that writes "w_packed" from "w" for an algorithm, and the bytes it writes."""
+    target = target or host()
+    sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, w_strides)
+    if algorithm in SIZES:
+        size = SIZES[algorithm]
+        return Plan("pack", (filter_phase(sweep, target, size, "w_packed"),), 0, 0), 4 * packed_size(sweep, target, size)
+    return Plan("pack", tuple(pack_phases(sweep, target, "w_packed")), 0, 0), 4 * _packing(sweep, target).floats
+
+
+def choose(
+    direction: Direction, shape: ConvShape, w_strides: tuple[int, ...], threads: int,
+    *, workspace_limit: int | None = None, forbid: frozenset[str] = frozenset(),
+) -> Plan:  # fmt: skip
+    """The plan that should be the fastest of those with at most so many bytes of workspace; at the least, the smallest."""
+    candidates: dict[str, Callable[..., Plans]] = {
+        "forward": forward, "data_gradient": data_gradient, "filter_gradient": filter_gradient
+    }  # fmt: skip
+    plans = candidates[direction](shape, w_strides, threads)
+    allowed = [p for n, p in plans.items() if n not in forbid] or list(plans.values())
+    small = [p for p in allowed if workspace_limit is None or p.workspace <= workspace_limit]
+    return min(small, key=lambda p: _cost(p, shape)) if small else min(allowed, key=lambda p: p.workspace)
+
+
+def _cost(plan: Plan, shape: ConvShape) -> float:
+    return {"DIRECT": 1.0, "IMPLICIT_GEMM": 1.1, "IMPLICIT_PRECOMP_GEMM": 1.2}.get(plan.name, 2.0)
+
+
+def _sweeps(shape: ConvShape, sweep: Sweep, threads: int, target: Target, names: Names, packed: bool) -> Plans:
+    found = {}
+    for name, mode in modes().items():
+        if name != "IMPLICIT_PRECOMP_GEMM" or shape.groups == 1:
+            found[name] = sweep_plan(name, sweep, threads, target, mode, names, packed)
+    if applies(sweep, target):
+        found |= {name: winograd_plan(name, sweep, threads, target, names, packed) for name in SIZES}
+    return found
+
+
+__all__ = ["ConvShape", "choose", "data_gradient", "filter_gradient", "forward", "packing"]

@@ -1,0 +1,121 @@
+"""Plans of filter gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from .conv_filter import FILTER, PAD, SUM
+from .conv_shape import ConvShape
+from .library import Phase, Plan
+from .target import Target
+
+# By architecture and vector registers: (rows, vectors) of register tiles, and what part of the time they do useful work.
+_TILES = {
+    ("aarch64", 32): {(6, 4): 1.0, (8, 3): 0.98, (8, 2): 0.96, (12, 1): 0.8},
+    ("x86_64", 16): {(6, 2): 1.0, (10, 1): 0.8},
+    ("x86_64", 32): {(12, 2): 1.0, (8, 3): 1.0, (14, 1): 0.8},
+}
+_MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
+_UNITS = 16  # with as many blocks of rows there is enough work for all threads
+_LEAST_CHUNK = 512  # pixels
+
+
+def filter_plan(shape: ConvShape, threads: int, target: Target) -> Plan:
+    """IMPLICIT_GEMM: patches are packed slab by slab."""
+    size, padding = _padding(shape)
+    phases, start = ([padding], _round(4 * shape.batch * prod(size) * shape.channels)) if padding else ([], 0)
+    cut = _Cut.of(shape, threads, target)
+    scratch = start + (_round(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
+    partial = start if cut.chunks > 1 else -1
+    thread, numbers = _scratch(shape, cut)
+    numbers |= {
+        "partial": partial, "scratch": scratch, "batch": shape.batch, "groups": shape.groups,
+        "inputs": shape.channels // shape.groups, "outputs": shape.filters // shape.groups,
+        "rows": cut.rows, "unit": cut.unit, "chunk": cut.chunk, "chunks": cut.chunks, "slab": cut.slab, "few": cut.few,
+    }  # fmt: skip
+    lifted = shape.lifted
+    for i, letter in enumerate("zyx"):
+        facts = (lifted.kernel[i], lifted.out[i], lifted.stride[i], lifted.dilation[i], size[i])
+        numbers |= dict(zip((f"{letter}_{w}" for w in ("kernel", "pixels", "step", "move", "size")), facts, strict=True))
+    writes = ["work"] if cut.chunks > 1 else ["w", "work"]
+    x = "work" if padding else "x"
+    symbol = f"conv_filter.{cut.height}x{cut.vectors}"
+    phases.append(FILTER.phase(symbol, {"x": x}, numbers, reads=[x, "g"], writes=writes))
+    if cut.chunks > 1:
+        numbers = {"partial": partial, "rows": cut.rows, "columns": shape.filters, "chunks": cut.chunks}
+        phases.append(SUM.phase("conv_sum", {}, numbers, reads=["work"], writes=["w"]))
+    return Plan("IMPLICIT_GEMM", tuple(phases), scratch + threads * thread, shape.flops)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How the work is cut. Only the chunks, whose sums are added, must not depend on the number of threads."""
+
+    height: int
+    vectors: int
+    width: int  # of a tile, in floats
+    rows: int
+    unit: int  # blocks of rows
+    chunk: int  # pixels
+    chunks: int
+    slab: int  # pixels packed at a time
+    few: int  # blocks of rows packed at a time
+
+    @classmethod
+    def of(cls, shape: ConvShape, threads: int, target: Target) -> _Cut:
+        outputs, pixels = shape.filters // shape.groups, shape.batch * prod(shape.out)
+        height, vectors = _tile(outputs, target)
+        width = vectors * target.lanes(32)
+        rows = prod(shape.kernel) * shape.channels // shape.groups
+        blocks = -(-rows // height)
+        chunks = max(1, min(-(-_UNITS // (shape.groups * blocks)), pixels // _LEAST_CHUNK))
+        chunk = max(1, -(-pixels // chunks))
+        chunks = -(-pixels // chunk)
+        # The sums of a unit and the panels of g share the second cache with what streams through.
+        most = max(1, target.l2 // 4 // (height * outputs * 4))
+        strips = -(-blocks // most)
+        if chunks * shape.groups < threads:
+            strips = -(-strips // threads) * threads
+        slab = min(chunk, _MOST_SLAB, max(_LEAST_SLAB, target.l2 // 4 // (outputs * 4)))
+        few = max(1, (target.l1 // 2 - slab * width * 4) // (slab * height * 4)) if slab else 1
+        return cls(height, vectors, width, rows, max(1, -(-blocks // strips)), chunk, chunks, slab, few)
+
+
+def _tile(outputs: int, target: Target) -> tuple[int, int]:
+    """The tile that spends the least time on these output channels and on those that fill up its last column."""
+    tiles = _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
+
+    def cost(tile: tuple[int, int]) -> float:
+        width = tile[1] * target.lanes(32)
+        return -(-outputs // width) * width / tiles[tile]
+
+    return min(tiles, key=cost)
+
+
+def _scratch(shape: ConvShape, cut: _Cut) -> tuple[int, dict[str, int]]:
+    """The bytes of a thread's memory, and where in it what lies."""
+    panels = -(-shape.filters // shape.groups // cut.width)
+    x = _round(panels * cut.slab * cut.width * 4)
+    sums = x + _round(cut.few * cut.slab * cut.height * 4)
+    offsets = sums + _round((cut.unit * panels + 1) * cut.height * cut.width * 4)
+    size = offsets + _round(cut.unit * cut.height * 8)
+    return size, {"scratch_size": size, "panels": x, "sums": sums, "offsets": offsets}
+
+
+def _padding(shape: ConvShape) -> tuple[tuple[int, ...], Phase | None]:
+    """The spatial size that the filter is swept over, and the phase that pads x to it, if it must be."""
+    lifted = shape.lifted
+    facts = zip(lifted.out, lifted.stride, lifted.kernel, lifted.dilation, strict=True)
+    reach = tuple((o - 1) * s + (k - 1) * d + 1 for o, s, k, d in facts)
+    if not any(lifted.padding) and all(r <= i for r, i in zip(reach, lifted.spatial, strict=True)):
+        return lifted.spatial, None
+    numbers = {"offset": 0, "batch": shape.batch, "channels": shape.channels}
+    for i, letter in enumerate("zyx"):
+        before, padded = lifted.padding[i], reach[i]
+        numbers |= {f"{letter}_inside": lifted.spatial[i], f"{letter}_padded": padded, f"{letter}_before": before}
+    return reach, PAD.phase("conv_pad", {}, numbers, reads=["x"], writes=["work"])
+
+
+def _round(size: int) -> int:
+    return -(-size // 64) * 64

@@ -1,0 +1,353 @@
+"""The matrix product as native code: blocks of the result, shared out to threads, each made of register tiles.
+
+One function of the library for each shape of tile, way of reading the left operand and type; shapes and strides are
+arguments. gemm.py chooses them. A task is a block of tiles of one matrix of the batch. For each piece of k a task packs its rows
+of the left operand, if they are packed, and then goes along the panels of the right operand, each of which stays in the
+first cache while the tiles of the left operand pass. When the last piece of k is done, the epilogue is called for a strip of
+the block that is still in the cache.
+
+Edges: an operand that is packed is padded; one that is read in place is read again a little before its end, so that a
+whole tile fits. Either way the tile is made on the stack and the part that counts is copied.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from .build import I8, I64, PTR, Code, Value, new_module, vector
+from .library import EPILOGUE, library
+from .panels import BYTES, ELEMENTS, pack_panel, pack_panels
+from .target import Target, host
+from .tile import Left, Tile, columns, load, multiply, rows, scalars, store, zeros
+
+# The arguments of a product, by name, in order. Strides, offsets and sizes are in elements of the type they belong to.
+PRODUCT_POINTERS = ("a", "b", "c", "work", "epilogue", "context")
+PRODUCT = PRODUCT_POINTERS + (
+    "tid", "threads", "batch", "m", "n", "k",
+    "last_k",  # k of the last matrix of the batch, which may have less
+    "a_row", "a_k", "a_batch",  # strides
+    "b_k", "b_column", "b_panel", "b_batch",  # strides
+    "b_bytes",  # of an element
+    "c_row", "c_batch", "c_offset",
+    "row_blocks", "column_blocks",  # how many tasks a matrix is cut in
+    "k_block",  # how much of k is done at a time
+    "strip",  # panels after which the epilogue is called
+    "pack_a", "pack_b",  # 1: a thread packs the operand's part that it is about to use
+    "shift_b",  # 1: the right operand is read in place
+    "scratch", "scratch_size", "scratch_b",  # where in work a thread packs: all, how much, what of it for b
+    "accumulate",  # 1: add to what is in c
+    "finishes",  # 1: these are the final results, for the epilogue to see
+)  # fmt: skip
+
+
+_GAP = 16  # elements between packed panels of a strip, so that they do not all fall on the same lines of the cache
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the code of a product depends on."""
+
+    kind: str  # type of the product and of c
+    a_type: str
+    b_type: str
+    tile: Tile
+    reading: str  # "columns", "rows" or "scalars": see tile.py
+
+    @property
+    def symbol(self) -> str:
+        return f"product.{self.kind}.{self.a_type}.{self.b_type}.{self.tile.rows}x{self.tile.vectors}.{self.reading}"
+
+    @classmethod
+    def named(cls, symbol: str) -> Kernel:
+        _, kind, a_type, b_type, shape, reading = symbol.split(".")
+        height, vectors = shape.split("x")
+        return cls(kind, a_type, b_type, Tile(int(height), int(vectors)), reading)
+
+    def lanes(self, target: Target) -> int:
+        return target.lanes(8 * BYTES[self.kind])
+
+    def width(self, target: Target) -> int:
+        """The columns of a tile."""
+        return self.tile.columns(self.lanes(target))
+
+
+@library("product")
+def make(symbol: str) -> ir.Module:
+    """product.TYPE.TYPE_OF_A.TYPE_OF_B.ROWSxVECTORS.READING: all tasks of a product that fall to a thread."""
+    return write(Kernel.named(symbol), host())
+
+
+def write(kernel: Kernel, target: Target) -> ir.Module:
+    return _Writer(kernel, target).module()
+
+
+class _Writer:
+    """Writes the module of one kernel."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.kernel, self.target = kernel, target
+        self.height, self.width = kernel.tile.rows, kernel.width(target)
+        self.element = ELEMENTS[kernel.kind]
+        self.out = new_module(kernel.symbol)
+
+    def module(self) -> ir.Module:
+        if self.kernel.reading != "rows":
+            self.pack_a = pack_panel(self.out, self.kernel.a_type, self.kernel.kind, self.height)
+        self.pack_b = pack_panels(self.out, self.kernel.b_type, self.kernel.kind, self.width)
+        self.inner = self._inner()
+        self.edge = self._edge()
+        self._outer()
+        return self.out
+
+    def _private(self, name: str, types: list[ir.Type]) -> Code:
+        code = Code.begin(self.out, name, types, private=True)
+        code.function.attributes.add("noinline")
+        return code
+
+    # --- one tile ---------------------------------------------------------------------------------------------------
+
+    def _inner(self) -> ir.Function:
+        """(a, a_row, a_k, b, b_k, c, c_row, k, add): a whole tile of c, new or added to what is there."""
+        code = self._private("tile", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64])
+        a, a_row, a_k, b, b_k, c, c_row, k, add = code.arguments
+        tile, lanes = self.kernel.tile, self.kernel.lanes(self.target)
+        kind = vector(self.element, lanes)
+
+        def right(at: Value, step: int) -> list[Value]:
+            start = code.times(code.plus(at, step), b_k)
+            return [code.read(b, code.plus(start, v * lanes), kind) for v in range(tile.vectors)]
+
+        old = code.append_basic_block("old")
+        begin = code.append_basic_block("begin")
+        entry = code.block
+        code.cbranch(code.icmp_signed("!=", add, code.i64(0)), old, begin)
+        code.position_at_end(old)
+        loaded = load(code, tile, self.element, lanes, c, c_row)
+        code.branch(begin)
+        code.position_at_end(begin)
+        initial = zeros(tile, self.element, lanes)
+        for r, row in enumerate(loaded):
+            for v, value in enumerate(row):
+                phi = code.phi(kind)
+                phi.add_incoming(initial[r][v], entry)
+                phi.add_incoming(value, old)
+                initial[r][v] = phi
+        sums = multiply(code, tile, k, self._left(code, a, a_row, a_k), right, initial)
+        store(code, tile, sums, lanes, c, c_row)
+        return code.done()
+
+    def _left(self, code: Code, a: Value, a_row: Value, a_k: Value) -> Left:
+        tile = self.kernel.tile
+        if self.kernel.reading == "rows":
+            lines = [code.at(a, code.times(a_row, r), self.element) for r in range(tile.rows)]
+            return rows(code, self.target, tile, self.element, lines)
+        if self.kernel.reading == "columns":
+            return columns(code, self.target, tile, self.element, a, a_k)
+        return scalars(code, self.target, tile, self.element, a, a_row, a_k)
+
+    def _edge(self) -> ir.Function:
+        """The same, where only rows [top, bottom) and columns [left, right) of the tile lie in c."""
+        code = self._private("edge", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64] + [I64] * 4)
+        a, a_row, a_k, b, b_k, c, c_row, k, add, top, bottom, left, right = code.arguments
+        here = code.room(self.element, self.height * self.width)
+        here.type = PTR  # llvmlite gives allocas typed pointers, which its stores then check
+        with code.if_then(code.icmp_signed("!=", add, code.i64(0))):
+            self._copy(code, (c, c_row), (here, code.i64(self.width)), top, bottom, left, right)
+        code.call(self.inner, [a, a_row, a_k, b, b_k, here, code.i64(self.width), k, add])
+        self._copy(code, (here, code.i64(self.width)), (c, c_row), top, bottom, left, right)
+        return code.done()
+
+    def _copy(self, code: Code, source: tuple[Value, Value], target: tuple[Value, Value], *box: Value) -> None:
+        top, bottom, left, right = box
+        lanes = self.kernel.lanes(self.target)
+        wide = code.plus(right, 1 - lanes)
+        with code.loop(top, bottom) as r:
+            start, home = code.mul(r, source[1]), code.mul(r, target[1])
+            (done,) = code.carry(
+                left, wide, [left], lambda c, _: self._move(code, source, target, start, home, c, lanes), lanes
+            )
+            with code.loop(done, right) as c:
+                self._move(code, source, target, start, home, c, 1)
+
+    def _move(
+        self,
+        code: Code,
+        source: tuple[Value, Value],
+        target: tuple[Value, Value],
+        start: Value,
+        home: Value,
+        c: Value,
+        lanes: int,
+    ) -> list[Value]:
+        value = code.read(source[0], code.plus(start, c), vector(self.element, lanes))
+        code.write(value, target[0], code.plus(home, c))
+        return [code.plus(c, lanes)]
+
+    # --- all tiles --------------------------------------------------------------------------------------------------
+
+    def _outer(self) -> None:
+        types = [PTR] * len(PRODUCT_POINTERS) + [I64] * (len(PRODUCT) - len(PRODUCT_POINTERS))
+        code = Code.begin(self.out, self.kernel.symbol, types)
+        of: dict[str, Any] = dict(zip(PRODUCT, code.arguments, strict=True))
+        of["c"] = code.at(of["c"], of["c_offset"], self.element)
+        mine = code.plus(of["scratch"], code.mul(of["scratch_size"], of["tid"]))
+        of["packed_a"] = code.at(of["work"], mine, self.element)
+        of["packed_b"] = code.at(of["packed_a"], of["scratch_b"], self.element)
+        blocks = code.mul(of["row_blocks"], of["column_blocks"])
+        first, last = code.share(code.mul(blocks, of["batch"]), of["tid"], of["threads"])
+        with code.loop(first, last, name="task") as task:
+            z, rest = code.sdiv(task, blocks), code.srem(task, blocks)
+            self._task(code, of, z, code.sdiv(rest, of["column_blocks"]), code.srem(rest, of["column_blocks"]))
+        code.done()
+
+    def _task(self, code: Code, of: dict[str, Any], z: Value, row_block: Value, column_block: Value) -> None:
+        """One block of c, for all of k."""
+        i0, i1 = code.share(code.ceil_div(of["m"], self.height), row_block, of["row_blocks"])
+        j0, j1 = code.share(code.ceil_div(of["n"], self.width), column_block, of["column_blocks"])
+        a = code.at(of["a"], code.mul(z, of["a_batch"]), ELEMENTS[self.kernel.a_type])
+        c = code.at(of["c"], code.mul(z, of["c_batch"]), self.element)
+        ends = code.icmp_signed("==", code.plus(z, 1), of["batch"])
+        k = code.select(ends, of["last_k"], of["k"])
+        with code.loop(0, code.maximum(k, 1), of["k_block"], name="k0") as k0:  # once also for k = 0: c is zeros then
+            length = code.minimum(of["k_block"], code.sub(k, k0))
+            a_at = code.at(a, code.mul(k0, of["a_k"]), ELEMENTS[self.kernel.a_type])
+            b_at = code.plus(code.mul(z, of["b_batch"]), code.mul(k0, of["b_k"]))
+            add = code.select(code.icmp_signed(">", k0, code.i64(0)), code.i64(1), of["accumulate"])
+            packs = code.icmp_signed("!=", of["pack_a"], code.i64(0))
+            if self.kernel.reading != "rows":  # those are never packed
+                with code.if_then(packs):
+                    self._pack_rows(code, of, a_at, i0, i1, length)
+            left = _LeftBlock(
+                code.select(packs, of["packed_a"], a_at),
+                code.select(packs, code.times(length, self.height), code.times(of["a_row"], self.height)),
+                code.select(packs, code.i64(1), of["a_row"]),
+                code.select(packs, code.i64(self.height), of["a_k"]),
+                code.select(packs, i0, code.i64(0)),
+                packs,
+            )
+            final = code.icmp_signed(">=", code.plus(k0, of["k_block"]), k)
+            with code.loop(j0, j1, of["strip"], name="strip") as strip:
+                end = code.minimum(code.plus(strip, of["strip"]), j1)
+                pack = self._pack_strip(code, of, b_at, strip, end, length)
+                with code.loop(strip, end, name="j") as j:
+                    right = self._right(code, of, b_at, j, pack, strip, length)
+                    with code.loop(i0, i1, name="i") as i:
+                        self._place(code, of, left, right, c, length, add, i, j)
+                self._finish(code, of, final, z, (i0, i1), (strip, end))
+
+    def _pack_rows(self, code: Code, of: dict[str, Any], a: Value, i0: Value, i1: Value, length: Value) -> None:
+        with code.loop(i0, i1) as i:
+            row = code.times(i, self.height)
+            source = code.at(a, code.mul(row, of["a_row"]), ELEMENTS[self.kernel.a_type])
+            home = code.at(of["packed_a"], code.mul(code.sub(i, i0), code.times(length, self.height)), self.element)
+            valid = code.minimum(code.sub(of["m"], row), self.height)
+            code.call(self.pack_a, [source, home, valid, length, of["a_row"], of["a_k"]])
+
+    def _pack_strip(
+        self, code: Code, of: dict[str, Any], start: Value, strip: Value, end: Value, length: Value
+    ) -> Value:
+        """Packs a strip of panels of the right operand, if that is wanted, and says so."""
+        wanted = code.icmp_signed("!=", of["pack_b"], code.i64(0))
+        with code.if_then(wanted):
+            column = code.times(strip, self.width)
+            lines = code.minimum(code.times(code.sub(end, strip), self.width), code.sub(of["n"], column))
+            place = code.plus(start, code.mul(strip, of["b_panel"]))
+            source = code.at(of["b"], code.mul(place, of["b_bytes"]), I8)
+            apart = code.plus(code.times(length, self.width), _GAP)
+            code.call(self.pack_b, [source, of["packed_b"], lines, length, of["b_column"], of["b_k"], apart])
+        return wanted
+
+    def _right(
+        self, code: Code, of: dict[str, Any], start: Value, j: Value, packed: Value, strip: Value, length: Value
+    ) -> _RightPanel:
+        """Where panel j is: in the strip that was packed, or as it lies."""
+        column = code.times(j, self.width)
+        beyond = code.maximum(code.sub(code.plus(column, self.width), of["n"]), 0)
+        back = code.mul(of["shift_b"], beyond)
+        place = code.sub(code.plus(start, code.mul(j, of["b_panel"])), back)
+        lies = code.at(of["b"], code.mul(place, of["b_bytes"]), I8)
+        here = code.at(
+            of["packed_b"], code.mul(code.sub(j, strip), code.plus(code.times(length, self.width), _GAP)), self.element
+        )
+        along = code.select(packed, code.i64(self.width), of["b_k"])
+        return _RightPanel(code.select(packed, here, lies), along, beyond, back)
+
+    def _place(
+        self,
+        code: Code,
+        of: dict[str, Any],
+        a: _LeftBlock,
+        b: _RightPanel,
+        c: Value,
+        k: Value,
+        add: Value,
+        i: Value,
+        j: Value,
+    ) -> None:
+        """Tile (i, j), whole or at an edge."""
+        row, column = code.times(i, self.height), code.times(j, self.width)
+        beyond_row = code.maximum(code.sub(code.plus(row, self.height), of["m"]), 0)
+        up = code.select(a.packed, code.i64(0), beyond_row)
+        a_at = code.mul(code.sub(i, a.first), a.panel)
+        a_at = code.at(a.pointer, code.sub(a_at, code.mul(up, a.row)), self.element)
+        c_at = code.plus(code.mul(code.sub(row, up), of["c_row"]), code.sub(column, b.back))
+        c_at = code.at(c, c_at, self.element)
+        common = [a_at, a.row, a.k, b.pointer, b.k, c_at, of["c_row"], k, add]
+        whole = code.icmp_signed("==", code.or_(beyond_row, b.beyond), code.i64(0))
+        with code.if_else(whole, likely=True) as (then, otherwise):
+            with then:
+                code.call(self.inner, common)
+            with otherwise:
+                bottom = code.sub(code.i64(self.height), code.sub(beyond_row, up))
+                right = code.sub(code.i64(self.width), code.sub(b.beyond, b.back))
+                code.call(self.edge, [*common, up, bottom, b.back, right])
+
+    def _finish(
+        self,
+        code: Code,
+        of: dict[str, Any],
+        final: Value,
+        z: Value,
+        rows: tuple[Value, Value],
+        strip: tuple[Value, Value],
+    ) -> None:
+        """The epilogue, if there is one, for a strip of panels of this task's rows."""
+        some = code.icmp_unsigned("!=", of["epilogue"], ir.Constant(PTR, None))
+        wanted = code.and_(some, code.icmp_signed("!=", of["finishes"], code.i64(0)))
+        with code.if_then(code.and_(final, wanted)):
+            top, bottom = (code.minimum(code.times(i, self.height), of["m"]) for i in rows)
+            left, right = (code.minimum(code.times(j, self.width), of["n"]) for j in strip)
+            call_epilogue(code, of["epilogue"], of["context"], z, top, bottom, left, right)
+
+
+@dataclass(frozen=True)
+class _LeftBlock:
+    """Where a task finds its rows of the left operand."""
+
+    pointer: Value
+    panel: Value  # from tile to tile
+    row: Value
+    k: Value
+    first: Value  # the tile at the pointer
+    packed: Value
+
+
+@dataclass(frozen=True)
+class _RightPanel:
+    """Where a panel of the right operand is, how many of its columns lie beyond the matrix, how many it was moved back."""
+
+    pointer: Value
+    k: Value
+    beyond: Value
+    back: Value
+
+
+def call_epilogue(code: Code, epilogue: Value, context: Value, *box: Value) -> None:
+    """box: batch, row begin and end, column begin and end."""
+    address = code.ptrtoint(
+        epilogue, I64
+    )  # there and back: llvmlite calls only pointers that know their function's type
+    code.call(code.inttoptr(address, EPILOGUE.as_pointer()), [context, *box])

@@ -1,0 +1,79 @@
+"""The CPU that code is made for: its name, its features, the width of its vectors, the size of its caches."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+import llvmlite
+import llvmlite.binding as llvm
+
+llvm.initialize_native_target()
+llvm.initialize_native_asmprinter()
+llvm.initialize_native_asmparser()  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the emitters need to know of a CPU."""
+
+    arch: str  # "aarch64" or "x86_64"
+    cpu: str  # LLVM's name
+    features: str  # LLVM's list: "+neon,-sve,..."
+    vector_bits: int
+    registers: int  # vector registers
+    l1: int = 32 << 10  # bytes of one core
+    l2: int = 512 << 10
+
+    def lanes(self, bits: int) -> int:
+        """How many elements of so many bits a vector register holds."""
+        return max(1, self.vector_bits // bits)
+
+    @cached_property
+    def machine(self) -> llvm.TargetMachine:
+        return self.new_machine()
+
+    def new_machine(self) -> llvm.TargetMachine:
+        """One of one's own: an engine takes it over."""
+        triple = llvm.get_process_triple()
+        target = llvm.Target.from_triple(triple)
+        return target.create_target_machine(cpu=self.cpu, features=self.features, opt=3, reloc="pic", codemodel="default")
+
+    @property
+    def key(self) -> str:
+        """All that the code depends on besides its own text."""
+        return f"{self.arch} {self.cpu} {self.features} {self.vector_bits} llvmlite {llvmlite.__version__}"
+
+
+@cache
+def host() -> Target:
+    """The CPU of this machine."""
+    arch = {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platform.machine())
+    features = llvm.get_host_cpu_features()
+    cpu, text = llvm.get_host_cpu_name(), features.flatten()
+    l1, l2 = _cache_size(1, 32 << 10), _cache_size(2, 512 << 10)
+    if arch == "aarch64":
+        # LLVM's reading of the features of an ARM CPU is incomplete; the name of the CPU implies the rest.
+        return Target(arch, cpu, text, 128, 32, l1, l2)
+    if features.get("avx512f") and features.get("avx512vl") and features.get("avx512bw"):
+        return Target(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2)
+    return Target(arch, cpu, text, 256 if features.get("avx2") and features.get("fma") else 128, 16, l1, l2)
+
+
+def _cache_size(level: int, otherwise: int) -> int:
+    """The bytes of a core's data cache, as Linux tells it."""
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        try:
+            if int((index / "level").read_text()) == level and (index / "type").read_text().strip() != "Instruction":
+                return int((index / "size").read_text().strip().removesuffix("K")) << 10
+        except (OSError, ValueError):
+            continue
+    return otherwise
+
+
+def usable_cores() -> int:
+    """The cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

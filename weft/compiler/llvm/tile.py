@@ -1,0 +1,177 @@
+"""Register tiles: the inner loop that matrix products and convolutions share.
+
+A tile holds `rows` x `vectors` vector registers of results. For each k it reads one vector row of the right operand and
+one number for each row of the left one, and adds their products to all of them. Who calls says where the operands lie:
+
+    def right(k, step):  # the vectors of the right operand at k + step
+        return [code.read(b, code.plus(code.times(k, stride), step * stride, v * lanes), vec) for v in range(tile.vectors)]
+
+    left = columns(code, target, tile, element, a, stride)     # or rows(...), or scalars(...)
+    sums = multiply(code, tile, length, left, right, zeros(tile, element, lanes))
+    store(code, tile, sums, c, row_stride)
+
+Every result is one chain of fused multiply-adds in the order of k, so its bits depend neither on the shape of the tile
+nor on where the loop over k is cut, as long as the sums are kept in the same type in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from llvmlite import ir
+
+from .build import I32, Code, Int, Value, constant, vector
+from .target import Target
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The shape of a register tile: rows of so many vectors."""
+
+    rows: int
+    vectors: int
+
+    def columns(self, lanes: int) -> int:
+        return self.vectors * lanes
+
+
+Sums = list[list[Value]]  # by row, by vector
+Right = Callable[[Value, int], list[Value]]  # (k, step) -> the vectors at k + step
+
+
+@dataclass(frozen=True)
+class Left:
+    """How the left operand is read: `steps` values of k at once, by a function that gives, for each, a splat per row."""
+
+    steps: int
+    read: Callable[[Value, int], list[list[Value]]]  # (k, steps) -> [step][row]
+
+
+def multiply(code: Code, tile: Tile, length: Value, left: Left, right: Right, initial: Sums) -> Sums:
+    """The sums after k = 0 .. length - 1, first several ks at a time, then one by one."""
+
+    def body(steps: int) -> Callable[[Value, list[Value]], list[Value]]:
+        def advance(k: Value, values: list[Value]) -> list[Value]:
+            splats = left.read(k, steps)
+            for step in range(steps):
+                for v, b in enumerate(right(k, step)):
+                    for r in range(tile.rows):
+                        at = r * tile.vectors + v
+                        values[at] = code.fma(splats[step][r], b, values[at])
+            return values
+
+        return advance
+
+    whole = code.sub(length, code.urem(length, code.i64(left.steps)))
+    flat = code.carry(0, whole, [value for row in initial for value in row], body(left.steps), step=left.steps)
+    if left.steps > 1:
+        flat = code.carry(whole, length, flat, body(1))
+    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+
+
+# --- the left operand ---------------------------------------------------------------------------------------------------
+
+
+def columns(
+    code: Code, target: Target, tile: Tile, element: ir.Type, pointer: Value, stride: Int, steps: int = 4
+) -> Left:
+    """The rows of one k side by side in memory, `stride` elements from k to k: packed panels, or a transposed matrix."""
+    lanes = _lanes(target, element)
+    if target.arch != "aarch64":
+        return scalars(code, target, tile, element, pointer, 1, stride, steps)
+
+    def read(k: Value, count: int) -> list[list[Value]]:
+        result = []
+        for step in range(count):
+            start = code.times(code.plus(k, step), stride)
+            pieces = [
+                (code.read(pointer, code.plus(start, first), vector(element, last - first)), last - first)
+                for first, last in pairwise([*_cuts(tile.rows, lanes), tile.rows])
+            ]
+            result.append([splat_lane(code, piece, lane, lanes) for piece, size in pieces for lane in range(size)])
+        return result
+
+    return Left(steps, read)
+
+
+def rows(code: Code, target: Target, tile: Tile, element: ir.Type, pointers: list[Value]) -> Left:
+    """Each row has a pointer, its ks side by side in memory: a whole vector of them is read at once."""
+    lanes = _lanes(target, element)
+
+    def read(k: Value, count: int) -> list[list[Value]]:
+        if count == 1 or target.arch != "aarch64":
+            return [
+                [code.splat(code.read(p, code.plus(k, step), element), lanes) for p in pointers]
+                for step in range(count)
+            ]
+        wide = [code.read(p, k, vector(element, lanes)) for p in pointers]
+        return [[splat_lane(code, row, step, lanes) for row in wide] for step in range(count)]
+
+    return Left(lanes if target.arch == "aarch64" else 4, read)
+
+
+def scalars(
+    code: Code, target: Target, tile: Tile, element: ir.Type, pointer: Value, row: Int, stride: Int, steps: int = 4
+) -> Left:
+    """Any strides, one number at a time: right where a load can fill a vector with one number (x86)."""
+    lanes = _lanes(target, element)
+
+    def read(k: Value, count: int) -> list[list[Value]]:
+        starts = [code.times(code.plus(k, step), stride) for step in range(count)]
+        return [
+            [
+                code.splat(code.read(pointer, code.plus(start, code.times(row, r)), element), lanes)
+                for r in range(tile.rows)
+            ]
+            for start in starts
+        ]
+
+    return Left(steps, read)
+
+
+def _cuts(count: int, lanes: int) -> list[int]:
+    """Where vectors of lanes, then of half as many and so on, begin that together cover `count` elements."""
+    found, at, size = [], 0, lanes
+    while at < count:
+        if at + size <= count:
+            found.append(at)
+            at += size
+        else:
+            size //= 2
+    return found
+
+
+def splat_lane(code: Code, value: Value, lane: int, lanes: int) -> Value:
+    """One lane of a vector in all lanes: an operand that NEON's fused multiply-add takes for free."""
+    if not isinstance(value.type, ir.VectorType):
+        return code.splat(value, lanes)
+    mask = ir.Constant(ir.VectorType(I32, lanes), [ir.Constant(I32, lane)] * lanes)
+    return code.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
+
+
+# --- the results --------------------------------------------------------------------------------------------------------
+
+
+def zeros(tile: Tile, element: ir.Type, lanes: int) -> Sums:
+    return [[constant(vector(element, lanes), 0.0)] * tile.vectors for _ in range(tile.rows)]
+
+
+def load(code: Code, tile: Tile, element: ir.Type, lanes: int, pointer: Value, stride: Int) -> Sums:
+    """A tile of a row-major matrix."""
+    kind = vector(element, lanes)
+    return [
+        [code.read(pointer, code.plus(code.times(stride, r), v * lanes), kind) for v in range(tile.vectors)]
+        for r in range(tile.rows)
+    ]
+
+
+def store(code: Code, tile: Tile, sums: Sums, lanes: int, pointer: Value, stride: Int) -> None:
+    for r, row in enumerate(sums):
+        for v, value in enumerate(row):
+            code.write(value, pointer, code.plus(code.times(stride, r), v * lanes))
+
+
+def _lanes(target: Target, element: ir.Type) -> int:
+    return target.lanes(64 if isinstance(element, ir.DoubleType) else 32)

@@ -1,0 +1,209 @@
+"""How a matrix product is cut: which tile, what is packed, which blocks of the result are tasks, by an estimate of the time.
+
+The estimate counts cycles of one thread: multiply-adds of whole tiles (so edges cost), starting a tile, packing, and
+reading an operand in place that does not stay in the first cache. Its constants are measured. No choice made here changes
+the bits of the result, except `pieces`, which follows from the shape alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import ceil
+
+from .panels import BYTES
+from .product import Kernel
+from .target import Target
+from .tile import Tile
+
+Strides = tuple[int, int]  # from row to row, from column to column, in elements
+
+# Tiles worth having (rows, vectors) and how much of the fma rate their inner loop reaches, by how the left operand is read.
+_NEON = {
+    "columns": {(8, 3): 0.95, (8, 2): 0.94, (4, 4): 0.91, (4, 5): 0.94},
+    "rows": {(4, 3): 0.96, (4, 4): 0.95, (5, 4): 0.93},
+}
+_X86_16 = {"scalars": {(6, 2): 0.95, (4, 3): 0.94, (4, 2): 0.85}}
+_X86_32 = {"scalars": {(8, 3): 0.95, (12, 2): 0.95, (14, 2): 0.95, (8, 2): 0.85, (4, 4): 0.9}}
+
+_FMAS = 2.0  # vector multiply-adds a cycle
+_START = 40.0  # cycles to start a tile
+_EDGE = 60.0  # more, for one at an edge
+_PHASE = 1500.0  # cycles of a phase: the barrier, and threads that do not finish together
+_PACK = {"copy": 0.6, "turn": 0.9, "collect": 4.0}  # cycles to pack an element that is used at once
+_FAR = 0.3  # more, if it is used in another phase
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A batch of products C = A @ B, or C += A @ B. Strides of 0 along the batch repeat a matrix."""
+
+    m: int
+    n: int
+    k: int
+    a: Strides
+    b: Strides
+    ldc: int
+    batch: int
+    a_batch: int
+    b_batch: int
+    c_batch: int
+    kind: str  # type of C, and of the arithmetic
+    a_type: str
+    b_type: str
+    threads: int
+    accumulate: bool
+    b_packed: int  # the width of its panels if B is packed already, else 0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a problem is solved."""
+
+    kernel: Kernel
+    pack_a: bool  # by each task
+    pack_b: str  # "": read in place, or packed already; "first": by a phase of its own; "task": by each task
+    row_blocks: int
+    column_blocks: int
+    k_block: int
+    cost: float  # cycles
+
+
+def choose(problem: Problem, target: Target) -> Choice:
+    """The cheapest way."""
+    return min(candidates(problem, target), key=lambda choice: choice.cost)
+
+
+def best_width(problem: Problem, target: Target) -> int:
+    """The width of panels that suits the problem best if B is packed beforehand."""
+    shapes = {vectors for tiles in _family(target).values() for _, vectors in tiles}
+    widths = [vectors * target.lanes(8 * BYTES[problem.kind]) for vectors in sorted(shapes)]
+    return min(widths, key=lambda width: choose(replace(problem, b_packed=width), target).cost)
+
+
+def _family(target: Target) -> dict[str, dict[tuple[int, int], float]]:
+    return _NEON if target.arch == "aarch64" else _X86_32 if target.registers == 32 else _X86_16
+
+
+def candidates(p: Problem, target: Target) -> Iterator[Choice]:
+    """All ways that are possible, each with its best blocks."""
+    for reading, tiles in _family(target).items():
+        for (height, vectors), rate in tiles.items():
+            kernel = Kernel(p.kind, p.a_type, p.b_type, Tile(height, vectors), reading)
+            if p.b_packed and kernel.width(target) != p.b_packed:
+                continue
+            for pack_a in (False, True):
+                for pack_b in ("", "first", "task"):
+                    if _possible(p, kernel, pack_a, pack_b, target):
+                        yield _Estimate(p, kernel, pack_a, pack_b, rate, target).best()
+
+
+def _possible(p: Problem, kernel: Kernel, pack_a: bool, pack_b: str, target: Target) -> bool:
+    """Whether the operands can be read so."""
+    if pack_a:
+        left = kernel.reading != "rows"
+    else:
+        suits = {"rows": p.a[1] == 1, "columns": p.a[0] == 1, "scalars": True}[kernel.reading]
+        left = suits and p.a_type == p.kind and p.m >= kernel.tile.rows
+    if pack_b:
+        right = not p.b_packed
+    else:
+        right = bool(p.b_packed) or (p.b[1] == 1 and p.b_type == p.kind and p.n >= kernel.width(target))
+    return left and right
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """The cycles that a way takes, depending on the blocks."""
+
+    p: Problem
+    kernel: Kernel
+    pack_a: bool
+    pack_b: str
+    rate: float
+    target: Target
+
+    def best(self) -> Choice:
+        p, height, width = self.p, self.kernel.tile.rows, self.kernel.width(self.target)
+        tall, wide = ceil(p.m / height), ceil(p.n / width)
+        k_block = self.k_block(width)
+        fewest = ceil(
+            tall * height * k_block * BYTES[p.kind] / (self.target.l2 // 2)
+        )  # a task's rows stay in the second cache
+        cost, rows, columns = min(
+            (self.cost(ceil(tall / rows), ceil(wide / columns), rows * columns, k_block), rows, columns)
+            for rows, columns in _blocks(tall, wide, fewest, p.batch, p.threads)
+        )
+        if self.pack_b == "first":
+            elements = wide * width * p.k * (p.batch if p.b_batch else 1)
+            cost += _PHASE + ceil(elements / p.threads) * (_pack_cost(p.b[1], p.b[0]) + _FAR)
+        return Choice(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
+
+    def k_block(self, width: int) -> int:
+        """How much of k is done at a time: a panel fills half of the first cache."""
+        most = min(512, max(192, self.target.l1 // 2 // (width * BYTES[self.p.kind])))
+        pieces = max(1, ceil(self.p.k / most))
+        return max(4, ceil(self.p.k / pieces / 4) * 4)
+
+    def cost(self, tall: int, wide: int, blocks: int, k_block: int) -> float:
+        """Cycles of all tasks of one thread; a task is tall x wide tiles."""
+        p, tile, width = self.p, self.kernel.tile, self.kernel.width(self.target)
+        one = tile.rows * tile.vectors * p.k / (_FMAS * self.rate) + _START * ceil(p.k / k_block)
+        total = tall * wide * one
+        total += _EDGE * (wide * (p.m % tile.rows > 0) + tall * (p.n % width > 0))
+        if self.pack_a:
+            total += tall * tile.rows * p.k * _pack_cost(p.a[0], p.a[1])
+        elif self.kernel.reading != "rows":
+            total += tall * (wide - 1) * p.k * self.stray(p.a[1], k_block)
+        if self.pack_b == "task":
+            total += wide * width * p.k * _pack_cost(p.b[1], p.b[0])
+        elif not self.pack_b and not p.b_packed:
+            total += (tall - 1) * wide * p.k * self.stray(p.b[0], k_block)
+        return ceil(p.batch * blocks / p.threads) * total
+
+    def stray(self, stride: int, k_block: int) -> float:
+        """Cycles that a k costs more each time when what lies `stride` apart does not stay in the first cache."""
+        apart = stride * BYTES[self.p.kind]
+        if apart * k_block <= self.target.l1:
+            return 0.0
+        return 15.0 if apart % 2048 == 0 else 2.5  # powers of two fall on few lines of the cache
+
+
+def _blocks(tall: int, wide: int, fewest: int, batch: int, threads: int) -> Iterator[tuple[int, int]]:
+    """Ways to cut the tiles in blocks of rows and of columns, a few for each thread."""
+    columns = 1
+    while columns <= min(wide, 2 * threads):
+        for rounds in (1, 2, 3, 4):
+            yield min(tall, max(fewest, rounds * threads // (batch * columns), 1)), columns
+        columns *= 2
+
+
+def _pack_cost(across: int, along: int) -> float:
+    return _PACK["copy" if across == 1 else "turn" if along == 1 else "collect"]
+
+
+# --- pieces of k --------------------------------------------------------------------------------------------------------
+
+_PIECE = 1024  # the shortest piece of k that is worth a partial result
+_SMALL = 1 << 14  # results, up to which k is cut
+_PARTS = 1 << 18  # elements of all partial results
+
+
+def pieces_of(p: Problem) -> int:
+    """How many pieces k is cut in: by the shape alone, where there is little else to share out."""
+    if p.batch > 1 or p.m * p.n > _SMALL:
+        return 1
+    pieces = max(1, min(p.k // _PIECE, _PARTS // (p.m * p.n)))
+    return ceil(p.k / _length(p, pieces)) if pieces > 1 else 1
+
+
+def _length(p: Problem, pieces: int) -> int:
+    return ceil(p.k / pieces / 4) * 4
+
+
+def in_pieces(p: Problem, pieces: int) -> Problem:
+    """The pieces as a batch of products with partial results; the last may have less to do."""
+    if pieces == 1:
+        return p
+    k = _length(p, pieces)
+    return replace(p, k=k, batch=pieces, a_batch=k * p.a[1], b_batch=k * p.b[0], accumulate=False)

@@ -1,0 +1,85 @@
+"""Plans of Winograd convolutions."""
+
+from __future__ import annotations
+
+from .conv_plan import Names, heights
+from .conv_shape import Sweep
+from .library import Phase, Plan
+from .target import Target
+from .winograd import FILTER, WINOGRAD
+
+SIZES = {"WINOGRAD": 4, "WINOGRAD_2X2": 2}  # the results of a tile along each axis, by the name of the algorithm
+
+
+def applies(sweep: Sweep, target: Target) -> bool:
+    """3 x 3 taps in two dimensions, no stride, no dilation, no groups, and a vector of channels."""
+    z, y, x = sweep.axes
+    plain = all(axis.phases == axis.step == axis.dilation == 1 for axis in (y, x)) and y.kernel == x.kernel == 3
+    flat = z.kernel == z.phases == z.step == 1 and z.reach == 0 and z.inside == z.outside
+    return plain and flat and sweep.groups == 1 and min(sweep.inputs, sweep.outputs) >= target.lanes(32)
+
+
+def packed_size(sweep: Sweep, target: Target, size: int) -> int:
+    """The floats of the transformed filter."""
+    width = _vectors(sweep.outputs, target) * target.lanes(32)
+    return (size + 2) ** 2 * sweep.inputs * -(-sweep.outputs // width) * width
+
+
+def filter_phase(sweep: Sweep, target: Target, size: int, into: str) -> Phase:
+    view = sweep.filter
+    numbers = {
+        "outputs": sweep.outputs, "inputs": sweep.inputs, "width": _vectors(sweep.outputs, target) * target.lanes(32),
+        "base": view.base, "output_stride": view.output, "input_stride": view.input,
+        "y_stride": view.taps[1], "x_stride": view.taps[2],
+    }  # fmt: skip
+    return FILTER.phase(f"winograd_filter.{size}", {"packed": into}, numbers, reads=["w"], writes=[into])
+
+
+def winograd_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool) -> Plan:
+    size = SIZES[name]
+    z, y, x = sweep.axes
+    vectors = _vectors(sweep.outputs, target)
+    height, width = heights(target)[vectors], vectors * target.lanes(32)
+    blocks, points = -(-sweep.outputs // width), (size + 2) ** 2
+    tiles = sweep.batch * z.outside * -(-y.outside // size) * -(-x.outside // size)
+    chunk, strip, channels_first = _units(sweep, threads, tiles, blocks, height, points * 4, target)
+    products = _round(points * chunk * sweep.inputs * 4)
+    patch = products + _round(points * chunk * strip * width * 4)
+    scratch = 0 if prepacked else _round(packed_size(sweep, target, size) * 4)
+    numbers = {
+        "scratch": scratch, "scratch_size": patch + _round(points * sweep.inputs * 4), "products": products, "patch": patch,
+        "batch": sweep.batch * z.outside, "inputs": sweep.inputs, "outputs": sweep.outputs,
+        "y_inside": y.inside, "x_inside": x.inside, "y_outside": y.outside, "x_outside": x.outside,
+        "y_first": y.reach - 2, "x_first": x.reach - 2,
+        "chunk": chunk, "blocks": strip, "channels_first": channels_first,
+    }  # fmt: skip
+    pointers = {"x": names.source, "packed": names.packed, "y": names.result}
+    phases = [] if prepacked else [filter_phase(sweep, target, size, names.packed)]
+    symbol = f"winograd.{size}.{height}x{vectors}"
+    reads, writes = [names.source, names.packed], [names.result, "work"]
+    phases.append(WINOGRAD.phase(symbol, pointers, numbers, reads=reads, writes=writes))
+    return Plan(name, tuple(phases), scratch + threads * numbers["scratch_size"], sweep.flops)
+
+
+def _vectors(outputs: int, target: Target) -> int:
+    """The width of the tile that wastes the least; of two equal ones the wider."""
+    lanes = target.lanes(32)
+    wide = sorted((v for v in heights(target) if v > 1), reverse=True) or [1]
+    return min(wide, key=lambda v: -(-outputs // (v * lanes)) * v)
+
+
+def _units(
+    sweep: Sweep, threads: int, tiles: int, blocks: int, height: int, point_bytes: int, target: Target
+) -> tuple[int, int, int]:
+    """Tiles (a multiple of a register tile's) and blocks of a unit, and whether threads share out channels."""
+    fit = max(height, target.l2 // 2 // (point_bytes * (sweep.inputs + sweep.outputs)))
+    groups = -(-tiles // height)
+    if groups < 2 * threads and blocks >= threads:
+        return groups * height, -(-blocks // threads), 1
+    chunks = -(-tiles // max(fit, 4 * height))
+    chunks = min(groups, -(-chunks // threads) * threads)
+    return -(-groups // chunks) * height, blocks, 0
+
+
+def _round(size: int) -> int:
+    return -(-size // 64) * 64

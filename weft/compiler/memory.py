@@ -1,0 +1,176 @@
+"""Memory: where every stored value lives.
+
+Inputs, results and state have memory of their own, given with every call. All else shares one arena: a value is there from
+the kernel that writes it to the last one that reads it, and its place is taken again afterwards. An elementwise kernel may
+write over an input that it is the last to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ..graph.node import Node
+from .fuse import Kernel
+from .index import linear
+
+ALIGN = 64
+ARENA = 0  # the frame's entry for the arena
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Memory: an entry of the frame (a pointer), and where in it."""
+
+    base: int
+    offset: int
+    nbytes: int
+
+    def overlaps(self, other: Slot) -> bool:
+        return (
+            self.base == other.base
+            and self.offset < other.offset + other.nbytes
+            and other.offset < self.offset + self.nbytes
+        )
+
+
+@dataclass(frozen=True)
+class Memory:
+    slots: Mapping[Node, Slot]
+    scratch: Mapping[Kernel, Slot]  # the workspace of a kernel
+    arena: int  # bytes
+    needed: int  # the most that lives at one time: no plan can be smaller
+
+
+def nbytes(node: Node) -> int:
+    return prod(node.shape) * node.dtype.itemsize
+
+
+def plan(
+    kernels: Sequence[Kernel],
+    fixed: Mapping[Node, Slot],
+    shares: Mapping[Node, Node],
+    scratch: Mapping[Kernel, int],
+    lasting: Collection[Kernel] = (),
+) -> Memory:
+    """Places for all nodes that the kernels write. `fixed` have theirs; one that `shares` takes the place of another.
+
+    What `lasting` kernels write is there from the first to the last moment.
+    """
+    birth, death = _lifetimes(kernels, shares)
+    slots: dict[Node, Slot] = dict(fixed)
+    rooms: dict[Kernel, Slot] = {}
+    arena = _Arena()
+    dying: dict[int, list[Node]] = {}
+    live = most = 0
+    for kernel in kernels:
+        if kernel in lasting:
+            for node in (n for n in kernel.outputs if n not in slots):
+                slots[node], death[node] = arena.take(nbytes(node)), len(kernels)
+                live += nbytes(node)
+            if scratch.get(kernel):
+                rooms[kernel] = arena.take(scratch[kernel])
+                live += scratch[kernel]
+    for node, last in death.items():
+        dying.setdefault(last, []).append(node)
+    for i, kernel in enumerate(kernels):
+        here = [n for n in birth if birth[n] == i and n not in slots and n not in shares]
+        reusable = _overwritable(kernel, [n for n in dying.get(i, ()) if n in slots and slots[n].base == ARENA and n not in fixed])
+        for node in here:
+            old = next((o for o in reusable if nbytes(o) == nbytes(node) and reusable[o] == _position(kernel, node)), None)
+            if old is not None:
+                del reusable[old]
+                dying[i].remove(old)
+                slots[node] = slots[old]
+            else:
+                slots[node] = arena.take(nbytes(node))
+                live += nbytes(node)
+        for node in (n for n in birth if birth[n] == i and n in shares):
+            slots[node] = slots[shares[node]]
+        if scratch.get(kernel) and kernel not in rooms:
+            rooms[kernel] = arena.take(scratch[kernel])
+            live += scratch[kernel]
+        most = max(most, live)
+        if kernel in rooms and kernel not in lasting:
+            arena.give_back(rooms[kernel])
+            live -= scratch[kernel]
+        for node in dying.get(i, ()):
+            if node in slots and node not in fixed and node not in shares and slots[node].base == ARENA:
+                arena.give_back(slots[node])
+                live -= nbytes(node)
+    return Memory(slots, rooms, arena.size, most)
+
+
+def _lifetimes(kernels: Sequence[Kernel], shares: Mapping[Node, Node]) -> tuple[dict[Node, int], dict[Node, int]]:
+    """When each node is written, and read for the last time; one whose place is shared lives as long as both."""
+    birth: dict[Node, int] = {}
+    death: dict[Node, int] = {}
+    for i, kernel in enumerate(kernels):
+        written = [*kernel.outputs, *([kernel.anchor] if kernel.anchor is not None and not kernel.anchor.outputs else [])]
+        for node in written:
+            birth.setdefault(node, i)
+            death[node] = max(death.get(node, i), i)
+        for node in kernel.reads:
+            death[node] = i
+    for new, old in shares.items():
+        if new in death:
+            death[old] = max(death.get(old, 0), death[new])
+    return birth, death
+
+
+def _overwritable(kernel: Kernel, candidates: list[Node]) -> dict[Node, object]:
+    """Inputs that are read at one place only, where an output may be written: the place."""
+    if kernel.nest is None or kernel.anchor is not None or len(kernel.nest.phases) != 1:
+        return {}
+    found: dict[Node, object] = {}
+    for node in candidates:
+        positions = {s.indices[0] for b in kernel.bodies for s in b.steps if s.kind == "load" and s.node is node}
+        if len(positions) == 1 and node in kernel.reads:
+            found[node] = (positions.pop(), node.dtype.itemsize)
+    return found
+
+
+def _position(kernel: Kernel, node: Node) -> object:
+    assert kernel.nest is not None
+    for store in kernel.nest.phases[0].stores:
+        if store.node is node:
+            return linear(store.place, node.shape), node.dtype.itemsize
+    return None
+
+
+class _Arena:
+    """Free pieces of one growing range: the smallest that fits is taken."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.free: list[tuple[int, int]] = []  # (offset, bytes), by offset
+
+    def take(self, wanted: int) -> Slot:
+        rounded = max(ALIGN, -(-wanted // ALIGN) * ALIGN)
+        fitting = [(n, o) for o, n in self.free if n >= rounded]
+        if fitting:
+            n, offset = min(fitting)
+            self.free.remove((offset, n))
+            if n > rounded:
+                self._put(offset + rounded, n - rounded)
+        elif self.free and sum(self.free[-1]) == self.size:  # the last piece is free: make it longer
+            offset, _ = self.free.pop()
+            self.size = offset + rounded
+        else:
+            offset, self.size = self.size, self.size + rounded
+        return Slot(ARENA, offset, wanted)
+
+    def give_back(self, slot: Slot) -> None:
+        self._put(slot.offset, max(ALIGN, -(-slot.nbytes // ALIGN) * ALIGN))
+
+    def _put(self, offset: int, n: int) -> None:
+        self.free.append((offset, n))
+        self.free.sort()
+        joined: list[tuple[int, int]] = []
+        for start, length in self.free:
+            if joined and sum(joined[-1]) == start:
+                joined[-1] = (joined[-1][0], joined[-1][1] + length)
+            else:
+                joined.append((start, length))
+        self.free = joined

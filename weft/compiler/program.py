@@ -1,0 +1,255 @@
+"""A program ready to be written as code: calls in order, each with the memory it reads and writes.
+
+A call is one kernel's loops, or one phase of a library plan, made by all threads together. Barriers follow from memory alone:
+before a call that touches what another one since the last barrier has written, or writes what it has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..graph.graph import Graph
+from ..graph.node import ITEM, Node
+from .fuse import Fused, Kernel, anchor_shape, fuse
+from .index import linear
+from .llvm.library import Plan
+from .loops import Nest
+from .memory import ALIGN, Memory, Slot, nbytes, plan
+from .schedule import Schedule, schedule
+
+FRAME_RESERVED = 2  # the arena, the status
+
+
+@dataclass(eq=False)
+class Call:
+    """Something all threads do together."""
+
+    kernel: Kernel
+    kind: str  # "loops", "plan", "copy", "control"
+    reads: list[Slot]
+    writes: list[Slot]
+    barrier: bool = False  # before it
+    once: bool = False  # it gives the same in every step of a loop, and is made in the first
+    phase: Any = None  # of a plan
+    operands: dict[str, Slot] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Program:
+    """All that the emitter needs."""
+
+    graph: Graph
+    fused: Fused
+    calls: list[Call]
+    memory: Memory
+    plans: dict[Kernel, Plan]
+    bodies: dict[Kernel, tuple[Program, ...]]  # of control flow
+    updates: dict[int, int]  # outputs that take the memory of an input
+
+    @property
+    def frame_size(self) -> int:
+        """The frame: arena, status, inputs, outputs."""
+        return FRAME_RESERVED + len(self.graph.inputs) + len(self.graph.outputs)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """In the order they run; those of control flow's bodies stand for themselves."""
+        return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
+
+
+Planner = Callable[[Kernel, int], Plan]
+Passes = Callable[[Graph], Graph]
+
+
+def build(
+    graph: Graph, updates: Mapping[int, int], planner: Planner, passes: Passes, threads: int, constants: frozenset[int] = frozenset()
+) -> Program:  # fmt: skip
+    """The graph as a program.
+
+    `updates`: output number -> input number whose memory it must end up in. `constants`: inputs that stay the same while the
+    program, a loop's body, is run again and again.
+    """
+    graph = passes(graph)
+    fused = fuse(graph)
+    order = schedule(fused, {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()})
+    bodies = {k: _bodies(k, planner, passes, threads) for k in order.kernels if _is_control(k)}
+    plans = {k: planner(k, threads) for k in order.kernels if k.anchor is not None and k not in bodies}
+    fixed, copies = _fixed(graph, order, updates)
+    scratch = {k: p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
+    known = {graph.inputs[i] for i in constants}
+    invariant = _invariant(order.kernels, known)
+    lasting = invariant | {k for k, p in plans.items() if any(_packs_only(k, phase, known) for phase in p.phases)}
+    memory = plan(order.kernels, fixed, _shared(order), scratch, lasting)
+    calls = _calls(order, memory, plans, bodies)
+    for call in calls:
+        call.once = call.kernel in invariant or (call.phase is not None and _packs_only(call.kernel, call.phase, known))
+    first = FRAME_RESERVED + len(graph.inputs)
+    for number in copies:
+        node = graph.outputs[number]
+        into = updates.get(number)
+        target = Slot(first + number if into is None else FRAME_RESERVED + into, 0, nbytes(node))
+        calls.append(Call(Kernel(None, None), "copy", [memory.slots[node]], [target]))
+    _set_barriers(calls)
+    return Program(graph, fused, calls, memory, plans, bodies, dict(updates))
+
+
+def _is_control(kernel: Kernel) -> bool:
+    return kernel.anchor is not None and kernel.anchor.op.kind == "control"
+
+
+def _invariant(kernels: Sequence[Kernel], known: set[Node]) -> set[Kernel]:
+    """Kernels that read nothing but what stays the same."""
+    if not known:
+        return set()
+    found: set[Kernel] = set()
+    same = set(known)
+    for kernel in kernels:
+        if kernel.reads <= same and not _is_control(kernel):
+            found.add(kernel)
+            same |= set(kernel.outputs)
+    return found
+
+
+def _packs_only(kernel: Kernel, phase: Any, known: set[Node]) -> bool:
+    """Whether a phase only prepares an operand that stays the same."""
+    names = operand_names(kernel)
+    bases = {name: found.base for name, found in zip(names, kernel.views, strict=False)}
+    return phase.writes == {"work"} and all(n == "work" or bases.get(n) in known for n in phase.reads) and bool(known)
+
+
+def _bodies(kernel: Kernel, planner: Planner, passes: Passes, threads: int) -> tuple[Program, ...]:
+    node = kernel.anchor
+    assert node is not None
+    graphs = [p for p in node.params if isinstance(p, Graph)]
+    moving = {"scan": lambda: node.params[1] + node.params[2], "while_loop": lambda: node.params[2]}.get(node.op.name)
+    still = frozenset(range(moving(), len(node.inputs))) if moving is not None else frozenset()
+    return tuple(build(g, {}, planner, passes, threads, still) for g in graphs)
+
+
+def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
+    """The bytes that control flow needs: the arena of its bodies, and two places for each carried value."""
+    return sum(slot.nbytes + ALIGN for slot in control_rooms(kernel, bodies).values()) + ALIGN
+
+
+def control_rooms(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
+    """Where in its scratch control flow keeps what: arenas one after the other, carried values twice, a test's result."""
+    node = kernel.anchor
+    assert node is not None
+    wanted = {f"arena{i}": b.memory.arena for i, b in enumerate(bodies)}
+    if node.op.name in ("scan", "while_loop"):
+        carried = node.params[1] if node.op.name == "scan" else node.params[2]
+        for i in range(carried):
+            wanted |= {f"even{i}": nbytes(node.inputs[i]), f"odd{i}": nbytes(node.inputs[i])}
+        wanted["test"] = 1
+    read = {n.params[0] for n in kernel.outputs if n.op is ITEM}
+    for i, output in enumerate(bodies[-1].graph.outputs):
+        if i not in read:  # it is computed all the same, and must go somewhere
+            wanted[f"unread{i}"] = nbytes(output)
+    rooms, offset = {}, 0
+    for name, size in wanted.items():
+        rooms[name] = Slot(0, offset, size)
+        offset += -(-size // ALIGN) * ALIGN
+    return rooms
+
+
+def _fixed(graph: Graph, order: Schedule, updates: Mapping[int, int]) -> tuple[dict[Node, Slot], list[int]]:
+    """The nodes whose memory comes with the call, and the outputs that must be copied at the end."""
+    fixed = {node: Slot(FRAME_RESERVED + i, 0, nbytes(node)) for i, node in enumerate(graph.inputs)}
+    copies = []
+    for number, node in enumerate(graph.outputs):
+        if node in order.in_place and number in updates and order.in_place[node] is graph.inputs[updates[number]] and node not in fixed:
+            fixed[node] = fixed[order.in_place[node]]
+        elif node in fixed or number in updates:
+            copies.append(number)
+        else:
+            fixed[node] = Slot(FRAME_RESERVED + len(graph.inputs) + number, 0, nbytes(node))
+    return fixed, copies
+
+
+def _shared(order: Schedule) -> dict[Node, Node]:
+    """An anchor's own result is written where its epilogue will write, if that is the same place and kind of number.
+
+    Not where an old value stands that the epilogue still has to read.
+    """
+    shares = {}
+    for kernel in order.kernels:
+        anchor = kernel.anchor
+        if anchor is None or kernel.nest is None or anchor in kernel.outputs:
+            continue
+        here = {s.indices[0] for b in kernel.bodies for s in b.steps if s.kind == "load" and s.node is anchor}
+        for store in kernel.nest.phases[0].stores:
+            if {linear(store.place, store.node.shape)} == here and store.node.dtype is anchor.dtype:
+                if order.in_place.get(store.node) not in kernel.reads:
+                    shares[anchor] = store.node
+                    break
+    return shares
+
+
+def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies: Mapping[Kernel, Any]) -> list[Call]:
+    calls = []
+    for kernel in order.kernels:
+        reads = [memory.slots[n] for n in kernel.reads if n in memory.slots]
+        writes = [memory.slots[n] for n in kernel.outputs]
+        if kernel in plans:
+            operands = operand_slots(kernel, memory)
+            for phase in plans[kernel].phases:
+                touched = [operands[n] for n in phase.reads | phase.writes if n in operands]
+                written = [operands[n] for n in phase.writes if n in operands]
+                if "epilogue" in phase.arguments and kernel.nest is not None:
+                    touched, written = touched + reads, written + writes
+                calls.append(Call(kernel, "plan", touched, written, phase=phase, operands=operands))
+        elif kernel in bodies:
+            room = [memory.scratch[kernel]] if kernel in memory.scratch else []
+            calls.append(Call(kernel, "control", reads, writes + room))
+        else:
+            calls.append(Call(kernel, "loops", reads, writes))
+    return calls
+
+
+NAMES = {
+    "contract": ("a", "b", "c"),
+    "conv_last": ("x", "w", "y"),
+    "conv_data_last": ("g", "w", "x"),
+    "conv_filter_last": ("x", "g", "w"),
+}
+
+
+def operand_names(kernel: Kernel) -> tuple[str, ...]:
+    """What a plan calls the inputs of an anchor and, last, its result."""
+    assert kernel.anchor is not None
+    return NAMES.get(kernel.anchor.op.name) or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
+
+
+def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
+    """The memory behind each name that a plan's phases use."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    names = operand_names(kernel)
+    slots = {}
+    for name, found in zip(names, kernel.views, strict=False):
+        base = memory.slots[found.base]
+        offset = found.offset * found.base.dtype.itemsize
+        slots[name] = Slot(base.base, base.offset + offset, base.nbytes - offset)
+    slots[names[-1]] = memory.slots[anchor]
+    if kernel in memory.scratch:
+        slots["work"] = memory.scratch[kernel]
+    return slots
+
+
+def _set_barriers(calls: Sequence[Call]) -> None:
+    read: list[Slot] = []
+    written: list[Slot] = []
+    for call in calls:
+        clash = any(w.overlaps(s) for w in written for s in (*call.reads, *call.writes)) or any(
+            r.overlaps(s) for r in read for s in call.writes
+        )
+        if clash:
+            call.barrier = True
+            read, written = [], []
+        read += call.reads
+        written += call.writes
+
+
+__all__ = ["Call", "Nest", "Program", "anchor_shape", "build"]

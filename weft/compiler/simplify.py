@@ -1,0 +1,233 @@
+"""Simplify: the same values with less work. Constants are folded, movement that undoes itself goes, identities drop out.
+
+Equal nodes are one node by construction, and what nothing uses is in no graph, so neither needs a rule here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Graph, rebuild
+from ..graph.node import CONST, ITEM, OPS, Node, constant, make, toposort
+from .windows import SPREAD, TAP
+
+Rewrite = Callable[[Node], Node | None]
+
+
+def simplify(graph: Graph, fuel: int | None = None) -> Graph:
+    """The graph after all rules. `fuel` stops after so many replacements, to find one that breaks a program."""
+    budget = [fuel if fuel is not None else 1 << 60]
+    done: dict[Node, Node] = {i: i for i in graph.inputs}
+    for node in toposort([*graph.inputs, *graph.outputs]):
+        if node not in done:
+            done[node] = _settled(rebuild(node, tuple(done[i] for i in node.inputs)), budget)
+    outputs = tuple(done[o] for o in graph.outputs)
+    return Graph(graph.inputs, _masks_from_results(outputs, budget))
+
+
+def _settled(node: Node, budget: list[int]) -> Node:
+    """The node after rules, until none applies; inputs are settled already."""
+    while budget[0] > 0:
+        new = next((found for rule in RULES if (found := rule(node)) is not None), None)
+        if new is None or new is node:
+            return node
+        budget[0] -= 1
+        node = new
+    return node
+
+
+def _passed_through(node: Node) -> Node | None:
+    """Ops that only say something about derivatives."""
+    name = node.op.name
+    if name in ("tag", "stop_gradient") or (name == "cast" and node.dtype is node.inputs[0].dtype):
+        return node.inputs[0]
+    if node.op is ITEM and node.inputs[0].op.name == "custom":
+        return node.inputs[0].inputs[node.params[0]]
+    return None
+
+
+def _folded(node: Node) -> Node | None:
+    """Constants: what is computed from them, and the same constant in another shape."""
+    if not node.inputs or any(i.op is not CONST for i in node.inputs):
+        return None
+    name = node.op.name
+    if name in ("reshape", "permute", "expand", "slice", "flip"):
+        return make(CONST, (), (node.inputs[0].params[0], node.dtype, node.shape), node.source)
+    if node.op.kind != "elementwise":
+        return None
+    wide = [np.float32 if i.dtype.is_half and node.op.widen else i.dtype.numpy for i in node.inputs]
+    arrays = [np.asarray(_number(i)).astype(i.dtype.numpy).astype(w) for i, w in zip(node.inputs, wide, strict=True)]
+    try:
+        with np.errstate(all="ignore"):
+            value = np.asarray(node.op.reference(*arrays, *node.params)).astype(node.dtype.numpy)
+    except Exception:  # an error of the run stays one
+        return None
+    return constant(value.item() if not node.dtype.is_half else float(value), node.dtype, node.shape)
+
+
+def _number(node: Node) -> Any:
+    value = node.params[0]
+    return float(value) if isinstance(value, str) else value
+
+
+def _identity(node: Node) -> Node | None:
+    """x + 0, x * 1 and their like."""
+    name = node.op.name
+    if name not in ("add", "sub", "mul", "div", "neg", "where"):
+        return None
+    a = node.inputs[0]
+    if name == "neg":
+        return a.inputs[0] if a.op.name == "neg" else None
+    if name == "where":
+        _, x, y = node.inputs
+        return x if x is y else (x if a.params[0] else y) if a.op is CONST else None
+    b = node.inputs[1]
+    neutral = 0 if name in ("add", "sub") else 1
+    if b.op is CONST and _number(b) == neutral and not (name == "sub" and isinstance(b.params[0], str)):
+        return a
+    if name in ("add", "mul") and a.op is CONST and _number(a) == neutral:
+        return b
+    return None
+
+
+def _movement(node: Node) -> Node | None:
+    """Movement after movement of the same kind is one movement, and none if nothing moves."""
+    name = node.op.name
+    if node.op.kind != "move":
+        return None
+    x = node.inputs[0]
+    if name == "reshape":
+        if node.shape == x.shape:
+            return x
+        if x.op.name == "reshape":
+            return make(node.op, x.inputs, node.params, node.source)
+    elif name == "permute":
+        axes = node.params[0]
+        if axes == tuple(range(len(axes))):
+            return x
+        if x.op.name == "permute":
+            return make(node.op, x.inputs, (tuple(x.params[0][a] for a in axes),), node.source)
+    elif name == "expand":
+        if node.shape == x.shape:
+            return x
+        if x.op.name == "expand":
+            return make(node.op, x.inputs, node.params, node.source)
+    elif name == "slice" and node.shape == x.shape:
+        return x
+    elif name == "pad" and node.shape == x.shape:
+        return x
+    elif name == "concat" and len(node.inputs) == 1:
+        return x
+    return None
+
+
+def _small_reduction(node: Node) -> Node | None:
+    """A reduction over axes of size 1 only drops them."""
+    if node.op.name not in ("sum", "prod", "max", "min"):
+        return None
+    x, axes = node.inputs[0], node.params[0]
+    if all(x.shape[a] == 1 for a in axes):
+        return make(OPS["reshape"], (x,), (node.shape,), node.source) if axes else x
+    return None
+
+
+def _pooling(node: Node) -> Node | None:
+    """The derivative of max pooling, written as a scatter: every element asks the windows that see it instead."""
+    if node.op.name != "reshape" or node.inputs[0].op.name != "scatter":
+        return None
+    scatter = node.inputs[0]
+    into, values, *places = scatter.inputs
+    if scatter.params != ((0,), "add") or into.op is not CONST or _number(into) != 0:
+        return None
+    found, g = _flat(places[0]), _flat(values)
+    if found.op.name != "window_argmax" or found.inputs[0].shape != node.shape or g.shape != found.shape:
+        return None
+    tap = make(TAP, found.inputs, found.params, node.source)
+    return make(SPREAD, (tap, g), (*found.params, node.shape), node.source)
+
+
+def _flat(node: Node) -> Node:
+    return node.inputs[0] if node.op.name == "reshape" else node
+
+
+def _one_hot(node: Node) -> Node | None:
+    """A scatter that writes one value a row along one axis, into a constant: a comparison with the place."""
+    if node.op.name != "scatter" or node.inputs[0].op is not CONST:
+        return None
+    into, values, *places = node.inputs
+    axes, how = node.params
+    if axes != tuple(range(len(node.shape))) or (how == "add" and _number(into) != 0):
+        return None
+    free = [a for a, p in zip(axes, places, strict=True) if not _counts_along(p, a)]
+    if len(free) != 1 or places[0].shape[free[0]] != 1:
+        return None
+    axis = free[0]
+    if any(n != m for a, (n, m) in enumerate(zip(places[0].shape, node.shape, strict=True)) if a != axis):
+        return None
+    index = places[axis]
+    size = node.shape[axis]
+    wrapped = _elementwise("where", _elementwise("lt", index, _filled(index, 0)), _elementwise("add", index, _filled(index, size)), index)
+    along = make(OPS["iota"], (), (size, index.dtype))
+    grid = make(OPS["reshape"], (along,), (tuple(size if a == axis else 1 for a in axes),))
+    here = _elementwise("eq", _spread(grid, node.shape), _spread(wrapped, node.shape))
+    return _elementwise("where", here, _spread(values, node.shape), into)
+
+
+def _counts_along(place: Node, axis: int) -> bool:
+    """Whether an index tensor is just the number of its place along an axis."""
+    while place.op.name in ("expand", "reshape") and place.op.name:
+        shape = place.inputs[0].shape
+        if place.op.name == "reshape" and prod(shape) != max(place.shape, default=1):
+            return False
+        if place.op.name == "reshape":
+            if place.shape[axis] != prod(shape):
+                return False
+        elif len(shape) != len(place.shape):
+            return False
+        place = place.inputs[0]
+    return place.op.name == "iota"
+
+
+def _elementwise(name: str, *inputs: Node) -> Node:
+    return make(OPS[name], inputs)
+
+
+def _filled(like: Node, value: Any) -> Node:
+    return constant(value, like.dtype, like.shape)
+
+
+def _spread(node: Node, shape: tuple[int, ...]) -> Node:
+    return node if node.shape == shape else make(OPS["expand"], (node,), (shape,))
+
+
+RULES: tuple[Rewrite, ...] = (_passed_through, _folded, _identity, _movement, _small_reduction, _pooling, _one_hot)
+
+
+def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[Node, ...]:
+    """A relu keeps its result; its derivative asks whether the input was positive. The result knows: the input can go."""
+    order = toposort(outputs)
+    relus = {}
+    for node in order:
+        if node.op.name == "where":
+            test, zero, x = node.inputs
+            if test.op.name == "le" and test.inputs[0] is x and zero.op is CONST and _number(zero) == 0 and test.inputs[1] is zero:
+                relus[test] = node
+    if not relus:
+        return outputs
+    done: dict[Node, Node] = {}
+    for node in order:
+        new = rebuild(node, tuple(done[i] for i in node.inputs))
+        if node.op.name == "where" and node.inputs[0] in relus and relus[node.inputs[0]] is not node and budget[0] > 0:
+            # Only what does not feed the relu itself may ask its result.
+            test = node.inputs[0]
+            result = done.get(relus[test])
+            if result is not None:
+                mask = make(OPS["le"], (result, constant(0, result.dtype, result.shape)))
+                new = make(node.op, (mask, *new.inputs[1:]), (), node.source)
+                budget[0] -= 1
+        done[node] = new
+    return tuple(done[o] for o in outputs)

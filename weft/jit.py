@@ -1,0 +1,375 @@
+"""`weft.jit`: a Python function as one native call.
+
+The first call with arguments of a new structure traces the function once and compiles what it did; the next calls only run
+it. State is found by tracing: tensors from outside that the function reads become inputs, those that it changes are
+updated in place, and random streams go on where they stood.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .errors import UserError
+from .graph import Graph
+from .graph.graph import close
+from .graph.node import CONST, DATA, VARIABLE, Clock, Node, Type, data
+from .knobs import knobs
+from .ops.convert import asarray
+from .random import Generator
+from .runtime import Buffer, Device
+from .runtime import device as find_device
+from .runtime.cpu import contiguous
+from .runtime.native import Executable, thread_count
+from .tensor import WATCHED, Tensor, as_tensor, wrap
+from .tracing import trace
+from .tree import Structure, flatten, unflatten
+
+REMEMBERED = 64  # compiled forms of one function
+
+
+class Watcher:
+    """Notes what a traced function does with tensors from outside."""
+
+    def __init__(self) -> None:
+        self.start = Clock.nodes
+        Clock.nodes += 1  # tensors made from now on are younger
+        self.nodes: dict[Tensor, Node] = {}  # what each tensor named when it was first read
+        self.by_node: dict[Node, Tensor] = {}
+        self.grads: dict[Tensor, Tensor | None] = {}
+        self.written: dict[Tensor, None] = {}
+
+    def saw(self, tensor: Tensor, node: Node) -> Node:
+        if tensor in self.nodes or node.abstract:
+            return self.nodes.get(tensor, node) if tensor._node is self.nodes.get(tensor) else node
+        WATCHED.watch, outside = None, WATCHED.watch
+        try:
+            node = _leaf_of(tensor, taken=self.by_node)
+        finally:
+            WATCHED.watch = outside
+        self.nodes[tensor], self.by_node[node] = node, tensor
+        self.grads[tensor] = tensor.grad
+        return node
+
+    def changed(self, tensor: Tensor) -> None:
+        self.saw(tensor, tensor._node)
+        self.written[tensor] = None
+
+
+def _leaf_of(tensor: Tensor, taken: dict[Node, Tensor]) -> Node:
+    """A leaf that stands for this tensor and no other."""
+    tensor.realize()
+    node = tensor._node
+    if node.op is VARIABLE and node not in taken:
+        return node
+    if node.op is not DATA or node in taken:
+        value = node.value
+        assert value is not None
+        tensor._name(data(Buffer(value.device, value.shape, value.dtype, value.content)))
+    return tensor._node
+
+
+@dataclass
+class State:
+    """A tensor from outside that the program reads, and perhaps replaces."""
+
+    tensor: Tensor
+    position: int  # among the program's inputs
+    written: bool
+    node: Node | None = None  # what the tensor named when its memory was last looked at
+    array: Any = None
+    address: int = 0
+    references: int = 0  # to the array, if nobody else has it
+
+
+@dataclass
+class Compiled:
+    """A function compiled for arguments of one structure."""
+
+    graph: Graph
+    executable: Executable
+    structure: Structure  # of the result
+    states: list[State]
+    streams: list[Generator]
+    arguments: int
+    results: list[Type] = field(default_factory=list)
+    first_result: int = 0  # among the graph's outputs; state comes before
+    grads: list[tuple[Tensor, int]] = field(default_factory=list)  # tensors whose .grad is set, and by which result
+    lock: Any = field(default_factory=threading.Lock)
+
+
+class Jit:
+    """A compiled function; see `jit`."""
+
+    def __init__(self, function: Callable[..., Any], static: Sequence[str | int], remember: int) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self.static, self.remember = function, tuple(static), remember
+        self._compiled: OrderedDict[Any, Compiled] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if WATCHED.watch is not None:  # inside another traced function it is just a function
+            return self.function(*args, **kwargs)
+        key, leaves = self._key(args, kwargs)
+        if any(isinstance(leaf, Tensor) and (leaf._node.abstract or leaf._node.tracked) for leaf in leaves):
+            return self.function(*args, **kwargs)  # it is being traced or differentiated
+        made = self._compiled.get(key)
+        if made is None:
+            made = self._compile(key, args, kwargs)
+        return _run(made, leaves)
+
+    # --- looking inside -------------------------------------------------------------------------------------------------
+
+    def lower(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph that a call with these arguments runs: (random positions, arguments, state) -> (positions, state, results)."""
+        return self._for(args, kwargs).graph
+
+    def text(self, *args: Any, **kwargs: Any) -> str:
+        """That graph as runnable Python."""
+        return self.lower(*args, **kwargs).text()
+
+    def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
+        key, _ = self._key(args, kwargs)
+        return self._compiled.get(key) or self._compile(key, args, kwargs)
+
+    # --- compiling ------------------------------------------------------------------------------------------------------
+
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+        """What the compiled form depends on, and the arguments that are values."""
+        if not kwargs and not self.static:
+            types = []
+            for arg in args:
+                if type(arg) is not Tensor:
+                    break
+                types.append(arg._node.type)
+            else:
+                return (thread_count(), tuple(types)), list(args)
+        every, structure = flatten((args, kwargs))
+        fixed, values, kinds = [], [], []
+        for name, leaf in zip(_names(structure), every, strict=True):
+            if name not in self.static and isinstance(leaf, Tensor | np.ndarray | np.generic | bool | int | float):
+                values.append(leaf)
+                kinds.append(_type_of(leaf))
+            else:
+                fixed.append(_hashable(leaf, name))
+                kinds.append(None)
+        return (thread_count(), structure, tuple(kinds), tuple(fixed)), values
+
+    def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
+        with self._lock:
+            if key in self._compiled:
+                return self._compiled[key]
+            if knobs.debug:
+                self._say_why(key)
+            made = self._traced(args, kwargs)
+            self._compiled[key] = made
+            if len(self._compiled) > self.remember:
+                self._compiled.popitem(last=False)
+            return made
+
+    def _say_why(self, key: Any) -> None:
+        name = getattr(self.function, "__name__", "function")
+        if not self._compiled:
+            print(f"weft: jit traces {name} for the first time", file=sys.stderr)
+        else:
+            last = next(reversed(self._compiled))
+            print(f"weft: jit traces {name} again: {_difference(last, key)}", file=sys.stderr)
+
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
+        every, structure = flatten((args, kwargs))
+        names = _names(structure)
+        dynamic = [
+            n not in self.static and isinstance(leaf, Tensor | np.ndarray | np.generic | bool | int | float)
+            for n, leaf in zip(names, every, strict=True)
+        ]
+        values = [leaf for leaf, d in zip(every, dynamic, strict=True) if d]
+        types = [_type_of(v) for v in values]
+        watcher = Watcher()
+
+        def call(*tensors: Tensor) -> Any:
+            rest = iter(tensors)
+            given = [next(rest) if d else leaf for leaf, d in zip(every, dynamic, strict=True)]
+            inner_args, inner_kwargs = unflatten(structure, given)
+            return self.function(*inner_args, **inner_kwargs)
+
+        WATCHED.watch = watcher
+        try:
+            traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)))
+            new_values = [_content(t) for t in watcher.written]
+            grads = [t for t, before in watcher.grads.items() if t.grad is not before and t.grad is not None]
+            new_grads = [t.grad.node for t in grads if t.grad is not None]
+        finally:
+            WATCHED.watch = None
+            for tensor, node in watcher.nodes.items():
+                tensor._name(node)
+                tensor.grad = watcher.grads[tensor]
+        return self._closed(traced, watcher, new_values, grads, new_grads)
+
+    def _closed(self, traced: Any, watcher: Watcher, new_values: list[Node], grads: list[Tensor], new_grads: list[Node]) -> Compiled:
+        streams = list(traced.streams)
+        found = [traced.streams[s][0] for s in streams]
+        left = [traced.streams[s][1] for s in streams]
+        outputs = [*left, *new_values, *new_grads, *traced.outputs]
+        inputs = [*found, *traced.inputs, *watcher.nodes.values()]
+        graph = close(inputs, outputs)
+        stray = [n for n in graph.nodes if n.op in (DATA, VARIABLE)]
+        if stray:  # values made while tracing, such as tables from NumPy arrays
+            graph = close([*inputs, *stray], outputs)
+        tensors = [*watcher.nodes, *(wrap(n) for n in stray)]
+        first = len(found) + len(traced.inputs)
+        states = [State(t, first + i, t in watcher.written) for i, t in enumerate(tensors)]
+        by_tensor = {s.tensor: s for s in states}
+        updates = {len(left) + i: by_tensor[t].position for i, t in enumerate(watcher.written)}
+        begin = len(left) + len(new_values)
+        return Compiled(
+            graph, Executable(graph, updates, thread_count()), traced.structure, states, streams, len(traced.inputs),
+            [o.type for o in graph.outputs[begin:]], begin, [(t, i) for i, t in enumerate(grads)],
+        )  # fmt: skip
+
+
+def _content(tensor: Tensor) -> Node:
+    """The value that a tensor was given."""
+    node = tensor._node
+    if node.op is VARIABLE and node.params[0].pending is not None:
+        pending: Node = node.params[0].pending
+        return pending
+    return node
+
+
+def _names(structure: Structure) -> list[str | int]:
+    """For each leaf the argument it belongs to: a position or a name."""
+    positional, named = structure.children
+    result: list[str | int] = []
+    for i, child in enumerate(positional.children):
+        result += [i] * child.leaves
+    for name, child in zip(named.keys, named.children, strict=True):
+        result += [name] * child.leaves
+    return result
+
+
+def _type_of(value: Any) -> Type:
+    if isinstance(value, Tensor):
+        return value._node.type
+    return as_tensor(value)._node.type if not isinstance(value, np.ndarray) else asarray(value, copy=False)._node.type
+
+
+def _hashable(leaf: Any, name: str | int) -> Any:
+    try:
+        hash(leaf)
+    except TypeError:
+        raise UserError(
+            "jit", f"argument {name!r} is neither a value nor hashable: {type(leaf).__name__}. Static arguments must be hashable."
+        ) from None
+    return leaf
+
+
+def _difference(old: Any, new: Any) -> str:
+    """Why two keys differ, in words."""
+    if len(old) != len(new) or old[0] != new[0]:
+        return "other kinds of arguments, or another number of threads"
+    for a, b in zip(_flat(old[1:]), _flat(new[1:]), strict=False):
+        if a != b:
+            return f"an argument was {a}, now it is {b}"
+    return "another number of arguments"
+
+
+def _flat(value: Any) -> list[Any]:
+    return [v for part in value for v in (_flat(part) if type(part) is tuple else [part])] if type(value) is tuple else [value]
+
+
+# --- running ------------------------------------------------------------------------------------------------------------------
+
+
+def _run(made: Compiled, values: Sequence[Any]) -> Any:
+    with made.lock:
+        home = find_device()
+        held = [_array(v) for v in values]
+        positions = [contiguous(_array(s.offset)) for s in made.streams]
+        addresses = [a.ctypes.data for a in (*positions, *held)]
+        for state in made.states:
+            addresses.append(_refreshed(state, home))
+        outputs = [np.empty(t.shape, t.dtype.numpy) for t in made.results]
+        advanced = [np.empty((), np.uint64) for _ in made.streams]
+        addresses += [a.ctypes.data for a in advanced]
+        addresses += [0] * (made.first_result - len(advanced))  # state is written where it is
+        addresses += [a.ctypes.data for a in outputs]
+        made.executable.run(addresses)
+    results = [wrap(data(Buffer(home, t.shape, t.dtype, a))) for t, a in zip(made.results, outputs, strict=True)]
+    for stream, position in zip(made.streams, advanced, strict=True):
+        stream.offset = asarray(position, copy=False)
+    for tensor, number in made.grads:
+        tensor.grad = results[number]
+    return unflatten(made.structure, results[len(made.grads) :])
+
+
+def _array(value: Any) -> np.ndarray:
+    """The value as an array that compiled code can read."""
+    if isinstance(value, Tensor):
+        node = value._node
+        if node.value is None:
+            value.realize()
+            node = value._node
+        assert node.value is not None
+        return contiguous(node.value.content)
+    return contiguous(as_tensor(value).numpy())
+
+
+def _refreshed(state: State, home: Device) -> int:
+    """The address of a state's memory. Memory that is written to belongs to the state alone: else it is copied first."""
+    tensor = state.tensor
+    node = tensor._node
+    if node is state.node and (not state.written or _is_alone(state, node)):
+        return state.address
+    array = _array(tensor)
+    if state.written:
+        array = np.array(array, order="C")
+        value = Buffer(home, node.shape, node.dtype, array)
+        if tensor._owns_parameter:
+            tensor.become_parameter(data(value))
+        else:
+            tensor._name(data(value))
+    state.node, state.array, state.address = tensor._node, array, array.ctypes.data
+    del array
+    state.references = sys.getrefcount(state.array)
+    return state.address
+
+
+def _is_alone(state: State, node: Node) -> bool:
+    """Whether nobody else names the state's value, computes with it or looks at its memory."""
+    return node.users == 0 and node.holders == 1 and sys.getrefcount(state.array) == state.references
+
+
+def jit(
+    function: Callable[..., Any] | None = None, *, static: str | int | Sequence[str | int] = (), remember: int = REMEMBERED
+) -> Any:
+    """The function compiled: the first call with arguments of new types traces it, the others run native code.
+
+    Everything the function computes becomes one program: derivatives, the update of parameters, random numbers. Tensors from
+    outside are found by tracing; those it assigns to are updated in place. `static` names arguments (by position or name) whose
+    values are part of the program: a new value compiles again. At most `remember` programs are kept.
+
+    >>> import weft
+    >>> w = weft.asarray([1.0, 2.0])
+    >>> @jit
+    ... def step(x):
+    ...     w.assign(w - 0.5 * x)
+    ...     return (w * x).sum()
+    >>> step(weft.asarray([1.0, 1.0])).item(), w.tolist()
+    (2.0, [0.5, 1.5])
+    """
+    names = (static,) if isinstance(static, str | int) else tuple(static)
+    if function is None:
+        return functools.partial(jit, static=names, remember=remember)
+    if not callable(function):
+        raise UserError("jit", f"a function is required, got {function!r}.")
+    return Jit(function, names, remember)
+
+
+__all__ = ["CONST", "Jit", "jit"]

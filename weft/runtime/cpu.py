@@ -1,0 +1,130 @@
+"""The device `cpu`: graphs that come again, or that are large, run compiled; small ones that come once are interpreted.
+
+Its buffers are NumPy arrays, as those of the reference device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType
+from ..graph.graph import Graph, close
+from ..graph.node import DATA, VARIABLE, Node, dependencies
+from ..knobs import knobs
+from .device import Buffer, Device, Program, register
+from .native import Executable, thread_count
+from .reference import interpreted
+
+LARGE = 1 << 24  # operations: too many to interpret even once
+REMEMBERED = 512  # structures
+Structure = tuple[Any, ...]
+
+
+class CpuDevice(Device):
+    """See the head of this file."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[Structure, int] = OrderedDict()
+        self._compiled: OrderedDict[Structure, Executable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def put(self, array: np.ndarray, dtype: DType) -> Buffer:
+        return Buffer(self, array.shape, dtype, array)
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        content: np.ndarray = buffer.content
+        return content
+
+    def run(self, program: Program) -> list[Buffer]:
+        if not program.wanted:
+            return []
+        found = _structure(program)
+        if found is not None:
+            key, leaves = found
+            executable = self._executable(key, program, leaves)
+            if executable is not None:
+                return self._run(executable, leaves, program.wanted)
+        return interpreted(self, program)
+
+    def _executable(self, key: Structure, program: Program, leaves: Sequence[Node]) -> Executable | None:
+        """The compiled form, if there is one or it is time to make one."""
+        with self._lock:
+            made = self._compiled.get(key)
+            if made is not None:
+                self._compiled.move_to_end(key)
+                return made
+            times = self._seen.pop(key, 0) + 1
+            self._seen[key] = times
+            if len(self._seen) > REMEMBERED:
+                self._seen.popitem(last=False)
+            if times < knobs.compile_after and _work(program) < LARGE:
+                return None
+            made = Executable(_closed(leaves, program.wanted), {}, thread_count())
+            self._compiled[key] = made
+            if len(self._compiled) > REMEMBERED:
+                self._compiled.popitem(last=False)
+            return made
+
+    def _run(self, executable: Executable, leaves: Sequence[Node], wanted: Sequence[Node]) -> list[Buffer]:
+        arrays = [contiguous(leaf.value.content) for leaf in leaves if leaf.value is not None]
+        results = [np.empty(n.shape, n.dtype.numpy) for n in wanted]
+        executable.run([a.ctypes.data for a in (*arrays, *results)])
+        return [Buffer(self, n.shape, n.dtype, r) for n, r in zip(wanted, results, strict=True)]
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array as compiled code reads it."""
+    return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+
+
+def _structure(program: Program) -> tuple[Structure, list[Node]] | None:
+    """What is computed, whatever the values: a key, and the leaves whose values it needs. None if it cannot be compiled."""
+    number: dict[Node, int] = {}
+    leaves: list[Node] = []
+    parts: list[Any] = []
+    for node in program.order:
+        if node.outputs and node in program.wanted or node.op.name == "transfer":
+            return None  # several results at once are kept by the interpreter only
+        entry: list[Any] = [node.op, node.params if node.op is not VARIABLE else None]
+        for i in dependencies(node):
+            if i not in number:
+                if i.value is None or i.outputs:
+                    return None
+                number[i] = len(number)
+                leaves.append(i)
+                entry.append(i.type)
+            entry.append(number[i])
+        number[node] = len(number)
+        if node.op is DATA:
+            return None
+        parts.append(tuple(entry))
+    key = (thread_count(), tuple(parts), tuple(number[w] for w in program.wanted))
+    return key, leaves
+
+
+def _closed(leaves: Sequence[Node], wanted: Sequence[Node]) -> Graph:
+    return close(leaves, wanted)
+
+
+def _work(program: Program) -> int:
+    """About how many operations it is."""
+    total = 0
+    for node in program.order:
+        size = prod(node.shape)
+        if node.op.name == "contract":
+            size *= prod(node.inputs[0].shape) // max(1, prod(n for n, c in zip(node.inputs[0].shape, node.params[0], strict=True) if c in node.params[2]))
+        elif node.op.name.startswith("conv"):
+            size *= prod(node.inputs[1].shape[1:])
+        total += size
+    return total
+
+
+cpu = register(CpuDevice())

@@ -1,0 +1,158 @@
+"""Compiled programs: made from graphs, kept on disk, run by a team of threads in one native call."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..compiler.llvm import library
+from ..compiler.llvm.cache import ObjectCache
+from ..compiler.llvm.engine import Loaded, assembly, object_code
+from ..compiler.llvm.module import write
+from ..compiler.llvm.target import host, usable_cores
+from ..compiler.pipeline import compiled
+from ..compiler.program import Program
+from ..errors import RunError
+from ..graph.graph import Graph
+from ..knobs import knobs
+from .team import symbols, team
+
+FORMAT = 1  # of what is kept on disk; a change makes old files worthless
+
+
+def thread_count() -> int:
+    """How many threads programs run on."""
+    return knobs.threads or usable_cores()
+
+
+def cache() -> ObjectCache:
+    """Where compiled code is kept."""
+    if knobs.cache == "off":
+        return ObjectCache(None, 0)
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return ObjectCache(Path(knobs.cache or os.path.join(home, "weft")), knobs.cache_bytes)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What must be known of a program to run it, beside its code."""
+
+    arena: int
+    symbols: tuple[str, ...]
+
+
+class Executable:
+    """A program in memory. It is run on addresses: of its inputs, then of its outputs."""
+
+    def __init__(self, graph: Graph, updates: Mapping[int, int], threads: int) -> None:
+        self.graph, self.updates, self.threads = graph, dict(updates), threads
+        code, facts = _code(graph, self.updates, threads)
+        self.facts = facts
+        linked = [*symbols(), *((s, library.address(s)) for s in facts.symbols)]
+        self._loaded = Loaded(code, linked)
+        self._main = self._loaded.address("main")
+        self._team = team(threads)
+        self._status = np.zeros(2, np.int64)
+        count = 2 + len(graph.inputs) + len(graph.outputs)
+        self._frame = (ctypes.c_int64 * count)()
+        self._frame_address = ctypes.addressof(self._frame)
+        self._frame[1] = self._status.ctypes.data
+        self._lock = threading.Lock()
+
+    @property
+    def program(self) -> Program:
+        """How it is made up, worked out again when somebody wants to know."""
+        return compiled(self.graph, self.updates, self.threads)
+
+    def run(self, addresses: Sequence[int]) -> None:
+        with self._lock:
+            self._frame[2:] = addresses
+            if self.facts.arena:
+                arena = _arena(self.facts.arena)  # held until the run is over
+                self._frame[0] = arena
+            self._team.run(self._main, self._frame_address)
+            if self._status[0]:
+                self._raise()
+
+    def _raise(self) -> None:
+        site, value = int(self._status[0]), int(self._status[1])
+        self._status[:] = 0
+        where, message, source = write(self.program).sites[site - 1]
+        raise RunError(where, message.format(value=value), source)
+
+
+class _Arena:
+    """Memory for values that live during a run only: one for all programs, since one runs at a time on a team."""
+
+    memory = np.empty(0, np.uint8)
+    address = 0
+
+
+def _arena(wanted: int) -> int:
+    if _Arena.memory.nbytes < wanted + 64:
+        _Arena.memory = np.empty(wanted + 64, np.uint8)
+        _Arena.address = -(-_Arena.memory.ctypes.data // 64) * 64
+    return _Arena.address
+
+
+def _code(graph: Graph, updates: Mapping[int, int], threads: int) -> tuple[bytes, Facts]:
+    """The object code of a program, from the disk if it is there."""
+    key = "\n".join([f"program {FORMAT} threads {threads} updates {sorted(updates.items())}", host().key, graph.text()])
+    kept = cache().get(key)
+    start = time.perf_counter()
+    if kept is not None and not knobs.debug >= 3:
+        head, _, code = kept.partition(b"\n")
+        if knobs.debug:
+            _say(f"loaded a program of {len(graph.nodes)} nodes, {len(code) >> 10} KiB of code")
+        return code, Facts(**_tuples(json.loads(head)))
+    program = compiled(graph, updates, threads)
+    written = write(program)
+    if knobs.debug >= 3:
+        _say(program_text(program))
+    if knobs.debug >= 4:
+        _say(str(written.module))
+    if knobs.debug >= 5:
+        _say(assembly(written.module))
+    code = object_code(written.module)
+    facts = Facts(program.memory.arena, written.symbols)
+    cache().put(key, json.dumps(asdict(facts)).encode() + b"\n" + code)
+    if knobs.debug:
+        seconds = time.perf_counter() - start
+        _say(f"compiled {len(graph.nodes)} nodes to {len(program.kernels)} kernels in {seconds:.2f} s")
+    return code, facts
+
+
+def _tuples(facts: dict[str, Any]) -> dict[str, Any]:
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
+
+
+def program_text(program: Program) -> str:
+    """The schedule for people: kernels in order, where barriers stand, what they write and where."""
+    lines = []
+    for number, call in enumerate(program.calls):
+        if call.barrier:
+            lines.append("  --- barrier")
+        outputs = ", ".join(f"{n.type}@{_place(program, n)}" for n in call.kernel.outputs) or "copy"
+        plan = f" [{program.plans[call.kernel].name}: {call.phase.symbol}]" if call.phase is not None else ""
+        lines.append(f"  {number}: {call.kernel.name}{plan} -> {outputs}")
+    lines.append(f"  arena {program.memory.arena} bytes, {program.memory.needed} needed at the worst moment")
+    return "\n".join(lines)
+
+
+def _place(program: Program, node: Any) -> str:
+    slot = program.memory.slots[node]
+    return f"arena+{slot.offset}" if slot.base == 0 else f"frame[{slot.base}]"
+
+
+def _say(text: str) -> None:
+    print(f"weft: {text}", file=sys.stderr)

@@ -1,0 +1,188 @@
+"""The team of threads that runs a native program: one call from Python, all threads at work, no Python in between.
+
+A program is a native function `void f(ptr frame, i64 tid, i64 threads, ptr team)` that every thread of the team calls at
+the same time, the caller of `Team.run` as number 0. Between its steps it calls `i64 team.barrier(ptr team, i64 tid,
+i64 threads)`, which returns when all threads have come. If that returns other than 0, which it then does for all of
+them, the program returns at once: a signal's handler raised, and `run` raises that. (Python hears of signals at
+barriers only, so a program should not go without one for long.)
+
+The workers are Python's daemon threads that enter native code once and stay there. A worker without work first spins,
+since the next call mostly comes within microseconds, then gives its core to whoever wants it, and after a few
+milliseconds sleeps. All that the threads share are a few words of memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import Any, cast
+
+from ..compiler.llvm.engine import Loaded, object_code
+from ..compiler.llvm.target import host, usable_cores
+from ..errors import RunError, UserError
+from .team_code import LINE, OF_LIBC, OF_PYTHON, Stop, Word, native_module
+
+# How long a thread waits in each way, in microseconds.
+SPIN, YIELD = 40, 4_000
+LISTEN = 100_000  # how often a running program lets Python handle its signals
+
+
+class Team:
+    """So many threads, the caller's included. The workers start at the first run, and again in a forked process."""
+
+    def __init__(self, threads: int) -> None:
+        if threads < 1:
+            raise UserError("team", f"a team has 1 thread or more, got {threads}.")
+        self.threads = threads  # fewer after the first run if the system does not give as many
+        self._enter: Callable[[int, int], int] | None = None
+        self._state = 0  # the address of the shared words
+        self._starting = threading.Lock()
+        self._dismissal: Any = None
+        _everyone.add(self)
+
+    def run(self, function: int, frame: int) -> None:
+        """Run the program at this address on all threads and wait for its end; it is given `frame`, an address.
+
+        Programs that several threads of Python run on one team run one after another, in the order of the calls.
+        """
+        stopped = (self._enter or self._start())(function, frame)
+        if stopped == Stop.NESTED:
+            raise UserError("team", "this thread is running a program already; a signal's handler cannot run one.")
+        if stopped == Stop.FORKED:
+            raise RunError("team", "the process was forked while its program ran. It goes on in the parent alone.")
+
+    def _start(self) -> Callable[[int, int], int]:
+        with self._starting:
+            if self._enter is None:
+                native = _native()
+                self._state = _new_state(self.threads, native)
+                self.threads = 1 + _start_workers(native, self._state, self.threads - 1)
+                _words(self._state)[Word.THREADS] = self.threads
+                self._dismissal = weakref.finalize(self, native.dismiss, self._state)
+                self._dismissal.atexit = False
+                self._enter = native.enter(self._state)
+            return self._enter
+
+    def _forked(self) -> None:
+        """In the child only the forking thread lives, and nobody knows what the others were at."""
+        if self._enter is not None:
+            # Stops the program that this very thread may be running, if it was a signal's handler that forked.
+            _words(self._state)[Word.STOP] |= Stop.FORKED
+            self._dismissal.detach()
+        self._enter, self._starting = None, threading.Lock()
+
+
+def team(threads: int) -> Team:
+    """The team of this size; there is one of each size."""
+    return _teams.get(threads) or _teams.setdefault(threads, Team(threads))
+
+
+def symbols() -> list[tuple[str, int]]:
+    """What the code of a program is linked with: names and addresses."""
+    return [("team.barrier", _native().barrier)]
+
+
+_teams: dict[int, Team] = {}
+_everyone: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for member in list(_everyone):
+        member._forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _start_workers(native: _Native, state: int, count: int) -> int:
+    """Start workers; how many there are. No result depends on their number, so fewer will do."""
+    for tid in range(1, count + 1):
+        try:
+            threading.Thread(target=native.work, args=(state, tid), name=f"weft {tid}", daemon=True).start()
+        except RuntimeError:  # there are too many threads, or Python is about to end
+            return tid - 1
+    return count
+
+
+def _words(state: int) -> Any:
+    return (ctypes.c_int64 * Word.ALL).from_address(state)
+
+
+def _new_state(threads: int, native: _Native) -> int:
+    """New shared words. They are never freed: workers may look at them until the process ends."""
+    line = 8 * LINE
+    state = -(-int(native.calloc(1, 8 * Word.ALL + line)) // line) * line
+    words = _words(state)
+    # Where there are more threads than cores, those that are waited for need the cores.
+    words[Word.SPIN] = int(SPIN * native.ticks_per_us) if threads <= usable_cores() else 0
+    words[Word.YIELD], words[Word.LISTEN] = int(YIELD * native.ticks_per_us), int(LISTEN * native.ticks_per_us)
+    native.mutex_init(state + 8 * Word.MUTEX, None)
+    native.cond_init(state + 8 * Word.CONDITION, None)
+    return state
+
+
+class _Native:
+    """The native functions, made once and kept for ever: workers are in them when Python cleans up at its end."""
+
+    def __init__(self) -> None:
+        libc, address, i64 = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_int64
+        self._loaded = loaded = Loaded(object_code(native_module(host().arch)), _imports(libc))
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+        self.barrier = loaded.address("team.barrier")
+        self.work: Any = loaded.function("team.work", [address, i64])
+        self.dismiss: Any = loaded.function("team.dismiss", [address])
+        self.calloc: Any = ctypes.CFUNCTYPE(address, ctypes.c_size_t, ctypes.c_size_t)(("calloc", libc))
+        self.mutex_init: Any = ctypes.CFUNCTYPE(None, address, address)(("pthread_mutex_init", libc))
+        self.cond_init: Any = ctypes.CFUNCTYPE(None, address, address)(("pthread_cond_init", libc))
+        self.ticks_per_us = _ticks_per_us(loaded.function("team.ticks", [], i64))
+        self._method = _Method(b"run", loaded.address("team.enter"), _METH_FASTCALL, None)
+
+    def enter(self, state: int) -> Callable[[int, int], int]:
+        """A builtin function of Python that runs programs on a team: a fifth of the cost of a call through ctypes."""
+        make = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+        new = make(("PyCFunction_NewEx", ctypes.pythonapi))
+        return cast(Callable[[int, int], int], new(ctypes.addressof(self._method), state, None))
+
+
+class _Method(ctypes.Structure):
+    """Python's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+_METH_FASTCALL = 0x80  # the function is called with (self, arguments, their number)
+
+
+@cache
+def _native() -> _Native:
+    return _Native()
+
+
+def _ticks_per_us(ticks: Any) -> float:
+    """The rate of the CPU's clock. The median, since this thread may lose its core while it measures."""
+
+    def measure() -> float:
+        tick, start = ticks(), time.perf_counter_ns()
+        while time.perf_counter_ns() - start < 100_000:
+            pass
+        return float((ticks() - tick) * 1000 / (time.perf_counter_ns() - start))
+
+    return statistics.median(measure() for _ in range(3))
+
+
+def _imports(libc: ctypes.CDLL) -> list[tuple[str, int]]:
+    found = [(name, getattr(ctypes.pythonapi, name)) for name in OF_PYTHON]
+    found += [(name, getattr(libc, name)) for name in OF_LIBC]
+    return [(name, ctypes.cast(function, ctypes.c_void_p).value or 0) for name, function in found]
