@@ -1,7 +1,14 @@
 """Set-up shared by all tests: how hypothesis searches, and the last line of a run."""
 
+import os
+import tempfile
+
 import hypothesis
 import pytest
+
+# Compiled code of one run is kept for that run only: nothing of an older compiler is tested, and the user's folder stays clean.
+_CACHE = tempfile.TemporaryDirectory(prefix="weft-test-cache-")
+os.environ.setdefault("WEFT_CACHE", _CACHE.name)
 
 # Derandomized: a run that passes here passes on the build server too.
 hypothesis.settings.register_profile("weft", deadline=None, derandomize=True, max_examples=50)

@@ -143,7 +143,9 @@ def test_shapes_and_strides(seed: int) -> None:
 
 
 @pytest.mark.parametrize("turned", BOTH)
-@pytest.mark.parametrize("shape", [(300, 200, 700), (5, 700, 900), (700, 9, 530), (90, 40, 5000), (64, 10, 100)])
+@pytest.mark.parametrize(
+    "shape", [(300, 200, 700), (5, 700, 900), (16, 900, 800), (700, 9, 530), (90, 40, 5000), (64, 10, 100)]
+)
 def test_larger_than_a_block(shape: tuple[int, int, int], turned: tuple[bool, bool]) -> None:
     solve(Case(*shape, *turned, accumulate=turned[0]))
 
@@ -175,9 +177,9 @@ def test_batches(shape: tuple[int, int, int], repeats: tuple[bool, bool]) -> Non
         solve(Case(*shape, *turned, batch=5, a_repeats=repeats[0], b_repeats=repeats[1]))
 
 
-@pytest.mark.parametrize(("a_type", "b_type"), [("f16", "f32"), ("f32", "bf16"), ("bf16", "bf16"), ("f16", "f16")])
+@pytest.mark.parametrize(("a_type", "b_type"), [("f16", "f32"), ("f32", "bf16"), ("bf16", "f16")])
 def test_half_precision_inputs(a_type: str, b_type: str) -> None:
-    for shape in [(20, 30, 40), (1, 30, 40), (30, 1, 41), (3, 2, 5000)]:
+    for shape in [(20, 32, 40), (1, 30, 40), (30, 1, 41)]:
         for turned in BOTH:
             solve(Case(*shape, *turned, a_type=a_type, b_type=b_type))
 
@@ -197,20 +199,18 @@ def test_vectors_with_a_long_k(outputs: int, turned: bool) -> None:
 
 def test_all_ways_of_all_problems() -> None:
     """Whatever the estimate would choose elsewhere works too."""
-    tried = set()
-    for shape, turned in itertools.product([(37, 61, 70), (26, 50, 600)], BOTH):
+    tried, shape = set(), (37, 61, 70)
+    for turned in BOTH:
         case = Case(*shape, *turned, accumulate=True)
         case.operands()
-        p = tiling.Problem(*shape, case.a[2], case.b[2], case.ldc, 1, 0, 0, 0, "f32", "f32", "f32", 2, False, 0)
-        for choice in tiling.candidates(p, host()):
-            for blocks in [(choice.row_blocks, choice.column_blocks), (2, 2), (3, 1)]:
+        p = tiling.Problem(*shape, case.a[2], case.b[2], (case.ldc, 1), 1, 0, 0, 0, "f32", "f32", "f32", 2, True)
+        for way in (p, tiling.turn(p)):
+            for choice in tiling.candidates(way, host()):
                 case.shown[:] = case.old
-                chosen = replace(
-                    choice, row_blocks=blocks[0], column_blocks=blocks[1], k_block=min(choice.k_block, 256)
-                )
-                case.run(gemm.plan_as(replace(p, accumulate=True), chosen, host()))
+                chosen = replace(choice, row_blocks=2, column_blocks=2, k_block=28)
+                case.run(gemm.plan_as(way, chosen, host()))
                 case.check()
-            tried.add((choice.kernel, choice.pack_a, choice.pack_b))
+                tried.add((choice.kernel, choice.pack_a, choice.pack_b))
     assert len(tried) >= 9
 
 
@@ -225,6 +225,11 @@ def test_packed_beforehand(shape: tuple[int, int, int]) -> None:
         case.run(gemm.pack_plan(n, k, case.b[2], width), packed=packed.ctypes.data)
         case.run(case.plan(b_packed=width), b=packed.ctypes.data)
         case.check()
+        other = Case(3, n, k, a_turned=True)  # the same packed matrix with an A of another make
+        other.operands()
+        other.b = case.b
+        other.run(other.plan(b_packed=width), b=packed.ctypes.data)
+        other.check()
 
 
 @pytest.mark.parametrize(
@@ -274,7 +279,7 @@ KEPT: list = []
     [
         Case(64, 300, 784), Case(49, 512, 700, b_turned=True, pads=(0, 0, 3)), Case(30, 40, 5000), Case(1, 700, 300),
         Case(1, 700, 30, b_turned=True), Case(3, 1, 30_000), Case(17, 19, 23, batch=7), Case(5, 6, 0), Case(200, 1, 3000),
-        Case(9, 9, 5000, accumulate=True), Case(130, 70, 20, accumulate=True),
+        Case(9, 9, 5000, accumulate=True), Case(130, 70, 20, accumulate=True), Case(16, 900, 800, b_turned=True, pads=(0, 0, 3)),
     ],
     ids=lambda case: f"{case.m}x{case.n}x{case.k}",
 )  # fmt: skip
@@ -301,7 +306,7 @@ def test_a_workspace_of_threads_that_do_not_run() -> None:
 @pytest.mark.parametrize("bits", [256, 512])
 def test_code_for_other_cpus_is_well_formed(bits: int) -> None:
     target = Target("x86_64", "", "", bits, 32 if bits == 512 else 16)
-    p = tiling.Problem(100, 90, 80, (80, 1), (90, 1), 90, 1, 0, 0, 0, "f32", "f32", "f32", 2, False, 0)
+    p = tiling.Problem(100, 90, 80, (80, 1), (90, 1), (90, 1), 1, 0, 0, 0, "f32", "f32", "f32", 2, False)
     choice = tiling.choose(p, target)
     assert choice.kernel.reading == "scalars"
     llvm.parse_assembly(str(product.write(choice.kernel, target))).verify()

@@ -15,14 +15,15 @@ A pair is only merged if no third kernel stands between them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from ..dtypes import float32
+from ..errors import InternalError
 from ..graph.graph import Graph
-from ..graph.node import CONST, ITEM, Node
-from .index import Index, Loop, Place, fresh, linear, strides, substituted
+from ..graph.node import CONST, ITEM, Node, toposort
+from .index import Index, Inside, Loop, Place, fresh, linear, reshaped, strides, substituted
 from .loops import (
     CONVOLUTIONS,
     Body,
@@ -31,6 +32,7 @@ from .loops import (
     Reduction,
     Store,
     body,
+    condition_reads,
     is_inline,
     plain_loops,
     reduction,
@@ -118,17 +120,18 @@ def view(node: Node, stored: Iterable[Node]) -> View | None:
 
 
 def base_of(anchor: Node, number: int, stored: Iterable[Node]) -> Node:
-    """What must be stored so that an anchor can read one of its inputs: itself, or what it is a view of."""
-    node = below = anchor.inputs[number]
-    while below.op.kind == "move" and below not in stored:
-        below = below.inputs[0]
-    if below is node or below.op is CONST:
-        return node
-    found = view(node, {below})
-    if found is None or any(s < 0 for s in found.strides):
-        return node
+    """What must be stored so that an anchor can read one of its inputs: the first node below it that it is a view of."""
+    node = anchor.inputs[number]
     any_strides = anchor.op.name == "contract" or (anchor.op.name in ("conv_last", "conv_data_last") and number == 1)
-    return below if any_strides or is_contiguous(found.strides, node.shape) else node
+    best = below = node
+    while below.op.kind == "move" and below not in stored and below.op.name not in ("pad", "concat"):
+        below = below.inputs[0]
+        found = view(node, {below})
+        if found is None or any(s < 0 for s in found.strides):
+            break
+        if any_strides or is_contiguous(found.strides, node.shape):
+            best = below
+    return node if best.op is CONST else best
 
 
 def is_contiguous(steps: Sequence[int], shape: Sequence[int]) -> bool:
@@ -152,12 +155,14 @@ class _Fusion:
         self.stored = self._stored(dear)
         self.home: dict[Node, Kernel] = {}
         self.readers: dict[Node, set[Kernel]] = defaultdict(set)
+        self.top: dict[Kernel, int] = {}  # the last position among a kernel's outputs and all that it depends on
         for node in self.nodes:
             if node in self.stored and node.op.name not in GIVEN and node.op is not ITEM:
                 self._begin(node)
         for kernel in sorted(set(self.home.values()), key=self._first, reverse=True):
             if kernel.outputs and self.home.get(kernel.outputs[0]) is kernel:
                 self._absorb(kernel)
+        self._join_siblings()
 
     # --- what is stored ------------------------------------------------------------------------------------------------
 
@@ -183,9 +188,8 @@ class _Fusion:
                 x = x.inputs[0]
             if x in stored or x.op is CONST or x.op.name == "iota":
                 return
-            last = next((n for n in reversed(node.inputs[0].shape) if n != 1), 1)
-            varies = node.inputs[0].shape and node.inputs[0].shape[-1] == last and last > 1
-            if taps(node) > 1 or (varies and self._cone_cost(x, stored) >= 3):
+            spread = prod(x.shape) > 1 and prod(node.shape) >= 4 * prod(x.shape)
+            if taps(node) > 1 or (spread and self._cone_cost(x, stored) >= 3):
                 yield x
 
     def _cone_cost(self, node: Node, stored: set[Node], limit: int = 64) -> int:
@@ -260,6 +264,19 @@ class _Fusion:
         kernel.reads = reads - own
         for node in kernel.reads:
             self.readers[node].add(kernel)
+        below = [self.top[k] for n in kernel.reads if (k := self.home.get(n)) is not None]
+        self.top[kernel] = max([self._first(kernel), *below, self.top.get(kernel, 0)])
+        self._raise(kernel)
+
+    def _raise(self, kernel: Kernel) -> None:
+        """What depends on a kernel is nowhere before it."""
+        stack = [kernel]
+        while stack:
+            k = stack.pop()
+            for reader in {r for o in k.outputs for r in self.readers[o]}:
+                if self.top.get(reader, -1) < self.top[k] and reader is not k:
+                    self.top[reader] = self.top[k]
+                    stack.append(reader)
 
     def _first(self, kernel: Kernel) -> int:
         return max(self.position[o] for o in kernel.outputs)
@@ -285,14 +302,13 @@ class _Fusion:
 
     def _between(self, producer: Kernel, consumer: Kernel) -> bool:
         """Whether a third kernel needs the producer and is needed by the consumer."""
-        start = min(self.position[o] for o in producer.outputs)
         stack = [k for n in consumer.reads if (k := self.home.get(n)) is not None and k is not producer]
         seen: set[Kernel] = set()
         while stack:
             kernel = stack.pop()
             if kernel is producer:
                 return True
-            if kernel in seen or self._first(kernel) < start:
+            if kernel in seen or self.top[kernel] < self.top[producer]:
                 continue
             seen.add(kernel)
             stack += [self.home[n] for n in kernel.reads if n in self.home]
@@ -310,7 +326,7 @@ class _Fusion:
 
     def _take_in(self, producer: Kernel, kernel: Kernel) -> bool:
         assert producer.nest is not None and kernel.nest is not None
-        merged = merged_nests(producer, kernel, self._places(kernel, producer.outputs))
+        merged = merged_nests(producer, kernel, self._places(kernel, producer.outputs), self.stored)
         if merged is None:
             return False
         alive = [o for o in producer.outputs if self._needed(o, {kernel, producer})]
@@ -328,6 +344,48 @@ class _Fusion:
             self.home[output] = kernel
         self._refresh(kernel)
         return True
+
+    def _join_siblings(self) -> None:
+        """Kernels with the same loops that read the same large tensor read it together."""
+        alike: dict[tuple[int, ...], list[Kernel]] = defaultdict(list)
+        for kernel in sorted(set(self.home.values()), key=self._first):
+            if kernel.anchor is None and kernel.nest is not None and kernel.reads:
+                alike[tuple(l.size for l in kernel.nest.outer)].append(kernel)
+        for group in alike.values():
+            for i, first in enumerate(group):
+                for second in group[i + 1 :]:
+                    if self.home.get(first.outputs[0]) is first and self.home.get(second.outputs[0]) is second:
+                        self._join(first, second)
+
+    def _join(self, first: Kernel, second: Kernel) -> None:
+        assert first.nest is not None and second.nest is not None
+        if _is_flexible(first.nest) != _is_flexible(second.nest):
+            return
+        large = max(prod(n.shape) for n in first.reads)
+        if not any(prod(n.shape) == large and large > 1 for n in first.reads & second.reads):
+            return
+        if self._depends(first, second) or self._depends(second, first):
+            return
+        values = {old: Index(0, ((new, 1),)) for old, new in zip(second.nest.outer, first.nest.outer, strict=True)}
+        phases = [_moved_phase(p, values) for p in second.nest.phases]
+        first.nest = Nest(first.nest.outer, _jammed([*first.nest.phases, *phases], self.stored))
+        first.outputs = [*first.outputs, *second.outputs]
+        self._drop(second)
+        for output in second.outputs:
+            self.home[output] = first
+        self._refresh(first)
+
+    def _depends(self, kernel: Kernel, on: Kernel) -> bool:
+        stack, seen = [kernel], set()
+        while stack:
+            k = stack.pop()
+            if k is on:
+                return True
+            if k in seen or self.top[k] < self.top[on]:
+                continue
+            seen.add(k)
+            stack += [self.home[n] for n in k.reads if n in self.home]
+        return False
 
     def _needed(self, node: Node, inside: set[Kernel]) -> bool:
         """Whether a node must be written although these kernels become one."""
@@ -363,25 +421,12 @@ class _Fusion:
         return True
 
     def result(self) -> Fused:
-        kernels: dict[Kernel, None] = {}
-        order = sorted(set(self.home.values()), key=self._first)
-        pending = set(order)
-        done: set[Kernel] = set()
-        stack: list[Kernel] = []
-        for kernel in order:
-            stack.append(kernel)
-            while stack:
-                top = stack[-1]
-                waiting = [k for n in top.reads if (k := self.home.get(n)) is not None and k in pending and k is not top]
-                if top in done or not waiting:
-                    stack.pop()
-                    if top not in done:
-                        done.add(top)
-                        pending.discard(top)
-                        kernels[top] = None
-                else:
-                    stack += waiting
-        return Fused(self.graph, tuple(kernels), frozenset(self.stored))
+        kernels = sorted(set(self.home.values()), key=self._first)
+        order = toposort(kernels, lambda k: [self.home[n] for n in k.reads if n in self.home and self.home[n] is not k])
+        place = {k: i for i, k in enumerate(order)}
+        if any(place[self.home[n]] > i for i, k in enumerate(order) for n in k.reads if n in self.home):
+            raise InternalError("fuse", "kernels wait for each other in a circle.")
+        return Fused(self.graph, tuple(order), frozenset(self.stored))
 
 
 def has_epilogue(node: Node) -> bool:
@@ -397,21 +442,15 @@ def is_anchor(node: Node) -> bool:
 SPECIAL = ("scatter", "argsort", "cumsum", "cumprod")
 
 
-def phase_body(phase: Phase, stored: Iterable[Node], rows: Sequence[Node]) -> Body:
+def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node]) -> Body:
     """The steps of a phase: what it stores itself is at hand, everything else that is stored is read."""
     own = {s.node for s in phase.stores}
     reduced = {r.node for r in phase.reductions}
     wanted = [(s.node, s.place) for s in phase.stores]
     for r in phase.reductions:
         wanted += r.factors
-    wanted += [k for r in phase.reductions for c in r.conditions for k in _reads(c.inner)]
+    wanted += [k for r in phase.reductions for k in condition_reads(r.conditions)]
     return body(wanted, _Without(stored, own), set(rows) - reduced)
-
-
-def _reads(index: Index) -> list[tuple[Node, Place]]:
-    from .loops import reads
-
-    return reads((index,))
 
 
 class _Without:
@@ -447,8 +486,6 @@ def anchor_loops(anchor: Node) -> tuple[Loop, ...]:
 
 def anchor_place(anchor: Node, rows: tuple[Loop, ...]) -> Place:
     """The element of the result that belongs to these loops."""
-    from .index import reshaped
-
     place = tuple(Index(0, ((l, 1),)) if l.size != 1 else Index() for l in rows)
     return reshaped(place, anchor_shape(anchor), anchor.shape)
 
@@ -473,7 +510,9 @@ def solved(position: Index, known: Index, loops: Sequence[Loop]) -> dict[Loop, I
     return values
 
 
-def merged_nests(producer: Kernel, kernel: Kernel, places: dict[Node, set[Place]]) -> Nest | None:
+def merged_nests(
+    producer: Kernel, kernel: Kernel, places: dict[Node, set[Place]], stored: Collection[Node]
+) -> Nest | None:
     """One nest that does the work of both, or None if they do not fit: every value must be read in the row that computes it."""
     first, second = producer.nest, kernel.nest
     assert first is not None and second is not None
@@ -496,23 +535,22 @@ def merged_nests(producer: Kernel, kernel: Kernel, places: dict[Node, set[Place]
         second = Nest(outer, [Phase((*inner, *p.loops), p.reductions, p.stores) for p in second.phases])
     elif image != set(second.outer):
         return None
-    moved_phases = [
-        Phase(
-            tuple(l for old in p.loops for l in (values[old].loops if old in values else (old,))),
-            [Reduction(r.node, substituted_place(r.place, values), r.loops,
-                       tuple((n, substituted_place(q, values)) for n, q in r.factors),
-                       tuple(c for c in (_moved_condition(c, values) for c in r.conditions) if c is not None))
-             for r in p.reductions],
-            [Store(s.node, substituted_place(s.place, values)) for s in p.stores],
-        )
-        for p in first.phases
-    ]  # fmt: skip
-    return Nest(second.outer, _jammed([*moved_phases, *second.phases]))
+    return Nest(second.outer, _jammed([*(_moved_phase(p, values) for p in first.phases), *second.phases], stored))
 
 
-def _moved_condition(condition, values):  # type: ignore[no-untyped-def]
-    from .index import Inside
+def _moved_phase(phase: Phase, values: Mapping[Loop, Index]) -> Phase:
+    """The phase in other loops."""
+    return Phase(
+        tuple(l for old in phase.loops for l in (values[old].loops if old in values else (old,))),
+        [Reduction(r.node, substituted_place(r.place, values), r.loops,
+                   tuple((n, substituted_place(q, values)) for n, q in r.factors),
+                   tuple(_moved_condition(c, values) for c in r.conditions))
+         for r in phase.reductions],
+        [Store(s.node, substituted_place(s.place, values)) for s in phase.stores],
+    )  # fmt: skip
 
+
+def _moved_condition(condition: Inside, values: Mapping[Loop, Index]) -> Inside:
     return Inside(substituted(condition.inner, values), condition.size, condition.step)
 
 
@@ -568,22 +606,39 @@ def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool
     return 4 * total // rows <= ROW_BYTES and (along == 0 or total // rows <= 64)
 
 
-def _jammed(phases: Sequence[Phase]) -> list[Phase]:
-    """Neighbouring phases over equal loops become one, unless one needs what the other reduces."""
+def _jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
+    """Phases over equal loops become one, unless one needs what the other reduces."""
     result: list[Phase] = []
     for phase in phases:
-        if result and _can_jam(result[-1], phase):
-            last = result[-1]
-            values = {old: Index(0, ((new, 1),)) for old, new in zip(phase.loops, last.loops, strict=True)}
-            last.stores += [Store(s.node, substituted_place(s.place, values)) for s in phase.stores]
+        needed = _needed_by(phase, stored, [r.node for p in result for r in p.reductions])
+        earliest = max((i + 1 for i, p in enumerate(result) if not needed.isdisjoint(_made_by(p))), default=0)
+        target = next((p for p in result[earliest:] if _can_jam(p, phase, result)), None)
+        if target is None:
+            result.append(Phase(phase.loops, list(phase.reductions), list(phase.stores)))
             continue
-        result.append(Phase(phase.loops, list(phase.reductions), list(phase.stores)))
+        values = {old: Index(0, ((new, 1),)) for old, new in zip(phase.loops, target.loops, strict=True)}
+        moved = _moved_phase(phase, values)
+        target.stores += moved.stores
+        target.reductions += [Reduction(r.node, r.place, target.loops, r.factors, r.conditions) for r in moved.reductions]
     return result
 
 
-def _can_jam(last: Phase, phase: Phase) -> bool:
-    both_store = not last.reductions and not phase.reductions
-    return both_store and set(last.loops) == set(phase.loops) and last.loops == phase.loops
+def _can_jam(target: Phase, phase: Phase, so_far: Sequence[Phase]) -> bool:
+    """Reductions go with reductions; stores only with the last phase, so that what they read is written."""
+    if [l.size for l in target.loops] != [l.size for l in phase.loops]:
+        return False
+    if phase.stores:
+        return target is so_far[-1] and not target.reductions and set(target.loops) == set(phase.loops)
+    return bool(target.reductions) and not target.stores
+
+
+def _made_by(phase: Phase) -> list[Node]:
+    return [*(r.node for r in phase.reductions), *(w.node for w in phase.stores)]
+
+
+def _needed_by(phase: Phase, stored: Collection[Node], rows: Sequence[Node]) -> set[Node]:
+    """Row values and stored nodes that a phase reads."""
+    return {s.node for s in phase_body(phase, stored, rows).steps if s.kind in ("row", "load")}
 
 
 __all__ = ["Fused", "Kernel", "View", "anchor_shape", "base_of", "fuse", "phase_body", "strides", "view"]

@@ -135,6 +135,13 @@ def _small_reduction(node: Node) -> Node | None:
     return None
 
 
+def _empty_sum(node: Node) -> Node | None:
+    """A product or convolution over nothing is zero."""
+    if node.op.name in ("contract", "conv", "conv_data", "conv_filter") and not all(prod(i.shape) for i in node.inputs):
+        return constant(0, node.dtype, node.shape)
+    return None
+
+
 def _pooling(node: Node) -> Node | None:
     """The derivative of max pooling, written as a scatter: every element asks the windows that see it instead."""
     if node.op.name != "reshape" or node.inputs[0].op.name != "scatter":
@@ -144,8 +151,9 @@ def _pooling(node: Node) -> Node | None:
     if scatter.params != ((0,), "add") or into.op is not CONST or _number(into) != 0:
         return None
     found, g = _flat(places[0]), _flat(values)
-    if found.op.name != "window_argmax" or found.inputs[0].shape != node.shape or g.shape != found.shape:
+    if found.op.name != "window_argmax" or found.inputs[0].shape != node.shape:
         return None
+    g = g if g.shape == found.shape else make(OPS["reshape"], (g,), (found.shape,))
     tap = make(TAP, found.inputs, found.params, node.source)
     return make(SPREAD, (tap, g), (*found.params, node.shape), node.source)
 
@@ -204,7 +212,7 @@ def _spread(node: Node, shape: tuple[int, ...]) -> Node:
     return node if node.shape == shape else make(OPS["expand"], (node,), (shape,))
 
 
-RULES: tuple[Rewrite, ...] = (_passed_through, _folded, _identity, _movement, _small_reduction, _pooling, _one_hot)
+RULES: tuple[Rewrite, ...] = (_passed_through, _folded, _identity, _movement, _small_reduction, _empty_sum, _pooling, _one_hot)
 
 
 def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[Node, ...]:
@@ -218,16 +226,16 @@ def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[N
                 relus[test] = node
     if not relus:
         return outputs
+    results = set(relus.values())
     done: dict[Node, Node] = {}
+
+    def mask(test: Node) -> Node:
+        """The question, asked of the result; whoever asks cannot be part of it."""
+        relu = relus[test]
+        result = rebuild(relu, tuple(done[i] for i in relu.inputs))
+        return make(OPS["le"], (result, constant(0, result.dtype, result.shape)))
+
     for node in order:
-        new = rebuild(node, tuple(done[i] for i in node.inputs))
-        if node.op.name == "where" and node.inputs[0] in relus and relus[node.inputs[0]] is not node and budget[0] > 0:
-            # Only what does not feed the relu itself may ask its result.
-            test = node.inputs[0]
-            result = done.get(relus[test])
-            if result is not None:
-                mask = make(OPS["le"], (result, constant(0, result.dtype, result.shape)))
-                new = make(node.op, (mask, *new.inputs[1:]), (), node.source)
-                budget[0] -= 1
-        done[node] = new
+        inputs = tuple(mask(i) if i in relus and node not in results and budget[0] > 0 else done[i] for i in node.inputs)
+        done[node] = rebuild(node, inputs)
     return tuple(done[o] for o in outputs)

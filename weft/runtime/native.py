@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 
 from ..compiler.llvm import library
-from ..compiler.llvm.cache import ObjectCache
 from ..compiler.llvm.engine import Loaded, assembly, object_code
 from ..compiler.llvm.module import write
-from ..compiler.llvm.target import host, usable_cores
+from ..compiler.llvm.store import kept
+from ..compiler.llvm.target import usable_cores
 from ..compiler.pipeline import compiled
 from ..compiler.program import Program
 from ..errors import RunError
@@ -33,14 +32,6 @@ FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 def thread_count() -> int:
     """How many threads programs run on."""
     return knobs.threads or usable_cores()
-
-
-def cache() -> ObjectCache:
-    """Where compiled code is kept."""
-    if knobs.cache == "off":
-        return ObjectCache(None, 0)
-    home = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return ObjectCache(Path(knobs.cache or os.path.join(home, "weft")), knobs.cache_bytes)
 
 
 @dataclass(frozen=True)
@@ -107,33 +98,33 @@ def _arena(wanted: int) -> int:
 
 def _code(graph: Graph, updates: Mapping[int, int], threads: int) -> tuple[bytes, Facts]:
     """The object code of a program, from the disk if it is there."""
-    key = "\n".join([f"program {FORMAT} threads {threads} updates {sorted(updates.items())}", host().key, graph.text()])
-    kept = cache().get(key)
+    key = f"program {FORMAT} threads {threads} updates {sorted(updates.items())}\n{graph.text()}"
     start = time.perf_counter()
-    if kept is not None and not knobs.debug >= 3:
-        head, _, code = kept.partition(b"\n")
-        if knobs.debug:
-            _say(f"loaded a program of {len(graph.nodes)} nodes, {len(code) >> 10} KiB of code")
-        return code, Facts(**_tuples(json.loads(head)))
-    program = compiled(graph, updates, threads)
-    written = write(program)
+    fresh: list[Program] = []
+
+    def make() -> bytes:
+        program = compiled(graph, updates, threads)
+        written = write(program)
+        fresh.append(program)
+        _show(program, written.module)
+        facts = Facts(program.memory.arena, written.symbols)
+        return json.dumps(asdict(facts)).encode() + b"\n" + object_code(written.module)
+
+    head, _, code = (make() if knobs.debug >= 3 else kept(key, make)).partition(b"\n")
+    if knobs.debug:
+        what = f"to {len(fresh[0].kernels)} kernels" if fresh else "from the disk"
+        _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")
+    return code, Facts(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(head).items()})
+
+
+def _show(program: Program, module: ir.Module) -> None:
+    """What the settings ask to see of a program that is being compiled."""
     if knobs.debug >= 3:
         _say(program_text(program))
     if knobs.debug >= 4:
-        _say(str(written.module))
+        _say(str(module))
     if knobs.debug >= 5:
-        _say(assembly(written.module))
-    code = object_code(written.module)
-    facts = Facts(program.memory.arena, written.symbols)
-    cache().put(key, json.dumps(asdict(facts)).encode() + b"\n" + code)
-    if knobs.debug:
-        seconds = time.perf_counter() - start
-        _say(f"compiled {len(graph.nodes)} nodes to {len(program.kernels)} kernels in {seconds:.2f} s")
-    return code, facts
-
-
-def _tuples(facts: dict[str, Any]) -> dict[str, Any]:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in facts.items()}
+        _say(assembly(module))
 
 
 def program_text(program: Program) -> str:

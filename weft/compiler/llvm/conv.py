@@ -13,16 +13,16 @@ The first phases of the first two repack the filter. With `packed=True` they are
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
+from . import conv_depth
 from .conv_filter_plan import filter_plan
-from .conv_plan import Names, modes, pack_phases, sweep_plan
+from .conv_plan import MODES, Names, gemm_plan, pack_phases, sweep_plan
 from .conv_plan import packing as _packing
 from .conv_shape import ConvShape, Sweep, data_sweep, forward_sweep
 from .library import Plan
 from .target import Target, host
-from .winograd_plan import SIZES, applies, filter_phase, packed_size, winograd_plan
+from .winograd_plan import SIZES, applies, filter_phase, packed_size, winograd_cost, winograd_plan
 
 Direction = Literal["forward", "data_gradient", "filter_gradient"]
 Plans = dict[str, Plan]
@@ -44,12 +44,11 @@ def data_gradient(
     return _sweeps(shape, sweep, threads, target or host(), Names("g", "x", "w_packed" if packed else "work"), packed)
 
 
-def filter_gradient(
-    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None
-) -> Plans:
+def filter_gradient(shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None) -> Plans:
     """All algorithms for the gradient of w, by name. The strides of w do not matter: the result has its own."""
-    plan = filter_plan(shape, threads, target or host())
-    return {plan.name: plan}
+    if shape.depthwise:
+        return {"DIRECT": conv_depth.filter_plan("DIRECT", shape)}
+    return {"IMPLICIT_GEMM": filter_plan("IMPLICIT_GEMM", shape, threads, target or host())}
 
 
 def packing(
@@ -58,35 +57,55 @@ def packing(
     """The plan that writes "w_packed" from "w" for an algorithm, and the bytes it writes."""
     target = target or host()
     sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, w_strides)
+    if shape.depthwise:
+        size = 4 * conv_depth.packed_size(sweep, target)
+        return Plan("pack", tuple(conv_depth.pack_phases(sweep, target, "w_packed")), 0, 0), size
     if algorithm in SIZES:
         size = SIZES[algorithm]
-        return Plan("pack", (filter_phase(sweep, target, size, "w_packed"),), 0, 0), 4 * packed_size(sweep, target, size)
+        return Plan("pack", (filter_phase(sweep, target, size, "w_packed"),), 0, 0), 4 * packed_size(
+            sweep, target, size
+        )
     return Plan("pack", tuple(pack_phases(sweep, target, "w_packed")), 0, 0), 4 * _packing(sweep, target).floats
 
 
 def choose(
-    direction: Direction, shape: ConvShape, w_strides: tuple[int, ...], threads: int,
-    *, workspace_limit: int | None = None, forbid: frozenset[str] = frozenset(),
+    direction: Direction, shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None,
+    *, packed: bool = False, workspace_limit: int | None = None, forbid: frozenset[str] = frozenset(),
 ) -> Plan:  # fmt: skip
-    """The plan that should be the fastest of those with at most so many bytes of workspace; at the least, the smallest."""
-    candidates: dict[str, Callable[..., Plans]] = {
-        "forward": forward, "data_gradient": data_gradient, "filter_gradient": filter_gradient
-    }  # fmt: skip
-    plans = candidates[direction](shape, w_strides, threads)
+    """The plan that should be the fastest of those that fit in the workspace; the smallest one if none does."""
+    target = target or host()
+    if direction == "filter_gradient":
+        plans = filter_gradient(shape, w_strides, threads, target)
+    else:
+        plans = (forward if direction == "forward" else data_gradient)(shape, w_strides, threads, target, packed=packed)
     allowed = [p for n, p in plans.items() if n not in forbid] or list(plans.values())
-    small = [p for p in allowed if workspace_limit is None or p.workspace <= workspace_limit]
-    return min(small, key=lambda p: _cost(p, shape)) if small else min(allowed, key=lambda p: p.workspace)
+    fitting = [p for p in allowed if workspace_limit is None or p.workspace <= workspace_limit]
+    if not fitting:
+        return min(allowed, key=lambda p: p.workspace)
+    return min(fitting, key=lambda p: _cost(p, direction, shape, target, packed))
 
 
-def _cost(plan: Plan, shape: ConvShape) -> float:
-    return {"DIRECT": 1.0, "IMPLICIT_GEMM": 1.1, "IMPLICIT_PRECOMP_GEMM": 1.2}.get(plan.name, 2.0)
+# Measured on layers of well-known networks: how much longer than the direct algorithm.
+_COSTS = {"DIRECT": 1.0, "IMPLICIT_PRECOMP_GEMM": 1.03, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
+
+
+def _cost(plan: Plan, direction: Direction, shape: ConvShape, target: Target, packed: bool) -> float:
+    """The time that a plan should take, in multiply-adds of the direct algorithm."""
+    if plan.name not in SIZES:
+        return _COSTS[plan.name] * plan.flops / 2
+    sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, (0,) * (2 + len(shape.kernel)))
+    return winograd_cost(sweep, SIZES[plan.name], target, packed)
 
 
 def _sweeps(shape: ConvShape, sweep: Sweep, threads: int, target: Target, names: Names, packed: bool) -> Plans:
+    if shape.depthwise:
+        return {"DIRECT": conv_depth.sweep_plan("DIRECT", sweep, threads, target, names, packed)}
     found = {}
-    for name, mode in modes().items():
+    for name in MODES:
         if name != "IMPLICIT_PRECOMP_GEMM" or shape.groups == 1:
-            found[name] = sweep_plan(name, sweep, threads, target, mode, names, packed)
+            found[name] = sweep_plan(name, sweep, threads, target, names, packed)
+    if sweep.single and shape.groups == 1:
+        found["GEMM"] = gemm_plan("GEMM", sweep, threads, target, names, packed)
     if applies(sweep, target):
         found |= {name: winograd_plan(name, sweep, threads, target, names, packed) for name in SIZES}
     return found

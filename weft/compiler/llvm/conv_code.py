@@ -26,7 +26,12 @@ class Signature:
         return code, SimpleNamespace(**dict(zip(self.pointers + self.numbers, code.arguments, strict=True)))
 
     def phase(
-        self, symbol: str, pointers: Mapping[str, str], numbers: Mapping[str, int], reads: Sequence[str], writes: Sequence[str]
+        self,
+        symbol: str,
+        pointers: Mapping[str, str],
+        numbers: Mapping[str, int],
+        reads: Sequence[str],
+        writes: Sequence[str],
     ) -> Phase:
         """A call of the function. The pointers are named as the plan names them; "tid" and "threads" need no value."""
         arguments: list[str | int] = [pointers.get(p, p) for p in self.pointers]

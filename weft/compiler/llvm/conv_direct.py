@@ -31,6 +31,7 @@ DIRECT = Signature(
     ("x", "packed", "y", "work", "epilogue", "context"),
     (
         "tid", "threads", "mode",
+        "x_offset",  # where the source begins, in bytes
         "column_begin", "column_end",  # output channels of each group
         "panels",  # where their panels begin in `packed`, in floats
         "scratch", "scratch_size",  # where in `work` the threads' records are, in bytes
@@ -43,6 +44,9 @@ DIRECT = Signature(
 )  # fmt: skip
 
 TABLE = Signature(("x", "packed", "work"), ("tid", "threads", "scratch", "record", *SWEEP_WORDS))
+PATCHES = Signature(
+    ("x", "packed", "work"), ("tid", "threads", "scratch", "scratch_size", "patches", "record", *SWEEP_WORDS)
+)
 
 
 @library("conv_direct")
@@ -71,8 +75,28 @@ def _make_table(symbol: str) -> ir.Module:
             walk.seek(code.times(first, height))
         with code.loop(first, last) as tile:
             record = code.at(table, code.mul(code.plus(before, tile), a.record), I64)
-            prepare(code, walk, height, record, a.x, a.packed, ir.Constant(I1, 0))
+            prepare(code, walk, height, record, a.x, a.packed, keep_all=ir.Constant(I1, 0))
         code.write(code.plus(before, tiles), done, 0)
+    code.done()
+    return code.module
+
+
+@library("conv_patches")
+def _make_patches(symbol: str) -> ir.Module:
+    """conv_patches.PIXELS: the patches of all pixels of a sweep with one phase and without groups (im2col)."""
+    height = int(symbol.split(".")[1])
+    code, a = PATCHES.begin(symbol)
+    record = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
+    patches = code.at(a.work, a.patches, I8)
+    with phases(code, a) as phase:
+        first, last = code.share(code.ceil_div(phase.pixels, height), a.tid, a.threads)
+        walk = Walk(code, a, phase, code.i64(0))
+        with code.if_then(code.icmp_signed("<", first, last)):
+            walk.seek(code.times(first, height))
+        size = code.times(code.mul(phase.taps, a.inputs), height)
+        with code.loop(first, last) as tile:
+            prepare(code, walk, height, record, a.x, a.packed, keep_all=ir.Constant(I1, 1))
+            flatten(code, record, height, code.at(patches, code.mul(tile, size), F32))
     code.done()
     return code.module
 
@@ -88,6 +112,7 @@ class _Direct:
     def write(self) -> None:
         code, a = self.code, self.a
         self.scratch = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
+        self.x = code.at(a.x, a.x_offset, I8)
         self.done = numbers(code, 1)  # tiles of the phases before
         code.write(code.i64(0), self.done, 0)
         self.all_blocks = code.ceil_div(code.sub(a.column_end, a.column_begin), self.width)
@@ -147,10 +172,15 @@ class _Direct:
             index = code.sub(t, tile)
             record = code.at(self.scratch, code.mul(index, a.record), I64)
             copied = code.icmp_signed("==", a.mode, code.i64(COPIED))
-            prepare(code, walk, self.tile.rows, record, a.x, a.packed, keep_all=copied)
+            prepare(code, walk, self.tile.rows, record, self.x, a.packed, keep_all=copied)
             with code.if_then(copied):
                 patch = code.times(code.mul(phase.taps, a.inputs), self.tile.rows)
-                flatten(code, record, self.tile.rows, code.at(code.at(self.scratch, a.patches, I8), code.mul(index, patch), F32))
+                flatten(
+                    code,
+                    record,
+                    self.tile.rows,
+                    code.at(code.at(self.scratch, a.patches, I8), code.mul(index, patch), F32),
+                )
 
     def _tile(self, record: Value, panel: Value, group: Value, column: Value, valid: Value) -> None:
         """One tile of the result: a sum over segments."""
@@ -200,7 +230,10 @@ class _Direct:
     ) -> None:
         """The epilogue of a unit: at once where its pixels follow each other, else pixel by pixel."""
         code, a, height = self.code, self.a, self.tile.rows
-        edges = [code.minimum(code.plus(a.column_begin, code.times(b, self.width)), a.column_end) for b in (block, last_block)]
+        edges = [
+            code.minimum(code.plus(a.column_begin, code.times(b, self.width)), a.column_end)
+            for b in (block, last_block)
+        ]
         columns = tuple(code.plus(code.mul(group, a.outputs), edge) for edge in edges)
         pixels = code.times(tile, height), code.minimum(code.times(last_tile, height), phase.pixels)
         one = code.icmp_signed("==", code.mul(code.mul(a.z_phases, a.y_phases), a.x_phases), code.i64(1))

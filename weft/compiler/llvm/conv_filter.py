@@ -24,7 +24,14 @@ from .tile import Tile, columns, load, multiply, store
 
 PAD = Signature(
     ("x", "work"),
-    ("tid", "threads", "offset", "batch", "channels", *(f"{i}_{word}" for i in "zyx" for word in ("inside", "padded", "before"))),
+    (
+        "tid",
+        "threads",
+        "offset",
+        "batch",
+        "channels",
+        *(f"{i}_{word}" for i in "zyx" for word in ("inside", "padded", "before")),
+    ),
 )
 FILTER = Signature(
     ("x", "g", "w", "work", "epilogue", "context"),
@@ -40,9 +47,7 @@ FILTER = Signature(
         *(f"{i}_{word}" for i in "zyx" for word in ("kernel", "pixels", "step", "move", "size")),
     ),
 )  # fmt: skip
-SUM = Signature(
-    ("w", "work", "epilogue", "context"), ("tid", "threads", "partial", "rows", "columns", "chunks")
-)
+SUM = Signature(("w", "work", "epilogue", "context"), ("tid", "threads", "partial", "rows", "columns", "chunks"))
 
 
 @library("conv_pad")
@@ -86,7 +91,10 @@ def _make_sum(symbol: str) -> ir.Module:
     def add(at: Value, kind: ir.Type) -> None:
         start = code.read(partial, at, kind)
         rest = code.carry(
-            1, a.chunks, [start], lambda c, v: [code.fadd(v[0], code.read(partial, code.plus(code.mul(c, size), at), kind))]
+            1,
+            a.chunks,
+            [start],
+            lambda c, v: [code.fadd(v[0], code.read(partial, code.plus(code.mul(c, size), at), kind))],
         )
         code.write(rest[0], a.w, at)
 
@@ -146,7 +154,8 @@ class _Filter:
         final = code.icmp_signed("<", a.partial, code.i64(0))
         partial = code.at(code.at(a.work, a.partial, I8), code.mul(code.mul(chunk, a.rows), self.pitch), F32)
         result = code.select(final, a.w, partial)
-        with code.loop(begin, end, a.slab) as p:
+        # At least once: the sum of no pixels is 0.
+        with code.loop(begin, code.maximum(end, code.plus(begin, 1)), a.slab) as p:
             slab = _Slab(
                 group, p, code.minimum(a.slab, code.sub(end, p)),
                 first=code.icmp_signed("==", p, begin), last=code.icmp_signed(">=", code.plus(p, a.slab), end), result=result,
@@ -184,7 +193,10 @@ class _Filter:
         whole = code.sdiv(a.outputs, code.i64(self.width))
         # Pixel after pixel, because g is read from far away, and a straight line is fetched ahead.
         with code.loop(0, count) as i:
-            row, target = code.at(source, code.mul(i, self.pitch), F32), code.at(self.g_panels, code.times(i, self.width), F32)
+            row, target = (
+                code.at(source, code.mul(i, self.pitch), F32),
+                code.at(self.g_panels, code.times(i, self.width), F32),
+            )
             with code.loop(0, whole) as block:
                 at, home = code.times(block, self.width), code.mul(block, panel)
                 for v in range(0, self.width, self.lanes):
@@ -244,8 +256,13 @@ class _Filter:
         total = multiply(code, tile, slab.pixels, left, right, initial)
         column = code.times(block, self.width)
         home = code.at(slab.result, code.plus(code.mul(row, self.pitch), code.mul(slab.group, a.outputs), column), F32)
-        rows, some = code.minimum(tile.rows, code.sub(a.rows, row)), code.minimum(self.width, code.sub(a.outputs, column))
-        full = code.and_(code.icmp_signed("==", rows, code.i64(tile.rows)), code.icmp_signed("==", some, code.i64(self.width)))
+        rows, some = (
+            code.minimum(tile.rows, code.sub(a.rows, row)),
+            code.minimum(self.width, code.sub(a.outputs, column)),
+        )
+        full = code.and_(
+            code.icmp_signed("==", rows, code.i64(tile.rows)), code.icmp_signed("==", some, code.i64(self.width))
+        )
         straight = code.and_(slab.last, full)
         stride = code.select(straight, self.pitch, code.i64(self.width))
         store(code, tile, total, self.lanes, code.select(straight, home, sums), stride)

@@ -21,8 +21,8 @@ _UNITS = 16  # with as many blocks of rows there is enough work for all threads
 _LEAST_CHUNK = 512  # pixels
 
 
-def filter_plan(shape: ConvShape, threads: int, target: Target) -> Plan:
-    """IMPLICIT_GEMM: patches are packed slab by slab."""
+def filter_plan(name: str, shape: ConvShape, threads: int, target: Target) -> Plan:
+    """Patches of x are packed slab by slab, see conv_filter.py."""
     size, padding = _padding(shape)
     phases, start = ([padding], _round(4 * shape.batch * prod(size) * shape.channels)) if padding else ([], 0)
     cut = _Cut.of(shape, threads, target)
@@ -37,7 +37,9 @@ def filter_plan(shape: ConvShape, threads: int, target: Target) -> Plan:
     lifted = shape.lifted
     for i, letter in enumerate("zyx"):
         facts = (lifted.kernel[i], lifted.out[i], lifted.stride[i], lifted.dilation[i], size[i])
-        numbers |= dict(zip((f"{letter}_{w}" for w in ("kernel", "pixels", "step", "move", "size")), facts, strict=True))
+        numbers |= dict(
+            zip((f"{letter}_{w}" for w in ("kernel", "pixels", "step", "move", "size")), facts, strict=True)
+        )
     writes = ["work"] if cut.chunks > 1 else ["w", "work"]
     x = "work" if padding else "x"
     symbol = f"conv_filter.{cut.height}x{cut.vectors}"
@@ -45,7 +47,7 @@ def filter_plan(shape: ConvShape, threads: int, target: Target) -> Plan:
     if cut.chunks > 1:
         numbers = {"partial": partial, "rows": cut.rows, "columns": shape.filters, "chunks": cut.chunks}
         phases.append(SUM.phase("conv_sum", {}, numbers, reads=["work"], writes=["w"]))
-    return Plan("IMPLICIT_GEMM", tuple(phases), scratch + threads * thread, shape.flops)
+    return Plan(name, tuple(phases), scratch + threads * thread, shape.flops)
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,14 @@ class _Cut:
         blocks = -(-rows // height)
         chunks = max(1, min(-(-_UNITS // (shape.groups * blocks)), pixels // _LEAST_CHUNK))
         chunk = max(1, -(-pixels // chunks))
-        chunks = -(-pixels // chunk)
+        chunks = max(1, -(-pixels // chunk))
         # The sums of a unit and the panels of g share the second cache with what streams through.
         most = max(1, target.l2 // 4 // (height * outputs * 4))
         strips = -(-blocks // most)
         if chunks * shape.groups < threads:
             strips = -(-strips // threads) * threads
         slab = min(chunk, _MOST_SLAB, max(_LEAST_SLAB, target.l2 // 4 // (outputs * 4)))
-        few = max(1, (target.l1 // 2 - slab * width * 4) // (slab * height * 4)) if slab else 1
+        few = max(1, (target.l1 // 2 - slab * width * 4) // (slab * height * 4))
         return cls(height, vectors, width, rows, max(1, -(-blocks // strips)), chunk, chunks, slab, few)
 
 

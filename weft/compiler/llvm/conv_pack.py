@@ -1,7 +1,7 @@
 """Filters repacked in the order in which the register tiles of convolutions read them.
 
 A block of `width` output channels is one panel: for each tap (those of one phase of the sweep side by side, see
-conv_shape.py), for each input channel, the numbers of its channels side by side, padded with zeros. Before the panels stands
+conv_shape.py), for each input channel, the numbers of its output channels side by side. Before the panels stands
 a row of zeros, which tiles read in place of pixels that lie in the padding.
 """
 
@@ -11,15 +11,18 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from .build import F32, Code, Value, vector
-from .conv_code import LANES_OF_16_BYTES, Signature, fill, split
+from .build import F32, Code, Value
+from .conv_code import Signature, fill, split
 from .conv_shape import Sweep
 from .library import Phase, library
+from .panels import pack_panels
+
+_PIECE = 32  # input channels that a thread packs at a time
 
 _PACK = Signature(
     ("w", "packed"),
     (
-        "tid", "threads", "zeros", "offset", "groups", "column_begin", "column_end", "width", "inputs",
+        "tid", "threads", "zeros", "offset", "groups", "column_begin", "column_end", "inputs",
         "base", "group_stride", "output_stride", "input_stride",
         *(f"{letter}_{word}" for letter in "zyx" for word in ("kernel", "classes", "stride")),
     ),
@@ -36,55 +39,62 @@ def zeros_size(sweep: Sweep) -> int:
     return -(-sweep.inputs * sweep.groups * sweep.axes[2].most_taps // 16) * 16
 
 
-def pack_phase(
-    sweep: Sweep, columns: tuple[int, int], width: int, offset: int, into: str, zeros: bool = True
-) -> Phase:
-    """Pack the output channels `columns` of each group at `offset` floats, and write the row of zeros."""
+def pack_phase(sweep: Sweep, columns: tuple[int, int], width: int, offset: int, into: str, zeros: int) -> Phase:
+    """Pack the output channels `columns` of each group at `offset` floats, and write that many zeros at the beginning."""
     numbers = {
-        "zeros": zeros_size(sweep) if zeros else 0, "offset": offset, "groups": sweep.groups,
-        "column_begin": columns[0], "column_end": columns[1], "width": width, "inputs": sweep.inputs,
+        "zeros": zeros, "offset": offset, "groups": sweep.groups,
+        "column_begin": columns[0], "column_end": columns[1], "inputs": sweep.inputs,
         "base": sweep.filter.base, "group_stride": sweep.filter.group,
         "output_stride": sweep.filter.output, "input_stride": sweep.filter.input,
     }  # fmt: skip
     for letter, axis, stride in zip("zyx", sweep.axes, sweep.filter.taps, strict=True):
         numbers |= {f"{letter}_kernel": axis.kernel, f"{letter}_classes": axis.classes, f"{letter}_stride": stride}
-    return _PACK.phase("conv_pack", {"packed": into}, numbers, reads=["w"], writes=[into])
+    return _PACK.phase(f"conv_pack.{width}", {"packed": into}, numbers, reads=["w"], writes=[into])
 
 
 @library("conv_pack")
 def _make(symbol: str) -> ir.Module:
+    """conv_pack.WIDTH"""
+    width = int(symbol.split(".")[1])
     code, a = _PACK.begin(symbol)
+    panels = pack_panels(code.module, "f32", "f32", width)
     with code.if_then(code.icmp_signed("==", a.tid, code.i64(0))):
         fill(code, a.packed, a.zeros)
-    columns = code.sub(a.column_end, a.column_begin)
-    blocks = code.sdiv(code.plus(columns, a.width, -1), a.width)
-    first, last = code.share(code.mul(code.mul(a.groups, blocks), a.inputs), a.tid, a.threads)
+    blocks = code.ceil_div(code.sub(a.column_end, a.column_begin), width)
     taps = code.mul(code.mul(a.z_kernel, a.y_kernel), a.x_kernel)
+    pieces = code.ceil_div(a.inputs, _PIECE)
+    first, last = code.share(code.mul(a.groups, code.mul(taps, pieces)), a.tid, a.threads)
     with code.loop(first, last) as unit:
-        panel, channel = split(code, unit, a.inputs)
-        group, block = split(code, panel, blocks)
-        column = code.plus(a.column_begin, code.mul(block, a.width))
-        source = code.plus(a.base, code.mul(group, a.group_stride), code.mul(channel, a.input_stride))
-        target = code.plus(code.mul(code.mul(panel, taps), a.inputs), channel)
-        _each_tap(code, a, source, target, column)
+        group, tap, piece = split(code, unit, taps, pieces)
+        row, source = _tap(code, a, tap)
+        channel = code.times(piece, _PIECE)
+        source = code.plus(source, code.mul(group, a.group_stride), code.mul(channel, a.input_stride))
+        source = code.plus(source, code.mul(a.column_begin, a.output_stride))
+        row = code.plus(code.mul(code.mul(group, blocks), taps), row)
+        target = code.plus(a.offset, code.times(code.plus(code.mul(row, a.inputs), channel), width))
+        places = [code.at(a.w, source, F32), code.at(a.packed, target, F32)]
+        columns, count = code.sub(a.column_end, a.column_begin), code.minimum(_PIECE, code.sub(a.inputs, channel))
+        apart = code.times(code.mul(taps, a.inputs), width)
+        code.call(panels, [*places, columns, count, a.output_stride, a.input_stride, apart])
     code.done()
     return code.module
 
 
-def _each_tap(code: Code, a: SimpleNamespace, source: Value, target: Value, column: Value) -> None:
-    """One input channel of a panel: `source` and `target` are at its tap 0; the target counts rows of the panel."""
-    with code.loop(0, a.z_kernel) as z, code.loop(0, a.y_kernel) as y, code.loop(0, a.x_kernel) as x:
-        zc, zs, zi = _place(code, z, a.z_kernel, a.z_classes)
-        yc, ys, yi = _place(code, y, a.y_kernel, a.y_classes)
-        xc, xs, xi = _place(code, x, a.x_kernel, a.x_classes)
-        # The phases before this one, axis by axis; then the place inside it.
-        before = code.plus(
-            code.mul(code.mul(zs, a.y_kernel), a.x_kernel), code.mul(code.mul(zc, ys), a.x_kernel), code.mul(code.mul(zc, yc), xs)
-        )
-        inside = code.plus(code.mul(code.plus(code.mul(zi, yc), yi), xc), xi)
-        row = code.plus(target, code.mul(code.plus(before, inside), a.inputs))
-        tap = code.plus(source, code.mul(z, a.z_stride), code.mul(y, a.y_stride), code.mul(x, a.x_stride))
-        _row(code, a, tap, code.plus(a.offset, code.mul(row, a.width)), column)
+def _tap(code: Code, a: SimpleNamespace, tap: Value) -> tuple[Value, Value]:
+    """Where among all taps of a panel this one is kept, and where it is in the filter."""
+    z, y, x = split(code, tap, a.y_kernel, a.x_kernel)
+    zc, zs, zi = _place(code, z, a.z_kernel, a.z_classes)
+    yc, ys, yi = _place(code, y, a.y_kernel, a.y_classes)
+    xc, xs, xi = _place(code, x, a.x_kernel, a.x_classes)
+    # The phases before this one, axis by axis; then the place inside it.
+    before = code.plus(
+        code.mul(code.mul(zs, a.y_kernel), a.x_kernel),
+        code.mul(code.mul(zc, ys), a.x_kernel),
+        code.mul(code.mul(zc, yc), xs),
+    )
+    inside = code.plus(code.mul(code.plus(code.mul(zi, yc), yi), xc), xi)
+    source = code.plus(a.base, code.mul(z, a.z_stride), code.mul(y, a.y_stride), code.mul(x, a.x_stride))
+    return code.plus(before, inside), source
 
 
 def _place(code: Code, tap: Value, kernel: Value, classes: Value) -> tuple[Value, Value, Value]:
@@ -94,27 +104,3 @@ def _place(code: Code, tap: Value, kernel: Value, classes: Value) -> tuple[Value
     count = code.plus(full, code.zext(code.icmp_signed("<", which, rest), full.type))
     start = code.plus(code.mul(which, full), code.minimum(which, rest))
     return count, start, code.sub(code.plus(count, -1), index)
-
-
-def _row(code: Code, a: SimpleNamespace, source: Value, target: Value, column: Value) -> None:
-    """The numbers of one tap and input channel for all output channels of a panel."""
-    lanes = LANES_OF_16_BYTES
-    with code.loop(0, a.width, lanes) as at:
-        here = code.plus(column, at)
-        start = code.plus(source, code.mul(here, a.output_stride))
-        whole = code.icmp_signed("<=", code.plus(here, lanes), a.column_end)
-        with code.if_else(whole) as (then, otherwise):
-            with then:
-                side_by_side = code.icmp_signed("==", a.output_stride, code.i64(1))
-                with code.if_else(side_by_side) as (vectors, apart):
-                    with vectors:
-                        code.write(code.read(a.w, start, vector(F32, lanes)), a.packed, code.plus(target, at))
-                    with apart:
-                        strided = [code.read(a.w, code.plus(start, code.times(a.output_stride, i)), F32) for i in range(lanes)]
-                        code.write(code.gather_lanes(strided), a.packed, code.plus(target, at))
-            with otherwise, code.loop(0, lanes) as i:
-                # Beyond the last channel: read the last one again, write 0.
-                there = code.icmp_signed("<", code.plus(here, i), a.column_end)
-                safe = code.plus(source, code.mul(code.minimum(code.plus(here, i), code.plus(a.column_end, -1)), a.output_stride))
-                value = code.select(there, code.read(a.w, safe, F32), ir.Constant(F32, 0.0))
-                code.write(value, a.packed, code.plus(target, at, i))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .conv_direct import COPIED, DIRECT, IN_PLACE, PREPARED, TABLE
+from .conv_direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .conv_pack import pack_phase, panels_size, zeros_size
 from .conv_shape import Sweep
 from .conv_sweep import record_words
@@ -20,6 +20,9 @@ _TILES = {
 }
 _RECORDS = 24 << 10  # bytes of records of a unit that stay in the first cache
 _UNIT_TILES = 16
+_PATCHES = 8  # pixels whose patches are laid out at a time
+
+MODES = {"DIRECT": IN_PLACE, "IMPLICIT_GEMM": COPIED, "IMPLICIT_PRECOMP_GEMM": PREPARED}
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,22 @@ class Block:
     vectors: int
 
 
-def blocks(outputs: int, target: Target) -> list[Block]:
-    """Wide tiles for most output channels, a narrower one for the rest."""
-    lanes, widest = target.lanes(32), max(heights(target))
+def blocks(sweep: Sweep, target: Target) -> list[Block]:
+    """Tiles of one width for all output channels; or the widest for most, and a narrower one for the rest."""
+    lanes, widest, outputs = target.lanes(32), max(heights(target)), sweep.outputs
+    candidates = [[Block(0, outputs, vectors)] for vectors in heights(target)]
     whole = outputs - outputs % (widest * lanes)
-    found = [Block(0, whole, widest)] if whole else []
-    if whole < outputs:
-        found.append(Block(whole, outputs, -(-(outputs - whole) // lanes)))
-    return found
+    if 0 < whole < outputs:
+        rest = min(widest, -(-(outputs - whole) // lanes))
+        candidates.append([Block(0, whole, widest), Block(whole, outputs, rest)])
+    return min(candidates, key=lambda found: sum(_cycles(sweep, block, target) for block in found))
+
+
+def _cycles(sweep: Sweep, block: Block, target: Target) -> float:
+    """What a pixel costs, roughly: a narrow tile is not as busy, and every pass looks for the pixels again."""
+    count = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
+    products = sweep.most_taps * sweep.inputs * block.vectors / 2 * (1.25 if block.vectors == 1 else 1.0)
+    return count * products + 4 * (4 + sweep.most_taps / sweep.axes[2].most_taps)
 
 
 @dataclass(frozen=True)
@@ -65,7 +76,7 @@ class Packing:
 
 def packing(sweep: Sweep, target: Target) -> Packing:
     at, found = zeros_size(sweep), []
-    for block in blocks(sweep.outputs, target):
+    for block in blocks(sweep, target):
         found.append((block, at))
         at += panels_size(sweep, block.end - block.begin, block.vectors * target.lanes(32))
     return Packing(tuple(found), at)
@@ -73,13 +84,21 @@ def packing(sweep: Sweep, target: Target) -> Packing:
 
 def pack_phases(sweep: Sweep, target: Target, into: str) -> list[Phase]:
     return [
-        pack_phase(sweep, (block.begin, block.end), block.vectors * target.lanes(32), at, into, zeros=index == 0)
+        pack_phase(
+            sweep,
+            (block.begin, block.end),
+            block.vectors * target.lanes(32),
+            at,
+            into,
+            0 if index else zeros_size(sweep),
+        )
         for index, (block, at) in enumerate(packing(sweep, target).blocks)
     ]
 
 
-def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, mode: int, names: Names, prepacked: bool = False) -> Plan:
-    """DIRECT (IN_PLACE), IMPLICIT_GEMM (COPIED) or IMPLICIT_PRECOMP_GEMM (PREPARED)."""
+def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+    """One of MODES."""
+    mode = MODES[name]
     packed = packing(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
     scratch = 0 if prepacked else _round(packed.floats * 4)
@@ -91,8 +110,49 @@ def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, mode: int,
     return Plan(name, tuple(phases), end, sweep.flops)
 
 
+def gemm_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+    """GEMM: all patches are laid out in the workspace, then multiplied with the filter. One phase, no groups."""
+    packed = packing(sweep, target)
+    phases = [] if prepacked else pack_phases(sweep, target, names.packed)
+    patches = 0 if prepacked else _round(packed.floats * 4)
+    scratch = patches + _round(-(-sweep.pixels // _PATCHES) * _PATCHES * sweep.taps * sweep.inputs * 4)
+    record = record_words(_PATCHES, sweep.taps)
+    numbers = {
+        **sweep.numbers,
+        "scratch": scratch,
+        "scratch_size": _round(record * 8),
+        "patches": patches,
+        "record": record,
+    }
+    pointers = {"x": names.source, "packed": names.packed}
+    phases.append(
+        PATCHES.phase(
+            f"conv_patches.{_PATCHES}", pointers, numbers, reads=[names.source, names.packed], writes=["work"]
+        )
+    )
+    end = scratch + threads * numbers["scratch_size"]
+    z, y, x = (replace(axis, inside=1, outside=1, kernel=1, dilation=1, reach=0, step=1) for axis in sweep.axes)
+    x = replace(x, inside=sweep.pixels, outside=sweep.pixels)
+    flat = replace(sweep, batch=1, inputs=sweep.taps * sweep.inputs, axes=(z, y, x))
+    for block, at in packed.blocks:
+        main, used = _block_phases(
+            flat, threads, target, IN_PLACE, replace(names, source="work"), block, at, scratch, patches
+        )
+        phases += main
+        end = max(end, scratch + used)
+    return Plan(name, tuple(phases), end, sweep.flops)
+
+
 def _block_phases(
-    sweep: Sweep, threads: int, target: Target, mode: int, names: Names, block: Block, panels: int, scratch: int
+    sweep: Sweep,
+    threads: int,
+    target: Target,
+    mode: int,
+    names: Names,
+    block: Block,
+    panels: int,
+    scratch: int,
+    source: int = 0,
 ) -> tuple[list[Phase], int]:
     """The phases of some output channels, and the bytes of workspace they need."""
     height = heights(target)[block.vectors]
@@ -102,9 +162,9 @@ def _block_phases(
     columns = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
     chunk, strip, channels_first = _units(sweep, threads, tiles, columns, record * 8 + patch)
     numbers = {
-        **sweep.numbers, "mode": mode, "column_begin": block.begin, "column_end": block.end, "panels": panels,
-        "scratch": scratch, "scratch_size": _round(chunk * (record * 8 + patch)), "patches": chunk * record * 8,
-        "record": record, "chunk": chunk, "blocks": strip, "channels_first": channels_first,
+        **sweep.numbers, "mode": mode, "x_offset": source, "column_begin": block.begin, "column_end": block.end,
+        "panels": panels, "scratch": scratch, "scratch_size": _round(chunk * (record * 8 + patch)),
+        "patches": chunk * record * 8, "record": record, "chunk": chunk, "blocks": strip, "channels_first": channels_first,
     }  # fmt: skip
     reads = [names.source, names.packed]
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
@@ -131,19 +191,12 @@ def _units(sweep: Sweep, threads: int, tiles: int, columns: int, tile_bytes: int
     most = max(1, min(_UNIT_TILES, _RECORDS // tile_bytes))
     filter_size = sweep.taps * sweep.inputs * sweep.outputs
     source_size = sweep.pixels * sweep.inputs
-    if columns * sweep.groups >= threads and filter_size > source_size or tiles < threads:
+    if (columns * sweep.groups >= threads and filter_size > source_size) or tiles < threads:
         return max(1, min(tiles, 4 * most)), 1, 1
     chunks = -(-tiles // most)
-    chunks = -(-chunks // threads) * threads
+    chunks = max(1, -(-chunks // threads) * threads)
     return max(1, -(-tiles // chunks)), columns, 0
 
 
 def _round(size: int) -> int:
     return -(-size // LINE) * LINE
-
-
-def modes() -> dict[str, int]:
-    return {"DIRECT": IN_PLACE, "IMPLICIT_GEMM": COPIED, "IMPLICIT_PRECOMP_GEMM": PREPARED}
-
-
-__all__ = ["Names", "Packing", "pack_phases", "packing", "replace", "sweep_plan"]

@@ -120,9 +120,7 @@ class Sweep:
     @property
     def pointwise(self) -> bool:
         """Is it a plain matrix product: every pixel of the result needs just the same pixel of the source?"""
-        return all(
-            a.kernel == a.phases == a.step == 1 and a.reach == 0 and a.inside == a.outside for a in self.axes
-        )
+        return all(a.kernel == a.phases == a.step == 1 and a.reach == 0 and a.inside == a.outside for a in self.axes)
 
     @property
     def numbers(self) -> dict[str, int]:
@@ -150,7 +148,13 @@ def forward_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
     base = sum((k - 1) * t for k, t in zip(lifted.kernel, taps, strict=True))
     view = FilterView(base, outputs * w_strides[0], w_strides[0], w_strides[1], (-taps[0], -taps[1], -taps[2]))
     return Sweep(
-        shape.batch, shape.groups, shape.channels // shape.groups, outputs, (axes[0], axes[1], axes[2]), view, shape.flops
+        shape.batch,
+        shape.groups,
+        shape.channels // shape.groups,
+        outputs,
+        (axes[0], axes[1], axes[2]),
+        view,
+        shape.flops,
     )
 
 
@@ -166,7 +170,13 @@ def data_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
     inputs = shape.filters // shape.groups
     view = FilterView(0, inputs * w_strides[0], w_strides[1], w_strides[0], _lift_strides(w_strides))
     return Sweep(
-        shape.batch, shape.groups, inputs, shape.channels // shape.groups, (axes[0], axes[1], axes[2]), view, shape.flops
+        shape.batch,
+        shape.groups,
+        inputs,
+        shape.channels // shape.groups,
+        (axes[0], axes[1], axes[2]),
+        view,
+        shape.flops,
     )
 
 

@@ -23,27 +23,28 @@ from .library import Phase, Plan, library
 from .scalar import from_storage, register_type, storage_type, to_storage
 from .target import host
 
-# The arguments by name, in order. Lines have n elements and are cut in `chunks` of `length`, the last maybe shorter.
+# The arguments by name, in order. Lines have n elements and are cut in `chunks`, of lengths that differ by one at most.
 # Totals are in the workspace: of one chunk after the other, the inner ones side by side.
-CUMULATE = ("x", "y", "work", "tid", "threads", "outer", "n", "inner", "chunks", "length", "block")
+CUMULATE = ("x", "y", "work", "tid", "threads", "outer", "n", "inner", "chunks", "block")
 _TOGETHER = 4  # lines that are followed at a time
+_STEP = 4  # floats of a line that are read and converted at a time
 _SUMS = 4  # vectors of sums that make a total
 _BLOCK = 512  # the most columns of a block, whose totals stay in the cache
-_NARROW = 32  # the least
+_NARROW = 64  # the least
 _CHUNK = 8192  # the least elements of a chunk
-_TASKS = 16  # with so many lines, or blocks of columns, none needs to be cut
+_TASKS = 8  # with so many lines, or blocks of columns, none needs to be cut
 _CHUNKS = 64  # else into so many
 
 
 @library("cumulate")
 def make(symbol: str) -> ir.Module:
-    """cumulate.HOW.PART.OP.DTYPE: how is lines or columns; part is scan, or totals of chunks."""
+    """cumulate.HOW.PART.OP.DTYPE: how is lines or columns; part is whole (lines), or totals of chunks and then chunks."""
     _, how, part, op, dtype = symbol.split(".")
     module = new_module(symbol)
     code = Code.begin(module, symbol, [PTR] * 3 + [I64] * (len(CUMULATE) - 3))
     of = dict(zip(CUMULATE, code.arguments, strict=True))
     way = _Way(op, as_dtype(dtype))
-    (_Lines if how == "lines" else _Columns)(code, of, way, part == "totals").write()
+    (_Lines if how == "lines" else _Columns)(code, of, way, part).write()
     code.done()
     return module
 
@@ -104,13 +105,13 @@ class _Way:
 class _Lines:
     """Writes the code for lines whose elements lie side by side. A chunk of a line is a piece of work."""
 
-    def __init__(self, code: Code, of: dict[str, Value], way: _Way, totals: bool) -> None:
-        self.code, self.of, self.way, self.totals = code, of, way, totals
+    def __init__(self, code: Code, of: dict[str, Value], way: _Way, part: str) -> None:
+        self.code, self.of, self.way, self.part = code, of, way, part
 
     def write(self) -> None:
         code, of = self.code, self.of
         first, last = code.share(code.mul(of["outer"], of["chunks"]), of["tid"], of["threads"])
-        if self.totals:
+        if self.part == "totals":
             with code.loop(first, last, name="task") as task:
                 self.way.write_total(code, self._total(*self._bounds(task)), of["work"], task)
             return
@@ -120,8 +121,12 @@ class _Lines:
                 self._tasks([code.plus(task, i) for i in range(count)])
 
     def _tasks(self, tasks: list[Value]) -> None:
-        """Chunks of maybe different lengths: together as far as the shortest goes, then each for itself."""
-        code = self.code
+        """Several lines, or chunks: together as far as the shortest goes, then what is left of each."""
+        code, of = self.code, self.of
+        if self.part == "whole":
+            nothing = constant(self.way.type, self.way.nothing)
+            self._follow([code.mul(task, of["n"]) for task in tasks], code.i64(0), of["n"], [nothing] * len(tasks))
+            return
         bounds = [self._bounds(task) for task in tasks]
         common = bounds[0][1]
         for _, length in bounds[1:]:
@@ -129,7 +134,7 @@ class _Lines:
         starts = [self._start(task) for task in tasks]
         reached = self._follow([begin for begin, _ in bounds], code.i64(0), common, starts)
         for (begin, length), total in zip(bounds, reached, strict=True):
-            self._follow([begin], common, length, [total])
+            self._steps([begin], common, length, [total], 1)
 
     def _total(self, begin: Value, length: Value) -> Value:
         """Of a chunk: several vectors of sums, joined by halves, then the rest."""
@@ -157,8 +162,8 @@ class _Lines:
         """Where a chunk begins, and its length."""
         code, of = self.code, self.of
         line, chunk = code.sdiv(task, of["chunks"]), code.srem(task, of["chunks"])
-        before = code.mul(chunk, of["length"])
-        return code.plus(code.mul(line, of["n"]), before), code.minimum(of["length"], code.sub(of["n"], before))
+        first, last = code.share(of["n"], chunk, of["chunks"])
+        return code.plus(code.mul(line, of["n"]), first), code.sub(last, first)
 
     def _start(self, task: Value) -> Value:
         """The total of the chunks before, added in order."""
@@ -171,24 +176,36 @@ class _Lines:
         return code.carry(first, task, [constant(way.type, way.nothing)], step)[0]
 
     def _follow(self, begins: list[Value], first: Value, last: Value, totals: list[Value]) -> list[Value]:
+        """Totals element by element; floats are read, converted and written as vectors."""
+        if not self.way.dtype.is_float:
+            return self._steps(begins, first, last, totals, 1)
+        whole = self.code.sub(last, self.code.srem(self.code.sub(last, first), self.code.i64(_STEP)))
+        totals = self._steps(begins, first, whole, totals, _STEP)
+        return self._steps(begins, whole, last, totals, 1)
+
+    def _steps(self, begins: list[Value], first: Value, last: Value, totals: list[Value], lanes: int) -> list[Value]:
+        return self.code.carry(first, last, totals, lambda i, t: self._step(begins, i, t, lanes), lanes)
+
+    def _step(self, begins: list[Value], i: Value, totals: list[Value], lanes: int) -> list[Value]:
         code, way = self.code, self.way
-
-        def step(i: Value, totals: list[Value]) -> list[Value]:
-            places = [code.plus(begin, i) for begin in begins]
-            read = [way.read(code, self.of["x"], place, 1) for place in places]
-            totals = [way.join(code, total, x) for total, x in zip(totals, read, strict=True)]
-            for total, place in zip(totals, places, strict=True):
-                way.write(code, total, self.of["y"], place)
-            return totals
-
-        return code.carry(first, last, totals, step)
+        places = [code.plus(begin, i) for begin in begins]
+        read = [way.read(code, self.of["x"], place, lanes) for place in places]
+        reached: list[list[Value]] = []
+        for total, x in zip(totals, read, strict=True):
+            parts = [total]
+            for lane in range(lanes):
+                parts.append(way.join(code, parts[-1], code.lane(x, lane)))
+            reached.append(parts[1:])
+        for parts, place in zip(reached, places, strict=True):
+            way.write(code, code.gather_lanes(parts), self.of["y"], place)
+        return [parts[-1] for parts in reached]
 
 
 class _Columns:
     """Writes the code for inner elements side by side. A block of columns of a chunk is a piece of work."""
 
-    def __init__(self, code: Code, of: dict[str, Value], way: _Way, totals: bool) -> None:
-        self.code, self.of, self.way, self.totals = code, of, way, totals
+    def __init__(self, code: Code, of: dict[str, Value], way: _Way, part: str) -> None:
+        self.code, self.of, self.way, self.part = code, of, way, part
         self.lanes = host().lanes(8 * way.bytes) * 2
 
     def write(self) -> None:
@@ -205,21 +222,20 @@ class _Columns:
         """The totals of a block stay in an array; line after line is added to it."""
         code, of, way = self.code, self.of, self.way
         line, chunk = code.sdiv(task, of["chunks"]), code.srem(task, of["chunks"])
-        before = code.mul(chunk, of["length"])
-        rows = code.minimum(of["length"], code.sub(of["n"], before))
-        begin = code.plus(code.mul(code.plus(code.mul(line, of["n"]), before), of["inner"]), left)
+        first, last = code.share(of["n"], chunk, of["chunks"])
+        begin = code.plus(code.mul(code.mul(line, of["n"]), of["inner"]), left)
         totals = code.room(ir.IntType(8), _BLOCK * way.bytes)
         self._begin(totals, code.sub(task, chunk), task, left, width)
-        with code.loop(0, rows, name="row") as row:
+        with code.loop(first, last, name="row") as row:
             base = code.plus(begin, code.mul(row, of["inner"]))
             for at, lanes in self._across(width):
                 place = code.plus(base, at)
                 x = way.read(code, of["x"], place, lanes)
                 total = way.join(code, way.read_total(code, totals, at, lanes), x)
                 way.write_total(code, total, totals, at)
-                if not self.totals:
+                if self.part != "totals":
                     way.write(code, total, of["y"], place)
-        if self.totals:
+        if self.part == "totals":
             for at, lanes in self._across(width):
                 total = way.read_total(code, totals, at, lanes)
                 way.write_total(code, total, of["work"], self._total_at(task, left, at))
@@ -229,7 +245,7 @@ class _Columns:
         code, way = self.code, self.way
         for at, lanes in self._across(width):
             way.write_total(code, constant(vector(way.type, lanes), way.nothing), totals, at)
-        if self.totals:
+        if self.part != "chunks":
             return
         with code.loop(first, task, name="chunk") as chunk:
             for at, lanes in self._across(width):
@@ -252,31 +268,30 @@ class _Columns:
 
 
 def plan(node: Node, threads: int) -> Plan:
-    """The plan of a cumsum or cumprod; it is the same for any number of threads."""
+    """The plan of a cumsum or cumprod. That of floats is the same for any number of threads."""
     (axis,) = node.params
     x = node.inputs[0]
     outer, n, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     if not outer * n * inner:
         return Plan("nothing", (), 0, 0)
     way, how = _Way(node.op.name, x.dtype), "lines" if inner == 1 else "columns"
-    block = min(_BLOCK, inner, max(_NARROW, ceil(inner * outer / _TASKS)))
-    length = _length(way, outer * ceil(inner / block), n, block)
-    chunks = ceil(n / length)
-    arguments = ("x0", "y", "work", "tid", "threads", outer, n, inner, chunks, length, block)
-    phases = [Phase(f"cumulate.{how}.scan.{way.op}.{x.dtype.name}", arguments, frozenset({"x0"}), frozenset({"y"}))]
-    if chunks > 1:
-        scan = phases.pop()
-        phases = [
-            Phase(f"cumulate.{how}.totals.{way.op}.{x.dtype.name}", arguments, frozenset({"x0"}), frozenset({"work"})),
-            Phase(scan.symbol, arguments, frozenset({"x0", "work"}), frozenset({"y"})),
-        ]
+    block = min(_BLOCK, inner, _NARROW * ceil(inner * outer / (_TASKS * _NARROW)))
+    alone = threads == 1 and not x.dtype.is_float  # integers come out the same, cut or not
+    chunks = 1 if alone else _chunks(way, outer * ceil(inner / block), n, block)
+    arguments = ("x0", "y", "work", "tid", "threads", outer, n, inner, chunks, block)
+    parts = ("whole",) if chunks == 1 else ("totals", "chunks")
+    phases = tuple(_phase(f"cumulate.{how}.{part}.{way.op}.{x.dtype.name}", part, arguments) for part in parts)
     workspace = outer * chunks * inner * way.bytes if chunks > 1 else 0
-    return Plan(f"{node.op.name} of {how}", tuple(phases), workspace, outer * n * inner)
+    return Plan(f"{node.op.name} of {how}", phases, workspace, outer * n * inner)
 
 
-def _length(way: _Way, tasks: int, n: int, block: int) -> int:
-    """The length of a chunk, by the shape alone."""
-    least = ceil(_CHUNK / block)
-    if tasks >= _TASKS or n < 2 * least or way.op == "cumprod":
-        return n
-    return max(least, ceil(n / ceil(_CHUNKS / tasks)))
+def _phase(symbol: str, part: str, arguments: tuple[str | int, ...]) -> Phase:
+    reads = {"x0", "work"} if part == "chunks" else {"x0"}
+    return Phase(symbol, arguments, frozenset(reads), frozenset({"work" if part == "totals" else "y"}))
+
+
+def _chunks(way: _Way, tasks: int, n: int, block: int) -> int:
+    """How many chunks a line is cut in, by the shape alone."""
+    if tasks >= _TASKS or way.op == "cumprod":
+        return 1
+    return max(1, min(ceil(_CHUNKS / tasks), n * block // _CHUNK))

@@ -24,7 +24,7 @@ from .panels import BYTES, panels_together
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
 from .product import PRODUCT
 from .target import Target, host
-from .tiling import Choice, Problem, Strides, best_width, choose, in_pieces, pieces_of
+from .tiling import Choice, Problem, Strides, best_width, choose, in_pieces, pieces_of, turn
 
 
 def plan(
@@ -51,7 +51,7 @@ def plan(
 
     At most `threads` threads may run it: some of the workspace is theirs, one by one.
     """
-    p = Problem(m, n, k, a, b, ldc, batch, a_batch, b_batch, c_batch, dtype, a_type or dtype, b_type or dtype, threads, accumulate, b_packed)  # fmt: skip
+    p = Problem(m, n, k, a, b, (ldc, 1), batch, a_batch, b_batch, c_batch, dtype, a_type or dtype, b_type or dtype, threads, accumulate, b_packed)  # fmt: skip
     if m == 0 or n == 0 or batch == 0:
         return Plan("nothing", (), 0, 0)
     target = target or host()
@@ -59,7 +59,10 @@ def plan(
         vector = matvec.plan(p)
         if vector is not None:
             return vector
-    return plan_as(p, choose(in_pieces(p, pieces_of(p)), target), target)
+    ways = [p] if b_packed else [p, turn(p)]
+    choices = [(choose(in_pieces(way, pieces_of(way)), target), way) for way in ways]
+    choice, way = min(choices, key=lambda pair: pair[0].cost)
+    return plan_as(way, choice, target)
 
 
 def plan_as(p: Problem, choice: Choice, target: Target) -> Plan:
@@ -79,7 +82,7 @@ def panel_width(
     target: Target | None = None,
 ) -> int:
     """How wide the panels should be when B is packed beforehand for products with such A."""
-    p = Problem(m, n, k, a, (n, 1), n, 1, 0, 0, 0, dtype, a_type or dtype, dtype, threads, False, 0)
+    p = Problem(m, n, k, a, (n, 1), (n, 1), 1, 0, 0, 0, dtype, a_type or dtype, dtype, threads, False)
     return best_width(p, target or host())
 
 
@@ -104,6 +107,7 @@ class _Phases:
     def __init__(self, p: Problem, choice: Choice, target: Target) -> None:
         self.p, self.choice, self.pieces = p, choice, pieces_of(p)
         self.piece = in_pieces(p, self.pieces)
+        self.a, self.b = ("b", "a") if p.turned else ("a", "b")
         self.width, self.height = self.choice.kernel.width(target), self.choice.kernel.tile.rows
         self.first = self.choice.pack_b == "first"
         self.packed = self.first or p.b_packed > 0
@@ -122,11 +126,12 @@ class _Phases:
         if self.first:
             batch = p.batch if p.b_batch else 1
             values = named(lines=p.n, k=p.k, across=p.b[1], along=p.b[0], batch=batch, source_batch=p.b_batch)
-            values |= named(source="b", target="work")
+            values |= named(source=self.b, target="work")
             phases.insert(0, pack_phase(p.kind, p.b_type, self.width, values))
         size = self.parts
         if self.pieces > 1:
-            phases.append(addup_phase(p.kind, p.m, p.n, p.ldc, self.pieces, self.parts, p.accumulate))
+            m, n, ldc = (p.n, p.m, p.c[1]) if p.turned else (p.m, p.n, p.c[0])
+            phases.append(addup_phase(p.kind, m, n, ldc, self.pieces, self.parts, p.accumulate))
             size += self.pieces * p.m * p.n
         return Plan(self.name(), tuple(phases), size * BYTES[p.kind], 2 * p.batch * p.m * p.n * p.k)
 
@@ -134,13 +139,13 @@ class _Phases:
         p, piece, choice = self.p, self.piece, self.choice
         values = self.right() | self.result()
         values |= named(
-            batch=piece.batch, m=p.m, n=p.n, k=piece.k, last_k=p.k - (self.pieces - 1) * piece.k,
+            a=self.a, batch=piece.batch, m=p.m, n=p.n, k=piece.k, last_k=p.k - (self.pieces - 1) * piece.k,
             a_row=p.a[0], a_k=p.a[1], a_batch=piece.a_batch, pack_a=int(choice.pack_a),
             row_blocks=choice.row_blocks, column_blocks=choice.column_blocks, k_block=choice.k_block,
             scratch=self.scratch, scratch_size=self.scratch_a + self.scratch_b, scratch_b=self.scratch_a,
             strip=self.strip,
         )  # fmt: skip
-        reads = {"a", "context", str(values["b"])} | ({"c"} if p.accumulate else set())
+        reads = {self.a, "context", str(values["b"])} | ({"c"} if p.accumulate else set())
         writes = {str(values["c"])} | ({"work"} if self.scratch_a + self.scratch_b else set())
         return phase(choice.kernel.symbol, PRODUCT, values, reads, writes)
 
@@ -150,7 +155,7 @@ class _Phases:
         along = width if self.packed else p.b[0]
         batch = self.panels if self.packed and p.b_batch else p.b_batch
         return named(
-            b="work" if self.first else "b", b_k=along, b_column=p.b[1], pack_b=int(task),
+            b="work" if self.first else self.b, b_k=along, b_column=p.b[1], pack_b=int(task),
             b_panel=width * (p.k if self.packed else p.b[1]), b_bytes=BYTES[p.kind if self.packed else p.b_type],
             b_batch=batch if self.pieces == 1 else self.piece.k * along, shift_b=int(not self.packed and not task),
         )  # fmt: skip
@@ -158,12 +163,20 @@ class _Phases:
     def result(self) -> Values:
         """Where the products go."""
         p = self.p
+        turned = named(turned=int(p.turned))
         if self.pieces > 1:
-            return named(c="work", c_row=p.n, c_batch=p.m * p.n, c_offset=self.parts, accumulate=0, finishes=0)
-        return named(c="c", c_row=p.ldc, c_batch=p.c_batch, c_offset=0, accumulate=int(p.accumulate), finishes=1)
+            row, column = (1, p.m) if p.turned else (p.n, 1)
+            home = named(c="work", c_row=row, c_column=column, c_batch=p.m * p.n, c_offset=self.parts)
+            return turned | home | named(accumulate=0, finishes=0)
+        home = named(c="c", c_row=p.c[0], c_column=p.c[1], c_batch=p.c_batch, c_offset=0)
+        return turned | home | named(accumulate=int(p.accumulate), finishes=1)
 
     def name(self) -> str:
         choice = self.choice
         words = [f"gemm {self.height}x{self.width} {choice.kernel.reading}"]
-        words += ["a packed"] * choice.pack_a + [f"b packed {choice.pack_b}"] * bool(choice.pack_b)
+        words += (
+            ["turned"] * self.p.turned
+            + ["a packed"] * choice.pack_a
+            + [f"b packed {choice.pack_b}"] * bool(choice.pack_b)
+        )
         return ", ".join(words + [f"{self.pieces} pieces of k"] * (self.pieces > 1))

@@ -18,6 +18,7 @@ from llvmlite import ir
 
 from .build import I64, PTR
 from .engine import Loaded, object_code
+from .store import kept
 
 POINTERS = ("epilogue", "context", "work")  # and all names that do not stand for a number
 NUMBERS = ("tid", "threads")
@@ -72,8 +73,8 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
 def address(symbol: str) -> int:
     """Where the function is, made now if it is not there yet."""
     if symbol not in _loaded:
-        module = _makers[symbol.split(".")[0]](symbol)
-        _loaded[symbol] = Loaded(object_code(module))
+        code = kept(f"library {symbol}", lambda: object_code(_makers[symbol.split(".")[0]](symbol)))
+        _loaded[symbol] = Loaded(code)
     return _loaded[symbol].address(symbol)
 
 

@@ -166,7 +166,7 @@ def plan(p: Problem) -> Plan | None:
     across = p.m == 1  # the results are a row of C: the matrix is B, turned
     side = _Side("b", p.b_type, (p.b[1], p.b[0]), p.b_batch) if across else _Side("a", p.a_type, p.a, p.a_batch)
     x = _Side("a", p.a_type, p.a, p.a_batch) if across else _Side("b", p.b_type, (p.b[1], p.b[0]), p.b_batch)
-    outputs, step = (p.n, 1) if across else (p.m, p.ldc)
+    outputs, step = (p.n, 1) if across else (p.m, p.c[0])
     if 1 not in side.strides or (side.strides[1] != 1 and step != 1):
         return None
     phases, used = [], 0
@@ -183,7 +183,7 @@ def plan(p: Problem) -> Plan | None:
         values |= named(x_batch=length, y="work", y_step=1, y_batch=outputs, y_offset=used, accumulate=0, finishes=0)
     phases.append(_phase(p, side, values))
     if pieces > 1:
-        phases.append(addup_phase(p.kind, p.m, p.n, p.ldc, pieces, used, p.accumulate))
+        phases.append(addup_phase(p.kind, p.m, p.n, p.c[0], pieces, used, p.accumulate))
         used += pieces * outputs
     how = "rows" if side.strides[1] == 1 else "columns"
     return Plan(f"matrix by vector along {how}", tuple(phases), used * BYTES[p.kind], 2 * p.batch * p.m * p.n * p.k)

@@ -37,7 +37,7 @@ BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
 
 # The arguments of a packing phase, by name, in order. Strides are in elements: `across` from line to line, `along` from k to k.
 PACK = ("source", "target", "tid", "threads", "lines", "k", "across", "along", "batch", "source_batch", "target_offset", "chunk")  # fmt: skip
-_AHEAD = 8  # ks that are asked for before they are needed: the memory does not guess well across large strides
+_AHEAD = 12  # ks that are asked for before they are needed: the memory does not guess well across large strides
 
 
 @library("pack")

@@ -31,7 +31,8 @@ PRODUCT = PRODUCT_POINTERS + (
     "a_row", "a_k", "a_batch",  # strides
     "b_k", "b_column", "b_panel", "b_batch",  # strides
     "b_bytes",  # of an element
-    "c_row", "c_batch", "c_offset",
+    "c_row", "c_column", "c_batch", "c_offset",
+    "turned",  # 1: c is the transposed result: its columns lie in one piece, its epilogue knows it so
     "row_blocks", "column_blocks",  # how many tasks a matrix is cut in
     "k_block",  # how much of k is done at a time
     "strip",  # panels after which the epilogue is called
@@ -149,42 +150,35 @@ class _Writer:
         return scalars(code, self.target, tile, self.element, a, a_row, a_k)
 
     def _edge(self) -> ir.Function:
-        """The same, where only rows [top, bottom) and columns [left, right) of the tile lie in c."""
-        code = self._private("edge", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64] + [I64] * 4)
-        a, a_row, a_k, b, b_k, c, c_row, k, add, top, bottom, left, right = code.arguments
+        """The same, where only rows [top, bottom) and columns [left, right) of the tile lie in c, which may have any strides."""
+        code = self._private("edge", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64] + [I64] * 5)
+        a, a_row, a_k, b, b_k, c, c_row, k, add, c_column, *box = code.arguments
         here = code.room(self.element, self.height * self.width)
         here.type = PTR  # llvmlite gives allocas typed pointers, which its stores then check
+        place, tile = _Place(c, c_row, c_column), _Place(here, code.i64(self.width), code.i64(1))
         with code.if_then(code.icmp_signed("!=", add, code.i64(0))):
-            self._copy(code, (c, c_row), (here, code.i64(self.width)), top, bottom, left, right)
+            self._copy(code, place, tile, c_column, *box)
         code.call(self.inner, [a, a_row, a_k, b, b_k, here, code.i64(self.width), k, add])
-        self._copy(code, (here, code.i64(self.width)), (c, c_row), top, bottom, left, right)
+        self._copy(code, tile, place, c_column, *box)
         return code.done()
 
-    def _copy(self, code: Code, source: tuple[Value, Value], target: tuple[Value, Value], *box: Value) -> None:
+    def _copy(self, code: Code, source: _Place, target: _Place, c_column: Value, *box: Value) -> None:
+        """A part of a tile, by vectors along its rows where c has them, else by elements along its columns."""
         top, bottom, left, right = box
         lanes = self.kernel.lanes(self.target)
-        wide = code.plus(right, 1 - lanes)
-        with code.loop(top, bottom) as r:
-            start, home = code.mul(r, source[1]), code.mul(r, target[1])
-            (done,) = code.carry(
-                left, wide, [left], lambda c, _: self._move(code, source, target, start, home, c, lanes), lanes
-            )
-            with code.loop(done, right) as c:
-                self._move(code, source, target, start, home, c, 1)
+        with code.if_else(code.icmp_signed("==", c_column, code.i64(1))) as (then, otherwise):
+            with then, code.loop(top, bottom) as r:
+                wide = code.sub(right, code.srem(code.sub(right, left), code.i64(lanes)))
+                with code.loop(left, wide, lanes) as c:
+                    self._move(code, source, target, r, c, lanes)
+                with code.loop(wide, right) as c:
+                    self._move(code, source, target, r, c, 1)
+            with otherwise, code.loop(left, right) as c, code.loop(top, bottom) as r:
+                self._move(code, source, target, r, c, 1)
 
-    def _move(
-        self,
-        code: Code,
-        source: tuple[Value, Value],
-        target: tuple[Value, Value],
-        start: Value,
-        home: Value,
-        c: Value,
-        lanes: int,
-    ) -> list[Value]:
-        value = code.read(source[0], code.plus(start, c), vector(self.element, lanes))
-        code.write(value, target[0], code.plus(home, c))
-        return [code.plus(c, lanes)]
+    def _move(self, code: Code, source: _Place, target: _Place, r: Value, c: Value, lanes: int) -> None:
+        start, home = (code.plus(code.mul(r, at.row), code.mul(c, at.column)) for at in (source, target))
+        code.write(code.read(source.pointer, start, vector(self.element, lanes)), target.pointer, home)
 
     # --- all tiles --------------------------------------------------------------------------------------------------
 
@@ -293,17 +287,17 @@ class _Writer:
         up = code.select(a.packed, code.i64(0), beyond_row)
         a_at = code.mul(code.sub(i, a.first), a.panel)
         a_at = code.at(a.pointer, code.sub(a_at, code.mul(up, a.row)), self.element)
-        c_at = code.plus(code.mul(code.sub(row, up), of["c_row"]), code.sub(column, b.back))
+        c_at = code.plus(code.mul(code.sub(row, up), of["c_row"]), code.mul(code.sub(column, b.back), of["c_column"]))
         c_at = code.at(c, c_at, self.element)
         common = [a_at, a.row, a.k, b.pointer, b.k, c_at, of["c_row"], k, add]
-        whole = code.icmp_signed("==", code.or_(beyond_row, b.beyond), code.i64(0))
+        whole = code.icmp_signed("==", code.or_(code.or_(beyond_row, b.beyond), of["turned"]), code.i64(0))
         with code.if_else(whole, likely=True) as (then, otherwise):
             with then:
                 code.call(self.inner, common)
             with otherwise:
                 bottom = code.sub(code.i64(self.height), code.sub(beyond_row, up))
                 right = code.sub(code.i64(self.width), code.sub(b.beyond, b.back))
-                code.call(self.edge, [*common, up, bottom, b.back, right])
+                code.call(self.edge, [*common, of["c_column"], up, bottom, b.back, right])
 
     def _finish(
         self,
@@ -320,7 +314,18 @@ class _Writer:
         with code.if_then(code.and_(final, wanted)):
             top, bottom = (code.minimum(code.times(i, self.height), of["m"]) for i in rows)
             left, right = (code.minimum(code.times(j, self.width), of["n"]) for j in strip)
-            call_epilogue(code, of["epilogue"], of["context"], z, top, bottom, left, right)
+            turned = code.icmp_signed("!=", of["turned"], code.i64(0))
+            pairs = ((left, top), (right, bottom), (top, left), (bottom, right))
+            call_epilogue(code, of["epilogue"], of["context"], z, *(code.select(turned, a, b) for a, b in pairs))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A matrix in memory."""
+
+    pointer: Value
+    row: Value
+    column: Value
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from llvmlite import ir
 
 from ...dtypes import DType, bfloat16, bool_, float16
@@ -73,8 +74,6 @@ def number(dtype: DType, value: Any, lanes: int = 1) -> Value:
     """A constant of a dtype; nan and infinities may come as text."""
     type = register_type(dtype)
     if dtype.is_float:
-        import numpy as np
-
         value = float(np.asarray(float(value)).astype(dtype.numpy))
         if type == F32:
             return _float32(value, lanes)

@@ -10,7 +10,7 @@ gaps unless the last axis of the tensor has an index. Sums of 16-bit floats are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from math import prod
 
@@ -18,13 +18,13 @@ from llvmlite import ir
 
 from ...dtypes import DType, as_dtype, bool_, float32
 from ...graph.node import Node
-from .build import I8, I64, PTR, Code, Value, constant, new_module, vector
+from .build import I8, I32, I64, PTR, Code, Value, constant, new_module, vector
 from .library import Phase, Plan, library
 from .scalar import from_storage, storage_type, to_storage
 from .target import host
 
 # The arguments by name, in order. Offsets are counted in elements, `offsets` in bytes from the workspace on.
-PLACES = ("index", "work", "status", "tid", "threads", "site", "count", "size", "stride", "offsets", "first")
+PLACES = ("index", "work", "status", "tid", "threads", "site", "count", "size", "stride", "offsets")
 COPY = ("source", "target", "tid", "threads", "count")
 ROWS = (
     "values",
@@ -39,16 +39,17 @@ ROWS = (
 )  # and a size and a stride an axis
 _BLOCK = 512  # indices that are looked through before those found are done
 _TILE = 16  # columns with gaps between them that are done at a time
-_COLUMNS = 256  # bytes of a row that are enough for a thread
+_COLUMNS = 1024  # bytes of a row that are enough for a thread
+_FEW = 64  # indices a thread that are too few to share out
 
 
 @library("scatter")
 def make(symbol: str) -> ir.Module:
-    """scatter.places.INDEX_DTYPE, scatter.copy.SOURCE.TARGET, scatter.HOW.VALUES.TARGET.AXES.GAPS"""
+    """scatter.places.INDEX_DTYPE.ORDER.SIZE, scatter.copy.SOURCE.TARGET, scatter.HOW.VALUES.TARGET.AXES.GAPS"""
     _, part, *rest = symbol.split(".")
     module = new_module(symbol)
     if part == "places":
-        _make_places(module, symbol, as_dtype(rest[0]))
+        _make_places(module, symbol, as_dtype(rest[0]), rest[1] == "first", rest[2] == "huge")
     elif part == "copy":
         _make_copy(module, symbol, as_dtype(rest[0]), as_dtype(rest[1]))
     else:
@@ -59,12 +60,11 @@ def make(symbol: str) -> ir.Module:
 # --- offsets ------------------------------------------------------------------------------------------------------------
 
 
-def _make_places(module: ir.Module, symbol: str, dtype: DType) -> None:
+def _make_places(module: ir.Module, symbol: str, dtype: DType, is_first: bool, huge: bool) -> None:
     """Indices along one axis become offsets, or are added to those of the axes before."""
     code = Code.begin(module, symbol, [PTR] * 3 + [I64] * (len(PLACES) - 3))
     of = dict(zip(PLACES, code.arguments, strict=True))
     offsets = code.at(of["work"], of["offsets"], I8)
-    is_first = code.icmp_signed("!=", of["first"], code.i64(0))
     first, last = code.share(of["count"], of["tid"], of["threads"])
     with code.loop(first, last) as k:
         value = code.read(of["index"], k, storage_type(dtype))
@@ -77,10 +77,16 @@ def _make_places(module: ir.Module, symbol: str, dtype: DType) -> None:
         with code.if_then(bad, likely=False):
             code.write(of["site"], of["status"], 0)
             code.write(value, of["status"], 1)
-        offset = code.mul(code.select(bad, code.i64(0), place), of["stride"])
-        before = code.select(is_first, code.i64(0), code.read(offsets, k, I64))
-        code.write(code.plus(before, offset), offsets, k)
+        offset = _product(code, code.select(bad, code.i64(0), place), of["stride"], huge)
+        code.write(offset if is_first else code.plus(code.read(offsets, k, I64), offset), offsets, k)
     code.done()
+
+
+def _product(code: Code, a: Value, b: Value, huge: bool) -> Value:
+    """Of two numbers; if they have 32 bits it is much cheaper."""
+    if not huge:
+        a, b = (code.zext(code.trunc(x, I32), I64) for x in (a, b))
+    return code.mul(a, b)
 
 
 # --- copies ---------------------------------------------------------------------------------------------------------------
@@ -128,33 +134,41 @@ class _Rows:
         self.sizes, self.strides = box[: self.axes], box[self.axes :]
 
     def write(self) -> None:
+        code, of = self.code, self.of
+        self.offsets = code.at(of["work"], of["offsets"], I8)
+        low, high = self._own_offsets()
+        with code.if_else(code.icmp_signed("==", code.sub(high, low), of["span"])) as (all_rows, some_rows):
+            with all_rows:
+                self._rows(of["count"], lambda k: k)
+            with some_rows:
+                self._own_rows(low, high)
+        code.done()
+
+    def _own_rows(self, low: Value, high: Value) -> None:
         """Offsets in blocks: those of this thread are put in a list without a branch, then done."""
         code, of = self.code, self.of
-        offsets = code.at(of["work"], of["offsets"], I8)
-        low, high = self._own_offsets()
         mine = code.room(I64, _BLOCK)
         with code.loop(0, of["count"], _BLOCK, name="block") as block:
             end = code.minimum(of["count"], code.plus(block, _BLOCK))
 
             def look(k: Value, found: list[Value]) -> list[Value]:
-                offset = code.read(offsets, k, I64)
+                offset = code.read(self.offsets, k, I64)
                 own = code.icmp_unsigned("<", code.sub(offset, low), code.sub(high, low))
                 code.write(k, mine, found[0])
                 return [code.add(found[0], code.zext(own, I64))]
 
             (found,) = code.carry(block, end, [code.i64(0)], look)
-            self._listed(mine, found, offsets)
-        code.done()
+            self._rows(found, lambda i: code.read(mine, i, I64))
 
-    def _listed(self, mine: Value, found: Value, offsets: Value) -> None:
-        """All rows of a list. With gaps, a few columns at a time: they share lines of the cache with those of other rows."""
+    def _rows(self, count: Value, number: Callable[[Value], Value]) -> None:
+        """Rows by number. With gaps, a few columns at a time: they share lines of the cache with those of other rows."""
         code = self.code
         step = _TILE if self.gaps else code.maximum(1, code.sub(self.right, self.left))
         with code.loop(self.left, self.right, step, name="tile") as left:
             right = code.minimum(self.right, code.plus(left, step))
-            with code.loop(0, found, name="own") as i:
-                k = code.read(mine, i, I64)
-                self._row(k, code.read(offsets, k, I64), left, right)
+            with code.loop(0, count, name="own") as i:
+                k = number(i)
+                self._row(k, code.read(self.offsets, k, I64), left, right)
 
     def _own_offsets(self) -> tuple[Value, Value]:
         """The thread's share of the offsets, or all of them if columns are shared out."""
@@ -242,8 +256,10 @@ _BY_SIZE = {bytes: as_dtype(f"uint{8 * bytes}") for bytes in (1, 2, 4, 8)}
 
 def _places_phase(i: int, dtype: DType, count: int, size: int, stride: int, offsets: int) -> Phase:
     name = f"x{2 + i}"
-    arguments = (name, "work", "status", "tid", "threads", f"site{i}", count, size, stride, offsets, int(i == 0))
-    return Phase(f"scatter.places.{dtype.name}", arguments, frozenset({name, "work"}), frozenset({"work"}))
+    arguments = (name, "work", "status", "tid", "threads", f"site{i}", count, size, stride, offsets)
+    order, reads = ("first", {name}) if i == 0 else ("further", {name, "work"})
+    extent = "huge" if max(size, stride) >= 1 << 32 else "usual"
+    return Phase(f"scatter.places.{dtype.name}.{order}.{extent}", arguments, frozenset(reads), frozenset({"work"}))
 
 
 def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequence[int], threads: int) -> Phase:
@@ -255,9 +271,8 @@ def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequen
         target, goal = float32, "work"
     sizes, steps = _box(node.inputs[0].shape, strides, axes)
     gaps = "gaps" if steps and steps[-1] != 1 else "whole"
-    enough = 2 * _TILE if gaps == "gaps" else _COLUMNS // target.itemsize
-    by_columns = bool(sizes) and sizes[-1] >= enough * threads
     symbol = f"scatter.{how}.{values.name}.{target.name}.{len(sizes)}.{gaps}"
+    columns = _by_columns(count, sizes, target.itemsize, gaps == "gaps", threads)
     arguments: tuple[str | int, ...] = (
         "x1",
         goal,
@@ -267,11 +282,19 @@ def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequen
         count,
         span,
         offsets,
-        int(by_columns),
+        int(columns),
         *sizes,
         *steps,
     )
     return Phase(symbol, arguments, frozenset({"x1", "work", goal}), frozenset({goal}))
+
+
+def _by_columns(count: int, sizes: Sequence[int], itemsize: int, gaps: bool, threads: int) -> bool:
+    """Whether threads share out the columns of all rows: where rows are long, or too few."""
+    if not sizes:
+        return False
+    enough = 2 * _TILE if gaps else (64 if count < _FEW * threads else _COLUMNS) // itemsize
+    return sizes[-1] >= enough * threads
 
 
 def _box(shape: Sequence[int], strides: Sequence[int], axes: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -11,7 +11,7 @@ Sorting by bytes keeps equal elements in order. The result is one and only, howe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import ceil, prod
 
 from llvmlite import ir
@@ -29,8 +29,8 @@ _DIGITS = 256  # values of a byte of a key
 
 # The arguments by name, in order. A row is `step` elements apart in x and y, and without gaps in the workspace, where
 # places are counted in records. A chunk is a part of a row.
-ROWS = ("x", "y", "work", "tid", "threads", "rows", "n", "step")
-KEYS = ("x", "work", "tid", "threads", "rows", "n", "step", "chunks")
+ROWS = ("x0", "y", "work", "tid", "threads", "rows", "n", "step")
+KEYS = ("x0", "work", "tid", "threads", "rows", "n", "step", "chunks", "table")
 COUNT = ("work", "tid", "threads", "rows", "n", "chunks", "shift", "source", "table")
 PLACE = ("work", "tid", "threads", "rows", "n", "chunks", "shift", "source", "target", "table")
 PLACES = ("y", "work", "tid", "threads", "rows", "n", "step", "chunks", "source")
@@ -146,7 +146,7 @@ class _Elements:
         code, dtype = self.code, self.dtype
         assert dtype is not None
         at = code.plus(base, code.mul(i, self.of["step"]))
-        key = key_of(code, code.read(self.of["x"], at, storage_type(dtype)), dtype, self.descending)
+        key = key_of(code, code.read(self.of["x0"], at, storage_type(dtype)), dtype, self.descending)
         return key if key.type == type else code.zext(key, type)
 
     def put_place(self, base: Value, i: Value, place: Value) -> None:
@@ -295,7 +295,7 @@ class _Chunks:
             row, chunk = code.sdiv(task, of["chunks"]), code.srem(task, of["chunks"])
             begin, end = code.share(of["n"], chunk, of["chunks"])
             if part == "keys":
-                self._keys(elements, row, begin, end)
+                self._keys(elements, task, row, begin, end)
             elif part == "count":
                 self._count(task, row, begin, end)
             elif part == "place":
@@ -308,30 +308,36 @@ class _Chunks:
         offset = self.code.plus(self.of[name] if name else 0, self.code.mul(row, self.of["n"]))
         return self.code.at(self.of["work"], offset, self.record.type)
 
-    def _keys(self, elements: _Elements, row: Value, begin: Value, end: Value) -> None:
+    def _keys(self, elements: _Elements, task: Value, row: Value, begin: Value, end: Value) -> None:
+        """Elements become records, whose first bytes are counted at once."""
         code, record, base = self.code, self.record, elements.base(row)
-        records = self._records(None, row)
+        records, counts = self._records(None, row), self._counts(task)
         with code.loop(begin, end) as i:
-            _put(code, record, record.pack(code, elements.key(base, i, record.key), i), records, i)
+            packed = record.pack(code, elements.key(base, i, record.key), i)
+            _put(code, record, packed, records, i)
+            _count(code, record, packed, counts, code.i64(0))
 
     def _count(self, task: Value, row: Value, begin: Value, end: Value) -> None:
-        code, of = self.code, self.of
-        counts = self._counts(task)
-        with code.loop(0, _DIGITS) as i:
-            code.write(code.i64(0), counts, i)
-        records = self._records("source", row)
+        code, records, counts = self.code, self._records("source", row), self._counts(task)
         with code.loop(begin, end) as i:
-            _count(code, self.record, _read(code, self.record, records, i), counts, of["shift"])
+            _count(code, self.record, _read(code, self.record, records, i), counts, self.of["shift"])
 
     def _counts(self, task: Value) -> Value:
-        """The table of a chunk, behind the records."""
-        table = self.code.at(self.of["work"], self.of["table"], self.record.type)
-        return self.code.at(table, self.code.mul(task, self.code.i64(_DIGITS)), I64)
+        """The table of a chunk, with nothing counted yet."""
+        code, table = self.code, self._table(task)
+        with code.loop(0, _DIGITS) as i:
+            code.write(code.i64(0), table, i)
+        return table
+
+    def _table(self, task: Value) -> Value:
+        """The tables of the chunks are behind the records."""
+        tables = self.code.at(self.of["work"], self.of["table"], self.record.type)
+        return self.code.at(tables, self.code.mul(task, self.code.i64(_DIGITS)), I64)
 
     def _place(self, row: Value, chunk: Value, begin: Value, end: Value) -> None:
         code, of = self.code, self.of
         table = code.room(I64, _DIGITS)
-        counts = self._counts(code.mul(row, of["chunks"]))
+        counts = self._table(code.mul(row, of["chunks"]))
 
         def next_digit(digit: Value, total: list[Value]) -> list[Value]:
             def next_chunk(other: Value, sums: list[Value]) -> list[Value]:
@@ -370,38 +376,27 @@ def plan(node: Node, threads: int) -> Plan:
     rounds = ceil(rows / threads) * threads / rows  # how much of the threads' time rows alone would leave unused
     if threads > 1 and n >= _LONG and rounds > 1.3:
         return _long_plan(x, way, record, rows, n, step, threads)
-    phase = Phase(
-        f"argsort.rows.{x.dtype.name}.{way}.{record.name}", (*ROWS[:5], rows, n, step),
-        frozenset({"x0"}), frozenset({"y", "work"}),
-    )  # fmt: skip
-    return Plan("sorting of rows", (_renamed(phase),), 0 if n <= _SHORT else threads * 2 * n * record.bytes, 0)
+    values = {"rows": rows, "n": n, "step": step}
+    symbol = f"argsort.rows.{x.dtype.name}.{way}.{record.name}"
+    phase = _phase(symbol, ROWS, {"x0"}, {"y", "work"}, values)
+    return Plan("sorting of rows", (phase,), 0 if n <= _SHORT else threads * 2 * n * record.bytes, 0)
 
 
 def _long_plan(x: Node, way: str, record: _Record, rows: int, n: int, step: int, threads: int) -> Plan:
-    size, work = rows * n, frozenset({"work"})
-    sets, table = (0, size), 2 * size
-    shared = ("work", "tid", "threads", rows, n)
-    phases = [
-        Phase(
-            f"argsort.keys.{x.dtype.name}.{way}.{record.name}",
-            (*KEYS[:4], rows, n, step, threads),
-            frozenset({"x0"}),
-            work,
-        )
-    ]
-    for digit in range(x.dtype.itemsize):
-        source, target = sets[digit % 2], sets[1 - digit % 2]
-        phases.append(Phase(f"argsort.count.{record.name}", (*shared, threads, 8 * digit, source, table), work, work))
-        phases.append(
-            Phase(f"argsort.place.{record.name}", (*shared, threads, 8 * digit, source, target, table), work, work)
-        )
-    last = ("y", *shared, step, threads, sets[x.dtype.itemsize % 2])
-    phases.append(Phase(f"argsort.places.{record.name}", last, work, frozenset({"y"})))
+    """There are two sets of records; every byte of the keys moves them from one to the other."""
+    size, digits, kind, work = rows * n, x.dtype.itemsize, record.name, {"work"}
+    values = {"rows": rows, "n": n, "step": step, "chunks": threads, "table": 2 * size}
+    phases = [_phase(f"argsort.keys.{x.dtype.name}.{way}.{kind}", KEYS, {"x0"}, work, values)]
+    for digit in range(digits):
+        values |= {"shift": 8 * digit, "source": digit % 2 * size, "target": (digit + 1) % 2 * size}
+        if digit:
+            phases.append(_phase(f"argsort.count.{kind}", COUNT, work, work, values))
+        phases.append(_phase(f"argsort.place.{kind}", PLACE, work, work, values))
+    phases.append(_phase(f"argsort.places.{kind}", PLACES, work, {"y"}, values | {"source": digits % 2 * size}))
     bytes = 2 * size * record.bytes + rows * threads * _DIGITS * 8
-    return Plan("sorting of long rows", tuple(map(_renamed, phases)), bytes, 0)
+    return Plan("sorting of long rows", tuple(phases), bytes, 0)
 
 
-def _renamed(phase: Phase) -> Phase:
-    """The input by its name in a graph."""
-    arguments = tuple("x0" if a == "x" else a for a in phase.arguments)
-    return Phase(phase.symbol, arguments, phase.reads, phase.writes)
+def _phase(symbol: str, names: Sequence[str], reads: set[str], writes: set[str], values: dict[str, int]) -> Phase:
+    """A call with the arguments in the order of their names; a pointer stands for itself."""
+    return Phase(symbol, tuple(values.get(name, name) for name in names), frozenset(reads), frozenset(writes))

@@ -1,14 +1,15 @@
 """How a matrix product is cut: which tile, what is packed, which blocks of the result are tasks, by an estimate of the time.
 
-The estimate counts cycles of one thread: multiply-adds of whole tiles (so edges cost), starting a tile, packing, and
-reading an operand in place that does not stay in the first cache. Its constants are measured. No choice made here changes
-the bits of the result, except `pieces`, which follows from the shape alone.
+The estimate counts cycles of one thread: multiply-adds of whole tiles (so edges cost), starting a tile, and packing.
+Its constants are measured. No choice made here changes the bits of the result, except the pieces of k, which follow
+from the shape alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import ceil
 
 from .panels import BYTES
@@ -21,7 +22,7 @@ Strides = tuple[int, int]  # from row to row, from column to column, in elements
 # Tiles worth having (rows, vectors) and how much of the fma rate their inner loop reaches, by how the left operand is read.
 _NEON = {
     "columns": {(8, 3): 0.95, (8, 2): 0.94, (4, 4): 0.91, (4, 5): 0.94},
-    "rows": {(4, 3): 0.96, (4, 4): 0.95, (5, 4): 0.93},
+    "rows": {(4, 3): 0.96, (4, 4): 0.95, (5, 4): 0.92, (8, 2): 0.88, (8, 1): 0.75},
 }
 _X86_16 = {"scalars": {(6, 2): 0.95, (4, 3): 0.94, (4, 2): 0.85}}
 _X86_32 = {"scalars": {(8, 3): 0.95, (12, 2): 0.95, (14, 2): 0.95, (8, 2): 0.85, (4, 4): 0.9}}
@@ -29,9 +30,10 @@ _X86_32 = {"scalars": {(8, 3): 0.95, (12, 2): 0.95, (14, 2): 0.95, (8, 2): 0.85,
 _FMAS = 2.0  # vector multiply-adds a cycle
 _START = 40.0  # cycles to start a tile
 _EDGE = 60.0  # more, for one at an edge
-_PHASE = 1500.0  # cycles of a phase: the barrier, and threads that do not finish together
+_SCATTER = 3.0  # cycles to write an element of a tile that is turned
+_PHASE = 3000.0  # cycles of a phase: the barrier, and threads that do not finish together
 _PACK = {"copy": 0.6, "turn": 0.9, "collect": 4.0}  # cycles to pack an element that is used at once
-_FAR = 0.3  # more, if it is used in another phase
+_FAR = 0.6  # more, if it is used in another phase
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Problem:
     k: int
     a: Strides
     b: Strides
-    ldc: int
+    c: Strides
     batch: int
     a_batch: int
     b_batch: int
@@ -53,7 +55,8 @@ class Problem:
     b_type: str
     threads: int
     accumulate: bool
-    b_packed: int  # the width of its panels if B is packed already, else 0
+    b_packed: int = 0  # the width of its panels if B is packed already
+    turned: bool = False  # this is the transposed problem: "a" and "b" have changed places
 
 
 @dataclass(frozen=True)
@@ -69,14 +72,24 @@ class Choice:
     cost: float  # cycles
 
 
+def turn(p: Problem) -> Problem:
+    """The transposed problem: few rows against a large matrix whose columns lie in one piece need not turn the large one."""
+    return replace(
+        p, m=p.n, n=p.m, a=p.b[::-1], b=p.a[::-1], c=p.c[::-1], a_batch=p.b_batch, b_batch=p.a_batch,
+        a_type=p.b_type, b_type=p.a_type, turned=not p.turned,
+    )  # fmt: skip
+
+
+@lru_cache(4096)
 def choose(problem: Problem, target: Target) -> Choice:
     """The cheapest way."""
     return min(candidates(problem, target), key=lambda choice: choice.cost)
 
 
 def best_width(problem: Problem, target: Target) -> int:
-    """The width of panels that suits the problem best if B is packed beforehand."""
-    shapes = {vectors for tiles in _family(target).values() for _, vectors in tiles}
+    """The width of panels that suits the problem best if B is packed beforehand, out of those that suit any A."""
+    families = [tiles for reading, tiles in _family(target).items() if reading != "rows"]
+    shapes = {vectors for tiles in families for _, vectors in tiles}
     widths = [vectors * target.lanes(8 * BYTES[problem.kind]) for vectors in sorted(shapes)]
     return min(widths, key=lambda width: choose(replace(problem, b_packed=width), target).cost)
 
@@ -99,17 +112,26 @@ def candidates(p: Problem, target: Target) -> Iterator[Choice]:
 
 
 def _possible(p: Problem, kernel: Kernel, pack_a: bool, pack_b: str, target: Target) -> bool:
-    """Whether the operands can be read so."""
+    """Whether the operands can be read so. In place: without conversion, a whole tile of it, in the right order."""
     if pack_a:
         left = kernel.reading != "rows"
     else:
-        suits = {"rows": p.a[1] == 1, "columns": p.a[0] == 1, "scalars": True}[kernel.reading]
-        left = suits and p.a_type == p.kind and p.m >= kernel.tile.rows
+        lies = p.a_type == p.kind and p.m >= kernel.tile.rows
+        if kernel.reading == "rows" or (kernel.reading == "scalars" and p.a[1] == 1):
+            left = lies and p.a[1] == 1
+        else:
+            left = lies and (p.a[0] == 1 or kernel.reading == "scalars") and _stays(p, p.a[1], target)
     if pack_b:
         right = not p.b_packed
     else:
-        right = bool(p.b_packed) or (p.b[1] == 1 and p.b_type == p.kind and p.n >= kernel.width(target))
+        lies = p.b[1] == 1 and p.b_type == p.kind and p.n >= kernel.width(target)
+        right = p.b_packed > 0 or (lies and _stays(p, p.b[0], target))
     return left and right
+
+
+def _stays(p: Problem, stride: int, target: Target) -> bool:
+    """Whether what is read at every k, so far apart, stays in the first cache. If not, reading it in place is slow."""
+    return p.k * stride * BYTES[p.kind] <= target.l1
 
 
 @dataclass(frozen=True)
@@ -150,23 +172,14 @@ class _Estimate:
         p, tile, width = self.p, self.kernel.tile, self.kernel.width(self.target)
         one = tile.rows * tile.vectors * p.k / (_FMAS * self.rate) + _START * ceil(p.k / k_block)
         total = tall * wide * one
+        if p.turned:
+            total += tall * wide * tile.rows * width * _SCATTER * ceil(p.k / k_block)
         total += _EDGE * (wide * (p.m % tile.rows > 0) + tall * (p.n % width > 0))
         if self.pack_a:
             total += tall * tile.rows * p.k * _pack_cost(p.a[0], p.a[1])
-        elif self.kernel.reading != "rows":
-            total += tall * (wide - 1) * p.k * self.stray(p.a[1], k_block)
         if self.pack_b == "task":
             total += wide * width * p.k * _pack_cost(p.b[1], p.b[0])
-        elif not self.pack_b and not p.b_packed:
-            total += (tall - 1) * wide * p.k * self.stray(p.b[0], k_block)
         return ceil(p.batch * blocks / p.threads) * total
-
-    def stray(self, stride: int, k_block: int) -> float:
-        """Cycles that a k costs more each time when what lies `stride` apart does not stay in the first cache."""
-        apart = stride * BYTES[self.p.kind]
-        if apart * k_block <= self.target.l1:
-            return 0.0
-        return 15.0 if apart % 2048 == 0 else 2.5  # powers of two fall on few lines of the cache
 
 
 def _blocks(tall: int, wide: int, fewest: int, batch: int, threads: int) -> Iterator[tuple[int, int]]:

@@ -33,6 +33,7 @@ WINOGRAD = Signature(
         "channels_first",  # do threads share out blocks of output channels (1) or chunks of tiles (0)?
     ),
 )  # fmt: skip
+APART = 16  # floats between the matrices of two points: at distances of powers of 2 they would get in each other's way
 FILTER = Signature(
     ("w", "packed"),
     ("tid", "threads", "outputs", "inputs", "width", "base", "output_stride", "input_stride", "y_stride", "x_stride"),
@@ -57,16 +58,20 @@ def _make_filter(symbol: str) -> ir.Module:
     code, a = FILTER.begin(symbol)
     blocks = code.sdiv(code.plus(a.outputs, a.width, -1), a.width)
     first, last = code.share(code.mul(blocks, a.inputs), a.tid, a.threads)
-    point = code.mul(code.mul(blocks, a.inputs), a.width)  # floats of all panels of a point
-    with code.loop(first, last) as unit, code.loop(0, a.width, LANES_OF_16_BYTES) as lane:
+    point = code.plus(code.mul(code.mul(blocks, a.inputs), a.width), APART)
+    lanes = LANES_OF_16_BYTES
+    taps = numbers(code, 9 * lanes, F32)
+    with code.loop(first, last) as unit, code.loop(0, a.width, lanes) as lane:
         block, channel = split(code, unit, a.inputs)
-        column = code.plus(code.mul(block, a.width), lane)
-        source = code.plus(a.base, code.mul(channel, a.input_stride))
-        taps = [
-            [_filters(code, a, code.plus(source, code.times(a.y_stride, 2 - y), code.times(a.x_stride, 2 - x)), column) for x in range(3)]
-            for y in range(3)
-        ]  # from the last tap to the first, as sweeps have it
-        points = both_axes(code, taps, TRANSFORMS[size][1])
+        _read_taps(
+            code,
+            a,
+            code.plus(a.base, code.mul(channel, a.input_stride)),
+            code.plus(code.mul(block, a.width), lane),
+            taps,
+        )
+        square = [[code.read(taps, (3 * y + x) * lanes, vector(F32, lanes)) for x in range(3)] for y in range(3)]
+        points = both_axes(code, square, TRANSFORMS[size][1])
         home = code.plus(code.mul(unit, a.width), lane)
         for i, value in enumerate(value for row in points for value in row):
             code.write(value, a.packed, code.plus(home, code.times(point, i)))
@@ -74,15 +79,24 @@ def _make_filter(symbol: str) -> ir.Module:
     return code.module
 
 
-def _filters(code: Code, a: SimpleNamespace, tap: Value, column: Value) -> Value:
-    """One tap of some filters side by side; after the last filter come zeros."""
-    values = []
-    for lane in range(LANES_OF_16_BYTES):
-        here = code.plus(column, lane)
-        safe = code.minimum(here, code.plus(a.outputs, -1))
-        value = code.read(a.w, code.plus(tap, code.mul(safe, a.output_stride)), F32)
-        values.append(code.select(code.icmp_signed("<", here, a.outputs), value, ir.Constant(F32, 0.0)))
-    return code.gather_lanes(values)
+def _read_taps(code: Code, a: SimpleNamespace, source: Value, column: Value, taps: Value) -> None:
+    """The taps of some filters side by side, from the last to the first as sweeps have it. After the last filter come zeros."""
+    lanes = LANES_OF_16_BYTES
+    start = code.plus(source, code.mul(column, a.output_stride))
+    whole = code.icmp_signed("<=", code.plus(column, lanes), a.outputs)
+    together = code.and_(whole, code.icmp_signed("==", a.output_stride, code.i64(1)))
+    with code.loop(0, 3) as y, code.loop(0, 3) as x:
+        tap = code.plus(code.mul(code.sub(code.i64(2), y), a.y_stride), code.mul(code.sub(code.i64(2), x), a.x_stride))
+        target = code.at(taps, code.times(code.plus(code.times(y, 3), x), lanes), F32)
+        with code.if_else(together) as (then, otherwise):
+            with then:
+                code.write(code.read(a.w, code.plus(start, tap), vector(F32, lanes)), target, 0)
+            with otherwise, code.loop(0, lanes) as lane:
+                here = code.plus(column, lane)
+                there = code.icmp_signed("<", here, a.outputs)
+                safe = code.mul(code.minimum(here, code.plus(a.outputs, -1)), a.output_stride)
+                value = code.read(a.w, code.plus(source, tap, safe), F32)
+                code.write(code.select(there, value, ir.Constant(F32, 0.0)), target, lane)
 
 
 class _Winograd:
@@ -103,6 +117,8 @@ class _Winograd:
         self.tiles_y, self.tiles_x = code.ceil_div(a.y_outside, self.size), code.ceil_div(a.x_outside, self.size)
         self.all_blocks = code.ceil_div(a.outputs, self.width)
         self.pitch = code.times(a.blocks, self.width)  # floats of a row of products
+        self.source_point = code.plus(code.mul(a.chunk, a.inputs), APART)
+        self.products_point = code.plus(code.mul(a.chunk, self.pitch), APART)
         tiles = code.mul(a.batch, code.mul(self.tiles_y, self.tiles_x))
         chunks = code.sdiv(code.plus(tiles, a.chunk, -1), a.chunk)
         strips = code.sdiv(code.plus(self.all_blocks, a.blocks, -1), a.blocks)
@@ -121,12 +137,14 @@ class _Winograd:
         with code.loop(begin, end) as tile:
             self._transform_source(tile, code.sub(tile, begin))
         panel = code.times(a.inputs, self.width)
+        filter_point = code.plus(code.mul(self.all_blocks, panel), APART)
         with code.loop(0, self.points) as point, code.loop(block, last_block) as b:
-            filters = code.at(a.packed, code.mul(code.plus(code.mul(point, self.all_blocks), b), panel), F32)
+            filters = code.at(a.packed, code.plus(code.mul(point, filter_point), code.mul(b, panel)), F32)
             with code.loop(0, code.sub(end, begin), self.tile.rows) as row:
-                at = code.plus(code.mul(point, a.chunk), row)
-                source = code.at(self.source, code.mul(at, a.inputs), F32)
-                home = code.plus(code.mul(at, self.pitch), code.times(code.sub(b, block), self.width))
+                source = code.plus(code.mul(point, self.source_point), code.mul(row, a.inputs))
+                source = code.at(self.source, source, F32)
+                home = code.plus(code.mul(point, self.products_point), code.mul(row, self.pitch))
+                home = code.plus(home, code.times(code.sub(b, block), self.width))
                 self._product(source, filters, code.at(self.products, home, F32))
         with code.loop(begin, end) as tile:
             self._transform_result(tile, code.sub(tile, begin), column, last_column)
@@ -158,13 +176,15 @@ class _Winograd:
     def _transform_channels(self, pixels: Value, pitch: Value, home: Value) -> None:
         code, a, reach = self.code, self.a, self.reach
         square = [
-            [code.read(pixels, code.plus(code.times(pitch, y), code.times(a.inputs, x)), self.kind) for x in range(reach)]
+            [
+                code.read(pixels, code.plus(code.times(pitch, y), code.times(a.inputs, x)), self.kind)
+                for x in range(reach)
+            ]
             for y in range(reach)
         ]
-        point = code.mul(a.chunk, a.inputs)
         for i, row in enumerate(both_axes(code, square, TRANSFORMS[self.size][0])):
             for j, value in enumerate(row):
-                code.write(value, home, code.times(point, i * reach + j))
+                code.write(value, home, code.times(self.source_point, i * reach + j))
 
     def _fill_patch(self, n: Value, y: Value, x: Value) -> None:
         """A tile at the edge, with zeros around it."""
@@ -209,7 +229,10 @@ class _Winograd:
             some = code.minimum(self.lanes, code.sub(last_column, c))
             home = code.at(a.y, code.plus(code.mul(corner, a.outputs), c), F32)
             values = self._results(code.at(row, code.sub(c, column), F32))
-            with code.if_else(code.and_(whole_tile, code.icmp_signed("==", some, code.i64(self.lanes)))) as (then, otherwise):
+            with code.if_else(code.and_(whole_tile, code.icmp_signed("==", some, code.i64(self.lanes)))) as (
+                then,
+                otherwise,
+            ):
                 with then:
                     for i, line in enumerate(values):
                         for j, value in enumerate(line):
@@ -220,9 +243,9 @@ class _Winograd:
 
     def _results(self, products: Value) -> list[list[Value]]:
         code, reach = self.code, self.reach
-        point = code.mul(self.a.chunk, self.pitch)
         square = [
-            [code.read(products, code.times(point, i * reach + j), self.kind) for j in range(reach)] for i in range(reach)
+            [code.read(products, code.times(self.products_point, i * reach + j), self.kind) for j in range(reach)]
+            for i in range(reach)
         ]
         return both_axes(code, square, TRANSFORMS[self.size][2])
 

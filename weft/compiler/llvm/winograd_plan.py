@@ -6,7 +6,7 @@ from .conv_plan import Names, heights
 from .conv_shape import Sweep
 from .library import Phase, Plan
 from .target import Target
-from .winograd import FILTER, WINOGRAD
+from .winograd import APART, FILTER, WINOGRAD
 
 SIZES = {"WINOGRAD": 4, "WINOGRAD_2X2": 2}  # the results of a tile along each axis, by the name of the algorithm
 
@@ -22,7 +22,7 @@ def applies(sweep: Sweep, target: Target) -> bool:
 def packed_size(sweep: Sweep, target: Target, size: int) -> int:
     """The floats of the transformed filter."""
     width = _vectors(sweep.outputs, target) * target.lanes(32)
-    return (size + 2) ** 2 * sweep.inputs * -(-sweep.outputs // width) * width
+    return (size + 2) ** 2 * (sweep.inputs * -(-sweep.outputs // width) * width + APART)
 
 
 def filter_phase(sweep: Sweep, target: Target, size: int, into: str) -> Phase:
@@ -41,10 +41,10 @@ def winograd_plan(name: str, sweep: Sweep, threads: int, target: Target, names: 
     vectors = _vectors(sweep.outputs, target)
     height, width = heights(target)[vectors], vectors * target.lanes(32)
     blocks, points = -(-sweep.outputs // width), (size + 2) ** 2
-    tiles = sweep.batch * z.outside * -(-y.outside // size) * -(-x.outside // size)
+    tiles = _tiles(sweep, size)
     chunk, strip, channels_first = _units(sweep, threads, tiles, blocks, height, points * 4, target)
-    products = _round(points * chunk * sweep.inputs * 4)
-    patch = products + _round(points * chunk * strip * width * 4)
+    products = _round(points * (chunk * sweep.inputs + APART) * 4)
+    patch = products + _round(points * (chunk * strip * width + APART) * 4)
     scratch = 0 if prepacked else _round(packed_size(sweep, target, size) * 4)
     numbers = {
         "scratch": scratch, "scratch_size": patch + _round(points * sweep.inputs * 4), "products": products, "patch": patch,
@@ -59,6 +59,19 @@ def winograd_plan(name: str, sweep: Sweep, threads: int, target: Target, names: 
     reads, writes = [names.source, names.packed], [names.result, "work"]
     phases.append(WINOGRAD.phase(symbol, pointers, numbers, reads=reads, writes=writes))
     return Plan(name, tuple(phases), scratch + threads * numbers["scratch_size"], sweep.flops)
+
+
+def winograd_cost(sweep: Sweep, size: int, target: Target, packed: bool) -> float:
+    """What it takes, in multiply-adds: to transform a number takes as long as some of them."""
+    height = heights(target)[_vectors(sweep.outputs, target)]
+    tiles = -(-_tiles(sweep, size) // height) * height
+    products = sweep.inputs * sweep.outputs * (1 if packed else 1 + 16 / max(1, tiles))
+    return float((size + 2) ** 2 * tiles * (products + 4 * (sweep.inputs + sweep.outputs)))
+
+
+def _tiles(sweep: Sweep, size: int) -> int:
+    z, y, x = sweep.axes
+    return sweep.batch * z.outside * -(-y.outside // size) * -(-x.outside // size)
 
 
 def _vectors(outputs: int, target: Target) -> int:
@@ -77,7 +90,7 @@ def _units(
     if groups < 2 * threads and blocks >= threads:
         return groups * height, -(-blocks // threads), 1
     chunks = -(-tiles // max(fit, 4 * height))
-    chunks = min(groups, -(-chunks // threads) * threads)
+    chunks = max(1, min(groups, -(-chunks // threads) * threads))
     return -(-groups // chunks) * height, blocks, 0
 
 

@@ -1,0 +1,173 @@
+"""Measuring side by side: the same work by all contestants, in turns, in one process.
+
+Each round gives every contestant its turn, so that a machine that is slower for a while is so for all. The ratio is
+computed within rounds; what is reported is the median over rounds. Before anything is timed the contestants must agree:
+each shows what it computed, and that is compared with what the first peer computed.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+QUIET = 0.01  # seconds between two turns, so that the threads of the one before have stopped spinning
+TURN = 0.02  # a turn is as many calls as this takes, one at the least
+ALLOWED = 2e-3  # largest difference to the first peer, relative to the largest element
+
+
+@dataclass
+class Ready:
+    """A contestant ready to run: one call does the work once and returns when it is done."""
+
+    call: Callable[[], Any]
+    values: Callable[[], Sequence[np.ndarray]]  # what it computed, to be compared; called once, before timing
+
+
+@dataclass
+class Case:
+    """One row: some work, and for each contestant how to get ready for it."""
+
+    group: str
+    name: str
+    contestants: dict[str, Callable[[], Ready]]  # those of weft have names that begin with "weft"
+    layers: Sequence[tuple[float, float]] = ()  # the least that must be done: (operations, bytes moved) one after another
+    goal: float | None = None  # how many times faster than the best peer weft should be
+    items: int = 0  # per call, where a rate is of interest (frames)
+    quick: bool = True  # part of a quick run
+    allowed: float = ALLOWED
+    note: str = ""
+
+
+@dataclass
+class Row:
+    """What came out."""
+
+    group: str
+    name: str
+    seconds: dict[str, float] = field(default_factory=dict)  # medians; bytes if the unit says so
+    least: dict[str, float] = field(default_factory=dict)  # the best rounds: what a busy machine disturbs least
+    unit: str = "s"
+    rounds: int = 0
+    ratio: float | None = None  # best peer's time / weft's
+    best_peer: str = ""
+    best_weft: str = ""
+    ratios: dict[str, float] = field(default_factory=dict)  # every peer's time / weft's
+    goal: float | None = None
+    gflops: float | None = None
+    roof: float | None = None  # the least time the machine allows / weft's time
+    items: int = 0
+    differences: dict[str, float] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much time a row may take."""
+
+    seconds: float
+    rounds: int
+
+
+QUICK, FULL = Effort(1.0, 5), Effort(5.0, 11)
+
+
+def run(case: Case, effort: Effort, least_seconds: Callable[[Sequence[tuple[float, float]]], float]) -> Row:
+    """Make all contestants ready, check that they agree, time them."""
+    row = Row(case.group, case.name, goal=case.goal, items=case.items, note=case.note)
+    ready: dict[str, Ready] = {}
+    for name, make in case.contestants.items():
+        try:
+            ready[name] = make()
+        except Exception as error:  # one that fails is a result too
+            row.failures[name] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+    _compare(ready, row, case.allowed)
+    times = _rounds(ready, effort)
+    row.seconds = {name: statistics.median(t) for name, t in times.items()}
+    row.least = {name: min(t) for name, t in times.items()}
+    row.rounds = len(next(iter(times.values()), []))
+    _rate(row, times)
+    if case.layers and row.best_weft:
+        seconds = row.seconds[row.best_weft]
+        row.gflops = sum(f for f, _ in case.layers) / seconds / 1e9
+        row.roof = least_seconds(case.layers) / seconds
+    del ready
+    gc.collect()
+    return row
+
+
+def _compare(ready: dict[str, Ready], row: Row, allowed: float) -> None:
+    """Note how far each contestant is from the first peer; one that fails or is wrong does not take part."""
+    shown: dict[str, list[np.ndarray]] = {}
+    for name in [*(n for n in ready if not _ours(n)), *(n for n in ready if _ours(n))]:
+        try:
+            shown[name] = [np.asarray(v, np.float64) for v in ready[name].values()]
+        except Exception as error:
+            row.failures[name] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+            del ready[name]
+            continue
+        first = next(iter(shown.values()))
+        row.differences[name] = difference(first, shown[name])
+        if not row.differences[name] <= allowed:
+            row.failures[name] = f"differs from {next(iter(shown))} by {row.differences[name]:.1e}"
+
+
+def difference(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> float:
+    """The largest difference, each array relative to its own largest element."""
+    if [e.shape for e in expected] != [g.shape for g in got]:
+        return float("inf")
+    parts = [np.abs(e - g).max() / max(np.abs(e).max(), 1e-30) for e, g in zip(expected, got, strict=True) if e.size]
+    return float(max(parts, default=0.0))
+
+
+def _ours(name: str) -> bool:
+    return name.startswith("weft")
+
+
+def _rounds(ready: dict[str, Ready], effort: Effort) -> dict[str, list[float]]:
+    calls, cost = {}, 0.0
+    for name, one in ready.items():
+        once = min(_timed(one.call, 1) for _ in range(2))
+        calls[name] = max(1, min(2000, int(TURN / max(once, 1e-9))))
+        cost += QUIET + once * (calls[name] + 1)
+    rounds = max(3, min(effort.rounds, int(effort.seconds / max(cost, 1e-9))))
+    times: dict[str, list[float]] = {name: [] for name in ready}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(rounds):
+            for name, one in ready.items():
+                time.sleep(QUIET)
+                if calls[name] > 1:
+                    one.call()  # wakes its threads, warms its caches
+                times[name].append(_timed(one.call, calls[name]))
+    finally:
+        gc.enable()
+    return times
+
+
+def _timed(call: Callable[[], Any], times: int) -> float:
+    start = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - start) / times
+
+
+def _rate(row: Row, times: dict[str, list[float]]) -> None:
+    """The ratio of the best peer's time to weft's, the median over rounds; those that were wrong do not count."""
+    ours = [n for n in times if _ours(n) and n not in row.failures]
+    peers = [n for n in times if not _ours(n) and n not in row.failures]
+    if not ours:
+        return
+    row.best_weft = min(ours, key=row.seconds.__getitem__)
+    mine = times[row.best_weft]
+    row.ratios = {p: statistics.median(t / w for t, w in zip(times[p], mine, strict=True)) for p in peers}
+    if peers:
+        row.best_peer = min(peers, key=row.seconds.__getitem__)
+        row.ratio = row.ratios[row.best_peer]
