@@ -159,9 +159,12 @@ class _Fusion:
         for node in self.nodes:
             if node in self.stored and node.op.name not in GIVEN and node.op is not ITEM:
                 self._begin(node)
-        for kernel in sorted(set(self.home.values()), key=self._first, reverse=True):
-            if kernel.outputs and self.home.get(kernel.outputs[0]) is kernel:
-                self._absorb(kernel)
+        # Rows are built from the reductions onwards, everything else from the results backwards: a chain is whole before
+        # it becomes the epilogue of an anchor.
+        for backwards in (False, True):
+            for kernel in sorted(set(self.home.values()), key=self._first, reverse=backwards):
+                if self._is_alive(kernel):
+                    self._absorb(kernel, rows_only=not backwards)
         self._join_siblings()
 
     # --- what is stored ------------------------------------------------------------------------------------------------
@@ -283,7 +286,10 @@ class _Fusion:
 
     # --- merging -------------------------------------------------------------------------------------------------------
 
-    def _absorb(self, kernel: Kernel) -> None:
+    def _is_alive(self, kernel: Kernel) -> bool:
+        return bool(kernel.outputs) and self.home.get(kernel.outputs[0]) is kernel
+
+    def _absorb(self, kernel: Kernel, rows_only: bool) -> None:
         """Merge the kernel with its producers as long as one fits. It may end as the epilogue of one."""
         tried: set[Kernel] = set()
         while kernel.nest is not None:
@@ -292,6 +298,8 @@ class _Fusion:
                 return
             producer = max(producers, key=self._first)
             tried.add(producer)
+            if rows_only and not (producer.nest is not None and (producer.nest.rows or kernel.nest.rows)):
+                continue
             if self._between(producer, kernel):
                 continue
             if producer.anchor is not None:
@@ -354,7 +362,7 @@ class _Fusion:
         for group in alike.values():
             for i, first in enumerate(group):
                 for second in group[i + 1 :]:
-                    if self.home.get(first.outputs[0]) is first and self.home.get(second.outputs[0]) is second:
+                    if self._is_alive(first) and self._is_alive(second):
                         self._join(first, second)
 
     def _join(self, first: Kernel, second: Kernel) -> None:
@@ -612,7 +620,9 @@ def _jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
     for phase in phases:
         needed = _needed_by(phase, stored, [r.node for p in result for r in p.reductions])
         earliest = max((i + 1 for i, p in enumerate(result) if not needed.isdisjoint(_made_by(p))), default=0)
-        target = next((p for p in result[earliest:] if _can_jam(p, phase, result)), None)
+        if phase.stores:  # what the last phase stores is at hand for those that join it
+            earliest = len(result) - 1
+        target = next((p for p in result[max(earliest, 0) :] if _can_jam(p, phase, result)), None)
         if target is None:
             result.append(Phase(phase.loops, list(phase.reductions), list(phase.stores)))
             continue

@@ -53,12 +53,15 @@ def plan(
     shares: Mapping[Node, Node],
     scratch: Mapping[Kernel, int],
     lasting: Collection[Kernel] = (),
+    to_the_end: Collection[Node] = (),
 ) -> Memory:
     """Places for all nodes that the kernels write. `fixed` have theirs; one that `shares` takes the place of another.
 
-    What `lasting` kernels write is there from the first to the last moment.
+    What `lasting` kernels write is there from the first to the last moment; some nodes are read once more at the end.
     """
     birth, death = _lifetimes(kernels, shares)
+    for node in to_the_end:
+        death[node] = len(kernels)
     slots: dict[Node, Slot] = dict(fixed)
     rooms: dict[Kernel, Slot] = {}
     arena = _Arena()

@@ -81,7 +81,7 @@ def build(
     known = {graph.inputs[i] for i in constants}
     invariant = _invariant(order.kernels, known)
     lasting = invariant | {k for k, p in plans.items() if any(_packs_only(k, phase, known) for phase in p.phases)}
-    memory = plan(order.kernels, fixed, _shared(order), scratch, lasting)
+    memory = plan(order.kernels, fixed, _shared(order), scratch, lasting, {graph.outputs[n] for n in copies})
     calls = _calls(order, memory, plans, bodies)
     for call in calls:
         call.once = call.kernel in invariant or (call.phase is not None and _packs_only(call.kernel, call.phase, known))
