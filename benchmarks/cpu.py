@@ -60,7 +60,9 @@ def run(options: argparse.Namespace, threads: int) -> None:
     print(", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
     for name in (n for n in peers.NAMES if peers.find(n) is None):
         print(f"\n{name} is left out: {peers.missing[name]}")
-    print(f"\nRoof: {found.flops / 1e9:.1f} GFLOP/s (fma), {found.read / 1e9:.1f} GB/s read, {found.triad / 1e9:.1f} GB/s triad")
+    print(
+        f"\nRoof: {found.flops / 1e9:.1f} GFLOP/s (fma), {found.read / 1e9:.1f} GB/s read, {found.triad / 1e9:.1f} GB/s triad"
+    )
     rows: list[measure.Row] = []
     try:
         for row in _rows(options, threads, found.least_seconds):
@@ -100,7 +102,9 @@ def _rows(options: argparse.Namespace, threads: int, least_seconds: Callable[...
 
 def _is_there(contestant: str) -> bool:
     library = contestant.split()[0]
-    return library == "weft" or (peers.find(library) is not None and (library != "onnxruntime" or peers.find("onnx") is not None))
+    return library == "weft" or (
+        peers.find(library) is not None and (library != "onnxruntime" or peers.find("onnx") is not None)
+    )
 
 
 def _one_core(quick: bool, group: str) -> Iterator[Any]:
@@ -143,7 +147,9 @@ def _cpu_name(otherwise: str) -> str:
 
 def _commit() -> str:
     def git(*words: str) -> str:
-        return subprocess.run(["git", "-C", str(HERE), *words], capture_output=True, text=True, check=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", str(HERE), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
 
     try:
         return git("rev-parse", "--short", "HEAD") + (" with changes" if git("status", "--porcelain", "-uno") else "")

@@ -4,15 +4,12 @@ import numpy as np
 import pytest
 
 import weft
-from weft.graph import OPS
+from test_ops import DECLARED
 from weft.graph.graph import close as close_graph
-from weft.graph.node import make, placeholder
-from weft.graph.node import Type
+from weft.graph.node import Type, make, placeholder
 from weft.runtime.native import Executable
 from weft.testing import close, counted, generator
 from weft.testing.checks import _as_dtype, _define, _float_dtypes
-
-from test_ops import DECLARED
 
 
 def compiled_results(graph, arrays, threads=2, fill=0xA5):

@@ -31,6 +31,7 @@ FLOORS = [
     ["random"],
     ["tracing"],
     ["control"],
+    ["jit"],
     ["primitives"],
     ["nn"],
     ["data"],

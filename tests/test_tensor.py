@@ -11,8 +11,8 @@ import pytest
 
 import weft
 from weft.graph import node
+from weft.runtime.cpu import CpuDevice
 from weft.runtime.device import _devices
-from weft.runtime.reference import ReferenceDevice
 
 T = weft.Tensor
 
@@ -21,8 +21,8 @@ T = weft.Tensor
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many nodes each run computed, from now on."""
     counts: list[int] = []
-    plain = ReferenceDevice.run
-    monkeypatch.setattr(ReferenceDevice, "run", lambda self, p: counts.append(len(p.order)) or plain(self, p))
+    plain = CpuDevice.run
+    monkeypatch.setattr(CpuDevice, "run", lambda self, p: counts.append(len(p.order)) or plain(self, p))
     return counts
 
 
@@ -84,7 +84,7 @@ def test_a_known_value_forgets_what_led_to_it() -> None:
 def test_debug_says_what_ran(capsys: pytest.CaptureFixture[str]) -> None:
     with weft.knobs.set(debug=1):
         weft.sin(vector(1.0)).numpy()
-    assert "weft: reference ran 1 nodes, kept 1, " in capsys.readouterr().err
+    assert "weft: cpu ran 1 nodes, kept 1, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("look_first", [True, False])
@@ -148,7 +148,7 @@ def test_loops_that_never_look_stay_bounded(name: str) -> None:
     gc.collect()
     before, most, x = len(node._interned), 0, start()
     aside = vector(1.0)  # held and never looked at, it must not hold back the rest
-    with weft.knobs.set(pending_nodes=300, pending_bytes=300_000):
+    with weft.knobs.set(pending_nodes=300, pending_bytes=300_000, compile_after=10_000):
         for _ in range(1200):
             x, aside = step(x), aside * 1.0
             most = max(most, len(node._interned) - before)
@@ -221,7 +221,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "assign another dtype": (lambda: vector(1.0).assign(weft.asarray([1])), "[assign] float32[1] cannot take a value of type int64[1]"),
     "grow in place": (lambda: operator.iadd(vector(1.0), vector(1.0, 2.0)), "[assign] float32[1] cannot take a value of type float32[2]"),
     "divide integers in place": (lambda: operator.itruediv(weft.asarray([1]), 2), "[assign] int64[1] cannot take a value of type float32[1]"),
-    "mix devices": (lambda: vector(1.0) + vector(1.0).to_device("null"), "[add] all inputs must be on one device, got reference and null. Move one with to_device()."),
+    "mix devices": (lambda: vector(1.0) + vector(1.0).to_device("null"), "[add] all inputs must be on one device, got cpu and null. Move one with to_device()."),
     "an unknown device": (lambda: vector(1.0).to_device("moon"), "[device] there is no device 'moon'. Known: "),
     "a ragged list": (lambda: weft.asarray([[1], [2, 3]]), "[asarray] a rectangular nest of numbers is required"),
     "a string": (lambda: weft.asarray("abc"), "[asarray] numbers are required, got str"),
@@ -268,7 +268,7 @@ SAME: dict[str, Callable[[T], T]] = {
     "astype": lambda x: x.astype("float32"), "reshape": lambda x: x.reshape(2), "flatten": T.flatten,
     "permute": lambda x: x.permute(0), "squeeze": T.squeeze, "concat": lambda x: weft.concat([x]),
     "broadcast": lambda x: weft.broadcast_to(x, (2,)), "roll": lambda x: weft.roll(x, 2), "pad": lambda x: weft.pad(x, 0),
-    "clip": weft.clip, "real": weft.real, "to_device": lambda x: x.to_device("reference"),
+    "clip": weft.clip, "real": weft.real, "to_device": lambda x: x.to_device("cpu"),
     "copied": lambda x: weft.asarray(x, copy=True), "copy": copy.copy, "deepcopy": copy.deepcopy,
 }  # fmt: skip
 
@@ -316,7 +316,7 @@ def test_derivatives_through_changes_in_place() -> None:
 # --- devices ---------------------------------------------------------------------------------------------------------
 
 
-class OtherDevice(ReferenceDevice):
+class OtherDevice(CpuDevice):
     """A second device that computes."""
 
     name = "other"
@@ -330,9 +330,9 @@ def other(monkeypatch: pytest.MonkeyPatch) -> OtherDevice:
 
 
 def test_devices_are_known_by_name() -> None:
-    assert {"reference", "null"} <= {d.name for d in weft.devices()}
+    assert {"cpu", "reference", "null"} <= {d.name for d in weft.devices()}
     assert weft.device("null") in weft.devices()
-    assert weft.device() is vector(1.0).device is weft.device("reference")
+    assert weft.device() is vector(1.0).device is weft.device("cpu")
     with weft.knobs.set(device="null"):
         assert weft.device() is weft.asarray([1.0]).device is weft.device("null")
 
@@ -361,7 +361,7 @@ def test_a_value_goes_to_another_device_and_its_derivative_comes_back(other: Oth
     assert (y.device, y.tolist()) == (other, [3.0, 8.0])
     (y * y).sum().backward()
     assert (w.grad.device, w.grad.tolist()) == (w.device, [18.0, 64.0])
-    assert (y.to_device("reference") + w).tolist() == [4.0, 10.0]
+    assert (y.to_device("cpu") + w).tolist() == [4.0, 10.0]
 
 
 # --- from and to the outside -----------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .compiler.pipeline import can_compile
 from .errors import UserError
 from .graph import Graph
 from .graph.graph import close
@@ -152,7 +153,9 @@ class Jit:
             else:
                 return (thread_count(), tuple(types)), list(args)
         every, structure = flatten((args, kwargs))
-        fixed, values, kinds = [], [], []
+        fixed: list[Any] = []
+        values: list[Any] = []
+        kinds: list[Type | None] = []
         for name, leaf in zip(_names(structure), every, strict=True):
             if name not in self.static and isinstance(leaf, Tensor | np.ndarray | np.generic | bool | int | float):
                 values.append(leaf)
@@ -212,7 +215,9 @@ class Jit:
                 tensor.grad = watcher.grads[tensor]
         return self._closed(traced, watcher, new_values, grads, new_grads)
 
-    def _closed(self, traced: Any, watcher: Watcher, new_values: list[Node], grads: list[Tensor], new_grads: list[Node]) -> Compiled:
+    def _closed(
+        self, traced: Any, watcher: Watcher, new_values: list[Node], grads: list[Tensor], new_grads: list[Node]
+    ) -> Compiled:
         streams = list(traced.streams)
         found = [traced.streams[s][0] for s in streams]
         left = [traced.streams[s][1] for s in streams]
@@ -222,6 +227,12 @@ class Jit:
         stray = [n for n in graph.nodes if n.op in (DATA, VARIABLE)]
         if stray:  # values made while tracing, such as tables from NumPy arrays
             graph = close([*inputs, *stray], outputs)
+        unknown = next((n for n in graph.nodes if not can_compile(n.op)), None)
+        if unknown is not None:
+            raise UserError(
+                "jit", f"the op {unknown.op.name!r} has a definition in NumPy only and cannot be compiled. Write it with weft's "
+                "functions, or call the function without jit.", unknown.source,
+            )  # fmt: skip
         tensors = [*watcher.nodes, *(wrap(n) for n in stray)]
         first = len(found) + len(traced.inputs)
         states = [State(t, first + i, t in watcher.written) for i, t in enumerate(tensors)]
@@ -265,7 +276,8 @@ def _hashable(leaf: Any, name: str | int) -> Any:
         hash(leaf)
     except TypeError:
         raise UserError(
-            "jit", f"argument {name!r} is neither a value nor hashable: {type(leaf).__name__}. Static arguments must be hashable."
+            "jit",
+            f"argument {name!r} is neither a value nor hashable: {type(leaf).__name__}. Static arguments must be hashable.",
         ) from None
     return leaf
 
@@ -281,7 +293,11 @@ def _difference(old: Any, new: Any) -> str:
 
 
 def _flat(value: Any) -> list[Any]:
-    return [v for part in value for v in (_flat(part) if type(part) is tuple else [part])] if type(value) is tuple else [value]
+    return (
+        [v for part in value for v in (_flat(part) if type(part) is tuple else [part])]
+        if type(value) is tuple
+        else [value]
+    )
 
 
 # --- running ------------------------------------------------------------------------------------------------------------------
@@ -347,7 +363,10 @@ def _is_alone(state: State, node: Node) -> bool:
 
 
 def jit(
-    function: Callable[..., Any] | None = None, *, static: str | int | Sequence[str | int] = (), remember: int = REMEMBERED
+    function: Callable[..., Any] | None = None,
+    *,
+    static: str | int | Sequence[str | int] = (),
+    remember: int = REMEMBERED,
 ) -> Any:
     """The function compiled: the first call with arguments of new types traces it, the others run native code.
 

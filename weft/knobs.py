@@ -56,11 +56,15 @@ KNOBS: dict[str, Knob] = {
     "pending_bytes": Knob(
         _count, 1 << 30, "Unlooked-at work older than this many bytes of new data is computed, likewise."
     ),
-    "threads": Knob(_natural, 0, "How many threads compiled programs run on; 0: as many as cores this process may use."),
+    "threads": Knob(
+        _natural, 0, "How many threads compiled programs run on; 0: as many as cores this process may use."
+    ),
     "compile_after": Knob(
         _count, 3, "A computation whose structure comes for this many times is compiled; before, it is interpreted."
     ),
-    "cache": Knob(str, "", "The folder for compiled code. Empty: weft in the user's cache folder. 'off': none is kept."),
+    "cache": Knob(
+        str, "", "The folder for compiled code. Empty: weft in the user's cache folder. 'off': none is kept."
+    ),
     "cache_bytes": Knob(_natural, 1 << 30, "The most that compiled code may take on disk."),
     "debug": Knob(
         _natural,

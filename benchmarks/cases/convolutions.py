@@ -99,7 +99,9 @@ def _case(group: str, layer: Layer, goal: float) -> Case:
         "weft": lambda: work.weft(False),
         "weft last": lambda: work.weft(True),
     }
-    return Case(group, f"{layer.name}, batch {layer.batch}", contestants, [(layer.flops, layer.moved)], goal, quick=layer.quick)
+    return Case(
+        group, f"{layer.name}, batch {layer.batch}", contestants, [(layer.flops, layer.moved)], goal, quick=layer.quick
+    )
 
 
 class _Work:

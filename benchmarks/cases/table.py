@@ -53,5 +53,7 @@ def summary(rows: list[Row]) -> str:
         reached = sum(r.ratio is not None and r.goal is not None and r.ratio >= r.goal for r in aimed)
         mean = f"{math.exp(sum(map(math.log, ratios)) / len(ratios)):.2f}" if ratios else "-"
         least = f"{min(ratios):.2f}" if ratios else "-"
-        lines.append(f"| {group} | {len(ratios)} | {mean} | {least} | {f'{reached} of {len(aimed)}' if aimed else ''} |")
+        lines.append(
+            f"| {group} | {len(ratios)} | {mean} | {least} | {f'{reached} of {len(aimed)}' if aimed else ''} |"
+        )
     return "\n".join(lines)

@@ -21,8 +21,8 @@ TASKS: dict[str, Task] = {
     LSTM: Task(networks.lstm, (64, 32, 64), momentum=0.0, batch_axis=1),
 }
 GOALS = dict(zip(TASKS, (2.3, 1.3, 2.0, 2.0, 2.5, 2.5), strict=True))
-# After three steps through batch norms of few elements, the last bits of sums have grown.
-ALLOWED = dict(zip(TASKS, (2e-3, 2e-3, 2e-3, 5e-3, 5e-2, 2e-3), strict=True))
+# Of the difference of updates. Deeper networks have more relus that may open here and stay shut there.
+ALLOWED = dict(zip(TASKS, (1e-3, 1e-3, 1e-3, 3e-2, 1e-1, 1e-3), strict=True))
 
 
 def cases(quick: bool) -> Iterator[Case]:
@@ -33,7 +33,7 @@ def cases(quick: bool) -> Iterator[Case]:
 
 
 def makers(name: str, quick: bool = False) -> dict[str, Callable[[], Ready]]:
-    """How each contestant gets ready. A quick run leaves out torch.compile of large networks: it takes a minute."""
+    """How each contestant gets ready. A quick run leaves out torch.compile, which takes a minute for some."""
     return {who: (lambda m=made: _ready(m())) for who, made in trained(name, quick).items()}  # type: ignore[misc]
 
 
@@ -54,7 +54,7 @@ def trained(name: str, quick: bool = False) -> dict[str, Callable[[], Any]]:
     found: dict[str, Callable[[], Any]] = {"torch": lambda: with_torch.Trained(task)}
     if images:
         found["torch last"] = lambda: with_torch.Trained(task, last=True)
-    if not quick or not images:
+    if not quick:
         found["torch compiled"] = lambda: with_torch.Trained(task, compiled=True)
     if not quick and images:
         found["torch compiled last"] = lambda: with_torch.Trained(task, compiled=True, last=True)

@@ -119,9 +119,7 @@ def function(f: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Ready:
     """A function of arrays that gives a list of arrays, jitted."""
     jax = need("jax")
     compiled, inputs = jax.jit(f), [jax.numpy.asarray(a) for a in arrays]
-    return Ready(
-        lambda: jax.block_until_ready(compiled(*inputs)), lambda: [np.asarray(t) for t in compiled(*inputs)]
-    )
+    return Ready(lambda: jax.block_until_ready(compiled(*inputs)), lambda: [np.asarray(t) for t in compiled(*inputs)])
 
 
 def lstm_forward(supply: Supply, x: Any) -> Any:

@@ -12,7 +12,7 @@ import weft
 from .measure import Ready
 from .networks import Supply, Task
 
-STEPS = 3  # of training, before the parameters are compared
+STEPS = 2  # of training, before the parameters are compared
 
 
 class WeftOps:

@@ -43,8 +43,8 @@ from .loops import (
 
 GIVEN = ("placeholder", "data", "variable")
 DEAR = {
-    **dict.fromkeys("exp expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh".split(), 10),
-    **dict.fromkeys("erf sigmoid pow atan2 hypot logaddexp floor_divide remainder".split(), 10),
+    **dict.fromkeys(["exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"], 10),
+    **dict.fromkeys(["erf", "sigmoid", "pow", "atan2", "hypot", "logaddexp", "floor_divide", "remainder"], 10),
     "random_bits": 20, "div": 3, "sqrt": 3,
 }  # fmt: skip
 TOO_DEAR = 10  # to be computed again in another kernel
@@ -213,7 +213,9 @@ class _Fusion:
                 for step in part.steps:
                     if step.kind in ("op", "bits", "window", "same", "guard", "choose"):
                         inside[step.node].add(kernel)
-        shared = {n for n, kernels in inside.items() if len(kernels) > 1 and self._cone_cost(n, self.stored) >= TOO_DEAR}
+        shared = {
+            n for n, kernels in inside.items() if len(kernels) > 1 and self._cone_cost(n, self.stored) >= TOO_DEAR
+        }
         users = defaultdict(set)
         for node in self.nodes:
             for i in node.inputs:
@@ -609,7 +611,10 @@ def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool
             if step.kind == "load":
                 position = linear(step.place, step.node.shape)
                 steps = {l: position.coefficient(l) for l in position.loops}
-                if any(c == 1 for l, c in steps.items() if l in producer.nest.outer or l in outer) and prod(step.node.shape) > rows:
+                if (
+                    any(c == 1 for l, c in steps.items() if l in producer.nest.outer or l in outer)
+                    and prod(step.node.shape) > rows
+                ):
                     along += 1
     return 4 * total // rows <= ROW_BYTES and (along == 0 or total // rows <= 64)
 
@@ -629,7 +634,9 @@ def _jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
         values = {old: Index(0, ((new, 1),)) for old, new in zip(phase.loops, target.loops, strict=True)}
         moved = _moved_phase(phase, values)
         target.stores += moved.stores
-        target.reductions += [Reduction(r.node, r.place, target.loops, r.factors, r.conditions) for r in moved.reductions]
+        target.reductions += [
+            Reduction(r.node, r.place, target.loops, r.factors, r.conditions) for r in moved.reductions
+        ]
     return result
 
 

@@ -162,7 +162,9 @@ def _recombined(offset: int, parts: dict[Term, int]) -> Index:
     """The sum, with n * (x // n) + x % n written as x."""
     for term, c in parts.items():
         if isinstance(term, Remainder):
-            whole = next((q for q in parts if isinstance(q, Quotient) and q.by == term.size and q.inner == term.inner), None)
+            whole = next(
+                (q for q in parts if isinstance(q, Quotient) and q.by == term.size and q.inner == term.inner), None
+            )
             if whole is not None and parts[whole] == c * term.size:
                 rest = tuple((t, k) for t, k in parts.items() if t is not term and t is not whole)
                 return Index(offset, rest) + term.inner * c
@@ -275,7 +277,6 @@ def inside(index: Index, size: int, step: int = 1) -> Index:
     return Index(0, ((Inside(index, size, step), 1),))
 
 
-
 def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...]]]:
     """Where a movement op finds the element at a place: (input, place there, the conditions under which it is read).
 
@@ -298,7 +299,9 @@ def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...
         return [(x, tuple(i * s + a for i, a, s in zip(place, starts, steps, strict=True)), ())]
     if name == "flip":
         axes = node.params[0]
-        return [(x, tuple((n - 1) - i if a in axes else i for a, (i, n) in enumerate(zip(place, x.shape, strict=True))), ())]
+        return [
+            (x, tuple((n - 1) - i if a in axes else i for a, (i, n) in enumerate(zip(place, x.shape, strict=True))), ())
+        ]
     if name == "pad":
         return [_padded(x, place, node.params[0])]
     assert name == "concat", name

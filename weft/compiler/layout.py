@@ -80,8 +80,15 @@ def _product(x: Node, y: Node) -> Node:
     (n, m, k), p = x.shape, y.shape[2]
     if k == 1 or not x.dtype.is_float:
         spread = (n, m, k, p)
-        left, right = _move("expand", _move("reshape", x, (n, m, k, 1)), spread), _move("expand", _move("reshape", y, (n, 1, k, p)), spread)
-        return make(OPS["sum"], (make(OPS["mul"], (left, right)),), ((2,),)) if k != 1 else _move("reshape", make(OPS["mul"], (left, right)), (n, m, p))
+        left, right = (
+            _move("expand", _move("reshape", x, (n, m, k, 1)), spread),
+            _move("expand", _move("reshape", y, (n, 1, k, p)), spread),
+        )
+        return (
+            make(OPS["sum"], (make(OPS["mul"], (left, right)),), ((2,),))
+            if k != 1
+            else _move("reshape", make(OPS["mul"], (left, right)), (n, m, p))
+        )
     wide = float64 if x.dtype is float64 else float32
     return make(OPS["contract"], (_cast(x, wide), _cast(y, wide)), ("bmk", "bkn", "bmn"))
 
@@ -134,15 +141,21 @@ def _pushed(node: Node) -> Node | None:
     if name in ("window_sum", "window_max", "window_tap"):
         return _first(make(node.op, (_last(x),), tuple(_rearranged(p) for p in node.params), node.source))
     if name == "window_spread":
-        return _first(make(node.op, tuple(_last(i) for i in node.inputs), tuple(_rearranged(p) for p in node.params), node.source))
+        return _first(
+            make(node.op, tuple(_last(i) for i in node.inputs), tuple(_rearranged(p) for p in node.params), node.source)
+        )
     if name == "pad":
         return _first(make(node.op, (_last(x),), (_rearranged(node.params[0]), node.params[1]), node.source))
     if name == "slice":
         return _first(make(node.op, (_last(x),), tuple(_rearranged(p) for p in node.params), node.source))
     if name == "flip":
-        return _first(make(node.op, (_last(x),), (tuple(sorted(to_last(rank).index(a) for a in node.params[0])),), node.source))
+        return _first(
+            make(node.op, (_last(x),), (tuple(sorted(to_last(rank).index(a) for a in node.params[0])),), node.source)
+        )
     if name == "concat":
-        return _first(make(node.op, tuple(_last(i) for i in node.inputs), (to_last(rank).index(node.params[0]),), node.source))
+        return _first(
+            make(node.op, tuple(_last(i) for i in node.inputs), (to_last(rank).index(node.params[0]),), node.source)
+        )
     if name == "expand" and len(node.shape) == rank:
         return _first(make(node.op, (_last(x),), (_rearranged(node.shape),), node.source))
     return None
@@ -166,7 +179,9 @@ def _reduced(node: Node) -> Node:
 
 def _moved_type(name: str) -> Any:
     def infer(a: Node, b: Node, *how: Any) -> Type:
-        shape, dtype = OPS[name].infer(_Seen(_permuted(a.shape, to_first(len(a.shape))), a.dtype), _other(name, b), *how)
+        shape, dtype = OPS[name].infer(
+            _Seen(_permuted(a.shape, to_first(len(a.shape))), a.dtype), _other(name, b), *how
+        )
         return Type(_filter_shape(shape) if name == "conv_filter" else _permuted(shape, to_last(len(shape))), dtype)
 
     return infer
@@ -207,4 +222,8 @@ def _declare(name: str, params: tuple[str, ...]) -> Op:
 
 
 _HOW = ("stride", "padding", "dilation", "groups")
-CONV, CONV_DATA, CONV_FILTER = _declare("conv", _HOW), _declare("conv_data", (*_HOW, "size")), _declare("conv_filter", (*_HOW, "size"))
+CONV, CONV_DATA, CONV_FILTER = (
+    _declare("conv", _HOW),
+    _declare("conv_data", (*_HOW, "size")),
+    _declare("conv_filter", (*_HOW, "size")),
+)

@@ -72,8 +72,10 @@ def taps(node: Node) -> int:
 
 def is_inline(node: Node) -> bool:
     """Whether a node can be computed element by element inside another's loops."""
-    return node.op.kind in ("elementwise", "move", "random") or node.op.name in ("const", "iota", "gather") or (
-        0 < taps(node) <= UNROLLED_TAPS
+    return (
+        node.op.kind in ("elementwise", "move", "random")
+        or node.op.name in ("const", "iota", "gather")
+        or (0 < taps(node) <= UNROLLED_TAPS)
     )
 
 
@@ -114,8 +116,12 @@ def needs(key: Key, stored: Collection[Node], rows: Collection[Node] = ()) -> li
         x, there = gathered(node, place)
         return [*reads(there), (x, there)]
     if taps(node):
-        found = window_taps(node, place)
-        return [k for _, there, conditions in found for k in (*((i, there) for i in node.inputs), *condition_reads(conditions))]
+        seen = window_taps(node, place)
+        return [
+            k
+            for _, there, conditions in seen
+            for k in (*((i, there) for i in node.inputs), *condition_reads(conditions))
+        ]
     raise InternalError("loops", f"{node} cannot be computed inside a loop.")
 
 
@@ -149,7 +155,11 @@ def _step(key: Key, number: Mapping[Key, int], stored: Collection[Node], rows: C
     args = tuple(number[(x, there)] for x, there, _ in alternatives)
     conditions = tuple(c for _, _, c in alternatives)
     if name == "pad":
-        return Step("guard", node, place, args, conditions) if not args or conditions[0] else Step("same", node, place, args)
+        return (
+            Step("guard", node, place, args, conditions)
+            if not args or conditions[0]
+            else Step("same", node, place, args)
+        )
     if name == "concat" and len(args) > 1:
         return Step("choose", node, place, args, conditions)
     return Step("same", node, place, args)
@@ -370,7 +380,13 @@ def split(loops: Sequence[Loop], places: Iterable[Place]) -> dict[Loop, tuple[In
                 if not isinstance(term, Quotient | Remainder) or len(term.inner.parts) != 1 or term.inner.offset:
                     continue
                 (inner, c), by = term.inner.parts[0], term.by if isinstance(term, Quotient) else term.size
-                if isinstance(inner, Loop) and c == 1 and inner in loops and inner not in found and inner.size % by == 0:
+                if (
+                    isinstance(inner, Loop)
+                    and c == 1
+                    and inner in loops
+                    and inner not in found
+                    and inner.size % by == 0
+                ):
                     high, low = Loop(inner.size // by), Loop(by)
                     found[inner] = Index(0, ((high, by), (low, 1))), (high, low)
     return found

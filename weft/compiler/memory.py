@@ -79,9 +79,13 @@ def plan(
         dying.setdefault(last, []).append(node)
     for i, kernel in enumerate(kernels):
         here = [n for n in birth if birth[n] == i and n not in slots and n not in shares]
-        reusable = _overwritable(kernel, [n for n in dying.get(i, ()) if n in slots and slots[n].base == ARENA and n not in fixed])
+        reusable = _overwritable(
+            kernel, [n for n in dying.get(i, ()) if n in slots and slots[n].base == ARENA and n not in fixed]
+        )
         for node in here:
-            old = next((o for o in reusable if nbytes(o) == nbytes(node) and reusable[o] == _position(kernel, node)), None)
+            old = next(
+                (o for o in reusable if nbytes(o) == nbytes(node) and reusable[o] == _position(kernel, node)), None
+            )
             if old is not None:
                 del reusable[old]
                 dying[i].remove(old)
@@ -110,7 +114,10 @@ def _lifetimes(kernels: Sequence[Kernel], shares: Mapping[Node, Node]) -> tuple[
     birth: dict[Node, int] = {}
     death: dict[Node, int] = {}
     for i, kernel in enumerate(kernels):
-        written = [*kernel.outputs, *([kernel.anchor] if kernel.anchor is not None and not kernel.anchor.outputs else [])]
+        written = [
+            *kernel.outputs,
+            *([kernel.anchor] if kernel.anchor is not None and not kernel.anchor.outputs else []),
+        ]
         for node in written:
             birth.setdefault(node, i)
             death[node] = max(death.get(node, i), i)

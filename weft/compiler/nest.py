@@ -65,7 +65,12 @@ class ReadyPhase:
         )
         stores = [Written(w.node, w.step, substituted(w.position, values)) for w in self.stores]
         reductions = [
-            Reduced(r.node, r.steps, tuple(_moved(c, values) for c in r.conditions), tuple(substituted(i, values) for i in r.positions))
+            Reduced(
+                r.node,
+                r.steps,
+                tuple(_moved(c, values) for c in r.conditions),
+                tuple(substituted(i, values) for i in r.positions),
+            )
             for r in self.reductions
         ]
         number = {(node, substituted_place(place, values)): n for (node, place), n in self.number.items()}
@@ -108,7 +113,8 @@ def ready(kernel: Kernel, lanes: int) -> ReadyNest:
 
 def _argument_position(node: Node, place: tuple[Index, ...], x: Node) -> Index:
     if node.op.name in ("argmax", "argmin"):
-        return place[node.params[0]]
+        along: Index = place[node.params[0]]
+        return along
     return linear(place, x.shape)
 
 
@@ -120,7 +126,9 @@ def _split(nest: ReadyNest) -> None:
             return
         values = {old: index for old, (index, _) in found.items()}
 
-        def cut(loops: Sequence[Loop], found: Mapping[Loop, tuple[Index, tuple[Loop, ...]]] = found) -> tuple[Loop, ...]:
+        def cut(
+            loops: Sequence[Loop], found: Mapping[Loop, tuple[Index, tuple[Loop, ...]]] = found
+        ) -> tuple[Loop, ...]:
             return tuple(n for l in loops for n in (found[l][1] if l in found else (l,)) if n.size != 1)
 
         nest.phases = [p.replaced(values, cut(p.loops)) for p in nest.phases]

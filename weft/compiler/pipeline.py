@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..graph.graph import Graph
+from ..graph.node import Op
 from .layout import layout
+from .llvm import maths, scalar
 from .llvm.planner import plan_for
 from .program import Program, build
 from .simplify import simplify
@@ -19,6 +21,55 @@ def passes(graph: Graph) -> dict[str, Graph]:
     for name, apply in PASSES.items():
         graph = after[name] = apply(graph)
     return after
+
+
+def can_compile(op: Op) -> bool:
+    """Whether the compiler knows an op. One that a user declared has a definition in NumPy only."""
+    return op.name in scalar.TABLE or op.name in maths.NAMES or op.name in _OTHERS
+
+
+_OTHERS = frozenset(
+    [
+        "placeholder",
+        "data",
+        "variable",
+        "const",
+        "iota",
+        "random_bits",
+        "reshape",
+        "permute",
+        "expand",
+        "pad",
+        "slice",
+        "flip",
+        "concat",
+        "gather",
+        "scatter",
+        "argsort",
+        "sum",
+        "prod",
+        "max",
+        "min",
+        "argmax",
+        "argmin",
+        "cumsum",
+        "cumprod",
+        "contract",
+        "conv",
+        "conv_data",
+        "conv_filter",
+        "window_sum",
+        "window_max",
+        "window_argmax",
+        "tag",
+        "item",
+        "custom",
+        "call",
+        "cond",
+        "while_loop",
+        "scan",
+    ]
+)
 
 
 def applied(graph: Graph) -> Graph:

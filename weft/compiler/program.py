@@ -159,7 +159,12 @@ def _fixed(graph: Graph, order: Schedule, updates: Mapping[int, int]) -> tuple[d
     fixed = {node: Slot(FRAME_RESERVED + i, 0, nbytes(node)) for i, node in enumerate(graph.inputs)}
     copies = []
     for number, node in enumerate(graph.outputs):
-        if node in order.in_place and number in updates and order.in_place[node] is graph.inputs[updates[number]] and node not in fixed:
+        if (
+            node in order.in_place
+            and number in updates
+            and order.in_place[node] is graph.inputs[updates[number]]
+            and node not in fixed
+        ):
             fixed[node] = fixed[order.in_place[node]]
         elif node in fixed or number in updates:
             copies.append(number)

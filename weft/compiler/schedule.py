@@ -36,7 +36,12 @@ def schedule(fused: Fused, updates: Mapping[Node, Node]) -> Schedule:
     in_place = {}
     for new, old in updates.items():
         writer = home.get(new)
-        if writer is None or old in fused.graph.outputs or new in in_place or not _reads_where_it_writes(writer, new, old):
+        if (
+            writer is None
+            or old in fused.graph.outputs
+            or new in in_place
+            or not _reads_where_it_writes(writer, new, old)
+        ):
             continue
         earlier = {k for k in readers[old] if k is not writer}
         if not any(_depends(k, writer, after) for k in earlier):
@@ -51,7 +56,9 @@ def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
         return False
     if kernel.nest is None:
         return old not in kernel.reads
-    written = [(i, linear(s.place, new.shape)) for i, p in enumerate(kernel.nest.phases) for s in p.stores if s.node is new]
+    written = [
+        (i, linear(s.place, new.shape)) for i, p in enumerate(kernel.nest.phases) for s in p.stores if s.node is new
+    ]
     if not written:
         return old not in kernel.reads
     [(phase, position)] = written
@@ -74,7 +81,9 @@ def _depends(kernel: Kernel, on: Kernel, after: Mapping[Kernel, set[Kernel]]) ->
     return False
 
 
-def _ordered(kernels: tuple[Kernel, ...], after: Mapping[Kernel, set[Kernel]], position: Mapping[Kernel, int]) -> tuple[Kernel, ...]:
+def _ordered(
+    kernels: tuple[Kernel, ...], after: Mapping[Kernel, set[Kernel]], position: Mapping[Kernel, int]
+) -> tuple[Kernel, ...]:
     """Each after those it waits for, otherwise as they came."""
     order: dict[Kernel, None] = {}
     for kernel in kernels:

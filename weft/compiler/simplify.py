@@ -46,7 +46,8 @@ def _passed_through(node: Node) -> Node | None:
     if name in ("tag", "stop_gradient") or (name == "cast" and node.dtype is node.inputs[0].dtype):
         return node.inputs[0]
     if node.op is ITEM and node.inputs[0].op.name == "custom":
-        return node.inputs[0].inputs[node.params[0]]
+        result: Node = node.inputs[0].inputs[node.params[0]]
+        return result
     return None
 
 
@@ -116,11 +117,7 @@ def _movement(node: Node) -> Node | None:
             return x
         if x.op.name == "expand":
             return make(node.op, x.inputs, node.params, node.source)
-    elif name == "slice" and node.shape == x.shape:
-        return x
-    elif name == "pad" and node.shape == x.shape:
-        return x
-    elif name == "concat" and len(node.inputs) == 1:
+    elif (name in ("slice", "pad") and node.shape == x.shape) or (name == "concat" and len(node.inputs) == 1):
         return x
     return None
 
@@ -178,7 +175,9 @@ def _one_hot(node: Node) -> Node | None:
         return None
     index = places[axis]
     size = node.shape[axis]
-    wrapped = _elementwise("where", _elementwise("lt", index, _filled(index, 0)), _elementwise("add", index, _filled(index, size)), index)
+    wrapped = _elementwise(
+        "where", _elementwise("lt", index, _filled(index, 0)), _elementwise("add", index, _filled(index, size)), index
+    )
     along = make(OPS["iota"], (), (size, index.dtype))
     grid = make(OPS["reshape"], (along,), (tuple(size if a == axis else 1 for a in axes),))
     here = _elementwise("eq", _spread(grid, node.shape), _spread(wrapped, node.shape))
@@ -212,7 +211,16 @@ def _spread(node: Node, shape: tuple[int, ...]) -> Node:
     return node if node.shape == shape else make(OPS["expand"], (node,), (shape,))
 
 
-RULES: tuple[Rewrite, ...] = (_passed_through, _folded, _identity, _movement, _small_reduction, _empty_sum, _pooling, _one_hot)
+RULES: tuple[Rewrite, ...] = (
+    _passed_through,
+    _folded,
+    _identity,
+    _movement,
+    _small_reduction,
+    _empty_sum,
+    _pooling,
+    _one_hot,
+)
 
 
 def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[Node, ...]:
@@ -222,7 +230,13 @@ def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[N
     for node in order:
         if node.op.name == "where":
             test, zero, x = node.inputs
-            if test.op.name == "le" and test.inputs[0] is x and zero.op is CONST and _number(zero) == 0 and test.inputs[1] is zero:
+            if (
+                test.op.name == "le"
+                and test.inputs[0] is x
+                and zero.op is CONST
+                and _number(zero) == 0
+                and test.inputs[1] is zero
+            ):
                 relus[test] = node
     if not relus:
         return outputs
@@ -236,6 +250,8 @@ def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[N
         return make(OPS["le"], (result, constant(0, result.dtype, result.shape)))
 
     for node in order:
-        inputs = tuple(mask(i) if i in relus and node not in results and budget[0] > 0 else done[i] for i in node.inputs)
+        inputs = tuple(
+            mask(i) if i in relus and node not in results and budget[0] > 0 else done[i] for i in node.inputs
+        )
         done[node] = rebuild(node, inputs)
     return tuple(done[o] for o in outputs)

@@ -20,7 +20,9 @@ def _tap_infer(x: Node, size: Shape, stride: Shape, padding: Any, dilation: Shap
 
 def _views(shape: Shape, out: Shape, size: Shape, stride: Shape, padding: Any, dilation: Shape) -> Any:
     for tap in itertools.product(*map(range, size)):
-        yield tuple(slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilation, out, stride, strict=True))
+        yield tuple(
+            slice(t * d, t * d + (c - 1) * s + 1, s) for t, d, c, s in zip(tap, dilation, out, stride, strict=True)
+        )
 
 
 def _tap(x: np.ndarray, size: Shape, stride: Shape, padding: Any, dilation: Shape) -> np.ndarray:
@@ -37,7 +39,9 @@ def _tap(x: np.ndarray, size: Shape, stride: Shape, padding: Any, dilation: Shap
     return found
 
 
-def _spread(tap: np.ndarray, g: np.ndarray, size: Shape, stride: Shape, padding: Any, dilation: Shape, shape: Shape) -> np.ndarray:
+def _spread(
+    tap: np.ndarray, g: np.ndarray, size: Shape, stride: Shape, padding: Any, dilation: Shape, shape: Shape
+) -> np.ndarray:
     """For each element the sum of g over the windows that it won."""
     total = np.zeros([n + sum(p) for n, p in zip(shape, padding, strict=True)], g.dtype)
     for number, view in enumerate(_views(shape, g.shape, size, stride, padding, dilation)):

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from ..compiler.pipeline import can_compile
 from ..dtypes import DType
+from ..errors import RunError
 from ..graph.graph import Graph, close
 from ..graph.node import DATA, VARIABLE, Node, dependencies
 from ..knobs import knobs
@@ -22,6 +24,7 @@ from .native import Executable, thread_count
 from .reference import interpreted
 
 LARGE = 1 << 24  # operations: too many to interpret even once
+IMPOSSIBLE = 1 << 48  # elements: no machine has room for so many
 REMEMBERED = 512  # structures
 Structure = tuple[Any, ...]
 
@@ -46,6 +49,9 @@ class CpuDevice(Device):
     def run(self, program: Program) -> list[Buffer]:
         if not program.wanted:
             return []
+        for node in program.wanted:
+            if prod(node.shape) > IMPOSSIBLE:
+                room(node)
         found = _structure(program)
         if found is not None:
             key, leaves = found
@@ -75,9 +81,17 @@ class CpuDevice(Device):
 
     def _run(self, executable: Executable, leaves: Sequence[Node], wanted: Sequence[Node]) -> list[Buffer]:
         arrays = [contiguous(leaf.value.content) for leaf in leaves if leaf.value is not None]
-        results = [np.empty(n.shape, n.dtype.numpy) for n in wanted]
+        results = [room(n) for n in wanted]
         executable.run([a.ctypes.data for a in (*arrays, *results)])
         return [Buffer(self, n.shape, n.dtype, r) for n, r in zip(wanted, results, strict=True)]
+
+
+def room(node: Node) -> np.ndarray:
+    """Memory for the value of a node."""
+    try:
+        return np.empty(node.shape, node.dtype.numpy)
+    except (MemoryError, ValueError):
+        raise RunError(node.op.name, f"there is no memory for a result of type {node.type}.", node.source) from None
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
@@ -91,7 +105,7 @@ def _structure(program: Program) -> tuple[Structure, list[Node]] | None:
     leaves: list[Node] = []
     parts: list[Any] = []
     for node in program.order:
-        if node.outputs and node in program.wanted or node.op.name == "transfer":
+        if (node.outputs and node in program.wanted) or not can_compile(node.op):
             return None  # several results at once are kept by the interpreter only
         entry: list[Any] = [node.op, node.params if node.op is not VARIABLE else None]
         for i in dependencies(node):
@@ -120,7 +134,9 @@ def _work(program: Program) -> int:
     for node in program.order:
         size = prod(node.shape)
         if node.op.name == "contract":
-            size *= prod(node.inputs[0].shape) // max(1, prod(n for n, c in zip(node.inputs[0].shape, node.params[0], strict=True) if c in node.params[2]))
+            size *= prod(node.inputs[0].shape) // max(
+                1, prod(n for n, c in zip(node.inputs[0].shape, node.params[0], strict=True) if c in node.params[2])
+            )
         elif node.op.name.startswith("conv"):
             size *= prod(node.inputs[1].shape[1:])
         total += size

@@ -67,7 +67,7 @@ class Executable:
 
     def run(self, addresses: Sequence[int]) -> None:
         with self._lock:
-            self._frame[2:] = addresses
+            self._frame[2:] = list(addresses)
             if self.facts.arena:
                 arena = _arena(self.facts.arena)  # held until the run is over
                 self._frame[0] = arena
@@ -91,7 +91,12 @@ class _Arena:
 
 def _arena(wanted: int) -> int:
     if _Arena.memory.nbytes < wanted + 64:
-        _Arena.memory = np.empty(wanted + 64, np.uint8)
+        try:
+            _Arena.memory = np.empty(wanted + 64, np.uint8)
+        except (MemoryError, ValueError):
+            raise RunError(
+                "run", f"there is no memory for the {wanted >> 20} MiB that live at one time in this program."
+            ) from None
         _Arena.address = -(-_Arena.memory.ctypes.data // 64) * 64
     return _Arena.address
 
@@ -114,7 +119,8 @@ def _code(graph: Graph, updates: Mapping[int, int], threads: int) -> tuple[bytes
     if knobs.debug:
         what = f"to {len(fresh[0].kernels)} kernels" if fresh else "from the disk"
         _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")
-    return code, Facts(**{k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(head).items()})
+    known = json.loads(head)
+    return code, Facts(known["arena"], tuple(known["symbols"]))
 
 
 def _show(program: Program, module: ir.Module) -> None:

@@ -48,11 +48,19 @@ def new_module(name: str) -> ir.Module:
     return module
 
 
-class Code(ir.IRBuilder):
+class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
     """A builder at the end of a function's body. Close it with `done()`."""
 
     @classmethod
-    def begin(cls, module: ir.Module, name: str, arguments: Sequence[ir.Type], result: ir.Type = VOID, *, private: bool = False) -> Code:
+    def begin(
+        cls,
+        module: ir.Module,
+        name: str,
+        arguments: Sequence[ir.Type],
+        result: ir.Type = VOID,
+        *,
+        private: bool = False,
+    ) -> Code:
         """Begin a function. Pointer arguments are declared not to alias what other pointers write only by `noalias`."""
         function = ir.Function(module, ir.FunctionType(result, list(arguments)), name)
         function.attributes.add("nounwind")
@@ -126,7 +134,14 @@ class Code(ir.IRBuilder):
         self.branch(head)
         self.position_at_end(after)
 
-    def carry(self, start: Int, stop: Int, initial: Sequence[Value], body: Callable[[Value, list[Value]], Sequence[Value]], step: Int = 1) -> list[Value]:
+    def carry(
+        self,
+        start: Int,
+        stop: Int,
+        initial: Sequence[Value],
+        body: Callable[[Value, list[Value]], Sequence[Value]],
+        step: Int = 1,
+    ) -> list[Value]:
         """A loop that carries values in registers: body(i, values) gives the next ones; the last are returned."""
         before = self.block
         head, inside, after = (self.append_basic_block(f"carry.{part}") for part in ("head", "body", "after"))
@@ -209,7 +224,9 @@ class Code(ir.IRBuilder):
             return value
         return self.extract_element(value, ir.Constant(I32, lane))
 
-    def intrinsic(self, name: str, *values: Value, types: Sequence[ir.Type] | None = None, result: ir.Type | None = None) -> Value:
+    def intrinsic(
+        self, name: str, *values: Value, types: Sequence[ir.Type] | None = None, result: ir.Type | None = None
+    ) -> Value:
         """A call of an LLVM intrinsic, overloaded by the type of its first value."""
         types = [values[0].type] if types is None else types
         suffix = "".join("." + _spell(t) for t in types)

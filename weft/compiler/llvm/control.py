@@ -24,7 +24,17 @@ Run = Callable[[int, Value, Value], None]  # body number, its frame, whether it 
 class Control:
     """Writes one control call into the program's function."""
 
-    def __init__(self, code: Code, program: Program, call: Call, pointer: Pointer, status: Value, run: Run, barrier: Callable[[], None], copy: Callable[[Value, Value, int], None]) -> None:
+    def __init__(
+        self,
+        code: Code,
+        program: Program,
+        call: Call,
+        pointer: Pointer,
+        status: Value,
+        run: Run,
+        barrier: Callable[[], None],
+        copy: Callable[[Value, Value, int], None],
+    ) -> None:
         self.code, self.program, self.pointer, self.status = code, program, pointer, status
         self.run, self.barrier, self.copy = run, barrier, copy
         self.kernel = call.kernel
@@ -36,7 +46,10 @@ class Control:
         self.scratch = pointer(scratch) if scratch is not None else ir.Constant(PTR, None)
         self.inputs = [pointer(self._view(v)) for v in call.kernel.views]
         by_number = {n.params[0]: n for n in call.kernel.outputs if n.op.name == "item"}
-        self.outputs = [pointer(program.memory.slots[by_number[i]]) if i in by_number else None for i in range(len(self.node.outputs))]
+        self.outputs = [
+            pointer(program.memory.slots[by_number[i]]) if i in by_number else None
+            for i in range(len(self.node.outputs))
+        ]
         self.frames = [code.room(PTR, b.frame_size) for b in self.bodies]
 
     def _view(self, view: Any) -> Slot:
@@ -130,7 +143,9 @@ class Control:
             t = code.sub(code.i64(length - 1), step) if reverse else step
             self._scan_step(step, t, now, sizes, before)
 
-    def _scan_step(self, step: Value, t: Value, now: list[Value], sizes: list[int], before: Sequence[Value | None]) -> None:
+    def _scan_step(
+        self, step: Value, t: Value, now: list[Value], sizes: list[int], before: Sequence[Value | None]
+    ) -> None:
         code = self.code
         body, carried, sequences, length, reverse, history = self.node.params
         last = code.icmp_signed("==", step, code.i64(length - 1))
@@ -151,7 +166,9 @@ class Control:
         for i, output in enumerate(body.outputs[carried:]):
             stack = self.outputs[carried + i]
             size = nbytes(output)
-            results.append(self._room(f"unread{carried + i}") if stack is None else code.at(stack, code.times(t, size), I8))
+            results.append(
+                self._room(f"unread{carried + i}") if stack is None else code.at(stack, code.times(t, size), I8)
+            )
         current = [code.load(p, typ=PTR) for p in now]
         first = code.zext(code.icmp_signed("==", step, code.i64(0)), I64)
         self._body(0, [*current, *each, *self.inputs[carried + sequences :]], [*targets, *results], first)

@@ -50,8 +50,17 @@ _PUBLIC = {"shl": "bitwise_left_shift", "shr": "bitwise_right_shift"}
 class Emitter:
     """Writes the loops of a nest into a function."""
 
-    def __init__(self, code: Code, nest: ReadyNest, pointer: Callable[[Node], Value], status: Value, errors: Errors, lanes: int) -> None:
-        self.code, self.nest, self.pointer, self.status, self.errors, self.lanes = code, nest, pointer, status, errors, lanes
+    def __init__(
+        self, code: Code, nest: ReadyNest, pointer: Callable[[Node], Value], status: Value, errors: Errors, lanes: int
+    ) -> None:
+        self.code, self.nest, self.pointer, self.status, self.errors, self.lanes = (
+            code,
+            nest,
+            pointer,
+            status,
+            errors,
+            lanes,
+        )
         self.at: dict[Loop, Value] = {}  # the loops that are running
         self.rows: dict[Node, Value] = {}  # reductions that are done
 
@@ -514,7 +523,9 @@ class Values:
             raw = code.read(pointer, self._base(position), vector(element, self.lanes))
         elif step == -1:
             raw = code.read(pointer, code.plus(self._base(position), 1 - self.lanes), vector(element, self.lanes))
-            order = ir.Constant(ir.VectorType(I32, self.lanes), [ir.Constant(I32, k) for k in reversed(range(self.lanes))])
+            order = ir.Constant(
+                ir.VectorType(I32, self.lanes), [ir.Constant(I32, k) for k in reversed(range(self.lanes))]
+            )
             raw = code.shuffle_vector(raw, raw, order)
         else:
             base = self._base(position)
@@ -556,7 +567,10 @@ def philox(code: Code, position: Value, key: Value, offset: Value) -> Value:
             code.xor(code.xor(code.lshr(right, shift), words[1]), keys[0]), code.and_(right, low),
             code.xor(code.xor(code.lshr(left, shift), words[3]), keys[1]), code.and_(left, low),
         ]  # fmt: skip
-        keys = [code.and_(code.add(keys[0], constant(wide, 0x9E3779B9)), low), code.and_(code.add(keys[1], constant(wide, 0xBB67AE85)), low)]
+        keys = [
+            code.and_(code.add(keys[0], constant(wide, 0x9E3779B9)), low),
+            code.and_(code.add(keys[1], constant(wide, 0xBB67AE85)), low),
+        ]
     which = code.and_(position, constant(wide, 3))
     result = words[0]
     for k in (1, 2, 3):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Iterable
+from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
@@ -14,7 +15,9 @@ from .target import Target, host
 _lock = threading.Lock()
 
 
-def object_code(module: ir.Module | str, target: Target | None = None, *, level: int = 2, vectorize: bool = False) -> bytes:
+def object_code(
+    module: ir.Module | str, target: Target | None = None, *, level: int = 2, vectorize: bool = False
+) -> bytes:
     """The module as relocatable object code."""
     return host_machine(target).emit_object(optimised(module, target, level=level, vectorize=vectorize))  # type: ignore[no-any-return]
 
@@ -27,7 +30,9 @@ def host_machine(target: Target | None) -> llvm.TargetMachine:
     return (target or host()).machine
 
 
-def optimised(module: ir.Module | str, target: Target | None = None, *, level: int = 2, vectorize: bool = False) -> llvm.ModuleRef:
+def optimised(
+    module: ir.Module | str, target: Target | None = None, *, level: int = 2, vectorize: bool = False
+) -> llvm.ModuleRef:
     parsed = llvm.parse_assembly(str(module))
     parsed.verify()
     machine = host_machine(target)
@@ -58,7 +63,7 @@ class Loaded:
             raise KeyError(name)
         return found
 
-    def function(self, name: str, arguments: Iterable[type], result: type | None = None) -> ctypes._CFuncPtr:
+    def function(self, name: str, arguments: Iterable[type], result: type | None = None) -> Any:
         return ctypes.CFUNCTYPE(result, *arguments)(self.address(name))
 
 

@@ -12,8 +12,8 @@ from ..fuse import Kernel
 from ..memory import Slot
 from ..nest import ready
 from ..program import Call, Program
-from .control import Control
 from .build import I8, I64, PTR, Code, Value, new_module
+from .control import Control
 from .emit import Emitter, Errors
 from .library import EPILOGUE
 from .target import Target, host
@@ -96,7 +96,9 @@ class _Writer:
     def _lanes(self, kernel: Kernel) -> int:
         """Two vector registers of the widest element that is stored or read: the second one hides the first one's latency."""
         nodes = self._nodes(kernel)
-        bits = max((n.dtype.bits for n in nodes if n.dtype.is_float), default=0) or max((n.dtype.bits for n in nodes), default=32)
+        bits = max((n.dtype.bits for n in nodes if n.dtype.is_float), default=0) or max(
+            (n.dtype.bits for n in nodes), default=32
+        )
         return max(2, 2 * self.target.lanes(max(32, bits)))
 
     def _nodes(self, kernel: Kernel) -> list[Node]:
@@ -127,7 +129,9 @@ class _Writer:
                 self._call(code, frame, call, contexts, tid, threads)
         return code.done(code.i64(0))
 
-    def _call(self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value) -> None:
+    def _call(
+        self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value
+    ) -> None:
         if call.kind == "copy":
             source, target = self._pointer(code, frame, call.reads[0]), self._pointer(code, frame, call.writes[0])
             self._copy(code, target, source, call.reads[0].nbytes, tid, threads)
@@ -169,7 +173,9 @@ class _Writer:
             types=[PTR, PTR, I64], result=ir.VoidType(),
         )  # fmt: skip
 
-    def _plan(self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value) -> None:
+    def _plan(
+        self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value
+    ) -> None:
         phase = call.phase
         function = self._external(phase.symbol, phase.types)
         self.symbols[phase.symbol] = None
@@ -192,7 +198,9 @@ class _Writer:
     def _sites(self, call: Call, arguments: tuple[Any, ...]) -> dict[str, Value]:
         """The numbers of the errors that an indexed write can meet, one an axis."""
         anchor = call.kernel.anchor
-        found: dict[str, Value] = {a: ir.Constant(I64, 0) for a in arguments if isinstance(a, str) and a.startswith("site")}
+        found: dict[str, Value] = {
+            a: ir.Constant(I64, 0) for a in arguments if isinstance(a, str) and a.startswith("site")
+        }
         if anchor is None or not found:
             return {}
         for number, axis in enumerate(anchor.params[0]):

@@ -302,7 +302,11 @@ def convert(code: Code, x: Value, source: DType, target: DType) -> Value:
         return x
     type = like(x.type, register_type(target))
     if target is bool_:
-        return code.fcmp_unordered("!=", x, constant(x.type, 0.0)) if source.is_float else code.icmp_unsigned("!=", x, constant(x.type, 0))
+        return (
+            code.fcmp_unordered("!=", x, constant(x.type, 0.0))
+            if source.is_float
+            else code.icmp_unsigned("!=", x, constant(x.type, 0))
+        )
     if source.is_float and target.is_float:
         if x.type != type:
             x = code.fpext(x, type) if element_of(type) == F64 else code.fptrunc(x, type)

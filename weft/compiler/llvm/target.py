@@ -13,7 +13,7 @@ import llvmlite.binding as llvm
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
-llvm.initialize_native_asmparser()  # type: ignore[no-untyped-call]
+llvm.initialize_native_asmparser()
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class Target:
         """One of one's own: an engine takes it over."""
         triple = llvm.get_process_triple()
         target = llvm.Target.from_triple(triple)
-        return target.create_target_machine(cpu=self.cpu, features=self.features, opt=3, reloc="pic", codemodel="default")
+        return target.create_target_machine(
+            cpu=self.cpu, features=self.features, opt=3, reloc="pic", codemodel="default"
+        )
 
     @property
     def key(self) -> str:
