@@ -335,7 +335,8 @@ class _Fusion:
         return found
 
     def _take_in(self, producer: Kernel, kernel: Kernel) -> bool:
-        assert producer.nest is not None and kernel.nest is not None
+        assert producer.nest is not None
+        assert kernel.nest is not None
         merged = merged_nests(producer, kernel, self._places(kernel, producer.outputs), self.stored)
         if merged is None:
             return False
@@ -368,7 +369,8 @@ class _Fusion:
                         self._join(first, second)
 
     def _join(self, first: Kernel, second: Kernel) -> None:
-        assert first.nest is not None and second.nest is not None
+        assert first.nest is not None
+        assert second.nest is not None
         if _is_flexible(first.nest) != _is_flexible(second.nest):
             return
         large = max(prod(n.shape) for n in first.reads)
@@ -407,7 +409,8 @@ class _Fusion:
 
     def _become_epilogue(self, producer: Kernel, kernel: Kernel) -> bool:
         anchor = producer.anchor
-        assert anchor is not None and kernel.nest is not None
+        assert anchor is not None
+        assert kernel.nest is not None
         if not has_epilogue(anchor) or producer.nest is not None or kernel.nest.rows or len(kernel.nest.phases) != 1:
             return False
         places = self._places(kernel, [anchor])[anchor]
@@ -525,7 +528,8 @@ def merged_nests(
 ) -> Nest | None:
     """One nest that does the work of both, or None if they do not fit: every value must be read in the row that computes it."""
     first, second = producer.nest, kernel.nest
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     if not places or any(len(p) != 1 for p in places.values()):
         return None
     values: dict[Loop, Index] | None = None
@@ -587,7 +591,7 @@ def _aligned(own: Index, read: Index, first: Nest, second: Nest) -> dict[Loop, I
     if any(not isinstance(t, Loop) for t, _ in read.parts):
         return None
     values = solved(own, read, loops)
-    if values is None or not set(l for l in first.outer if l.size != 1) <= set(loops):
+    if values is None or not {l for l in first.outer if l.size != 1} <= set(loops):
         return None
     for value in values.values():
         if value.offset or len(value.parts) > 1 or any(c != 1 or not isinstance(t, Loop) for t, c in value.parts):

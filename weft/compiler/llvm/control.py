@@ -123,7 +123,7 @@ class Control:
 
     def _scan(self) -> None:
         code = self.code
-        body, carried, sequences, length, reverse, history = self.node.params
+        body, carried, _sequences, length, reverse, history = self.node.params
         sizes = [nbytes(i) for i in self.node.inputs[:carried]]
         stacked = len(body.outputs) - carried
         before = self.outputs[carried + stacked :] if history else []

@@ -193,7 +193,7 @@ class Emitter:
 
     def _accumulate(self, phase: ReadyPhase, totals: list[_Total], lanes: int, along: Loop | None) -> None:
         values = Values(self, phase, lanes, along)
-        for reduced, total in zip(phase.reductions, totals, strict=True):
+        for total in totals:
             total.add(values)
 
 

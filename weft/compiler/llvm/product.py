@@ -19,7 +19,7 @@ from llvmlite import ir
 
 from .build import I8, I64, PTR, Code, Value, new_module, vector
 from .library import EPILOGUE, library
-from .panels import BYTES, ELEMENTS, pack_panel, pack_panels
+from .panels import BYTES, ELEMENTS, pack_panel, pack_panels, prefetch
 from .target import Target, host
 from .tile import Left, Tile, columns, load, multiply, rows, scalars, store, zeros
 
@@ -136,6 +136,8 @@ class _Writer:
                 phi.add_incoming(initial[r][v], entry)
                 phi.add_incoming(value, old)
                 initial[r][v] = phi
+        for r in range(tile.rows, 2 * tile.rows):  # what the next tile, below this one, will read or write
+            prefetch(code, code.gep(c, [code.times(c_row, r)], source_etype=self.element))
         sums = multiply(code, tile, k, self._left(code, a, a_row, a_k), right, initial)
         store(code, tile, sums, lanes, c, c_row)
         return code.done()
