@@ -31,6 +31,7 @@ FLOORS = [
     ["random"],
     ["tracing"],
     ["control"],
+    ["precision"],
     ["jit"],
     ["primitives"],
     ["nn"],

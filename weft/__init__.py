@@ -247,6 +247,7 @@ from .ops.statistics import norm as norm
 from .ops.statistics import softmax as softmax
 from .ops.statistics import std as std
 from .ops.statistics import var as var
+from .precision import LossScale as LossScale
 from .random import dropout as dropout
 from .random import seed as seed
 from .runtime import Device as Device

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .compiler.pipeline import can_compile
+from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import UserError
 from .graph import Graph
 from .graph.graph import close
@@ -109,9 +110,11 @@ class Compiled:
 class Jit:
     """A compiled function; see `jit`."""
 
-    def __init__(self, function: Callable[..., Any], static: Sequence[str | int], remember: int) -> None:
+    def __init__(
+        self, function: Callable[..., Any], static: Sequence[str | int], remember: int, narrow: DType | None = None
+    ) -> None:
         functools.update_wrapper(self, function)
-        self.function, self.static, self.remember = function, tuple(static), remember
+        self.function, self.static, self.remember, self.narrow = function, tuple(static), remember, narrow
         self._compiled: OrderedDict[Any, Compiled] = OrderedDict()
         self._lock = threading.RLock()
 
@@ -240,7 +243,7 @@ class Jit:
         updates = {len(left) + i: by_tensor[t].position for i, t in enumerate(watcher.written)}
         begin = len(left) + len(new_values)
         return Compiled(
-            graph, Executable(graph, updates, thread_count()), traced.structure, states, streams, len(traced.inputs),
+            graph, Executable(graph, updates, thread_count(), self.narrow), traced.structure, states, streams, len(traced.inputs),
             [o.type for o in graph.outputs[begin:]], begin, [(t, i) for i, t in enumerate(grads)],
         )  # fmt: skip
 
@@ -367,12 +370,14 @@ def jit(
     *,
     static: str | int | Sequence[str | int] = (),
     remember: int = REMEMBERED,
+    precision: DTypeLike | None = None,
 ) -> Any:
     """The function compiled: the first call with arguments of new types traces it, the others run native code.
 
     Everything the function computes becomes one program: derivatives, the update of parameters, random numbers. Tensors from
     outside are found by tracing; those it assigns to are updated in place. `static` names arguments (by position or name) whose
-    values are part of the program: a new value compiles again. At most `remember` programs are kept.
+    values are part of the program: a new value compiles again. At most `remember` programs are kept. With `precision` "bfloat16" or
+    "float16", matrix products and convolutions work in that type and what they read is kept in it (see docs/precision.md).
 
     >>> import weft
     >>> w = weft.asarray([1.0, 2.0])
@@ -385,10 +390,18 @@ def jit(
     """
     names = (static,) if isinstance(static, str | int) else tuple(static)
     if function is None:
-        return functools.partial(jit, static=names, remember=remember)
+        return functools.partial(jit, static=names, remember=remember, precision=precision)
     if not callable(function):
         raise UserError("jit", f"a function is required, got {function!r}.")
-    return Jit(function, names, remember)
+    return Jit(function, names, remember, _narrow(precision))
+
+
+def _narrow(precision: DTypeLike | None) -> DType | None:
+    """The type of mixed precision; None and float32 mean that there is none."""
+    dtype = float32 if precision is None else as_dtype(precision, "jit")
+    if not (dtype is float32 or dtype.is_half):
+        raise UserError("jit", f"the precision must be float16, bfloat16 or float32, got {dtype.name}.")
+    return dtype if dtype.is_half else None
 
 
 __all__ = ["CONST", "Jit", "jit"]

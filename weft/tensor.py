@@ -390,15 +390,14 @@ class Tensor:
                 "assign",
                 f"{self._node.type} cannot take a value of type {value._node.type}: an in-place change keeps shape and dtype.",
             )
-        if value._node.abstract and not self._node.abstract:
-            watch = WATCHED.watch
-            if watch is None:
-                raise UserError(
-                    "assign",
-                    "a tensor from outside cannot be changed inside a function that is being traced. Return the new value.",
-                )
-            if self.born <= watch.start:
-                watch.changed(self)
+        watch = WATCHED.watch
+        if watch is not None and self.born <= watch.start:
+            watch.changed(self)
+        elif value._node.abstract and not self._node.abstract and watch is None:
+            raise UserError(
+                "assign",
+                "a tensor from outside cannot be changed inside a function that is being traced. Return the new value.",
+            )
         if self._owns_parameter:
             self.become_parameter(value.detach().node)
         else:

@@ -2,8 +2,8 @@
 
 `python cpu.py --alone WHAT CASE CONTESTANT` measures one and prints it; `rows` starts those processes.
 
-Compile time is the first call less a later one: tracing, compiling, loading. Cold means that no code is kept on disk,
-warm that a process before has compiled the same.
+Compile time is all that comes before the first step can run: tracing, compiling, loading. Cold means that no code is kept
+on disk, warm that a process before has compiled the same.
 
 Memory is counted in two ways. `planned`: for weft the arena of the program with parameters, state and inputs; for torch
 the same inputs and state, and the most that its allocator had given out at any moment of a step. `resident`: how
@@ -18,7 +18,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ COMPILED = {"LeNet-5, batch 64": "1.5 s cold, 0.2 s warm", "ResNet-18 for 32x32,
 def measure(what: str, case: str, contestant: str) -> dict[str, float]:
     make = training.trained(case)[contestant]
     _load(contestant)
-    return _first_step(make) if what == COMPILE else _memory(make, contestant)
+    return {"seconds": make().compile()} if what == COMPILE else _memory(make, contestant)
 
 
 def _load(contestant: str) -> None:
@@ -49,16 +48,6 @@ def _load(contestant: str) -> None:
     elif name == "jax":
         jax = need("jax")
         jax.block_until_ready(jax.jit(lambda x: x + 1)(jax.numpy.ones(3)))
-
-
-def _first_step(make: Any) -> dict[str, float]:
-    made = make()
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        made.call()
-        times.append(time.perf_counter() - start)
-    return {"seconds": times[0] - min(times[1:])}
 
 
 def _memory(make: Any, contestant: str) -> dict[str, float]:

@@ -28,9 +28,8 @@ class Roof:
     triad: float
 
     def least_seconds(self, layers: Sequence[tuple[float, float]]) -> float:
-        """The least time for layers one after another, each bound by arithmetic or by memory."""
-        bandwidth = max(self.read, self.triad)
-        return sum(max(flops / self.flops, moved / bandwidth) for flops, moved in layers)
+        """The least time for layers one after another, each bound by arithmetic or by reading memory."""
+        return sum(max(flops / self.flops, moved / self.read) for flops, moved in layers)
 
 
 def measure(threads: int) -> Roof:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -95,6 +96,12 @@ class Trained:
         value, self.state = self.step(self.state, self.x, self.y)
         need("jax").block_until_ready(self.state)
         return value
+
+    def compile(self) -> float:
+        """The seconds it takes to trace and compile."""
+        start = time.perf_counter()
+        self.step.lower(self.state, self.x, self.y).compile()
+        return time.perf_counter() - start
 
     def values(self) -> list[np.ndarray]:
         losses = [np.asarray(self.call()) for _ in range(STEPS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -52,7 +53,8 @@ def _laid_out(tensor: Any, last: bool) -> Any:
 def module(task: Task, last: bool, forward: Callable[..., Any] | None = None) -> Any:
     """The network as a torch module, with the task's parameters."""
     torch = need("torch")
-    run = forward or (lambda supply, x: task.network(TorchOps(), supply, x))
+    ops = TorchOps()
+    run = forward or (lambda supply, x: task.network(ops, supply, x))
 
     class Net(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -90,6 +92,14 @@ class Trained:
         value.backward()
         self.optimizer.step()
         return value
+
+    def compile(self) -> float:
+        """The seconds it takes to compile forward and backward: the first call less a later one."""
+        start = time.perf_counter()
+        self.call()
+        middle = time.perf_counter()
+        self.call()
+        return 2 * middle - start - time.perf_counter()
 
     def values(self) -> list[np.ndarray]:
         losses = [self.call().detach().numpy() for _ in range(STEPS)]

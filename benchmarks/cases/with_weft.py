@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -74,6 +75,12 @@ class Trained:
 
     def call(self) -> Any:
         return self.step(*self.inputs)
+
+    def compile(self) -> float:
+        """The seconds it takes to trace, compile and load."""
+        start = time.perf_counter()
+        self.step.lower(*self.inputs)
+        return time.perf_counter() - start
 
     def values(self) -> list[np.ndarray]:
         """The losses of some steps, how they changed every parameter, and the statistics."""

@@ -60,12 +60,12 @@ class Inside:
 
 @dataclass(frozen=True)
 class Read:
-    """A number read from an integer tensor at a place; `extent` is that of the axis it is used for."""
+    """A number read from an integer tensor at a place: the index of a gather along an axis of this size."""
 
     node: Node
     place: tuple[Index, ...]
     size: int
-    wraps: bool
+    gather: Node
 
 
 Term = Loop | Quotient | Remainder | Inside | Read
@@ -259,7 +259,7 @@ def _substituted_term(term: Term, values: Mapping[Loop, Index]) -> Index:
         return values.get(term, Index(0, ((term, 1),)))
     if isinstance(term, Read):
         place = tuple(substituted(i, values) for i in term.place)
-        return Index(0, ((Read(term.node, place, term.size, term.wraps), 1),))
+        return Index(0, ((Read(term.node, place, term.size, term.gather), 1),))
     inner = substituted(term.inner, values)
     if isinstance(term, Quotient):
         return inner.divided(term.by)[0]

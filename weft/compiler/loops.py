@@ -173,14 +173,14 @@ def sources(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, .
 def gathered(node: Node, place: Place) -> Key:
     """The element of the table that a gather reads."""
     x, *indices = node.inputs
-    axes, wraps = node.params
+    axes = node.params[0]
     count = len(indices[0].shape)
     rest = iter(place[count:])
     by_axis = dict(zip(axes, indices, strict=True))
     there = []
     for axis, n in enumerate(x.shape):
         if axis in by_axis:
-            there.append(Index(0, ((Read(by_axis[axis], place[:count], n, wraps), 1),)))
+            there.append(Index(0, ((Read(by_axis[axis], place[:count], n, node), 1),)))
         else:
             there.append(next(rest))
     return x, tuple(there)

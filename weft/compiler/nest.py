@@ -202,3 +202,20 @@ def _access(step: int | None, weight: float) -> float:
     if step == 1:
         return weight
     return 0.0 if step == 0 else -weight / 2
+
+
+def fitting_lanes(nest: ReadyNest, lanes: int) -> int:
+    """How many elements a vector should have, when `lanes` are the usual number.
+
+    Fewer if the loops are too short for it. More where columns are reduced: one step down the rows should use all of the
+    cache lines it touches.
+    """
+    lengths = [nest.vector.size] if nest.vector is not None else [p.vector.size for p in nest.phases if p.vector is not None]
+    longest = max(lengths, default=1)
+    if nest.vector is not None and any(p.reductions for p in nest.phases):
+        steps = max(len(p.steps) * max(1, len(p.reductions)) for p in nest.phases)
+        while lanes < 32 and 2 * lanes <= longest and lanes * steps < 256:
+            lanes *= 2
+    while lanes > 2 and lanes > longest:
+        lanes //= 2
+    return lanes

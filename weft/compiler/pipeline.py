@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
+from ..dtypes import DType
 from ..graph.graph import Graph
 from ..graph.node import Op
 from .layout import layout
 from .llvm import maths, scalar
 from .llvm.planner import plan_for
+from .precision import precision
 from .program import Program, build
-from .simplify import simplify
+from .simplify import refine, simplify
 
-PASSES: dict[str, Callable[[Graph], Graph]] = {"simplify": simplify, "layout": layout, "simplify again": simplify}
+Pass = Callable[[Graph], Graph]
 
 
-def passes(graph: Graph) -> dict[str, Graph]:
+def pass_list(narrow: DType | None = None) -> dict[str, Pass]:
+    """The passes in their order, by name. `narrow`: the type of mixed precision."""
+    mixed: dict[str, Pass] = {} if narrow is None else {"precision": partial(precision, dtype=narrow)}
+    return {"simplify": simplify, **mixed, "layout": layout, "refine": refine}
+
+
+def passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
     """The graph after each pass, by the pass's name."""
     after = {}
-    for name, apply in PASSES.items():
+    for name, apply in pass_list(narrow).items():
         graph = after[name] = apply(graph)
     return after
 
@@ -72,13 +81,13 @@ _OTHERS = frozenset(
 )
 
 
-def applied(graph: Graph) -> Graph:
+def applied(graph: Graph, narrow: DType | None = None) -> Graph:
     """The graph after all passes."""
-    for apply in PASSES.values():
+    for apply in pass_list(narrow).values():
         graph = apply(graph)
     return graph
 
 
-def compiled(graph: Graph, updates: Mapping[int, int], threads: int) -> Program:
+def compiled(graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None = None) -> Program:
     """The graph as a program: fused, scheduled, with its memory planned. `updates`: outputs that replace inputs in place."""
-    return build(graph, updates, plan_for, applied, threads)
+    return build(graph, updates, plan_for, partial(applied, narrow=narrow), threads)

@@ -7,7 +7,7 @@ before a call that touches what another one since the last barrier has written, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..graph.graph import Graph
@@ -16,7 +16,7 @@ from .fuse import Fused, Kernel, anchor_shape, fuse
 from .index import linear
 from .llvm.library import Plan
 from .loops import Nest
-from .memory import ALIGN, Memory, Slot, nbytes, plan
+from .memory import ALIGN, ARENA, Memory, Slot, nbytes, plan
 from .schedule import Schedule, schedule
 
 FRAME_RESERVED = 2  # the arena, the status
@@ -85,14 +85,38 @@ def build(
     calls = _calls(order, memory, plans, bodies)
     for call in calls:
         call.once = call.kernel in invariant or (call.phase is not None and _packs_only(call.kernel, call.phase, known))
-    first = FRAME_RESERVED + len(graph.inputs)
-    for number in copies:
-        node = graph.outputs[number]
-        into = updates.get(number)
-        target = Slot(first + number if into is None else FRAME_RESERVED + into, 0, nbytes(node))
-        calls.append(Call(Kernel(None, None), "copy", [memory.slots[node]], [target]))
+    memory, last = _copies(graph, memory, copies, updates)
+    calls += last
     _set_barriers(calls)
     return Program(graph, fused, calls, memory, plans, bodies, dict(updates))
+
+
+def _copies(graph: Graph, memory: Memory, numbers: Sequence[int], updates: Mapping[int, int]) -> tuple[Memory, list[Call]]:
+    """Results that are not where they must end up are copied: first to plain outputs, then to state.
+
+    State that becomes the old value of other state goes through the arena, since that may be overwritten by then.
+    """
+    first = FRAME_RESERVED + len(graph.inputs)
+    overwritten = {FRAME_RESERVED + i for i in updates.values()}
+    outward, aside, inward = [], [], []
+    arena = memory.arena
+    for number in numbers:
+        node = graph.outputs[number]
+        source = memory.slots[node]
+        if number not in updates:
+            outward.append(_copy(source, Slot(first + number, 0, nbytes(node))))
+            continue
+        if source.base in overwritten:
+            room = Slot(ARENA, -(-arena // ALIGN) * ALIGN, nbytes(node))
+            arena = room.offset + room.nbytes
+            aside.append(_copy(source, room))
+            source = room
+        inward.append(_copy(source, Slot(FRAME_RESERVED + updates[number], 0, nbytes(node))))
+    return replace(memory, arena=arena), [*outward, *aside, *inward]
+
+
+def _copy(source: Slot, target: Slot) -> Call:
+    return Call(Kernel(None, None), "copy", [source], [target])
 
 
 def _is_control(kernel: Kernel) -> bool:

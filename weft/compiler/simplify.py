@@ -5,7 +5,7 @@ Equal nodes are one node by construction, and what nothing uses is in no graph, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..graph.graph import Graph, rebuild
 from ..graph.node import CONST, ITEM, OPS, Node, constant, make, toposort
-from .windows import SPREAD, TAP
+from .windows import IN_RANGE, SPREAD, TAP
 
 Rewrite = Callable[[Node], Node | None]
 
@@ -21,18 +21,29 @@ Rewrite = Callable[[Node], Node | None]
 def simplify(graph: Graph, fuel: int | None = None) -> Graph:
     """The graph after all rules. `fuel` stops after so many replacements, to find one that breaks a program."""
     budget = [fuel if fuel is not None else 1 << 60]
-    done: dict[Node, Node] = {i: i for i in graph.inputs}
-    for node in toposort([*graph.inputs, *graph.outputs]):
-        if node not in done:
-            done[node] = _settled(rebuild(node, tuple(done[i] for i in node.inputs)), budget)
-    outputs = tuple(done[o] for o in graph.outputs)
+    outputs = tuple(_rewritten(graph, RULES, budget))
     return Graph(graph.inputs, _masks_from_results(outputs, budget))
 
 
-def _settled(node: Node, budget: list[int]) -> Node:
+def refine(graph: Graph, fuel: int | None = None) -> Graph:
+    """What is better written otherwise once the layout is known; then everything is simplified again."""
+    budget = [fuel if fuel is not None else 1 << 60]
+    outputs = tuple(_rewritten(graph, (*RULES, *LATE), budget))
+    return Graph(graph.inputs, outputs)
+
+
+def _rewritten(graph: Graph, rules: Sequence[Rewrite], budget: list[int]) -> list[Node]:
+    done: dict[Node, Node] = {i: i for i in graph.inputs}
+    for node in toposort([*graph.inputs, *graph.outputs]):
+        if node not in done:
+            done[node] = _settled(rebuild(node, tuple(done[i] for i in node.inputs)), rules, budget)
+    return [done[o] for o in graph.outputs]
+
+
+def _settled(node: Node, rules: Sequence[Rewrite], budget: list[int]) -> Node:
     """The node after rules, until none applies; inputs are settled already."""
     while budget[0] > 0:
-        new = next((found for rule in RULES if (found := rule(node)) is not None), None)
+        new = next((found for rule in rules if (found := rule(node)) is not None), None)
         if new is None or new is node:
             return node
         budget[0] -= 1
@@ -175,10 +186,10 @@ def _one_hot(node: Node) -> Node | None:
         return None
     index = places[axis]
     size = node.shape[axis]
-    wrapped = _elementwise(
-        "where", _elementwise("lt", index, _filled(index, 0)), _elementwise("add", index, _filled(index, size)), index
-    )
-    along = make(OPS["iota"], (), (size, index.dtype))
+    if size > np.iinfo(np.int32).max:
+        return None
+    wrapped = make(IN_RANGE, (index,), (size, axis), node.source)
+    along = make(OPS["iota"], (), (size, wrapped.dtype))
     grid = make(OPS["reshape"], (along,), (tuple(size if a == axis else 1 for a in axes),))
     here = _elementwise("eq", _spread(grid, node.shape), _spread(wrapped, node.shape))
     return _elementwise("where", here, _spread(values, node.shape), into)
@@ -203,14 +214,78 @@ def _elementwise(name: str, *inputs: Node) -> Node:
     return make(OPS[name], inputs)
 
 
-def _filled(like: Node, value: Any) -> Node:
-    return constant(value, like.dtype, like.shape)
-
-
 def _spread(node: Node, shape: tuple[int, ...]) -> Node:
     return node if node.shape == shape else make(OPS["expand"], (node,), (shape,))
 
 
+# --- once the layout is known ------------------------------------------------------------------------------------------------
+
+PIECES = 64  # a long sum for few results is cut in about so many, which threads can share
+LONG = 4096  # elements
+
+
+def _separate_windows(node: Node) -> Node | None:
+    """Windows that do not overlap: each element belongs to one, and compares the winner's number with its own."""
+    if node.op is not SPREAD:
+        return None
+    tap, g = node.inputs
+    size, stride, padding, dilation, shape = node.params
+    if size != stride or any(map(any, padding)) or any(d != 1 for d in dilation):
+        return None
+    if shape != tuple(n * k for n, k in zip(g.shape, size, strict=True)):
+        return None
+    apart = tuple(m for n, k in zip(g.shape, size, strict=True) for m in ((n, k) if k > 1 else (n,)))
+    outer = tuple(m for n, k in zip(g.shape, size, strict=True) for m in ((n, 1) if k > 1 else (n,)))
+    places = [p for p, m in enumerate(apart) if outer[p] == 1 and m > 1 and _is_tap_axis(p, size, g.shape)]
+    number: Node = constant(0, tap.dtype, apart)
+    step = prod(size)
+    for place in places:
+        step //= apart[place]
+        along = make(OPS["iota"], (), (apart[place], tap.dtype))
+        grid = make(OPS["reshape"], (along,), (tuple(apart[place] if p == place else 1 for p in range(len(apart))),))
+        number = _elementwise("add", number, _elementwise("mul", _spread(grid, apart), constant(step, tap.dtype, apart)))
+    won = _elementwise("eq", _spread(_reshaped(tap, outer), apart), number)
+    chosen = _elementwise("where", won, _spread(_reshaped(g, outer), apart), constant(0, g.dtype, apart))
+    return _reshaped(chosen, shape)
+
+
+def _is_tap_axis(place: int, size: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Whether an axis of the taken-apart shape counts the taps of a window (rather than windows)."""
+    kinds = [kind for k in size for kind in (("window", "tap") if k > 1 else ("window",))]
+    return kinds[place] == "tap"
+
+
+def _reshaped(node: Node, shape: tuple[int, ...]) -> Node:
+    return node if node.shape == shape else make(OPS["reshape"], (node,), (shape,))
+
+
+def _long_reduction(node: Node) -> Node | None:
+    """A long reduction to few results is done in two steps, the first of which has work for several threads.
+
+    Where it is cut follows from the shape alone, so the bits of the result do not depend on the number of threads.
+    """
+    if node.op.name not in ("sum", "max", "min", "prod"):
+        return None
+    x, axes = node.inputs[0], node.params[0]
+    results = prod(node.shape)
+    length = prod(x.shape[a] for a in axes)
+    if length < LONG or results * LONG > prod(x.shape) or results > LONG:
+        return None
+    first = next(a for a in axes if x.shape[a] > 1)
+    n = x.shape[first]
+    pieces = next((p for p in range(min(PIECES, n), 1, -1) if n % p == 0), 1)
+    if len(axes) > 1 and n <= PIECES * 4 and n > 1:
+        pieces = n
+    if pieces == 1 or length // pieces < 16:
+        return None
+    apart = (*x.shape[:first], pieces, n // pieces, *x.shape[first + 1 :])
+    inner = tuple(sorted({*(a + 1 if a > first else a for a in axes if a != first), *((first + 1,) if n > pieces else ())}))
+    part = make(node.op, (_reshaped(x, apart if n > pieces else x.shape),), (inner if n > pieces else tuple(a for a in axes if a != first),))
+    kept = [a for a in range(len(x.shape)) if a not in axes or a == first]
+    return make(node.op, (part,), ((kept.index(first),),), node.source)
+
+
+LATE: tuple[Rewrite, ...] = (_separate_windows, _long_reduction)
 RULES: tuple[Rewrite, ...] = (
     _passed_through,
     _folded,

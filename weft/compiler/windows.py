@@ -1,4 +1,8 @@
-"""Max pooling backwards, in two ops that know no memory layout: which tap of each window won, and what each element gets for it."""
+"""Ops of the compiler's own, for derivatives that the graph writes as a scatter.
+
+Max pooling backwards, in two ops that know no memory layout: which tap of each window won, and what each element gets for it.
+And the check of an index, where one value a row is written.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..dtypes import int32
+from ..errors import RunError
 from ..graph.node import Node, Op, Shape, Type
 
 _PARAMS = ("size", "stride", "padding", "dilation")
@@ -52,5 +57,23 @@ def _spread(
 TAP = Op("window_tap", "anchor", _tap_infer, _tap, None, _PARAMS, 1, True, internal=True)
 SPREAD = Op(
     "window_spread", "anchor", lambda tap, g, *how: Type(how[4], g.dtype), _spread, None, (*_PARAMS, "shape"), 2, True,
+    internal=True,
+)  # fmt: skip
+
+
+# --- places that were written to -----------------------------------------------------------------------------------------------
+
+
+def _in_range(index: np.ndarray, size: int, axis: int) -> np.ndarray:
+    wide = index.astype(np.int64)
+    if index.size and (int(wide.min()) < -size or int(wide.max()) >= size):
+        worst = wide.min() if int(wide.min()) < -size else wide.max()
+        raise RunError("scatter", f"index {worst} is out of range for axis {axis} of size {size}.")
+    return np.where(wide < 0, wide + size, wide).astype(np.int32)
+
+
+# An index counted from the front, and an error of the run if it is out of range.
+IN_RANGE = Op(
+    "in_range", "elementwise", lambda index, size, axis: Type(index.shape, int32), _in_range, None, ("size", "axis"), 1,
     internal=True,
 )  # fmt: skip

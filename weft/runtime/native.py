@@ -21,6 +21,7 @@ from ..compiler.llvm.store import kept
 from ..compiler.llvm.target import usable_cores
 from ..compiler.pipeline import compiled
 from ..compiler.program import Program
+from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph
 from ..knobs import knobs
@@ -45,9 +46,9 @@ class Facts:
 class Executable:
     """A program in memory. It is run on addresses: of its inputs, then of its outputs."""
 
-    def __init__(self, graph: Graph, updates: Mapping[int, int], threads: int) -> None:
-        self.graph, self.updates, self.threads = graph, dict(updates), threads
-        code, facts = _code(graph, self.updates, threads)
+    def __init__(self, graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None = None) -> None:
+        self.graph, self.updates, self.threads, self.narrow = graph, dict(updates), threads, narrow
+        code, facts = _code(graph, self.updates, threads, narrow)
         self.facts = facts
         linked = [*symbols(), *((s, library.address(s)) for s in facts.symbols)]
         self._loaded = Loaded(code, linked)
@@ -58,19 +59,18 @@ class Executable:
         self._frame = (ctypes.c_int64 * count)()
         self._frame_address = ctypes.addressof(self._frame)
         self._frame[1] = self._status.ctypes.data
-        self._lock = threading.Lock()
+        self._arena = _arenas.setdefault(threads, _Arena())
 
     @property
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
-        return compiled(self.graph, self.updates, self.threads)
+        return compiled(self.graph, self.updates, self.threads, self.narrow)
 
     def run(self, addresses: Sequence[int]) -> None:
-        with self._lock:
+        with self._arena.lock:
             self._frame[2:] = list(addresses)
             if self.facts.arena:
-                arena = _arena(self.facts.arena)  # held until the run is over
-                self._frame[0] = arena
+                self._frame[0] = self._arena.address(self.facts.arena)
             self._team.run(self._main, self._frame_address)
             if self._status[0]:
                 self._raise()
@@ -83,32 +83,36 @@ class Executable:
 
 
 class _Arena:
-    """Memory for values that live during a run only: one for all programs, since one runs at a time on a team."""
+    """Memory for values that live during a run only. Programs on one team run one at a time, and share one."""
 
-    memory = np.empty(0, np.uint8)
-    address = 0
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._memory = np.empty(0, np.uint8)
+
+    def address(self, wanted: int) -> int:
+        """So many bytes, for as long as the lock is held."""
+        if self._memory.nbytes < wanted + 64:
+            self._memory = np.empty(0, np.uint8)  # the old one goes first
+            try:
+                self._memory = np.empty(wanted + 64, np.uint8)
+            except (MemoryError, ValueError):
+                size = f"{wanted >> 20} MiB that live at one time in this program"
+                raise RunError("run", f"there is no memory for the {size}. Use smaller batches or weft.checkpoint.") from None
+        return -(-int(self._memory.ctypes.data) // 64) * 64
 
 
-def _arena(wanted: int) -> int:
-    if _Arena.memory.nbytes < wanted + 64:
-        try:
-            _Arena.memory = np.empty(wanted + 64, np.uint8)
-        except (MemoryError, ValueError):
-            raise RunError(
-                "run", f"there is no memory for the {wanted >> 20} MiB that live at one time in this program."
-            ) from None
-        _Arena.address = -(-_Arena.memory.ctypes.data // 64) * 64
-    return _Arena.address
+_arenas: dict[int, _Arena] = {}
 
 
-def _code(graph: Graph, updates: Mapping[int, int], threads: int) -> tuple[bytes, Facts]:
+def _code(graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None) -> tuple[bytes, Facts]:
     """The object code of a program, from the disk if it is there."""
-    key = f"program {FORMAT} threads {threads} updates {sorted(updates.items())}\n{graph.text()}"
+    mixed = "" if narrow is None else f" precision {narrow.name}"
+    key = f"program {FORMAT} threads {threads}{mixed} updates {sorted(updates.items())}\n{graph.text()}"
     start = time.perf_counter()
     fresh: list[Program] = []
 
     def make() -> bytes:
-        program = compiled(graph, updates, threads)
+        program = compiled(graph, updates, threads, narrow)
         written = write(program)
         fresh.append(program)
         _show(program, written.module)

@@ -85,7 +85,12 @@ def team(threads: int) -> Team:
 
 def symbols() -> list[tuple[str, int]]:
     """What the code of a program is linked with: names and addresses."""
-    return [("team.barrier", _native().barrier)]
+    return [("team.barrier", _native().barrier), ("team.ticks", _native().ticks)]
+
+
+def ticks_per_us() -> float:
+    """How fast the clock of `team.ticks` runs."""
+    return _native().ticks_per_us
 
 
 _teams: dict[int, Team] = {}
@@ -135,7 +140,7 @@ class _Native:
         libc, address, i64 = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_int64
         self._loaded = loaded = Loaded(object_code(native_module(host().arch)), _imports(libc))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
-        self.barrier = loaded.address("team.barrier")
+        self.barrier, self.ticks = loaded.address("team.barrier"), loaded.address("team.ticks")
         self.work: Any = loaded.function("team.work", [address, i64])
         self.dismiss: Any = loaded.function("team.dismiss", [address])
         self.calloc: Any = ctypes.CFUNCTYPE(address, ctypes.c_size_t, ctypes.c_size_t)(("calloc", libc))

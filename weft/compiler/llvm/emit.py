@@ -327,7 +327,7 @@ class Values:
             return scalar.convert(code, self.index(step.indices[0]), int64, node.dtype)
         if step.kind == "op":
             args = self._together(args)
-            return scalar.emit(code, node, args, lambda bad, value: self._flag_op(node, bad))
+            return scalar.emit(code, node, args, lambda bad, value: self._flag_op(node, bad, value))
         if step.kind == "same":
             return args[0] if args else scalar.number(node.dtype, 0)  # of nothing; it is never used
         if step.kind == "guard":
@@ -475,22 +475,22 @@ class Values:
         value = scalar.convert(code, self.done[self.phase.number[(node, term.place)]], node.dtype, int64)
         zero, size = constant(value.type, 0), constant(value.type, term.size)
         place = value
-        if term.wraps:
+        axes, wraps = term.gather.params
+        axis = axes[term.gather.inputs[1:].index(node)]
+        if wraps:
             place = code.select(code.icmp_signed("<", value, zero), code.add(value, size), value)
         bad = code.icmp_unsigned(">=", place, size)
-        message = "index {value} is out of range for axis " + f"{self._axis(term)} of size {term.size}."
-        self._flag(bad, value, self.emitter.errors.site("gather", message, node.source))
+        message = "index {value} is out of range for axis " + f"{axis} of size {term.size}."
+        self._flag(bad, value, self.emitter.errors.site("gather", message, term.gather.source))
         return code.select(bad, zero, place)
 
-    def _axis(self, term: Read) -> int:
-        for step in self.phase.steps:
-            if step.node.op.name == "gather" and term.node in step.node.inputs[1:]:
-                axis: int = step.node.params[0][step.node.inputs[1:].index(term.node)]
-                return axis
-        return 0
-
-    def _flag_op(self, node: Node, bad: Value) -> None:
+    def _flag_op(self, node: Node, bad: Value, value: Value) -> None:
         name = node.op.name
+        if name == "in_range":
+            size, axis = node.params
+            message = "index {value} is out of range for axis " + f"{axis} of size {size}."
+            self._flag(bad, value, self.emitter.errors.site("scatter", message, node.source))
+            return
         site = self.emitter.errors.site(_PUBLIC.get(name, name), _MESSAGES[name], node.source)
         self._flag(bad, constant(vector(I64, lanes_of(bad.type)), 0), site)
 

@@ -22,7 +22,7 @@ from . import matvec
 from .library import Phase, Plan
 from .panels import BYTES, panels_together
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
-from .product import PRODUCT
+from .product import PANEL_GAP, PRODUCT
 from .target import Target, host
 from .tiling import Choice, Problem, Strides, best_width, choose, in_pieces, pieces_of, turn
 
@@ -117,7 +117,7 @@ class _Phases:
         self.strip = min(panels_together(self.width), ceil(p.n / self.width))
         self.scratch_a = aligned(rows * self.choice.k_block) if self.choice.pack_a else 0
         self.scratch_b = (
-            aligned(self.strip * (self.width * self.choice.k_block + 16)) if self.choice.pack_b == "task" else 0
+            aligned(self.strip * (self.width * self.choice.k_block + PANEL_GAP)) if self.choice.pack_b == "task" else 0
         )
         self.parts = self.scratch + (self.scratch_a + self.scratch_b) * p.threads
 

@@ -169,7 +169,8 @@ def plan(p: Problem) -> Plan | None:
     outputs, step = (p.n, 1) if across else (p.m, p.c[0])
     if 1 not in side.strides or (side.strides[1] != 1 and step != 1):
         return None
-    phases, used = [], 0
+    phases: list[Phase] = []
+    used = 0
     if x.strides[1] != 1 or x.kind != p.kind:  # the vector is made plain first
         phases, used, x = _plain(p, x)
     values = named(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from llvmlite import ir
 from ...graph.node import Node
 from ..fuse import Kernel
 from ..memory import Slot
-from ..nest import ready
+from ..nest import fitting_lanes, ready
 from ..program import Call, Program
 from .build import I8, I64, PTR, Code, Value, new_module
 from .control import Control
@@ -18,7 +19,7 @@ from .emit import Emitter, Errors
 from .library import EPILOGUE
 from .target import Target, host
 
-BARRIER = "team.barrier"
+BARRIER, TICKS = "team.barrier", "team.ticks"
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,16 @@ class Written:
     sites: tuple[tuple[str, str, Any], ...]  # what can go wrong
 
 
-def write(program: Program, target: Target | None = None) -> Written:
-    return _Writer(program, target or host()).written()
+def write(program: Program, target: Target | None = None, *, timed: bool = False) -> Written:
+    """The program as code. If `timed`, it adds the clock's ticks of every call to an array of i64, one a call of the program
+    itself, whose address is one more entry at the end of the frame.
+    """
+    return _Writer(program, target or host(), timed).written()
 
 
 class _Writer:
-    def __init__(self, program: Program, target: Target) -> None:
-        self.top, self.target = program, target
+    def __init__(self, program: Program, target: Target, timed: bool) -> None:
+        self.top, self.target, self.timed = program, target, timed
         self.module = new_module("weft")
         self.errors = Errors()
         self.symbols: dict[str, None] = {}
@@ -70,6 +74,7 @@ class _Writer:
         name = f"kernel.{len(self.functions)}"
         lanes = self._lanes(kernel)
         nest = ready(kernel, lanes)
+        lanes = fitting_lanes(nest, lanes)
         if kernel.rows:
             return self._epilogue(name, nest, slots, lanes), slots
         code = Code.begin(self.module, name, [*[PTR] * len(slots), PTR, I64, I64], private=True)
@@ -117,8 +122,9 @@ class _Writer:
         frame, tid, threads, team, first = code.arguments
         kernels = dict.fromkeys(c.kernel for c in program.calls)
         contexts = {k: code.room(PTR, len(self.functions[k][1]) + 1) for k in kernels if k.rows}
-        for call in program.calls:
-            if call.barrier:
+        note = self._stopwatch(code) if self.timed and program is self.top else None
+        for number, call in enumerate(program.calls):
+            if call.barrier and note is None:
                 self._barrier(code, team, tid, threads)
             if call.once:
                 with code.if_then(code.icmp_signed("!=", first, code.i64(0))):
@@ -127,7 +133,28 @@ class _Writer:
                 self._control(code, frame, call, bodies[call.kernel])
             else:
                 self._call(code, frame, call, contexts, tid, threads)
+            if note is not None:
+                note(number)
         return code.done(code.i64(0))
+
+    def _stopwatch(self, code: Code) -> Callable[[int], None]:
+        """A function that writes: wait for all threads, then add the time since the last such moment under a number."""
+        frame, tid, threads, team, _ = code.arguments
+        ticks = self._external(TICKS, [], I64)
+        totals = code.read(frame, self.top.frame_size, PTR)
+        self._barrier(code, team, tid, threads)
+        before = code.call(ticks, [])
+
+        def note(number: int) -> None:
+            nonlocal before
+            self._barrier(code, team, tid, threads)
+            now = code.call(ticks, [])
+            with code.if_then(code.icmp_signed("==", tid, code.i64(0))):
+                total = code.add(code.read(totals, number, I64), code.sub(now, before))
+                code.write(total, totals, number)
+            before = now
+
+        return note
 
     def _call(
         self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value

@@ -44,7 +44,7 @@ PRODUCT = PRODUCT_POINTERS + (
 )  # fmt: skip
 
 
-_GAP = 16  # elements between packed panels of a strip, so that they do not all fall on the same lines of the cache
+PANEL_GAP = 16  # elements between packed panels of a strip, so that they do not all fall on the same lines of the cache
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class _Writer:
             lines = code.minimum(code.times(code.sub(end, strip), self.width), code.sub(of["n"], column))
             place = code.plus(start, code.mul(strip, of["b_panel"]))
             source = code.at(of["b"], code.mul(place, of["b_bytes"]), I8)
-            apart = code.plus(code.times(length, self.width), _GAP)
+            apart = code.plus(code.times(length, self.width), PANEL_GAP)
             code.call(self.pack_b, [source, of["packed_b"], lines, length, of["b_column"], of["b_k"], apart])
         return wanted
 
@@ -266,7 +266,9 @@ class _Writer:
         place = code.sub(code.plus(start, code.mul(j, of["b_panel"])), back)
         lies = code.at(of["b"], code.mul(place, of["b_bytes"]), I8)
         here = code.at(
-            of["packed_b"], code.mul(code.sub(j, strip), code.plus(code.times(length, self.width), _GAP)), self.element
+            of["packed_b"],
+            code.mul(code.sub(j, strip), code.plus(code.times(length, self.width), PANEL_GAP)),
+            self.element,
         )
         along = code.select(packed, code.i64(self.width), of["b_k"])
         return _RightPanel(code.select(packed, here, lies), along, beyond, back)

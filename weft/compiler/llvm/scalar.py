@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ...dtypes import DType, bfloat16, bool_, float16
+from ...dtypes import DType, bfloat16, bool_, float16, int64
 from ...graph.node import Node
 from . import maths
 from .build import F16, F32, F64, I1, I16, I32, I64, Code, Value, constant, element_of, lanes_of, like
@@ -336,6 +336,15 @@ def _bitcast(c: _Call) -> Value:
     return from_storage(c.code, stored if stored.type == type else c.code.bitcast(stored, type), target)
 
 
+def _in_range(c: _Call) -> Value:
+    code, (size, _) = c.code, c.node.params
+    wide = convert(code, c.x, c.dtype, int64)
+    place = code.select(code.icmp_signed("<", wide, constant(wide.type, 0)), code.add(wide, constant(wide.type, size)), wide)
+    bad = code.icmp_unsigned(">=", place, constant(place.type, size))
+    c.flag(bad, wide)
+    return code.trunc(code.select(bad, constant(place.type, 0), place), like(c.type, I32))
+
+
 def _bits(name: str) -> Callable[[_Call], Value]:
     return lambda c: getattr(c.code, name)(c.x, c.y)
 
@@ -373,6 +382,7 @@ TABLE: dict[str, Callable[[_Call], Value]] = {
     "cast": _cast,
     "bitcast": _bitcast,
     "stop_gradient": lambda c: c.x,
+    "in_range": _in_range,
 }
 # After these a 16-bit float may need rounding; the others give numbers that it already can hold.
 ROUNDED = frozenset(("add", "sub", "mul", "div", "floor_divide", "remainder", "sqrt"))

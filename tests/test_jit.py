@@ -1,0 +1,991 @@
+"""Checks what `weft.jit` promises: the same values and the same state as the plain function, whatever is done in between."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import weft
+from weft.jit import Jit
+from weft.knobs import knobs
+
+
+def floats(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype("float32")
+
+
+def address(tensor: weft.Tensor) -> int:
+    return tensor.numpy().ctypes.data
+
+
+def counting(f: Any) -> tuple[Any, list[int]]:
+    """The function, and a list that grows with every trace of it."""
+    traces: list[int] = []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        traces.append(1)
+        return f(*args, **kwargs)
+
+    return counted, traces
+
+
+# --- arguments and results ------------------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+def test_nested_arguments_and_results() -> None:
+    @weft.jit
+    def f(batch: Any, *rest: Any, scale: Any) -> Any:
+        return {"sum": batch["x"] + batch["y"][0], "pair": Pair(rest[0] * scale, None), "list": [batch["y"][1], (rest[1],)]}
+
+    x, y = weft.asarray([1.0, 2.0]), weft.asarray([3.0, 4.0])
+    got = f({"x": x, "y": [y, x]}, x, y, scale=weft.asarray(2.0))
+    assert got["sum"].tolist() == [4.0, 6.0]
+    assert isinstance(got["pair"], Pair)
+    assert got["pair"].first.tolist() == [2.0, 4.0]
+    assert got["pair"].second is None
+    assert got["list"][0].tolist() == [1.0, 2.0]
+    assert got["list"][1][0].tolist() == [3.0, 4.0]
+
+
+def test_numpy_arrays_and_numbers_are_values() -> None:
+    f, traces = counting(lambda x, y: x * y)
+    fast = weft.jit(f)
+    assert fast(np.array([1.0, 2.0], "float32"), 3.0).tolist() == [3.0, 6.0]
+    assert fast(np.array([1.0, 2.0], "float32"), 5.0).tolist() == [5.0, 10.0]
+    assert fast(weft.asarray([1.0, 2.0]), weft.asarray(7.0)).tolist() == [7.0, 14.0]
+    assert len(traces) == 1
+    assert fast(np.array([1, 2]), True).tolist() == [1, 2]
+    assert fast(np.float64(2.0), 2).item() == 4.0
+
+
+def test_arrays_that_are_not_laid_out_in_order() -> None:
+    x = np.arange(12.0, dtype="float32").reshape(3, 4)
+    f = weft.jit(lambda a: a * 2.0 + a.sum(axis=0))
+    for odd in (x.T, x[::-1], x[:, ::2], np.broadcast_to(x[0], (3, 4))):
+        np.testing.assert_array_equal(f(odd).numpy(), odd * 2 + odd.sum(0))
+    x = np.arange(6.0, dtype="float32")
+    crooked = np.zeros(25, "uint8")[1:].view("float32")
+    crooked[:] = x
+    np.testing.assert_array_equal(weft.jit(lambda a: a + 1.0)(crooked).numpy(), x + 1)
+
+
+def test_the_callers_array_is_read_not_written() -> None:
+    x = floats(4)
+    before = x.copy()
+    state = weft.asarray(x, copy=False)
+
+    @weft.jit
+    def f(a: Any) -> Any:
+        state.assign(state + a)
+        return a
+
+    f(x)
+    np.testing.assert_array_equal(x, before)
+    np.testing.assert_array_equal(state.numpy(), 2 * before)
+
+
+def test_results_are_inputs_constants_or_each_other() -> None:
+    @weft.jit
+    def f(a: Any) -> Any:
+        b = a + 1.0
+        return a, b, b, weft.zeros(2), a, b * 2.0, 3.0
+
+    x = weft.asarray([1.0, 2.0])
+    got = [t.tolist() for t in f(x)]
+    assert got == [[1.0, 2.0], [2.0, 3.0], [2.0, 3.0], [0.0, 0.0], [1.0, 2.0], [4.0, 6.0], 3.0]
+    x.assign(x * 10.0)
+    assert got[0] == [1.0, 2.0]
+
+
+def test_a_function_without_results_or_arguments() -> None:
+    assert weft.jit(lambda: None)() is None
+    assert weft.jit(lambda: weft.arange(3))().tolist() == [0, 1, 2]
+    assert weft.jit(lambda x: ())(weft.ones(2)) == ()
+
+
+def test_pending_arguments_are_computed() -> None:
+    x = weft.asarray([1.0, 2.0]) * 3.0
+    assert weft.jit(lambda a: a + 1.0)(x).tolist() == [4.0, 7.0]
+
+
+def test_results_keep_their_values_when_called_again() -> None:
+    f = weft.jit(lambda a: a * 2.0)
+    first = f(weft.asarray([1.0]))
+    second = f(weft.asarray([5.0]))
+    assert (first.tolist(), second.tolist()) == ([2.0], [10.0])
+
+
+def test_static_arguments_are_part_of_the_program() -> None:
+    f, traces = counting(lambda x, n, mode: x * float(n) if mode == "mul" else x + float(n))
+    fast = weft.jit(f, static=(1, "mode"))
+    x = weft.asarray(2.0)
+    assert fast(x, 3, mode="mul").item() == 6.0
+    assert fast(x, 3, mode="add").item() == 5.0
+    assert fast(x, 4, mode="add").item() == 6.0
+    assert fast(x, 3, mode="mul").item() == 6.0
+    assert len(traces) == 3
+
+
+def test_texts_are_static_by_themselves() -> None:
+    fast = weft.jit(lambda x, how: getattr(weft, how)(x))
+    assert fast(weft.asarray(4.0), "sqrt").item() == 2.0
+    assert fast(weft.asarray(4.0), "square").item() == 16.0
+
+
+def test_what_is_neither_a_value_nor_hashable_is_refused() -> None:
+    with pytest.raises(weft.UserError, match=r"\[jit\] argument 1 is neither a value nor hashable: set"):
+        weft.jit(lambda x, s: x)(weft.zeros(1), {1})
+    with pytest.raises(weft.UserError, match=r"\[jit\] a function is required, got 3"):
+        weft.jit(3)
+
+
+def test_the_wrapper_looks_like_the_function() -> None:
+    @weft.jit(static="n")
+    def step(x: Any, n: int = 2) -> Any:
+        """Takes a step."""
+        return x * float(n)
+
+    assert (step.__name__, step.__doc__) == ("step", "Takes a step.")
+    assert step(weft.asarray(3.0), n=4).item() == 12.0
+    assert step(weft.asarray(3.0)).item() == 6.0
+
+
+# --- tracing again ----------------------------------------------------------------------------------------------------------
+
+
+def test_new_types_are_traced_once_each() -> None:
+    f, traces = counting(lambda x: x + x)
+    fast = weft.jit(f)
+    for x in (weft.ones(2), weft.ones(3), weft.ones(2, dtype="float64"), weft.ones((1, 2))) * 2:
+        np.testing.assert_array_equal(fast(x).numpy(), x.numpy() * 2)
+    assert len(traces) == 4
+
+
+def test_it_says_when_and_why_it_traces(capsys: pytest.CaptureFixture[str]) -> None:
+    fast = weft.jit(lambda x: x + 1.0)
+    with knobs.set(debug=1):
+        fast(weft.ones(2))
+        fast(weft.ones(2))
+        fast(weft.ones(3))
+    said = [line for line in capsys.readouterr().err.splitlines() if "traces" in line]
+    assert len(said) == 2
+    assert "for the first time" in said[0]
+    assert "again: an argument was float32[2], now it is float32[3]" in said[1]
+
+
+def test_the_reason_names_a_static_argument_too(capsys: pytest.CaptureFixture[str]) -> None:
+    fast = weft.jit(lambda x, n: x + float(n), static=1)
+    with knobs.set(debug=1):
+        fast(weft.ones(2), 1)
+        fast(weft.ones(2), 2)
+    said = [line for line in capsys.readouterr().err.splitlines() if "again" in line]
+    assert len(said) == 1
+    assert "was 1, now it is 2" in said[0]
+
+
+def test_only_so_many_programs_are_kept() -> None:
+    f, traces = counting(lambda x: x * 2.0)
+    fast = weft.jit(f, remember=2)
+    for n in (1, 2, 3, 3, 2):
+        assert fast(weft.ones(n)).tolist() == [2.0] * n
+    assert len(fast._compiled) == 2
+    assert len(traces) == 3
+    assert fast(weft.ones(1)).tolist() == [2.0]
+    assert len(traces) == 4
+
+
+def test_the_program_used_last_is_the_last_to_go() -> None:
+    f, traces = counting(lambda x: x * 2.0)
+    fast = weft.jit(f, remember=2)
+    for n in (1, 2, 1, 3, 1):  # 2 was used longest ago when 3 came
+        fast(weft.ones(n))
+    assert len(traces) == 3
+
+
+# --- state --------------------------------------------------------------------------------------------------------------------
+
+
+def test_state_is_found_and_updated() -> None:
+    w = weft.asarray(floats(4))
+    total = weft.asarray(0.0)
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        w.assign(w - 0.1 * x)
+        total.assign(total + (w * x).sum())
+        return total * 2.0
+
+    expected, sum_ = w.numpy().copy(), 0.0
+    for i in range(4):
+        x = floats(4, seed=i)
+        got = step(x).item()
+        expected = expected - np.float32(0.1) * x
+        sum_ += float((expected * x).sum())
+        assert got == pytest.approx(2 * sum_, rel=1e-5)
+    np.testing.assert_allclose(w.numpy(), expected, rtol=1e-6)
+
+
+def test_state_that_depends_on_no_argument() -> None:
+    """A step counter: nothing in it comes from an argument."""
+    steps = weft.asarray(0)
+    reset = weft.asarray([1.0, 2.0])
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        steps.assign(steps + 1)
+        reset.assign(weft.zeros(2))
+        return x + steps.astype("float32")
+
+    assert [step(weft.asarray(10.0)).item() for _ in range(3)] == [11.0, 12.0, 13.0]
+    assert (steps.item(), reset.tolist()) == (3, [0.0, 0.0])
+
+
+def test_state_with_no_arguments_at_all() -> None:
+    w = weft.asarray([1.0, 2.0])
+
+    @weft.jit
+    def double() -> None:
+        w.assign(w * 2.0)
+
+    double()
+    double()
+    assert w.tolist() == [4.0, 8.0]
+
+
+def test_state_stays_where_it_is() -> None:
+    w = weft.asarray(floats(64))
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.assign(w - 0.5 * x)
+
+    step(floats(64))
+    gc.collect()
+    places = set()
+    for _ in range(5):
+        step(floats(64))
+        places.add(address(w))
+    assert len(places) == 1
+
+
+def test_a_parameter_stays_where_it_is_and_stays_a_parameter() -> None:
+    w = weft.parameter(floats(64))
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        loss = (w * x).sum()
+        [g] = weft.gradients(loss, [w])
+        w.assign(w - 0.5 * g)
+        return loss
+
+    step(floats(64))
+    places = set()
+    for _ in range(3):
+        step(floats(64))
+        places.add(address(w))
+    assert len(places) == 1
+    assert w.requires_grad
+    [g] = weft.gradients((w * w).sum(), [w])
+    np.testing.assert_allclose(g.numpy(), 2 * w.numpy(), rtol=1e-6)
+
+
+def test_views_taken_before_a_step_do_not_change() -> None:
+    w = weft.asarray(floats(8))
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.assign(w + x)
+
+    kept = []
+    for _ in range(4):
+        view = w.numpy()
+        kept.append((view, view.copy()))
+        step(np.ones(8, "float32"))
+    for view, was in kept:
+        np.testing.assert_array_equal(view, was)
+    np.testing.assert_allclose(w.numpy(), kept[0][1] + 4, rtol=1e-6)
+
+
+def test_part_of_a_view_keeps_the_memory_too() -> None:
+    w = weft.asarray(floats(8))
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.assign(w + x)
+
+    step(np.ones(8, "float32"))
+    part = w.numpy()[2:4]
+    was = part.copy()
+    step(np.ones(8, "float32"))
+    np.testing.assert_array_equal(part, was)
+
+
+def test_another_name_of_the_value_does_not_change() -> None:
+    w = weft.asarray([1.0, 2.0])
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.assign(w + x)
+
+    step(np.ones(2, "float32"))
+    twin, detached = weft.asarray(w), w.detach()
+    other = weft.asarray([0.0, 0.0])
+    other.assign(w)
+    step(np.ones(2, "float32"))
+    assert w.tolist() == [3.0, 4.0]
+    assert twin.tolist() == detached.tolist() == other.tolist() == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("make", [weft.asarray, weft.parameter])
+def test_work_that_waits_on_the_old_value_reads_the_old_value(make: Any) -> None:
+    w = make([1.0, 2.0])
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.assign(w + x)
+
+    step(np.ones(2, "float32"))
+    waiting = w * 10.0
+    step(np.ones(2, "float32"))
+    step(np.ones(2, "float32"))
+    assert waiting.tolist() == [20.0, 30.0]
+    assert w.tolist() == [4.0, 5.0]
+
+
+def test_assigning_from_outside_between_calls_is_seen() -> None:
+    w, c = weft.asarray([1.0, 2.0]), weft.asarray(10.0)
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        w.assign(w + x * c)
+        return w * 1.0
+
+    one = np.ones(2, "float32")
+    assert step(one).tolist() == [11.0, 12.0]
+    w.assign(weft.zeros(2))
+    c.assign(3.0)
+    assert step(one).tolist() == [3.0, 3.0]
+    w += 1.0
+    w[0] = 100.0
+    assert step(one).tolist() == [103.0, 7.0]
+    assert w.tolist() == [103.0, 7.0]
+
+
+def test_the_old_value_can_be_returned() -> None:
+    w = weft.asarray([1.0, 2.0])
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        old = w * 1.0
+        w.assign(w + x)
+        return old
+
+    one = np.ones(2, "float32")
+    assert step(one).tolist() == [1.0, 2.0]
+    assert step(one).tolist() == [2.0, 3.0]
+    assert w.tolist() == [3.0, 4.0]
+
+
+def test_the_old_value_goes_to_another_state() -> None:
+    w, before = weft.asarray([1.0, 2.0]), weft.zeros(2)
+
+    @weft.jit
+    def step(x: Any) -> None:
+        old = w * 1.0
+        w.assign(w + x)
+        before.assign(old)
+
+    step(np.ones(2, "float32"))
+    step(np.ones(2, "float32"))
+    assert (before.tolist(), w.tolist()) == ([2.0, 3.0], [3.0, 4.0])
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_states_change_places(count: int) -> None:
+    states = [weft.asarray([float(i), float(i)]) for i in range(count)]
+
+    @weft.jit
+    def rotate() -> None:
+        values = [s * 1.0 for s in states]
+        for s, v in zip(states, values[1:] + values[:1], strict=True):
+            s.assign(v)
+
+    rotate()
+    assert [s.tolist()[0] for s in states] == [*range(1, count), 0]
+    rotate()
+    assert [s.tolist()[0] for s in states] == [*range(2, count), 0, 1]
+
+
+def test_states_change_places_and_values() -> None:
+    a, b = weft.asarray([1.0, 2.0]), weft.asarray([3.0, 4.0])
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        p, q = a + x, b * 2.0
+        a.assign(q)
+        b.assign(p)
+        return a + b
+
+    assert step(np.ones(2, "float32")).tolist() == [8.0, 11.0]
+    assert (a.tolist(), b.tolist()) == ([6.0, 8.0], [2.0, 3.0])
+
+
+def test_an_argument_becomes_the_state() -> None:
+    w = weft.zeros(2)
+
+    @weft.jit
+    def keep(x: Any) -> Any:
+        w.assign(x)
+        return x
+
+    x = weft.asarray([1.0, 2.0])
+    keep(x)
+    keep(x + 1.0)
+    assert (x.tolist(), w.tolist()) == ([1.0, 2.0], [2.0, 3.0])
+
+
+def test_the_state_is_given_as_an_argument_too() -> None:
+    w = weft.asarray([1.0, 2.0])
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        w.assign(w + x)
+        return x * 1.0
+
+    step(w)
+    got = step(w)
+    assert (got.tolist(), w.tolist()) == ([2.0, 4.0], [4.0, 8.0])
+
+
+def test_a_state_changed_twice_in_one_call() -> None:
+    w = weft.asarray([1.0, 2.0])
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        w.assign(w + x)
+        middle = w * 1.0
+        w.assign(w * w)
+        return middle
+
+    assert step(np.ones(2, "float32")).tolist() == [2.0, 3.0]
+    assert w.tolist() == [4.0, 9.0]
+
+
+def test_writing_a_part_of_the_state() -> None:
+    w = weft.zeros(4)
+
+    @weft.jit
+    def put(i: Any, v: Any) -> None:
+        w[i] = v
+
+    put(1, 5.0)
+    put(3, 7.0)
+    assert w.tolist() == [0.0, 5.0, 0.0, 7.0]
+
+
+def test_a_reversed_state_is_not_read_after_it_is_written() -> None:
+    """Every element needs another one that the same kernel writes."""
+    w = weft.asarray(floats(1000))
+    m = weft.asarray(floats(40, 40))
+    before, matrix = w.numpy().copy(), m.numpy().copy()
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.assign(w[::-1] + x)
+        m.assign(m.mT * 2.0)
+
+    step(np.ones(1000, "float32"))
+    np.testing.assert_array_equal(w.numpy(), before[::-1] + 1)
+    np.testing.assert_array_equal(m.numpy(), matrix.T * 2)
+
+
+def test_a_state_normalised_by_its_own_sum() -> None:
+    w = weft.asarray(np.abs(floats(7, 300)) + 1)
+    before = w.numpy().copy()
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.assign(w / w.sum(axis=1, keepdims=True) + x)
+
+    step(0.0)
+    np.testing.assert_allclose(w.numpy(), before / before.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_a_product_with_the_state_that_replaces_it() -> None:
+    w = weft.asarray(floats(40, 40))
+    before, x = w.numpy().copy(), floats(40, 40, seed=1)
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.assign(w @ x + w)
+
+    step(x)
+    np.testing.assert_allclose(w.numpy(), before.astype("f8") @ x + before, rtol=1e-4, atol=1e-4)
+
+
+def test_equal_states_stay_two() -> None:
+    a, b = weft.zeros(3), weft.zeros(3)
+    c = weft.asarray([1.0, 1.0, 1.0])
+    d = weft.asarray(c)
+
+    @weft.jit
+    def step(x: Any) -> None:
+        a.assign(a + x)
+        b.assign(b - x)
+        d.assign(d * 5.0)
+
+    step(np.ones(3, "float32"))
+    assert (a.tolist()[0], b.tolist()[0], c.tolist()[0], d.tolist()[0]) == (1.0, -1.0, 1.0, 5.0)
+    step(np.ones(3, "float32"))
+    assert (a.tolist()[0], b.tolist()[0], c.tolist()[0], d.tolist()[0]) == (2.0, -2.0, 1.0, 25.0)
+
+
+def test_a_captured_tensor_outlives_its_name() -> None:
+    w = weft.asarray([1.0, 2.0])
+    box = [w]
+
+    @weft.jit
+    def f(x: Any) -> Any:
+        return x + box[0]
+
+    assert f(np.ones(2, "float32")).tolist() == [2.0, 3.0]
+    del w
+    box.clear()
+    gc.collect()
+    assert f(np.ones(2, "float32")).tolist() == [2.0, 3.0]
+
+
+def test_a_state_of_every_dtype() -> None:
+    names = ("uint8", "int16", "uint32", "int64", "float16", "bfloat16", "float64")
+    states = [weft.asarray([0, 1, 1], dtype=name) for name in names]
+    flags = weft.asarray([False, True, True])
+
+    @weft.jit
+    def step(x: Any) -> None:
+        for s in states:
+            s.assign(s + x.astype(s.dtype))
+        flags.assign(~flags)
+
+    for _ in range(2):
+        step(weft.asarray([1, 1, 0]))
+    for name, state in zip(names, states, strict=True):
+        assert [int(v) for v in state.tolist()] == [2, 3, 1], name
+    assert flags.tolist() == [False, True, True]
+
+
+# --- derivatives --------------------------------------------------------------------------------------------------------------
+
+
+def make_net() -> tuple[list[weft.Tensor], Any]:
+    params = [weft.parameter(floats(5, 7)), weft.parameter(floats(7, seed=1)), weft.parameter(floats(7, 3, seed=2))]
+
+    def loss(x: Any, y: Any) -> Any:
+        return weft.cross_entropy(weft.tanh(x @ params[0] + params[1]) @ params[2], y)
+
+    return params, loss
+
+
+X, Y = floats(6, 5, seed=3), np.array([0, 2, 1, 1, 0, 2])
+
+
+def test_backward_sets_grads() -> None:
+    params, loss = make_net()
+    plain, plain_loss = make_net()
+
+    @weft.jit
+    def step(x: Any, y: Any) -> Any:
+        value = loss(x, y)
+        value.backward()
+        return value
+
+    got = step(X, Y)
+    expected = plain_loss(weft.asarray(X), weft.asarray(Y))
+    expected.backward()
+    assert got.item() == pytest.approx(expected.item(), rel=1e-5)
+    for p, q in zip(params, plain, strict=True):
+        assert p.grad is not None
+        np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_backward_adds_to_grads_as_without_jit() -> None:
+    w = weft.parameter([1.0, 2.0])
+
+    @weft.jit
+    def step(x: Any) -> None:
+        (w * x).sum().backward()
+
+    for i in range(1, 4):
+        step(np.ones(2, "float32"))
+        assert w.grad is not None
+        assert w.grad.tolist() == [float(i)] * 2
+    w.grad = None
+    step(np.ones(2, "float32"))
+    assert w.grad.tolist() == [1.0, 1.0]
+
+
+def test_grads_used_and_cleared_inside() -> None:
+    w = weft.parameter([1.0, 2.0])
+    w.grad = weft.asarray([100.0, 100.0])
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.grad = None
+        (w * x).sum().backward()
+        w.assign(w - w.grad)
+        w.grad = None
+
+    step(np.ones(2, "float32"))
+    step(np.ones(2, "float32"))
+    assert w.tolist() == [-1.0, 0.0]
+    assert w.grad is None
+
+
+def test_a_training_step_agrees_with_the_reference_device() -> None:
+    def run(wrap: Any) -> list[np.ndarray]:
+        params, loss = make_net()
+        moments = [weft.zeros(p.shape) for p in params]
+
+        def step(x: Any, y: Any) -> Any:
+            value = loss(x, y)
+            for p, m, g in zip(params, moments, weft.gradients(value, params), strict=True):
+                m.assign(0.9 * m + g)
+                p.assign(p - 0.1 * m)
+            return value
+
+        fast = wrap(step)
+        losses = [fast(weft.asarray(X), weft.asarray(Y)).item() for _ in range(4)]
+        return [np.array(losses), *(p.numpy().copy() for p in params), *(m.numpy().copy() for m in moments)]
+
+    got = run(weft.jit)
+    with knobs.set(device="reference"):
+        expected = run(lambda f: f)
+    for a, b in zip(got, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_jit_of_grad_and_grad_of_jit() -> None:
+    def f(x: Any) -> Any:
+        return (weft.sin(x) * x).sum()
+
+    x = weft.asarray(floats(5))
+    expected = weft.grad(f)(x).numpy()
+    np.testing.assert_allclose(weft.jit(weft.grad(f))(x).numpy(), expected, rtol=1e-6)
+    np.testing.assert_allclose(weft.grad(weft.jit(f))(x).numpy(), expected, rtol=1e-6)
+    p = weft.parameter(floats(5))
+    [g] = weft.gradients(weft.jit(f)(p), [p])
+    np.testing.assert_allclose(g.numpy(), expected, rtol=1e-6)
+
+
+def test_jit_of_captured_parameters_is_differentiable_from_outside() -> None:
+    """The parameter is no argument: the jitted function must not cut it off in silence."""
+    w = weft.parameter([2.0, 3.0])
+    f = weft.jit(lambda x: (w * w * x).sum())
+    try:
+        [g] = weft.gradients(f(weft.ones(2)), [w])
+    except weft.UserError:
+        return
+    assert g.tolist() == [4.0, 6.0]
+
+
+def test_jit_inside_jit_is_one_program() -> None:
+    w = weft.asarray(1.0)
+
+    @weft.jit
+    def inner(x: Any) -> Any:
+        w.assign(w + 1.0)
+        return x * w
+
+    @weft.jit
+    def outer(x: Any) -> Any:
+        return inner(x) + inner(x)
+
+    assert outer(weft.asarray(10.0)).item() == 50.0
+    assert w.item() == 3.0
+    assert outer(weft.asarray(10.0)).item() == 90.0
+    assert inner(weft.asarray(10.0)).item() == 60.0
+    assert w.item() == 6.0
+
+
+# --- random numbers --------------------------------------------------------------------------------------------------------------
+
+
+def draw(x: Any) -> Any:
+    return weft.dropout(x, 0.5) + weft.random.normal((4,)), weft.random.uniform((3,))
+
+
+def values(pair: Any) -> list[Any]:
+    return [t.tolist() for t in pair]
+
+
+def test_streams_move_on_as_without_jit() -> None:
+    fast, x = weft.jit(draw), weft.ones(4)
+    weft.seed(7)
+    plain = [values(draw(x)) for _ in range(4)]
+    weft.seed(7)
+    assert [values(f(x)) for f in (draw, fast, fast, draw)] == plain
+    weft.seed(7)
+    assert [values(fast(x)) for _ in range(4)] == plain
+
+
+def test_a_new_seed_between_calls_is_seen() -> None:
+    fast, x = weft.jit(draw), weft.ones(4)
+    for seed in (1, 2, 1):
+        weft.seed(seed)
+        got = values(fast(x))
+        weft.seed(seed)
+        assert got == values(draw(x))
+
+
+def test_a_stream_of_ones_own() -> None:
+    stream = weft.random.Generator(3)
+    fast = weft.jit(lambda: stream.uniform((2,)))
+    got = [fast().tolist() for _ in range(3)]
+    again = weft.random.Generator(3)
+    assert got == [again.uniform((2,)).tolist() for _ in range(3)]
+
+
+def test_going_back_in_a_stream_between_calls() -> None:
+    stream = weft.random.Generator(3)
+    fast = weft.jit(lambda: stream.uniform((2,)))
+    state = stream.state
+    first = fast().tolist()
+    fast()
+    stream.state = state
+    assert fast().tolist() == first
+
+
+# --- errors ------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_error_while_tracing_leaves_everything_as_it_was() -> None:
+    w, p = weft.asarray([1.0, 2.0]), weft.parameter([1.0, 2.0])
+    stream = weft.random.Generator(3)
+
+    def step(x: Any, fail: bool) -> Any:
+        (p * x).sum().backward()
+        w.assign(w + x)
+        p.assign(p + x)
+        stream.uniform((2,))
+        if fail:
+            raise KeyError("mine")
+        return w * 1.0
+
+    with pytest.raises(KeyError, match="mine"):
+        weft.jit(step, static="fail")(np.ones(2, "float32"), fail=True)
+    assert (w.tolist(), p.tolist(), p.grad, p.requires_grad) == ([1.0, 2.0], [1.0, 2.0], None, True)
+    assert (w + 1.0).tolist() == [2.0, 3.0]
+    assert stream.state[1].item() == 0
+    fine = weft.jit(step, static="fail")
+    assert fine(np.ones(2, "float32"), fail=False).tolist() == [2.0, 3.0]
+
+
+def test_looking_at_a_value_while_tracing_is_an_error_that_says_what_to_do() -> None:
+    w = weft.asarray([1.0, 2.0])
+
+    @weft.jit
+    def f(x: Any) -> Any:
+        w.assign(w + x)
+        return x if (x > 0.0).all() else -x
+
+    with pytest.raises(weft.UserError, match=r"weft\.where, weft\.cond"):
+        f(np.ones(2, "float32"))
+    assert w.tolist() == [1.0, 2.0]
+
+
+def test_an_error_at_run_time_names_the_line_and_leaves_the_function_usable() -> None:
+    def body(x: Any, i: Any) -> Any:
+        return x[i] * 2.0  # THE LINE
+
+    f = weft.jit(body)
+    x = weft.asarray([1.0, 2.0, 3.0])
+    for _ in range(2):
+        with pytest.raises(weft.RunError, match=r"\[gather\] index 7 is out of range for axis 0 of size 3") as caught:
+            f(x, weft.asarray([0, 7]))
+        assert "THE LINE" in str(caught.value)
+        assert f(x, weft.asarray([0, -1])).tolist() == [2.0, 6.0]
+
+
+def test_a_division_by_zero_names_the_line() -> None:
+    f = weft.jit(lambda a, b: a // b)  # THE LINE
+    with pytest.raises(weft.RunError, match=r"\[floor_divide\] an integer was divided by zero") as caught:
+        f(weft.asarray([1, 2]), weft.asarray([1, 0]))
+    assert "THE LINE" in str(caught.value)
+    assert f(weft.asarray([4, 2]), weft.asarray([2, 2])).tolist() == [2, 1]
+
+
+def test_an_error_comes_from_the_program_on_disk_too() -> None:
+    """The second function finds its code in the cache; the messages are worked out again."""
+
+    def body(x: Any, i: Any) -> Any:
+        return (x + 1.0)[i]
+
+    for _ in range(2):
+        with pytest.raises(weft.RunError, match=r"index -9 is out of range"):
+            weft.jit(body)(weft.asarray([1.0, 2.0, 3.0]), weft.asarray([-9]))
+
+
+def test_an_op_without_a_compiled_form_is_refused_with_its_name() -> None:
+    op = weft.graph.Op("test_jit_only_numpy", "elementwise", lambda x: x.type, np.positive, None, (), 1)
+    with pytest.raises(weft.UserError, match=r"\[jit\] the op 'test_jit_only_numpy' has a definition in NumPy only"):
+        weft.jit(lambda x: weft.tensor.emit(op, (x,)))(weft.ones(2))
+
+
+# --- many threads, many processes ------------------------------------------------------------------------------------------------
+
+
+def in_threads(work: Any, count: int) -> list[Any]:
+    """What `work(i)` gave in threads that run at the same time."""
+    found: list[Any] = [None] * count
+
+    def one(i: int) -> None:
+        try:
+            found[i] = work(i)
+        except BaseException as error:
+            found[i] = error
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(120)
+    for f in found:
+        if isinstance(f, BaseException):
+            raise f
+    return found
+
+
+def test_two_threads_share_one_function() -> None:
+    f = weft.jit(lambda x: (weft.tanh(x) @ x.mT).sum(axis=1))
+    inputs = [floats(20, 20, seed=i) for i in range(4)]
+    expected = [f(x).numpy().copy() for x in inputs]
+    fresh = weft.jit(f.function)
+
+    def work(i: int) -> bool:
+        return all(np.array_equal(fresh(inputs[i]).numpy(), expected[i]) for _ in range(20))
+
+    assert in_threads(work, 4) == [True] * 4
+
+
+def test_two_threads_count_together() -> None:
+    total = weft.asarray(0.0)
+
+    @weft.jit
+    def add(x: Any) -> None:
+        total.assign(total + x)
+
+    in_threads(lambda i: [add(1.0) for _ in range(25)], 4)
+    assert total.item() == 100.0
+
+
+def test_programs_with_arenas_of_many_sizes_run_in_many_threads() -> None:
+    """One program's larger scratch memory must not take away that of another that is running."""
+
+    def work(i: int) -> bool:
+        n = 8 * 3**i
+        f = weft.jit(lambda x: weft.softmax(weft.softmax(x @ x) @ x) @ x)
+        x = floats(n, n, seed=i)
+        first = f(x).numpy().copy()
+        return all(np.array_equal(f(x).numpy(), first) for _ in range(30 if i < 3 else 3))
+
+    assert in_threads(work, 5) == [True] * 5
+
+
+SCRIPT = """
+import sys, weft, numpy as np
+x = np.arange(12.0, dtype="float32").reshape(3, 4) / 7
+w = weft.parameter(np.ones((4, 2), "float32"))
+@weft.jit
+def step(x):
+    loss = (weft.tanh(x @ w) ** 2).mean()
+    [g] = weft.gradients(loss, [w])
+    w.assign(w - 0.1 * g)
+    return loss
+for _ in range(3):
+    loss = step(x)
+print(loss.numpy().tobytes().hex(), w.numpy().tobytes().hex())
+"""
+
+
+def run_script(folder: Path, **settings: str) -> tuple[str, str]:
+    env = {**os.environ, "WEFT_CACHE": str(folder), "WEFT_DEBUG": "1", "PYTHONPATH": str(Path(weft.__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env={**env, **settings}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_a_second_process_starts_warm(tmp_path: Path) -> None:
+    cold, said = run_script(tmp_path)
+    assert "kernels in" in said
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names
+    warm, said = run_script(tmp_path)
+    assert warm == cold
+    assert "from the disk" in said
+    assert "kernels in" not in said
+    assert {p.name for p in tmp_path.iterdir()} == names
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "swap"])
+def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
+    cold, _ = run_script(tmp_path)
+    files = sorted(tmp_path.iterdir())
+    contents = [f.read_bytes() for f in files]
+    for i, (file, content) in enumerate(zip(files, contents, strict=True)):
+        half = len(content) // 2
+        file.write_bytes({
+            "cut": content[:half],
+            "flip": content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :],
+            "empty": b"",
+            "swap": contents[i - 1] if len(contents) > 1 else content[::-1],
+        }[damage])  # fmt: skip
+    again, said = run_script(tmp_path)
+    assert again == cold
+    assert "from the disk" not in said
+    assert [f.read_bytes() for f in files] == contents
+
+
+def test_without_a_cache(tmp_path: Path) -> None:
+    assert run_script(tmp_path, WEFT_CACHE="off")[0] == run_script(tmp_path)[0]
+
+
+# --- looking inside ----------------------------------------------------------------------------------------------------------
+
+
+def test_lower_and_text_do_not_run_it() -> None:
+    w = weft.asarray([1.0, 2.0])
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        w.assign(w + x)
+        return w * 2.0
+
+    graph = step.lower(np.ones(2, "float32"))
+    assert [str(i.type) for i in graph.inputs] == ["float32[2]", "float32[2]"]
+    assert [str(o.type) for o in graph.outputs] == ["float32[2]", "float32[2]"]
+    assert step.text(np.ones(2, "float32")) == graph.text()
+    assert w.tolist() == [1.0, 2.0]
+    assert isinstance(step, Jit)
+
+
+def test_threads_are_part_of_the_key_and_not_of_the_result() -> None:
+    f, traces = counting(lambda x: (x @ x.mT).sum(axis=0))
+    fast, x = weft.jit(f), floats(33, 65)
+    found = []
+    for threads in (1, 2, 4):
+        with knobs.set(threads=threads):
+            found.append(fast(x).numpy().copy())
+    assert len(traces) == 3
+    assert all(np.array_equal(a, found[0]) for a in found)

@@ -1,0 +1,122 @@
+"""Precision: matrix products and convolutions in 16 bits, everything else in float32.
+
+The graph is differentiated already, so one pass serves forward and backward. A float32 product takes its operands as float16 or
+bfloat16 and gives that type, with sums in float32 inside; its result is cast back for what follows. Elementwise work, reductions,
+losses and updates stay float32, and so does what comes from outside: parameters are float32 masters, cast where they are used.
+
+What feeds a product exists in the narrow type only. If it were narrow for the product and wide for the others, both would be
+kept from the forward to the backward half; so the others read the narrow one, widened again. That halves the memory of
+activations. The last products on a path, such as the gradients of weights, read narrow operands but give their float32 sums:
+nothing that is kept depends on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..dtypes import DType, bfloat16, float16, float32
+from ..errors import UserError
+from ..graph.graph import Graph
+from ..graph.node import OPS, Node, make, toposort
+from ..graph.text import subgraphs
+from .simplify import simplify
+
+PRODUCTS = ("contract", "conv", "conv_data", "conv_filter")
+# Which element is the greatest, and what it is, can be asked before rounding or after it.
+COMMUTES = ("window_max",)
+PICKS = ("window_argmax", "window_tap")
+
+
+def precision(graph: Graph, dtype: DType) -> Graph:
+    """The graph with its float32 products in `dtype`, bodies of control flow included. Its inputs and outputs keep their types."""
+    if dtype not in (float16, bfloat16):
+        raise UserError("precision", f"float16 or bfloat16 is required, got {dtype.name}.")
+    bodies: dict[Graph, Graph] = {}
+    for body in subgraphs(graph):  # simplified before, as the graph itself is
+        bodies[body] = _Narrowing(simplify(body), dtype, bodies).result()
+    return _Narrowing(graph, dtype, bodies).result()
+
+
+class _Narrowing:
+    """One graph on its way. Every node has a wide form; what feeds a product has a narrow one too."""
+
+    def __init__(self, graph: Graph, dtype: DType, bodies: Mapping[Graph, Graph]) -> None:
+        self.graph, self.dtype, self.bodies = graph, dtype, bodies
+        self.order = toposort([*graph.inputs, *graph.outputs])
+        self.fed, self.last = _fed(self.order), _last_products(self.order)
+        self.wide: dict[Node, Node] = {}
+        self.narrow: dict[Node, Node] = {}
+
+    def result(self) -> Graph:
+        for node in self.order:
+            self._place(node)
+        return Graph(self.graph.inputs, tuple(self.wide[o] for o in self.graph.outputs))
+
+    def _place(self, node: Node) -> None:
+        if node in self.fed and _moves(node):
+            self.narrow[node] = make(node.op, tuple(self.narrow[i] for i in node.inputs), node.params, node.source)
+            self.wide[node] = self._rebuilt(node)
+        elif node in self.fed:
+            new = self._rebuilt(node)
+            self.narrow[node] = _cast(new, self.dtype)
+            self.wide[node] = _cast(self.narrow[node], float32) if node.inputs else new
+        else:
+            self.wide[node] = self._rebuilt(node)
+
+    def _rebuilt(self, node: Node) -> Node:
+        """The node on the new inputs, of its old type."""
+        if _is_product(node):
+            operands = tuple(self.narrow[i] for i in node.inputs)
+            if node in self.last:
+                return make(node.op, tuple(_cast(o, float32) for o in operands), node.params, node.source)
+            return _cast(make(node.op, operands, node.params, node.source), float32)
+        known = self.narrow if _reads_narrow(node) and all(map(self._is_only_narrow, node.inputs)) else self.wide
+        inputs = tuple(known[i] for i in node.inputs)
+        params = tuple(self.bodies.get(p, p) if isinstance(p, Graph) else p for p in node.params)
+        return node if (inputs, params) == (node.inputs, node.params) else make(node.op, inputs, params, node.source)
+
+    def _is_only_narrow(self, node: Node) -> bool:
+        return node in self.narrow and bool(node.inputs)
+
+
+def _is_product(node: Node) -> bool:
+    return node.op.name in PRODUCTS and node.dtype is float32
+
+
+def _moves(node: Node) -> bool:
+    """Whether rounding can happen before the op as well as after it."""
+    return bool(node.inputs) and (node.op.kind == "move" or node.op.name in COMMUTES)
+
+
+def _reads_narrow(node: Node) -> bool:
+    return node.op.name in PICKS
+
+
+def _fed(order: list[Node]) -> set[Node]:
+    """What feeds a product, also through movement: there the element is the one below."""
+    fed: set[Node] = set()
+    for node in reversed(order):
+        if _is_product(node) or (node in fed and _moves(node)):
+            fed.update(node.inputs)
+    return fed
+
+
+def _last_products(order: list[Node]) -> set[Node]:
+    """Products that no other product depends on."""
+    leads: set[Node] = set()
+    last = set()
+    for node in reversed(order):
+        if _is_product(node) and node not in leads:
+            last.add(node)
+        if _is_product(node) or node in leads:
+            leads.update(node.inputs)
+    return last
+
+
+def _cast(node: Node, dtype: DType) -> Node:
+    """The node as another type. Narrow, widened and narrowed again is what it was; wide, narrowed and widened is not."""
+    if node.dtype is dtype:
+        return node
+    if node.op.name == "cast" and node.inputs[0].dtype is dtype and dtype.is_half:
+        return node.inputs[0]
+    return make(OPS["cast"], (node,), (dtype,), node.source)

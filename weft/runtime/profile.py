@@ -1,0 +1,115 @@
+"""Running a compiled program with a clock: what each of its calls takes.
+
+A variant of the program is made that notes the time after every call. It runs on copies of all memory that it writes to, so
+the values of whoever asks stay as they are, and every run starts from the same ones.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..compiler.llvm import library
+from ..compiler.llvm.engine import Loaded, object_code
+from ..compiler.llvm.module import write
+from ..compiler.llvm.store import kept
+from ..compiler.memory import nbytes
+from ..compiler.program import FRAME_RESERVED, Call, Program
+from ..errors import RunError
+from .native import Executable
+from .team import symbols, team, ticks_per_us
+
+FEWEST, MOST = 3, 50  # runs, if nobody says how many
+ENOUGH = 0.5  # seconds of them
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """A call of a program, and how long all threads were at it."""
+
+    number: int
+    call: Call
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A program, and the time of each of its calls: the median of some runs."""
+
+    program: Program
+    calls: list[CallTime]
+    runs: int
+
+
+def profile(executable: Executable, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+    """Run a program on inputs at these addresses, several times, with a clock. Nothing is written to the inputs."""
+    program = executable.program
+    timed = _Timed(program, inputs, executable.threads)
+    timed.run()  # memory is touched for the first time, threads wake up
+    runs = []
+    end = time.perf_counter() + ENOUGH
+    while len(runs) < (repeats or FEWEST) or (repeats is None and len(runs) < MOST and time.perf_counter() < end):
+        runs.append(timed.run())
+    ticks = np.median(runs, axis=0) if program.calls else np.zeros(0)
+    seconds = np.maximum(ticks, 0.5) / ticks_per_us() / 1e6  # the clock may be too slow to see a call at all
+    calls = [CallTime(i, c, float(s)) for i, (c, s) in enumerate(zip(program.calls, seconds, strict=True))]
+    return Profile(program, calls, len(runs))
+
+
+class _Timed:
+    """The variant of a program that has a clock, with memory of its own for all that it writes."""
+
+    def __init__(self, program: Program, inputs: Sequence[int], threads: int) -> None:
+        written = write(program, timed=True)
+        # Kept under its own text: then it is certain that its calls are these, in this order.
+        digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
+        code = kept(f"timed program {digest}", lambda: object_code(written.module))
+        linked = [*symbols(), *((s, library.address(s)) for s in written.symbols)]
+        self._loaded = Loaded(code, linked)
+        self._team, self._sites = team(threads), written.sites
+        self._status = np.zeros(2, np.int64)
+        self._ticks = np.zeros(len(program.calls), np.int64)
+        self._prepare(program, inputs)
+
+    def _prepare(self, program: Program, inputs: Sequence[int]) -> None:
+        """The frame, and room for the arena, the results and the state that is replaced."""
+        graph = program.graph
+        self._arena = _room(program.memory.arena)
+        states = {i: _room(nbytes(graph.inputs[i])) for i in set(program.updates.values())}
+        self._restore = [(room.ctypes.data, inputs[i], nbytes(graph.inputs[i])) for i, room in states.items()]
+        self._results = [_room(nbytes(o)) for o in graph.outputs]
+        given = [states[i].ctypes.data if i in states else address for i, address in enumerate(inputs)]
+        self._held = states
+        addresses = [self._arena.ctypes.data, self._status.ctypes.data, *given, *(r.ctypes.data for r in self._results)]
+        assert len(addresses) == program.frame_size == FRAME_RESERVED + len(graph.inputs) + len(graph.outputs)
+        self._frame = (ctypes.c_int64 * (len(addresses) + 1))(*addresses, self._ticks.ctypes.data)
+
+    def run(self) -> np.ndarray:
+        """One run from the values that were given; the ticks of every call."""
+        for target, source, size in self._restore:
+            ctypes.memmove(target, source, size)
+        self._ticks[:] = 0
+        self._team.run(self._loaded.address("main"), ctypes.addressof(self._frame))
+        if self._status[0]:
+            site, value = map(int, self._status)
+            self._status[:] = 0
+            where, message, source = self._sites[site - 1]
+            raise RunError(where, message.format(value=value), source)
+        return self._ticks.copy()
+
+
+def _room(size: int) -> np.ndarray:
+    """Memory that begins on a line of the cache."""
+    try:
+        memory = np.empty(size + 64, np.uint8)
+    except (MemoryError, ValueError):
+        raise RunError("profile", f"there is no memory for a copy of {size >> 20} MiB.") from None
+    return memory[-memory.ctypes.data % 64 :]
+
+
+__all__ = ["CallTime", "Profile", "profile"]
