@@ -114,7 +114,10 @@ def _one_core(quick: bool, group: str) -> Iterator[Any]:
     with tempfile.TemporaryDirectory() as folder:
         results = f"{folder}/results.json"
         command = [sys.executable, __file__, "--threads", "1", "--only", group, "--json", results]
-        subprocess.run([*command, *(["--quick"] if quick else [])], stdout=subprocess.DEVNULL, check=True)
+        done = subprocess.run([*command, *(["--quick"] if quick else [])], capture_output=True, text=True, check=False)
+        if done.returncode:
+            yield measure.Row(group, "AlexNet", failures={"all": (done.stderr.splitlines() or ["it died"])[-1]})
+            return
         for row in json.loads(Path(results).read_text())["rows"]:
             yield measure.Row(**row)
 

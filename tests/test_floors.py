@@ -25,6 +25,7 @@ FLOORS = [
     ["graph"],
     ["compiler"],
     ["runtime"],
+    ["explain"],
     ["tensor"],
     ["ops"],
     ["derivatives"],

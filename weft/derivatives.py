@@ -15,7 +15,7 @@ from .errors import InternalError, UserError
 from .graph.node import CONST, ITEM, OPS, TAG, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
 from .ops.creation import ones_like, zeros
 from .ops.elementwise import WHERE, stop_gradient, where
-from .tensor import FUNCTIONS, Tensor, as_tensor, wrap
+from .tensor import FUNCTIONS, WITHOUT_HISTORY, Tensor, as_tensor, wrap
 from .tree import flatten, unflatten
 
 # --- the walk ------------------------------------------------------------------------------------------------------------
@@ -306,6 +306,12 @@ def gradients(y: Any, xs: Sequence[Tensor], gradient: Any = None) -> list[Tensor
             )
     _parameters(y, "gradients")
     found = pull([y.node], [_seed("gradients", y, gradient)], [x.node for x in xs])
+    if any(g is None for g in found) and not WITHOUT_HISTORY.isdisjoint(toposort([y.node])):
+        raise UserError(
+            "gradients",
+            "the value was made by a compiled function, which keeps no history of how it used parameters. "
+            "Take the derivatives inside that function.",
+        )
     return _zeros_for_none(found, xs)
 
 

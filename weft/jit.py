@@ -20,6 +20,7 @@ import numpy as np
 from .compiler.pipeline import can_compile
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import UserError
+from .explain import Explanation, explain
 from .graph import Graph
 from .graph.graph import close
 from .graph.node import CONST, DATA, VARIABLE, Clock, Node, Type, data
@@ -29,8 +30,8 @@ from .random import Generator
 from .runtime import Buffer, Device
 from .runtime import device as find_device
 from .runtime.cpu import contiguous
-from .runtime.native import Executable, thread_count
-from .tensor import WATCHED, Tensor, as_tensor, wrap
+from .runtime.native import Executable, fitting_threads, thread_count
+from .tensor import WATCHED, WITHOUT_HISTORY, Tensor, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
 
@@ -46,6 +47,7 @@ class Watcher:
         self.nodes: dict[Tensor, Node] = {}  # what each tensor named when it was first read
         self.by_node: dict[Node, Tensor] = {}
         self.grads: dict[Tensor, Tensor | None] = {}
+        self.owners: dict[Tensor, Tensor] = {}  # of tensors that are somebody's .grad
         self.written: dict[Tensor, None] = {}
 
     def saw(self, tensor: Tensor, node: Node) -> Node:
@@ -58,6 +60,8 @@ class Watcher:
             WATCHED.watch = outside
         self.nodes[tensor], self.by_node[node] = node, tensor
         self.grads[tensor] = tensor.grad
+        if tensor.grad is not None:
+            self.owners[tensor.grad] = tensor
         return node
 
     def changed(self, tensor: Tensor) -> None:
@@ -82,7 +86,7 @@ def _leaf_of(tensor: Tensor, taken: dict[Node, Tensor]) -> Node:
 class State:
     """A tensor from outside that the program reads, and perhaps replaces."""
 
-    tensor: Tensor
+    find: Callable[[], Tensor]  # the tensor: always the same one, or the present .grad of another, or a stream's key
     position: int  # among the program's inputs
     written: bool
     node: Node | None = None  # what the tensor named when its memory was last looked at
@@ -103,8 +107,14 @@ class Compiled:
     arguments: int
     results: list[Type] = field(default_factory=list)
     first_result: int = 0  # among the graph's outputs; state comes before
-    grads: list[tuple[Tensor, int]] = field(default_factory=list)  # tensors whose .grad is set, and by which result
+    grads: list[tuple[Tensor, int | None]] = field(default_factory=list)  # whose .grad is replaced, by which result
+    had_grads: list[tuple[Tensor, bool]] = field(default_factory=list)  # which tensors had one when it was traced
+    tracked: list[bool] = field(default_factory=list)  # which results were computed from parameters
     lock: Any = field(default_factory=threading.Lock)
+
+    def fits(self) -> bool:
+        """Whether every .grad is there, or missing, as it was."""
+        return all((tensor.grad is not None) == had for tensor, had in self.had_grads)
 
 
 class Jit:
@@ -116,6 +126,7 @@ class Jit:
         functools.update_wrapper(self, function)
         self.function, self.static, self.remember, self.narrow = function, tuple(static), remember, narrow
         self._compiled: OrderedDict[Any, Compiled] = OrderedDict()
+        self._others: dict[Any, list[Compiled]] = {}  # all forms of a key: with and without grads to add to
         self._lock = threading.RLock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -125,8 +136,10 @@ class Jit:
         if any(isinstance(leaf, Tensor) and (leaf._node.abstract or leaf._node.tracked) for leaf in leaves):
             return self.function(*args, **kwargs)  # it is being traced or differentiated
         made = self._compiled.get(key)
-        if made is None:
+        if made is None or not made.fits():
             made = self._compile(key, args, kwargs)
+        elif len(self._compiled) > 1:
+            self._compiled.move_to_end(key)
         return _run(made, leaves)
 
     # --- looking inside -------------------------------------------------------------------------------------------------
@@ -139,9 +152,19 @@ class Jit:
         """That graph as runnable Python."""
         return self.lower(*args, **kwargs).text()
 
+    def explain(self, *args: Any, **kwargs: Any) -> Explanation:
+        """What a call with these arguments does with its time and memory: print it. No state changes."""
+        made = self._for(args, kwargs)
+        _, values = self._key(args, kwargs)
+        with made.lock:
+            given = [*(s.offset for s in made.streams), *values, *(s.find() for s in made.states)]
+            held = [_array(v) for v in given]
+            return explain(made.executable, [address(a) for a in held])
+
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
         key, _ = self._key(args, kwargs)
-        return self._compiled.get(key) or self._compile(key, args, kwargs)
+        made = self._compiled.get(key)
+        return made if made is not None and made.fits() else self._compile(key, args, kwargs)
 
     # --- compiling ------------------------------------------------------------------------------------------------------
 
@@ -150,9 +173,12 @@ class Jit:
         if not kwargs and not self.static:
             types = []
             for arg in args:
-                if type(arg) is not Tensor:
+                if type(arg) is Tensor:
+                    types.append(arg._node.type)
+                elif type(arg) is np.ndarray:
+                    types.append(Type(arg.shape, as_dtype(arg.dtype, "jit")))
+                else:
                     break
-                types.append(arg._node.type)
             else:
                 return (thread_count(), tuple(types)), list(args)
         every, structure = flatten((args, kwargs))
@@ -170,14 +196,19 @@ class Jit:
 
     def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
         with self._lock:
-            if key in self._compiled:
-                return self._compiled[key]
-            if knobs.debug:
-                self._say_why(key)
-            made = self._traced(args, kwargs)
+            made = self._compiled.get(key)
+            if made is not None and made.fits():
+                return made
+            made = next((m for m in self._others.get(key, ()) if m.fits()), None)
+            if made is None:
+                if knobs.debug:
+                    self._say_why(key)
+                made = self._traced(args, kwargs)
+                self._others.setdefault(key, []).append(made)
             self._compiled[key] = made
             if len(self._compiled) > self.remember:
-                self._compiled.popitem(last=False)
+                oldest, _ = self._compiled.popitem(last=False)
+                self._others.pop(oldest, None)
             return made
 
     def _say_why(self, key: Any) -> None:
@@ -209,17 +240,25 @@ class Jit:
         try:
             traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)))
             new_values = [_content(t) for t in watcher.written]
-            grads = [t for t, before in watcher.grads.items() if t.grad is not before and t.grad is not None]
+            grads = [t for t, before in watcher.grads.items() if t.grad is not before]
             new_grads = [t.grad.node for t in grads if t.grad is not None]
+            cleared = [t.grad is None for t in grads]
         finally:
             WATCHED.watch = None
             for tensor, node in watcher.nodes.items():
                 tensor._name(node)
                 tensor.grad = watcher.grads[tensor]
-        return self._closed(traced, watcher, new_values, grads, new_grads)
+        numbers = iter(range(len(new_grads)))
+        replaced = [(t, None if none else next(numbers)) for t, none in zip(grads, cleared, strict=True)]
+        return self._closed(traced, watcher, new_values, replaced, new_grads)
 
     def _closed(
-        self, traced: Any, watcher: Watcher, new_values: list[Node], grads: list[Tensor], new_grads: list[Node]
+        self,
+        traced: Any,
+        watcher: Watcher,
+        new_values: list[Node],
+        grads: list[tuple[Tensor, int | None]],
+        new_grads: list[Node],
     ) -> Compiled:
         streams = list(traced.streams)
         found = [traced.streams[s][0] for s in streams]
@@ -230,22 +269,44 @@ class Jit:
         stray = [n for n in graph.nodes if n.op in (DATA, VARIABLE)]
         if stray:  # values made while tracing, such as tables from NumPy arrays
             graph = close([*inputs, *stray], outputs)
-        unknown = next((n for n in graph.nodes if not can_compile(n.op)), None)
-        if unknown is not None:
-            raise UserError(
-                "jit", f"the op {unknown.op.name!r} has a definition in NumPy only and cannot be compiled. Write it with weft's "
-                "functions, or call the function without jit.", unknown.source,
-            )  # fmt: skip
+        _refuse_unknown(graph)
         tensors = [*watcher.nodes, *(wrap(n) for n in stray)]
         first = len(found) + len(traced.inputs)
-        states = [State(t, first + i, t in watcher.written) for i, t in enumerate(tensors)]
-        by_tensor = {s.tensor: s for s in states}
-        updates = {len(left) + i: by_tensor[t].position for i, t in enumerate(watcher.written)}
+        keys = {stream.key: stream for stream in streams}
+        states = [
+            State(_finder(t, watcher, keys), first + i, t in watcher.written) for i, t in enumerate(tensors)
+        ]
+        position = {t: s.position for t, s in zip(tensors, states, strict=True)}
+        updates = {len(left) + i: position[t] for i, t in enumerate(watcher.written)}
         begin = len(left) + len(new_values)
         return Compiled(
-            graph, Executable(graph, updates, thread_count(), self.narrow), traced.structure, states, streams, len(traced.inputs),
-            [o.type for o in graph.outputs[begin:]], begin, [(t, i) for i, t in enumerate(grads)],
+            graph, Executable(graph, updates, fitting_threads(graph), self.narrow), traced.structure, states, streams,
+            len(traced.inputs), [o.type for o in graph.outputs[begin:]], begin, grads,
+            [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
+            [o.tracked for o in traced.outputs],
         )  # fmt: skip
+
+
+def _finder(tensor: Tensor, watcher: Watcher, keys: dict[Tensor, Generator]) -> Callable[[], Tensor]:
+    """How to find a tensor again: a .grad and the key of a stream may be other objects by then."""
+    if tensor in keys:
+        stream = keys[tensor]
+        return lambda: stream.key
+    if tensor in watcher.owners:
+        owner = watcher.owners[tensor]
+        return lambda: tensor if owner.grad is None else owner.grad
+    return lambda: tensor
+
+
+def _refuse_unknown(graph: Graph) -> None:
+    unknown = next((n for n in graph.nodes if not can_compile(n.op)), None)
+    if unknown is not None:
+        raise UserError(
+            "jit",
+            f"the op {unknown.op.name!r} has a definition in NumPy only and cannot be compiled. Write it with weft's "
+            "functions, or call the function without jit.",
+            unknown.source,
+        )
 
 
 def _content(tensor: Tensor) -> Node:
@@ -310,22 +371,31 @@ def _run(made: Compiled, values: Sequence[Any]) -> Any:
     with made.lock:
         home = find_device()
         held = [_array(v) for v in values]
-        positions = [contiguous(_array(s.offset)) for s in made.streams]
-        addresses = [a.ctypes.data for a in (*positions, *held)]
+        positions = [_array(s.offset) for s in made.streams]
+        addresses = [address(a) for a in (*positions, *held)]
         for state in made.states:
             addresses.append(_refreshed(state, home))
         outputs = [np.empty(t.shape, t.dtype.numpy) for t in made.results]
         advanced = [np.empty((), np.uint64) for _ in made.streams]
-        addresses += [a.ctypes.data for a in advanced]
+        addresses += [address(a) for a in advanced]
         addresses += [0] * (made.first_result - len(advanced))  # state is written where it is
-        addresses += [a.ctypes.data for a in outputs]
+        addresses += [address(a) for a in outputs]
         made.executable.run(addresses)
     results = [wrap(data(Buffer(home, t.shape, t.dtype, a))) for t, a in zip(made.results, outputs, strict=True)]
     for stream, position in zip(made.streams, advanced, strict=True):
         stream.offset = asarray(position, copy=False)
     for tensor, number in made.grads:
-        tensor.grad = results[number]
-    return unflatten(made.structure, results[len(made.grads) :])
+        tensor.grad = None if number is None else results[number]
+    results = results[len(made.results) - len(made.tracked) :]
+    for result, tracked in zip(results, made.tracked, strict=True):
+        if tracked:
+            WITHOUT_HISTORY.add(result._node)
+    return unflatten(made.structure, results)
+
+
+def address(array: np.ndarray) -> int:
+    place: int = array.__array_interface__["data"][0]  # a third of the cost of array.ctypes.data
+    return place
 
 
 def _array(value: Any) -> np.ndarray:
@@ -342,7 +412,7 @@ def _array(value: Any) -> np.ndarray:
 
 def _refreshed(state: State, home: Device) -> int:
     """The address of a state's memory. Memory that is written to belongs to the state alone: else it is copied first."""
-    tensor = state.tensor
+    tensor = state.find()
     node = tensor._node
     if node is state.node and (not state.written or _is_alone(state, node)):
         return state.address
@@ -354,7 +424,7 @@ def _refreshed(state: State, home: Device) -> int:
             tensor.become_parameter(data(value))
         else:
             tensor._name(data(value))
-    state.node, state.array, state.address = tensor._node, array, array.ctypes.data
+    state.node, state.array, state.address = tensor._node, array, address(array)
     del array
     state.references = sys.getrefcount(state.array)
     return state.address

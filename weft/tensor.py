@@ -104,6 +104,8 @@ class _Watched(threading.local):
 
 
 WATCHED = _Watched()
+# Values that came out of compiled functions and were computed from parameters there: derivatives cannot be asked for from outside.
+WITHOUT_HISTORY: weakref.WeakSet[Node] = weakref.WeakSet()
 
 
 class _LastCatchUp:

@@ -128,8 +128,8 @@ def difference(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> flo
     """
     if [e.shape for e in expected] != [g.shape for g in got]:
         return float("inf")
-    parts = [np.linalg.norm(e - g) / max(np.linalg.norm(e), 1e-30) for e, g in zip(expected, got, strict=True)]
-    return float(max(parts, default=0.0))
+    pairs = zip(expected, got, strict=True)
+    return max((float(np.linalg.norm(e - g)) / max(float(np.linalg.norm(e)), 1e-30) for e, g in pairs), default=0.0)
 
 
 def _ours(name: str) -> bool:

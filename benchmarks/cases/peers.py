@@ -36,7 +36,9 @@ def _cores(threads: int) -> list[int]:
     usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if not 0 < threads < len(usable):
         return usable
-    first, second, seen = [], [], set()
+    first: list[int] = []
+    second: list[int] = []
+    seen = set()
     for core in usable:
         siblings = _siblings(core)
         (second if siblings in seen else first).append(core)

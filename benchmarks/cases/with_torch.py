@@ -53,10 +53,10 @@ def _laid_out(tensor: Any, last: bool) -> Any:
 def module(task: Task, last: bool, forward: Callable[..., Any] | None = None) -> Any:
     """The network as a torch module, with the task's parameters."""
     torch = need("torch")
-    ops = TorchOps()
+    ops, base = TorchOps(), torch.nn.Module
     run = forward or (lambda supply, x: task.network(ops, supply, x))
 
-    class Net(torch.nn.Module):  # type: ignore[misc]
+    class Net(base):  # type: ignore[misc, valid-type]
         def __init__(self) -> None:
             super().__init__()
             tensors = (_laid_out(torch.from_numpy(p.copy()), last) for p in task.fresh.parameters)

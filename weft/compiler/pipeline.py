@@ -11,7 +11,7 @@ from ..graph.node import Op
 from .layout import layout
 from .llvm import maths, scalar
 from .llvm.planner import plan_for
-from .precision import precision
+from .precision import copies, precision
 from .program import Program, build
 from .simplify import refine, simplify
 
@@ -21,7 +21,7 @@ Pass = Callable[[Graph], Graph]
 def pass_list(narrow: DType | None = None) -> dict[str, Pass]:
     """The passes in their order, by name. `narrow`: the type of mixed precision."""
     mixed: dict[str, Pass] = {} if narrow is None else {"precision": partial(precision, dtype=narrow)}
-    return {"simplify": simplify, **mixed, "layout": layout, "refine": refine}
+    return {"simplify": simplify, **mixed, "layout": layout, "copies": copies, "refine": refine}
 
 
 def passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:

@@ -12,11 +12,12 @@ nothing that is kept depends on them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from ..dtypes import DType, bfloat16, float16, float32
 from ..errors import UserError
-from ..graph.graph import Graph
+from ..graph.graph import Graph, rebuild
 from ..graph.node import OPS, Node, make, toposort
 from ..graph.text import subgraphs
 from .simplify import simplify
@@ -25,6 +26,7 @@ PRODUCTS = ("contract", "conv", "conv_data", "conv_filter")
 # Which element is the greatest, and what it is, can be asked before rounding or after it.
 COMMUTES = ("window_max",)
 PICKS = ("window_argmax", "window_tap")
+WIDE_ONLY = ("conv_last", "conv_data_last", "conv_filter_last")
 
 
 def precision(graph: Graph, dtype: DType) -> Graph:
@@ -120,3 +122,41 @@ def _cast(node: Node, dtype: DType) -> Node:
     if node.op.name == "cast" and node.inputs[0].dtype is dtype and dtype.is_half:
         return node.inputs[0]
     return make(OPS["cast"], (node,), (dtype,), node.source)
+
+
+def copies(graph: Graph) -> Graph:
+    """Convolutions read float32 only, so what is kept in 16 bits is widened for them: for each one anew.
+
+    Equal nodes are one node, and a copy that forward and backward share would live from one to the other, at full size. What
+    tells copies apart is a shape with some more ones in front.
+    """
+    uses: Counter[Node] = Counter()
+    done: dict[Node, Node] = {}
+    for node in toposort([*graph.inputs, *graph.outputs]):
+        inputs = tuple(done[i] for i in node.inputs)
+        if node.op.name in WIDE_ONLY:
+            inputs = tuple(_own_copy(i, uses) for i in inputs)
+        done[node] = rebuild(node, inputs)
+    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+
+
+def _own_copy(operand: Node, uses: Counter[Node]) -> Node:
+    moves, below = _below_moves(operand)
+    if below.op.name != "cast" or not below.inputs[0].dtype.is_half:
+        return operand
+    narrow = below.inputs[0]
+    base = _below_moves(narrow)[1]
+    uses[base] += 1
+    for move in reversed(moves):
+        narrow = make(move.op, (narrow,), move.params, move.source)
+    apart = make(OPS["reshape"], (narrow,), ((*(1,) * uses[base], *narrow.shape),))
+    return make(OPS["reshape"], (_cast(apart, below.dtype),), (narrow.shape,))
+
+
+def _below_moves(node: Node) -> tuple[list[Node], Node]:
+    """Movement, the outermost first, and what is moved."""
+    moves = []
+    while node.op.kind == "move" and len(node.inputs) == 1:
+        moves.append(node)
+        node = node.inputs[0]
+    return moves, node

@@ -16,14 +16,13 @@ import numpy as np
 from ..compiler.pipeline import can_compile
 from ..dtypes import DType
 from ..errors import RunError
-from ..graph.graph import Graph, close
+from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, dependencies
 from ..knobs import knobs
 from .device import Buffer, Device, Program, register
-from .native import Executable, thread_count
+from .native import LARGE, Executable, fitting_threads, thread_count, work
 from .reference import interpreted
 
-LARGE = 1 << 24  # operations: too many to interpret even once
 IMPOSSIBLE = 1 << 48  # elements: no machine has room for so many
 REMEMBERED = 512  # structures
 Structure = tuple[Any, ...]
@@ -71,9 +70,10 @@ class CpuDevice(Device):
             self._seen[key] = times
             if len(self._seen) > REMEMBERED:
                 self._seen.popitem(last=False)
-            if times < knobs.compile_after and _work(program) < LARGE:
+            if times < knobs.compile_after and work(program.order) < LARGE:
                 return None
-            made = Executable(_closed(leaves, program.wanted), {}, thread_count())
+            graph = close(leaves, program.wanted)
+            made = Executable(graph, {}, fitting_threads(graph))
             self._compiled[key] = made
             if len(self._compiled) > REMEMBERED:
                 self._compiled.popitem(last=False)
@@ -122,25 +122,6 @@ def _structure(program: Program) -> tuple[Structure, list[Node]] | None:
         parts.append(tuple(entry))
     key = (thread_count(), tuple(parts), tuple(number[w] for w in program.wanted))
     return key, leaves
-
-
-def _closed(leaves: Sequence[Node], wanted: Sequence[Node]) -> Graph:
-    return close(leaves, wanted)
-
-
-def _work(program: Program) -> int:
-    """About how many operations it is."""
-    total = 0
-    for node in program.order:
-        size = prod(node.shape)
-        if node.op.name == "contract":
-            size *= prod(node.inputs[0].shape) // max(
-                1, prod(n for n, c in zip(node.inputs[0].shape, node.params[0], strict=True) if c in node.params[2])
-            )
-        elif node.op.name.startswith("conv"):
-            size *= prod(node.inputs[1].shape[1:])
-        total += size
-    return total
 
 
 cpu = register(CpuDevice())

@@ -7,8 +7,9 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,15 +25,38 @@ from ..compiler.program import Program
 from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph
+from ..graph.node import Node
 from ..knobs import knobs
 from .team import symbols, team
 
+SMALL, LARGE = 1 << 14, 1 << 24  # operations: too few for several threads; too many to interpret even once
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 
 
 def thread_count() -> int:
     """How many threads programs run on."""
     return knobs.threads or usable_cores()
+
+
+def fitting_threads(graph: Graph) -> int:
+    """As many threads as are worth waking for it."""
+    return thread_count() if work(graph.nodes) > SMALL else 1
+
+
+def work(nodes: Iterable[Node]) -> int:
+    """About how many operations it is to compute these nodes."""
+    total = 0
+    for node in nodes:
+        size = prod(node.shape)
+        if node.op.name == "contract":
+            a, _, out = node.params
+            size *= prod(n for n, c in zip(node.inputs[0].shape, a, strict=True) if c not in out)
+        elif node.op.name.startswith("conv"):
+            size *= prod(node.inputs[1].shape[1:])
+        elif node.op.kind == "control":
+            return LARGE
+        total += size
+    return total
 
 
 @dataclass(frozen=True)
@@ -60,6 +84,7 @@ class Executable:
         self._frame_address = ctypes.addressof(self._frame)
         self._frame[1] = self._status.ctypes.data
         self._arena = _arenas.setdefault(threads, _Arena())
+        self._observed = knobs.debug < 2
 
     @property
     def program(self) -> Program:
@@ -67,6 +92,10 @@ class Executable:
         return compiled(self.graph, self.updates, self.threads, self.narrow)
 
     def run(self, addresses: Sequence[int]) -> None:
+        if not self._observed:
+            self._observed = True
+            for observe in OBSERVERS:
+                observe(self, addresses)
         with self._arena.lock:
             self._frame[2:] = list(addresses)
             if self.facts.arena:
@@ -80,6 +109,10 @@ class Executable:
         self._status[:] = 0
         where, message, source = write(self.program).sites[site - 1]
         raise RunError(where, message.format(value=value), source)
+
+
+# Called with a program and its addresses before its first run, from WEFT_DEBUG=2 on. Who explains programs enters here.
+OBSERVERS: list[Callable[[Executable, Sequence[int]], None]] = []
 
 
 class _Arena:

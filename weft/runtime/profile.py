@@ -51,7 +51,7 @@ def profile(executable: Executable, inputs: Sequence[int], repeats: int | None =
     program = executable.program
     timed = _Timed(program, inputs, executable.threads)
     timed.run()  # memory is touched for the first time, threads wake up
-    runs = []
+    runs: list[np.ndarray] = []
     end = time.perf_counter() + ENOUGH
     while len(runs) < (repeats or FEWEST) or (repeats is None and len(runs) < MOST and time.perf_counter() < end):
         runs.append(timed.run())

@@ -197,7 +197,7 @@ class _Direct:
                 return [code.read(filters, code.plus(place, v * self.lanes), kind) for v in range(tile.vectors)]
 
             sums = [values[i * tile.vectors : (i + 1) * tile.vectors] for i in range(tile.rows)]
-            sums = multiply(code, tile, length, rows(code, self.target, tile, F32, pointers), right, sums)
+            sums = multiply(code, tile, length, rows(code, self.target, F32, pointers), right, sums)
             return [value for row in sums for value in row]
 
         none = [value for row in zeros(tile, F32, self.lanes) for value in row]

@@ -7,7 +7,6 @@ vectors, then element by element over the rest. A step that is the same in all l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from math import prod
 from typing import Any
 
@@ -103,25 +102,23 @@ class Emitter:
             self.at[self.nest.vector] = index
             self._phases(lanes)
 
-    @contextmanager
-    def _strip(self, start: Int, stop: Int, step: int) -> Iterator[Value]:
-        with self.code.loop(start, stop, step, name="v") as index:
-            yield index
-
     def _strips(self, start: Int, stop: Int) -> Iterator[tuple[int, Value]]:
-        """A loop in vectors and then the rest element by element; the caller writes the body of each."""
+        """A loop in vectors and then the rest, in shorter and shorter ones; the caller writes the body of each."""
         code = self.code
         if isinstance(start, int) and isinstance(stop, int):
-            middle: Int = start + (stop - start) // self.lanes * self.lanes
-        else:
-            length = code.sub(code.i64(stop), code.i64(start))
-            middle = code.add(code.i64(start), code.and_(length, code.i64(-self.lanes)))
-        if not (isinstance(middle, int) and middle == start):
-            with code.loop(start, middle, self.lanes, name="v") as index:
-                yield self.lanes, index
-        if not (isinstance(middle, int) and middle == stop):
-            with code.loop(middle, stop, 1, name="s") as index:
-                yield 1, index
+            for width, first, last in strips(start, stop, self.lanes):
+                if last - first == width:  # once is no loop
+                    yield width, code.i64(first)
+                else:
+                    with code.loop(first, last, width, name="v") as index:
+                        yield width, index
+            return
+        length = code.sub(code.i64(stop), code.i64(start))
+        middle = code.add(code.i64(start), code.and_(length, code.i64(-self.lanes)))
+        with code.loop(start, middle, self.lanes, name="v") as index:
+            yield self.lanes, index
+        with code.loop(middle, stop, 1, name="s") as index:
+            yield 1, index
 
     def _phases(self, lanes: int) -> None:
         self.rows = {}
@@ -161,32 +158,31 @@ class Emitter:
     # --- reductions -----------------------------------------------------------------------------------------------------
 
     def _reduce(self, phase: ReadyPhase, lanes: int) -> None:
-        code = self.code
         along = phase.vector
-        widths = [self.lanes, 1] if along is not None else [lanes]
-        totals = {w: [_Total(self, r, w) for r in phase.reductions] for w in widths}
         if along is None:
-            self._nested(phase.loops, lambda: self._accumulate(phase, totals[lanes], lanes, self.nest.vector))
-            for reduced, total in zip(phase.reductions, totals[lanes], strict=True):
+            totals = [_Total(self, r, lanes) for r in phase.reductions]
+            self._nested(phase.loops, lambda: self._accumulate(phase, totals, lanes, self.nest.vector))
+            for reduced, total in zip(phase.reductions, totals, strict=True):
                 self.rows[reduced.node] = total.result(total.read())
             return
+        by_width = {w: [_Total(self, r, w) for r in phase.reductions] for w, _, _ in strips(0, along.size, self.lanes)}
 
         def inside() -> None:
             for width, index in self._strips(0, along.size):
                 self.at[along] = index
-                self._accumulate(phase, totals[width], width, along)
+                self._accumulate(phase, by_width[width], width, along)
 
         self._nested(phase.loops[:-1], inside)
         for position, reduced in enumerate(phase.reductions):
-            total, rest = totals[self.lanes][position], totals[1][position]
-            states = [rest.read()] if along.size % self.lanes or along.size < self.lanes else []
-            if along.size >= self.lanes:
-                states = [*([self._lane(total.read(), k) for k in range(self.lanes)]), *states]
+            final = _Total(self, reduced, 1)
+            states = [final.start()]
+            for width, many in by_width.items():
+                found = many[position].read()
+                states += [self._lane(found, k) for k in range(width)]
             while len(states) > 1:  # as a tree, always the same one
                 pairs = zip(states[::2], [*states[1::2], None], strict=False)
-                states = [a if b is None else rest.combine(a, b) for a, b in pairs]
-            self.rows[reduced.node] = rest.result(states[0])
-        del code
+                states = [a if b is None else final.combine(a, b) for a, b in pairs]
+            self.rows[reduced.node] = final.result(states[0])
 
     def _lane(self, state: tuple[Value, ...], lane: int) -> tuple[Value, ...]:
         return tuple(self.code.lane(v, lane) for v in state)
@@ -195,6 +191,18 @@ class Emitter:
         values = Values(self, phase, lanes, along)
         for total in totals:
             total.add(values)
+
+
+def strips(start: int, stop: int, lanes: int) -> list[tuple[int, int, int]]:
+    """A range cut in vectors: (width, first, last) with as many vectors of `lanes` as fit, then half as wide ones, ..."""
+    found = []
+    while start < stop:
+        count = (stop - start) // lanes
+        if count:
+            found.append((lanes, start, start + count * lanes))
+            start += count * lanes
+        lanes //= 2
+    return found
 
 
 class _Total:

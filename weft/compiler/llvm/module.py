@@ -93,10 +93,22 @@ class _Writer:
         status = code.read(context, len(slots), PTR)
         emitter = Emitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
         emitter.at[nest.outer[0]] = batch
-        with code.loop(row_begin, row_end, name="row") as row:
-            emitter.at[nest.outer[1]] = row
-            emitter.row(begin, end)
+        columns = nest.outer[2].size
+        if columns <= 2 * lanes and columns % lanes == 0:  # narrow: whole rows, of a length that is known
+            whole = code.and_(code.icmp_signed("==", begin, code.i64(0)), code.icmp_signed("==", end, code.i64(columns)))
+            with code.if_else(whole) as (then, other):
+                with then:
+                    self._rows_of(emitter, row_begin, row_end, 0, columns)
+                with other:
+                    self._rows_of(emitter, row_begin, row_end, begin, end)
+        else:
+            self._rows_of(emitter, row_begin, row_end, begin, end)
         return code.done()
+
+    def _rows_of(self, emitter: Emitter, row_begin: Value, row_end: Value, begin: Any, end: Any) -> None:
+        with emitter.code.loop(row_begin, row_end, name="row") as row:
+            emitter.at[emitter.nest.outer[1]] = row
+            emitter.row(begin, end)
 
     def _lanes(self, kernel: Kernel) -> int:
         """Two vector registers of the widest element that is stored or read: the second one hides the first one's latency."""

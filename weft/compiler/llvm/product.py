@@ -146,10 +146,10 @@ class _Writer:
         tile = self.kernel.tile
         if self.kernel.reading == "rows":
             lines = [code.at(a, code.times(a_row, r), self.element) for r in range(tile.rows)]
-            return rows(code, self.target, tile, self.element, lines)
+            return rows(code, self.target, self.element, lines)
         if self.kernel.reading == "columns":
             return columns(code, self.target, tile, self.element, a, a_k)
-        return scalars(code, self.target, tile, self.element, a, a_row, a_k)
+        return scalars(code, self.target, self.element, a, a_row, a_k)
 
     def _edge(self) -> ir.Function:
         """The same, where only rows [top, bottom) and columns [left, right) of the tile lie in c, which may have any strides."""

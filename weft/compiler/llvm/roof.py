@@ -12,7 +12,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,9 +27,9 @@ from .store import kept
 from .target import Target, host
 
 FORMAT = 1  # of what is kept, and of how it is measured
-FMA_STEPS = 60_000  # a few milliseconds: short enough that some try is not disturbed by other programs
+FMA_STEPS = 120_000  # some milliseconds: short enough that some try is not disturbed by other programs
 UNROLL = 4  # vectors in one step of the triad
-TRIES = 12
+TRIES = 30
 SMALLEST, LARGEST = 32 << 20, 512 << 20  # bytes of each array of the triad
 
 
@@ -89,19 +89,25 @@ def _best_rate(threads: int, prepare: Callable[[], Run]) -> float:
     """The most work a second that all threads do at one time; the best of several tries, since others use the machine too."""
     together = threading.Barrier(threads)
 
-    def work(_: int) -> list[float]:
+    def work(_: int) -> list[tuple[float, float, float]]:
         run = prepare()  # in the thread, so that its memory is near its core
         run()
-        rates = []
+        tries = []
         for _ in range(TRIES):
             together.wait()
             start = time.perf_counter()
             done = run()
-            rates.append(done / (time.perf_counter() - start))
-        return rates
+            tries.append((start, time.perf_counter(), done))
+        return tries
 
     with ThreadPoolExecutor(threads) as pool:
-        return max(map(sum, zip(*pool.map(work, range(threads)), strict=True)))
+        return max(map(_rate, zip(*pool.map(work, range(threads)), strict=True)))
+
+
+def _rate(parts: Sequence[tuple[float, float, float]]) -> float:
+    """From the first start to the last end: rates of threads that ran one after the other must not be added."""
+    starts, ends, work = zip(*parts, strict=True)
+    return float(sum(work) / (max(ends) - min(starts)))
 
 
 def _fma_run(function: Any) -> Run:

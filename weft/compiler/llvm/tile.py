@@ -39,14 +39,21 @@ class Tile:
 
 Sums = list[list[Value]]  # by row, by vector
 Right = Callable[[Value, int], list[Value]]  # (k, step) -> the vectors at k + step
+Splats = Callable[[int, int], Value]  # (step, row) -> a number of the left operand in all lanes
 
 
 @dataclass(frozen=True)
 class Left:
-    """How the left operand is read: `steps` values of k at once, by a function that gives, for each, a splat per row."""
+    """How the left operand is read: `steps` values of k at once, by a function that gives the splats of all of them.
+
+    A splat is asked for just before it is first used. NEON has read whole vectors by then and takes a lane of one. x86 reads
+    it from memory there and then, and is done with a row before it begins the next: the splats of all rows at once would not
+    fit in its registers.
+    """
 
     steps: int
-    read: Callable[[Value, int], list[list[Value]]]  # (k, steps) -> [step][row]
+    by_rows: bool
+    read: Callable[[Value, int], Splats]  # (k, steps) -> their splats
 
 
 def multiply(code: Code, tile: Tile, length: Value, left: Left, right: Right, initial: Sums) -> Sums:
@@ -54,12 +61,13 @@ def multiply(code: Code, tile: Tile, length: Value, left: Left, right: Right, in
 
     def body(steps: int) -> Callable[[Value, list[Value]], list[Value]]:
         def advance(k: Value, values: list[Value]) -> list[Value]:
-            splats = left.read(k, steps)
+            splat = left.read(k, steps)
             for step in range(steps):
-                for v, b in enumerate(right(k, step)):
-                    for r in range(tile.rows):
-                        at = r * tile.vectors + v
-                        values[at] = code.fma(splats[step][r], b, values[at])
+                vectors, numbers = right(k, step), dict[int, Value]()
+                for r, v in _order(tile, left):
+                    at = r * tile.vectors + v
+                    numbers[r] = numbers[r] if r in numbers else splat(step, r)
+                    values[at] = code.fma(numbers[r], vectors[v], values[at])
             return values
 
         return advance
@@ -71,6 +79,13 @@ def multiply(code: Code, tile: Tile, length: Value, left: Left, right: Right, in
     return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
+def _order(tile: Tile, left: Left) -> list[tuple[int, int]]:
+    """The (row, vector) of a tile in the order in which a k adds to them."""
+    if left.by_rows:
+        return [(r, v) for r in range(tile.rows) for v in range(tile.vectors)]
+    return [(r, v) for v in range(tile.vectors) for r in range(tile.rows)]
+
+
 # --- the left operand ---------------------------------------------------------------------------------------------------
 
 
@@ -80,9 +95,9 @@ def columns(
     """The rows of one k side by side in memory, `stride` elements from k to k: packed panels, or a transposed matrix."""
     lanes = _lanes(target, element)
     if target.arch != "aarch64":
-        return scalars(code, target, tile, element, pointer, 1, stride, steps)
+        return scalars(code, target, element, pointer, 1, stride, steps)
 
-    def read(k: Value, count: int) -> list[list[Value]]:
+    def read(k: Value, count: int) -> Splats:
         result = []
         for step in range(count):
             start = code.times(code.plus(k, step), stride)
@@ -90,45 +105,40 @@ def columns(
                 (code.read(pointer, code.plus(start, first), vector(element, last - first)), last - first)
                 for first, last in pairwise([*_cuts(tile.rows, lanes), tile.rows])
             ]
-            result.append([splat_lane(code, piece, lane, lanes) for piece, size in pieces for lane in range(size)])
-        return result
+            result.append([(piece, lane) for piece, size in pieces for lane in range(size)])
+        return lambda step, row: splat_lane(code, *result[step][row], lanes)
 
-    return Left(steps, read)
+    return Left(steps, False, read)
 
 
-def rows(code: Code, target: Target, tile: Tile, element: ir.Type, pointers: list[Value]) -> Left:
-    """Each row has a pointer, its ks side by side in memory: a whole vector of them is read at once."""
+def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value]) -> Left:
+    """Each row has a pointer, its ks side by side in memory. NEON reads a whole vector of them at once."""
     lanes = _lanes(target, element)
 
-    def read(k: Value, count: int) -> list[list[Value]]:
+    def read(k: Value, count: int) -> Splats:
         if count == 1 or target.arch != "aarch64":
-            return [
-                [code.splat(code.read(p, code.plus(k, step), element), lanes) for p in pointers]
-                for step in range(count)
-            ]
+            return lambda step, row: code.splat(code.read(pointers[row], code.plus(k, step), element), lanes)
         wide = [code.read(p, k, vector(element, lanes)) for p in pointers]
-        return [[splat_lane(code, row, step, lanes) for row in wide] for step in range(count)]
+        return lambda step, row: splat_lane(code, wide[row], step, lanes)
 
-    return Left(lanes if target.arch == "aarch64" else 4, read)
+    return Left(lanes, False, read) if target.arch == "aarch64" else Left(4, True, read)
 
 
 def scalars(
-    code: Code, target: Target, tile: Tile, element: ir.Type, pointer: Value, row: Int, stride: Int, steps: int = 4
+    code: Code, target: Target, element: ir.Type, pointer: Value, row: Int, stride: Int, steps: int = 4
 ) -> Left:
     """Any strides, one number at a time: right where a load can fill a vector with one number (x86)."""
     lanes = _lanes(target, element)
 
-    def read(k: Value, count: int) -> list[list[Value]]:
+    def read(k: Value, count: int) -> Splats:
         starts = [code.times(code.plus(k, step), stride) for step in range(count)]
-        return [
-            [
-                code.splat(code.read(pointer, code.plus(start, code.times(row, r)), element), lanes)
-                for r in range(tile.rows)
-            ]
-            for start in starts
-        ]
 
-    return Left(steps, read)
+        def splat(step: int, r: int) -> Value:
+            return code.splat(code.read(pointer, code.plus(starts[step], code.times(row, r)), element), lanes)
+
+        return splat
+
+    return Left(steps, True, read)
 
 
 def _cuts(count: int, lanes: int) -> list[int]:

@@ -211,7 +211,7 @@ class _Winograd:
             at = code.times(code.plus(k, step), self.width)
             return [code.read(filters, code.plus(at, v * self.lanes), self.kind) for v in range(tile.vectors)]
 
-        left = rows(code, self.target, tile, F32, pointers)
+        left = rows(code, self.target, F32, pointers)
         sums = multiply(code, tile, a.inputs, left, right, zeros(tile, F32, self.lanes))
         store(code, tile, sums, self.lanes, home, self.pitch)
 

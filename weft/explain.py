@@ -1,0 +1,196 @@
+"""What became of a program: its kernels, their time and work, how far they are from the machine's roof, and its memory.
+
+`jit(f).explain(*args)` gives it for one call; `WEFT_DEBUG=2` prints it for every program before its first run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from .compiler import describe
+from .compiler.describe import Life
+from .compiler.llvm.roof import Roof, roof
+from .compiler.memory import nbytes
+from .compiler.program import Program
+from .compiler.work import Work, work
+from .errors import RunError
+from .runtime.native import OBSERVERS, Executable
+from .runtime.profile import CallTime, Profile, profile
+
+LONGEST = {"what": 52, "ends because": 34, "source": 60}  # columns that are cut off
+LARGEST = 5  # values of the arena that are shown
+
+
+@dataclass(frozen=True)
+class Row:
+    """A call of a program: a kernel, or one phase of a kernel that has several."""
+
+    kernel: int
+    name: str
+    why: str  # it ends where it does
+    sources: tuple[str, ...]  # the user's lines, those with the most work first
+    seconds: float
+    share: float  # of the program's time
+    flops: int
+    nbytes: int  # read and written
+    roof: float  # the least time that the machine would allow, as a fraction of the time; more than 1: fewer operations were needed
+
+    @property
+    def gflops(self) -> float:
+        """Billions of operations a second."""
+        return self.flops / self.seconds / 1e9
+
+    @property
+    def gbytes(self) -> float:
+        """Billions of bytes a second."""
+        return self.nbytes / self.seconds / 1e9
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """Bytes: `arena` holds what lives during a run only, `needed` of them at one time; inputs and results come with the call."""
+
+    arena: int
+    needed: int
+    inputs: int
+    state: int  # those inputs that are updated in place
+    results: int
+    largest: tuple[Life, ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """See the head of this file. `print` it, or read `rows`."""
+
+    rows: tuple[Row, ...]
+    memory: MemoryUse
+    roof: Roof
+    threads: int
+    runs: int  # that the times are the medians of
+
+    @property
+    def seconds(self) -> float:
+        return sum(row.seconds for row in self.rows)
+
+    @property
+    def kernels(self) -> int:
+        return len({row.kernel for row in self.rows})
+
+    def to_json(self) -> str:
+        """Everything as JSON."""
+        known = asdict(self) | {"seconds": self.seconds, "kernels": self.kernels}
+        for row, text in zip(self.rows, known["rows"], strict=True):
+            text |= {"gflops": row.gflops, "gbytes": row.gbytes}
+        return json.dumps(known, indent=1)
+
+    def __str__(self) -> str:
+        return "\n".join([*_table(self), "", *_memory_text(self.memory)])
+
+
+def explain(executable: Executable, inputs: Sequence[int], repeats: int | None = None) -> Explanation:
+    """Run a compiled program on inputs at these addresses, without changing them, and say what it does with its time."""
+    found = profile(executable, inputs, repeats)
+    limit = roof(executable.threads)
+    why = describe.reasons(found.program)
+    numbers = {kernel: i for i, kernel in enumerate(dict.fromkeys(c.kernel for c in found.program.calls))}
+    total = sum(c.seconds for c in found.calls)
+    rows = tuple(_row(found, c, numbers[c.call.kernel], why.get(c.call.kernel, ""), total, limit) for c in found.calls)
+    return Explanation(rows, _memory(found.program), limit, executable.threads, found.runs)
+
+
+def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, limit: Roof) -> Row:
+    call, kernel = timed.call, timed.call.kernel
+    done: Work = work(found.program, call)
+    widest = max((n.dtype.itemsize for n in kernel.outputs if n.dtype.is_float), default=4)
+    least = limit.seconds(done.flops, done.nbytes, itemsize=widest)
+    lines = tuple(str(s) for s in describe.sources(kernel)[:3])
+    share = timed.seconds / total
+    name = describe.name(found.program, call)
+    return Row(number, name, why, lines, timed.seconds, share, done.flops, done.nbytes, least / timed.seconds)
+
+
+def _memory(program: Program) -> MemoryUse:
+    graph = program.graph
+    state = {graph.inputs[i] for i in program.updates.values()}
+    return MemoryUse(
+        program.memory.arena,
+        program.memory.needed,
+        sum(map(nbytes, graph.inputs)),
+        sum(map(nbytes, state)),
+        sum(nbytes(o) for i, o in enumerate(graph.outputs) if i not in program.updates),
+        tuple(describe.lives(program)[:LARGEST]),
+    )
+
+
+# --- for people -----------------------------------------------------------------------------------------------------------------
+
+
+def _table(found: Explanation) -> list[str]:
+    titles = ("", "what", "ms", "share", "MFLOP", "GFLOP/s", "MB", "GB/s", "roof", "ends because", "source")
+    cells = [titles, *(_cells(row) for row in found.rows), _total_cells(found)]
+    cells = [tuple(_cut(text, LONGEST.get(t)) for t, text in zip(titles, line, strict=True)) for line in cells]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    justify = [str.ljust if title in LONGEST else str.rjust for title in titles]
+    lines = ["  ".join(map(lambda j, c, w: j(c, w), justify, line, widths)).rstrip() for line in cells]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    source = row.sources[0] if row.sources else ""
+    return (str(row.kernel), row.name, *_numbers(row), row.why, source)
+
+
+def _numbers(row: Row) -> tuple[str, ...]:
+    return (
+        f"{1e3 * row.seconds:.3f}", f"{row.share:.1%}", f"{row.flops / 1e6:.2f}", f"{row.gflops:.1f}",
+        f"{row.nbytes / 1e6:.2f}", f"{row.gbytes:.1f}", f"{row.roof:.0%}",
+    )  # fmt: skip
+
+
+def _total_cells(found: Explanation) -> tuple[str, ...]:
+    flops, moved = sum(r.flops for r in found.rows), sum(r.nbytes for r in found.rows)
+    seconds = found.seconds or 1e-9  # a program may have nothing to do
+    least = sum(r.roof * r.seconds for r in found.rows)
+    row = Row(0, "", "", (), seconds, 1.0, flops, moved, least / seconds)
+    limits = f"roof: {found.roof.flops / 1e9:.1f} GFLOP/s, {found.roof.bandwidth / 1e9:.1f} GB/s"
+    runs = f"medians of {found.runs} runs" if found.runs > 1 else "one run"
+    what = f"total of {found.kernels} kernels, {found.threads} threads, {runs}"
+    return ("", what, *_numbers(row), limits, "")
+
+
+def _cut(text: str, longest: int | None) -> str:
+    return text if longest is None or len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _memory_text(memory: MemoryUse) -> list[str]:
+    lines = [
+        f"memory: arena {_size(memory.arena)} ({_size(memory.needed)} needed at the worst moment), inputs "
+        f"{_size(memory.inputs)} (of which {_size(memory.state)} are updated in place), results {_size(memory.results)}"
+    ]
+    for life in memory.largest:
+        span = f"kernel {life.first}" if life.first == life.last else f"kernels {life.first} to {life.last}"
+        lines.append(f"  {_size(life.nbytes):>10}  {life.type}, {span}")
+    return lines
+
+
+def _size(n: int) -> str:
+    return f"{n / 1e6:.2f} MB" if n >= 10_000 else f"{n} bytes"
+
+
+# --- WEFT_DEBUG=2 ---------------------------------------------------------------------------------------------------------------
+
+
+def _show(executable: Executable, addresses: Sequence[int]) -> None:
+    inputs = addresses[: len(executable.graph.inputs)]
+    try:
+        print(f"weft: {explain(executable, inputs, repeats=1)}", file=sys.stderr)
+    except RunError:
+        pass  # the run that follows will say it
+
+
+OBSERVERS.append(_show)
+
+__all__ = ["Explanation", "MemoryUse", "Row", "explain"]
