@@ -87,7 +87,7 @@ class Explanation:
         return json.dumps(known, indent=1)
 
     def __str__(self) -> str:
-        return "\n".join([*_table(self), "", *_memory_text(self.memory)])
+        return "\n".join([*_table(self), "", _roof_text(self.roof), *_memory_text(self.memory)])
 
 
 def explain(executable: Executable, inputs: Sequence[int], repeats: int | None = None) -> Explanation:
@@ -155,14 +155,18 @@ def _total_cells(found: Explanation) -> tuple[str, ...]:
     seconds = found.seconds or 1e-9  # a program may have nothing to do
     least = sum(r.roof * r.seconds for r in found.rows)
     row = Row(0, "", "", (), seconds, 1.0, flops, moved, least / seconds)
-    limits = f"roof: {found.roof.flops / 1e9:.1f} GFLOP/s, {found.roof.bandwidth / 1e9:.1f} GB/s"
     runs = f"medians of {found.runs} runs" if found.runs > 1 else "one run"
     what = f"total of {found.kernels} kernels, {found.threads} threads, {runs}"
-    return ("", what, *_numbers(row), limits, "")
+    return ("", what, *_numbers(row), "", "")
 
 
 def _cut(text: str, longest: int | None) -> str:
     return text if longest is None or len(text) <= longest else text[: longest - 3] + "..."
+
+
+def _roof_text(limit: Roof) -> str:
+    doubt = "" if limit.sure else " or more: other programs kept this machine busy while it was measured"
+    return f"roof: {limit.flops / 1e9:.1f} GFLOP/s, {limit.bandwidth / 1e9:.1f} GB/s{doubt}"
 
 
 def _memory_text(memory: MemoryUse) -> list[str]:

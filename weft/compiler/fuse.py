@@ -627,10 +627,11 @@ def _jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
     """Phases over equal loops become one, unless one needs what the other reduces."""
     result: list[Phase] = []
     for phase in phases:
-        needed = _needed_by(phase, stored, [r.node for p in result for r in p.reductions])
-        earliest = max((i + 1 for i, p in enumerate(result) if not needed.isdisjoint(_made_by(p))), default=0)
-        if phase.stores:  # what the last phase stores is at hand for those that join it
+        if phase.stores or not result:  # what the last phase stores is at hand for those that join it
             earliest = len(result) - 1
+        else:
+            needed = _needed_by(phase, stored, [r.node for p in result for r in p.reductions])
+            earliest = max((i + 1 for i, p in enumerate(result) if not needed.isdisjoint(_made_by(p))), default=0)
         target = next((p for p in result[max(earliest, 0) :] if _can_jam(p, phase, result)), None)
         if target is None:
             result.append(Phase(phase.loops, list(phase.reductions), list(phase.stores)))

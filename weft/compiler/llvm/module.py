@@ -11,8 +11,9 @@ from llvmlite import ir
 from ...graph.node import Node
 from ..fuse import Kernel
 from ..memory import Slot
-from ..nest import fitting_lanes, ready
+from ..nest import ReadyNest, fitting_lanes, ready
 from ..program import Call, Program
+from ..signature import signature
 from .build import I8, I64, PTR, Code, Value, new_module
 from .control import Control
 from .emit import Emitter, Errors
@@ -44,6 +45,7 @@ class _Writer:
         self.module = new_module("weft")
         self.errors = Errors()
         self.symbols: dict[str, None] = {}
+        self.made: dict[Any, ir.Function] = {}  # kernels by what they do
         self.functions: dict[Kernel, tuple[ir.Function, list[Slot]]] = {}
         self.programs = 0
         self.program = program  # the one being written: the top, or a body of control flow
@@ -71,12 +73,18 @@ class _Writer:
         """The function of a kernel's loops, and the memory its pointers are."""
         nodes = self._nodes(kernel)
         slots = list(dict.fromkeys(self._slot(n) for n in nodes))
-        name = f"kernel.{len(self.functions)}"
         lanes = self._lanes(kernel)
         nest = ready(kernel, lanes)
         lanes = fitting_lanes(nest, lanes)
-        if kernel.rows:
-            return self._epilogue(name, nest, slots, lanes), slots
+        number = {slot: i for i, slot in enumerate(slots)}
+        key = (bool(kernel.rows), lanes, len(slots), signature(nest, lambda n: number[self._slot(n)]))
+        if key not in self.made:
+            name = f"kernel.{len(self.made)}"
+            write = self._epilogue if kernel.rows else self._loops
+            self.made[key] = write(name, nest, slots, lanes)
+        return self.made[key], slots
+
+    def _loops(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int) -> ir.Function:
         code = Code.begin(self.module, name, [*[PTR] * len(slots), PTR, I64, I64], private=True)
         *pointers, status, tid, threads = code.arguments
         for argument in pointers:
@@ -84,9 +92,9 @@ class _Writer:
         by_slot = dict(zip(slots, pointers, strict=True))
         emitter = Emitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
         emitter.shared_out(tid, threads)
-        return code.done(), slots
+        return code.done()
 
-    def _epilogue(self, name: str, nest: Any, slots: list[Slot], lanes: int) -> ir.Function:
+    def _epilogue(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int) -> ir.Function:
         code = Code.begin(self.module, name, EPILOGUE.args, private=True)
         context, batch, row_begin, row_end, begin, end = code.arguments
         by_slot = {slot: code.read(context, i, PTR) for i, slot in enumerate(slots)}

@@ -21,7 +21,7 @@ from .build import I8, I64, PTR, Code, Value, new_module, vector
 from .library import EPILOGUE, library
 from .panels import BYTES, ELEMENTS, pack_panel, pack_panels, prefetch
 from .target import Target, host
-from .tile import Left, Tile, columns, load, multiply, rows, scalars, store, zeros
+from .tile import Left, Tile, columns, load, multiply, rows, store, zeros
 
 # The arguments of a product, by name, in order. Strides, offsets and sizes are in elements of the type they belong to.
 PRODUCT_POINTERS = ("a", "b", "c", "work", "epilogue", "context")
@@ -55,7 +55,7 @@ class Kernel:
     a_type: str
     b_type: str
     tile: Tile
-    reading: str  # "columns", "rows" or "scalars": see tile.py
+    reading: str  # "columns" or "rows": see tile.py
 
     @property
     def symbol(self) -> str:
@@ -147,9 +147,7 @@ class _Writer:
         if self.kernel.reading == "rows":
             lines = [code.at(a, code.times(a_row, r), self.element) for r in range(tile.rows)]
             return rows(code, self.target, self.element, lines)
-        if self.kernel.reading == "columns":
-            return columns(code, self.target, tile, self.element, a, a_k)
-        return scalars(code, self.target, self.element, a, a_row, a_k)
+        return columns(code, self.target, tile, self.element, a, a_k)
 
     def _edge(self) -> ir.Function:
         """The same, where only rows [top, bottom) and columns [left, right) of the tile lie in c, which may have any strides."""

@@ -8,11 +8,12 @@ cache. They are kept on disk, since a machine does not change.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,9 +28,10 @@ from .store import kept
 from .target import Target, host
 
 FORMAT = 1  # of what is kept, and of how it is measured
-FMA_STEPS = 120_000  # some milliseconds: short enough that some try is not disturbed by other programs
+# A try takes a millisecond or two: short enough that some are not disturbed by other programs.
+FMA_STEPS, TRIAD_PARTS = 300_000, 8
 UNROLL = 4  # vectors in one step of the triad
-TRIES = 30
+TRIES, PATIENCE = 10, 1.0  # undisturbed tries, and the seconds in which to find them
 SMALLEST, LARGEST = 32 << 20, 512 << 20  # bytes of each array of the triad
 
 
@@ -39,27 +41,43 @@ class Roof:
 
     flops: float  # operations, in float32
     bandwidth: float  # bytes
+    sure: bool = True  # False: other programs kept the cores busy all the time, and the numbers are too low
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
         """The least time for so much work. Wider elements than float32 fill the vectors with fewer of them."""
         return max(flops * max(1, itemsize // 4) / self.flops, nbytes / self.bandwidth)
 
 
+class _Busy(Exception):
+    """The machine was too busy for a measurement that is worth keeping."""
+
+
 def roof(threads: int) -> Roof:
     """The roof for so many threads: measured the first time on this machine, then read from the disk."""
-    key = f"roof {FORMAT} threads {threads} of {os.cpu_count()} cores, last cache {last_cache()}"
-    known = json.loads(kept(key, lambda: json.dumps(asdict(measured(threads))).encode()))
-    return Roof(known["flops"], known["bandwidth"])
+    unsure: list[Roof] = []
+
+    def make() -> bytes:
+        found = measured(threads)
+        if not found.sure:
+            unsure.append(found)
+            raise _Busy
+        return json.dumps(asdict(found)).encode()
+
+    try:
+        key = f"roof {FORMAT} threads {threads} of {os.cpu_count()} cores, last cache {last_cache()}"
+        return Roof(**json.loads(kept(key, make)))
+    except _Busy:
+        return unsure[0]
 
 
 def measured(threads: int) -> Roof:
-    """The roof, measured now; it takes less than a second."""
+    """The roof, measured now; it takes less than a second, two on a busy machine."""
     loaded = Loaded(object_code(_module(host())))
     fma = loaded.function("roof.fma", [ctypes.c_void_p, ctypes.c_int64])
     triad = loaded.function("roof.triad", [ctypes.c_void_p] * 3 + [ctypes.c_int64])
-    flops = _best_rate(threads, lambda: _fma_run(fma))
-    bandwidth = _best_rate(threads, lambda: _triad_run(triad, _elements(threads)))
-    return Roof(flops, bandwidth)
+    flops = _Race(threads, lambda: _fma_run(fma))
+    traffic = _Race(threads, lambda: _triad_run(triad, _elements(threads)))
+    return Roof(flops.best(), traffic.best(), flops.sure and traffic.sure)
 
 
 def last_cache() -> int:
@@ -76,7 +94,7 @@ def last_cache() -> int:
 def _elements(threads: int) -> int:
     """The elements of a thread's arrays: all threads' together are at least twice the last cache, each of the three."""
     nbytes = min(LARGEST, max(SMALLEST, 2 * last_cache()))
-    step = UNROLL * host().lanes(32)
+    step = TRIAD_PARTS * UNROLL * host().lanes(32)
     return nbytes // 4 // threads // step * step
 
 
@@ -85,29 +103,61 @@ def _elements(threads: int) -> int:
 Run = Callable[[], float]  # does the work once; how much it was
 
 
-def _best_rate(threads: int, prepare: Callable[[], Run]) -> float:
-    """The most work a second that all threads do at one time; the best of several tries, since others use the machine too."""
-    together = threading.Barrier(threads)
+@dataclass
+class _Part:
+    """What one thread did in one try, and when."""
 
-    def work(_: int) -> list[tuple[float, float, float]]:
-        run = prepare()  # in the thread, so that its memory is near its core
+    start: float
+    end: float
+    on_core: float  # seconds of these in which the thread really ran
+    work: float
+
+
+class _Race:
+    """All threads do the same at the same time, again and again: the most work a second that they do together.
+
+    A try counts if no thread lost its core to another program. Threads that ran one after the other prove nothing: each
+    of them had the memory for itself.
+    """
+
+    def __init__(self, threads: int, prepare: Callable[[], Run]) -> None:
+        self.threads, self.prepare = threads, prepare
+        self.parts: dict[int, _Part] = {}
+        self.rates: dict[bool, list[float]] = {True: [], False: []}  # of tries that were undisturbed, and of others
+        self.together = threading.Barrier(threads, self._judge)
+        self.deadline: float | None = None
+        self.over = False
+
+    @property
+    def sure(self) -> bool:
+        return bool(self.rates[True])
+
+    def best(self) -> float:
+        with ThreadPoolExecutor(self.threads) as pool:
+            list(pool.map(self._run, range(self.threads)))
+        return max(self.rates[True] or self.rates[False])
+
+    def _run(self, tid: int) -> None:
+        run = self.prepare()  # in the thread, so that its memory is near its core
         run()
-        tries = []
-        for _ in range(TRIES):
-            together.wait()
-            start = time.perf_counter()
-            done = run()
-            tries.append((start, time.perf_counter(), done))
-        return tries
+        while True:
+            self.together.wait()
+            if self.over:
+                return
+            start, on_core = time.perf_counter(), time.thread_time()
+            work = run()
+            self.parts[tid] = _Part(start, time.perf_counter(), time.thread_time() - on_core, work)
 
-    with ThreadPoolExecutor(threads) as pool:
-        return max(map(_rate, zip(*pool.map(work, range(threads)), strict=True)))
-
-
-def _rate(parts: Sequence[tuple[float, float, float]]) -> float:
-    """From the first start to the last end: rates of threads that ran one after the other must not be added."""
-    starts, ends, work = zip(*parts, strict=True)
-    return float(sum(work) / (max(ends) - min(starts)))
+    def _judge(self) -> None:
+        """Between two tries, in one of the threads: what the last one came to."""
+        now = time.perf_counter()
+        self.deadline = self.deadline or now + PATIENCE
+        if self.parts:
+            parts = self.parts.values()
+            span = max(p.end for p in parts) - min(p.start for p in parts)
+            undisturbed = sum(p.on_core for p in parts) > 0.95 * span * self.threads
+            self.rates[undisturbed].append(sum(p.work for p in parts) / span)
+        self.over = len(self.rates[True]) >= TRIES or (now > self.deadline and bool(self.parts))
 
 
 def _fma_run(function: Any) -> Run:
@@ -122,11 +172,15 @@ def _fma_run(function: Any) -> Run:
 
 
 def _triad_run(function: Any, elements: int) -> Run:
+    """A part of the arrays each time: when it comes to one again, the others have driven it out of the cache."""
     arrays = [np.ones(elements, np.float32) for _ in range(3)]
+    count = elements // TRIAD_PARTS
+    turns = itertools.cycle(range(TRIAD_PARTS))
 
     def run() -> float:
-        function(*(a.ctypes.data for a in arrays), elements)
-        return 3.0 * 4 * elements
+        first = 4 * count * next(turns)
+        function(*(a.ctypes.data + first for a in arrays), count)
+        return 3.0 * 4 * count
 
     return run
 

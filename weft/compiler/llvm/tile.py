@@ -6,7 +6,7 @@ one number for each row of the left one, and adds their products to all of them.
     def right(k, step):  # the vectors of the right operand at k + step
         return [code.read(b, code.plus(code.times(k, stride), step * stride, v * lanes), vec) for v in range(tile.vectors)]
 
-    left = columns(code, target, tile, element, a, stride)     # or rows(...), or scalars(...)
+    left = columns(code, target, tile, element, a, stride)     # or rows(...)
     sums = multiply(code, tile, length, left, right, zeros(tile, element, lanes))
     store(code, tile, sums, c, row_stride)
 
@@ -95,7 +95,7 @@ def columns(
     """The rows of one k side by side in memory, `stride` elements from k to k: packed panels, or a transposed matrix."""
     lanes = _lanes(target, element)
     if target.arch != "aarch64":
-        return scalars(code, target, element, pointer, 1, stride, steps)
+        return _scalars(code, element, lanes, pointer, stride, steps)
 
     def read(k: Value, count: int) -> Splats:
         result = []
@@ -111,6 +111,16 @@ def columns(
     return Left(steps, False, read)
 
 
+def _scalars(code: Code, element: ir.Type, lanes: int, pointer: Value, stride: Int, steps: int) -> Left:
+    """The same one number at a time, where a load can fill a vector with it (x86)."""
+
+    def read(k: Value, count: int) -> Splats:
+        starts = [code.times(code.plus(k, step), stride) for step in range(count)]
+        return lambda step, row: code.splat(code.read(pointer, code.plus(starts[step], row), element), lanes)
+
+    return Left(steps, True, read)
+
+
 def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value]) -> Left:
     """Each row has a pointer, its ks side by side in memory. NEON reads a whole vector of them at once."""
     lanes = _lanes(target, element)
@@ -122,23 +132,6 @@ def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value]) ->
         return lambda step, row: splat_lane(code, wide[row], step, lanes)
 
     return Left(lanes, False, read) if target.arch == "aarch64" else Left(4, True, read)
-
-
-def scalars(
-    code: Code, target: Target, element: ir.Type, pointer: Value, row: Int, stride: Int, steps: int = 4
-) -> Left:
-    """Any strides, one number at a time: right where a load can fill a vector with one number (x86)."""
-    lanes = _lanes(target, element)
-
-    def read(k: Value, count: int) -> Splats:
-        starts = [code.times(code.plus(k, step), stride) for step in range(count)]
-
-        def splat(step: int, r: int) -> Value:
-            return code.splat(code.read(pointer, code.plus(starts[step], code.times(row, r)), element), lanes)
-
-        return splat
-
-    return Left(steps, True, read)
 
 
 def _cuts(count: int, lanes: int) -> list[int]:

@@ -24,8 +24,14 @@ _NEON = {
     "columns": {(8, 3): 0.955, (8, 2): 0.94, (4, 4): 0.91, (4, 5): 0.94},
     "rows": {(4, 3): 0.95, (4, 4): 0.95, (5, 4): 0.92, (8, 2): 0.88, (8, 1): 0.75},
 }
-_X86_16 = {"scalars": {(6, 2): 0.95, (4, 3): 0.94, (4, 2): 0.85}}
-_X86_32 = {"scalars": {(8, 3): 0.95, (12, 2): 0.95, (14, 2): 0.95, (8, 2): 0.85, (4, 4): 0.9}}
+_X86_16 = {
+    "columns": {(6, 2): 0.95, (4, 3): 0.94, (10, 1): 0.8},
+    "rows": {(6, 2): 0.95, (4, 3): 0.94, (4, 2): 0.85},
+}
+_X86_32 = {
+    "columns": {(14, 2): 0.95, (12, 2): 0.95, (8, 3): 0.95, (6, 4): 0.95, (14, 1): 0.85},
+    "rows": {(8, 3): 0.94, (6, 4): 0.94, (8, 2): 0.92, (4, 4): 0.92},
+}
 
 _FMAS = 2.0  # vector multiply-adds a cycle
 _START = 40.0  # cycles to start a tile
@@ -117,10 +123,10 @@ def _possible(p: Problem, kernel: Kernel, pack_a: bool, pack_b: str, target: Tar
         left = kernel.reading != "rows"
     else:
         lies = p.a_type == p.kind and p.m >= kernel.tile.rows
-        if kernel.reading == "rows" or (kernel.reading == "scalars" and p.a[1] == 1):
+        if kernel.reading == "rows":
             left = lies and p.a[1] == 1
         else:
-            left = lies and (p.a[0] == 1 or kernel.reading == "scalars") and _stays(p, p.a[1], target)
+            left = lies and p.a[0] == 1 and _stays(p, p.a[1], target)
     if pack_b:
         right = not p.b_packed
     else:
