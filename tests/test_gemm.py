@@ -17,7 +17,7 @@ from llvmlite import ir
 
 from weft.compiler.llvm import gemm, library, product, tiling
 from weft.compiler.llvm.build import I64, PTR, Code, new_module
-from weft.compiler.llvm.engine import load
+from weft.compiler.llvm.engine import assembly, load
 from weft.compiler.llvm.panels import ELEMENTS
 from weft.compiler.llvm.target import Target, host
 from weft.compiler.llvm.tile import Tile
@@ -303,13 +303,32 @@ def test_a_workspace_of_threads_that_do_not_run() -> None:
     case.check()
 
 
-@pytest.mark.parametrize("bits", [256, 512])
-def test_code_for_other_cpus_is_well_formed(bits: int) -> None:
-    target = Target("x86_64", "", "", bits, 32 if bits == 512 else 16)
-    p = tiling.Problem(100, 90, 80, (80, 1), (90, 1), (90, 1), 1, 0, 0, 0, "f32", "f32", "f32", 2, False)
-    choice = tiling.choose(p, target)
-    assert choice.kernel.reading == "scalars"
-    llvm.parse_assembly(str(product.write(choice.kernel, target))).verify()
+X86 = {"haswell": (256, 16, ""), "skylake-avx512": (512, 32, "-prefer-256-bit")}
+
+
+def x86_target(cpu: str) -> Target:
+    """A CPU that this machine need not be."""
+    bits, registers, features = X86[cpu]
+    target = Target("x86_64", cpu, features, bits, registers)
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    triple = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
+    vars(target)["machine"] = triple.create_target_machine(cpu=cpu, features=features, opt=3, reloc="pic")
+    return target
+
+
+@pytest.mark.parametrize("cpu", X86)
+@pytest.mark.parametrize("reading", ["columns", "rows"])
+def test_the_sums_of_a_tile_stay_in_registers(cpu: str, reading: str) -> None:
+    """In the innermost loop nothing but the operands is read, and nothing is written."""
+    target = x86_target(cpu)
+    for height, vectors in tiling.tiles(target)[reading]:
+        kernel = product.Kernel("f32", "f32", "f32", Tile(height, vectors), reading)
+        blocks = assembly(product.write(kernel, target), target).split("\n.LBB")
+        loop = max(blocks, key=lambda block: block.count("vfmadd")).splitlines()
+        assert sum("vfmadd" in line for line in loop) == 4 * height * vectors
+        vector_lines = [line for line in loop if line.startswith("\tv")]
+        assert not [line for line in vector_lines if "(%rsp" in line or line.endswith(")")], kernel
 
 
 def test_names_of_kernels_can_be_read_back() -> None:

@@ -190,7 +190,7 @@ def _size(n: int) -> str:
 def _show(executable: Executable, addresses: Sequence[int]) -> None:
     inputs = addresses[: len(executable.graph.inputs)]
     try:
-        print(f"weft: {explain(executable, inputs, repeats=1)}", file=sys.stderr)
+        print(f"weft: kernels\n{explain(executable, inputs, repeats=1)}", file=sys.stderr)
     except RunError:
         pass  # the run that follows will say it
 

@@ -11,7 +11,7 @@ import functools
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +22,8 @@ from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import UserError
 from .explain import Explanation, explain
 from .graph import Graph
-from .graph.graph import close
-from .graph.node import CONST, DATA, VARIABLE, Clock, Node, Type, data
+from .graph.graph import close, substitute
+from .graph.node import CONST, DATA, OPS, VARIABLE, Clock, Node, Type, data, make, placeholder
 from .knobs import knobs
 from .ops.convert import asarray
 from .random import Generator
@@ -89,6 +89,7 @@ class State:
     find: Callable[[], Tensor]  # the tensor: always the same one, or the present .grad of another, or a stream's key
     position: int  # among the program's inputs
     written: bool
+    order: tuple[int, ...] | None = None  # of its axes in memory, if not the usual one
     node: Node | None = None  # what the tensor named when its memory was last looked at
     array: Any = None
     address: int = 0
@@ -157,8 +158,8 @@ class Jit:
         made = self._for(args, kwargs)
         _, values = self._key(args, kwargs)
         with made.lock:
-            given = [*(s.offset for s in made.streams), *values, *(s.find() for s in made.states)]
-            held = [_array(v) for v in given]
+            given = [*(s.offset for s in made.streams), *values]
+            held = [*(_array(v) for v in given), *(memory_of(s) for s in made.states)]
             return explain(made.executable, [address(a) for a in held])
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
@@ -279,6 +280,7 @@ class Jit:
         position = {t: s.position for t, s in zip(tensors, states, strict=True)}
         updates = {len(left) + i: position[t] for i, t in enumerate(watcher.written)}
         begin = len(left) + len(new_values)
+        graph = _in_memory_order(graph, states, updates)
         return Compiled(
             graph, Executable(graph, updates, fitting_threads(graph), self.narrow), traced.structure, states, streams,
             len(traced.inputs), [o.type for o in graph.outputs[begin:]], begin, grads,
@@ -296,6 +298,33 @@ def _finder(tensor: Tensor, watcher: Watcher, keys: dict[Tensor, Generator]) -> 
         owner = watcher.owners[tensor]
         return lambda: tensor if owner.grad is None else owner.grad
     return lambda: tensor
+
+
+def _in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int, int]) -> Graph:
+    """The graph with filters of convolutions, and all that is updated with them, laid out as convolutions like it.
+
+    The kernel's axes come first and the filters last, so that neither the filter nor the update of its values is transposed at
+    every step. The tensors that name them see the usual order through strides.
+    """
+    filters = {n.inputs[1].shape for n in graph.nodes if n.op.name in ("conv", "conv_data")}
+    filters |= {n.shape for n in graph.nodes if n.op.name == "conv_filter"}
+    inputs, seen = list(graph.inputs), {}
+    for state in states:
+        node = graph.inputs[state.position]
+        if not state.written or node.shape not in filters:
+            continue
+        state.order = (*range(2, len(node.shape)), 1, 0)
+        back = tuple(state.order.index(a) for a in range(len(node.shape)))
+        moved = placeholder(state.position, Type(tuple(node.shape[a] for a in state.order), node.dtype))
+        inputs[state.position], seen[node] = moved, make(OPS["permute"], (moved,), (back,))
+    if not seen:
+        return graph
+    orders = {s.position: s.order for s in states if s.order is not None}
+    outputs = list(substitute(graph.outputs, seen))
+    for number, position in updates.items():
+        if position in orders:
+            outputs[number] = make(OPS["permute"], (outputs[number],), (orders[position],))
+    return Graph(tuple(inputs), tuple(outputs))
 
 
 def _refuse_unknown(graph: Graph) -> None:
@@ -416,18 +445,30 @@ def _refreshed(state: State, home: Device) -> int:
     node = tensor._node
     if node is state.node and (not state.written or _is_alone(state, node)):
         return state.address
-    array = _array(tensor)
+    array = memory_of(state)
     if state.written:
         array = np.array(array, order="C")
-        value = Buffer(home, node.shape, node.dtype, array)
+        seen = array if state.order is None else array.transpose(np.argsort(state.order))
+        value = Buffer(home, node.shape, node.dtype, seen)
         if tensor._owns_parameter:
             tensor.become_parameter(data(value))
         else:
             tensor._name(data(value))
+        del seen, value
     state.node, state.array, state.address = tensor._node, array, address(array)
     del array
     state.references = sys.getrefcount(state.array)
     return state.address
+
+
+def memory_of(state: State) -> np.ndarray:
+    """The value of a state as the program wants to see it."""
+    tensor = state.find()
+    if state.order is None:
+        return _array(tensor)
+    value = tensor.realize()._node.value
+    assert value is not None
+    return contiguous(value.content.transpose(state.order))
 
 
 def _is_alone(state: State, node: Node) -> bool:

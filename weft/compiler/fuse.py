@@ -411,20 +411,21 @@ class _Fusion:
         anchor = producer.anchor
         assert anchor is not None
         assert kernel.nest is not None
-        if not has_epilogue(anchor) or producer.nest is not None or kernel.nest.rows or len(kernel.nest.phases) != 1:
+        if not has_epilogue(anchor) or kernel.nest.rows or len(kernel.nest.phases) != 1:
             return False
         places = self._places(kernel, [anchor])[anchor]
-        rows = anchor_loops(anchor)
+        rows = producer.rows or anchor_loops(anchor)
         here = linear(anchor_place(anchor, rows), anchor.shape)
-        if len(places) != 1:
+        if len(places) != 1 or not kernel.reads.isdisjoint(set(producer.outputs) - {anchor}):
             return False
         [place] = places
         values = solved(linear(place, anchor.shape), here, kernel.nest.outer)
         if values is None:
             return False
         stores = [Store(s.node, substituted_place(s.place, values)) for s in kernel.nest.phases[0].stores]
-        producer.nest, producer.rows = Nest(rows, [Phase((), stores=stores)]), rows
-        producer.outputs = [s.node for s in stores]
+        before = producer.nest.phases[0].stores if producer.nest is not None else []
+        producer.nest, producer.rows = Nest(rows, [Phase((), stores=[*before, *stores])]), rows
+        producer.outputs = [s.node for s in producer.nest.phases[0].stores]
         if self._needed(anchor, {kernel, producer}):
             producer.outputs.insert(0, anchor)
         self._drop(kernel)

@@ -84,7 +84,7 @@ class _Timed:
         self._restore = [(room.ctypes.data, inputs[i], nbytes(graph.inputs[i])) for i, room in states.items()]
         self._results = [_room(nbytes(o)) for o in graph.outputs]
         given = [states[i].ctypes.data if i in states else address for i, address in enumerate(inputs)]
-        self._held = states
+        self._states = states
         addresses = [self._arena.ctypes.data, self._status.ctypes.data, *given, *(r.ctypes.data for r in self._results)]
         assert len(addresses) == program.frame_size == FRAME_RESERVED + len(graph.inputs) + len(graph.outputs)
         self._frame = (ctypes.c_int64 * (len(addresses) + 1))(*addresses, self._ticks.ctypes.data)

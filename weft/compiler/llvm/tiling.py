@@ -94,20 +94,21 @@ def choose(problem: Problem, target: Target) -> Choice:
 
 def best_width(problem: Problem, target: Target) -> int:
     """The width of panels that suits the problem best if B is packed beforehand, out of those that suit any A."""
-    families = [tiles for reading, tiles in _family(target).items() if reading != "rows"]
-    shapes = {vectors for tiles in families for _, vectors in tiles}
+    families = [family for reading, family in tiles(target).items() if reading != "rows"]
+    shapes = {vectors for family in families for _, vectors in family}
     widths = [vectors * target.lanes(8 * BYTES[problem.kind]) for vectors in sorted(shapes)]
     return min(widths, key=lambda width: choose(replace(problem, b_packed=width), target).cost)
 
 
-def _family(target: Target) -> dict[str, dict[tuple[int, int], float]]:
+def tiles(target: Target) -> dict[str, dict[tuple[int, int], float]]:
+    """The tiles worth having (rows, vectors) by the way of reading, and their rates."""
     return _NEON if target.arch == "aarch64" else _X86_32 if target.registers == 32 else _X86_16
 
 
 def candidates(p: Problem, target: Target) -> Iterator[Choice]:
     """All ways that are possible, each with its best blocks."""
-    for reading, tiles in _family(target).items():
-        for (height, vectors), rate in tiles.items():
+    for reading, family in tiles(target).items():
+        for (height, vectors), rate in family.items():
             kernel = Kernel(p.kind, p.a_type, p.b_type, Tile(height, vectors), reading)
             if p.b_packed and kernel.width(target) != p.b_packed:
                 continue
