@@ -4,6 +4,7 @@
     python benchmarks/cpu.py --quick               a part of it, three minutes
     python benchmarks/cpu.py --only "matrix" lstm  only the rows whose kind or name holds one of these words
     python benchmarks/cpu.py --threads 1           on one core
+    python benchmarks/cpu.py --cpu-time            on one core and in CPU time: for a machine that others use too
 
 Peers that are not installed are left out (benchmarks/requirements.txt names them). A full run writes
 benchmarks/results/cpu-<machine>.json; --json names another file. See benchmarks/README.md for the method.
@@ -31,7 +32,7 @@ HERE = Path(__file__).resolve().parent
 
 def main() -> None:
     options = _options()
-    threads = peers.settle(options.threads)  # before any library is loaded
+    threads = peers.settle(1 if options.cpu_time else options.threads)  # before any library is loaded
     if options.alone:
         from cases import alone
 
@@ -45,6 +46,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=[], help="rows whose kind or name holds one of these")
     parser.add_argument("--quick", action="store_true", help="fewer rows, rounds and contestants")
     parser.add_argument("--threads", type=int, default=0, help="how many cores; 0: all this process may use")
+    parser.add_argument(
+        "--cpu-time", action="store_true", help="one thread, CPU time: for a machine that others use too"
+    )
     parser.add_argument("--json", type=Path, help="where the results go")
     parser.add_argument("--alone", nargs=3, help=argparse.SUPPRESS)  # one measurement, for a process of its own
     return parser.parse_args()
@@ -54,6 +58,8 @@ def run(options: argparse.Namespace, threads: int) -> None:
     """All rows, printed as they come; the results are written even if it is stopped."""
     from cases import measure, roof, table
 
+    if options.cpu_time:
+        measure.Clock.now = staticmethod(time.process_time)
     found = roof.measure(threads)
     facts = _facts(options, threads, found)
     print(f"# weft on {facts['cpu']} ({facts['arch']}), {threads} threads, {facts['date']}, commit {facts['commit']}\n")
@@ -135,6 +141,7 @@ def _facts(options: argparse.Namespace, threads: int, found: Any) -> dict[str, A
         "python": platform.python_version(),
         "threads": threads,
         "quick": options.quick,
+        "clock": "CPU time" if options.cpu_time else "time",
         "versions": peers.versions(),
         "roof": asdict(found),
     }
@@ -164,7 +171,7 @@ def _write(results: dict[str, Any], options: argparse.Namespace, threads: int) -
     """Into the file asked for. Without one, only a full run is kept, so that a partial one does not replace it."""
     path = options.json
     if path is None:
-        if options.only or options.quick:
+        if options.only or options.quick or options.cpu_time:
             return
         from weft.compiler.llvm.target import host
 

@@ -170,7 +170,7 @@ def pick_rows(pick: Pick, x: T, pool: Sequence[T], leaves: "Leaves") -> T:
     values = partner(pick, x, pool)
     return pick.choice([
         lambda: weft.take(x, index, axis=axis),
-        lambda: x[index],
+        lambda: x[leaves.index % x.shape[0]],
         lambda: x[(slice(None),) * axis + (index[:2] - x.shape[axis],)],
         lambda: x.at[index % x.shape[0]].add(near(values.sum())),
         lambda: x.at[leaves.index[0] % x.shape[0]].set(near(values.mean())),

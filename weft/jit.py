@@ -193,6 +193,8 @@ class Jit:
             else:
                 fixed.append(_hashable(leaf, name))
                 kinds.append(None)
+        if not kwargs and not fixed and structure.children[0].leaves == len(args) == len(structure.children[0].children):
+            return (thread_count(), tuple(kinds)), values  # plain values, as above
         return (thread_count(), structure, tuple(kinds), tuple(fixed)), values
 
     def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:

@@ -93,7 +93,7 @@ def fuse(graph: Graph) -> Fused:
     while True:
         fusion = _Fusion(graph, dear)
         more = fusion.too_dear()
-        if not more:
+        if more <= dear:  # some were taken in again by one of their readers
             return fusion.result()
         dear |= more
 
@@ -294,7 +294,7 @@ class _Fusion:
     def _absorb(self, kernel: Kernel, rows_only: bool) -> None:
         """Merge the kernel with its producers as long as one fits. It may end as the epilogue of one."""
         tried: set[Kernel] = set()
-        while kernel.nest is not None:
+        while kernel.nest is not None and kernel.anchor is None:
             producers = {self.home[n] for n in kernel.reads if n in self.home} - tried
             if not producers:
                 return
@@ -307,7 +307,7 @@ class _Fusion:
             if producer.anchor is not None:
                 if self._become_epilogue(producer, kernel):
                     return
-            elif kernel.anchor is None and self._take_in(producer, kernel):
+            elif self._take_in(producer, kernel):
                 tried = set()
 
     def _between(self, producer: Kernel, consumer: Kernel) -> bool:

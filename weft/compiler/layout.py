@@ -15,14 +15,16 @@ import numpy as np
 
 from ..dtypes import float32, float64
 from ..graph.graph import Graph, rebuild
-from ..graph.node import OPS, Node, Op, Shape, Type, make, toposort
+from ..graph.node import OPS, Node, Op, Shape, Type, blame, make, toposort
 
 
 def layout(graph: Graph) -> Graph:
     done: dict[Node, Node] = {i: i for i in graph.inputs}
-    for node in toposort([*graph.inputs, *graph.outputs]):
-        if node not in done:
-            done[node] = _placed(rebuild(node, tuple(done[i] for i in node.inputs)))
+    with blame() as put_down_to:  # what is made for a node is put down to its line
+        for node in toposort([*graph.inputs, *graph.outputs]):
+            if node not in done:
+                put_down_to(node.source)
+                done[node] = _placed(rebuild(node, tuple(done[i] for i in node.inputs)))
     return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
 
 

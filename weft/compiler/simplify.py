@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..graph.graph import Graph, rebuild
-from ..graph.node import CONST, ITEM, OPS, Node, constant, make, toposort
+from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
 from .windows import IN_RANGE, SPREAD, TAP
 
 Rewrite = Callable[[Node], Node | None]
@@ -34,9 +34,11 @@ def refine(graph: Graph, fuel: int | None = None) -> Graph:
 
 def _rewritten(graph: Graph, rules: Sequence[Rewrite], budget: list[int]) -> list[Node]:
     done: dict[Node, Node] = {i: i for i in graph.inputs}
-    for node in toposort([*graph.inputs, *graph.outputs]):
-        if node not in done:
-            done[node] = _settled(rebuild(node, tuple(done[i] for i in node.inputs)), rules, budget)
+    with blame() as put_down_to:  # what is made for a node is put down to its line
+        for node in toposort([*graph.inputs, *graph.outputs]):
+            if node not in done:
+                put_down_to(node.source)
+                done[node] = _settled(rebuild(node, tuple(done[i] for i in node.inputs)), rules, budget)
     return [done[o] for o in graph.outputs]
 
 
@@ -322,7 +324,7 @@ def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[N
         """The question, asked of the result; whoever asks cannot be part of it."""
         relu = relus[test]
         result = rebuild(relu, tuple(done[i] for i in relu.inputs))
-        return make(OPS["le"], (result, constant(0, result.dtype, result.shape)))
+        return make(OPS["le"], (result, constant(0, result.dtype, result.shape)), (), test.source)
 
     for node in order:
         inputs = tuple(
