@@ -1,5 +1,6 @@
 """Mixed precision: what the pass does to graphs, how close training stays to float32, and that the loss scale skips bad steps."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -166,7 +167,8 @@ def test_bodies_are_entered() -> None:
 
 @HALVES
 def test_a_second_time_changes_nothing(half: DType) -> None:
-    graph = precision(simplify(mlp_step().lower(*batch())), half)
+    net, parameters = mlp(64, 32, 10)
+    graph = precision(simplify(derivatives(net, parameters, *(t.numpy() for t in batch(8)))), half)
     assert precision(graph, half) == graph
     assert precision(simplify(graph), half) == simplify(graph)
 
@@ -200,42 +202,42 @@ def test_each_convolution_has_a_copy_of_its_own() -> None:
 
 # --- training ------------------------------------------------------------------------------------------------------------------
 
+Net = Callable[..., Any]  # (x, *parameters) -> scores
+Start = tuple[Net, list[np.ndarray]]
 
-def mlp(widths: list[int]) -> tuple[Callable[[Any], Any], list[weft.Tensor]]:
-    pairs = list(zip(widths, widths[1:], strict=False))
-    weights = [weft.parameter(floats(a, b, seed=a + b, scale=(2 / a) ** 0.5)) for a, b in pairs]
-    biases = [weft.parameter(np.zeros(b, "float32")) for _, b in pairs]
 
-    def net(x: Any) -> Any:
-        for w, b in zip(weights[:-1], biases, strict=False):
+def mlp(*widths: int) -> Start:
+    pairs = list(itertools.pairwise(widths))
+    weights = [floats(a, b, seed=a + b, scale=(2 / a) ** 0.5) for a, b in pairs]
+
+    def net(x: Any, *parameters: Any) -> Any:
+        *inner, last = zip(parameters[: len(pairs)], parameters[len(pairs) :], strict=True)
+        for w, b in inner:
             x = weft.relu(x @ w + b)
-        return x @ weights[-1] + biases[-1]
+        return x @ last[0] + last[1]
 
-    return net, weights + biases
+    return net, [*weights, *(np.zeros(b, "float32") for _, b in pairs)]
 
 
-def cnn() -> tuple[Callable[[Any], Any], list[weft.Tensor]]:
-    w, v = weft.parameter(floats(6, 1, 3, 3, scale=0.5)), weft.parameter(floats(8, 6, 3, 3, scale=0.2))
-    u = weft.parameter(floats(32, 10, scale=0.2))
-
-    def net(x: Any) -> Any:
+def cnn() -> Start:
+    def net(x: Any, w: Any, v: Any, u: Any) -> Any:
         x = weft.max_pool(weft.relu(weft.conv(x.reshape(-1, 1, 8, 8), w, padding=1)), 2)
         x = weft.relu(weft.conv(x, v, padding=1))
-        mean = x.mean(axis=(0, 2, 3), keepdims=True)
-        return weft.max_pool((x - mean) / (x.std(axis=(0, 2, 3), keepdims=True) + 0.1), 2).flatten(1) @ u
+        return weft.max_pool(x - x.mean(axis=(0, 2, 3), keepdims=True), 2).flatten(1) @ u
 
-    return net, [w, v, u]
+    return net, [floats(6, 1, 3, 3, scale=0.5), floats(8, 6, 3, 3, scale=0.2), floats(32, 10, scale=0.2)]
 
 
-def rnn() -> tuple[Callable[[Any], Any], list[weft.Tensor]]:
-    w, u, v = (weft.parameter(floats(a, b, seed=a, scale=a**-0.5)) for a, b in ((8, 24), (24, 24), (24, 10)))
-
-    def net(x: Any) -> Any:
+def rnn() -> Start:
+    def net(x: Any, w: Any, u: Any, v: Any) -> Any:
         steps = x.reshape(-1, 8, 8).permute(1, 0, 2)
         start = weft.zeros((x.shape[0], 24))
         return weft.scan(lambda h, row: (weft.tanh(row @ w + h @ u), None), start, steps)[0] @ v
 
-    return net, [w, u, v]
+    return net, [floats(a, b, seed=a, scale=a**-0.5) for a, b in ((8, 24), (24, 24), (24, 10))]
+
+
+NETS = pytest.mark.parametrize("make", [lambda: mlp(64, 48, 32, 10), cnn, rnn], ids=["mlp", "cnn", "rnn"])
 
 
 def batch(n: int = 64) -> tuple[weft.Tensor, weft.Tensor]:
@@ -243,36 +245,33 @@ def batch(n: int = 64) -> tuple[weft.Tensor, weft.Tensor]:
     return weft.asarray(floats(10, 64)[labels] + floats(n, 64, seed=1)), weft.asarray(labels)
 
 
-def trainer(
-    net: Callable[[Any], Any], parameters: list[weft.Tensor], dtype: DType | None, scale: weft.LossScale | None = None
-) -> Jit:
-    """A training step with momentum."""
-    moments = [weft.zeros(p.shape) for p in parameters]
-    scale = scale or weft.LossScale(start=1.0)
+def trainer(start: Start, dtype: DType | None, scale: weft.LossScale | None) -> tuple[Jit, list[weft.Tensor]]:
+    """A training step with momentum, and its state."""
+    net, values = start
+    parameters, moments = [weft.parameter(v) for v in values], [weft.zeros(v.shape) for v in values]
 
     @weft.jit(precision=dtype)
     def step(x: Any, y: Any) -> Any:
-        loss = weft.cross_entropy(net(x), y)
-        gradients, finite = scale.gradients(loss, parameters)
+        loss = weft.cross_entropy(net(x, *parameters), y)
+        gradients, finite = (
+            (weft.gradients(loss, parameters), None) if scale is None else scale.gradients(loss, parameters)
+        )
         for p, m, g in zip(parameters, moments, gradients, strict=True):
-            new = 0.8 * m + g
-            scale.step(finite, m, new)
-            scale.step(finite, p, p - 0.05 * new)
+            for tensor, new in ((m, 0.8 * m + g), (p, p - 0.05 * (0.8 * m + g))):
+                if scale is None:
+                    tensor.assign(new)
+                else:
+                    scale.step(finite, tensor, new)
         return loss
 
-    step.moments = moments
-    return step
+    return step, [*parameters, *moments]
 
 
-def mlp_step(dtype: DType | None = None) -> Jit:
-    return trainer(*mlp([64, 32, 10]), dtype)
-
-
-@pytest.mark.parametrize("make", [lambda: mlp([64, 48, 32, 10]), cnn, rnn], ids=["mlp", "cnn", "rnn"])
-def test_training_comes_close_to_float32(make: Callable[[], Any]) -> None:
+@NETS
+def test_training_comes_close_to_float32(make: Callable[[], Start]) -> None:
     curves = {}
     for dtype in (None, bfloat16, float16):
-        step = trainer(*make(), dtype, weft.LossScale() if dtype is float16 else None)
+        step, _ = trainer(make(), dtype, weft.LossScale() if dtype is float16 else None)
         curves[dtype] = np.array([step(*batch()).item() for _ in range(12)])
     assert curves[None][-1] < 0.6 * curves[None][0]
     for dtype, tolerance in ((bfloat16, 0.02), (float16, 0.004)):
@@ -280,22 +279,26 @@ def test_training_comes_close_to_float32(make: Callable[[], Any]) -> None:
         assert not np.array_equal(curves[dtype], curves[None])
 
 
-@HALVES
-@pytest.mark.parametrize("make", [lambda: mlp([64, 32, 10]), cnn, rnn], ids=["mlp", "cnn", "rnn"])
-def test_the_compiled_step_agrees_with_the_definition(make: Callable[[], Any], half: DType) -> None:
-    graph = trainer(*make(), None).lower(*batch(8))
-    rng = np.random.default_rng(0)
-    # Labels must be labels, counts counts and scales 1; all else is a small float.
-    arrays = [
-        rng.normal(size=n.shape, scale=0.3).astype(n.dtype.numpy) if n.shape and n.dtype is float32
-        else rng.integers(0, 8, n.shape).astype(n.dtype.numpy) if n.shape else np.ones((), n.dtype.numpy)
-        for n in graph.inputs
-    ]  # fmt: skip
+def derivatives(net: Net, parameters: list[np.ndarray], x: np.ndarray, y: np.ndarray) -> Graph:
+    """(x, y, *parameters) -> the loss and its gradients, as a graph."""
+
+    def f(x: Any, y: Any, *parameters: Any) -> Any:
+        loss = lambda *p: weft.cross_entropy(net(x, *p), y)  # noqa: E731
+        return weft.value_and_grad(loss, argnums=range(len(parameters)))(*parameters)
+
+    return make_graph(f, *(Type(a.shape, weft.asarray(a).dtype) for a in (x, y, *parameters)))
+
+
+@NETS
+def test_the_compiled_step_agrees_with_the_definition(make: Callable[[], Start]) -> None:
+    net, parameters = make()
+    arrays = [*(t.numpy() for t in batch(8)), *parameters]
+    graph = derivatives(net, parameters, *arrays[:2])
     results = [np.empty(o.shape, o.dtype.numpy) for o in graph.outputs]
-    Executable(graph, {}, 2, half).run([a.ctypes.data for a in (*arrays, *results)])
-    definition = interpret(precision(simplify(graph), half))(*arrays)
-    for actual, wanted, node in zip(results, definition, graph.outputs, strict=True):
-        close(actual, wanted, half if node.dtype is float32 else node.dtype)
+    for narrow in (bfloat16, float16):
+        Executable(graph, {}, 2, narrow).run([a.ctypes.data for a in (*arrays, *results)])
+        for actual, wanted in zip(results, interpret(precision(simplify(graph), narrow))(*arrays), strict=True):
+            close(actual, wanted, narrow)
 
 
 def test_programs_of_two_precisions_are_two_programs() -> None:
@@ -311,48 +314,28 @@ def test_programs_of_two_precisions_are_two_programs() -> None:
 # --- memory --------------------------------------------------------------------------------------------------------------------
 
 
-def deep(convolutions: bool) -> tuple[Jit, tuple[weft.Tensor, weft.Tensor]]:
-    """A step of a deep network whose activations outweigh everything else."""
-    if not convolutions:
-        return trainer(*mlp([32] * 14), None), (weft.asarray(floats(1024, 32)), weft.asarray(np.arange(1024) % 32))
-    filters = [weft.parameter(floats(8, 8, 3, 3, seed=i, scale=0.2)) for i in range(14)]
-
-    def net(x: Any) -> Any:
+def deep_cnn() -> Start:
+    def net(x: Any, *filters: Any) -> Any:
+        x = x.reshape(-1, 8, 16, 16)
         for w in filters:
             x = weft.conv(x, w, padding=1)
             x = weft.relu((x - x.mean(axis=(0, 2, 3), keepdims=True)) / (x.std(axis=(0, 2, 3), keepdims=True) + 0.1))
         return x.mean(axis=(2, 3))
 
-    return trainer(net, filters, None), (weft.asarray(floats(8, 8, 16, 16)), weft.asarray(np.arange(8)))
-
-
-@pytest.mark.parametrize("convolutions", [False, True], ids=["products", "convolutions"])
-def test_between_forward_and_backward_only_16_bits_are_kept(convolutions: bool) -> None:
-    """In the graph: of what the forward half hands to the backward half, everything large is narrow."""
-    step, data = deep(convolutions)
-    graph = precision(simplify(step.lower(*data)), bfloat16)
-    large = max(int(np.prod(n.shape)) for n in found(graph, "contract", "conv"))
-    last = {n: i for i, node in enumerate(graph.nodes) for n in node.inputs}
-    spans = [
-        (last[n] - i, n)
-        for i, n in enumerate(graph.nodes)
-        if np.prod(n.shape) == large and n in last and n not in graph.inputs and n.op.name not in ("expand", "cast")
-    ]
-    products = [n for _, n in spans if n.op.name in ("contract", "conv", "conv_data")]
-    assert products
-    assert all(n.dtype is bfloat16 for n in products)
-    assert not [n for length, n in spans if length > len(graph.nodes) // 4 and n.dtype is float32]
+    return net, [floats(8, 8, 3, 3, seed=i, scale=0.2) for i in range(10)]
 
 
 @pytest.mark.xfail(
     reason="fuse computes narrow values again from the float32 sums instead of keeping them", strict=True
 )
-@pytest.mark.parametrize("convolutions", [False, True], ids=["products", "convolutions"])
-def test_the_arena_is_smaller(convolutions: bool) -> None:
-    step, data = deep(convolutions)
-    made = step._for(data, {})
-    sizes = [compiled(made.graph, made.executable.updates, 2, d).memory.arena for d in (None, bfloat16)]
-    assert sizes[1] < 0.7 * sizes[0]
+@pytest.mark.parametrize(
+    ("make", "shape"), [(lambda: mlp(*[32] * 12), (1024, 32)), (deep_cnn, (8, 2048))], ids=["products", "convolutions"]
+)
+def test_the_arena_of_a_deep_network_is_smaller(make: Callable[[], Start], shape: tuple[int, int]) -> None:
+    net, parameters = make()
+    graph = derivatives(net, parameters, floats(*shape), np.arange(shape[0]) % 8)
+    wide, narrow = (compiled(graph, {}, 2, d).memory.arena for d in (None, bfloat16))
+    assert narrow < 0.7 * wide
 
 
 # --- the loss scale ------------------------------------------------------------------------------------------------------------
@@ -373,12 +356,10 @@ def test_small_gradients_survive_in_float16() -> None:
 
 @HALVES
 def test_an_overflow_skips_the_step_and_halves_the_scale(half: DType) -> None:
-    net, parameters = mlp([64, 32, 10])
     scale = weft.LossScale()
-    step = trainer(net, parameters, half, scale)
+    step, state = trainer(mlp(64, 32, 10), half, scale)
     x, y = batch()
     step(x, y)
-    state = [*parameters, *step.moments]
     before = [t.numpy().tobytes() for t in state]
     step(x * 1e38, y)
     assert [t.numpy().tobytes() for t in state] == before
@@ -439,11 +420,12 @@ def test_the_scale_stays_within_bounds() -> None:
 
 def test_the_gradients_are_those_of_the_loss() -> None:
     """Scaled by a power of two and back they are the same to the bit."""
-    net, parameters = mlp([64, 32, 10])
+    net, values = mlp(64, 10)
+    parameters = [weft.parameter(v) for v in values]
     x, y = batch()
-    plain = weft.jit(lambda x, y: weft.gradients(weft.cross_entropy(net(x), y), parameters))(x, y)
+    plain = weft.jit(lambda x, y: weft.gradients(weft.cross_entropy(net(x, *parameters), y), parameters))(x, y)
     scale = weft.LossScale()
-    scaled = weft.jit(lambda x, y: scale.gradients(weft.cross_entropy(net(x), y), parameters)[0])(x, y)
+    scaled = weft.jit(lambda x, y: scale.gradients(weft.cross_entropy(net(x, *parameters), y), parameters)[0])(x, y)
     assert all(np.array_equal(a.numpy(), b.numpy()) for a, b in zip(plain, scaled, strict=True))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .compiler.pipeline import can_compile
+from .compiler.pipeline import can_compile, passes
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import UserError
 from .explain import Explanation, explain
@@ -161,6 +161,11 @@ class Jit:
             given = [*(s.offset for s in made.streams), *values]
             held = [*(_array(v) for v in given), *(memory_of(s) for s in made.states)]
             return explain(made.executable, [address(a) for a in held])
+
+    def passes(self, *args: Any, **kwargs: Any) -> dict[str, Graph]:
+        """The graph as it was traced, and after each pass of the compiler: print them with .text()."""
+        graph = self.lower(*args, **kwargs)
+        return {"traced": graph, **passes(graph)}
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
         key, _ = self._key(args, kwargs)

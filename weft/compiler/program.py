@@ -59,6 +59,17 @@ class Program:
         return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
 
 
+    @property
+    def launches(self) -> int:
+        """How many pieces of work stand between barriers or library calls: neighbouring loops without a barrier are one."""
+        count, together = 0, False
+        for call in self.calls:
+            if not (call.kind == "loops" and together and not call.barrier):
+                count += 1
+            together = call.kind == "loops"
+        return count
+
+
 Planner = Callable[[Kernel, int], Plan]
 Passes = Callable[[Graph], Graph]
 

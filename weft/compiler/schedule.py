@@ -47,7 +47,11 @@ def schedule(fused: Fused, updates: Mapping[Node, Node]) -> Schedule:
         if not any(_depends(k, writer, after) for k in earlier):
             after[writer] |= earlier
             in_place[new] = old
-    return Schedule(_ordered(fused.kernels, after, position), in_place)
+    # What nobody waits for comes last and together: the updates of an optimizer need no barrier among them.
+    awaited = {k for waiting in after.values() for k in waiting}
+    order = _ordered(fused.kernels, after, position)
+    last = [k for k in order if k.anchor is None and k not in awaited]
+    return Schedule((*(k for k in order if k not in set(last)), *last), in_place)
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
