@@ -34,6 +34,7 @@ FLOORS = [
     ["control"],
     ["precision"],
     ["jit"],
+    ["algorithms"],
     ["primitives"],
     ["nn"],
     ["data"],

@@ -19,7 +19,7 @@ import numpy as np
 
 from .compiler.pipeline import can_compile, passes
 from .dtypes import DType, DTypeLike, as_dtype, float32
-from .errors import UserError
+from .errors import Source, UserError, user_source
 from .explain import Explanation, explain
 from .graph import Graph
 from .graph.graph import close, substitute
@@ -30,7 +30,7 @@ from .random import Generator
 from .runtime import Buffer, Device
 from .runtime import device as find_device
 from .runtime.cpu import contiguous
-from .runtime.native import Executable, fitting_threads, thread_count
+from .runtime.native import Executable, address, fitting_threads, thread_count
 from .tensor import WATCHED, WITHOUT_HISTORY, Tensor, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
@@ -111,6 +111,7 @@ class Compiled:
     grads: list[tuple[Tensor, int | None]] = field(default_factory=list)  # whose .grad is replaced, by which result
     had_grads: list[tuple[Tensor, bool]] = field(default_factory=list)  # which tensors had one when it was traced
     tracked: list[bool] = field(default_factory=list)  # which results were computed from parameters
+    source: Source | None = None  # the line that results are put down to
     lock: Any = field(default_factory=threading.Lock)
 
     def fits(self) -> bool:
@@ -292,7 +293,7 @@ class Jit:
             graph, Executable(graph, updates, fitting_threads(graph), self.narrow), traced.structure, states, streams,
             len(traced.inputs), [o.type for o in graph.outputs[begin:]], begin, grads,
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
-            [o.tracked for o in traced.outputs],
+            [o.tracked for o in traced.outputs], user_source(),
         )  # fmt: skip
 
 
@@ -417,7 +418,10 @@ def _run(made: Compiled, values: Sequence[Any]) -> Any:
         addresses += [0] * (made.first_result - len(advanced))  # state is written where it is
         addresses += [address(a) for a in outputs]
         made.executable.run(addresses)
-    results = [wrap(data(Buffer(home, t.shape, t.dtype, a))) for t, a in zip(made.results, outputs, strict=True)]
+    results = [
+        wrap(make(DATA, (), (Buffer(home, t.shape, t.dtype, a),), made.source))
+        for t, a in zip(made.results, outputs, strict=True)
+    ]
     for stream, position in zip(made.streams, advanced, strict=True):
         stream.offset = asarray(position, copy=False)
     for tensor, number in made.grads:
@@ -427,11 +431,6 @@ def _run(made: Compiled, values: Sequence[Any]) -> Any:
         if tracked:
             WITHOUT_HISTORY.add(result._node)
     return unflatten(made.structure, results)
-
-
-def address(array: np.ndarray) -> int:
-    place: int = array.__array_interface__["data"][0]  # a third of the cost of array.ctypes.data
-    return place
 
 
 def _array(value: Any) -> np.ndarray:

@@ -47,6 +47,26 @@ def _natural(text: str) -> int:
     return number
 
 
+def _switch(text: str) -> int:
+    if text not in ("0", "1"):
+        raise ValueError("it must be 0 or 1")
+    return int(text)
+
+
+# Every algorithm of a convolution. The compiler knows them; the list stands here so that a setting is checked when it is set.
+ALGORITHMS = ("GEMM", "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "DIRECT", "WINOGRAD", "WINOGRAD_2X2", "LOOPS")
+
+
+def preference(text: str) -> str:
+    """A preference among algorithms in its one form: fastest, no_workspace, workspace:BYTES, or a name."""
+    kind, _, size = text.partition(":")
+    if kind == "workspace" and size.isdecimal():
+        return f"workspace:{int(size)}"
+    if text in ("fastest", "no_workspace", *ALGORITHMS):
+        return text
+    raise ValueError(f"it must be fastest, no_workspace, workspace:BYTES, or one of {', '.join(ALGORITHMS)}")
+
+
 KNOBS: dict[str, Knob] = {
     "device": Knob(str, "cpu", "The device new tensors live on: cpu, reference, null."),
     "seed": Knob(_natural, 0, "The seed of the global random generator when the program starts."),
@@ -62,6 +82,13 @@ KNOBS: dict[str, Knob] = {
     "compile_after": Knob(
         _count, 3, "A computation whose structure comes for this many times is compiled; before, it is interpreted."
     ),
+    "conv_algorithm": Knob(
+        preference,
+        "fastest",
+        "How convolutions are computed where nobody says otherwise: fastest, no_workspace, workspace:BYTES, or an "
+        "algorithm by name.",
+    ),
+    "winograd": Knob(_switch, 1, "0 forbids the algorithms WINOGRAD and WINOGRAD_2X2, whose errors are larger."),
     "cache": Knob(
         str, "", "The folder for compiled code. Empty: weft in the user's cache folder. 'off': none is kept."
     ),
@@ -84,6 +111,8 @@ class Knobs:
     pending_bytes: int
     threads: int
     compile_after: int
+    conv_algorithm: str
+    winograd: int
     cache: str
     cache_bytes: int
     debug: int

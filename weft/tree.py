@@ -42,19 +42,19 @@ def flatten(value: Any) -> tuple[list[Any], Structure]:
     [3, 1, 2]
     """
     leaves: list[Any] = []
+    return leaves, _take(value, leaves)
 
-    def take(part: Any) -> Structure:
-        if part is None:
-            return Structure(type(None))
-        if type(part) is dict:
-            keys = sorted(part) if all(isinstance(k, str) for k in part) else list(part)
-            return Structure(dict, tuple(keys), tuple(take(part[k]) for k in keys))
-        if type(part) in (list, tuple) or (isinstance(part, tuple) and hasattr(part, "_fields")):
-            return Structure(type(part), (), tuple(take(v) for v in part))
-        leaves.append(part)
-        return _LEAF
 
-    return leaves, take(value)
+def _take(part: Any, leaves: list[Any]) -> Structure:
+    if part is None:
+        return Structure(type(None))
+    if type(part) is dict:
+        keys = sorted(part) if all(isinstance(k, str) for k in part) else list(part)
+        return Structure(dict, tuple(keys), tuple(_take(part[k], leaves) for k in keys))
+    if type(part) in (list, tuple) or (isinstance(part, tuple) and hasattr(part, "_fields")):
+        return Structure(type(part), (), tuple(_take(v, leaves) for v in part))
+    leaves.append(part)
+    return _LEAF
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -67,19 +67,19 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     given = list(leaves)
     if len(given) != structure.leaves:
         raise UserError("tree", f"{structure} needs {structure.leaves} leaves, got {len(given)}.")
-    rest: Iterator[Any] = iter(given)
+    return _build(structure, iter(given))
 
-    def build(part: Structure) -> Any:
-        if part.kind is None:
-            return next(rest)
-        if part.kind is type(None):
-            return None
-        values = [build(child) for child in part.children]
-        if part.kind is dict:
-            return dict(zip(part.keys, values, strict=True))
-        return part.kind(*values) if hasattr(part.kind, "_fields") else part.kind(values)
 
-    return build(structure)
+def _build(part: Structure, rest: Iterator[Any]) -> Any:
+    # Not a function inside the other: one that calls itself is a cycle, and would keep the leaves alive.
+    if part.kind is None:
+        return next(rest)
+    if part.kind is type(None):
+        return None
+    values = [_build(child, rest) for child in part.children]
+    if part.kind is dict:
+        return dict(zip(part.keys, values, strict=True))
+    return part.kind(*values) if hasattr(part.kind, "_fields") else part.kind(values)
 
 
 def map_tree(function: Callable[..., Any], value: Any, *others: Any) -> Any:

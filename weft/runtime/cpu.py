@@ -20,7 +20,7 @@ from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, dependencies
 from ..knobs import knobs
 from .device import Buffer, Device, Program, register
-from .native import LARGE, Executable, fitting_threads, thread_count, work
+from .native import LARGE, Executable, address, fitting_threads, thread_count, work
 from .reference import interpreted
 
 IMPOSSIBLE = 1 << 48  # elements: no machine has room for so many
@@ -82,7 +82,7 @@ class CpuDevice(Device):
     def _run(self, executable: Executable, leaves: Sequence[Node], wanted: Sequence[Node]) -> list[Buffer]:
         arrays = [contiguous(leaf.value.content) for leaf in leaves if leaf.value is not None]
         results = [room(n) for n in wanted]
-        executable.run([a.ctypes.data for a in (*arrays, *results)])
+        executable.run([address(a) for a in (*arrays, *results)])
         return [Buffer(self, n.shape, n.dtype, r) for n, r in zip(wanted, results, strict=True)]
 
 

@@ -19,7 +19,7 @@ from ..graph.node import Node, Shape
 from ..knobs import KNOBS, knobs
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Buffer:
     """A value in the memory of a device. Nobody writes to it once it is there."""
 

@@ -76,6 +76,7 @@ def _cache_size(level: int, otherwise: int) -> int:
     return otherwise
 
 
+@cache
 def usable_cores() -> int:
-    """The cores this process may run on."""
+    """The cores this process may run on, when it first asked."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

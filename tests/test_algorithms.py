@@ -1,0 +1,340 @@
+"""Convolution algorithms behind one choice: every one gives the right numbers, and preferences are followed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from weft.algorithms import _Run
+from weft.compiler import algorithms as choices
+from weft.compiler.algorithms import candidates, decide, described, fingerprint, measured, remember
+from weft.compiler.llvm import conv
+from weft.compiler.llvm.planner import choice
+from weft.compiler.pipeline import compiled
+from weft.knobs import ALGORITHMS
+from weft.runtime.native import Executable, thread_count
+
+NAMES = {"conv_last": "forward", "conv_data_last": "data", "conv_filter_last": "filter"}
+CASES = {
+    "3x3": ((2, 16, 9, 10), (20, 16, 3, 3), {"padding": 1}),  # channels for a vector of any CPU
+    "strided": ((2, 16, 9, 10), (20, 16, 3, 3), {"padding": 1, "stride": 2}),
+    "grouped": ((2, 8, 9, 10), (12, 4, 3, 3), {"groups": 2}),
+    "depthwise": ((2, 8, 9, 10), (8, 1, 3, 3), {"groups": 8}),
+    "sequence": ((2, 5, 17), (6, 5, 4), {"dilation": 2}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path, monkeypatch):
+    """No test sees what another one measured."""
+    choices.forget()
+    with weft.knobs.set(cache=str(tmp_path)):
+        yield
+    choices.forget()
+
+
+def tensors(case="3x3", device=None):
+    rng = np.random.default_rng(0)
+    x, w, how = CASES[case]
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in (x, w)]
+    return *(weft.asarray(a, device=device) for a in arrays), how
+
+
+def step(how):
+    """A convolution and its gradients, whose cotangent is not constant."""
+
+    def run(x, w):
+        y, back = weft.vjp(lambda x, w: weft.conv(x, w, **how), x, w)
+        return y, *back(y * y)
+
+    return run
+
+
+def program(function, *arguments):
+    return compiled(weft.make_graph(function, *arguments), {}, thread_count())
+
+
+def used(function, *arguments):
+    """The algorithm of each direction in the program of a function; LOOPS where there is no plan."""
+    made = program(function, *arguments)
+    names = dict.fromkeys(NAMES.values(), "LOOPS")
+    return names | {NAMES[k.anchor.op.name]: p.name for k, p in made.plans.items() if k.anchor.op.name in NAMES}
+
+
+def facts(case="3x3"):
+    """The three convolutions of a case as numbers: direction, shape."""
+    x, w, how = tensors(case)
+    graph = weft.make_graph(step(how), x, w)
+    return {n.op.name: described(n) for n in graph.nodes if n.op.name.startswith("conv")}
+
+
+def by_default(case="3x3"):
+    """What the heuristic says."""
+    found = {n: conv.choose(d, s, strides(s), thread_count()).name for n, (d, s) in facts(case).items()}
+    return {NAMES[f"{n}_last"]: name for n, name in found.items()}
+
+
+def strides(shape):
+    return (1,) * (2 + len(shape.kernel))
+
+
+# --- right numbers ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_algorithm_in_every_direction(case):
+    expected = [y.numpy() for y in step(tensors(case)[2])(*tensors(case, "reference")[:2])]
+    x, w, how = tensors(case)
+    names = sorted(set().union(*(candidates(d, s, strides(s), 2) for d, s in facts(case).values())))
+    seen = {direction: set() for direction in NAMES.values()}
+    for name in names:
+        with weft.knobs.set(conv_algorithm=name):
+            results = weft.jit(step(how))(x, w)
+            for direction, algorithm in used(step(how), x, w).items():
+                seen[direction].add(algorithm)
+        for actual, wanted in zip(results, expected, strict=True):
+            np.testing.assert_allclose(actual.numpy(), wanted, rtol=0, atol=2e-5 * abs(wanted).max())
+    for direction, shape in facts(case).values():
+        word = {"forward": "forward", "data_gradient": "data", "filter_gradient": "filter"}[direction]
+        assert seen[word] == set(candidates(direction, shape, strides(shape), 2))
+
+
+def test_all_names_are_known():
+    """The list that settings are checked against is the list of what exists."""
+    found = {
+        name for case in CASES for d, shape in facts(case).values() for name in candidates(d, shape, strides(shape), 2)
+    }
+    assert found | {"LOOPS"} == set(ALGORITHMS)
+
+
+# --- preferences ----------------------------------------------------------------------------------------------------------------
+
+
+def test_the_setting():
+    x, w, how = tensors()
+    everywhere = {
+        "forward": "GEMM",
+        "data": "GEMM",
+        "filter": "IMPLICIT_GEMM",
+    }  # a filter gradient by GEMM does not exist
+    assert used(step(how), x, w) == by_default()
+    with weft.knobs.set(conv_algorithm="GEMM"):
+        assert used(step(how), x, w) == everywhere
+    assert used(step(how), x, w) == by_default()
+    with weft.knobs.set(conv_algorithm=weft.NO_WORKSPACE):
+        least = {p.workspace for p in program(step(how), x, w).plans.values()}
+    plans = [candidates(d, s, strides(s), thread_count()).values() for d, s in facts().values()]
+    assert least == {min(p.workspace for p in found) for found in plans}
+
+
+def test_what_cannot_be_done_is_done_otherwise_and_said():
+    x, w, how = tensors("strided")
+    with weft.knobs.set(conv_algorithm="WINOGRAD"):
+        made = program(step(how), x, w)
+        notes = {k.anchor.op.name: choice(k, 2).note for k in made.plans}
+    assert notes["conv_last"].startswith("WINOGRAD needs a 3 x 3 filter, stride and dilation 1")
+    assert notes["conv_filter_last"] == "WINOGRAD has no gradient of the filter"
+    assert "WINOGRAD" not in {p.name for p in made.plans.values()}
+
+
+def test_winograd_can_be_forbidden():
+    x, w, how = tensors()
+    with weft.knobs.set(winograd=0):
+        assert used(step(how), x, w)["forward"] == "DIRECT"
+        with weft.knobs.set(conv_algorithm="WINOGRAD_2X2"):
+            assert used(step(how), x, w)["forward"] == "DIRECT"
+        table = weft.find_algorithms(x, w, direction="forward", repetitions=1, **how)
+        assert not {"WINOGRAD", "WINOGRAD_2X2"} & {row.name for row in table.rows}
+        assert "WINOGRAD is forbidden by the setting winograd" in str(table)
+
+
+# --- workspace --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_limit_is_kept(case):
+    x, w, how = tensors(case)
+    sizes = {
+        plan.workspace
+        for direction, shape in facts(case).values()
+        for plan in candidates(direction, shape, strides(shape), thread_count()).values()
+    }
+    for limit in sorted(sizes)[::3]:
+        with weft.knobs.set(conv_algorithm=weft.WORKSPACE_LIMIT(limit)):
+            made = program(step(how), x, w)
+            notes = {k: choice(k, thread_count()).note for k in made.plans}
+        assert all(p.workspace <= limit or notes[k] for k, p in made.plans.items())
+
+
+def test_a_wide_limit_does_not_matter():
+    x, w, how = tensors()
+    with weft.knobs.set(conv_algorithm=weft.WORKSPACE_LIMIT(1 << 30)):
+        assert used(step(how), x, w) == by_default()
+
+
+# --- measurements -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int32"])
+def test_the_table(dtype):
+    x, w, how = tensors()
+    x, w = (weft.astype(t, getattr(weft, dtype)) for t in (x, w))
+    table = weft.find_algorithms(x, w, repetitions=1, **how)
+    for name, (direction, shape) in facts().items():
+        word = NAMES[f"{name}_last"]
+        rows = [row for row in table.rows if row.direction == word]
+        plans = candidates(direction, shape, strides(shape), thread_count()) if dtype in ("float32", "bfloat16") else {}
+        assert {row.name: row.workspace for row in rows} == ({n: p.workspace for n, p in plans.items()} or {"LOOPS": 0})
+        assert set(table.refused.get(word, ())) == set(ALGORITHMS) - {row.name for row in rows} - {"LOOPS"}
+        assert rows == sorted(rows, key=lambda row: row.milliseconds)
+        assert table.best(word) == rows[0]
+    worst = {"float32": 2e-5, "bfloat16": 1e-2, "float64": 1e-14, "int32": 0}[dtype]
+    for row in table.rows:
+        assert row.deterministic
+        assert row.gflops == pytest.approx(facts()["conv"][1].flops / row.milliseconds / 1e6)
+        assert 0 <= row.error <= worst
+        assert f"{row.name:21}  {row.milliseconds:9.3f}" in str(table)
+
+
+@pytest.mark.parametrize("word", ["forward", "data", "filter"])
+def test_errors_are_noticed(word, monkeypatch):
+    """A wrong result shows as a large error."""
+    run = _Run.seconds
+
+    def spoiled(self, times=1):
+        elapsed = run(self, times)
+        self.result *= 1.5
+        return elapsed
+
+    monkeypatch.setattr(_Run, "seconds", spoiled)
+    x, w, how = tensors()
+    table = weft.find_algorithms(x, w, direction=word, repetitions=1, **how)
+    assert {row.direction for row in table.rows} == {word}
+    assert all(row.error > 0.1 for row in table.rows)
+
+
+def test_the_fastest_is_the_one_that_was_measured():
+    x, w, how = tensors()
+    table = weft.find_algorithms(x, w, repetitions=1, **how)
+    fastest = {row.direction: row.name for row in reversed(table.rows)}
+    assert used(step(how), x, w) == fastest
+
+
+def pretend(name, milliseconds=0.001):
+    """As if an algorithm had been measured as the fastest, forward and for the data."""
+    for kind in ("conv", "conv_data"):
+        direction, shape = facts()[kind]
+        times = dict.fromkeys(candidates(direction, shape, strides(shape), 2), 1.0)
+        remember(direction, shape, thread_count(), times | {name: milliseconds})
+
+
+def test_measurements_outlive_the_process(tmp_path):
+    x, w, how = tensors()
+    assert used(step(how), x, w) == by_default()
+    pretend("IMPLICIT_PRECOMP_GEMM")
+    choices.forget()  # the memory of this process, as if it were another
+    wanted = {"forward": "IMPLICIT_PRECOMP_GEMM", "data": "IMPLICIT_PRECOMP_GEMM", "filter": "IMPLICIT_GEMM"}
+    assert used(step(how), x, w) == wanted
+    script = (
+        "import json, test_algorithms as t\nx, w, how = t.tensors()\nprint(json.dumps(t.used(t.step(how), x, w)))\n"
+    )
+    tests = Path(__file__).parent
+    path = os.pathsep.join([str(tests), str(tests.parent)])
+    done = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "WEFT_CACHE": str(tmp_path), "PYTHONPATH": path},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout) == wanted
+
+
+def test_code_that_was_kept_before_a_measurement_is_not_used_after_it():
+    x, w, how = tensors()
+    graph = weft.make_graph(lambda x, w: weft.conv(x, w, **how), x, w)
+    tables = []
+    for name in ("DIRECT", "IMPLICIT_PRECOMP_GEMM", "DIRECT"):
+        pretend(name)
+        tables.append(any(s.startswith("conv_table") for s in Executable(graph, {}, thread_count()).facts.symbols))
+    assert tables == [False, True, False]
+
+
+def test_measurements_know_limits_and_what_is_forbidden():
+    pretend("WINOGRAD")
+    x, w, how = tensors()
+    direction, shape = facts()["conv"]
+    winograd = candidates(direction, shape, strides(shape), thread_count())["WINOGRAD"]
+    tight = decide(direction, shape, strides(shape), thread_count(), weft.WORKSPACE_LIMIT(winograd.workspace - 1)).plan
+    assert tight.workspace < winograd.workspace
+    with weft.knobs.set(winograd=0):
+        assert "WINOGRAD" not in used(step(how), x, w)["forward"]
+
+
+def test_another_shape_and_another_number_of_threads_were_not_measured():
+    pretend("GEMM")
+    direction, shape = facts()["conv"]
+    assert measured(direction, shape, thread_count())["GEMM"] == 0.001
+    assert not measured(direction, shape, thread_count() + 1)
+    assert not measured("data_gradient", facts("strided")["conv_data"][1], thread_count())
+
+
+def test_a_damaged_measurement_is_none():
+    direction, shape = facts()["conv"]
+    for content in (b"", b"[1]", b'{"GEMM": "soon"}', b"\xff"):
+        choices.cache().put(choices._key(direction, shape, thread_count()), content)
+        assert measured(direction, shape, thread_count()) == {}
+
+
+def test_measurements_without_a_disk():
+    with weft.knobs.set(cache="off"):
+        pretend("GEMM")
+        x, w, how = tensors()
+        assert used(step(how), x, w)["forward"] == "GEMM"
+
+
+def test_the_key_of_a_program_holds_the_choices():
+    x, w, how = tensors()
+    graph = weft.make_graph(step(how), x, w)
+    found = [fingerprint(graph, 2)]
+    with weft.knobs.set(winograd=0):
+        found.append(fingerprint(graph, 2))
+    with weft.knobs.set(conv_algorithm="DIRECT"):
+        found.append(fingerprint(graph, 2))
+    for name in ("GEMM", "DIRECT"):
+        direction, shape = facts()["conv"]
+        remember(direction, shape, 2, {"GEMM": 2.0, "DIRECT": 2.0} | {name: 1.0})
+        found.append(fingerprint(graph, 2))
+        assert fingerprint(graph, 1) == found[0]
+    assert len(set(found)) == len(found)
+    assert fingerprint(weft.make_graph(lambda x: x + 1, x), 2) == ""
+
+
+def test_convolutions_inside_control_flow_count_too():
+    x, w, how = tensors("grouped")
+    step = weft.make_graph(lambda x, w: weft.checkpoint(lambda x: weft.conv(x, w, **how))(x), x, w)
+    assert fingerprint(step, 2) != ""
+
+
+# --- errors -----------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda x, w: weft.WORKSPACE_LIMIT(-1), "[WORKSPACE_LIMIT] a known algorithm is required, got 'workspace:-1'"),
+        (lambda x, w: setattr(weft.knobs, "conv_algorithm", "FFT"), "[knobs] WEFT_CONV_ALGORITHM cannot be 'FFT': it must be fastest"),
+        (lambda x, w: setattr(weft.knobs, "winograd", 2), "[knobs] WEFT_WINOGRAD cannot be '2': it must be 0 or 1"),
+        (lambda x, w: weft.find_algorithms(x, w, direction="back"), "[find_algorithms] a direction is required: forward, data, filter or all, got 'back'"),
+        (lambda x, w: weft.find_algorithms(x, w, repetitions=0), "[find_algorithms] 1 repetition or more is required, got 0"),
+        (lambda x, w: weft.find_algorithms(x, w, groups=3), "[conv] the input has 8 channels but the filter expects 24"),
+        (lambda x, w: weft.find_algorithms(x[:0], w), "[find_algorithms] tensors with elements are required"),
+    ],
+)  # fmt: skip
+def test_wrong_words(wrong, message):
+    x, w, _ = tensors()
+    with pytest.raises(weft.UserError) as caught:
+        wrong(x, w[:8])
+    assert message in str(caught.value)

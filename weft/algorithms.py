@@ -1,0 +1,280 @@
+"""How convolutions are computed: preferences for the user, and `find_algorithms`, which measures all there are.
+
+What is measured is the program that runs in earnest: one native call on as many threads as the settings say, operands
+channels last, the packing of the filter included. The times are kept on disk, and PREFER_FASTEST goes by them from then on.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .compiler.algorithms import (
+    DIRECTIONS,
+    LOOPS,
+    NO_WORKSPACE,
+    PREFER_FASTEST,
+    WORKSPACE_LIMIT,
+    candidates,
+    described,
+    refusal,
+    remember,
+)
+from .derivatives import vjp
+from .dtypes import DType, float32
+from .errors import UserError
+from .graph import Graph
+from .graph.node import OPS, Node, Type
+from .knobs import ALGORITHMS, knobs
+from .ops.conv import Padding, Sizes, conv
+from .ops.creation import zeros
+from .ops.movement import permute_dims, same_dtype
+from .runtime.native import Executable, thread_count
+from .tensor import ArrayLike, Tensor
+from .tracing import make_graph
+
+WORDS = ("forward", "data", "filter")
+REPETITIONS = 7
+HOPELESS = 8.0  # times the fastest: not run again after its first time
+SHORTEST = 1e-3  # seconds: what is faster is run several times in a row
+CHECKED = 8  # channels of a result that are compared with float64
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm in one direction."""
+
+    name: str
+    direction: str
+    milliseconds: float
+    gflops: float
+    workspace: int  # bytes
+    deterministic: bool  # the same bits in every run, on any number of threads
+    error: float  # the largest one against float64, relative to the largest result
+
+
+@dataclass(frozen=True)
+class Table:
+    """What `find_algorithms` measured: the fastest first in each direction. Printed, it is a table."""
+
+    title: str
+    rows: tuple[Row, ...]
+    refused: dict[str, dict[str, str]]  # direction -> algorithm -> why it was not measured
+
+    def best(self, direction: str = "forward") -> Row:
+        """The fastest algorithm of a direction."""
+        return next(row for row in self.rows if row.direction == direction)
+
+    def __str__(self) -> str:
+        head = f"{'direction':9}  {'algorithm':21}  {'ms':>9}  {'GFLOP/s':>7}  {'workspace':>11}  {'same bits':9}  {'error':>7}"
+        lines = [self.title, head, *(_line(row) for row in self.rows)]
+        for reason in dict.fromkeys(why for reasons in self.refused.values() for why in reasons.values()):
+            directions = [d for d, reasons in self.refused.items() if reason in reasons.values()]
+            lines.append(f"not {', '.join(directions)}: {reason}.")
+        return "\n".join(lines)
+
+
+def _line(row: Row) -> str:
+    same = "yes" if row.deterministic else "no"
+    return (
+        f"{row.direction:9}  {row.name:21}  {row.milliseconds:9.3f}  {row.gflops:7.1f}  {row.workspace:11,}  {same:9}  "
+        f"{row.error:7.1e}"
+    )
+
+
+def find_algorithms(
+    x: ArrayLike,
+    w: ArrayLike,
+    *,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+    direction: str = "all",
+    repetitions: int = REPETITIONS,
+) -> Table:
+    """Measure every algorithm for a convolution of x with w, and remember the times for PREFER_FASTEST.
+
+    Only the shapes and the dtype of x and w matter. The direction is "forward", "data" (towards x), "filter" (towards w) or
+    "all". Programs compiled from now on use the fastest; those already compiled stay as they are.
+
+    >>> import weft
+    >>> table = find_algorithms(weft.ones((1, 16, 6, 6)), weft.ones((16, 16, 3, 3)), direction="forward", repetitions=1)
+    >>> sorted(row.name for row in table.rows)
+    ['DIRECT', 'GEMM', 'IMPLICIT_GEMM', 'IMPLICIT_PRECOMP_GEMM', 'WINOGRAD', 'WINOGRAD_2X2']
+    """
+    if direction != "all" and direction not in WORDS:
+        raise UserError("find_algorithms", f"a direction is required: {', '.join(WORDS)} or all, got {direction!r}.")
+    if not isinstance(repetitions, int) or repetitions < 1:
+        raise UserError("find_algorithms", f"1 repetition or more is required, got {repetitions!r}.")
+    x, w = same_dtype("conv", [x, w])
+    how: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    y = conv(
+        zeros(x.shape, dtype=x.dtype), zeros(w.shape, dtype=x.dtype), **how
+    )  # never computed: only its shape counts
+    if not all((*x.shape, *w.shape)):
+        raise UserError("find_algorithms", f"tensors with elements are required, got shapes {x.shape} and {w.shape}.")
+    rows: list[Row] = []
+    refused: dict[str, dict[str, str]] = {}
+    for word in WORDS if direction == "all" else (direction,):
+        case = _Case(word, x.shape, w.shape, y.shape, x.dtype, how)
+        rows += sorted(case.measured(repetitions), key=lambda row: row.milliseconds)
+        refused[word] = case.refused()
+    title = f"conv of {x.node.type} with {w.node.type}, {_spelled(how)}, {thread_count()} threads"
+    return Table(title, tuple(rows), {word: reasons for word, reasons in refused.items() if reasons})
+
+
+def _spelled(how: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in how.items())
+
+
+class _Case:
+    """A convolution in one direction, with numbers to try it on."""
+
+    def __init__(
+        self, word: str, x: Sequence[int], w: Sequence[int], y: Sequence[int], dtype: DType, how: dict[str, Any]
+    ) -> None:
+        self.word, self.dtype, self.how = word, dtype, how
+        self.x, self.w, self.y = tuple(x), tuple(w), tuple(y)
+        self.threads = thread_count()
+        self.node = next(n for n in self.graph().nodes if n.op.name in DIRECTIONS)
+        self.direction, self.shape = described(self.node)
+        strides = tuple(int(np.prod(w[i + 1 :])) for i in range(len(w)))
+        found = candidates(self.direction, self.shape, strides, self.threads) if _has_plans(dtype) else {}
+        self.plans = {name: plan.workspace for name, plan in found.items()} or {LOOPS: 0}
+
+    def refused(self) -> dict[str, str]:
+        """The algorithms that cannot be measured, and why."""
+        missing = [name for name in ALGORITHMS if name not in self.plans and name != LOOPS]
+        if not _has_plans(self.dtype):
+            return dict.fromkeys(missing, f"{self.dtype.name} is computed by {LOOPS} only")
+        return {name: refusal(name, self.direction) for name in missing}
+
+    def graph(self) -> Graph:
+        """The convolution of operands and result as its plan has them: nothing else is to be measured."""
+
+        def convolved(x: Tensor, w: Tensor) -> Tensor:
+            return conv(x, w, **self.how)
+
+        def forward(x: Tensor, w: Tensor) -> Tensor:
+            return _last(convolved(_first(x), w))
+
+        def data(g: Tensor, w: Tensor) -> Tensor:
+            _, back = vjp(lambda x: convolved(x, w), zeros(self.x, dtype=self.dtype))
+            return _last(back(_first(g))[0])
+
+        def filter(x: Tensor, g: Tensor) -> Tensor:
+            _, back = vjp(lambda w: convolved(_first(x), w), zeros(self.w, dtype=self.dtype))
+            result: Tensor = back(_first(g))[0]
+            return permute_dims(result, (*range(2, result.ndim), 1, 0))
+
+        function = {"forward": forward, "data": data, "filter": filter}[self.word]
+        return make_graph(function, *(Type(a.shape, self.dtype) for a in self.laid_out(self.operands(np.zeros))))
+
+    def operands(self, fill: Callable[[Sequence[int]], np.ndarray]) -> list[np.ndarray]:
+        """Channels first."""
+        shapes = {"forward": (self.x, self.w), "data": (self.y, self.w), "filter": (self.x, self.y)}[self.word]
+        return [fill(shape) for shape in shapes]
+
+    def laid_out(self, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """As the graph takes them."""
+        a, b = operands
+        both = [np.moveaxis(a, 1, -1), np.moveaxis(b, 1, -1) if self.word == "filter" else b]
+        return [np.ascontiguousarray(o, self.dtype.numpy) for o in both]
+
+    def run(self, algorithm: str, operands: Sequence[np.ndarray]) -> _Run:
+        with knobs.set(conv_algorithm=algorithm):
+            return _Run(self.graph(), self.laid_out(operands), self.threads)
+
+    def measured(self, repetitions: int) -> list[Row]:
+        """A row for each algorithm; the times are remembered."""
+        operands = self.operands(_numbers(self.dtype))
+        runs = {name: self.run(name, operands) for name in self.plans}
+        seconds = _interleaved(runs, repetitions)
+        if LOOPS not in runs:
+            times = {name: 1e3 * s for name, s in seconds.items()}
+            remember(self.direction, self.shape, self.threads, times)
+        rows = []
+        for name, run in runs.items():
+            error = _error(self.node, operands, run.result, self.dtype)
+            rate = self.shape.flops / seconds[name] / 1e9
+            rows.append(Row(name, self.word, 1e3 * seconds[name], rate, self.plans[name], True, error))
+        return rows
+
+
+def _has_plans(dtype: DType) -> bool:
+    """Numbers of 16 bits are converted and take the same plans; other kinds have loops only."""
+    return dtype is float32 or (dtype.is_float and dtype.bits < 32)
+
+
+def _first(x: Tensor) -> Tensor:
+    return permute_dims(x, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+
+
+def _last(x: Tensor) -> Tensor:
+    return permute_dims(x, (0, *range(2, x.ndim), 1))
+
+
+def _numbers(dtype: DType) -> Callable[[Sequence[int]], np.ndarray]:
+    rng = np.random.default_rng(0)
+    if dtype.is_float:
+        return lambda shape: rng.standard_normal(shape, np.float32).astype(dtype.numpy)
+    return lambda shape: rng.integers(0, 4, shape).astype(dtype.numpy)
+
+
+# --- the clock --------------------------------------------------------------------------------------------------------------
+
+
+class _Run:
+    """A compiled graph with its operands, ready to be run."""
+
+    def __init__(self, graph: Graph, operands: Sequence[np.ndarray], threads: int) -> None:
+        self.executable, self.operands = Executable(graph, {}, threads), operands
+        [output] = graph.outputs
+        self.result = np.empty(output.shape, output.dtype.numpy)
+        self.addresses = [a.ctypes.data for a in (*operands, self.result)]
+
+    def seconds(self, times: int = 1) -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            self.executable.run(self.addresses)
+        return (time.perf_counter() - start) / times
+
+
+def _interleaved(runs: Mapping[str, _Run], repetitions: int) -> dict[str, float]:
+    """The median of each, run in turns so that a slow moment of the machine hits all of them."""
+    first = {name: min(run.seconds(), run.seconds()) for name, run in runs.items()}  # the first one warms up
+    best = min(first.values())
+    samples = {name: [] if s < HOPELESS * best else [s] for name, s in first.items()}
+    for _ in range(repetitions):
+        for name, run in runs.items():
+            if first[name] < HOPELESS * best:
+                samples[name].append(run.seconds(max(1, int(SHORTEST / first[name]))))
+    return {name: statistics.median(s) for name, s in samples.items()}
+
+
+# --- the error --------------------------------------------------------------------------------------------------------------
+
+
+def _error(node: Node, operands: Sequence[np.ndarray], result: np.ndarray, dtype: DType) -> float:
+    """Against float64, in some channels of the first image: all of them would take long."""
+    a, b = (o.astype(np.float64 if dtype.is_float else o.dtype) for o in operands)
+    name, groups = node.op.name, node.params[3]
+    got = np.moveaxis(result, (-1, -2), (0, 1)) if name == "conv_filter" else np.moveaxis(result, -1, 1)
+    few = slice(CHECKED if groups == 1 else None)
+    if name == "conv":
+        a, b, got = a[:1], b[few], got[:1, few]
+    elif name == "conv_data":
+        a, b, got = a[:1], b[:, few], got[:1, few]
+    else:
+        a, b, got = a[:, few], b[:, few], got[few, few]
+    want = OPS[name].reference(a, b, *node.params)
+    return float(np.max(abs(got.astype(want.dtype) - want)) / (np.max(abs(want)) or 1))
+
+
+__all__ = ["NO_WORKSPACE", "PREFER_FASTEST", "WORKSPACE_LIMIT", "Row", "Table", "find_algorithms"]
