@@ -594,8 +594,13 @@ def _aligned(own: Index, read: Index, first: Nest, second: Nest) -> dict[Loop, I
     values = solved(own, read, loops)
     if values is None or not {l for l in first.outer if l.size != 1} <= set(loops):
         return None
-    for value in values.values():
-        if value.offset or len(value.parts) > 1 or any(c != 1 or not isinstance(t, Loop) for t, c in value.parts):
+    for loop, value in values.items():
+        if loop.size == 1:
+            continue
+        if value.offset or len(value.parts) != 1:  # a part of the producer is read, or its elements in another order
+            return None
+        term, c = value.parts[0]
+        if c != 1 or not isinstance(term, Loop):
             return None
     used = [t for v in values.values() for t, _ in v.parts]
     if len(used) != len(set(used)) or any(l.size != v.parts[0][0].size for l, v in values.items() if v.parts):
