@@ -16,6 +16,8 @@ from weft.compiler.algorithms import candidates, decide, described, fingerprint,
 from weft.compiler.llvm import conv
 from weft.compiler.llvm.planner import choice
 from weft.compiler.pipeline import compiled
+from weft.graph.node import toposort
+from weft.graph.text import parse
 from weft.knobs import ALGORITHMS
 from weft.runtime.native import Executable, thread_count
 
@@ -45,11 +47,11 @@ def tensors(case="3x3", device=None):
     return *(weft.asarray(a, device=device) for a in arrays), how
 
 
-def step(how):
+def step(how, algorithm=None):
     """A convolution and its gradients, whose cotangent is not constant."""
 
     def run(x, w):
-        y, back = weft.vjp(lambda x, w: weft.conv(x, w, **how), x, w)
+        y, back = weft.vjp(lambda x, w: weft.conv(x, w, algorithm=algorithm, **how), x, w)
         return y, *back(y * y)
 
     return run
@@ -90,18 +92,17 @@ def strides(shape):
 def test_every_algorithm_in_every_direction(case):
     expected = [y.numpy() for y in step(tensors(case)[2])(*tensors(case, "reference")[:2])]
     x, w, how = tensors(case)
-    names = sorted(set().union(*(candidates(d, s, strides(s), 2) for d, s in facts(case).values())))
+    names = sorted({"LOOPS"}.union(*(candidates(d, s, strides(s), 2) for d, s in facts(case).values())))
     seen = {direction: set() for direction in NAMES.values()}
+    results = weft.jit(lambda x, w: {name: step(how, name)(x, w) for name in names})(x, w)  # one program, compiled once
     for name in names:
-        with weft.knobs.set(conv_algorithm=name):
-            results = weft.jit(step(how))(x, w)
-            for direction, algorithm in used(step(how), x, w).items():
-                seen[direction].add(algorithm)
-        for actual, wanted in zip(results, expected, strict=True):
+        for actual, wanted in zip(results[name], expected, strict=True):
             np.testing.assert_allclose(actual.numpy(), wanted, rtol=0, atol=2e-5 * abs(wanted).max())
+        for direction, algorithm in used(step(how, name), x, w).items():
+            seen[direction].add(algorithm)
     for direction, shape in facts(case).values():
         word = {"forward": "forward", "data_gradient": "data", "filter_gradient": "filter"}[direction]
-        assert seen[word] == set(candidates(direction, shape, strides(shape), 2))
+        assert seen[word] == {*candidates(direction, shape, strides(shape), 2), "LOOPS"}
 
 
 def test_all_names_are_known():
@@ -115,7 +116,7 @@ def test_all_names_are_known():
 # --- preferences ----------------------------------------------------------------------------------------------------------------
 
 
-def test_the_setting():
+def test_the_call_the_block_and_the_setting():
     x, w, how = tensors()
     everywhere = {
         "forward": "GEMM",
@@ -123,20 +124,53 @@ def test_the_setting():
         "filter": "IMPLICIT_GEMM",
     }  # a filter gradient by GEMM does not exist
     assert used(step(how), x, w) == by_default()
+    assert used(step(how, "GEMM"), x, w) == everywhere
+    with weft.algorithms(prefer="GEMM"):
+        assert used(step(how), x, w) == everywhere
+        assert used(step(how, "DIRECT"), x, w)["forward"] == "DIRECT"
+        with weft.algorithms(weft.PREFER_FASTEST):
+            assert used(step(how), x, w) == by_default()
     with weft.knobs.set(conv_algorithm="GEMM"):
         assert used(step(how), x, w) == everywhere
+        assert used(step(how, weft.PREFER_FASTEST), x, w) == by_default()
+        with weft.algorithms("DIRECT"):
+            assert used(step(how), x, w)["data"] == "DIRECT"
     assert used(step(how), x, w) == by_default()
-    with weft.knobs.set(conv_algorithm=weft.NO_WORKSPACE):
-        least = {p.workspace for p in program(step(how), x, w).plans.values()}
-    plans = [candidates(d, s, strides(s), thread_count()).values() for d, s in facts().values()]
-    assert least == {min(p.workspace for p in found) for found in plans}
+
+
+def test_a_preference_belongs_to_the_convolution():
+    """What is traced inside a block keeps the preference outside of it, in its text too; so do gradients made later."""
+    x, w, how = tensors()
+    with weft.algorithms("IMPLICIT_PRECOMP_GEMM"):
+        graph = weft.make_graph(lambda x, w: weft.conv(x, w, **how), x, w)
+    plans = compiled(graph, {}, 2).plans
+    assert [p.name for p in plans.values()] == ["IMPLICIT_PRECOMP_GEMM"]
+    assert "prefer='IMPLICIT_PRECOMP_GEMM'" in graph.text()
+    assert parse(graph.text()) == graph
+    parameter = weft.parameter(x)
+    with weft.algorithms("DIRECT"):
+        y = weft.conv(parameter, w, **how)
+    [gradient] = weft.gradients(y.sum(), [parameter])
+    found = [n for n in toposort([gradient.node]) if n.op.name == "conv_data"]
+    assert [choices.preferred(n) for n in found] == ["DIRECT"]
+
+
+def test_the_block_ends_with_an_error():
+    with pytest.raises(KeyError), weft.algorithms("GEMM"):
+        raise KeyError
+    assert choices.in_force("conv") == ""
+
+
+def test_the_transposed_convolution_has_preferences():
+    x, w, _ = tensors()
+    y = program(lambda x, w: weft.conv_transpose(x, w[:16], algorithm="IMPLICIT_GEMM"), x, w)
+    assert [p.name for p in y.plans.values()] == ["IMPLICIT_GEMM"]
 
 
 def test_what_cannot_be_done_is_done_otherwise_and_said():
     x, w, how = tensors("strided")
-    with weft.knobs.set(conv_algorithm="WINOGRAD"):
-        made = program(step(how), x, w)
-        notes = {k.anchor.op.name: choice(k, 2).note for k in made.plans}
+    made = program(step(how, "WINOGRAD"), x, w)
+    notes = {k.anchor.op.name: choice(k, 2).note for k in made.plans}
     assert notes["conv_last"].startswith("WINOGRAD needs a 3 x 3 filter, stride and dilation 1")
     assert notes["conv_filter_last"] == "WINOGRAD has no gradient of the filter"
     assert "WINOGRAD" not in {p.name for p in made.plans.values()}
@@ -146,14 +180,21 @@ def test_winograd_can_be_forbidden():
     x, w, how = tensors()
     with weft.knobs.set(winograd=0):
         assert used(step(how), x, w)["forward"] == "DIRECT"
-        with weft.knobs.set(conv_algorithm="WINOGRAD_2X2"):
-            assert used(step(how), x, w)["forward"] == "DIRECT"
+        assert used(step(how, "WINOGRAD_2X2"), x, w)["forward"] == "DIRECT"
         table = weft.find_algorithms(x, w, direction="forward", repetitions=1, **how)
         assert not {"WINOGRAD", "WINOGRAD_2X2"} & {row.name for row in table.rows}
         assert "WINOGRAD is forbidden by the setting winograd" in str(table)
 
 
 # --- workspace --------------------------------------------------------------------------------------------------------------------
+
+
+def test_no_workspace_means_none():
+    x, w, how = tensors()
+    assert program(step(how), x, w).memory.scratch
+    made = program(step(how, weft.NO_WORKSPACE), x, w)
+    assert not made.memory.scratch
+    assert not made.plans
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -164,17 +205,15 @@ def test_a_limit_is_kept(case):
         for direction, shape in facts(case).values()
         for plan in candidates(direction, shape, strides(shape), thread_count()).values()
     }
-    for limit in sorted(sizes)[::3]:
-        with weft.knobs.set(conv_algorithm=weft.WORKSPACE_LIMIT(limit)):
-            made = program(step(how), x, w)
-            notes = {k: choice(k, thread_count()).note for k in made.plans}
-        assert all(p.workspace <= limit or notes[k] for k, p in made.plans.items())
+    for limit in (0, min(sizes) - 1, *sorted(sizes)[::3]):
+        made = program(step(how, weft.WORKSPACE_LIMIT(limit)), x, w)
+        assert all(plan.workspace <= limit for plan in made.plans.values())
+        assert bool(made.plans) == (limit >= min(sizes))
 
 
 def test_a_wide_limit_does_not_matter():
     x, w, how = tensors()
-    with weft.knobs.set(conv_algorithm=weft.WORKSPACE_LIMIT(1 << 30)):
-        assert used(step(how), x, w) == by_default()
+    assert used(step(how, weft.WORKSPACE_LIMIT(1 << 30)), x, w) == by_default()
 
 
 # --- measurements -----------------------------------------------------------------------------------------------------------------
@@ -189,8 +228,8 @@ def test_the_table(dtype):
         word = NAMES[f"{name}_last"]
         rows = [row for row in table.rows if row.direction == word]
         plans = candidates(direction, shape, strides(shape), thread_count()) if dtype in ("float32", "bfloat16") else {}
-        assert {row.name: row.workspace for row in rows} == ({n: p.workspace for n, p in plans.items()} or {"LOOPS": 0})
-        assert set(table.refused.get(word, ())) == set(ALGORITHMS) - {row.name for row in rows} - {"LOOPS"}
+        assert {row.name: row.workspace for row in rows} == {n: p.workspace for n, p in plans.items()} | {"LOOPS": 0}
+        assert set(table.refused.get(word, ())) == set(ALGORITHMS) - {row.name for row in rows}
         assert rows == sorted(rows, key=lambda row: row.milliseconds)
         assert table.best(word) == rows[0]
     worst = {"float32": 2e-5, "bfloat16": 1e-2, "float64": 1e-14, "int32": 0}[dtype]
@@ -221,7 +260,7 @@ def test_errors_are_noticed(word, monkeypatch):
 def test_the_fastest_is_the_one_that_was_measured():
     x, w, how = tensors()
     table = weft.find_algorithms(x, w, repetitions=1, **how)
-    fastest = {row.direction: row.name for row in reversed(table.rows)}
+    fastest = {row.direction: row.name for row in reversed(table.rows) if row.name != "LOOPS"}
     assert used(step(how), x, w) == fastest
 
 
@@ -324,6 +363,10 @@ def test_convolutions_inside_control_flow_count_too():
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        (lambda x, w: weft.conv(x, w, algorithm="FASTER"), "[conv] a known algorithm is required, got 'FASTER': it must be fastest, no_workspace, workspace:BYTES, or one of GEMM, IMPLICIT_GEMM"),
+        (lambda x, w: weft.conv(x, w, algorithm=""), "[conv] a known algorithm is required, got ''"),
+        (lambda x, w: weft.conv_transpose(x, w, algorithm=3), "[conv_transpose] a known algorithm is required, got 3"),
+        (lambda x, w: weft.algorithms("winograd").__enter__(), "[algorithms] a known algorithm is required, got 'winograd'"),
         (lambda x, w: weft.WORKSPACE_LIMIT(-1), "[WORKSPACE_LIMIT] a known algorithm is required, got 'workspace:-1'"),
         (lambda x, w: setattr(weft.knobs, "conv_algorithm", "FFT"), "[knobs] WEFT_CONV_ALGORITHM cannot be 'FFT': it must be fastest"),
         (lambda x, w: setattr(weft.knobs, "winograd", 2), "[knobs] WEFT_WINOGRAD cannot be '2': it must be 0 or 1"),
@@ -338,3 +381,11 @@ def test_wrong_words(wrong, message):
     with pytest.raises(weft.UserError) as caught:
         wrong(x, w[:8])
     assert message in str(caught.value)
+
+
+def test_a_text_with_a_wrong_preference_is_refused():
+    x, w, how = tensors()
+    text = weft.make_graph(lambda x, w: weft.conv(x, w, **how), x, w).text()
+    for wrong in ("3", "'FASTER'", "'workspace:01'", "None"):
+        with pytest.raises(weft.UserError, match="is required, got"):
+            parse(text.replace("prefer=''", f"prefer={wrong}"))

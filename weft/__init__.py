@@ -15,6 +15,7 @@ from . import random as random
 from .algorithms import NO_WORKSPACE as NO_WORKSPACE
 from .algorithms import PREFER_FASTEST as PREFER_FASTEST
 from .algorithms import WORKSPACE_LIMIT as WORKSPACE_LIMIT
+from .algorithms import algorithms as algorithms
 from .algorithms import find_algorithms as find_algorithms
 from .control import checkpoint as checkpoint
 from .control import cond as cond

@@ -20,6 +20,7 @@ from .compiler.algorithms import (
     NO_WORKSPACE,
     PREFER_FASTEST,
     WORKSPACE_LIMIT,
+    algorithms,
     candidates,
     described,
     refusal,
@@ -30,7 +31,7 @@ from .dtypes import DType, float32
 from .errors import UserError
 from .graph import Graph
 from .graph.node import OPS, Node, Type
-from .knobs import ALGORITHMS, knobs
+from .knobs import ALGORITHMS
 from .ops.conv import Padding, Sizes, conv
 from .ops.creation import zeros
 from .ops.movement import permute_dims, same_dtype
@@ -106,7 +107,7 @@ def find_algorithms(
     >>> import weft
     >>> table = find_algorithms(weft.ones((1, 16, 6, 6)), weft.ones((16, 16, 3, 3)), direction="forward", repetitions=1)
     >>> sorted(row.name for row in table.rows)
-    ['DIRECT', 'GEMM', 'IMPLICIT_GEMM', 'IMPLICIT_PRECOMP_GEMM', 'WINOGRAD', 'WINOGRAD_2X2']
+    ['DIRECT', 'GEMM', 'IMPLICIT_GEMM', 'IMPLICIT_PRECOMP_GEMM', 'LOOPS', 'WINOGRAD', 'WINOGRAD_2X2']
     """
     if direction != "all" and direction not in WORDS:
         raise UserError("find_algorithms", f"a direction is required: {', '.join(WORDS)} or all, got {direction!r}.")
@@ -142,24 +143,24 @@ class _Case:
         self.word, self.dtype, self.how = word, dtype, how
         self.x, self.w, self.y = tuple(x), tuple(w), tuple(y)
         self.threads = thread_count()
-        self.node = next(n for n in self.graph().nodes if n.op.name in DIRECTIONS)
+        self.node = next(n for n in self.graph(PREFER_FASTEST).nodes if n.op.name in DIRECTIONS)
         self.direction, self.shape = described(self.node)
         strides = tuple(int(np.prod(w[i + 1 :])) for i in range(len(w)))
         found = candidates(self.direction, self.shape, strides, self.threads) if _has_plans(dtype) else {}
-        self.plans = {name: plan.workspace for name, plan in found.items()} or {LOOPS: 0}
+        self.plans = {name: plan.workspace for name, plan in found.items()} | {LOOPS: 0}
 
     def refused(self) -> dict[str, str]:
         """The algorithms that cannot be measured, and why."""
-        missing = [name for name in ALGORITHMS if name not in self.plans and name != LOOPS]
+        missing = [name for name in ALGORITHMS if name not in self.plans]
         if not _has_plans(self.dtype):
             return dict.fromkeys(missing, f"{self.dtype.name} is computed by {LOOPS} only")
         return {name: refusal(name, self.direction) for name in missing}
 
-    def graph(self) -> Graph:
-        """The convolution of operands and result as its plan has them: nothing else is to be measured."""
+    def graph(self, algorithm: str) -> Graph:
+        """The convolution by one algorithm, of operands and result as its plan has them: nothing else is to be measured."""
 
         def convolved(x: Tensor, w: Tensor) -> Tensor:
-            return conv(x, w, **self.how)
+            return conv(x, w, algorithm=algorithm, **self.how)
 
         def forward(x: Tensor, w: Tensor) -> Tensor:
             return _last(convolved(_first(x), w))
@@ -187,17 +188,13 @@ class _Case:
         both = [np.moveaxis(a, 1, -1), np.moveaxis(b, 1, -1) if self.word == "filter" else b]
         return [np.ascontiguousarray(o, self.dtype.numpy) for o in both]
 
-    def run(self, algorithm: str, operands: Sequence[np.ndarray]) -> _Run:
-        with knobs.set(conv_algorithm=algorithm):
-            return _Run(self.graph(), self.laid_out(operands), self.threads)
-
     def measured(self, repetitions: int) -> list[Row]:
         """A row for each algorithm; the times are remembered."""
         operands = self.operands(_numbers(self.dtype))
-        runs = {name: self.run(name, operands) for name in self.plans}
+        runs = {name: _Run(self.graph(name), self.laid_out(operands), self.threads) for name in self.plans}
         seconds = _interleaved(runs, repetitions)
-        if LOOPS not in runs:
-            times = {name: 1e3 * s for name, s in seconds.items()}
+        if len(runs) > 1:
+            times = {name: 1e3 * s for name, s in seconds.items() if name != LOOPS}
             remember(self.direction, self.shape, self.threads, times)
         rows = []
         for name, run in runs.items():
@@ -277,4 +274,4 @@ def _error(node: Node, operands: Sequence[np.ndarray], result: np.ndarray, dtype
     return float(np.max(abs(got.astype(want.dtype) - want)) / (np.max(abs(want)) or 1))
 
 
-__all__ = ["NO_WORKSPACE", "PREFER_FASTEST", "WORKSPACE_LIMIT", "Row", "Table", "find_algorithms"]
+__all__ = ["NO_WORKSPACE", "PREFER_FASTEST", "WORKSPACE_LIMIT", "Row", "Table", "algorithms", "find_algorithms"]

@@ -19,10 +19,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from ..dtypes import float32
 from ..errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import CONST, ITEM, Node, toposort
+from .algorithms import by_loops
 from .index import Index, Inside, Loop, Place, fresh, linear, reshaped, strides, substituted
 from .loops import (
     CONVOLUTIONS,
@@ -445,7 +445,7 @@ class _Fusion:
 
 def has_epilogue(node: Node) -> bool:
     """Matrix products and convolutions that the library has: they take an epilogue."""
-    return node.op.name == "contract" or (node.op.name in CONVOLUTIONS and node.dtype is float32)
+    return node.op.name == "contract" or (node.op.name in CONVOLUTIONS and not by_loops(node))
 
 
 def is_anchor(node: Node) -> bool:

@@ -223,7 +223,7 @@ def _declare(name: str, params: tuple[str, ...]) -> Op:
     return Op(f"{name}_last", "anchor", _moved_type(name), _moved_reference(name), None, params, 2, True, internal=True)
 
 
-_HOW = ("stride", "padding", "dilation", "groups")
+_HOW = ("stride", "padding", "dilation", "groups", "prefer")
 CONV, CONV_DATA, CONV_FILTER = (
     _declare("conv", _HOW),
     _declare("conv_data", (*_HOW, "size")),

@@ -312,7 +312,7 @@ def _conv_sum(node: Node, place: Place) -> Sum:
 
 
 def _data_sum(node: Node, place: Place) -> Sum:
-    (g, w), (stride, padding, dilation, groups, _) = node.inputs, node.params
+    (g, w), (stride, padding, dilation, groups) = node.inputs, node.params[:4]
     n, *i, c = place
     per_group = w.shape[0] // groups
     group, channel = c.divided(w.shape[1])
@@ -325,7 +325,7 @@ def _data_sum(node: Node, place: Place) -> Sum:
 
 
 def _filter_sum(node: Node, place: Place) -> Sum:
-    (x, g), (stride, padding, dilation, groups, _) = node.inputs, node.params
+    (x, g), (stride, padding, dilation, groups) = node.inputs, node.params[:4]
     *t, c, f = place
     group = f.divided(g.shape[-1] // groups)[0]
     n, *o = loops = fresh(g.shape[:-1])

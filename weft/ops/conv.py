@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..compiler.algorithms import check as check_preference
+from ..compiler.algorithms import in_force
 from ..errors import UserError
 from ..graph.node import Node, Op, Shape, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
@@ -24,25 +26,32 @@ from .declare import Sample, Wrong, accept, as_ints, whole
 from .movement import reshape, same_dtype
 from .window import Pairs, out_size
 
-_PARAMS = ("stride", "padding", "dilation", "groups")
+_PARAMS = ("stride", "padding", "dilation", "groups", "prefer")
 
 # --- the rules -----------------------------------------------------------------------------------------------------------
 
 
-def _conv_infer(x: Node, w: Node, stride: Shape, padding: Pairs, dilation: Shape, groups: int) -> Type:
+def _conv_infer(x: Node, w: Node, stride: Shape, padding: Pairs, dilation: Shape, groups: int, prefer: str) -> Type:
+    check_preference("conv", prefer)
     _check("conv", x.shape, w.shape, x, w, stride, padding, dilation, groups)
     facts = zip(x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
     return Type((x.shape[0], w.shape[0], *(out_size(*f) for f in facts)), x.dtype)
 
 
-def _data_infer(g: Node, w: Node, stride: Shape, padding: Pairs, dilation: Shape, groups: int, size: Shape) -> Type:
+def _data_infer(
+    g: Node, w: Node, stride: Shape, padding: Pairs, dilation: Shape, groups: int, prefer: str, size: Shape
+) -> Type:
+    check_preference("conv_data", prefer)
     shape = (g.shape[0], w.shape[1] * groups, *size)
     _check("conv_data", shape, w.shape, g, w, stride, padding, dilation, groups)
     _check_output("conv_data", g, (shape[0], w.shape[0]), size, w.shape[2:], stride, padding, dilation)
     return Type(shape, g.dtype)
 
 
-def _filter_infer(x: Node, g: Node, stride: Shape, padding: Pairs, dilation: Shape, groups: int, size: Shape) -> Type:
+def _filter_infer(
+    x: Node, g: Node, stride: Shape, padding: Pairs, dilation: Shape, groups: int, prefer: str, size: Shape
+) -> Type:
+    check_preference("conv_filter", prefer)
     if groups < 1 or x.shape[1] % groups:
         raise UserError("conv_filter", f"{x.shape[1]} channels cannot be cut into {groups} groups.")
     shape = (g.shape[1], x.shape[1] // groups, *size)
@@ -113,7 +122,9 @@ def _pads(padding: Pairs, front: int) -> list[tuple[int, int]]:
     return [(0, 0)] * front + list(padding)
 
 
-def _conv(x: np.ndarray, w: np.ndarray, stride: Shape, padding: Pairs, dilation: Shape, groups: int) -> np.ndarray:
+def _conv(
+    x: np.ndarray, w: np.ndarray, stride: Shape, padding: Pairs, dilation: Shape, groups: int, prefer: str
+) -> np.ndarray:
     counts = tuple(out_size(*f) for f in zip(x.shape[2:], w.shape[2:], stride, padding, dilation, strict=True))
     padded, filters = np.pad(_grouped(x, 1, groups), _pads(padding, 3)), _grouped(w, 0, groups)
     y = np.zeros((x.shape[0], groups, w.shape[0] // groups, *counts), x.dtype)
@@ -123,7 +134,7 @@ def _conv(x: np.ndarray, w: np.ndarray, stride: Shape, padding: Pairs, dilation:
 
 
 def _data(
-    g: np.ndarray, w: np.ndarray, stride: Shape, padding: Pairs, dilation: Shape, groups: int, size: Shape
+    g: np.ndarray, w: np.ndarray, stride: Shape, padding: Pairs, dilation: Shape, groups: int, prefer: str, size: Shape
 ) -> np.ndarray:
     padded = np.zeros(
         (g.shape[0], groups, w.shape[1], *(n + sum(p) for n, p in zip(size, padding, strict=True))), g.dtype
@@ -136,7 +147,7 @@ def _data(
 
 
 def _filter(
-    x: np.ndarray, g: np.ndarray, stride: Shape, padding: Pairs, dilation: Shape, groups: int, size: Shape
+    x: np.ndarray, g: np.ndarray, stride: Shape, padding: Pairs, dilation: Shape, groups: int, prefer: str, size: Shape
 ) -> np.ndarray:
     padded, grads = np.pad(_grouped(x, 1, groups), _pads(padding, 3)), _grouped(g, 1, groups)
     result = np.zeros((groups, g.shape[1] // groups, x.shape[1] // groups, *size), x.dtype)
@@ -164,7 +175,7 @@ def _samples(which: str) -> Any:
         for x, w, stride, padding, dilation, groups in _configurations():
             y = (x[0], w[0], *(out_size(*f) for f in zip(x[2:], w[2:], stride, padding, dilation, strict=True)))
             shapes, size = {"conv": ((x, w), ()), "data": ((y, w), (x[2:],)), "filter": ((x, y), (w[2:],))}[which]
-            yield Sample([rng.normal(size=s) for s in shapes], (stride, padding, dilation, groups, *size))
+            yield Sample([rng.normal(size=s) for s in shapes], (stride, padding, dilation, groups, "", *size))
 
     return samples
 
@@ -179,19 +190,20 @@ _CONV = Op(
         Wrong(lambda: conv(zeros((1, 3, 2, 8)), zeros((2, 3, 3, 3))), "[conv] a kernel of 3 does not fit into 2 elements"),
         Wrong(lambda: conv(zeros((1, 4, 8)), zeros((3, 2, 3)), groups=2), "[conv] 3 filters cannot be cut into 2 groups"),
         Wrong(lambda: conv(zeros((1, 4, 8)), zeros((3, 4, 3)), padding="valid-ish"), "[conv] the padding must be"),
+        Wrong(lambda: conv(zeros((1, 4, 8)), zeros((3, 4, 3)), algorithm="WINOGRAT"), "[conv] a known algorithm is required, got 'WINOGRAT'"),
     ),
 )  # fmt: skip
 _DATA = Op(
     "conv_data", "anchor", _data_infer, _data,
-    lambda ct, y, g, w, *how: (lambda: emit(_CONV, (ct, w), how[:4]), lambda: _emit_filter(ct, g, how[:4], w.shape[2:])),
+    lambda ct, y, g, w, *how: (lambda: emit(_CONV, (ct, w), how[:5]), lambda: _emit_filter(ct, g, how[:5], w.shape[2:])),
     (*_PARAMS, "size"), 2, True, _samples("data"),
-    (Wrong(lambda: _emit_data(zeros((1, 2, 9)), zeros((2, 3, 3)), ((1,), ((0, 0),), (1,), 1), (8,)), "[conv_data] a gradient of shape (1, 2, 6) is required"),),
+    (Wrong(lambda: _emit_data(zeros((1, 2, 9)), zeros((2, 3, 3)), ((1,), ((0, 0),), (1,), 1, ""), (8,)), "[conv_data] a gradient of shape (1, 2, 6) is required"),),
 )  # fmt: skip
 _FILTER = Op(
     "conv_filter", "anchor", _filter_infer, _filter,
-    lambda ct, y, x, g, *how: (lambda: _emit_data(g, ct, how[:4], x.shape[2:]), lambda: emit(_CONV, (x, ct), how[:4])),
+    lambda ct, y, x, g, *how: (lambda: _emit_data(g, ct, how[:5], x.shape[2:]), lambda: emit(_CONV, (x, ct), how[:5])),
     (*_PARAMS, "size"), 2, True, _samples("filter"),
-    (Wrong(lambda: _emit_filter(zeros((1, 3, 8)), zeros((1, 2, 9)), ((1,), ((0, 0),), (1,), 1), (3,)), "[conv_filter] a gradient of shape (1, 2, 6) is required"),),
+    (Wrong(lambda: _emit_filter(zeros((1, 3, 8)), zeros((1, 2, 9)), ((1,), ((0, 0),), (1,), 1, ""), (3,)), "[conv_filter] a gradient of shape (1, 2, 6) is required"),),
 )  # fmt: skip
 
 
@@ -219,12 +231,14 @@ def conv(
     padding: Padding = 0,
     dilation: Sizes = 1,
     groups: int = 1,
+    algorithm: str | None = None,
 ) -> Tensor:
     """Convolution (cross-correlation, as in every deep-learning library) in 1, 2 or 3 dimensions.
 
     x: (batch, channels, spatial...), w: (filters, channels / groups, kernel...), bias: (filters,). The padding is a
     number, a number or a pair (before, behind) for each dimension, "valid" (none) or "same" (as many results as inputs,
-    divided by the stride).
+    divided by the stride). The algorithm is a preference (see docs/algorithms.md) that holds for the gradients as well; it
+    changes the speed, the workspace and the last bits of the result.
 
     >>> conv(as_tensor([[[1.0, 2.0, 3.0]]]), as_tensor([[[1.0, 1.0]]])).tolist()
     [[[3.0, 5.0]]]
@@ -235,7 +249,8 @@ def conv(
     ndim = w.ndim - 2
     strides, dilations = per_axis("conv", "stride", stride, ndim), per_axis("conv", "dilation", dilation, ndim)
     pairs = normal_padding("conv", padding, x.shape[2:], w.shape[2:], strides, dilations)
-    return _with_bias("conv", emit(_CONV, (x, w), (strides, pairs, dilations, groups)), bias)
+    how = strides, pairs, dilations, groups, in_force("conv", algorithm)
+    return _with_bias("conv", emit(_CONV, (x, w), how), bias)
 
 
 @function
@@ -249,6 +264,7 @@ def conv_transpose(
     output_padding: Sizes = 0,
     dilation: Sizes = 1,
     groups: int = 1,
+    algorithm: str | None = None,
 ) -> Tensor:
     """The transposed convolution: what `conv` of these settings does to a gradient. It enlarges by the stride.
 
@@ -285,7 +301,8 @@ def conv_transpose(
         raise UserError("conv_transpose", f"the output padding must be below the stride, got {extra} and {strides}.")
     if any(n < 1 for n in size):
         raise UserError("conv_transpose", f"with padding {pairs} nothing of the result {full} is left.")
-    return _with_bias("conv_transpose", emit(_DATA, (x, w), (strides, pairs, dilations, groups, size)), bias)
+    how = strides, pairs, dilations, groups, in_force("conv_transpose", algorithm), size
+    return _with_bias("conv_transpose", emit(_DATA, (x, w), how), bias)
 
 
 def _with_bias(name: str, y: Tensor, bias: Any) -> Tensor:
