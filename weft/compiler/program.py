@@ -6,7 +6,7 @@ before a call that touches what another one since the last barrier has written, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -70,7 +70,7 @@ class Program:
         return count
 
 
-Planner = Callable[[Kernel, int], Plan]
+Planner = Callable[[Kernel, int, Collection[Node]], Plan]
 Passes = Callable[[Graph], Graph]
 
 
@@ -86,10 +86,10 @@ def build(
     fused = fuse(graph)
     order = schedule(fused, {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()})
     bodies = {k: _bodies(k, planner, passes, threads) for k in order.kernels if _is_control(k)}
-    plans = {k: planner(k, threads) for k in order.kernels if k.anchor is not None and k not in bodies}
-    fixed, copies = _fixed(graph, order, updates)
-    scratch = {k: p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
     known = {graph.inputs[i] for i in constants}
+    plans = {k: planner(k, threads, known) for k in order.kernels if k.anchor is not None and k not in bodies}
+    fixed, copies = _fixed(graph, order, updates)
+    scratch = {k: p.packed + ALIGN * bool(p.packed) + p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
     invariant = _invariant(order.kernels, known)
     lasting = invariant | {k for k, p in plans.items() if any(_packs_only(k, phase, known) for phase in p.phases)}
     memory = plan(order.kernels, fixed, _shared(order), scratch, lasting, {graph.outputs[n] for n in copies})
@@ -151,7 +151,8 @@ def _packs_only(kernel: Kernel, phase: Any, known: set[Node]) -> bool:
     """Whether a phase only prepares an operand that stays the same."""
     names = operand_names(kernel)
     bases = {name: found.base for name, found in zip(names, kernel.views, strict=False)}
-    return phase.writes == {"work"} and all(n == "work" or bases.get(n) in known for n in phase.reads) and bool(known)
+    only_prepares = phase.writes <= {"work", "packed"}
+    return only_prepares and all(n == "work" or bases.get(n) in known for n in phase.reads) and bool(known)
 
 
 def _bodies(kernel: Kernel, planner: Planner, passes: Passes, threads: int) -> tuple[Program, ...]:
@@ -233,7 +234,7 @@ def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies
         reads = [memory.slots[n] for n in kernel.reads if n in memory.slots]
         writes = [memory.slots[n] for n in kernel.outputs]
         if kernel in plans:
-            operands = operand_slots(kernel, memory)
+            operands = operand_slots(kernel, memory, plans[kernel].packed)
             for phase in plans[kernel].phases:
                 touched = [operands[n] for n in phase.reads | phase.writes if n in operands]
                 written = [operands[n] for n in phase.writes if n in operands]
@@ -262,7 +263,7 @@ def operand_names(kernel: Kernel) -> tuple[str, ...]:
     return NAMES.get(kernel.anchor.op.name) or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
 
 
-def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
+def operand_slots(kernel: Kernel, memory: Memory, packed: int = 0) -> dict[str, Slot]:
     """The memory behind each name that a plan's phases use."""
     anchor = kernel.anchor
     assert anchor is not None
@@ -274,7 +275,11 @@ def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
         slots[name] = Slot(base.base, base.offset + offset, base.nbytes - offset)
     slots[names[-1]] = memory.slots[anchor]
     if kernel in memory.scratch:
-        slots["work"] = memory.scratch[kernel]
+        room = memory.scratch[kernel]
+        skipped = -(-packed // ALIGN) * ALIGN
+        if packed:
+            slots["packed"] = Slot(room.base, room.offset, packed)
+        slots["work"] = Slot(room.base, room.offset + skipped, room.nbytes - skipped)
     return slots
 
 

@@ -54,6 +54,7 @@ class Plan:
     phases: tuple[Phase, ...]
     workspace: int
     flops: int
+    packed: int = 0  # bytes of another room, "packed": an operand prepared once for many runs
 
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # by the word before the first dot of a symbol

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import prod
 
 from ...dtypes import DType
@@ -9,16 +10,18 @@ from ...graph.node import Node
 from ..algorithms import Choice, decide, described, preferred
 from ..fuse import SPECIAL, Kernel, View
 from . import gemm, special
-from .library import Plan
+from .library import Phase, Plan
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
 
-def plan_for(kernel: Kernel, threads: int) -> Plan:
-    """The plan of a kernel that is built around an anchor."""
+def plan_for(kernel: Kernel, threads: int, still: Collection[Node] = ()) -> Plan:
+    """The plan of a kernel that is built around an anchor. What `still` holds is the same in every step of a loop."""
     anchor = kernel.anchor
     assert anchor is not None
     if anchor.op.name == "contract":
+        if kernel.views[1].base in still:
+            return _packed_product(anchor, kernel.views, threads)
         return _product(anchor, kernel.views, threads)
     if anchor.op.name in SPECIAL:
         return special.plan(anchor, threads)
@@ -38,6 +41,36 @@ def choice(kernel: Kernel, threads: int) -> Choice:
 
 def _short(dtype: DType) -> str:
     return _SHORT[dtype.name]
+
+
+def _packed_product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan:
+    """A product whose right operand stays the same: it is packed in a phase of its own, which a loop makes once."""
+    x, y = views
+    batch, m, n = anchor.shape
+    k = anchor.inputs[0].shape[2]
+    kind, a_type, b_type = _short(anchor.dtype), _short(x.base.dtype), _short(y.base.dtype)
+    if m < 2 or n < 2 or k < 2:
+        return _product(anchor, views, threads)
+    width = gemm.panel_width(m, n, k, x.strides[1:], dtype=kind, a_type=a_type, threads=threads)  # type: ignore[arg-type]
+    count = gemm.packed_size(n, k, width)
+    pack = gemm.pack_plan(n, k, y.strides[1:], width, batch=batch, b_batch=y.strides[0], dtype=kind, b_type=b_type)  # type: ignore[arg-type]
+    main = gemm.plan(
+        m, n, k, x.strides[1:], y.strides[1:], ldc=n, batch=batch, a_batch=x.strides[0], b_batch=count, c_batch=m * n,  # type: ignore[arg-type]
+        dtype=kind, a_type=a_type, b_type=kind, threads=threads, b_packed=width,
+    )  # fmt: skip
+    phases = (*pack.phases, *(_renamed(phase) for phase in main.phases))
+    return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, batch * count * anchor.dtype.itemsize)
+
+
+def _renamed(phase: Phase) -> Phase:
+    """The phase with "packed" for "b"."""
+    names = {"b": "packed"}
+    return Phase(
+        phase.symbol,
+        tuple(names.get(a, a) if isinstance(a, str) else a for a in phase.arguments),
+        frozenset(names.get(n, n) for n in phase.reads),
+        phase.writes,
+    )
 
 
 def _product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan:
