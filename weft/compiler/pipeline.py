@@ -8,6 +8,7 @@ from functools import partial
 from ..dtypes import DType
 from ..graph.graph import Graph
 from ..graph.node import Op
+from .accumulate import accumulate
 from .layout import layout
 from .llvm import maths, scalar
 from .llvm.planner import plan_for
@@ -21,7 +22,7 @@ Pass = Callable[[Graph], Graph]
 def pass_list(narrow: DType | None = None) -> dict[str, Pass]:
     """The passes in their order, by name. `narrow`: the type of mixed precision."""
     mixed: dict[str, Pass] = {} if narrow is None else {"precision": partial(precision, dtype=narrow)}
-    return {"simplify": simplify, **mixed, "layout": layout, "copies": copies, "refine": refine}
+    return {"simplify": simplify, "accumulate": accumulate, **mixed, "layout": layout, "copies": copies, "refine": refine}
 
 
 def passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
@@ -37,48 +38,12 @@ def can_compile(op: Op) -> bool:
     return op.name in scalar.TABLE or op.name in maths.NAMES or op.name in _OTHERS
 
 
-_OTHERS = frozenset(
-    [
-        "placeholder",
-        "data",
-        "variable",
-        "const",
-        "iota",
-        "random_bits",
-        "reshape",
-        "permute",
-        "expand",
-        "pad",
-        "slice",
-        "flip",
-        "concat",
-        "gather",
-        "scatter",
-        "argsort",
-        "sum",
-        "prod",
-        "max",
-        "min",
-        "argmax",
-        "argmin",
-        "cumsum",
-        "cumprod",
-        "contract",
-        "conv",
-        "conv_data",
-        "conv_filter",
-        "window_sum",
-        "window_max",
-        "window_argmax",
-        "tag",
-        "item",
-        "custom",
-        "call",
-        "cond",
-        "while_loop",
-        "scan",
-    ]
-)
+_OTHERS = frozenset((
+    "placeholder", "data", "variable", "const", "iota", "random_bits", "tag", "item", "custom",
+    "reshape", "permute", "expand", "pad", "slice", "flip", "concat", "gather", "scatter", "argsort",
+    "sum", "prod", "max", "min", "argmax", "argmin", "cumsum", "cumprod", "window_sum", "window_max", "window_argmax",
+    "contract", "conv", "conv_data", "conv_filter", "call", "cond", "while_loop", "scan",
+))  # fmt: skip
 
 
 def applied(graph: Graph, narrow: DType | None = None) -> Graph:

@@ -24,7 +24,7 @@ from .conv_sweep import HEAD, Phased, Walk, phases, prepare, record_words
 from .library import Phase, Plan, library
 from .target import Target, host
 
-_PIXELS, _VECTORS = 4, 4  # of a tile
+_PIXELS = 4  # of a tile
 _CHUNKS, _LEAST_CHUNK = 16, 256  # of a filter gradient: as many pieces, of so many pixels or more
 
 SWEEP = Signature(
@@ -99,9 +99,14 @@ def _round(size: int) -> int:
 # --- native code ----------------------------------------------------------------------------------------------------------
 
 
+def _vectors() -> int:
+    """Vectors of channels of a tile: its sums, and a vector of the filter, stay in registers."""
+    return 4 if host().registers >= 32 else 3
+
+
 def _each_width(code: Code, begin: Value, end: Value, lanes: int, body: Callable[[Value, int, int], None]) -> None:
     """body(channel, vectors, lanes) over some channels: first several vectors at a time, then one vector, then one channel."""
-    for vectors, width in ((_VECTORS, lanes), (1, lanes), (1, 1)):
+    for vectors, width in ((_vectors(), lanes), (1, lanes), (1, 1)):
         size = vectors * width
         stop = code.plus(begin, code.times(code.sdiv(code.sub(end, begin), code.i64(size)), size))
         with code.loop(begin, stop, size) as channel:
@@ -186,15 +191,15 @@ def _make_filter(symbol: str) -> ir.Module:
     code, a = FILTER.begin(symbol)
     lanes = host().lanes(32)
     lines = code.mul(code.mul(a.batch, a.z_outside), a.y_outside)
-    blocks = code.ceil_div(a.channels, _VECTORS * lanes)
+    blocks = code.ceil_div(a.channels, _vectors() * lanes)
     first, last = code.share(code.mul(a.chunks, blocks), a.tid, a.threads)
     with code.loop(first, last) as unit:
         # All taps of a few channels: their pixels stay in the first cache.
         chunk, block = split(code, unit, blocks)
-        begin, channel = code.mul(chunk, a.lines), code.times(block, _VECTORS * lanes)
+        begin, channel = code.mul(chunk, a.lines), code.times(block, _vectors() * lanes)
         end, last_channel = (
             code.minimum(n, code.plus(b, size))
-            for n, b, size in ((lines, begin, a.lines), (a.channels, channel, _VECTORS * lanes))
+            for n, b, size in ((lines, begin, a.lines), (a.channels, channel, _vectors() * lanes))
         )
         with code.loop(0, a.z_kernel) as z, code.loop(0, a.y_kernel) as y, code.loop(0, a.x_kernel) as x:
             tap = code.plus(code.mul(code.plus(code.mul(z, a.y_kernel), y), a.x_kernel), x)

@@ -20,7 +20,7 @@ from .build import F32, I8, I64, Code, Value, vector
 from .conv_code import Signature, call_epilogue, copy, fill, split
 from .library import library
 from .target import Target, host
-from .tile import Tile, columns, load, multiply, store
+from .tile import Tile, columns, load, multiply, pieces, store
 
 PAD = Signature(
     ("x", "work"),
@@ -230,7 +230,7 @@ class _Filter:
         with code.if_else(together) as (then, otherwise):
             with then, code.loop(0, count) as p:
                 here = code.plus(offsets[0], code.mul(p, step))
-                for i, some in _pieces(height):
+                for i, some in pieces(height, self.lanes):
                     value = code.read(source, code.plus(here, i), vector(F32, some))
                     code.write(value, target, code.plus(code.times(p, height), i))
             with otherwise, code.loop(0, count) as p:
@@ -280,13 +280,3 @@ class _Slab:
     first: Value  # of its chunk?
     last: Value
     result: Value  # where the complete sums go
-
-
-def _pieces(count: int) -> list[tuple[int, int]]:
-    """(first, size) of the vectors of 4, 2 and 1 floats that make up `count`."""
-    found, at = [], 0
-    for size in (4, 2, 1):
-        while count - at >= size:
-            found.append((at, size))
-            at += size
-    return found

@@ -31,6 +31,8 @@ from .build import (
     vector,
 )
 from .library import library
+from .target import host
+from .tile import pieces
 
 ELEMENTS: dict[str, ir.Type] = {"f32": F32, "f64": F64, "f16": F16, "bf16": I16}  # as they lie in memory
 BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
@@ -129,9 +131,8 @@ def _copy(code: Code, source: str, kind: str, width: int) -> None:
 def _copy_line(
     code: Code, here: tuple[Value, Int], there: tuple[Value, Int], source: str, kind: str, width: int
 ) -> None:
-    size = 16 // BYTES[kind]
-    for first in range(0, width, size):
-        value = read_as(code, here[0], code.plus(here[1], first), source, kind, min(size, width - first))
+    for first, size in pieces(width, host().lanes(8 * BYTES[kind])):
+        value = read_as(code, here[0], code.plus(here[1], first), source, kind, size)
         code.write(value, there[0], code.plus(there[1], first))
 
 

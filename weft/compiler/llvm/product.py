@@ -44,6 +44,7 @@ PRODUCT = PRODUCT_POINTERS + (
 )  # fmt: skip
 
 
+LINE = 64  # bytes of a line of the cache
 PANEL_GAP = 16  # elements between packed panels of a strip, so that they do not all fall on the same lines of the cache
 
 
@@ -137,7 +138,8 @@ class _Writer:
                 phi.add_incoming(value, old)
                 initial[r][v] = phi
         for r in range(tile.rows, 2 * tile.rows):  # what the next tile, below this one, will read or write
-            prefetch(code, code.gep(c, [code.times(c_row, r)], source_etype=self.element))
+            for column in range(0, self.width, LINE // BYTES[self.kernel.kind]):
+                prefetch(code, code.gep(c, [code.plus(code.times(c_row, r), column)], source_etype=self.element))
         sums = multiply(code, tile, k, self._left(code, a, a_row, a_k), right, initial)
         store(code, tile, sums, lanes, c, c_row)
         return code.done()

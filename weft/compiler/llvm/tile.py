@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 from llvmlite import ir
 
@@ -98,15 +97,14 @@ def columns(
         return _scalars(code, element, lanes, pointer, stride, steps)
 
     def read(k: Value, count: int) -> Splats:
-        result = []
+        places: list[list[tuple[Value, int]]] = []  # by step, by row: a vector and the lane of it
         for step in range(count):
             start = code.times(code.plus(k, step), stride)
-            pieces = [
-                (code.read(pointer, code.plus(start, first), vector(element, last - first)), last - first)
-                for first, last in pairwise([*_cuts(tile.rows, lanes), tile.rows])
-            ]
-            result.append([(piece, lane) for piece, size in pieces for lane in range(size)])
-        return lambda step, row: splat_lane(code, *result[step][row], lanes)
+            places.append([])
+            for first, size in pieces(tile.rows, lanes):
+                some = code.read(pointer, code.plus(start, first), vector(element, size))
+                places[step] += [(some, lane) for lane in range(size)]
+        return lambda step, row: splat_lane(code, *places[step][row], lanes)
 
     return Left(steps, False, read)
 
@@ -134,12 +132,12 @@ def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value]) ->
     return Left(lanes, False, read) if target.arch == "aarch64" else Left(4, True, read)
 
 
-def _cuts(count: int, lanes: int) -> list[int]:
-    """Where vectors of lanes, then of half as many and so on, begin that together cover `count` elements."""
+def pieces(count: int, lanes: int) -> list[tuple[int, int]]:
+    """(first, size) of vectors of so many lanes, then of half as many and so on, that together cover `count` elements."""
     found, at, size = [], 0, lanes
     while at < count:
         if at + size <= count:
-            found.append(at)
+            found.append((at, size))
             at += size
         else:
             size //= 2
