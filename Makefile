@@ -4,6 +4,7 @@
 #   make test     lint, format, types, then all tests; stops at the first failure
 #   make check    the same without the tests
 #   make demo     trains a small network on the digits
+#   make bench    measures weft against PyTorch, JAX and ONNX Runtime, side by side
 #   make format   rewrites the code in the house format
 #   make clean    removes all that make and the tools left behind
 #
@@ -21,6 +22,9 @@ VENV_MADE := $(VENV)/.made
 WEFT_INSTALLED := $(VENV)/.weft-installed
 TEST_TOOLS_INSTALLED := $(VENV)/.test-tools-installed
 
+BENCH_VENV := .venv-bench
+BENCH_INSTALLED := $(BENCH_VENV)/.installed
+
 # The environment is of use only where, and with the Python, it was made for:
 # it breaks when the checkout moves or when that Python goes.
 VENV_MADE_FOR := $(PYTHON) in $(CURDIR)
@@ -29,7 +33,7 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 
 # One step at a time, also under `make -j`: the targets share one environment.
 .NOTPARALLEL:
-.PHONY: test check demo format clean always
+.PHONY: test check demo bench format clean always
 
 test: check
 	$(VENV_PYTHON) -m pytest
@@ -42,12 +46,16 @@ check: $(TEST_TOOLS_INSTALLED)
 demo: $(WEFT_INSTALLED)
 	$(VENV_PYTHON) examples/digits.py
 
+# The peers live in an environment of their own: weft itself never needs them.
+bench: $(BENCH_INSTALLED)
+	$(BENCH_VENV)/bin/python benchmarks/cpu.py $(BENCH_OPTIONS)
+
 format: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m ruff check --fix .
 	$(VENV_PYTHON) -m ruff format .
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(BENCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(VENV_WORKS),yes)
@@ -74,3 +82,9 @@ $(TEST_TOOLS_INSTALLED): $(VENV_MADE) pyproject.toml
 	@echo "Installing weft and its test tools ..."
 	@$(PIP_INSTALL) -e ".[test]"
 	@touch $@ $(WEFT_INSTALLED)
+
+$(BENCH_INSTALLED): benchmarks/requirements.txt pyproject.toml
+	@echo "Making the environment of the benchmark, with PyTorch, JAX and ONNX Runtime ..."
+	@$(PYTHON) -m venv $(BENCH_VENV)
+	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt -e .
+	@touch $@
