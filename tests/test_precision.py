@@ -336,7 +336,7 @@ def test_the_arena_of_a_deep_network_is_smaller(make: Callable[[], Start], shape
     net, parameters = make()
     graph = derivatives(net, parameters, floats(*shape), np.arange(shape[0]) % 8)
     wide, narrow = (compiled(graph, {}, 2, d).memory.arena for d in (None, bfloat16))
-    assert narrow < 0.7 * wide
+    assert narrow < 0.75 * wide  # what a kernel needs while it runs stays as it is
 
 
 # --- the loss scale ------------------------------------------------------------------------------------------------------------

@@ -199,7 +199,11 @@ class Jit:
             else:
                 fixed.append(_hashable(leaf, name))
                 kinds.append(None)
-        if not kwargs and not fixed and structure.children[0].leaves == len(args) == len(structure.children[0].children):
+        if (
+            not kwargs
+            and not fixed
+            and structure.children[0].leaves == len(args) == len(structure.children[0].children)
+        ):
             return (thread_count(), tuple(kinds)), values  # plain values, as above
         return (thread_count(), structure, tuple(kinds), tuple(fixed)), values
 
@@ -282,9 +286,7 @@ class Jit:
         tensors = [*watcher.nodes, *(wrap(n) for n in stray)]
         first = len(found) + len(traced.inputs)
         keys = {stream.key: stream for stream in streams}
-        states = [
-            State(_finder(t, watcher, keys), first + i, t in watcher.written) for i, t in enumerate(tensors)
-        ]
+        states = [State(_finder(t, watcher, keys), first + i, t in watcher.written) for i, t in enumerate(tensors)]
         position = {t: s.position for t, s in zip(tensors, states, strict=True)}
         updates = {len(left) + i: position[t] for i, t in enumerate(watcher.written)}
         begin = len(left) + len(new_values)

@@ -67,8 +67,12 @@ def _without_totals(scan: Node, read: dict[int, Node]) -> dict[int, Node] | None
         first = len(kept) + stacked + len(extra)
         found |= {carried + stacked + old: item(smaller, first + new) for new, old in enumerate(kept)}
     for total in totals:
-        stacks_here = [stack_of.get(f) or scan.inputs[_sequence(body, f, carried, sequences) or 0] for f in total.factors]
-        found[total.number] = make(OPS["add"], (scan.inputs[total.number], _summed(total.step, stacks_here)), (), scan.source)
+        stacks_here = [
+            stack_of.get(f) or scan.inputs[_sequence(body, f, carried, sequences) or 0] for f in total.factors
+        ]
+        found[total.number] = make(
+            OPS["add"], (scan.inputs[total.number], _summed(total.step, stacks_here)), (), scan.source
+        )
     return found
 
 

@@ -9,7 +9,7 @@ from math import prod
 
 from ..errors import Source
 from ..graph.node import Node
-from .fuse import Kernel, is_anchor
+from .kernel import Kernel, is_anchor
 from .memory import ARENA, nbytes
 from .program import FRAME_RESERVED, Call, Program
 from .work import side_phase, step_cost, times

@@ -30,7 +30,6 @@ from .index import (
     fresh,
     inside,
     linear,
-    loops_of,
     moved,
     substituted,
 )
@@ -403,9 +402,3 @@ def mergeable(first: Loop, second: Loop, indices: Iterable[Index]) -> bool:
 
 def substituted_place(place: Place, values: Mapping[Loop, Index]) -> Place:
     return tuple(substituted(i, values) for i in place)
-
-
-__all__ = [
-    "Body", "Key", "Nest", "Phase", "Reduction", "Step", "Store", "body", "identity", "is_inline", "linear", "loops_of",
-    "mergeable", "needs", "reads", "reduction", "split", "substituted_place", "taps",
-]  # fmt: skip

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import prod
 
 from ..graph.node import Node
-from .fuse import Kernel
 from .index import linear
+from .kernel import Kernel
 
 ALIGN = 64
 ARENA = 0  # the frame's entry for the arena

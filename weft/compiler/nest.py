@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..graph.node import Node
-from .fuse import Kernel
 from .index import Index, Inside, Loop, linear, substituted
+from .kernel import Kernel
 from .loops import Key, Step, mergeable, split, substituted_place
 
 
@@ -210,7 +210,9 @@ def fitting_lanes(nest: ReadyNest, lanes: int) -> int:
     Fewer if the loops are too short for it. More where columns are reduced: one step down the rows should use all of the
     cache lines it touches.
     """
-    lengths = [nest.vector.size] if nest.vector is not None else [p.vector.size for p in nest.phases if p.vector is not None]
+    lengths = (
+        [nest.vector.size] if nest.vector is not None else [p.vector.size for p in nest.phases if p.vector is not None]
+    )
     longest = max(lengths, default=1)
     if nest.vector is not None and any(p.reductions for p in nest.phases):
         steps = max(len(p.steps) * max(1, len(p.reductions)) for p in nest.phases)

@@ -22,7 +22,14 @@ Pass = Callable[[Graph], Graph]
 def pass_list(narrow: DType | None = None) -> dict[str, Pass]:
     """The passes in their order, by name. `narrow`: the type of mixed precision."""
     mixed: dict[str, Pass] = {} if narrow is None else {"precision": partial(precision, dtype=narrow)}
-    return {"simplify": simplify, "accumulate": accumulate, **mixed, "layout": layout, "copies": copies, "refine": refine}
+    return {
+        "simplify": simplify,
+        "accumulate": accumulate,
+        **mixed,
+        "layout": layout,
+        "copies": copies,
+        "refine": refine,
+    }
 
 
 def passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:

@@ -12,10 +12,10 @@ from typing import Any
 
 from ..graph.graph import Graph
 from ..graph.node import ITEM, Node
-from .fuse import Fused, Kernel, anchor_shape, fuse
+from .fuse import Fused, fuse
 from .index import linear
+from .kernel import Kernel
 from .llvm.library import Plan
-from .loops import Nest
 from .memory import ALIGN, ARENA, Memory, Slot, nbytes, plan
 from .schedule import Schedule, schedule
 
@@ -58,7 +58,6 @@ class Program:
         """In the order they run; those of control flow's bodies stand for themselves."""
         return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
 
-
     @property
     def launches(self) -> int:
         """How many pieces of work stand between barriers or library calls: neighbouring loops without a barrier are one."""
@@ -89,7 +88,9 @@ def build(
     known = {graph.inputs[i] for i in constants}
     plans = {k: planner(k, threads, known) for k in order.kernels if k.anchor is not None and k not in bodies}
     fixed, copies = _fixed(graph, order, updates)
-    scratch = {k: p.packed + ALIGN * bool(p.packed) + p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
+    scratch = {k: p.packed + ALIGN * bool(p.packed) + p.workspace for k, p in plans.items()} | {
+        k: control_scratch(k, b) for k, b in bodies.items()
+    }
     invariant = _invariant(order.kernels, known)
     lasting = invariant | {k for k, p in plans.items() if any(_packs_only(k, phase, known) for phase in p.phases)}
     memory = plan(order.kernels, fixed, _shared(order), scratch, lasting, {graph.outputs[n] for n in copies})
@@ -102,7 +103,9 @@ def build(
     return Program(graph, fused, calls, memory, plans, bodies, dict(updates))
 
 
-def _copies(graph: Graph, memory: Memory, numbers: Sequence[int], updates: Mapping[int, int]) -> tuple[Memory, list[Call]]:
+def _copies(
+    graph: Graph, memory: Memory, numbers: Sequence[int], updates: Mapping[int, int]
+) -> tuple[Memory, list[Call]]:
     """Results that are not where they must end up are copied: first to plain outputs, then to state.
 
     State that becomes the old value of other state goes through the arena, since that may be overwritten by then.
@@ -295,6 +298,3 @@ def _set_barriers(calls: Sequence[Call]) -> None:
             read, written = [], []
         read += call.reads
         written += call.writes
-
-
-__all__ = ["Call", "Nest", "Program", "anchor_shape", "build"]

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..graph.node import Node
-from .fuse import Fused, Kernel
+from .fuse import Fused
 from .index import linear
+from .kernel import Kernel
 
 
 @dataclass(frozen=True)

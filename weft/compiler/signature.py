@@ -35,7 +35,9 @@ class _Numbering:
 
     def _phase(self, phase: ReadyPhase) -> Hashable:
         steps = tuple(self._step(s, phase) for s in phase.steps)
-        stores = tuple((self.slot(w.node), w.node.dtype.name, w.step, self._index(w.position, phase)) for w in phase.stores)
+        stores = tuple(
+            (self.slot(w.node), w.node.dtype.name, w.step, self._index(w.position, phase)) for w in phase.stores
+        )
         reductions = []
         for r in phase.reductions:
             self.rows[r.node] = len(self.rows)

@@ -245,7 +245,9 @@ def _separate_windows(node: Node) -> Node | None:
         step //= apart[place]
         along = make(OPS["iota"], (), (apart[place], tap.dtype))
         grid = make(OPS["reshape"], (along,), (tuple(apart[place] if p == place else 1 for p in range(len(apart))),))
-        number = _elementwise("add", number, _elementwise("mul", _spread(grid, apart), constant(step, tap.dtype, apart)))
+        number = _elementwise(
+            "add", number, _elementwise("mul", _spread(grid, apart), constant(step, tap.dtype, apart))
+        )
     won = _elementwise("eq", _spread(_reshaped(tap, outer), apart), number)
     chosen = _elementwise("where", won, _spread(_reshaped(g, outer), apart), constant(0, g.dtype, apart))
     return _reshaped(chosen, shape)
@@ -281,8 +283,14 @@ def _long_reduction(node: Node) -> Node | None:
     if pieces == 1 or length // pieces < 16:
         return None
     apart = (*x.shape[:first], pieces, n // pieces, *x.shape[first + 1 :])
-    inner = tuple(sorted({*(a + 1 if a > first else a for a in axes if a != first), *((first + 1,) if n > pieces else ())}))
-    part = make(node.op, (_reshaped(x, apart if n > pieces else x.shape),), (inner if n > pieces else tuple(a for a in axes if a != first),))
+    inner = tuple(
+        sorted({*(a + 1 if a > first else a for a in axes if a != first), *((first + 1,) if n > pieces else ())})
+    )
+    part = make(
+        node.op,
+        (_reshaped(x, apart if n > pieces else x.shape),),
+        (inner if n > pieces else tuple(a for a in axes if a != first),),
+    )
     kept = [a for a in range(len(x.shape)) if a not in axes or a == first]
     return make(node.op, (part,), ((kept.index(first),),), node.source)
 

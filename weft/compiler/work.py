@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from math import prod
 
 from ..graph.node import Node
-from .fuse import Kernel, View, cost
+from .fuse import cost
 from .index import Index, Loop
+from .kernel import Kernel, View
 from .loops import Step
 from .memory import nbytes
 from .program import Call, Program, operand_names

@@ -146,7 +146,9 @@ class _Arena:
                 self._memory = np.empty(wanted + 64, np.uint8)
             except (MemoryError, ValueError):
                 size = f"{wanted >> 20} MiB that live at one time in this program"
-                raise RunError("run", f"there is no memory for the {size}. Use smaller batches or weft.checkpoint.") from None
+                raise RunError(
+                    "run", f"there is no memory for the {size}. Use smaller batches or weft.checkpoint."
+                ) from None
         return -(-int(self._memory.ctypes.data) // 64) * 64
 
 

@@ -9,16 +9,17 @@ from typing import Any
 from llvmlite import ir
 
 from ...graph.node import Node
-from ..fuse import Kernel
+from ..kernel import Kernel
 from ..memory import Slot
 from ..nest import ReadyNest, fitting_lanes, ready
 from ..program import Call, Program
 from ..signature import signature
 from .build import I8, I64, PTR, Code, Value, new_module
 from .control import Control
-from .emit import Emitter, Errors
+from .emit import Emitter
 from .library import EPILOGUE
 from .target import Target, host
+from .values import Errors
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
 
@@ -103,7 +104,9 @@ class _Writer:
         emitter.at[nest.outer[0]] = batch
         columns = nest.outer[2].size
         if columns <= 2 * lanes and columns % lanes == 0:  # narrow: whole rows, of a length that is known
-            whole = code.and_(code.icmp_signed("==", begin, code.i64(0)), code.icmp_signed("==", end, code.i64(columns)))
+            whole = code.and_(
+                code.icmp_signed("==", begin, code.i64(0)), code.icmp_signed("==", end, code.i64(columns))
+            )
             with code.if_else(whole) as (then, other):
                 with then:
                     self._rows_of(emitter, row_begin, row_end, 0, columns)

@@ -8,7 +8,7 @@ from math import prod
 from ...dtypes import DType
 from ...graph.node import Node
 from ..algorithms import Choice, decide, described, preferred
-from ..fuse import SPECIAL, Kernel, View
+from ..kernel import SPECIAL, Kernel, View
 from . import gemm, special
 from .library import Phase, Plan
 

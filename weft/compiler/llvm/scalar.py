@@ -339,7 +339,9 @@ def _bitcast(c: _Call) -> Value:
 def _in_range(c: _Call) -> Value:
     code, (size, _) = c.code, c.node.params
     wide = convert(code, c.x, c.dtype, int64)
-    place = code.select(code.icmp_signed("<", wide, constant(wide.type, 0)), code.add(wide, constant(wide.type, size)), wide)
+    place = code.select(
+        code.icmp_signed("<", wide, constant(wide.type, 0)), code.add(wide, constant(wide.type, size)), wide
+    )
     bad = code.icmp_unsigned(">=", place, constant(place.type, size))
     c.flag(bad, wide)
     return code.trunc(code.select(bad, constant(place.type, 0), place), like(c.type, I32))

@@ -1,0 +1,301 @@
+"""Checks the pass simplify (and what it does again once the layout is known): each rule as a graph before and the graph expected after it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+import weft.primitives as P
+from test_compiler_random import both_references, leaf_arrays, program
+from weft.compiler import simplify as module
+from weft.compiler.pipeline import passes
+from weft.compiler.simplify import refine, simplify
+from weft.graph import OPS, Graph, Type, make
+from weft.runtime.reference import interpret
+from weft.testing import counted
+
+F = Callable[..., Any]
+THREE, MATRIX = Type((3,), weft.float32), Type((2, 3), weft.float32)
+INTS, FLAGS = Type((3,), weft.int32), Type((3,), weft.bool_)
+
+
+def graph(f: F, *types: Type) -> Graph:
+    return weft.make_graph(f, *types)
+
+
+def names(g: Graph) -> list[str]:
+    return [n.op.name for n in g.nodes]
+
+
+def random_inputs(g: Graph, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=i.shape).astype(i.dtype.numpy) if i.dtype.is_float else rng.integers(0, 2, i.shape).astype(i.dtype.numpy) for i in g.inputs]  # fmt: skip
+
+
+def assert_same_values(before: Graph, after: Graph, arrays: list[np.ndarray] | None = None, tolerance: float = 0.0) -> None:
+    arrays = random_inputs(before) if arrays is None else arrays
+    with np.errstate(all="ignore"):
+        for a, b in zip(interpret(before)(*arrays), interpret(after)(*arrays), strict=True):
+            assert (a.shape, a.dtype) == (b.shape, b.dtype)
+            if tolerance and a.dtype.kind == "f":
+                np.testing.assert_allclose(b, a, rtol=tolerance, atol=tolerance * max(1.0, np.abs(a).max(initial=0)))
+            else:
+                np.testing.assert_array_equal(b, a)
+            counted()
+
+
+def same(x: Any) -> Any:
+    return weft.tensor.wrap(x.node)
+
+
+# --- one rule a line -----------------------------------------------------------------------------------------------------------
+
+RULES: dict[str, tuple[F, F, tuple[Type, ...]]] = {
+    "stop_gradient": (lambda x: weft.stop_gradient(x) * 2.0, lambda x: x * 2.0, (THREE,)),
+    "a cast to the same dtype": (lambda x: P.cast(x, dtype=weft.float32), same, (THREE,)),
+    "a custom derivative": (lambda x: weft.custom_vjp(weft.sin, lambda g, y, x: (g,))(x), weft.sin, (THREE,)),
+    "constants": (lambda x: x * (weft.full((3,), 2.0) * 3.0 + 1.0), lambda x: x * 7.0, (THREE,)),
+    "constants are rounded as their dtype is": (
+        lambda x: x + (weft.full((3,), 1.0, dtype="float16") / 3.0).astype("float32"), lambda x: x + float(np.float16(1 / 3)), (THREE,)
+    ),
+    "constants in another shape": (lambda x: x * weft.broadcast_to(weft.full((1, 1), 2.0).reshape(1), (3,)), lambda x: x * 2.0, (THREE,)),
+    "constants turned round": (lambda x: x - weft.flip(weft.full((2, 3), 4.0).mT, axis=0)[:, 0], lambda x: x - 4.0, (THREE,)),
+    "a comparison of constants": (lambda x: weft.where(weft.full((3,), 1.0) < 2.0, x, 0.0), same, (THREE,)),
+    "integer arithmetic wraps": (lambda x: x + (weft.full((3,), 2**31 - 1, dtype="int32") + 1), lambda x: x + -(2**31), (INTS,)),
+    "x + 0 of ints": (lambda x: x + 0, same, (INTS,)),
+    "0 + x of ints": (lambda x: 0 + x, same, (INTS,)),
+    "x - 0": (lambda x: x - 0.0, same, (THREE,)),
+    "x * 1": (lambda x: x * 1.0, same, (THREE,)),
+    "1 * x": (lambda x: 1.0 * x, same, (THREE,)),
+    "x / 1": (lambda x: x / 1.0, same, (THREE,)),
+    "- - x": (lambda x: -(-x), same, (THREE,)),
+    "- - - - - x": (lambda x: -(-(-(-(-x)))), lambda x: -x, (THREE,)),
+    "where of one value": (lambda c, x: weft.where(c, x, x), lambda c, x: same(x), (FLAGS, THREE)),
+    "where false": (lambda x, y: weft.where(weft.zeros(3, dtype="bool"), x, y), lambda x, y: same(y), (THREE, THREE)),
+    "reshape of reshape": (lambda x: P.reshape(P.reshape(x, shape=(3, 2)), shape=(6,)), lambda x: P.reshape(x, shape=(6,)), (MATRIX,)),
+    "reshape there and back": (lambda x: P.reshape(P.reshape(x, shape=(3, 2)), shape=(2, 3)), same, (MATRIX,)),
+    "reshape to the same": (lambda x: P.reshape(x, shape=(2, 3)), same, (MATRIX,)),
+    "permute there and back": (lambda x: x.mT.mT, same, (MATRIX,)),
+    "permute of permute": (
+        lambda x: P.permute(P.permute(x, axes=(1, 2, 0)), axes=(2, 1, 0)), lambda x: P.permute(x, axes=(0, 2, 1)), (Type((2, 3, 4), weft.float32),)
+    ),
+    "permute that moves nothing": (lambda x: P.permute(x, axes=(0, 1)), same, (MATRIX,)),
+    "expand of expand": (
+        lambda x: P.expand(P.expand(x, shape=(1, 3)), shape=(2, 3)), lambda x: P.expand(x, shape=(2, 3)), (Type((1, 1), weft.float32),)
+    ),
+    "expand to the same": (lambda x: P.expand(x, shape=(2, 3)), same, (MATRIX,)),
+    "slice of all": (lambda x: P.slice(x, starts=(0, 0), stops=(2, 3), steps=(1, 1)), same, (MATRIX,)),
+    "pad of nothing": (lambda x: P.pad(x, widths=((0, 0, 0), (0, 0, 0)), value=0.0), same, (MATRIX,)),
+    "concat of one": (lambda x: P.concat(x, axis=0), same, (MATRIX,)),
+    "sum over an axis of size 1": (lambda x: P.sum(x, axes=(1,)), lambda x: P.reshape(x, shape=(3,)), (Type((3, 1), weft.float32),)),
+    "max over no axis": (lambda x: P.max(x, axes=()), same, (THREE,)),
+    "a product over nothing": (lambda x, y: x @ y, lambda x, y: weft.zeros((2, 3)), (Type((2, 0), weft.float32), Type((0, 3), weft.float32))),
+    "the mask of a relu comes from its result": (
+        lambda x: (weft.relu(x), weft.where(x <= 0.0, 0.0, 2.0)), lambda x: (weft.relu(x), weft.where(weft.relu(x) <= 0.0, 0.0, 2.0)), (THREE,)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule(name: str) -> None:
+    before, after, types = RULES[name]
+    found, expected = simplify(graph(before, *types)), graph(after, *types)
+    assert found == expected, f"{found.text()}\nexpected\n{expected.text()}"
+    assert_same_values(graph(before, *types), found)
+
+
+KEPT: dict[str, tuple[F, tuple[Type, ...]]] = {
+    "0 * x, which is nan for infinity": (lambda x: x * 0.0, (THREE,)),
+    "0 - x": (lambda x: 0.0 - x, (THREE,)),
+    "1 / x": (lambda x: 1.0 / x, (THREE,)),
+    "x - x, which is nan for infinity": (lambda x: x - x, (THREE,)),
+    "a cast to another dtype and back": (lambda x: x.astype("float16").astype("float32"), (THREE,)),
+    "a division by a constant zero": (lambda x: x + weft.full((3,), 1, dtype="int32") // weft.zeros(3, dtype="int32"), (INTS,)),
+    "a slice of a part": (lambda x: x[1:], (THREE,)),
+    "a flip": (lambda x: weft.flip(x), (THREE,)),
+    "a sum over an axis of size 3": (lambda x: x.sum(), (THREE,)),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    before = graph(KEPT[name][0], *KEPT[name][1])
+    assert simplify(before) == before
+
+
+def test_the_sign_of_zero() -> None:
+    """-0.0 + 0.0 is 0.0, and -0.0 - -0.0 is 0.0: who divides by it sees the difference."""
+    before = graph(lambda x: (1.0 / (x + 0.0), 1.0 / (0.0 + x), 1.0 / (x - -0.0), 1.0 / (x + -0.0), 1.0 / (x - 0.0)), THREE)
+    assert_same_values(before, simplify(before), [np.array([0.0, -0.0, 1.0], "float32")])
+
+
+def test_equal_work_is_one_node_and_dead_work_is_gone() -> None:
+    before = graph(lambda x: ((x + 0.0 * 0.0) * 1.0 * x, x * (x * 1.0), (weft.sin(x), x)[1]), Type((3,), weft.float64))
+    found = simplify(before)
+    assert names(found).count("mul") == 1
+    assert "sin" not in names(found)
+
+
+def test_inputs_stay_even_if_unused() -> None:
+    before = graph(lambda x, y: weft.where(weft.ones(3, dtype="bool"), y, x), THREE, THREE)
+    found = simplify(before)
+    assert found.inputs == before.inputs
+    assert found.outputs == (before.inputs[1],)
+
+
+# --- larger patterns -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "stride", "padding"), [(2, 2, 0), (3, 2, 1), (2, 1, 0), (3, 3, 1), (2, 3, 0)])
+def test_max_pooling_backwards(size: int, stride: int, padding: int) -> None:
+    def f(x: Any, g: Any) -> Any:
+        return weft.grad(lambda x: (weft.max_pool(x, size, stride=stride, padding=padding) ** 2).sum())(x) * g
+
+    image = Type((2, 3, 7, 8), weft.float32)
+    before = graph(f, image, image)
+    found = simplify(before)
+    assert "scatter" in names(before)
+    if not padding:
+        assert "scatter" not in names(found)
+        assert "window_spread" in names(found)
+    arrays = random_inputs(before)
+    arrays[0] = np.round(arrays[0])  # ties: the first of a window wins
+    arrays[0][0, 0, :4] = np.nan
+    assert_same_values(before, found, arrays, tolerance=1e-6)
+    assert_same_values(before, refine(found), arrays, tolerance=1e-6)
+
+
+def test_windows_that_do_not_overlap_are_compared_in_place() -> None:
+    f = weft.grad(lambda x: (weft.max_pool(x, (2, 3)) ** 2).sum())
+    before = graph(f, Type((2, 3, 6, 9), weft.float32))
+    found = refine(simplify(before))
+    assert "window_spread" not in names(found)
+    assert_same_values(before, found, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8", "uint8"])
+@pytest.mark.parametrize("classes", [4, 200])
+def test_one_value_a_row_is_a_comparison(dtype: str, classes: int) -> None:
+    kind = weft.asarray(0).astype(dtype).dtype
+
+    def f(x: Any, index: Any) -> Any:
+        return weft.grad(lambda x: (weft.take_along_axis(x, index, axis=1) ** 2).sum())(x)
+
+    before = graph(f, Type((3, classes), weft.float32), Type((3, 1), kind))
+    found = simplify(before)
+    assert "scatter" in names(before)
+    x = np.random.default_rng(0).normal(size=(3, classes)).astype("float32")
+    for index in ([[1], [0], [3]], [[-1], [-4], [2]] if dtype[0] == "i" else [[2], [2], [2]]):
+        assert_same_values(before, found, [x, np.array(index, kind.numpy)])
+
+
+def test_one_value_a_row_out_of_range_is_still_an_error() -> None:
+    """The reference raises; a comparison that is never true would hide it."""
+
+    def f(index: Any, values: Any) -> Any:
+        rows = weft.arange(3)[:, None]
+        return P.scatter(weft.zeros((3, 4)), values, weft.broadcast_to(rows, (3, 1)), index, axes=(0, 1), how="add")
+
+    fast = weft.jit(f)
+    good, bad = weft.asarray([[1], [0], [-1]]), weft.asarray([[1], [0], [4]])
+    assert fast(good, weft.ones((3, 1))).sum().item() == 3.0
+    with weft.knobs.set(device="reference"), pytest.raises(weft.RunError, match="out of range"):
+        f(bad, weft.ones((3, 1))).numpy()
+    with pytest.raises(weft.RunError, match="out of range"):
+        fast(bad, weft.ones((3, 1)))
+
+
+@pytest.mark.parametrize("shape", [(100_000,), (64, 1024, 2), (8191,), (3, 20_000), (20_000, 3), (2, 128, 128, 4)])
+@pytest.mark.parametrize("op", ["sum", "max", "min", "prod"])
+def test_long_reductions_keep_their_value(op: str, shape: tuple[int, ...]) -> None:
+    for axes in (tuple(range(len(shape))), (0,), (len(shape) - 1,)):
+        before = graph(lambda x, axes=axes: make_reduction(op, x, axes), Type(shape, weft.float32))
+        arrays = [(1 + 0.001 * np.random.default_rng(0).normal(size=shape)).astype("float32")]
+        assert_same_values(before, refine(before), arrays, tolerance=1e-5)
+
+
+def make_reduction(op: str, x: Any, axes: tuple[int, ...]) -> Any:
+    return weft.tensor.wrap(make(OPS[op], (x.node,), (axes,)))
+
+
+def test_a_long_sum_is_cut_where_the_shape_says() -> None:
+    before = graph(lambda x: x.sum(), Type((1 << 16,), weft.float32))
+    found = refine(before)
+    assert names(found).count("sum") == 2
+    short = graph(lambda x: x.sum(), Type((100,), weft.float32))
+    assert refine(short) == short
+
+
+def test_the_derivative_of_a_relu_does_not_keep_its_input() -> None:
+    def f(x: Any, w: Any) -> Any:
+        return weft.grad(lambda w: (weft.relu(x @ w) ** 2).sum())(w)
+
+    found = simplify(graph(f, MATRIX, Type((3, 4), weft.float32)))
+    [product] = [n for n in found.nodes if n.op.name == "contract" and n.shape == (2, 4)]
+    users = [n for n in found.nodes if product in n.inputs]
+    assert {u.op.name for u in users} <= {"le", "where"}
+    assert len(users) == 2  # both are the relu itself
+
+
+# --- values ------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_random_programs_keep_their_values_after_every_pass(seed: int) -> None:
+    before, arrays, narrow, wide = both_references(seed, 12, True)
+    for name, after in passes(before).items():
+        assert [o.type for o in after.outputs] == [o.type for o in before.outputs]
+        with np.errstate(all="ignore"):
+            found = interpret(after)(*arrays)
+        for got, low, high in zip(found, narrow, wide, strict=True):
+            if got.dtype.kind != "f":
+                np.testing.assert_array_equal(got, low)
+                continue
+            allowed = 1e-5 * max(1.0, np.abs(high).max(initial=0)) + 4 * np.abs(low - high).max(initial=0)
+            assert np.abs(got - high).max(initial=0) <= allowed, name
+            counted()
+
+
+def test_it_comes_to_rest() -> None:
+    """A mask taken from a relu's result can make two nodes one; after that there is nothing left to do."""
+    for seed in range(25):
+        twice = simplify(simplify(program(seed, 12, "float32", True)))
+        assert simplify(twice) == twice
+
+
+# --- fuel ----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_fuel_counts_replacements() -> None:
+    before = graph(lambda x: -(-(((x - 0.0) * 1.0) / 1.0)), THREE)
+    assert simplify(before, fuel=0) == before
+    sizes = [len(simplify(before, fuel=n).nodes) for n in range(8)]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 3
+    assert simplify(before, fuel=1000) == simplify(before)
+
+
+def test_fuel_finds_a_bad_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rule is wrong: the least fuel that changes a value points at its first use."""
+
+    def wrong(node: Any) -> Any:
+        return make(OPS["sin"], node.inputs) if node.op.name == "cos" else None
+
+    monkeypatch.setattr(module, "RULES", (*module.RULES, wrong))
+    before = graph(lambda x: -(-((weft.cos(x * 1.0 - 0.0) * 1.0) / 1.0)) + (x / 1.0).sum(), THREE)
+    arrays = random_inputs(before)
+
+    def is_right(fuel: int) -> bool:
+        return np.array_equal(interpret(before)(*arrays)[0], interpret(simplify(before, fuel=fuel))(*arrays)[0])
+
+    low, high = 0, 1 << 10
+    assert (is_right(low), is_right(high)) == (True, False)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_right(middle) else (low, middle)
+    good, bad = (names(simplify(before, fuel=n)) for n in (low, high))
+    assert ("cos" in good, "cos" in bad) == (True, False)
+    assert ("sin" in good, "sin" in bad) == (False, True)
+    assert sorted(good) == sorted(["cos" if n == "sin" else n for n in bad])  # and nothing else was done
