@@ -23,7 +23,7 @@ from .errors import Source, UserError, user_source
 from .explain import Explanation, explain
 from .graph import Graph
 from .graph.graph import close, substitute
-from .graph.node import CONST, DATA, OPS, VARIABLE, Clock, Node, Type, data, make, placeholder
+from .graph.node import CONST, DATA, OPS, VARIABLE, Clock, Node, Type, data, fresh_data, make, placeholder
 from .knobs import knobs
 from .ops.convert import asarray
 from .random import Generator
@@ -135,8 +135,9 @@ class Jit:
         if WATCHED.watch is not None:  # inside another traced function it is just a function
             return self.function(*args, **kwargs)
         key, leaves = self._key(args, kwargs)
-        if any(isinstance(leaf, Tensor) and (leaf._node.abstract or leaf._node.tracked) for leaf in leaves):
-            return self.function(*args, **kwargs)  # it is being traced or differentiated
+        for leaf in leaves:
+            if type(leaf) is Tensor and (leaf._node.abstract or leaf._node.tracked):
+                return self.function(*args, **kwargs)  # it is being traced or differentiated
         made = self._compiled.get(key)
         if made is None or not made.fits():
             made = self._compile(key, args, kwargs)
@@ -421,7 +422,7 @@ def _run(made: Compiled, values: Sequence[Any]) -> Any:
         addresses += [address(a) for a in outputs]
         made.executable.run(addresses)
     results = [
-        wrap(make(DATA, (), (Buffer(home, t.shape, t.dtype, a),), made.source))
+        wrap(fresh_data(Buffer(home, t.shape, t.dtype, a), t, made.source))
         for t, a in zip(made.results, outputs, strict=True)
     ]
     for stream, position in zip(made.streams, advanced, strict=True):

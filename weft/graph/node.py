@@ -391,6 +391,24 @@ def data(value: Value) -> Node:
     return make(DATA, (), (value,))
 
 
+def fresh_data(value: Value, type: Type, source: Source | None) -> Node:
+    """`data` for a value that was made just now, so that no leaf can stand for it yet: without asking, which takes longer."""
+    node = Node.__new__(Node)
+    node.op, node.inputs, node.params, node.outputs = DATA, (), (value,), ()
+    node.type, node.source, node.value, node.device = type, source, value, value.device
+    node.shape, node.dtype = type
+    node.holders = node.users = 0
+    node.abstract, node.tracker = False, None
+    Clock.nodes += 1
+    node.serial = node.born = Clock.nodes
+    node.born_bytes = Clock.bytes
+    Clock.bytes += value.nbytes
+    entry = _Entry(node, _forget)
+    entry.key = (DATA, (), (value,))
+    _interned[entry.key] = entry
+    return node
+
+
 def variable(cell: Cell) -> Node:
     """A leaf that derivatives are taken with respect to."""
     return make(VARIABLE, (), (cell,))
