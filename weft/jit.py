@@ -94,6 +94,8 @@ class State:
     array: Any = None
     address: int = 0
     references: int = 0  # to the array, if nobody else has it
+    version: int = -1  # of the value that was last read
+    changed: bool = False  # a constant: whether it is another one than at the last call
 
 
 @dataclass
@@ -292,8 +294,9 @@ class Jit:
         updates = {len(left) + i: position[t] for i, t in enumerate(watcher.written)}
         begin = len(left) + len(new_values)
         graph = _in_memory_order(graph, states, updates)
+        constants = frozenset(s.position for s in states if not s.written)
         return Compiled(
-            graph, Executable(graph, updates, fitting_threads(graph), self.narrow), traced.structure, states, streams,
+            graph, Executable(graph, updates, fitting_threads(graph), self.narrow, constants), traced.structure, states, streams,
             len(traced.inputs), [o.type for o in graph.outputs[begin:]], begin, grads,
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
             [o.tracked for o in traced.outputs], user_source(),
@@ -413,14 +416,19 @@ def _run(made: Compiled, values: Sequence[Any]) -> Any:
         held = [_array(v) for v in values]
         positions = [_array(s.offset) for s in made.streams]
         addresses = [address(a) for a in (*positions, *held)]
+        again = False
         for state in made.states:
             addresses.append(_refreshed(state, home))
+            again |= state.changed
         outputs = [np.empty(t.shape, t.dtype.numpy) for t in made.results]
         advanced = [np.empty((), np.uint64) for _ in made.streams]
         addresses += [address(a) for a in advanced]
         addresses += [0] * (made.first_result - len(advanced))  # state is written where it is
         addresses += [address(a) for a in outputs]
-        made.executable.run(addresses)
+        made.executable.run(addresses, again)
+        for state in made.states:
+            if state.written and state.node is not None and isinstance(state.node.value, Buffer):
+                state.node.value.version += 1
     results = [
         wrap(fresh_data(Buffer(home, t.shape, t.dtype, a), t, made.source))
         for t, a in zip(made.results, outputs, strict=True)
@@ -452,8 +460,10 @@ def _refreshed(state: State, home: Device) -> int:
     """The address of a state's memory. Memory that is written to belongs to the state alone: else it is copied first."""
     tensor = state.find()
     node = tensor._node
-    if node is state.node and (not state.written or _is_alone(state, node)):
+    state.changed = False
+    if node is state.node and (_is_alone(state, node) if state.written else _version(node) == state.version):
         return state.address
+    state.changed = not state.written
     array = memory_of(state)
     if state.written:
         array = np.array(array, order="C")
@@ -465,6 +475,7 @@ def _refreshed(state: State, home: Device) -> int:
             tensor._name(data(value))
         del seen, value
     state.node, state.array, state.address = tensor._node, array, address(array)
+    state.version = _version(state.node)
     del array
     state.references = sys.getrefcount(state.array)
     return state.address
@@ -478,6 +489,11 @@ def memory_of(state: State) -> np.ndarray:
     value = tensor.realize()._node.value
     assert value is not None
     return contiguous(value.content.transpose(state.order))
+
+
+def _version(node: Node) -> int:
+    """How often the value was replaced in place by a compiled function."""
+    return node.value.version if isinstance(node.value, Buffer) else -1
 
 
 def _is_alone(state: State, node: Node) -> bool:

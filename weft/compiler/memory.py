@@ -7,6 +7,7 @@ write over an input that it is the last to read.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -16,7 +17,7 @@ from .index import linear
 from .kernel import Kernel
 
 ALIGN = 64
-ARENA = 0  # the frame's entry for the arena
+ARENA, KEPT = 0, 2  # the frame's entries for the arena, and for what is kept from run to run
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,9 @@ class Slot:
 class Memory:
     slots: Mapping[Node, Slot]
     scratch: Mapping[Kernel, Slot]  # the workspace of a kernel
+    packed: Mapping[Kernel, Slot]  # operands prepared once
     arena: int  # bytes
+    kept: int  # bytes
     needed: int  # the most that lives at one time: no plan can be smaller
 
 
@@ -52,61 +55,71 @@ def plan(
     fixed: Mapping[Node, Slot],
     shares: Mapping[Node, Node],
     scratch: Mapping[Kernel, int],
+    packed: Mapping[Kernel, int],
     lasting: Collection[Kernel] = (),
     to_the_end: Collection[Node] = (),
 ) -> Memory:
     """Places for all nodes that the kernels write. `fixed` have theirs; one that `shares` takes the place of another.
 
-    What `lasting` kernels write is there from the first to the last moment; some nodes are read once more at the end.
+    What `lasting` kernels write, and what is `packed`, is kept from run to run; some nodes are read once more at the end.
     """
     birth, death = _lifetimes(kernels, shares)
-    for node in to_the_end:
-        death[node] = len(kernels)
     slots: dict[Node, Slot] = dict(fixed)
-    rooms: dict[Kernel, Slot] = {}
-    arena = _Arena()
-    dying: dict[int, list[Node]] = {}
-    live = most = 0
+    kept = _Arena(KEPT)
     for kernel in kernels:
         if kernel in lasting:
-            for node in (n for n in kernel.outputs if n not in slots):
-                slots[node], death[node] = arena.take(nbytes(node)), len(kernels)
-                live += nbytes(node)
-            if scratch.get(kernel):
-                rooms[kernel] = arena.take(scratch[kernel])
-                live += scratch[kernel]
+            slots |= {n: kept.take(nbytes(n)) for n in kernel.outputs if n not in slots}
+    prepared = {k: kept.take(size) for k, size in packed.items() if size}
+    dying: dict[int, list[Node]] = defaultdict(list)
     for node, last in death.items():
-        dying.setdefault(last, []).append(node)
+        dying[len(kernels) if node in to_the_end else last].append(node)
+    born: dict[int, list[Node]] = defaultdict(list)
+    for node, first in birth.items():
+        born[first].append(node)
+    planner = _Planner(slots, shares, fixed, kept.size)
     for i, kernel in enumerate(kernels):
-        here = [n for n in birth if birth[n] == i and n not in slots and n not in shares]
-        reusable = _overwritable(
-            kernel, [n for n in dying.get(i, ()) if n in slots and slots[n].base == ARENA and n not in fixed]
-        )
-        for node in here:
-            old = next(
-                (o for o in reusable if nbytes(o) == nbytes(node) and reusable[o] == _position(kernel, node)), None
-            )
+        planner.step(kernel, born[i], dying[i], scratch.get(kernel, 0))
+    return Memory(slots, planner.rooms, prepared, planner.arena.size, kept.size, planner.most)
+
+
+class _Planner:
+    """The arena as it is taken and given back, kernel after kernel."""
+
+    def __init__(self, slots: dict[Node, Slot], shares: Mapping[Node, Node], fixed: Mapping[Node, Slot], kept: int) -> None:
+        self.slots, self.shares, self.fixed = slots, shares, fixed
+        self.arena = _Arena(ARENA)
+        self.rooms: dict[Kernel, Slot] = {}
+        self.live = self.most = kept
+
+    def step(self, kernel: Kernel, born: list[Node], dying: list[Node], scratch: int) -> None:
+        slots, arena = self.slots, self.arena
+        reusable = _overwritable(kernel, [n for n in dying if self._is_ours(n)])
+        for node in (n for n in born if n not in slots and n not in self.shares):
+            place = _position(kernel, node) if reusable else None
+            old = next((o for o in reusable if nbytes(o) == nbytes(node) and reusable[o] == place), None)
             if old is not None:
                 del reusable[old]
-                dying[i].remove(old)
+                dying.remove(old)
                 slots[node] = slots[old]
             else:
                 slots[node] = arena.take(nbytes(node))
-                live += nbytes(node)
-        for node in (n for n in birth if birth[n] == i and n in shares):
-            slots[node] = slots[shares[node]]
-        if scratch.get(kernel) and kernel not in rooms:
-            rooms[kernel] = arena.take(scratch[kernel])
-            live += scratch[kernel]
-        most = max(most, live)
-        if kernel in rooms and kernel not in lasting:
-            arena.give_back(rooms[kernel])
-            live -= scratch[kernel]
-        for node in dying.get(i, ()):
-            if node in slots and node not in fixed and node not in shares and slots[node].base == ARENA:
+                self.live += nbytes(node)
+        for node in (n for n in born if n in self.shares):
+            slots[node] = slots[self.shares[node]]
+        if scratch:
+            self.rooms[kernel] = arena.take(scratch)
+            self.live += scratch
+        self.most = max(self.most, self.live)
+        if scratch:
+            arena.give_back(self.rooms[kernel])
+            self.live -= scratch
+        for node in dying:
+            if self._is_ours(node) and node not in self.shares:
                 arena.give_back(slots[node])
-                live -= nbytes(node)
-    return Memory(slots, rooms, arena.size, most)
+                self.live -= nbytes(node)
+
+    def _is_ours(self, node: Node) -> bool:
+        return node in self.slots and self.slots[node].base == ARENA and node not in self.fixed
 
 
 def _lifetimes(kernels: Sequence[Kernel], shares: Mapping[Node, Node]) -> tuple[dict[Node, int], dict[Node, int]]:
@@ -152,8 +165,8 @@ def _position(kernel: Kernel, node: Node) -> object:
 class _Arena:
     """Free pieces of one growing range: the smallest that fits is taken."""
 
-    def __init__(self) -> None:
-        self.size = 0
+    def __init__(self, base: int) -> None:
+        self.base, self.size = base, 0
         self.free: list[tuple[int, int]] = []  # (offset, bytes), by offset
 
     def take(self, wanted: int) -> Slot:
@@ -169,7 +182,7 @@ class _Arena:
             self.size = offset + rounded
         else:
             offset, self.size = self.size, self.size + rounded
-        return Slot(ARENA, offset, wanted)
+        return Slot(self.base, offset, wanted)
 
     def give_back(self, slot: Slot) -> None:
         self._put(slot.offset, max(ALIGN, -(-slot.nbytes // ALIGN) * ALIGN))

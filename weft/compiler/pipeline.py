@@ -60,6 +60,16 @@ def applied(graph: Graph, narrow: DType | None = None) -> Graph:
     return graph
 
 
-def compiled(graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None = None) -> Program:
-    """The graph as a program: fused, scheduled, with its memory planned. `updates`: outputs that replace inputs in place."""
-    return build(graph, updates, plan_for, partial(applied, narrow=narrow), threads)
+def compiled(
+    graph: Graph,
+    updates: Mapping[int, int],
+    threads: int,
+    narrow: DType | None = None,
+    constants: frozenset[int] = frozenset(),
+) -> Program:
+    """The graph as a program: fused, scheduled, with its memory planned.
+
+    `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change, such as the weights of a network
+    that is not trained; what is prepared of them is kept from run to run.
+    """
+    return build(graph, updates, plan_for, partial(applied, narrow=narrow), threads, constants)

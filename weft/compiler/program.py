@@ -19,7 +19,7 @@ from .llvm.library import Plan
 from .memory import ALIGN, ARENA, Memory, Slot, nbytes, plan
 from .schedule import Schedule, schedule
 
-FRAME_RESERVED = 2  # the arena, the status
+FRAME_RESERVED = 3  # the arena, the status, what is kept
 
 
 @dataclass(eq=False)
@@ -50,7 +50,7 @@ class Program:
 
     @property
     def frame_size(self) -> int:
-        """The frame: arena, status, inputs, outputs."""
+        """The frame: arena, status, what is kept, inputs, outputs."""
         return FRAME_RESERVED + len(self.graph.inputs) + len(self.graph.outputs)
 
     @property
@@ -88,12 +88,11 @@ def build(
     known = {graph.inputs[i] for i in constants}
     plans = {k: planner(k, threads, known) for k in order.kernels if k.anchor is not None and k not in bodies}
     fixed, copies = _fixed(graph, order, updates)
-    scratch = {k: p.packed + ALIGN * bool(p.packed) + p.workspace for k, p in plans.items()} | {
-        k: control_scratch(k, b) for k, b in bodies.items()
-    }
+    scratch = {k: p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
     invariant = _invariant(order.kernels, known)
-    lasting = invariant | {k for k, p in plans.items() if any(_packs_only(k, phase, known) for phase in p.phases)}
-    memory = plan(order.kernels, fixed, _shared(order), scratch, lasting, {graph.outputs[n] for n in copies})
+    packed = {k: p.packed for k, p in plans.items()}
+    copied = {graph.outputs[n] for n in copies}
+    memory = plan(order.kernels, fixed, _shared(order), scratch, packed, invariant, copied)
     calls = _calls(order, memory, plans, bodies)
     for call in calls:
         call.once = call.kernel in invariant or (call.phase is not None and _packs_only(call.kernel, call.phase, known))
@@ -154,8 +153,7 @@ def _packs_only(kernel: Kernel, phase: Any, known: set[Node]) -> bool:
     """Whether a phase only prepares an operand that stays the same."""
     names = operand_names(kernel)
     bases = {name: found.base for name, found in zip(names, kernel.views, strict=False)}
-    only_prepares = phase.writes <= {"work", "packed"}
-    return only_prepares and all(n == "work" or bases.get(n) in known for n in phase.reads) and bool(known)
+    return bool(known) and phase.writes == {"packed"} and all(bases.get(n) in known for n in phase.reads)
 
 
 def _bodies(kernel: Kernel, planner: Planner, passes: Passes, threads: int) -> tuple[Program, ...]:
@@ -173,10 +171,11 @@ def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
 
 
 def control_rooms(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
-    """Where in its scratch control flow keeps what: arenas one after the other, carried values twice, a test's result."""
+    """Where in its scratch control flow keeps what: its bodies' arenas and what they keep, carried values twice, a test's result."""
     node = kernel.anchor
     assert node is not None
     wanted = {f"arena{i}": b.memory.arena for i, b in enumerate(bodies)}
+    wanted |= {f"kept{i}": b.memory.kept for i, b in enumerate(bodies)}
     if node.op.name in ("scan", "while_loop"):
         carried = node.params[1] if node.op.name == "scan" else node.params[2]
         for i in range(carried):
@@ -237,7 +236,7 @@ def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies
         reads = [memory.slots[n] for n in kernel.reads if n in memory.slots]
         writes = [memory.slots[n] for n in kernel.outputs]
         if kernel in plans:
-            operands = operand_slots(kernel, memory, plans[kernel].packed)
+            operands = operand_slots(kernel, memory)
             for phase in plans[kernel].phases:
                 touched = [operands[n] for n in phase.reads | phase.writes if n in operands]
                 written = [operands[n] for n in phase.writes if n in operands]
@@ -266,7 +265,7 @@ def operand_names(kernel: Kernel) -> tuple[str, ...]:
     return NAMES.get(kernel.anchor.op.name) or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
 
 
-def operand_slots(kernel: Kernel, memory: Memory, packed: int = 0) -> dict[str, Slot]:
+def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
     """The memory behind each name that a plan's phases use."""
     anchor = kernel.anchor
     assert anchor is not None
@@ -278,11 +277,9 @@ def operand_slots(kernel: Kernel, memory: Memory, packed: int = 0) -> dict[str, 
         slots[name] = Slot(base.base, base.offset + offset, base.nbytes - offset)
     slots[names[-1]] = memory.slots[anchor]
     if kernel in memory.scratch:
-        room = memory.scratch[kernel]
-        skipped = -(-packed // ALIGN) * ALIGN
-        if packed:
-            slots["packed"] = Slot(room.base, room.offset, packed)
-        slots["work"] = Slot(room.base, room.offset + skipped, room.nbytes - skipped)
+        slots["work"] = memory.scratch[kernel]
+    if kernel in memory.packed:
+        slots["packed"] = memory.packed[kernel]
     return slots
 
 

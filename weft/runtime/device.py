@@ -27,6 +27,7 @@ class Buffer:
     shape: Shape
     dtype: DType
     content: Any  # what the device keeps: an array, a pointer, nothing; a tuple for a node with several results
+    version: int = 0  # how often a compiled function has replaced the content in place
 
     @property
     def nbytes(self) -> int:

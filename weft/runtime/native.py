@@ -21,8 +21,9 @@ from ..compiler.llvm.engine import Loaded, assembly, object_code
 from ..compiler.llvm.module import write
 from ..compiler.llvm.store import kept
 from ..compiler.llvm.target import usable_cores
+from ..compiler.memory import ALIGN
 from ..compiler.pipeline import compiled
-from ..compiler.program import Program
+from ..compiler.program import FRAME_RESERVED, Program
 from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph
@@ -80,22 +81,33 @@ class Facts:
     """What must be known of a program to run it, beside its code."""
 
     arena: int
+    kept: int
     symbols: tuple[str, ...]
 
 
 class Executable:
     """A program in memory. It is run on addresses: of its inputs, then of its outputs."""
 
-    def __init__(self, graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        updates: Mapping[int, int],
+        threads: int,
+        narrow: DType | None = None,
+        constants: frozenset[int] = frozenset(),
+    ) -> None:
         self.graph, self.updates, self.threads, self.narrow = graph, dict(updates), threads, narrow
-        code, facts = _code(graph, self.updates, threads, narrow)
+        self.constants = constants  # inputs that rarely change: what is prepared of them is kept
+        code, facts = _code(graph, self.updates, threads, narrow, constants)
         self.facts = facts
+        self._kept: np.ndarray | None = None
+        self._made = False  # what is kept
         linked = [*symbols(), *((s, library.address(s)) for s in facts.symbols)]
         self._loaded = Loaded(code, linked)
         self._main = self._loaded.address("main")
         self._team = team(threads)
-        self._status = np.zeros(2, np.int64)
-        count = 2 + len(graph.inputs) + len(graph.outputs)
+        self._status = np.array([0, 0, 1], np.int64)  # error, its value, whether what is kept must be made
+        count = FRAME_RESERVED + len(graph.inputs) + len(graph.outputs)
         self._frame = (ctypes.c_int64 * count)()
         self._frame_address = ctypes.addressof(self._frame)
         self._frame[1] = self._status.ctypes.data
@@ -105,24 +117,31 @@ class Executable:
     @property
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
-        return compiled(self.graph, self.updates, self.threads, self.narrow)
+        return compiled(self.graph, self.updates, self.threads, self.narrow, self.constants)
 
-    def run(self, addresses: Sequence[int]) -> None:
+    def run(self, addresses: Sequence[int], again: bool = True) -> None:
+        """Run it. Without `again`, constants are what they were at the last run, and what was prepared of them is used."""
         if not self._observed:
             self._observed = True
             for observe in OBSERVERS:
                 observe(self, addresses)
         with self._arena.lock:
-            self._frame[2:] = list(addresses)
+            self._frame[FRAME_RESERVED:] = list(addresses)
+            self._status[2] = again or not self._made
             if self.facts.arena:
                 self._frame[0] = self._arena.address(self.facts.arena)
+            if self.facts.kept and self._kept is None:
+                self._kept = np.empty(self.facts.kept + ALIGN, np.uint8)
+                self._frame[2] = -(-address(self._kept) // ALIGN) * ALIGN
+            self._made = False  # unless it comes to its end
             self._team.run(self._main, self._frame_address)
+            self._made = True
             if self._status[0]:
                 self._raise()
 
     def _raise(self) -> None:
         site, value = int(self._status[0]), int(self._status[1])
-        self._status[:] = 0
+        self._status[:2] = 0
         where, message, source = write(self.program).sites[site - 1]
         raise RunError(where, message.format(value=value), source)
 
@@ -155,20 +174,23 @@ class _Arena:
 _arenas: dict[int, _Arena] = {}
 
 
-def _code(graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None) -> tuple[bytes, Facts]:
+def _code(
+    graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None, constants: frozenset[int]
+) -> tuple[bytes, Facts]:
     """The object code of a program, from the disk if it is there."""
     mixed = "" if narrow is None else f" precision {narrow.name}"
     choices = fingerprint(graph, threads)
-    key = f"program {FORMAT} threads {threads}{mixed} updates {sorted(updates.items())} {choices}\n{graph.text()}"
+    inputs = f"updates {sorted(updates.items())} constants {sorted(constants)}"
+    key = f"program {FORMAT} threads {threads}{mixed} {inputs} {choices}\n{graph.text()}"
     start = time.perf_counter()
     fresh: list[Program] = []
 
     def make() -> bytes:
-        program = compiled(graph, updates, threads, narrow)
+        program = compiled(graph, updates, threads, narrow, constants)
         written = write(program)
         fresh.append(program)
         _show(program, written.module)
-        facts = Facts(program.memory.arena, written.symbols)
+        facts = Facts(program.memory.arena, program.memory.kept, written.symbols)
         return json.dumps(asdict(facts)).encode() + b"\n" + object_code(written.module)
 
     head, _, code = (make() if knobs.debug >= 3 else kept(key, make)).partition(b"\n")
@@ -176,7 +198,7 @@ def _code(graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType 
         what = f"to {len(fresh[0].kernels)} kernels" if fresh else "from the disk"
         _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")
     known = json.loads(head)
-    return code, Facts(known["arena"], tuple(known["symbols"]))
+    return code, Facts(known["arena"], known["kept"], tuple(known["symbols"]))
 
 
 def _show(program: Program, module: ir.Module) -> None:

@@ -72,7 +72,7 @@ class _Timed:
         linked = [*symbols(), *((s, library.address(s)) for s in written.symbols)]
         self._loaded = Loaded(code, linked)
         self._team, self._sites = team(threads), written.sites
-        self._status = np.zeros(2, np.int64)
+        self._status = np.array([0, 0, 1], np.int64)
         self._ticks = np.zeros(len(program.calls), np.int64)
         self._prepare(program, inputs)
 
@@ -85,7 +85,10 @@ class _Timed:
         self._results = [_room(nbytes(o)) for o in graph.outputs]
         given = [states[i].ctypes.data if i in states else address for i, address in enumerate(inputs)]
         self._states = states
-        addresses = [self._arena.ctypes.data, self._status.ctypes.data, *given, *(r.ctypes.data for r in self._results)]
+        self._kept = np.empty(program.memory.kept + 64, np.uint8)
+        kept = -(-self._kept.ctypes.data // 64) * 64
+        reserved = [self._arena.ctypes.data, self._status.ctypes.data, kept]
+        addresses = [*reserved, *given, *(r.ctypes.data for r in self._results)]
         assert len(addresses) == program.frame_size == FRAME_RESERVED + len(graph.inputs) + len(graph.outputs)
         self._frame = (ctypes.c_int64 * (len(addresses) + 1))(*addresses, self._ticks.ctypes.data)
 
@@ -96,8 +99,8 @@ class _Timed:
         self._ticks[:] = 0
         self._team.run(self._loaded.address("main"), ctypes.addressof(self._frame))
         if self._status[0]:
-            site, value = map(int, self._status)
-            self._status[:] = 0
+            site, value = map(int, self._status[:2])
+            self._status[:2] = 0
             where, message, source = self._sites[site - 1]
             raise RunError(where, message.format(value=value), source)
         return self._ticks.copy()

@@ -65,7 +65,8 @@ class Control:
 
     def _body(self, number: int, inputs: Sequence[Value], outputs: Sequence[Value], first: Value) -> None:
         frame = self.frames[number]
-        for i, pointer in enumerate([self._room(f"arena{number}"), self.status, *inputs, *outputs]):
+        reserved = [self._room(f"arena{number}"), self.status, self._room(f"kept{number}")]
+        for i, pointer in enumerate([*reserved, *inputs, *outputs]):
             self.code.write(pointer, frame, i)
         assert self.bodies[number].frame_size == FRAME_RESERVED + len(inputs) + len(outputs)
         self.run(number, frame, first)

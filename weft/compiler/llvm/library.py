@@ -9,6 +9,7 @@ read and written.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class Plan:
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # by the word before the first dot of a symbol
 _loaded: dict[str, Loaded] = {}
+_loading = threading.RLock()
 
 
 def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str], ir.Module]]:
@@ -74,8 +76,10 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
 def address(symbol: str) -> int:
     """Where the function is, made now if it is not there yet."""
     if symbol not in _loaded:
-        code = kept(f"library {symbol}", lambda: object_code(_makers[symbol.split(".")[0]](symbol)))
-        _loaded[symbol] = Loaded(code)
+        with _loading:  # one thread makes it, the others wait
+            if symbol not in _loaded:
+                code = kept(f"library {symbol}", lambda: object_code(_makers[symbol.split(".")[0]](symbol)))
+                _loaded[symbol] = Loaded(code)
     return _loaded[symbol].address(symbol)
 
 

@@ -22,6 +22,7 @@ from .target import Target, host
 from .values import Errors
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
+FIRST = 2  # the word of the status that says whether what is kept must be made
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,9 @@ class _Writer:
     def written(self) -> Written:
         top = self._function(self.top)
         code = Code.begin(self.module, "main", [PTR, I64, I64, PTR])
-        code.call(top, [*code.arguments, code.i64(1)])
+        frame = code.arguments[0]
+        first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # what is kept must be made (again)
+        code.call(top, [*code.arguments, first])
         code.done()
         return Written(self.module, tuple(self.symbols), tuple(self.errors.sites))
 

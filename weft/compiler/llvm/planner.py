@@ -9,7 +9,7 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ..algorithms import Choice, decide, described, preferred
 from ..kernel import SPECIAL, Kernel, View
-from . import gemm, special
+from . import conv, gemm, special
 from .library import Phase, Plan
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
@@ -25,7 +25,20 @@ def plan_for(kernel: Kernel, threads: int, still: Collection[Node] = ()) -> Plan
         return _product(anchor, kernel.views, threads)
     if anchor.op.name in SPECIAL:
         return special.plan(anchor, threads)
-    return choice(kernel, threads).plan
+    plan = choice(kernel, threads).plan
+    if anchor.op.name in ("conv_last", "conv_data_last") and kernel.views[1].base in still and plan.phases:
+        return _packed_filter(anchor, kernel.views[1].strides, plan.name, threads)
+    return plan
+
+
+def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threads: int) -> Plan:
+    """A convolution whose filter stays the same: it is packed, or transformed, in phases of their own."""
+    direction, shape = described(anchor)
+    plans = (conv.forward if direction == "forward" else conv.data_gradient)(shape, strides, threads, packed=True)
+    main = plans[algorithm]
+    pack, size = conv.packing(direction, algorithm, shape, strides)
+    phases = tuple(_renamed(phase, "w_packed") for phase in (*pack.phases, *main.phases))
+    return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, size)
 
 
 def choice(kernel: Kernel, threads: int) -> Choice:
@@ -58,18 +71,18 @@ def _packed_product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan
         m, n, k, x.strides[1:], y.strides[1:], ldc=n, batch=batch, a_batch=x.strides[0], b_batch=count, c_batch=m * n,  # type: ignore[arg-type]
         dtype=kind, a_type=a_type, b_type=kind, threads=threads, b_packed=width,
     )  # fmt: skip
-    phases = (*pack.phases, *(_renamed(phase) for phase in main.phases))
+    phases = (*pack.phases, *(_renamed(phase, "b") for phase in main.phases))
     return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, batch * count * anchor.dtype.itemsize)
 
 
-def _renamed(phase: Phase) -> Phase:
-    """The phase with "packed" for "b"."""
-    names = {"b": "packed"}
+def _renamed(phase: Phase, operand: str) -> Phase:
+    """The phase with "packed" for an operand."""
+    names = {operand: "packed"}
     return Phase(
         phase.symbol,
         tuple(names.get(a, a) if isinstance(a, str) else a for a in phase.arguments),
         frozenset(names.get(n, n) for n in phase.reads),
-        phase.writes,
+        frozenset(names.get(n, n) for n in phase.writes),
     )
 
 

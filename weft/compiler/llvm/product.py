@@ -12,14 +12,15 @@ whole tile fits. Either way the tile is made on the stack and the part that coun
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
-from .build import I8, I64, PTR, Code, Value, new_module, vector
+from .build import I8, I64, PTR, Code, Int, Value, new_module, vector
 from .library import EPILOGUE, library
-from .panels import BYTES, ELEMENTS, pack_panel, pack_panels, prefetch
+from .panels import BYTES, ELEMENTS, pack_panel, pack_panels, prefetch, transpose
 from .target import Target, host
 from .tile import Left, Tile, columns, load, multiply, rows, store, zeros
 
@@ -45,6 +46,8 @@ PRODUCT = PRODUCT_POINTERS + (
 
 
 LINE = 64  # bytes of a line of the cache
+AHEAD = 16  # ks that x86 asks for before they are needed
+LONG = 8  # lanes of a vector so long that the last panel is made of as few as possible
 PANEL_GAP = 16  # elements between packed panels of a strip, so that they do not all fall on the same lines of the cache
 
 
@@ -92,14 +95,16 @@ class _Writer:
     def __init__(self, kernel: Kernel, target: Target) -> None:
         self.kernel, self.target = kernel, target
         self.height, self.width = kernel.tile.rows, kernel.width(target)
-        self.element = ELEMENTS[kernel.kind]
+        self.element, self.lanes = ELEMENTS[kernel.kind], kernel.lanes(target)
+        self.narrows = self.lanes >= LONG
         self.out = new_module(kernel.symbol)
 
     def module(self) -> ir.Module:
         if self.kernel.reading != "rows":
             self.pack_a = pack_panel(self.out, self.kernel.a_type, self.kernel.kind, self.height)
         self.pack_b = pack_panels(self.out, self.kernel.b_type, self.kernel.kind, self.width)
-        self.inner = self._inner()
+        full = self.kernel.tile.vectors
+        self.inner = {vectors: self._inner(vectors) for vectors in range(1 if self.narrows else full, full + 1)}
         self.edge = self._edge()
         self._outer()
         return self.out
@@ -111,16 +116,18 @@ class _Writer:
 
     # --- one tile ---------------------------------------------------------------------------------------------------
 
-    def _inner(self) -> ir.Function:
-        """(a, a_row, a_k, b, b_k, c, c_row, k, add): a whole tile of c, new or added to what is there."""
-        code = self._private("tile", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64])
+    def _inner(self, vectors: int) -> ir.Function:
+        """(a, a_row, a_k, b, b_k, c, c_row, k, add): a tile of c of so many vectors, new or added to what is there."""
+        code = self._private(f"tile{vectors}", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64])
         a, a_row, a_k, b, b_k, c, c_row, k, add = code.arguments
-        tile, lanes = self.kernel.tile, self.kernel.lanes(self.target)
+        tile, lanes = Tile(self.height, vectors), self.lanes
         kind = vector(self.element, lanes)
 
         def right(at: Value, step: int) -> list[Value]:
             start = code.times(code.plus(at, step), b_k)
-            return [code.read(b, code.plus(start, v * lanes), kind) for v in range(tile.vectors)]
+            if self.target.arch != "aarch64":
+                self._ask_ahead(code, b, code.plus(start, code.times(b_k, AHEAD)), tile)
+            return [code.read(b, code.plus(start, v * lanes), kind) for v in range(vectors)]
 
         old = code.append_basic_block("old")
         begin = code.append_basic_block("begin")
@@ -138,45 +145,82 @@ class _Writer:
                 phi.add_incoming(value, old)
                 initial[r][v] = phi
         for r in range(tile.rows, 2 * tile.rows):  # what the next tile, below this one, will read or write
-            for column in range(0, self.width, LINE // BYTES[self.kernel.kind]):
-                prefetch(code, code.gep(c, [code.plus(code.times(c_row, r), column)], source_etype=self.element))
-        sums = multiply(code, tile, k, self._left(code, a, a_row, a_k), right, initial)
+            self._ask_ahead(code, c, code.times(c_row, r), tile)
+        sums = multiply(code, tile, k, self._left(code, tile, a, a_row, a_k), right, initial)
         store(code, tile, sums, lanes, c, c_row)
         return code.done()
 
-    def _left(self, code: Code, a: Value, a_row: Value, a_k: Value) -> Left:
-        tile = self.kernel.tile
+    def _ask_ahead(self, code: Code, pointer: Value, start: Int, tile: Tile) -> None:
+        """Prefetch a row of a tile, line by line of the cache."""
+        for column in range(0, tile.columns(self.lanes), LINE // BYTES[self.kernel.kind]):
+            prefetch(code, code.gep(pointer, [code.plus(start, column)], source_etype=self.element))
+
+    def _left(self, code: Code, tile: Tile, a: Value, a_row: Value, a_k: Value) -> Left:
+        steps = 4 if tile == self.kernel.tile else 1  # the others are for the edge: short code will do
         if self.kernel.reading == "rows":
             lines = [code.at(a, code.times(a_row, r), self.element) for r in range(tile.rows)]
-            return rows(code, self.target, self.element, lines)
-        return columns(code, self.target, tile, self.element, a, a_k)
+            return rows(code, self.target, self.element, lines, steps)
+        return columns(code, self.target, tile, self.element, a, a_k, steps)
 
     def _edge(self) -> ir.Function:
-        """The same, where only rows [top, bottom) and columns [left, right) of the tile lie in c, which may have any strides."""
+        """The same, where only rows [top, bottom) and columns [left, right) of the tile lie in c, which may have any strides.
+
+        The tile has as many vectors as those columns need."""
         code = self._private("edge", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64] + [I64] * 5)
         a, a_row, a_k, b, b_k, c, c_row, k, add, c_column, *box = code.arguments
         here = code.room(self.element, self.height * self.width)
         here.type = PTR  # llvmlite gives allocas typed pointers, which its stores then check
-        place, tile = _Place(c, c_row, c_column), _Place(here, code.i64(self.width), code.i64(1))
+        place = _Place(c, c_row, c_column, c_column)
+        tile = _Place(here, code.i64(self.width), code.i64(1), code.i64(self.width))
         with code.if_then(code.icmp_signed("!=", add, code.i64(0))):
             self._copy(code, place, tile, c_column, *box)
-        code.call(self.inner, [a, a_row, a_k, b, b_k, here, code.i64(self.width), k, add])
+        arguments = [a, a_row, a_k, b, b_k, here, code.i64(self.width), k, add]
+        needed = code.ceil_div(box[3], self.lanes)
+        for vectors, inner in self.inner.items():
+            with code.if_then(code.icmp_signed("==", needed, code.i64(vectors))) if self.narrows else nullcontext():
+                code.call(inner, arguments)
         self._copy(code, tile, place, c_column, *box)
         return code.done()
 
     def _copy(self, code: Code, source: _Place, target: _Place, c_column: Value, *box: Value) -> None:
         """A part of a tile, by vectors along its rows where c has them, else by elements along its columns."""
         top, bottom, left, right = box
-        lanes = self.kernel.lanes(self.target)
         with code.if_else(code.icmp_signed("==", c_column, code.i64(1))) as (then, otherwise):
             with then, code.loop(top, bottom) as r:
-                wide = code.sub(right, code.srem(code.sub(right, left), code.i64(lanes)))
-                with code.loop(left, wide, lanes) as c:
-                    self._move(code, source, target, r, c, lanes)
+                wide = code.sub(right, code.srem(code.sub(right, left), code.i64(self.lanes)))
+                with code.loop(left, wide, self.lanes) as c:
+                    self._move(code, source, target, r, c, self.lanes)
                 with code.loop(wide, right) as c:
                     self._move(code, source, target, r, c, 1)
-            with otherwise, code.loop(left, right) as c, code.loop(top, bottom) as r:
-                self._move(code, source, target, r, c, 1)
+            with otherwise:
+                self._copy_turned(code, source, target, *box)
+
+    def _copy_turned(self, code: Code, source: _Place, target: _Place, *box: Value) -> None:
+        """The same if c's columns lie in one piece: squares of all rows but the last few are turned in registers."""
+        top, bottom, left, right = box
+        size = 16 // BYTES[self.kernel.kind]
+        rows = self.height - self.height % size
+        whole = code.icmp_signed("==", code.sub(bottom, top), code.i64(self.height))
+        turned = code.select(whole, code.sub(right, code.srem(code.sub(right, left), code.i64(size))), left)
+        with code.loop(left, turned, size) as c:
+            for r in range(0, rows, size):
+                self._turn(code, source, target, r, c, size)
+            for r in range(rows, self.height):
+                for i in range(size):
+                    self._move(code, source, target, code.i64(r), code.plus(c, i), 1)
+        with code.loop(turned, right) as c, code.loop(top, bottom) as r:
+            self._move(code, source, target, r, c, 1)
+
+    def _turn(self, code: Code, source: _Place, target: _Place, r: int, c: Value, size: int) -> None:
+        """A square, between rows that lie in one piece and columns that do."""
+        some = vector(self.element, size)
+        steps = [(code.times(place.row, r), code.mul(place.column, c), place) for place in (source, target)]
+        lines = [
+            [code.plus(row, column, code.times(place.along, i)) for i in range(size)] for row, column, place in steps
+        ]
+        values = transpose(code, [code.read(source.pointer, line, some) for line in lines[0]])
+        for value, line in zip(values, lines[1], strict=True):
+            code.write(value, target.pointer, line)
 
     def _move(self, code: Code, source: _Place, target: _Place, r: Value, c: Value, lanes: int) -> None:
         start, home = (code.plus(code.mul(r, at.row), code.mul(c, at.column)) for at in (source, target))
@@ -262,7 +306,7 @@ class _Writer:
         """Where panel j is: in the strip that was packed, or as it lies."""
         column = code.times(j, self.width)
         beyond = code.maximum(code.sub(code.plus(column, self.width), of["n"]), 0)
-        back = code.mul(of["shift_b"], beyond)
+        back = code.mul(of["shift_b"], code.srem(beyond, code.i64(self.lanes)) if self.narrows else beyond)
         place = code.sub(code.plus(start, code.mul(j, of["b_panel"])), back)
         lies = code.at(of["b"], code.mul(place, of["b_bytes"]), I8)
         here = code.at(
@@ -297,7 +341,7 @@ class _Writer:
         whole = code.icmp_signed("==", code.or_(code.or_(beyond_row, b.beyond), of["turned"]), code.i64(0))
         with code.if_else(whole, likely=True) as (then, otherwise):
             with then:
-                code.call(self.inner, common)
+                code.call(self.inner[self.kernel.tile.vectors], common)
             with otherwise:
                 bottom = code.sub(code.i64(self.height), code.sub(beyond_row, up))
                 right = code.sub(code.i64(self.width), code.sub(b.beyond, b.back))
@@ -330,6 +374,7 @@ class _Place:
     pointer: Value
     row: Value
     column: Value
+    along: Value  # from line to line, if it is turned: those of the tile are rows, those of c columns
 
 
 @dataclass(frozen=True)

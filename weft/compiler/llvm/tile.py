@@ -119,7 +119,7 @@ def _scalars(code: Code, element: ir.Type, lanes: int, pointer: Value, stride: I
     return Left(steps, True, read)
 
 
-def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value]) -> Left:
+def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value], steps: int = 4) -> Left:
     """Each row has a pointer, its ks side by side in memory. NEON reads a whole vector of them at once."""
     lanes = _lanes(target, element)
 
@@ -129,7 +129,7 @@ def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value]) ->
         wide = [code.read(p, k, vector(element, lanes)) for p in pointers]
         return lambda step, row: splat_lane(code, wide[row], step, lanes)
 
-    return Left(lanes, False, read) if target.arch == "aarch64" else Left(4, True, read)
+    return Left(lanes, False, read) if target.arch == "aarch64" else Left(steps, True, read)
 
 
 def pieces(count: int, lanes: int) -> list[tuple[int, int]]:

@@ -1,0 +1,244 @@
+"""Checks the pass layout: products become batches of plain ones, convolutions take channels last, and permutations meet and cancel."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+import weft.primitives as P
+from test_simplify import assert_same_values, graph, names
+from weft.compiler.layout import layout
+from weft.compiler.simplify import simplify
+from weft.graph import OPS, Graph, Type, make
+from weft.tensor import wrap
+
+F = Callable[..., Any]
+MATRIX, OTHER = Type((2, 3), weft.float32), Type((3, 4), weft.float32)
+IMAGE, FILTER = Type((2, 3, 5, 6), weft.float32), Type((4, 3, 3, 3), weft.float32)
+LAST, FIRST = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def plain(x: Any, y: Any) -> Any:
+    """(b, m, k) times (b, k, n)."""
+    return P.contract(x, y, a="bmk", b="bkn", out="bmn")
+
+
+def conv_last(x: Any, w: Any, padding: int = 0) -> Any:
+    """The convolution of a channels-last tensor, with all that `weft.conv` says of it."""
+    first = weft.conv(to_first(x), w, padding=padding).node
+    return wrap(make(OPS["conv_last"], (x.node, w.node), first.params))
+
+
+def to_last(x: Any) -> Any:
+    return P.permute(x, axes=LAST)
+
+
+def to_first(x: Any) -> Any:
+    return P.permute(x, axes=FIRST)
+
+
+def shaped(x: Any, *shape: int) -> Any:
+    return P.reshape(x, shape=shape)
+
+
+# --- products ---------------------------------------------------------------------------------------------------------------------
+
+PRODUCTS: dict[str, tuple[F, F, tuple[Type, ...]]] = {
+    "a product": (
+        lambda x, y: x @ y, lambda x, y: shaped(plain(shaped(x, 1, 2, 3), shaped(y, 1, 3, 4)), 2, 4), (MATRIX, OTHER)
+    ),
+    "a transposed operand": (
+        lambda x, y: P.contract(x, y, a="km", b="kn", out="mn"),
+        lambda x, y: shaped(plain(shaped(P.permute(x, axes=(1, 0)), 1, 2, 3), shaped(y, 1, 3, 4)), 2, 4),
+        (Type((3, 2), weft.float32), OTHER),
+    ),
+    "a transposed result: the operands change places": (
+        lambda x, y: P.contract(x, y, a="mk", b="kn", out="nm"),
+        lambda x, y: shaped(
+            plain(shaped(P.permute(y, axes=(1, 0)), 1, 4, 3), shaped(P.permute(x, axes=(1, 0)), 1, 3, 2)), 4, 2
+        ),
+        (MATRIX, OTHER),
+    ),
+    "a batch": (
+        lambda x, y: P.contract(x, y, a="mbk", b="bkn", out="bmn"),
+        lambda x, y: plain(P.permute(x, axes=(1, 0, 2)), y),
+        (Type((2, 5, 3), weft.float32), Type((5, 3, 4), weft.float32)),
+    ),
+    "halves are multiplied in float32": (
+        lambda x, y: P.contract(x, y, a="bmk", b="bkn", out="bmn"),
+        lambda x, y: plain(x.astype("float32"), y.astype("float32")).astype("float16"),
+        (Type((1, 2, 3), weft.float16), Type((1, 3, 4), weft.float16)),
+    ),
+    "without a sum it is a product of elements": (
+        lambda x, y: P.contract(x, y, a="bmk", b="bkn", out="bmn"),
+        lambda x, y: shaped(
+            P.expand(shaped(x, 1, 2, 1, 1), shape=(1, 2, 1, 4)) * P.expand(shaped(y, 1, 1, 1, 4), shape=(1, 2, 1, 4)), 1, 2, 4
+        ),
+        (Type((1, 2, 1), weft.float32), Type((1, 1, 4), weft.float32)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_product(name: str) -> None:
+    before, after, types = PRODUCTS[name]
+    found, expected = layout(graph(before, *types)), graph(after, *types)
+    assert found == expected, f"{found.text()}\nexpected\n{expected.text()}"
+
+
+def einsums() -> list[tuple[str, str, str]]:
+    return [
+        ("ij", "jk", "ik"), ("ij", "kj", "ki"), ("ji", "jk", "ki"), ("bij", "bjk", "bik"), ("ibj", "jkb", "kbi"), ("i", "i", ""), ("i", "j", "ij"),
+        ("i", "j", "ji"), ("ij", "j", "i"), ("j", "ij", "i"), ("ijk", "jk", "i"), ("ijk", "kjl", "il"), ("ijkl", "lkm", "mij"), ("b", "bi", "bi"),
+        ("ab", "ab", "ab"), ("abij", "abkj", "baik"), ("ij", "jkl", "lik"), ("ik", "jk", "ij"), ("aib", "bja", "ji"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("a", "b", "out"), einsums())
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bfloat16"])
+def test_every_way_to_multiply_keeps_its_value(a: str, b: str, out: str, dtype: str) -> None:
+    sizes = dict(zip("abijklm", (2, 3, 4, 5, 6, 3, 2), strict=True))
+    kind = weft.asarray(0).astype(dtype).dtype
+    types = [Type(tuple(sizes[c] for c in letters), kind) for letters in (a, b)]
+    before = graph(lambda x, y: P.contract(x, y, a=a, b=b, out=out), *types)
+    after = layout(before)
+    assert all(n.params == ("bmk", "bkn", "bmn") for n in after.nodes if n.op.name == "contract")
+    assert ("contract" in names(after)) <= kind.is_float
+    assert_same_values(before, after, tolerance={"float64": 1e-12, "bfloat16": 2e-2}.get(dtype, 1e-5))
+
+
+# --- convolutions -------------------------------------------------------------------------------------------------------------------
+
+CONVOLUTIONS: dict[str, tuple[F, F, tuple[Type, ...]]] = {
+    "a convolution": (lambda x, w: weft.conv(x, w), lambda x, w: to_first(conv_last(to_last(x), w)), (IMAGE, FILTER)),
+    "an activation behind it": (
+        lambda x, w: weft.sin(weft.conv(x, w, padding=1)), lambda x, w: to_first(weft.sin(conv_last(to_last(x), w, padding=1))), (IMAGE, FILTER)
+    ),
+    "two of them: the permutations between them cancel": (
+        lambda x, w: weft.conv(weft.tanh(weft.conv(x, w, padding=1)), w[:3, :, :1, :1][:, :3]),
+        None,  # see below
+        (IMAGE, Type((3, 3, 3, 3), weft.float32)),
+    ),
+    "another tensor joins it": (
+        lambda x, w, r: weft.conv(x, w) + r,
+        lambda x, w, r: to_first(conv_last(to_last(x), w) + to_last(r)),
+        (IMAGE, FILTER, Type((2, 4, 3, 4), weft.float32)),
+    ),
+    "a sum over space": (
+        lambda x, w: P.sum(weft.conv(x, w), axes=(2, 3)), lambda x, w: P.sum(conv_last(to_last(x), w), axes=(1, 2)), (IMAGE, FILTER)
+    ),
+    "a sum over the batch and space, as batch norm takes it": (
+        lambda x, w: P.sum(weft.conv(x, w), axes=(0, 2, 3)), lambda x, w: P.sum(conv_last(to_last(x), w), axes=(0, 1, 2)), (IMAGE, FILTER)
+    ),
+    "a maximum over channels": (
+        lambda x, w: P.max(weft.conv(x, w), axes=(1,)), lambda x, w: P.max(conv_last(to_last(x), w), axes=(3,)), (IMAGE, FILTER)
+    ),
+    "padding": (
+        lambda x, w: P.pad(weft.conv(x, w), widths=((0, 0, 0), (1, 2, 0), (3, 0, 0), (0, 4, 1)), value=1.0),
+        lambda x, w: to_first(P.pad(conv_last(to_last(x), w), widths=((0, 0, 0), (3, 0, 0), (0, 4, 1), (1, 2, 0)), value=1.0)),
+        (IMAGE, FILTER),
+    ),
+    "a part": (
+        lambda x, w: P.slice(weft.conv(x, w), starts=(0, 1, 0, 2), stops=(1, 4, 3, 4), steps=(1, 2, 1, 1)),
+        lambda x, w: to_first(P.slice(conv_last(to_last(x), w), starts=(0, 0, 2, 1), stops=(1, 3, 4, 4), steps=(1, 1, 1, 2))),
+        (IMAGE, FILTER),
+    ),
+    "a flip": (
+        lambda x, w: P.flip(weft.conv(x, w), axes=(1, 2)), lambda x, w: to_first(P.flip(conv_last(to_last(x), w), axes=(1, 3))), (IMAGE, FILTER)
+    ),
+    "channels of two side by side": (
+        lambda x, w: P.concat(weft.conv(x, w), weft.conv(x * 2.0, w), axis=1),
+        lambda x, w: to_first(P.concat(conv_last(to_last(x), w), conv_last(to_last(x * 2.0), w), axis=3)),
+        (IMAGE, FILTER),
+    ),
+    "channels last all the way": (lambda x, w: to_last(weft.conv(to_first(x), w)), lambda x, w: conv_last(x, w), (Type((2, 5, 6, 3), weft.float32), FILTER)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolution(name: str) -> None:
+    before, after, types = CONVOLUTIONS[name]
+    found = simplify(layout(simplify(graph(before, *types))))
+    if after is not None:
+        expected = graph(after, *types)
+        assert found == expected, f"{found.text()}\nexpected\n{expected.text()}"
+    assert_same_values(graph(before, *types), found, tolerance=1e-5)
+
+
+def permutations(g: Graph) -> list[tuple[int, ...]]:
+    """What is really moved: a number spread over an image is no image."""
+    return [n.shape for n in g.nodes if n.op.name == "permute" and len(n.shape) > 2 and n.inputs[0].op.name != "expand"]
+
+
+def network(x: Any, w: Any, v: Any, scale: Any) -> Any:
+    h = weft.relu(weft.batch_norm(weft.conv(x, w, padding=1), scale, scale).value)
+    r = weft.conv(h, v, padding=1)
+    h = weft.max_pool(weft.relu(r + h), 2) + weft.avg_pool(h, 2)
+    h = weft.concat([h, weft.flip(h, axis=3)], axis=1)
+    h = weft.pad(h, ((0, 0), (0, 0), (1, 1), (0, 1)))[:, ::2, 1:]
+    return weft.conv(h, v[:, :, 1:, 1:]).mean(axis=(2, 3)).sum()
+
+
+NETWORK = (Type((2, 3, 8, 8), weft.float32), Type((4, 3, 3, 3), weft.float32), Type((4, 4, 3, 3), weft.float32), Type((4,), weft.float32))
+
+
+def test_inside_a_network_nothing_is_moved() -> None:
+    """Only the input is turned to channels last, and the filters' gradients come back from it."""
+    found = simplify(layout(simplify(graph(network, *NETWORK))))
+    assert permutations(found) == [(2, 8, 8, 3)]
+
+
+def test_backwards_through_a_network_too() -> None:
+    f = weft.grad(network, argnums=(1, 2, 3))
+    before = graph(f, *NETWORK)
+    found = simplify(layout(simplify(before)))
+    filters = [s for s in permutations(found) if s in ((4, 3, 3, 3), (4, 4, 3, 3), (4, 4, 2, 2))]
+    assert len(permutations(found)) - len(filters) <= 1
+    assert_same_values(before, found, tolerance=2e-5)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("op", ["conv", "conv_data", "conv_filter"])
+def test_convolutions_of_all_ranks_keep_their_value(rank: int, op: str) -> None:
+    x, w = Type((2, 4, *(5, 6, 4)[:rank]), weft.float32), Type((6, 2, *(2, 3, 2)[:rank]), weft.float32)
+
+    def f(x: Any, w: Any) -> Any:
+        y = lambda x, w: (weft.conv(x, w, stride=2, padding=1, groups=2) ** 2).sum()  # noqa: E731
+        return {"conv": lambda: y(x, w), "conv_data": lambda: weft.grad(y)(x, w), "conv_filter": lambda: weft.grad(y, argnums=1)(x, w)}[op]()
+
+    before = graph(f, x, w)
+    after = layout(simplify(before))
+    assert op in names(before)
+    assert f"{op}_last" in names(after)
+    assert not {"conv", "conv_data", "conv_filter"} & set(names(after))
+    assert_same_values(before, after, tolerance=1e-5)
+
+
+def test_what_has_nothing_to_do_with_layout_is_left_alone() -> None:
+    before = graph(lambda x: (weft.softmax(x.mT), weft.permute_dims(x[None, None], (0, 3, 1, 2))), MATRIX)
+    assert layout(before) == before
+
+
+def test_shapes_and_dtypes_of_results_stay() -> None:
+    before = graph(lambda x, w: (weft.conv(x, w), x @ w[0, 0, :, :1].reshape(3, 1)[[0] * 6], x), IMAGE, FILTER)
+    after = layout(before)
+    assert [o.type for o in after.outputs] == [o.type for o in before.outputs]
+    assert after.inputs == before.inputs
+
+
+def test_a_network_of_other_dtypes() -> None:
+    for dtype in ("float16", "float64"):
+        kind = weft.asarray(0).astype(dtype).dtype
+        before = graph(lambda x, w: weft.relu(weft.conv(x, w)), Type(IMAGE.shape, kind), Type(FILTER.shape, kind))
+        after = layout(before)
+        [conv] = [n for n in after.nodes if n.op.name == "conv_last"]
+        assert conv.dtype is (weft.float64 if dtype == "float64" else weft.float32)
+        assert_same_values(before, after, tolerance=2e-3 if dtype == "float16" else 1e-12)
+
+
+def test_integers_are_convolved_as_integers() -> None:
+    kind = weft.int32
+    before = graph(lambda x, w: weft.conv(x, w), Type(IMAGE.shape, kind), Type(FILTER.shape, kind))
+    assert_same_values(before, layout(before), [np.arange(180).reshape(IMAGE.shape).astype("int32"), np.arange(108).reshape(FILTER.shape).astype("int32")])

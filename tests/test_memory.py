@@ -1,0 +1,297 @@
+"""Checks the plan of memory: nothing that is still to be read is overwritten, no more is taken than must live together, checkpoints lower it.
+
+The first part runs a plan on paper: it notes after every kernel whose bytes stand where, and finds every value that is read after
+something else was written over it. That says nothing about how the plan was made, so it holds for any.
+"""
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from test_compiler_random import program as random_program
+from test_fuse import STEPS, trained
+from weft.compiler.memory import ALIGN, Slot, nbytes
+from weft.compiler.pipeline import compiled
+from weft.compiler.program import Program
+from weft.graph import Type
+from weft.testing import counted
+
+F = Callable[..., Any]
+
+
+def planned(f: F, *types: Any) -> Program:
+    examples = [Type(t, weft.float32) if isinstance(t, tuple) else t for t in types]
+    return compiled(weft.make_graph(f, *examples), {}, 2)
+
+
+# --- the plan on paper ----------------------------------------------------------------------------------------------------------------
+
+
+class Paper:
+    """Who wrote which bytes last."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, list[tuple[int, int, Any]]] = {}  # by base: (begin, end, owner), without overlaps
+
+    def write(self, slot: Slot, owner: Any) -> None:
+        begin, end = slot.offset, slot.offset + slot.nbytes
+        rest = []
+        for b, e, o in self.pieces.get(slot.base, []):
+            rest += [(x, y, o) for x, y in ((b, min(e, begin)), (max(b, end), e)) if x < y]
+        self.pieces[slot.base] = [*rest, (begin, end, owner)] if begin < end else rest
+
+    def owners(self, slot: Slot) -> set[Any]:
+        begin, end = slot.offset, slot.offset + slot.nbytes
+        found = [(b, e, o) for b, e, o in self.pieces.get(slot.base, []) if b < end and begin < e]
+        covered = sum(min(e, end) - max(b, begin) for b, e, _ in found)
+        return {o for _, _, o in found} | ({"nobody"} if covered < slot.nbytes else set())
+
+
+def overlap(a: Slot, b: Slot) -> bool:
+    return a.base == b.base and max(a.offset, b.offset) < min(a.offset + a.nbytes, b.offset + b.nbytes)
+
+
+def assert_sound(program: Program) -> None:
+    """Every value is where its readers look for it when they look, and every result ends where it must."""
+    graph, slots, scratch = program.graph, program.memory.slots, program.memory.scratch
+    paper = Paper()
+    for node in graph.inputs:
+        paper.write(slots[node], node)
+    for kernel in program.kernels:
+        for node in kernel.reads:
+            assert paper.owners(slots[node]) <= {node}, f"{node} is gone when {kernel.name} reads it"
+        if kernel in scratch:
+            touched = [slots[n] for n in (*kernel.reads, *kernel.outputs)]
+            assert not any(overlap(scratch[kernel], s) for s in touched), "scratch memory is not free"
+            paper.write(scratch[kernel], kernel)
+        for node in kernel.outputs:
+            clash = [n for n in kernel.reads if overlap(slots[n], slots[node])]
+            assert all(slots[n].offset == slots[node].offset and kernel.nest is not None for n in clash)
+            paper.write(slots[node], node)
+        for node in kernel.outputs:
+            assert paper.owners(slots[node]) <= {node}, "two results of one kernel lie on each other"
+        for base in (0,):
+            assert all(e <= program.memory.arena for _, e, _ in paper.pieces.get(base, [])), "outside of the arena"
+    for call in program.calls:
+        if call.kind == "copy":
+            [owner] = paper.owners(call.reads[0]) or {None}
+            paper.write(call.writes[0], owner)
+    first = 2 + len(graph.inputs)
+    first = min([s.base for n, s in slots.items() if n in graph.outputs and n not in graph.inputs and s.base > 1] or [first])
+    for number, node in enumerate(graph.outputs):
+        home = output_slot(program, number)
+        if nbytes(node):
+            assert paper.owners(home) == {node}, f"result {number} is not where it must be"
+        counted()
+
+
+def output_slot(program: Program, number: int) -> Slot:
+    """Where the caller looks for a result: in memory of its own, or in the state that it replaces."""
+    graph = program.graph
+    reserved = program.frame_size - len(graph.inputs) - len(graph.outputs)
+    place = program.updates.get(number)
+    base = reserved + (place if place is not None else len(graph.inputs) + number)
+    return Slot(base, 0, nbytes(graph.outputs[number]))
+
+
+def assert_barriers(program: Program) -> None:
+    """Calls between two barriers, which threads may be in at the same time, do not touch what one of them writes."""
+    since: list[Any] = []
+    for call in program.calls:
+        if call.barrier:
+            since = []
+        for other in since:
+            assert not any(overlap(w, s) for w in other.writes for s in (*call.reads, *call.writes))
+            assert not any(overlap(r, w) for r in other.reads for w in call.writes)
+        since.append(call)
+        for node in call.kernel.outputs if call.kind == "loops" else ():
+            assert any(w == program.memory.slots[node] for w in call.writes)
+        for node in call.kernel.reads if call.kind == "loops" else ():
+            assert any(r == program.memory.slots[node] for r in call.reads)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_programs_are_sound(seed: int) -> None:
+    program = compiled(random_program(seed, 12, "float32", True), {}, 2)
+    assert_sound(program)
+    assert_barriers(program)
+
+
+@pytest.mark.parametrize("seed", range(30, 42))
+def test_random_programs_that_update_state_are_sound(seed: int) -> None:
+    """Gradients replace what they are gradients of: outputs that take the memory of inputs."""
+    graph = random_program(seed, 8, "float32", True)
+    last = len(graph.outputs)
+    program = compiled(graph, {last - 2: 0, last - 1: 1}, 2)
+    assert_sound(program)
+    assert_barriers(program)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_training_steps_are_sound(name: str) -> None:
+    net, optimizer, shape, _ = STEPS[name]
+    _, step = trained(net, optimizer, np.ones(shape, "float32"), weft.jit, steps=1)
+    [made] = step._compiled.values()
+    program = made.executable.program
+    assert_sound(program)
+    assert_barriers(program)
+
+
+def test_the_paper_finds_a_bad_plan() -> None:
+    program = planned(lambda x, w: weft.softmax(weft.tanh(x @ w) @ w, axis=0) @ w, (32, 32), (32, 32))
+    stored = [n for k in program.kernels for n in k.outputs if program.memory.slots[n].base == 0]
+    assert len(stored) >= 2
+    assert_sound(program)
+    program.memory.slots[stored[1]] = program.memory.slots[stored[0]]  # type: ignore[index]
+    program.memory.slots[stored[-1]] = program.memory.slots[stored[0]]  # type: ignore[index]
+    with pytest.raises(AssertionError):
+        assert_sound(program)
+
+
+# --- how much -------------------------------------------------------------------------------------------------------------------------
+
+
+def rounded(*shapes: tuple[int, ...]) -> int:
+    """The bytes of float32 tensors, each rounded up as the arena does."""
+    return sum(-(-4 * prod(s) // ALIGN) * ALIGN for s in shapes)
+
+
+def workspace(program: Program) -> int:
+    return max((s.nbytes + ALIGN for s in program.memory.scratch.values()), default=0)
+
+
+def test_what_is_not_stored_takes_nothing() -> None:
+    program = planned(lambda x: weft.tanh(weft.softmax(weft.sin(x) * 2.0) + x.mT), (40, 40))
+    assert program.memory.arena == 0
+
+
+def test_one_value_between_two_kernels() -> None:
+    program = planned(lambda x: weft.cumulative_sum(weft.cumulative_sum(x, axis=0), axis=1), (30, 50))
+    assert rounded((30, 50)) <= program.memory.arena <= rounded((30, 50)) + workspace(program)
+
+
+@pytest.mark.parametrize("layers", [2, 3, 10])
+def test_a_chain_of_layers_takes_two_of_them(layers: int) -> None:
+    """Whatever its length: a layer's input and its result."""
+
+    def forward(x: Any, *weights: Any) -> Any:
+        for w in weights:
+            x = weft.relu(x @ w)
+        return x
+
+    program = planned(forward, (64, 48), *[(48, 48)] * layers)
+    assert program.memory.arena <= rounded(*[(64, 48)] * min(2, layers - 1)) + workspace(program)
+    assert program.memory.needed <= program.memory.arena
+
+
+def test_layers_of_different_sizes() -> None:
+    """The worst moment is the widest pair of neighbours."""
+    widths = [16, 256, 16, 128, 128, 16, 8]
+
+    def forward(x: Any, *weights: Any) -> Any:
+        for w in weights:
+            x = weft.tanh(x @ w)
+        return x
+
+    program = planned(forward, (32, widths[0]), *zip(widths, widths[1:], strict=False))
+    inner = widths[1:-1]
+    worst = max(rounded((32, a), (32, b)) for a, b in zip(inner, inner[1:], strict=False))
+    assert program.memory.arena <= worst + workspace(program)
+
+
+def test_elementwise_work_is_done_in_place() -> None:
+    """A value read for the last time where it is replaced gives its memory to the new one."""
+
+    def f(x: Any, w: Any) -> Any:
+        h = weft.cumulative_sum(x, axis=0)
+        h = weft.cumulative_sum(weft.tanh(h) * 2.0, axis=1)
+        return weft.cumulative_sum(weft.sin(h), axis=0)
+
+    program = planned(f, (64, 64), (64, 64))
+    assert program.memory.arena <= 2 * rounded((64, 64)) + workspace(program)
+
+
+def test_state_is_outside_of_the_arena() -> None:
+    w, m = weft.asarray(np.ones((100, 100), "float32")), weft.zeros((100, 100))
+
+    @weft.jit
+    def step(g: Any) -> None:
+        m.assign(0.9 * m + g)
+        w.assign(w - 0.1 * m)
+
+    step(np.ones((100, 100), "float32"))
+    [made] = step._compiled.values()
+    program = made.executable.program
+    assert program.memory.arena == 0
+    assert not [c for c in program.calls if c.kind == "copy"]
+
+
+def test_state_that_only_some_kernels_have_read_is_not_overwritten_early() -> None:
+    w = weft.asarray(np.random.default_rng(0).normal(size=(40, 40)).astype("float32"))
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        before = (x @ w).sum()
+        w.assign(w * 0.5 + x)
+        return before
+
+    x = np.ones((40, 40), "float32")
+    expected, old = 0.0, w.numpy().copy()
+    for _ in range(2):
+        expected = float((x.astype("f8") @ old).sum())
+        got = step(x).item()
+        old = old * np.float32(0.5) + x
+        assert got == pytest.approx(expected, rel=1e-4)
+    np.testing.assert_allclose(w.numpy(), old, rtol=1e-6)
+    [made] = step._compiled.values()
+    assert_sound(made.executable.program)
+
+
+def deep(layers: int, around: F) -> tuple[F, list[tuple[int, ...]]]:
+    """The gradient step of layers that are wide inside and narrow between."""
+
+    def layer(x: Any, a: Any, b: Any) -> Any:
+        return x + weft.tanh(weft.tanh(x @ a) @ b)
+
+    def loss(x: Any, *weights: Any) -> Any:
+        for i in range(layers):
+            x = around(layer)(x, *weights[2 * i : 2 * i + 2])
+        return (x * x).mean()
+
+    shapes = [(256, 32), *[(32, 256), (256, 32)] * layers]
+    return weft.value_and_grad(loss, argnums=range(1, 1 + 2 * layers)), shapes
+
+
+def test_checkpoint_lowers_the_peak() -> None:
+    f, shapes = deep(8, lambda g: g)
+    plain = planned(f, *shapes)
+    f, shapes = deep(8, weft.checkpoint)
+    saved = planned(f, *shapes)
+    wide, narrow = rounded((256, 256)), rounded((256, 32))
+    assert plain.memory.arena >= 8 * wide  # each layer's inner value waits for the way back
+    assert saved.memory.arena <= 8 * 2 * narrow + 6 * wide
+    assert saved.memory.arena < 0.6 * plain.memory.arena
+    assert_sound(saved)
+
+
+def test_checkpoint_keeps_the_values() -> None:
+    rng = np.random.default_rng(0)
+    (f, shapes), (g, _) = deep(3, lambda h: h), deep(3, weft.checkpoint)
+    arrays = [(rng.normal(size=s) * 0.2).astype("float32") for s in shapes]
+    (a, slopes), (b, other) = weft.jit(f)(*arrays), weft.jit(g)(*arrays)
+    assert a.item() == pytest.approx(b.item(), rel=1e-6)
+    for p, q in zip(slopes, other, strict=True):
+        np.testing.assert_allclose(p.numpy(), q.numpy(), rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_arena_is_little_more_than_what_must_live_together(name: str) -> None:
+    net, optimizer, shape, _ = STEPS[name]
+    _, step = trained(net, optimizer, np.ones(shape, "float32"), weft.jit, steps=1)
+    [made] = step._compiled.values()
+    memory = made.executable.program.memory
+    assert memory.needed <= memory.arena <= 1.3 * memory.needed + 64 * ALIGN
