@@ -14,7 +14,7 @@ import pytest
 import weft
 from test_compiler_random import program as random_program
 from test_fuse import STEPS, trained
-from weft.compiler.memory import ALIGN, Slot, nbytes
+from weft.compiler.memory import ALIGN, ARENA, Slot, nbytes
 from weft.compiler.pipeline import compiled
 from weft.compiler.program import Program
 from weft.graph import Type
@@ -74,19 +74,19 @@ def assert_sound(program: Program) -> None:
             paper.write(slots[node], node)
         for node in kernel.outputs:
             assert paper.owners(slots[node]) <= {node}, "two results of one kernel lie on each other"
-        for base in (0,):
-            assert all(e <= program.memory.arena for _, e, _ in paper.pieces.get(base, [])), "outside of the arena"
+        assert all(end <= program.memory.arena for _, end, _ in paper.pieces.get(ARENA, [])), "outside of the arena"
     for call in program.calls:
         if call.kind == "copy":
             [owner] = paper.owners(call.reads[0]) or {None}
             paper.write(call.writes[0], owner)
-    first = 2 + len(graph.inputs)
-    first = min([s.base for n, s in slots.items() if n in graph.outputs and n not in graph.inputs and s.base > 1] or [first])
     for number, node in enumerate(graph.outputs):
         home = output_slot(program, number)
         if nbytes(node):
             assert paper.owners(home) == {node}, f"result {number} is not where it must be"
         counted()
+    for body in (b for bodies in program.bodies.values() for b in bodies):
+        assert_sound(body)
+        assert_barriers(body)
 
 
 def output_slot(program: Program, number: int) -> Slot:
@@ -143,7 +143,7 @@ def test_training_steps_are_sound(name: str) -> None:
 
 def test_the_paper_finds_a_bad_plan() -> None:
     program = planned(lambda x, w: weft.softmax(weft.tanh(x @ w) @ w, axis=0) @ w, (32, 32), (32, 32))
-    stored = [n for k in program.kernels for n in k.outputs if program.memory.slots[n].base == 0]
+    stored = [n for k in program.kernels for n in k.outputs if program.memory.slots[n].base == ARENA]
     assert len(stored) >= 2
     assert_sound(program)
     program.memory.slots[stored[1]] = program.memory.slots[stored[0]]  # type: ignore[index]

@@ -326,9 +326,6 @@ def deep_cnn() -> Start:
     return net, [floats(8, 8, 3, 3, seed=i, scale=0.2) for i in range(10)]
 
 
-@pytest.mark.xfail(
-    reason="fuse computes narrow values again from the float32 sums instead of keeping them", strict=True
-)
 @pytest.mark.parametrize(
     ("make", "shape"), [(lambda: mlp(*[32] * 12), (1024, 32)), (deep_cnn, (8, 2048))], ids=["products", "convolutions"]
 )

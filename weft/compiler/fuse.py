@@ -23,7 +23,18 @@ from ..errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import CONST, ITEM, Node, toposort
 from .index import Index, Place, fresh, linear
-from .kernel import GIVEN, Kernel, anchor_loops, anchor_place, base_of, has_epilogue, is_anchor, view
+from .kernel import (
+    GIVEN,
+    Kernel,
+    anchor_loops,
+    anchor_place,
+    base_of,
+    has_epilogue,
+    is_anchor,
+    is_copy,
+    is_narrowing,
+    view,
+)
 from .loops import (
     Nest,
     Phase,
@@ -99,6 +110,7 @@ class _Fusion:
     def _stored(self, dear: set[Node]) -> set[Node]:
         stored = {n for n in self.nodes if n.op.name in GIVEN or n.op is ITEM or not is_inline(n)}
         stored |= {*self.graph.outputs, *dear} & set(self.nodes)
+        stored |= {n for n in self.nodes if is_narrowing(n)}
         length: dict[Node, int] = {}
         for node in self.nodes:
             if is_anchor(node):
@@ -171,7 +183,7 @@ class _Fusion:
     def _anchor(self, node: Node) -> Kernel:
         views = []
         for i in node.inputs:
-            found = view(i, self.stored)
+            found = view(i, self.stored, widens=node.op.name == "contract")
             assert found is not None, i
             views.append(found)
         outputs = [node]
@@ -221,7 +233,7 @@ class _Fusion:
     def _absorb(self, kernel: Kernel, rows_only: bool) -> None:
         """Merge the kernel with its producers as long as one fits. It may end as the epilogue of one."""
         tried: set[Kernel] = set()
-        while kernel.nest is not None and kernel.anchor is None:
+        while kernel.nest is not None and kernel.anchor is None and not is_copy(kernel):
             producers = {self.home[n] for n in kernel.reads if n in self.home} - tried
             if not producers:
                 return
@@ -264,6 +276,8 @@ class _Fusion:
     def _take_in(self, producer: Kernel, kernel: Kernel) -> bool:
         assert producer.nest is not None
         assert kernel.nest is not None
+        if sum(len(b.steps) for b in (*producer.bodies, *kernel.bodies)) > 2 * TOO_LONG:
+            return False
         merged = merged_nests(producer, kernel, self._places(kernel, producer.outputs), self.stored)
         if merged is None:
             return False
@@ -287,7 +301,7 @@ class _Fusion:
         """Kernels with the same loops that read the same large tensor read it together."""
         alike: dict[tuple[int, ...], list[Kernel]] = defaultdict(list)
         for kernel in sorted(set(self.home.values()), key=self._first):
-            if kernel.anchor is None and kernel.nest is not None and kernel.reads:
+            if kernel.anchor is None and kernel.nest is not None and kernel.reads and not is_copy(kernel):
                 alike[tuple(l.size for l in kernel.nest.outer)].append(kernel)
         for group in alike.values():
             for i, first in enumerate(group):

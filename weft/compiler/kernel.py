@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from ..dtypes import float32
 from ..graph.node import CONST, ITEM, Node
 from .algorithms import by_loops
 from .index import Index, Loop, Place, fresh, linear, reshaped, strides
@@ -50,6 +51,11 @@ class Kernel:
         return self.anchor.op.name if self.anchor is not None else "loops"
 
 
+def is_copy(kernel: Kernel) -> bool:
+    """Whether a kernel only widens. Merged with what makes the narrow value it would run, and its copy live, too early."""
+    return all(map(is_wide_copy, kernel.outputs))
+
+
 def has_epilogue(node: Node) -> bool:
     """Matrix products and convolutions that the library has: they take an epilogue."""
     return node.op.name == "contract" or (node.op.name in CONVOLUTIONS and not by_loops(node))
@@ -60,11 +66,17 @@ def is_anchor(node: Node) -> bool:
     return has_epilogue(node) or node.op.name in SPECIAL or (node.op.kind == "control" and node.op is not ITEM)
 
 
-def view(node: Node, stored: Iterable[Node]) -> View | None:
-    """The node as a view of a stored one, if movement of data is all that lies between."""
+def view(node: Node, stored: Iterable[Node], widens: bool = False) -> View | None:
+    """The node as a view of a stored one, if movement of data is all that lies between.
+
+    `widens`: whoever reads it makes float32 of 16 bits by itself.
+    """
     place = fresh(node.shape)
     axes = [i.parts[0][0] if i.parts else None for i in place]
     while node not in stored:
+        if widens and is_widening(node):
+            node = node.inputs[0]
+            continue
         if node.op.kind != "move":
             return None
         found = sources(node, place)
@@ -84,16 +96,41 @@ def view(node: Node, stored: Iterable[Node]) -> View | None:
 def base_of(anchor: Node, number: int, stored: Iterable[Node]) -> Node:
     """What must be stored so that an anchor can read one of its inputs: the first node below it that it is a view of."""
     node = anchor.inputs[number]
+    widens = anchor.op.name == "contract"
     any_strides = anchor.op.name == "contract" or (anchor.op.name in ("conv_last", "conv_data_last") and number == 1)
     best = below = node
-    while below.op.kind == "move" and below not in stored and below.op.name not in ("pad", "concat"):
+    while below not in stored and _is_read_through(below, widens):
         below = below.inputs[0]
-        found = view(node, {below})
+        found = view(node, {below}, widens)
         if found is None or any(s < 0 for s in found.strides):
             break
         if any_strides or is_contiguous(found.strides, node.shape):
             best = below
     return node if best.op is CONST else best
+
+
+def _is_read_through(node: Node, widens: bool) -> bool:
+    return (node.op.kind == "move" and node.op.name not in ("pad", "concat")) or (widens and is_widening(node))
+
+
+def is_widening(node: Node) -> bool:
+    """16 bits as float32."""
+    return node.op.name == "cast" and node.dtype is float32 and node.inputs[0].dtype.is_half
+
+
+def is_narrowing(node: Node) -> bool:
+    """float32 as 16 bits: done to be kept, unless it is what somebody else keeps anyway."""
+    below = node.inputs[0] if node.op.name == "cast" and node.dtype.is_half else None
+    while below is not None and below.op.kind == "move" and len(below.inputs) == 1:
+        below = below.inputs[0]
+    return below is not None and below.dtype is float32 and below.op.name not in GIVEN and below.op is not CONST
+
+
+def is_wide_copy(node: Node) -> bool:
+    """16 bits as float32 for a kernel that can read nothing else. It should live for that kernel only."""
+    while node.op.kind == "move" and len(node.inputs) == 1:
+        node = node.inputs[0]
+    return is_widening(node)
 
 
 def is_contiguous(steps: Sequence[int], shape: Sequence[int]) -> bool:

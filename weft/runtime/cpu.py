@@ -70,7 +70,8 @@ class CpuDevice(Device):
             self._seen[key] = times
             if len(self._seen) > REMEMBERED:
                 self._seen.popitem(last=False)
-            if times < knobs.compile_after and work(program.order) < LARGE:
+            # A node takes milliseconds to compile: millions of operations that NumPy could have done meanwhile.
+            if times < knobs.compile_after and work(program.order) < LARGE * (1 + len(program.order) // 16):
                 return None
             graph = close(leaves, program.wanted)
             made = Executable(graph, {}, fitting_threads(graph))

@@ -97,6 +97,8 @@ class _Writer:
         self.height, self.width = kernel.tile.rows, kernel.width(target)
         self.element, self.lanes = ELEMENTS[kernel.kind], kernel.lanes(target)
         self.narrows = self.lanes >= LONG
+        # With a pointer for each row, the addresses to ask for would push sums out of the registers.
+        self.asks = target.arch != "aarch64" and kernel.reading == "columns"
         self.out = new_module(kernel.symbol)
 
     def module(self) -> ir.Module:
@@ -125,7 +127,7 @@ class _Writer:
 
         def right(at: Value, step: int) -> list[Value]:
             start = code.times(code.plus(at, step), b_k)
-            if self.target.arch != "aarch64":
+            if self.asks:
                 self._ask_ahead(code, b, code.plus(start, code.times(b_k, AHEAD)), tile)
             return [code.read(b, code.plus(start, v * lanes), kind) for v in range(vectors)]
 

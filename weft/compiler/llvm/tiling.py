@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import ceil
 
 from .panels import BYTES
-from .product import Kernel
+from .product import LONG, Kernel
 from .target import Target
 from .tile import Tile
 
@@ -40,6 +40,8 @@ _SCATTER = 3.0  # cycles to write an element of a tile that is turned
 _PHASE = 3000.0  # cycles of a phase: the barrier, and threads that do not finish together
 _PACK = {"copy": 0.6, "turn": 0.9, "collect": 4.0}  # cycles to pack an element that is used at once
 _FAR = 0.6  # more, if it is used in another phase
+_NEAR = 0.15  # cycles to read an element of B in place for the first time, on x86
+_PAGE = 4096  # bytes
 
 
 @dataclass(frozen=True)
@@ -127,13 +129,17 @@ def _possible(p: Problem, kernel: Kernel, pack_a: bool, pack_b: str, target: Tar
         if kernel.reading == "rows":
             left = lies and p.a[1] == 1
         else:
-            left = lies and p.a[0] == 1 and _stays(p, p.a[1], target)
+            left = lies and p.a[0] == 1 and (_is_x86(target) or _stays(p, p.a[1], target))
     if pack_b:
         right = not p.b_packed
     else:
         lies = p.b[1] == 1 and p.b_type == p.kind and p.n >= kernel.width(target)
-        right = p.b_packed > 0 or (lies and _stays(p, p.b[0], target))
+        right = p.b_packed > 0 or (lies and (_is_x86(target) or _stays(p, p.b[0], target)))
     return left and right
+
+
+def _is_x86(target: Target) -> bool:
+    return target.arch != "aarch64"
 
 
 def _stays(p: Problem, stride: int, target: Target) -> bool:
@@ -168,16 +174,20 @@ class _Estimate:
         return Choice(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
 
     def k_block(self, width: int) -> int:
-        """How much of k is done at a time: a panel fills half of the first cache."""
-        most = min(512, max(192, self.target.l1 // 2 // (width * BYTES[self.p.kind])))
+        """How much of k is done at a time: a panel fills half of the first cache.
+
+        The widest vectors do more between two visits to c, and can read the panel from the second cache meanwhile.
+        """
+        room = self.target.l1 // 2 if self.target.vector_bits < 512 else self.target.l2 // 16
+        most = min(512, max(192, room // (width * BYTES[self.p.kind])))
         pieces = max(1, ceil(self.p.k / most))
         return max(4, ceil(self.p.k / pieces / 4) * 4)
 
     def cost(self, tall: int, wide: int, blocks: int, k_block: int) -> float:
         """Cycles of all tasks of one thread; a task is tall x wide tiles."""
         p, tile, width = self.p, self.kernel.tile, self.kernel.width(self.target)
-        one = tile.rows * tile.vectors * p.k / (_FMAS * self.rate) + _START * ceil(p.k / k_block)
-        total = tall * wide * one
+        one = tile.rows * tile.vectors * p.k / (_FMAS * self.rate) * self.delay(tall) + _START * ceil(p.k / k_block)
+        total = tall * (wide - self.spared(wide)) * one
         if p.turned:
             total += tall * wide * tile.rows * width * _SCATTER * ceil(p.k / k_block)
         total += _EDGE * (wide * (p.m % tile.rows > 0) + tall * (p.n % width > 0))
@@ -185,7 +195,36 @@ class _Estimate:
             total += tall * tile.rows * p.k * _pack_cost(p.a[0], p.a[1])
         if self.pack_b == "task":
             total += wide * width * p.k * _pack_cost(p.b[1], p.b[0])
+        elif not self.pack_b and not p.b_packed and _is_x86(self.target):
+            total += wide * width * p.k * _NEAR
         return ceil(p.batch * blocks / p.threads) * total
+
+    def spared(self, wide: int) -> float:
+        """The part of a panel that is not computed: the last one is made of as few long vectors as possible."""
+        lanes = self.kernel.lanes(self.target)
+        if lanes < LONG or wide * self.kernel.width(self.target) < self.p.n:
+            return 0.0
+        return -self.p.n % self.kernel.width(self.target) // lanes / self.kernel.tile.vectors
+
+    def delay(self, tall: int) -> float:
+        """How much longer the inner loop takes on x86 for what is read in place."""
+        if not _is_x86(self.target):
+            return 1.0
+        p, delay = self.p, 1.0
+        if not self.pack_b and not p.b_packed:
+            delay += self.apart(p.b[0], 0.08, 0.35)
+        if self.kernel.reading == "rows":
+            # Rows that begin at the same place of a page share few lines of the second cache.
+            crowded = self.apart(p.a[0], 0.0, 0.1)
+            delay += crowded if tall * self.kernel.tile.rows * p.a[0] * BYTES[p.kind] > self.target.l2 else 0.0
+        elif not self.pack_a:
+            delay += self.apart(p.a[1], 0.05, 0.35)
+        return delay
+
+    def apart(self, stride: int, usual: float, worst: float) -> float:
+        """The delay of reading at a stride: large ones need many pages, those of whole pages the same lines of the caches."""
+        size = stride * BYTES[self.p.kind]
+        return worst if size % _PAGE == 0 else usual if size < _PAGE else (usual + worst) / 2
 
 
 def _blocks(tall: int, wide: int, fewest: int, batch: int, threads: int) -> Iterator[tuple[int, int]]:
