@@ -584,6 +584,20 @@ def test_a_state_of_every_dtype() -> None:
     assert flags.tolist() == [False, True, True]
 
 
+def test_a_value_known_on_one_device_does_not_follow_to_another() -> None:
+    """The graph of a compiled function keeps nodes alive; what another device computes for them is its own affair."""
+
+    def f(x: Any) -> Any:
+        return x[weft.arange(2) * 3]
+
+    fast, x = weft.jit(f), floats(4)
+    expected = fast(x).tolist()
+    with knobs.set(device="reference"):
+        assert f(weft.asarray(x)).tolist() == expected
+    assert f(weft.asarray(x)).tolist() == expected
+    assert weft.jit(f)(x).tolist() == expected
+
+
 # --- derivatives --------------------------------------------------------------------------------------------------------------
 
 

@@ -173,9 +173,11 @@ class Tensor:
     def node(self) -> Node:
         """The node it names. A known value without use for its history stands for itself from here on."""
         node = self._node
-        if node.value is not None and node.inputs and not node.tracked and not node.outputs:
-            self._name(node := data(node.value))
         watch = WATCHED.watch
+        if node.value is not None and node.inputs and not node.tracked and not node.outputs:
+            # What may live anywhere (it is made of constants) keeps its node, unless the value is where it would be made now.
+            if node.device is not None or (watch is None and node.value.device is find_device()):
+                self._name(node := data(node.value))
         return node if watch is None or self.born > watch.start else watch.saw(self, node)
 
     def _name(self, node: Node) -> None:

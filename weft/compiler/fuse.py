@@ -131,7 +131,8 @@ class _Fusion:
             if x in stored or x.op is CONST or x.op.name == "iota":
                 return
             spread = prod(x.shape) > 1 and prod(node.shape) >= 4 * prod(x.shape)
-            if taps(node) > 1 or (spread and self._cone_cost(x, stored) >= 3):
+            overlap = taps(node) > 1 and any(s < k for k, s in zip(*node.params[:2], strict=True))
+            if overlap or (spread and self._cone_cost(x, stored) >= 3):
                 yield x
 
     def _cone_cost(self, node: Node, stored: set[Node], limit: int = 64) -> int:

@@ -100,12 +100,21 @@ def _identity(node: Node) -> Node | None:
         _, x, y = node.inputs
         return x if x is y else (x if a.params[0] else y) if a.op is CONST else None
     b = node.inputs[1]
-    neutral = 0 if name in ("add", "sub") else 1
-    if b.op is CONST and _number(b) == neutral and not (name == "sub" and isinstance(b.params[0], str)):
+    if b.op is CONST and _is_neutral(b, name):
         return a
-    if name in ("add", "mul") and a.op is CONST and _number(a) == neutral:
+    if name in ("add", "mul") and a.op is CONST and _is_neutral(a, name):
         return b
     return None
+
+
+def _is_neutral(node: Node, name: str) -> bool:
+    """Whether a constant changes nothing. For floats 0.0 does: -0.0 + 0.0 is 0.0, only -0.0 can be added without a trace."""
+    value = node.params[0]
+    if name in ("mul", "div"):
+        return bool(_number(node) == 1)
+    if node.dtype.is_float and name == "add":
+        return bool(value == "-0.0")
+    return not isinstance(value, str) and value == 0
 
 
 def _movement(node: Node) -> Node | None:
