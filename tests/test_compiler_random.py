@@ -10,7 +10,6 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +275,7 @@ def both_references(seed: int, steps: int, gradients: bool) -> tuple[Graph, list
 # --- the tests ----------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=16)
 @given(st.integers(0, 2**24), st.integers(1, 14))
 def test_random_programs_and_their_gradients(seed: int, steps: int) -> None:
     graph, arrays, narrow, wide = both_references(seed, steps, True)
@@ -298,7 +297,7 @@ def bundle(seeds: Sequence[int], steps: int) -> tuple[Graph, list[np.ndarray]]:
     return weft.make_graph(run, *map(weft.asarray, flat)), flat
 
 
-@settings(max_examples=4)
+@settings(max_examples=2)
 @given(st.integers(0, 2**20))
 def test_the_same_bits_for_any_number_of_threads(seed: int) -> None:
     graph, arrays = bundle(range(seed, seed + 4), 9)
@@ -367,7 +366,7 @@ def partner_integer(pick: Pick, x: T, pool: Sequence[T]) -> T:
     return y.astype(x.dtype)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(st.integers(0, 2**24), st.integers(1, 12))
 def test_random_integer_programs_are_exact(seed: int, steps: int) -> None:
     rng = np.random.default_rng(seed)
@@ -487,4 +486,3 @@ def test_programs_are_as_rich_as_they_should_be() -> None:
     wanted = """sum max min prod reshape permute expand pad slice flip concat gather scatter contract conv conv_data conv_filter window_sum
         window_max argsort cumsum where exp tanh erf""".split()
     assert set(wanted) - used == set()
-    assert prod((len(STEPS), 1)) == 13
