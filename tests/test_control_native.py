@@ -150,7 +150,14 @@ def test_scan(length: int, reverse: bool) -> None:
 
         return weft.scan(step, h, xs, reverse=reverse)
 
-    check(with_slopes(f, (0, 1, 2)), floats(4, 5), floats(length, 4, 5), floats(5, 5, seed=1), tolerance=5e-5, threads=(1, 2))
+    check(
+        with_slopes(f, (0, 1, 2)),
+        floats(4, 5),
+        floats(length, 4, 5),
+        floats(5, 5, seed=1),
+        tolerance=5e-5,
+        threads=(1, 2),
+    )
 
 
 @pytest.mark.parametrize("length", [0, 1, 2, 3])

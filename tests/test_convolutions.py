@@ -69,7 +69,11 @@ def arrays_for(case: Case, rng: np.random.Generator, dtype: str) -> list[np.ndar
 
 
 def result_shape(case: Case) -> tuple[int, ...]:
-    return weft.make_graph(lambda x, w: weft.conv(x, w, **case[2]), weft.zeros(case[0]), weft.zeros(case[1])).outputs[0].shape
+    return (
+        weft.make_graph(lambda x, w: weft.conv(x, w, **case[2]), weft.zeros(case[0]), weft.zeros(case[1]))
+        .outputs[0]
+        .shape
+    )
 
 
 def expected_of(case: Case, arrays: list[np.ndarray]) -> tuple[Any, ...]:
@@ -155,7 +159,11 @@ def block(x: Any, w: Any, v: Any, b: Any, scale: Any) -> Any:
     y = weft.max_pool(weft.relu(y + h), 2)
     z = weft.conv(weft.flip(y, axis=2), v[:, :, 1:, 1:], stride=2)
     merged = weft.concat([y.mean(axis=(2, 3)), z.reshape((z.shape[0], -1)), y.max(axis=(2, 3))], axis=1)
-    return weft.tanh(merged.sum(axis=1)).sum() + (y.permute(0, 2, 3, 1) * scale).mean() + weft.avg_pool(h, 3, stride=2).std()
+    return (
+        weft.tanh(merged.sum(axis=1)).sum()
+        + (y.permute(0, 2, 3, 1) * scale).mean()
+        + weft.avg_pool(h, 3, stride=2).std()
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])

@@ -183,7 +183,10 @@ def transformer() -> Net:
 
     def forward(x: Any) -> Any:
         normed = weft.layer_norm(x, p[2] + 1.0, p[3])
-        q, k, v = (weft.moveaxis((normed @ p[0])[:, :, i * n : (i + 1) * n].reshape((*x.shape[:2], 2, n // 2)), 2, 1) for i in range(3))
+        q, k, v = (
+            weft.moveaxis((normed @ p[0])[:, :, i * n : (i + 1) * n].reshape((*x.shape[:2], 2, n // 2)), 2, 1)
+            for i in range(3)
+        )
         x = x + weft.moveaxis(weft.dot_product_attention(q, k, v), 1, 2).reshape(x.shape) @ p[1]
         x = x + weft.gelu(x @ p[4] + p[5]) @ p[6]
         return x.mean(axis=1) @ p[7]
@@ -217,7 +220,9 @@ def adam(params: Sequence[weft.Tensor]) -> F:
     return update
 
 
-def trained(net: Callable[[], Net], optimizer: F, x: np.ndarray, wrap: F, steps: int = 3) -> tuple[list[np.ndarray], Any]:
+def trained(
+    net: Callable[[], Net], optimizer: F, x: np.ndarray, wrap: F, steps: int = 3
+) -> tuple[list[np.ndarray], Any]:
     """The losses and all weights after a few steps, and the step."""
     params, forward = net()
     update = optimizer(params)

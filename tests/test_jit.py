@@ -46,7 +46,11 @@ class Pair(NamedTuple):
 def test_nested_arguments_and_results() -> None:
     @weft.jit
     def f(batch: Any, *rest: Any, scale: Any) -> Any:
-        return {"sum": batch["x"] + batch["y"][0], "pair": Pair(rest[0] * scale, None), "list": [batch["y"][1], (rest[1],)]}
+        return {
+            "sum": batch["x"] + batch["y"][0],
+            "pair": Pair(rest[0] * scale, None),
+            "list": [batch["y"][1], (rest[1],)],
+        }
 
     x, y = weft.asarray([1.0, 2.0]), weft.asarray([3.0, 4.0])
     got = f({"x": x, "y": [y, x]}, x, y, scale=weft.asarray(2.0))
@@ -584,6 +588,30 @@ def test_a_state_of_every_dtype() -> None:
     assert flags.tolist() == [False, True, True]
 
 
+@pytest.mark.parametrize("make", [weft.asarray, weft.parameter])
+def test_what_is_prepared_of_a_weight_follows_the_weight(make: Any) -> None:
+    """One function only reads the weight, and may keep it packed; another one changes it in place, unseen by the first."""
+    w, now, x = make(floats(64, 64)), floats(64, 64), floats(64, 64, seed=1)
+    predict = weft.jit(lambda x: weft.relu(x @ w))
+
+    @weft.jit
+    def step(x: Any) -> None:
+        w.assign(w * 0.5 + x)
+
+    found, expected = [], []
+    for i in range(8):
+        if i % 2:
+            step(x)
+            now = now * np.float32(0.5) + x
+        if i == 6:
+            w.assign(weft.zeros((64, 64)))
+            now = np.zeros((64, 64), "float32")
+        found.append(predict(x))
+        expected.append(np.maximum(x.astype("f8") @ now, 0))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a.numpy(), b, rtol=1e-4, atol=1e-3)
+
+
 def test_a_value_known_on_one_device_does_not_follow_to_another() -> None:
     """The graph of a compiled function keeps nodes alive; what another device computes for them is its own affair."""
 
@@ -932,9 +960,19 @@ print(loss.numpy().tobytes().hex(), w.numpy().tobytes().hex())
 
 
 def run_script(folder: Path, **settings: str) -> tuple[str, str]:
-    env = {**os.environ, "WEFT_CACHE": str(folder), "WEFT_DEBUG": "1", "PYTHONPATH": str(Path(weft.__file__).parent.parent)}
+    env = {
+        **os.environ,
+        "WEFT_CACHE": str(folder),
+        "WEFT_DEBUG": "1",
+        "PYTHONPATH": str(Path(weft.__file__).parent.parent),
+    }
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env={**env, **settings}, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", SCRIPT],
+        env={**env, **settings},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr

@@ -181,7 +181,12 @@ def network(x: Any, w: Any, v: Any, scale: Any) -> Any:
     return weft.conv(h, v[:, :, 1:, 1:]).mean(axis=(2, 3)).sum()
 
 
-NETWORK = (Type((2, 3, 8, 8), weft.float32), Type((4, 3, 3, 3), weft.float32), Type((4, 4, 3, 3), weft.float32), Type((4,), weft.float32))
+NETWORK = (
+    Type((2, 3, 8, 8), weft.float32),
+    Type((4, 3, 3, 3), weft.float32),
+    Type((4, 4, 3, 3), weft.float32),
+    Type((4,), weft.float32),
+)
 
 
 def test_inside_a_network_nothing_is_moved() -> None:
@@ -206,7 +211,11 @@ def test_convolutions_of_all_ranks_keep_their_value(rank: int, op: str) -> None:
 
     def f(x: Any, w: Any) -> Any:
         y = lambda x, w: (weft.conv(x, w, stride=2, padding=1, groups=2) ** 2).sum()  # noqa: E731
-        return {"conv": lambda: y(x, w), "conv_data": lambda: weft.grad(y)(x, w), "conv_filter": lambda: weft.grad(y, argnums=1)(x, w)}[op]()
+        return {
+            "conv": lambda: y(x, w),
+            "conv_data": lambda: weft.grad(y)(x, w),
+            "conv_filter": lambda: weft.grad(y, argnums=1)(x, w),
+        }[op]()
 
     before = graph(f, x, w)
     after = layout(simplify(before))
@@ -241,4 +250,8 @@ def test_a_network_of_other_dtypes() -> None:
 def test_integers_are_convolved_as_integers() -> None:
     kind = weft.int32
     before = graph(lambda x, w: weft.conv(x, w), Type(IMAGE.shape, kind), Type(FILTER.shape, kind))
-    assert_same_values(before, layout(before), [np.arange(180).reshape(IMAGE.shape).astype("int32"), np.arange(108).reshape(FILTER.shape).astype("int32")])
+    assert_same_values(
+        before,
+        layout(before),
+        [np.arange(180).reshape(IMAGE.shape).astype("int32"), np.arange(108).reshape(FILTER.shape).astype("int32")],
+    )

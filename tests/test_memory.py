@@ -4,6 +4,7 @@ The first part runs a plan on paper: it notes after every kernel whose bytes sta
 something else was written over it. That says nothing about how the plan was made, so it holds for any.
 """
 
+import itertools
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -197,9 +198,9 @@ def test_layers_of_different_sizes() -> None:
             x = weft.tanh(x @ w)
         return x
 
-    program = planned(forward, (32, widths[0]), *zip(widths, widths[1:], strict=False))
+    program = planned(forward, (32, widths[0]), *itertools.pairwise(widths))
     inner = widths[1:-1]
-    worst = max(rounded((32, a), (32, b)) for a, b in zip(inner, inner[1:], strict=False))
+    worst = max(rounded((32, a), (32, b)) for a, b in itertools.pairwise(inner))
     assert program.memory.arena <= worst + workspace(program)
 
 

@@ -85,7 +85,9 @@ def plan(
 class _Planner:
     """The arena as it is taken and given back, kernel after kernel."""
 
-    def __init__(self, slots: dict[Node, Slot], shares: Mapping[Node, Node], fixed: Mapping[Node, Slot], kept: int) -> None:
+    def __init__(
+        self, slots: dict[Node, Slot], shares: Mapping[Node, Node], fixed: Mapping[Node, Slot], kept: int
+    ) -> None:
         self.slots, self.shares, self.fixed = slots, shares, fixed
         self.arena = _Arena(ARENA)
         self.rooms: dict[Kernel, Slot] = {}

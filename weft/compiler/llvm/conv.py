@@ -13,6 +13,7 @@ The first phases of the first two repack the filter. With `packed=True` they are
 
 from __future__ import annotations
 
+from math import prod
 from typing import Literal
 
 from . import conv_depth
@@ -82,19 +83,24 @@ def choose(
     fitting = [p for p in allowed if workspace_limit is None or p.workspace <= workspace_limit]
     if not fitting:
         return min(allowed, key=lambda p: p.workspace)
-    return min(fitting, key=lambda p: _cost(p, direction, shape, target, packed))
+    return min(fitting, key=lambda p: _cost(p, direction, shape, threads, target, packed))
 
 
 # Measured on layers of well-known networks: how much longer than the direct algorithm.
 _COSTS = {"DIRECT": 1.0, "IMPLICIT_PRECOMP_GEMM": 1.03, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
 
 
-def _cost(plan: Plan, direction: Direction, shape: ConvShape, target: Target, packed: bool) -> float:
+_PACK = 2.0  # cycles to pack a number of the filter: on x86, where they are worth many multiply-adds
+
+
+def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, target: Target, packed: bool) -> float:
     """The time that a plan should take, in multiply-adds of the direct algorithm."""
     if plan.name not in SIZES:
-        return _COSTS[plan.name] * plan.flops / 2
+        filters = shape.filters * shape.channels // shape.groups * prod(shape.kernel)
+        packing = 0.0 if packed or target.arch == "aarch64" else _PACK * 2 * target.lanes(32) * filters
+        return _COSTS[plan.name] * plan.flops / 2 + packing
     sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, (0,) * (2 + len(shape.kernel)))
-    return winograd_cost(sweep, SIZES[plan.name], target, packed)
+    return winograd_cost(sweep, SIZES[plan.name], threads, target, packed)
 
 
 def _sweeps(shape: ConvShape, sweep: Sweep, threads: int, target: Target, names: Names, packed: bool) -> Plans:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 
 from llvmlite import ir
 
 from .build import F32, I64, PTR, Code, Int, Value, new_module, vector
 from .library import EPILOGUE, NUMBERS, Phase
+from .target import host
 
 LANES_OF_16_BYTES = 4
 
@@ -62,20 +63,24 @@ def all_of(code: Code, *conditions: Value) -> Value:
 
 def copy(code: Code, source: Value, target: Value, length: Value) -> None:
     """Copy floats, a vector at a time."""
-    whole = code.and_(length, code.i64(-LANES_OF_16_BYTES))
-    with code.loop(0, whole, LANES_OF_16_BYTES) as at:
-        code.write(code.read(source, at, vector(F32, LANES_OF_16_BYTES)), target, at)
-    with code.loop(whole, length) as at:
-        code.write(code.read(source, at, F32), target, at)
+    for at, lanes in _vectors(code, length):
+        code.write(code.read(source, at, vector(F32, lanes)), target, at)
 
 
 def fill(code: Code, target: Value, length: Value) -> None:
     """Write zeros."""
-    whole = code.and_(length, code.i64(-LANES_OF_16_BYTES))
-    with code.loop(0, whole, LANES_OF_16_BYTES) as at:
-        code.write(code.splat(ir.Constant(F32, 0.0), LANES_OF_16_BYTES), target, at)
-    with code.loop(whole, length) as at:
-        code.write(ir.Constant(F32, 0.0), target, at)
+    for at, lanes in _vectors(code, length):
+        code.write(code.splat(ir.Constant(F32, 0.0), lanes), target, at)
+
+
+def _vectors(code: Code, length: Value) -> Iterator[tuple[Value, int]]:
+    """Loops over so many floats: in the CPU's vectors, in vectors of 16 bytes, one by one."""
+    done: Int = 0
+    for lanes in sorted({host().lanes(32), LANES_OF_16_BYTES, 1}, reverse=True):
+        whole = code.and_(length, code.i64(-lanes))
+        with code.loop(done, whole, lanes) as at:
+            yield at, lanes
+        done = whole
 
 
 def call_epilogue(code: Code, a: SimpleNamespace, rows: tuple[Int, Int], columns: tuple[Int, Int]) -> None:

@@ -18,7 +18,8 @@ _TILES = {
 }
 _MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
 _UNITS = 16  # with as many blocks of rows there is enough work for all threads
-_LEAST_CHUNK = 512  # pixels
+_LEAST_CHUNK, _GOOD_CHUNK = 512, 2048  # pixels
+_SUMS = 1 << 21  # the most elements of the sums of all chunks
 
 
 def filter_plan(name: str, shape: ConvShape, threads: int, target: Target) -> Plan:
@@ -72,6 +73,8 @@ class _Cut:
         rows = prod(shape.kernel) * shape.channels // shape.groups
         blocks = -(-rows // height)
         chunks = max(1, min(-(-_UNITS // (shape.groups * blocks)), pixels // _LEAST_CHUNK))
+        # Threads that share out rows pack all of g, each for itself; those that share out pixels do not.
+        chunks = max(chunks, min(_UNITS, pixels // _GOOD_CHUNK, _SUMS // (rows * shape.filters)))
         chunk = max(1, -(-pixels // chunks))
         chunks = max(1, -(-pixels // chunk))
         # The sums of a unit and the panels of g share the second cache with what streams through.

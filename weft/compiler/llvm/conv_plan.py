@@ -21,6 +21,7 @@ _TILES = {
 _RECORDS = 24 << 10  # bytes of records of a unit that stay in the first cache
 _UNIT_TILES = 16
 _PATCHES = 8  # pixels whose patches are laid out at a time
+_FEW_THREADS = 4  # up to which sharing out the pixels alone is good enough
 
 MODES = {"DIRECT": IN_PLACE, "IMPLICIT_GEMM": COPIED, "IMPLICIT_PRECOMP_GEMM": PREPARED}
 
@@ -191,11 +192,28 @@ def _units(sweep: Sweep, threads: int, tiles: int, columns: int, tile_bytes: int
     most = max(1, min(_UNIT_TILES, _RECORDS // tile_bytes))
     filter_size = sweep.taps * sweep.inputs * sweep.outputs
     source_size = sweep.pixels * sweep.inputs
+    if threads > _FEW_THREADS:
+        return _shared(max(1, tiles), columns * sweep.groups, most, threads, filter_size / max(1, source_size))
     if (columns * sweep.groups >= threads and filter_size > source_size) or tiles < threads:
         return max(1, min(tiles, 4 * most)), 1, 1
     chunks = -(-tiles // most)
     chunks = max(1, -(-chunks // threads) * threads)
     return max(1, -(-tiles // chunks)), columns, 0
+
+
+def _shared(tiles: int, columns: int, most: int, threads: int, weight: float) -> tuple[int, int, int]:
+    """Units for many threads: all have work, and each reads little. `weight`: how much larger the filter is than the source."""
+    best = (float("inf"), 1, 1)
+    for strips in range(1, min(columns, threads) + 1):
+        strip = -(-columns // strips)
+        for rounds in (1, 2, 3, 4):
+            chunk = min(most, max(1, -(-tiles * strips // (rounds * threads))))
+            units = -(-tiles // chunk) * -(-columns // strip)
+            work = -(-units // threads) * chunk * strip / (tiles * columns / threads)  # 1 if all are always busy
+            reads = (strip / columns * weight + chunk * -(-units // threads) / tiles) / (1 + weight)
+            best = min(best, (work + reads, chunk, strip))
+    _, chunk, strip = best
+    return chunk, strip, int(strip < columns)
 
 
 def _round(size: int) -> int:

@@ -29,8 +29,8 @@ _X86_16 = {
     "rows": {(6, 2): 0.95, (4, 3): 0.94, (4, 2): 0.85},
 }
 _X86_32 = {
-    "columns": {(14, 2): 0.95, (12, 2): 0.95, (8, 3): 0.95, (6, 4): 0.95, (14, 1): 0.85},
-    "rows": {(8, 3): 0.94, (6, 4): 0.94, (8, 2): 0.92, (4, 4): 0.92},
+    "columns": {(14, 2): 0.94, (12, 2): 0.93, (8, 3): 0.92, (6, 4): 0.95, (14, 1): 0.85},
+    "rows": {(6, 4): 0.94, (8, 3): 0.91, (8, 2): 0.91, (4, 4): 0.91},
 }
 
 _FMAS = 2.0  # vector multiply-adds a cycle
@@ -38,6 +38,7 @@ _START = 40.0  # cycles to start a tile
 _EDGE = 60.0  # more, for one at an edge
 _SCATTER = 3.0  # cycles to write an element of a tile that is turned
 _PHASE = 3000.0  # cycles of a phase: the barrier, and threads that do not finish together
+_CROWD = 400.0  # more, for each thread beyond the fourth
 _PACK = {"copy": 0.6, "turn": 0.9, "collect": 4.0}  # cycles to pack an element that is used at once
 _FAR = 0.6  # more, if it is used in another phase
 _NEAR = 0.15  # cycles to read an element of B in place for the first time, on x86
@@ -170,7 +171,11 @@ class _Estimate:
         )
         if self.pack_b == "first":
             elements = wide * width * p.k * (p.batch if p.b_batch else 1)
-            cost += _PHASE + ceil(elements / p.threads) * (_pack_cost(p.b[1], p.b[0]) + _FAR)
+            cost += (
+                _PHASE
+                + _CROWD * max(0, p.threads - 4)
+                + ceil(elements / p.threads) * (_pack_cost(p.b[1], p.b[0]) + _FAR)
+            )
         return Choice(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
 
     def k_block(self, width: int) -> int:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from .build import F32, I8, Code, Value, vector
-from .conv_code import LANES_OF_16_BYTES, Signature, all_of, call_epilogue, copy, fill, numbers, split
+from .conv_code import Signature, all_of, call_epilogue, copy, fill, numbers, split
 from .library import library
 from .target import Target, host
 from .tile import Tile, multiply, rows, store, zeros
@@ -59,7 +59,7 @@ def _make_filter(symbol: str) -> ir.Module:
     blocks = code.sdiv(code.plus(a.outputs, a.width, -1), a.width)
     first, last = code.share(code.mul(blocks, a.inputs), a.tid, a.threads)
     point = code.plus(code.mul(code.mul(blocks, a.inputs), a.width), APART)
-    lanes = LANES_OF_16_BYTES
+    lanes = host().lanes(32)
     taps = numbers(code, 9 * lanes, F32)
     with code.loop(first, last) as unit, code.loop(0, a.width, lanes) as lane:
         block, channel = split(code, unit, a.inputs)
@@ -81,7 +81,7 @@ def _make_filter(symbol: str) -> ir.Module:
 
 def _read_taps(code: Code, a: SimpleNamespace, source: Value, column: Value, taps: Value) -> None:
     """The taps of some filters side by side, from the last to the first as sweeps have it. After the last filter come zeros."""
-    lanes = LANES_OF_16_BYTES
+    lanes = host().lanes(32)
     start = code.plus(source, code.mul(column, a.output_stride))
     whole = code.icmp_signed("<=", code.plus(column, lanes), a.outputs)
     together = code.and_(whole, code.icmp_signed("==", a.output_stride, code.i64(1)))
