@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -249,18 +250,21 @@ def program(seed: int, steps: int, dtype: Any, gradients: bool) -> Graph:
     return weft.make_graph(run, *examples)
 
 
-def assert_agrees(found: Sequence[np.ndarray], narrow: Sequence[Any], wide: Sequence[Any]) -> None:
-    """Compiled float32 is as near to float64 as float32 evaluated one op after the other: a few times its error and a few roundings."""
+def assert_agrees(
+    found: Sequence[np.ndarray], narrow: Sequence[Any], wide: Sequence[Any], rounding: float = 1e-5
+) -> None:
+    """Compiled code is as near to float64 as the same dtype evaluated one op after the other: a few times its error, a few roundings."""
     for number, (got, low, high) in enumerate(zip(found, narrow, wide, strict=True)):
         low, high = np.asarray(low), np.asarray(high)
         assert got.shape == low.shape
         counted()
-        if got.dtype.kind != "f":
+        if got.dtype.kind in "biu":
             np.testing.assert_array_equal(got, low)
             continue
+        got, low, high = (a.astype("float64") for a in (got, low, high))
         assert np.isfinite(high).all(), "the generator should not leave the finite numbers"
         scale = max(1.0, float(np.abs(high).max(initial=0)))
-        allowed = 1e-5 * scale + 8 * float(np.abs(low - high).max(initial=0))
+        allowed = rounding * scale + 8 * float(np.abs(low - high).max(initial=0))
         worst = float(np.abs(got - high).max(initial=0))
         assert worst <= allowed, f"result {number}: {worst} away, {allowed} allowed"
 
@@ -281,6 +285,18 @@ def both_references(seed: int, steps: int, gradients: bool) -> tuple[Graph, list
 def test_random_programs_and_their_gradients(seed: int, steps: int) -> None:
     graph, arrays, narrow, wide = both_references(seed, steps, True)
     assert_agrees(compiled_results(graph, arrays), narrow, wide)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("float16", 2e-2), ("bfloat16", 1e-1), ("float64", 1e-11)])
+def test_random_programs_in_other_floats(dtype: str, rounding: float) -> None:
+    kind = weft.asarray(0).astype(dtype).dtype.numpy
+    for seed in (1, 2, 3):
+        arrays = [a.astype(kind) if a.dtype.kind == "f" else a for a in leaf_arrays(seed)]
+        wide = [a if a.dtype.kind in "bi" else a.astype("float64") for a in arrays]
+        graph, double = program(seed, 6, kind, True), program(seed, 6, "float64", True)
+        with np.errstate(all="ignore"):
+            narrow, exact = interpret(graph)(*arrays), interpret(double)(*wide)
+        assert_agrees(compiled_results(graph, arrays), narrow, exact, rounding)
 
 
 @settings(max_examples=10)
@@ -325,7 +341,7 @@ def bundle(seeds: Sequence[int], steps: int) -> tuple[Graph, list[np.ndarray]]:
 @settings(max_examples=2)
 @given(st.integers(0, 2**20))
 def test_the_same_bits_for_any_number_of_threads(seed: int) -> None:
-    graph, arrays = bundle(range(seed, seed + 4), 9)
+    graph, arrays = bundle(range(seed, seed + 3), 7)
     one, *others = (
         compiled_results(graph, arrays, threads, fill) for threads, fill in ((1, 0xFF), (2, 0x00), (4, 0x7F))
     )

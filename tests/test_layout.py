@@ -132,6 +132,11 @@ CONVOLUTIONS: dict[str, tuple[F, F, tuple[Type, ...]]] = {
     "a sum over the batch and space, as batch norm takes it": (
         lambda x, w: P.sum(weft.conv(x, w), axes=(0, 2, 3)), lambda x, w: P.sum(conv_last(to_last(x), w), axes=(0, 1, 2)), (IMAGE, FILTER)
     ),
+    "a sum over one axis of space": (
+        lambda x, w: P.sum(weft.conv(x, w), axes=(2,)),
+        lambda x, w: P.permute(P.sum(conv_last(to_last(x), w), axes=(1,)), axes=(0, 2, 1)),
+        (IMAGE, FILTER),
+    ),
     "a maximum over channels": (
         lambda x, w: P.max(weft.conv(x, w), axes=(1,)), lambda x, w: P.max(conv_last(to_last(x), w), axes=(3,)), (IMAGE, FILTER)
     ),

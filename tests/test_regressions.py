@@ -343,3 +343,15 @@ def test_activations_in_half_precision_keep_their_tails():
     x = weft.asarray([-3.25], dtype="bfloat16")
     assert weft.gelu(x).item() == pytest.approx(-0.00188, rel=0.02)
     assert weft.grad(lambda x: weft.elu(x).sum())(weft.asarray([-20.0])).item() == pytest.approx(math.exp(-20.0))
+
+
+def test_filter_gradients_where_the_ends_of_a_panel_agree_by_chance() -> None:
+    """Rows of a panel were taken for neighbours because the first and the last were as far apart as if they were."""
+    rng = np.random.default_rng(0)
+    how = {"stride": (1, 2), "padding": ((1, 2), (1, 0))}
+    for width in range(3, 10):
+        x, w = rng.normal(size=(3, 1, 1, width)).astype("float32"), rng.normal(size=(3, 1, 3, 2)).astype("float32")
+        slope = weft.grad(lambda w, x: (weft.conv(x, w, **how) ** 2).sum())
+        actual = weft.jit(slope)(w, x).numpy()
+        with weft.knobs.set(device="reference"):
+            np.testing.assert_allclose(actual, slope(weft.asarray(w), weft.asarray(x)).numpy(), rtol=1e-4, atol=1e-4)

@@ -187,7 +187,11 @@ def _one_hot(node: Node) -> Node | None:
         return None
     into, values, *places = node.inputs
     axes, how = node.params
-    if axes != tuple(range(len(node.shape))) or (how == "add" and _number(into) != 0):
+    if (
+        axes != tuple(range(len(node.shape)))
+        or len(places[0].shape) != len(axes)
+        or (how == "add" and _number(into) != 0)
+    ):
         return None
     free = [a for a, p in zip(axes, places, strict=True) if not _counts_along(p, a)]
     if len(free) != 1 or places[0].shape[free[0]] != 1:

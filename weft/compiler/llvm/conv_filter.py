@@ -11,12 +11,14 @@ Chunks are cut by the shape alone, and their sums are added in order, so results
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from itertools import pairwise
 from types import SimpleNamespace
 
 from llvmlite import ir
 
-from .build import F32, I8, I64, Code, Value, vector
+from .build import F32, I1, I8, I64, Code, Value, vector
 from .conv_code import Signature, call_epilogue, copy, fill, split
 from .library import library
 from .target import Target, host
@@ -226,7 +228,9 @@ class _Filter:
 
     def _pack_line(self, source: Value, target: Value, offsets: list[Value], step: Value, count: Value) -> None:
         code, height = self.code, self.tile.rows
-        together = code.icmp_signed("==", code.sub(offsets[-1], offsets[0]), code.i64(height - 1))
+        # Each must follow the one before: the ends alone may be right by chance, with jumps and repetitions between.
+        following = [code.icmp_signed("==", b, code.plus(a, 1)) for a, b in pairwise(offsets)]
+        together = functools.reduce(code.and_, following, ir.Constant(I1, 1))
         with code.if_else(together) as (then, otherwise):
             with then, code.loop(0, count) as p:
                 here = code.plus(offsets[0], code.mul(p, step))

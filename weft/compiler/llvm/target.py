@@ -39,9 +39,10 @@ class Target:
     def new_machine(self) -> llvm.TargetMachine:
         """One of one's own: an engine takes it over."""
         triple = llvm.get_process_triple()
-        target = llvm.Target.from_triple(triple)
-        return target.create_target_machine(
-            cpu=self.cpu, features=self.features, opt=3, reloc="pic", codemodel="default"
+        # Code, its constants and the functions it calls may lie further apart than 2 GiB in a large process.
+        where = ("static", "large") if self.arch == "x86_64" else ("pic", "default")
+        return llvm.Target.from_triple(triple).create_target_machine(
+            cpu=self.cpu, features=self.features, opt=3, reloc=where[0], codemodel=where[1]
         )
 
     @property

@@ -38,11 +38,12 @@ _START = 40.0  # cycles to start a tile
 _EDGE = 60.0  # more, for one at an edge
 _SCATTER = 3.0  # cycles to write an element of a tile that is turned
 _PHASE = 3000.0  # cycles of a phase: the barrier, and threads that do not finish together
-_CROWD = 400.0  # more, for each thread beyond the fourth
+_CROWD = 400.0  # more, for each thread beyond a few
 _PACK = {"copy": 0.6, "turn": 0.9, "collect": 4.0}  # cycles to pack an element that is used at once
 _FAR = 0.6  # more, if it is used in another phase
 _NEAR = 0.15  # cycles to read an element of B in place for the first time, on x86
 _PAGE = 4096  # bytes
+_SHARED, _FEW_THREADS = 0.08, 4  # cycles to read a byte of what more threads than these few share
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class _Estimate:
             elements = wide * width * p.k * (p.batch if p.b_batch else 1)
             cost += (
                 _PHASE
-                + _CROWD * max(0, p.threads - 4)
+                + _CROWD * max(0, p.threads - _FEW_THREADS)
                 + ceil(elements / p.threads) * (_pack_cost(p.b[1], p.b[0]) + _FAR)
             )
         return Choice(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
@@ -195,6 +196,8 @@ class _Estimate:
         total = tall * (wide - self.spared(wide)) * one
         if p.turned:
             total += tall * wide * tile.rows * width * _SCATTER * ceil(p.k / k_block)
+        if p.threads > _FEW_THREADS:
+            total += (tall * tile.rows + wide * width) * p.k * BYTES[p.kind] * _SHARED
         total += _EDGE * (wide * (p.m % tile.rows > 0) + tall * (p.n % width > 0))
         if self.pack_a:
             total += tall * tile.rows * p.k * _pack_cost(p.a[0], p.a[1])

@@ -64,7 +64,9 @@ def winograd_plan(name: str, sweep: Sweep, threads: int, target: Target, names: 
 # Cycles to transform a number of the source or the result, and one of the filter. Measured: x86 has wider vectors, and so
 # waits for the caches where NEON still computes.
 _TRANSFORM = {"aarch64": (0.5, 2.0)}
-_TRANSFORM_X86 = (1.0, 3.0)
+_TRANSFORM_X86 = (1.0, 2.2)
+_SHARED = 0.6  # cycles to read a number that many threads share
+_FEW_THREADS = 4
 
 
 def winograd_cost(sweep: Sweep, size: int, threads: int, target: Target, packed: bool) -> float:
@@ -74,12 +76,18 @@ def winograd_cost(sweep: Sweep, size: int, threads: int, target: Target, packed:
     tiles, blocks = _tiles(sweep, size), -(-sweep.outputs // width)
     chunk, strip, _ = _units(sweep, threads, tiles, blocks, height, points * 4, target)
     rounds = -(-(-(-tiles // chunk) * -(-blocks // strip)) // threads)
-    number, weight = _TRANSFORM.get(target.arch, _TRANSFORM_X86)
-    cycle = 2 * target.lanes(32)  # multiply-adds
-    columns = min(strip * width, sweep.outputs)
-    unit = chunk * (sweep.inputs * columns + number * cycle * (sweep.inputs + columns))
-    filters = 0 if packed else sweep.inputs * sweep.outputs * weight * cycle
+    unit = _unit_cost(sweep, chunk, min(strip * width, sweep.outputs), threads, target)
+    weight = _TRANSFORM.get(target.arch, _TRANSFORM_X86)[1] * 2 * target.lanes(32)
+    filters = 0 if packed else sweep.inputs * sweep.outputs * weight
     return float(points * (rounds * threads * unit + filters))
+
+
+def _unit_cost(sweep: Sweep, chunk: int, columns: int, threads: int, target: Target) -> float:
+    """Multiply-adds of one point of a unit of so many tiles and output channels."""
+    cycle = 2 * target.lanes(32)  # multiply-adds
+    number = _TRANSFORM.get(target.arch, _TRANSFORM_X86)[0] * cycle
+    shared = _SHARED * cycle * sweep.inputs * columns if threads > _FEW_THREADS else 0.0  # the filter
+    return chunk * (sweep.inputs * columns + number * (sweep.inputs + columns)) + shared
 
 
 def _tiles(sweep: Sweep, size: int) -> int:
@@ -100,13 +108,29 @@ def _units(
     """Tiles (a multiple of a register tile's) and blocks of a unit, and whether threads share out channels."""
     fit = max(height, target.l2 // 2 // (point_bytes * (sweep.inputs + sweep.outputs)))
     groups = max(1, -(-tiles // height))
+    if threads > _FEW_THREADS:
+        return _shared_units(sweep, threads, groups, blocks, height, fit, target)
     if groups < 2 * threads and blocks >= threads:
         return groups * height, -(-blocks // threads), 1
     chunks = -(-tiles // max(fit, 4 * height))
     chunks = max(1, min(groups, -(-chunks // threads) * threads))
-    # Where there are fewer chunks than threads, some transform the same tiles for other channels.
-    strips = max(1, min(blocks, threads // chunks))
-    return -(-groups // chunks) * height, -(-blocks // strips), 0
+    return -(-groups // chunks) * height, blocks, 0
+
+
+def _shared_units(
+    sweep: Sweep, threads: int, groups: int, blocks: int, height: int, fit: int, target: Target
+) -> tuple[int, int, int]:
+    """Units for many threads: all have work, at the price of tiles that several transform, each for other channels."""
+    best = (float("inf"), height, blocks)
+    for strips in range(1, min(blocks, threads) + 1):
+        strip = -(-blocks // strips)
+        for rounds in (1, 2, 3, 4):
+            chunk = min(max(1, fit // height), -(-groups * strips // (rounds * threads)))
+            units = -(-groups // chunk) * -(-blocks // strip)
+            unit = _unit_cost(sweep, chunk * height, strip * sweep.outputs // blocks, threads, target)
+            best = min(best, (-(-units // threads) * unit, chunk * height, strip))
+    _, chunk, strip = best
+    return chunk, strip, int(strip < blocks)
 
 
 def _round(size: int) -> int:
