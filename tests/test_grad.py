@@ -16,8 +16,8 @@ from weft.tree import flatten, map_tree
 
 @pytest.fixture(autouse=True)
 def _interpreted():
-    """Values are compared to the last bit here, and live nodes are counted: nothing is compiled on the way."""
-    with weft.knobs.set(compile_after=1_000_000):
+    """Values are compared to the last bit here, and live nodes are counted: nothing must be compiled on the way."""
+    with weft.knobs.set(device="reference"):
         yield
 
 

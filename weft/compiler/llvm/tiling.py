@@ -197,7 +197,7 @@ class _Estimate:
         if p.turned:
             total += tall * wide * tile.rows * width * _SCATTER * ceil(p.k / k_block)
         if p.threads > _FEW_THREADS:
-            total += (tall * tile.rows + wide * width) * p.k * BYTES[p.kind] * _SHARED
+            total += self.traffic(tall * tile.rows, wide * width, ceil(p.k / k_block)) * _SHARED
         total += _EDGE * (wide * (p.m % tile.rows > 0) + tall * (p.n % width > 0))
         if self.pack_a:
             total += tall * tile.rows * p.k * _pack_cost(p.a[0], p.a[1])
@@ -206,6 +206,12 @@ class _Estimate:
         elif not self.pack_b and not p.b_packed and _is_x86(self.target):
             total += wide * width * p.k * _NEAR
         return ceil(p.batch * blocks / p.threads) * total
+
+    def traffic(self, rows: int, columns: int, visits: int) -> int:
+        """Bytes that a task moves between its core and the rest: its operands, and c, each time if it is too large to stay."""
+        size = BYTES[self.p.kind]
+        result = rows * columns * size
+        return (rows + columns) * self.p.k * size + result * (2 * visits if result > self.target.l2 // 4 else 1)
 
     def spared(self, wide: int) -> float:
         """The part of a panel that is not computed: the last one is made of as few long vectors as possible."""
