@@ -199,4 +199,4 @@ def _last_array(x: np.ndarray) -> np.ndarray:
 
 
 def _without_winograd(wanted: bool) -> Any:
-    return weft.knobs.set(winograd=False) if wanted else weft.knobs.set()
+    return weft.knobs.set(winograd=0) if wanted else weft.knobs.set()
