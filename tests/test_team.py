@@ -233,7 +233,9 @@ def test_the_native_code_is_sound_for_all_cpus(arch: str) -> None:
 def in_child(name: str, *arguments: Any) -> str:
     """Call a function of this module in a new process, with the test programs compiled; what it printed."""
     here = Path(__file__).resolve().parent
-    call = f"import test_team; test_team.programs(); test_team.{name}(*{arguments!r})"
+    # A process that was started in the background may have been told to ignore interrupts, and would pass that on.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    call = f"{listen}; import test_team; test_team.programs(); test_team.{name}(*{arguments!r})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
     # Python warns of forks in a process with threads, which is the very thing under test.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", call]

@@ -83,7 +83,8 @@ def wrap(node: Node) -> Tensor:
     node.holders += 1
     tensor._node = node
     if Clock.nodes - node.born > knobs.pending_nodes or Clock.bytes - node.born_bytes > knobs.pending_bytes:
-        _catch_up()
+        if WATCHED.watch is None:
+            _catch_up()
     return tensor
 
 
@@ -174,9 +175,10 @@ class Tensor:
         """The node it names. A known value without use for its history stands for itself from here on."""
         node = self._node
         watch = WATCHED.watch
-        if node.value is not None and node.inputs and not node.tracked and not node.outputs:
-            # What may live anywhere (it is made of constants) keeps its node, unless the value is where it would be made now.
-            if node.device is not None or (watch is None and node.value.device is find_device()):
+        # While a function is traced, what it computes from state stays a computation. What may live anywhere (it is made of
+        # constants) keeps its node, unless the value is where it would be made now.
+        if watch is None and node.value is not None and node.inputs and not node.tracked and not node.outputs:
+            if node.device is not None or node.value.device is find_device():
                 self._name(node := data(node.value))
         return node if watch is None or self.born > watch.start else watch.saw(self, node)
 
