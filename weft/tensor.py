@@ -239,8 +239,7 @@ class Tensor:
 
     def realize(self) -> Tensor:
         """Compute the value now, and return the tensor itself."""
-        if self._node.value is None:
-            evaluate([self._node])
+        evaluate([self._node])  # nothing happens if its value is known where it would be computed now
         self._name(self.node)  # what led to the value can go
         return self
 
@@ -369,6 +368,8 @@ class Tensor:
         """Name a new leaf for derivatives, with this content."""
         if not self.dtype.is_float:
             raise UserError("parameter", f"a floating dtype is required, got {self.dtype.name}. Use astype() first.")
+        if node.value is not None and node.device is None:
+            evaluate([node])  # a constant may have its value from another device
         self._name(wrap(variable(Cell(node, weakref.ref(self))))._node)
 
     @property
