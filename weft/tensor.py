@@ -379,7 +379,7 @@ class Tensor:
     def detach(self) -> Tensor:
         """The same value without its history: a constant for derivatives."""
         node = self._node
-        if node.value is not None:
+        if node.value is not None and (node.device is not None or node.value.device is find_device()):
             return wrap(data(node.value))
         return _call("stop_gradient", self) if node.tracked or node.abstract else wrap(node)
 
