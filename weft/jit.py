@@ -23,7 +23,7 @@ from .errors import Source, UserError, user_source
 from .explain import Explanation, explain
 from .graph import Graph
 from .graph.graph import close, substitute
-from .graph.node import CONST, DATA, OPS, VARIABLE, Clock, Node, Type, data, fresh_data, make, placeholder
+from .graph.node import DATA, OPS, VARIABLE, Clock, Node, Type, data, fresh_data, make, placeholder
 from .knobs import knobs
 from .ops.convert import asarray
 from .random import Generator
@@ -538,6 +538,3 @@ def _narrow(precision: DTypeLike | None) -> DType | None:
     if not (dtype is float32 or dtype.is_half):
         raise UserError("jit", f"the precision must be float16, bfloat16 or float32, got {dtype.name}.")
     return dtype if dtype.is_half else None
-
-
-__all__ = ["CONST", "Jit", "jit"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ..errors import InternalError
-from ..graph.node import CONST, Node, Shape, toposort
+from ..graph.node import CONST, Node, toposort
 from .index import (
     Index,
     Inside,
@@ -349,22 +349,6 @@ def _own_loop(size: int) -> Index:
 def plain_loops(place: Place) -> tuple[Loop, ...]:
     """The loops of a place made by `fresh`."""
     return tuple(t for i in place for t, _ in i.parts if isinstance(t, Loop))
-
-
-def identity(place: Place, shape: Shape) -> tuple[Loop | None, ...] | None:
-    """The loop of each axis, if the place runs through all of a tensor, every axis with a loop of its own."""
-    found: list[Loop | None] = []
-    for index, n in zip(place, shape, strict=True):
-        if index == Index() and n == 1:
-            found.append(None)
-            continue
-        if index.offset or len(index.parts) != 1:
-            return None
-        term, c = index.parts[0]
-        if not isinstance(term, Loop) or c != 1 or term.size != n or term in found:
-            return None
-        found.append(term)
-    return tuple(found)
 
 
 # --- fewer and better loops ---------------------------------------------------------------------------------------------------

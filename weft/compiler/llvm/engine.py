@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,8 +10,6 @@ import llvmlite.binding as llvm
 from llvmlite import ir
 
 from .target import Target, host
-
-_lock = threading.Lock()
 
 
 def object_code(

@@ -21,7 +21,6 @@ from .build import I64, PTR
 from .engine import Loaded, object_code
 from .store import kept
 
-POINTERS = ("epilogue", "context", "work")  # and all names that do not stand for a number
 NUMBERS = ("tid", "threads")
 
 # void epilogue(ptr context, i64 batch, i64 row_begin, i64 row_end, i64 column_begin, i64 column_end): called by a thread

@@ -155,13 +155,6 @@ def _arithmetic(floats: str, ints: str) -> Callable[[_Call], Value]:
     return write
 
 
-def _extreme(intrinsic: str, greater: bool) -> Callable[[_Call], Value]:
-    def write(c: _Call) -> Value:
-        return extreme(c.code, c.x, c.y, c.dtype, greater)
-
-    return write
-
-
 def extreme(code: Code, x: Value, y: Value, dtype: DType, greater: bool) -> Value:
     """The greater (or less) of two; nan if either is nan."""
     if dtype.is_float:
@@ -367,8 +360,8 @@ TABLE: dict[str, Callable[[_Call], Value]] = {
     "floor_divide": _floor_divide,
     "remainder": _remainder,
     "pow": _pow,
-    "maximum": _extreme("maximum", True),
-    "minimum": _extreme("minimum", False),
+    "maximum": lambda c: extreme(c.code, c.x, c.y, c.dtype, True),
+    "minimum": lambda c: extreme(c.code, c.x, c.y, c.dtype, False),
     "copysign": _copysign,
     "nextafter": _nextafter,
     "and_": _bits("and_"),
