@@ -355,3 +355,15 @@ def test_filter_gradients_where_the_ends_of_a_panel_agree_by_chance() -> None:
         actual = weft.jit(slope)(w, x).numpy()
         with weft.knobs.set(device="reference"):
             np.testing.assert_allclose(actual, slope(weft.asarray(w), weft.asarray(x)).numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_traced_function_does_not_change_with_what_is_alive_outside():
+    """A constant table that somebody looked at became data in every graph that computes the same table."""
+
+    def table():
+        return weft.arange(3).reshape(3, 1) + 1
+
+    alone = weft.make_graph(table)
+    seen = weft.arange(3).reshape(3, 1)
+    assert seen.tolist() == [[0], [1], [2]]
+    assert weft.make_graph(table) == alone

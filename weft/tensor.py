@@ -102,6 +102,7 @@ class Watch(Protocol):
 
 class _Watched(threading.local):
     watch: Watch | None = None
+    since: float = math.inf  # the Clock when the function that is being traced was called
 
 
 WATCHED = _Watched()
@@ -175,10 +176,10 @@ class Tensor:
         """The node it names. A known value without use for its history stands for itself from here on."""
         node = self._node
         watch = WATCHED.watch
-        # While a function is traced, what it computes from state stays a computation. What may live anywhere (it is made of
-        # constants) keeps its node, unless the value is where it would be made now.
+        # While a function is traced, what it computes stays a computation, even if somebody has computed the same before. What
+        # may live anywhere (it is made of constants) keeps its node, unless the value is where it would be made now.
         if watch is None and node.value is not None and node.inputs and not node.tracked and not node.outputs:
-            if node.device is not None or node.value.device is find_device():
+            if self.born <= WATCHED.since and (node.device is not None or node.value.device is find_device()):
                 self._name(node := data(node.value))
         return node if watch is None or self.born > watch.start else watch.saw(self, node)
 

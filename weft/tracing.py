@@ -13,7 +13,7 @@ from typing import Any
 from .graph.graph import Graph, close, substitute
 from .graph.node import DATA, VARIABLE, Clock, Node, Type, dependencies, placeholder, toposort
 from .random import GENERATORS, TRACED, Generator
-from .tensor import as_tensor, wrap
+from .tensor import WATCHED, as_tensor, wrap
 from .tree import Structure, flatten, unflatten
 
 
@@ -53,12 +53,13 @@ def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure) ->
     inputs = [placeholder(object(), t) for t in types]
     marks = {stream: wrap(placeholder(object(), stream.offset._node.type)) for stream in list(GENERATORS)}
     outside, TRACED.offsets = TRACED.offsets, dict(marks)
+    since, WATCHED.since = WATCHED.since, min(start, WATCHED.since)
     try:
         outputs, out = flatten(f(*unflatten(structure, [wrap(i) for i in inputs])))
         left = TRACED.offsets
         streams = {s: (mark.node, left[s].node) for s, mark in marks.items() if left[s] is not mark}
     finally:
-        TRACED.offsets = outside
+        TRACED.offsets, WATCHED.since = outside, since
     return Trace(inputs, [as_tensor(o).node for o in outputs], out, streams, start)
 
 
