@@ -35,7 +35,8 @@ def check(f: F, *arrays: Any, tolerance: float = 1e-5, threads: tuple[int, ...] 
             assert (a.shape, a.dtype) == (b.shape, b.dtype)
             assert a.tobytes() == first.tobytes()
             if a.dtype.kind == "f":
-                np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+                size = max(1.0, float(np.abs(b).max(initial=0.0)))  # small ones are sums of terms of this size
+                np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * size)
             else:
                 np.testing.assert_array_equal(a, b)
             counted()

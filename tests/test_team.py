@@ -181,10 +181,11 @@ def until(condition: Any, seconds: float = 20) -> None:
 
 def test_programs_of_several_python_threads_run_one_after_another() -> None:
     crew, frame, finished = Team(2), new_frame(), []
+    function = programs().address("alone")
 
     def many() -> None:
         for _ in range(200):
-            run(crew, "alone", frame)
+            crew.run(function, ctypes.addressof(frame))
         finished.append(True)
 
     threads = [threading.Thread(target=many) for _ in range(4)]

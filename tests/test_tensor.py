@@ -286,7 +286,10 @@ def assigned(w: T) -> T:
     return weft.zeros(2).assign(w)
 
 
-@pytest.mark.parametrize("f", [*(f for name, f in SAME.items() if "copy" not in name), assigned], ids=str)
+CHILDREN = {name: f for name, f in SAME.items() if "copy" not in name} | {"assigned": assigned}
+
+
+@pytest.mark.parametrize("f", CHILDREN.values(), ids=CHILDREN)
 def test_what_is_made_of_a_parameter_stays_its_child(f: Callable[[T], T]) -> None:
     w = weft.parameter([1.0, 2.0])
     y = f(w)

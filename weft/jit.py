@@ -23,7 +23,7 @@ from .errors import Source, UserError, user_source
 from .explain import Explanation, explain
 from .graph import Graph
 from .graph.graph import close, substitute
-from .graph.node import DATA, OPS, VARIABLE, Clock, Node, Type, data, fresh_data, make, placeholder
+from .graph.node import DATA, OPS, VARIABLE, Clock, Node, Shape, Type, data, fresh_data, make, placeholder
 from .knobs import knobs
 from .ops.convert import asarray
 from .random import Generator
@@ -115,10 +115,14 @@ class Compiled:
     tracked: list[bool] = field(default_factory=list)  # which results were computed from parameters
     source: Source | None = None  # the line that results are put down to
     lock: Any = field(default_factory=threading.Lock)
+    rooms: list[tuple[Shape, np.dtype[Any]]] = field(init=False)  # what the memory of each result must be
+
+    def __post_init__(self) -> None:
+        self.rooms = [(t.shape, t.dtype.numpy) for t in self.results]
 
     def fits(self) -> bool:
         """Whether every .grad is there, or missing, as it was."""
-        return all((tensor.grad is not None) == had for tensor, had in self.had_grads)
+        return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
 
 
 class Jit:
@@ -411,49 +415,54 @@ def _flat(value: Any) -> list[Any]:
 
 
 def _run(made: Compiled, values: Sequence[Any]) -> Any:
+    """Run the program. Small programs live of how little is done here, so loops over nothing are left out."""
+    home = find_device()
     with made.lock:
-        home = find_device()
-        held = [_array(v) for v in values]
-        positions = [_array(s.offset) for s in made.streams]
-        addresses = [address(a) for a in (*positions, *held)]
+        held, addresses = [], []
+        for value in (*(s.offset for s in made.streams), *values) if made.streams else values:
+            held.append(array := _array(value))
+            addresses.append(address(array))
         again = False
         for state in made.states:
             addresses.append(_refreshed(state, home))
             again |= state.changed
-        outputs = [np.empty(t.shape, t.dtype.numpy) for t in made.results]
-        advanced = [np.empty((), np.uint64) for _ in made.streams]
-        addresses += [address(a) for a in advanced]
-        addresses += [0] * (made.first_result - len(advanced))  # state is written where it is
-        addresses += [address(a) for a in outputs]
+        advanced = [np.empty((), np.uint64) for _ in made.streams] if made.streams else []
+        if made.first_result:
+            addresses += [address(a) for a in advanced]
+            addresses += [0] * (made.first_result - len(advanced))  # state is written where it is
+        outputs = []
+        for shape, dtype in made.rooms:
+            outputs.append(array := np.empty(shape, dtype))
+            addresses.append(address(array))
         made.executable.run(addresses, again)
         for state in made.states:
             if state.written and state.node is not None and isinstance(state.node.value, Buffer):
                 state.node.value.version += 1
-    results = [
-        wrap(fresh_data(Buffer(home, t.shape, t.dtype, a), t, made.source))
-        for t, a in zip(made.results, outputs, strict=True)
-    ]
+    results = []
+    for type, array in zip(made.results, outputs, strict=True):
+        buffer = Buffer(home, type.shape, type.dtype, array)
+        results.append(wrap(fresh_data(buffer, type, array.nbytes, made.source)))
     for stream, position in zip(made.streams, advanced, strict=True):
         stream.offset = asarray(position, copy=False)
-    for tensor, number in made.grads:
-        tensor.grad = None if number is None else results[number]
-    results = results[len(made.results) - len(made.tracked) :]
+    if made.grads:
+        for tensor, number in made.grads:
+            tensor.grad = None if number is None else results[number]
+        results = results[len(made.results) - len(made.tracked) :]
     for result, tracked in zip(results, made.tracked, strict=True):
         if tracked:
             WITHOUT_HISTORY.add(result._node)
-    return unflatten(made.structure, results)
+    return results[0] if made.structure.kind is None else unflatten(made.structure, results)
 
 
 def _array(value: Any) -> np.ndarray:
     """The value as an array that compiled code can read."""
-    if isinstance(value, Tensor):
-        node = value._node
-        if node.value is None:
-            value.realize()
-            node = value._node
-        assert node.value is not None
-        return contiguous(node.value.content)
-    return contiguous(as_tensor(value).numpy())
+    if type(value) is not Tensor:
+        return contiguous(as_tensor(value).numpy())
+    known = value._node.value
+    if known is None:
+        known = value.realize()._node.value
+        assert known is not None
+    return contiguous(known.content)
 
 
 def _refreshed(state: State, home: Device) -> int:

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-QUIET = 0.01  # seconds between two turns, so that the threads of the one before have stopped spinning
+QUIET = 0.01  # seconds after a turn, until its threads have stopped spinning; those of some go on for longer
+LONGER = {"onnxruntime": 0.1}
 TURN = 0.02  # a turn is as many calls as this takes, one at the least
 ALLOWED = 1e-4  # of the difference to the first peer
 
@@ -150,8 +151,9 @@ def _rounds(ready: dict[str, Ready], effort: Effort) -> dict[str, list[float]]:
         if once < TURN:
             once = min(once, _timed(one.call, 1))
         calls[name] = max(1, min(2000, int(TURN / max(once, 1e-9))))
-        cost += QUIET + once * (calls[name] + 1)
+        cost += _quiet(name) + once * (calls[name] + 1)
         times[name] = [once]
+        time.sleep(_quiet(name))
     rounds = max(effort.least, min(effort.rounds, int(effort.seconds / max(cost, 1e-9))))
     if cost < 1.0:  # else this was a round like any other
         times = {name: [] for name in ready}
@@ -160,13 +162,17 @@ def _rounds(ready: dict[str, Ready], effort: Effort) -> dict[str, list[float]]:
     try:
         for _ in range(rounds):
             for name, one in ready.items():
-                time.sleep(QUIET)
                 if calls[name] > 1:
                     one.call()  # wakes its threads, warms its caches
                 times[name].append(_timed(one.call, calls[name]))
+                time.sleep(_quiet(name))
     finally:
         gc.unfreeze()
     return times
+
+
+def _quiet(name: str) -> float:
+    return LONGER.get(name, QUIET)
 
 
 def _timed(call: Callable[[], Any], times: int) -> float:

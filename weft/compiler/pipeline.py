@@ -14,6 +14,7 @@ from .llvm import maths, scalar
 from .llvm.planner import plan_for
 from .precision import copies, precision
 from .program import Program, build
+from .recall import recall
 from .simplify import refine, simplify
 
 Pass = Callable[[Graph], Graph]
@@ -23,6 +24,7 @@ def pass_list(narrow: DType | None = None) -> dict[str, Pass]:
     """The passes in their order, by name. `narrow`: the type of mixed precision."""
     mixed: dict[str, Pass] = {} if narrow is None else {"precision": partial(precision, dtype=narrow)}
     return {
+        "recall": recall,
         "simplify": simplify,
         "accumulate": accumulate,
         **mixed,

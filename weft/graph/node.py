@@ -391,7 +391,7 @@ def data(value: Value) -> Node:
     return make(DATA, (), (value,))
 
 
-def fresh_data(value: Value, type: Type, source: Source | None) -> Node:
+def fresh_data(value: Value, type: Type, nbytes: int, source: Source | None) -> Node:
     """`data` for a value that was made just now, so that no leaf can stand for it yet: without asking, which takes longer."""
     node = Node.__new__(Node)
     node.op, node.inputs, node.params, node.outputs = DATA, (), (value,), ()
@@ -402,10 +402,10 @@ def fresh_data(value: Value, type: Type, source: Source | None) -> Node:
     Clock.nodes += 1
     node.serial = node.born = Clock.nodes
     node.born_bytes = Clock.bytes
-    Clock.bytes += value.nbytes
+    Clock.bytes += nbytes
     entry = _Entry(node, _forget)
-    entry.key = (DATA, (), (value,))
-    _interned[entry.key] = entry
+    entry.key = key = (DATA, (), node.params)
+    _interned[key] = entry
     return node
 
 

@@ -97,7 +97,8 @@ def room(node: Node) -> np.ndarray:
 
 def contiguous(array: np.ndarray) -> np.ndarray:
     """The array as compiled code reads it."""
-    return array if array.flags.c_contiguous and array.flags.aligned else np.array(array, order="C")
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
 
 
 def _structure(program: Program) -> tuple[Structure, list[Node]] | None:

@@ -90,9 +90,10 @@ def device(name: str | Device | None = None) -> Device:
     >>> device("reference")
     weft.device('reference')
     """
-    if isinstance(name, Device):
+    if name is None:
+        name = knobs.device
+    elif isinstance(name, Device):
         return name
-    wanted = knobs.device if name is None else name
-    if not isinstance(wanted, str) or wanted not in _devices:
-        raise UserError("device", f"there is no device {wanted!r}. Known: {', '.join(_devices)}.")
-    return _devices[wanted]
+    if not isinstance(name, str) or name not in _devices:
+        raise UserError("device", f"there is no device {name!r}. Known: {', '.join(_devices)}.")
+    return _devices[name]

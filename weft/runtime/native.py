@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import struct
 import sys
 import threading
 import time
@@ -106,11 +107,12 @@ class Executable:
         self._loaded = Loaded(code, linked)
         self._main = self._loaded.address("main")
         self._team = team(threads)
-        self._status = np.array([0, 0, 1], np.int64)  # error, its value, whether what is kept must be made
-        count = FRAME_RESERVED + len(graph.inputs) + len(graph.outputs)
-        self._frame = (ctypes.c_int64 * count)()
+        self._status = (ctypes.c_int64 * 3)(0, 0, 1)  # error, its value, whether what is kept must be made
+        count = len(graph.inputs) + len(graph.outputs)
+        self._frame = (ctypes.c_int64 * (FRAME_RESERVED + count))()
         self._frame_address = ctypes.addressof(self._frame)
-        self._frame[1] = self._status.ctypes.data
+        self._frame[1] = ctypes.addressof(self._status)
+        self._fill = struct.Struct(f"={count}q").pack_into
         self._arena = _arenas.setdefault(threads, _Arena())
         self._observed = knobs.debug < 2
 
@@ -126,22 +128,27 @@ class Executable:
             for observe in OBSERVERS:
                 observe(self, addresses)
         with self._arena.lock:
-            self._frame[FRAME_RESERVED:] = list(addresses)
-            self._status[2] = again or not self._made
+            self._fill(self._frame, 8 * FRAME_RESERVED, *addresses)
             if self.facts.arena:
                 self._frame[0] = self._arena.address(self.facts.arena)
-            if self.facts.kept and self._kept is None:
-                self._kept = np.empty(self.facts.kept + ALIGN, np.uint8)
-                self._frame[2] = -(-address(self._kept) // ALIGN) * ALIGN
-            self._made = False  # unless it comes to its end
+            if self.facts.kept:
+                self._keep(again)
             self._team.run(self._main, self._frame_address)
             self._made = True
             if self._status[0]:
                 self._raise()
 
+    def _keep(self, again: bool) -> None:
+        """Room for what is kept, and whether it must be made at this run."""
+        if self._kept is None:
+            self._kept = np.empty(self.facts.kept + ALIGN, np.uint8)
+            self._frame[2] = -(-address(self._kept) // ALIGN) * ALIGN
+        self._status[2] = again or not self._made
+        self._made = False  # unless the run comes to its end
+
     def _raise(self) -> None:
-        site, value = int(self._status[0]), int(self._status[1])
-        self._status[:2] = 0
+        site, value = self._status[0], self._status[1]
+        self._status[0] = self._status[1] = 0
         where, message, source = write(self.program).sites[site - 1]
         raise RunError(where, message.format(value=value), source)
 
