@@ -295,6 +295,53 @@ def test_the_epilogue_sees_every_result_once(case: Case, epilogue: int) -> None:
     case.check()
 
 
+@pytest.fixture(scope="module")
+def copying_epilogue() -> int:
+    """result = c. The context: addresses of c and of the result, then the strides of both."""
+    module = new_module("copying")
+    code = Code.begin(module, "copying", [PTR] + [I64] * 5)
+    context, z, top, bottom, left, right = code.arguments
+    c, result = (code.inttoptr(code.read(context, i, I64), PTR) for i in (0, 1))
+    batch, row = (code.read(context, i, I64) for i in (2, 3))
+    with code.loop(top, bottom) as i, code.loop(left, right) as j:
+        at = code.plus(code.mul(z, batch), code.mul(i, row), j)
+        code.write(code.read(c, at, ELEMENTS["f32"]), result, at)
+    code.done()
+    KEPT.append(load(module))
+    return KEPT[-1].address("copying")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(300, 784, 64), Case(64, 300, 100, pads=(0, 0, 3)), Case(130, 17, 20, batch=3), Case(5, 6, 0), Case(9, 200, 31),
+        Case(16, 900, 64, b_turned=True), Case(100, 10, 64, a_turned=True), Case(1000, 33, 8, at_end=False),
+    ],
+    ids=lambda case: f"{case.m}x{case.n}x{case.k}",
+)  # fmt: skip
+def test_hidden_results_are_seen_by_the_epilogue_alone(case: Case, copying_epilogue: int) -> None:
+    case.threads = 1  # a context is a thread's own
+    case.operands()
+    result = case.fence.array(case.c.size, np.float32)
+    result[:] = POISON
+    context = np.array([0, result.ctypes.data, case.m * case.ldc, case.ldc], np.int64)
+    plan = case.plan(hidden=True)
+    assert plan.hidden
+    case.run(plan, epilogue=copying_epilogue, context=context.ctypes.data)
+    assert np.all(case.c == POISON)
+    case.c[:] = result
+    case.check()
+
+
+def test_what_cannot_be_hidden_is_not() -> None:
+    """A long k is done in parts, and results are added to: they must be somewhere meanwhile."""
+    for case in (Case(300, 300, 5000), Case(130, 70, 20, accumulate=True), Case(30, 40, 5000), Case(1, 700, 30)):
+        case.operands()
+        assert not case.plan(hidden=True).hidden
+        case.run(case.plan(hidden=True))
+        case.check()
+
+
 def test_a_workspace_of_threads_that_do_not_run() -> None:
     """A plan for many threads runs on fewer."""
     case = Case(100, 200, 300, threads=2)

@@ -95,6 +95,10 @@ RULES: dict[str, tuple[F, F, tuple[Type, ...]]] = {
     "sum over an axis of size 1": (lambda x: P.sum(x, axes=(1,)), lambda x: P.reshape(x, shape=(3,)), (Type((3, 1), weft.float32),)),
     "max over no axis": (lambda x: P.max(x, axes=()), same, (THREE,)),
     "a product over nothing": (lambda x, y: x @ y, lambda x, y: weft.zeros((2, 3)), (Type((2, 0), weft.float32), Type((0, 3), weft.float32))),
+    "a product that is only wanted transposed": (
+        lambda x, y: P.permute(P.contract(x, y, a="mk", b="kn", out="mn"), axes=(1, 0)) * 2.0,
+        lambda x, y: P.contract(x, y, a="mk", b="kn", out="nm") * 2.0, (MATRIX, Type((3, 4), weft.float32)),
+    ),
     "the mask of a relu comes from its result": (
         lambda x: (weft.relu(x), weft.where(x <= 0.0, 0.0, 2.0)), lambda x: (weft.relu(x), weft.where(weft.relu(x) <= 0.0, 0.0, 2.0)), (THREE,)
     ),
@@ -118,6 +122,10 @@ KEPT: dict[str, tuple[F, tuple[Type, ...]]] = {
     "a division by a constant zero": (
         lambda x: x + weft.full((3,), 1, dtype="int32") // weft.zeros(3, dtype="int32"),
         (INTS,),
+    ),
+    "a product that is wanted both ways": (
+        lambda x, y: (x @ y, (x @ y).mT * 2.0),
+        (MATRIX, Type((3, 4), weft.float32)),
     ),
     "a slice of a part": (lambda x: x[1:], (THREE,)),
     "a flip": (lambda x: weft.flip(x), (THREE,)),

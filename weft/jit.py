@@ -31,7 +31,7 @@ from .runtime import Buffer, Device
 from .runtime import device as find_device
 from .runtime.cpu import contiguous
 from .runtime.native import Executable, address, fitting_threads, thread_count
-from .tensor import WATCHED, WITHOUT_HISTORY, Tensor, as_tensor, wrap
+from .tensor import WATCHED, WITHOUT_HISTORY, Changes, Holder, Tensor, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
 
@@ -49,6 +49,10 @@ class Watcher:
         self.grads: dict[Tensor, Tensor | None] = {}
         self.owners: dict[Tensor, Tensor] = {}  # of tensors that are somebody's .grad
         self.written: dict[Tensor, None] = {}
+        self.holders: dict[Holder, None] = {}
+
+    def depends(self, holder: Holder) -> None:
+        self.holders[holder] = None
 
     def saw(self, tensor: Tensor, node: Node) -> Node:
         if tensor in self.nodes or node.abstract:
@@ -114,6 +118,8 @@ class Compiled:
     had_grads: list[tuple[Tensor, bool]] = field(default_factory=list)  # which tensors had one when it was traced
     tracked: list[bool] = field(default_factory=list)  # which results were computed from parameters
     source: Source | None = None  # the line that results are put down to
+    settings: list[tuple[Holder, Any]] = field(default_factory=list)  # that it was traced under
+    changes: int = -1  # when they were last compared
     lock: Any = field(default_factory=threading.Lock)
     rooms: list[tuple[Shape, np.dtype[Any]]] = field(init=False)  # what the memory of each result must be
 
@@ -121,7 +127,11 @@ class Compiled:
         self.rooms = [(t.shape, t.dtype.numpy) for t in self.results]
 
     def fits(self) -> bool:
-        """Whether every .grad is there, or missing, as it was."""
+        """Whether every .grad is there, or missing, as it was, and all settings are what they were."""
+        if self.changes != Changes.count:
+            if any(holder.settings() != then for holder, then in self.settings):
+                return False
+            self.changes = Changes.count
         return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
 
 
@@ -303,7 +313,7 @@ class Jit:
             graph, Executable(graph, updates, fitting_threads(graph), self.narrow, constants), traced.structure, states, streams,
             len(traced.inputs), [o.type for o in graph.outputs[begin:]], begin, grads,
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
-            [o.tracked for o in traced.outputs], user_source(),
+            [o.tracked for o in traced.outputs], user_source(), [(h, h.settings()) for h in watcher.holders],
         )  # fmt: skip
 
 

@@ -99,6 +99,22 @@ class Watch(Protocol):
     def changed(self, tensor: Tensor) -> None:
         """The tensor is about to name a value that is only known when the function runs."""
 
+    def depends(self, holder: Holder) -> None:
+        """What the function does follows from the settings of this object, such as a module's mode."""
+
+
+class Holder(Protocol):
+    """An object with settings that functions on tensors follow. Every change of one adds to `Changes.count`."""
+
+    def settings(self) -> Any:
+        """The settings that hold now, as something to compare."""
+
+
+class Changes:
+    """How often settings of any holder were changed: while it stays the same, nothing needs to be compared."""
+
+    count = 0
+
 
 class _Watched(threading.local):
     watch: Watch | None = None

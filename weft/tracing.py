@@ -6,7 +6,9 @@ from, which comes back advanced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,6 +63,17 @@ def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure) ->
     finally:
         TRACED.offsets, WATCHED.since = outside, since
     return Trace(inputs, [as_tensor(o).node for o in outputs], out, streams, start)
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Inside, tensors are made as if no function were being traced: for state that a function makes at its first call."""
+    before = WATCHED.watch, WATCHED.since, TRACED.offsets
+    WATCHED.watch, WATCHED.since, TRACED.offsets = None, math.inf, None
+    try:
+        yield
+    finally:
+        WATCHED.watch, WATCHED.since, TRACED.offsets = before
 
 
 def make_graph(f: Callable[..., Any], *examples: Any) -> Graph:

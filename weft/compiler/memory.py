@@ -58,12 +58,14 @@ def plan(
     packed: Mapping[Kernel, int],
     lasting: Collection[Kernel] = (),
     to_the_end: Collection[Node] = (),
+    hidden: Collection[Kernel] = (),
 ) -> Memory:
     """Places for all nodes that the kernels write. `fixed` have theirs; one that `shares` takes the place of another.
 
     What `lasting` kernels write, and what is `packed`, is kept from run to run; some nodes are read once more at the end.
+    `hidden`: kernels whose anchor's own result is never as a whole in memory; its place is their scratch.
     """
-    birth, death = _lifetimes(kernels, shares)
+    birth, death = _lifetimes(kernels, shares, hidden)
     slots: dict[Node, Slot] = dict(fixed)
     kept = _Arena(KEPT)
     for kernel in kernels:
@@ -79,6 +81,7 @@ def plan(
     planner = _Planner(slots, shares, fixed, kept.size)
     for i, kernel in enumerate(kernels):
         planner.step(kernel, born[i], dying[i], scratch.get(kernel, 0))
+    slots |= {k.anchor: planner.rooms[k] for k in hidden if k.anchor is not None}
     return Memory(slots, planner.rooms, prepared, planner.arena.size, kept.size, planner.most)
 
 
@@ -124,15 +127,15 @@ class _Planner:
         return node in self.slots and self.slots[node].base == ARENA and node not in self.fixed
 
 
-def _lifetimes(kernels: Sequence[Kernel], shares: Mapping[Node, Node]) -> tuple[dict[Node, int], dict[Node, int]]:
+def _lifetimes(
+    kernels: Sequence[Kernel], shares: Mapping[Node, Node], hidden: Collection[Kernel]
+) -> tuple[dict[Node, int], dict[Node, int]]:
     """When each node is written, and read for the last time; one whose place is shared lives as long as both."""
     birth: dict[Node, int] = {}
     death: dict[Node, int] = {}
     for i, kernel in enumerate(kernels):
-        written = [
-            *kernel.outputs,
-            *([kernel.anchor] if kernel.anchor is not None and not kernel.anchor.outputs else []),
-        ]
+        own = kernel.anchor is not None and not kernel.anchor.outputs and kernel not in hidden
+        written = [*kernel.outputs, *([kernel.anchor] if own and kernel.anchor is not None else [])]
         for node in written:
             birth.setdefault(node, i)
             death[node] = max(death.get(node, i), i)

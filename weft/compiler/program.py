@@ -69,7 +69,7 @@ class Program:
         return count
 
 
-Planner = Callable[[Kernel, int, Collection[Node]], Plan]
+Planner = Callable[[Kernel, int, Collection[Node], bool], Plan]
 Passes = Callable[[Graph], Graph]
 
 
@@ -86,13 +86,19 @@ def build(
     order = schedule(fused, {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()})
     bodies = {k: _bodies(k, planner, passes, threads) for k in order.kernels if _is_control(k)}
     known = {graph.inputs[i] for i in constants}
-    plans = {k: planner(k, threads, known) for k in order.kernels if k.anchor is not None and k not in bodies}
+    shares = _shared(order)
+    plans = {
+        k: planner(k, threads, known, _only_for_epilogue(k) and k.anchor not in shares)
+        for k in order.kernels
+        if k.anchor is not None and k not in bodies
+    }
     fixed, copies = _fixed(graph, order, updates)
     scratch = {k: p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
     invariant = _invariant(order.kernels, known)
     packed = {k: p.packed for k, p in plans.items()}
     copied = {graph.outputs[n] for n in copies}
-    memory = plan(order.kernels, fixed, _shared(order), scratch, packed, invariant, copied)
+    hidden = {k for k, p in plans.items() if p.hidden}
+    memory = plan(order.kernels, fixed, shares, scratch, packed, invariant, copied, hidden)
     calls = _calls(order, memory, plans, bodies)
     for call in calls:
         call.once = call.kernel in invariant or (call.phase is not None and _packs_only(call.kernel, call.phase, known))
@@ -228,6 +234,11 @@ def _shared(order: Schedule) -> dict[Node, Node]:
                     shares[anchor] = store.node
                     break
     return shares
+
+
+def _only_for_epilogue(kernel: Kernel) -> bool:
+    """Whether an anchor's own result is read by its epilogue and by nobody else."""
+    return kernel.nest is not None and kernel.anchor not in kernel.outputs
 
 
 def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies: Mapping[Kernel, Any]) -> list[Call]:

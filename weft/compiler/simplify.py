@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.graph import Graph, rebuild
+from ..graph.graph import Graph, rebuild, substitute
 from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
 from .windows import IN_RANGE, SPREAD, TAP
 
@@ -22,7 +22,7 @@ def simplify(graph: Graph, fuel: int | None = None) -> Graph:
     """The graph after all rules. `fuel` stops after so many replacements, to find one that breaks a program."""
     budget = [fuel if fuel is not None else 1 << 60]
     outputs = tuple(_rewritten(graph, RULES, budget))
-    return Graph(graph.inputs, _masks_from_results(outputs, budget))
+    return Graph(graph.inputs, _turned_products(_masks_from_results(outputs, budget), budget))
 
 
 def refine(graph: Graph, fuel: int | None = None) -> Graph:
@@ -319,6 +319,25 @@ RULES: tuple[Rewrite, ...] = (
     _pooling,
     _one_hot,
 )
+
+
+def _turned_products(outputs: tuple[Node, ...], budget: list[int]) -> tuple[Node, ...]:
+    """A matrix product that is only wanted transposed is computed so: the gradient of x @ w.T for w is one."""
+    users: dict[Node, set[Node]] = {}
+    for node in toposort(outputs):
+        for i in node.inputs:
+            users.setdefault(i, set()).add(node)
+    changed: dict[Node, Node] = {}
+    for product, found in users.items():
+        if product.op.name != "contract" or product in outputs or len(found) != 1 or budget[0] <= 0:
+            continue
+        [user] = found
+        if user.op.name == "permute":
+            budget[0] -= 1
+            a, b, out = product.params
+            turned = "".join(out[axis] for axis in user.params[0])
+            changed[user] = make(product.op, product.inputs, (a, b, turned), product.source)
+    return substitute(outputs, changed) if changed else outputs
 
 
 def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[Node, ...]:

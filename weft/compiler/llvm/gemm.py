@@ -24,7 +24,7 @@ from .panels import BYTES, panels_together
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
 from .product import PANEL_GAP, PRODUCT
 from .target import Target, host
-from .tiling import Choice, Problem, Strides, best_width, choose, in_pieces, pieces_of, turn
+from .tiling import Choice, Problem, Strides, best_width, choose, in_pieces, in_short_blocks, pieces_of, turn
 
 
 def plan(
@@ -46,10 +46,12 @@ def plan(
     target: Target | None = None,
     accumulate: bool = False,
     b_packed: int = 0,
+    hidden: bool = False,
 ) -> Plan:
     """C = A @ B, or C += A @ B, for a batch of m x k and k x n matrices; batch strides of 0 repeat an operand.
 
-    At most `threads` threads may run it: some of the workspace is theirs, one by one.
+    At most `threads` threads may run it: some of the workspace is theirs, one by one. Hidden: only the epilogue has to see the
+    result. It then need not be in memory, if the plan says so.
     """
     p = Problem(m, n, k, a, b, (ldc, 1), batch, a_batch, b_batch, c_batch, dtype, a_type or dtype, b_type or dtype, threads, accumulate, b_packed)  # fmt: skip
     if m == 0 or n == 0 or batch == 0:
@@ -62,11 +64,14 @@ def plan(
     ways = [p] if b_packed else [p, turn(p)]
     choices = [(choose(in_pieces(way, pieces_of(way)), target), way) for way in ways]
     choice, way = min(choices, key=lambda pair: pair[0].cost)
-    return plan_as(way, choice, target)
+    return plan_as(way, choice, target, hidden)
 
 
-def plan_as(p: Problem, choice: Choice, target: Target) -> Plan:
+def plan_as(p: Problem, choice: Choice, target: Target, hidden: bool = False) -> Plan:
     """The plan that solves a problem in a given way."""
+    # All of k must be done at a time: what is hidden is used up at once.
+    if hidden and choice.k_block >= p.k and pieces_of(p) == 1 and not p.accumulate:
+        return _Phases(p, in_short_blocks(p, choice), target, True).plan()
     return _Phases(p, choice, target).plan()
 
 
@@ -104,7 +109,7 @@ def pack_plan(
 class _Phases:
     """A product's phases, and where in the workspace they keep what: panels of B, threads' scratch, partial results."""
 
-    def __init__(self, p: Problem, choice: Choice, target: Target) -> None:
+    def __init__(self, p: Problem, choice: Choice, target: Target, hidden: bool = False) -> None:
         self.p, self.choice, self.pieces = p, choice, pieces_of(p)
         self.piece = in_pieces(p, self.pieces)
         self.a, self.b = ("b", "a") if p.turned else ("a", "b")
@@ -119,7 +124,15 @@ class _Phases:
         self.scratch_b = (
             aligned(self.strip * (self.width * self.choice.k_block + PANEL_GAP)) if self.choice.pack_b == "task" else 0
         )
-        self.parts = self.scratch + (self.scratch_a + self.scratch_b) * p.threads
+        self.hidden = hidden
+        self.scratch_c = self._visible(rows) if hidden else 0
+        self.own = self.scratch_a + self.scratch_b + self.scratch_c  # of each thread
+        self.parts = self.scratch + self.own * p.threads
+
+    def _visible(self, rows: int) -> int:
+        """Elements from the first to the last of a strip of a task, as it lies in c."""
+        p = self.p
+        return aligned((rows - 1) * p.c[0] + (self.strip * self.width - 1) * p.c[1] + 1)
 
     def plan(self) -> Plan:
         p, phases = self.p, [self.product()]
@@ -133,7 +146,8 @@ class _Phases:
             m, n, ldc = (p.n, p.m, p.c[1]) if p.turned else (p.m, p.n, p.c[0])
             phases.append(addup_phase(p.kind, m, n, ldc, self.pieces, self.parts, p.accumulate))
             size += self.pieces * p.m * p.n
-        return Plan(self.name(), tuple(phases), size * BYTES[p.kind], 2 * p.batch * p.m * p.n * p.k)
+        flops = 2 * p.batch * p.m * p.n * p.k
+        return Plan(self.name(), tuple(phases), size * BYTES[p.kind], flops, hidden=self.hidden)
 
     def product(self) -> Phase:
         p, piece, choice = self.p, self.piece, self.choice
@@ -142,11 +156,11 @@ class _Phases:
             a=self.a, batch=piece.batch, m=p.m, n=p.n, k=piece.k, last_k=p.k - (self.pieces - 1) * piece.k,
             a_row=p.a[0], a_k=p.a[1], a_batch=piece.a_batch, pack_a=int(choice.pack_a),
             row_blocks=choice.row_blocks, column_blocks=choice.column_blocks, k_block=choice.k_block,
-            scratch=self.scratch, scratch_size=self.scratch_a + self.scratch_b, scratch_b=self.scratch_a,
-            strip=self.strip,
+            scratch=self.scratch, scratch_size=self.own, scratch_b=self.scratch_a, strip=self.strip,
+            hidden=int(self.hidden), scratch_c=self.scratch_a + self.scratch_b,
         )  # fmt: skip
         reads = {self.a, "context", str(values["b"])} | ({"c"} if p.accumulate else set())
-        writes = {str(values["c"])} | ({"work"} if self.scratch_a + self.scratch_b else set())
+        writes = {str(values["c"])} | ({"work"} if self.own else set())
         return phase(choice.kernel.symbol, PRODUCT, values, reads, writes)
 
     def right(self) -> Values:
@@ -168,7 +182,7 @@ class _Phases:
             row, column = (1, p.m) if p.turned else (p.n, 1)
             home = named(c="work", c_row=row, c_column=column, c_batch=p.m * p.n, c_offset=self.parts)
             return turned | home | named(accumulate=0, finishes=0)
-        home = named(c="c", c_row=p.c[0], c_column=p.c[1], c_batch=p.c_batch, c_offset=0)
+        home = named(c="work" if self.hidden else "c", c_row=p.c[0], c_column=p.c[1], c_batch=p.c_batch, c_offset=0)
         return turned | home | named(accumulate=int(p.accumulate), finishes=1)
 
     def name(self) -> str:
@@ -179,4 +193,4 @@ class _Phases:
             + ["a packed"] * choice.pack_a
             + [f"b packed {choice.pack_b}"] * bool(choice.pack_b)
         )
-        return ", ".join(words + [f"{self.pieces} pieces of k"] * (self.pieces > 1))
+        return ", ".join(words + [f"{self.pieces} pieces of k"] * (self.pieces > 1) + ["hidden"] * self.hidden)

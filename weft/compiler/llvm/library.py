@@ -24,7 +24,8 @@ from .store import kept
 NUMBERS = ("tid", "threads")
 
 # void epilogue(ptr context, i64 batch, i64 row_begin, i64 row_end, i64 column_begin, i64 column_end): called by a thread
-# that has finished these elements of the result, seen as a batch of matrices; null if there is nothing to add.
+# that has finished these elements of the result, seen as a batch of matrices; null if there is nothing to add. The context is
+# the thread's own: pointers to what the epilogue touches, the result first.
 EPILOGUE = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, I64, I64, I64])
 
 
@@ -55,6 +56,7 @@ class Plan:
     workspace: int
     flops: int
     packed: int = 0  # bytes of another room, "packed": an operand prepared once for many runs
+    hidden: bool = False  # the result is in no memory of its own: a part after the other, only the epilogue sees it
 
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # by the word before the first dot of a symbol

@@ -15,14 +15,17 @@ from .library import Phase, Plan
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
 
-def plan_for(kernel: Kernel, threads: int, still: Collection[Node] = ()) -> Plan:
-    """The plan of a kernel that is built around an anchor. What `still` holds is the same in every step of a loop."""
+def plan_for(kernel: Kernel, threads: int, still: Collection[Node] = (), hidden: bool = False) -> Plan:
+    """The plan of a kernel that is built around an anchor. What `still` holds is the same in every step of a loop.
+
+    Hidden: only the epilogue has to see the anchor's own result.
+    """
     anchor = kernel.anchor
     assert anchor is not None
     if anchor.op.name == "contract":
         if kernel.views[1].base in still:
             return _packed_product(anchor, kernel.views, threads)
-        return _product(anchor, kernel.views, threads)
+        return _product(anchor, kernel.views, threads, hidden)
     if anchor.op.name in SPECIAL:
         return special.plan(anchor, threads)
     plan = choice(kernel, threads).plan
@@ -86,12 +89,12 @@ def _renamed(phase: Phase, operand: str) -> Phase:
     )
 
 
-def _product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan:
+def _product(anchor: Node, views: tuple[View, ...], threads: int, hidden: bool = False) -> Plan:
     x, y = views
     batch, m, n = anchor.shape
     k = anchor.inputs[0].shape[2]
     return gemm.plan(
         m, n, k, x.strides[1:], y.strides[1:], ldc=n, batch=batch,  # type: ignore[arg-type]
         a_batch=x.strides[0], b_batch=y.strides[0], c_batch=m * n,
-        dtype=_short(anchor.dtype), a_type=_short(x.base.dtype), b_type=_short(y.base.dtype), threads=threads,
+        dtype=_short(anchor.dtype), a_type=_short(x.base.dtype), b_type=_short(y.base.dtype), threads=threads, hidden=hidden,
     )  # fmt: skip

@@ -42,6 +42,7 @@ PRODUCT = PRODUCT_POINTERS + (
     "scratch", "scratch_size", "scratch_b",  # where in work a thread packs: all, how much, what of it for b
     "accumulate",  # 1: add to what is in c
     "finishes",  # 1: these are the final results, for the epilogue to see
+    "hidden", "scratch_c",  # 1: only the epilogue sees results: they lie in a thread's scratch, from there, until it has
 )  # fmt: skip
 
 
@@ -238,6 +239,8 @@ class _Writer:
         mine = code.plus(of["scratch"], code.mul(of["scratch_size"], of["tid"]))
         of["packed_a"] = code.at(of["work"], mine, self.element)
         of["packed_b"] = code.at(of["packed_a"], of["scratch_b"], self.element)
+        of["own_c"] = code.at(of["packed_a"], of["scratch_c"], self.element)
+        of["hides"] = code.icmp_signed("!=", of["hidden"], code.i64(0))
         blocks = code.mul(of["row_blocks"], of["column_blocks"])
         first, last = code.share(code.mul(blocks, of["batch"]), of["tid"], of["threads"])
         with code.loop(first, last, name="task") as task:
@@ -250,7 +253,7 @@ class _Writer:
         i0, i1 = code.share(code.ceil_div(of["m"], self.height), row_block, of["row_blocks"])
         j0, j1 = code.share(code.ceil_div(of["n"], self.width), column_block, of["column_blocks"])
         a = code.at(of["a"], code.mul(z, of["a_batch"]), ELEMENTS[self.kernel.a_type])
-        c = code.at(of["c"], code.mul(z, of["c_batch"]), self.element)
+        whole = code.mul(z, of["c_batch"])
         ends = code.icmp_signed("==", code.plus(z, 1), of["batch"])
         k = code.select(ends, of["last_k"], of["k"])
         with code.loop(0, code.maximum(k, 1), of["k_block"], name="k0") as k0:  # once also for k = 0: c is zeros then
@@ -274,11 +277,20 @@ class _Writer:
             with code.loop(j0, j1, of["strip"], name="strip") as strip:
                 end = code.minimum(code.plus(strip, of["strip"]), j1)
                 pack = self._pack_strip(code, of, b_at, strip, end, length)
+                first = code.plus(whole, self._corner(code, of, i0, strip))
+                own = code.at(of["own_c"], code.sub(code.i64(0), first), self.element)  # as if all of c lay there
+                every = code.select(of["hides"], own, of["c"])
+                c = code.at(every, whole, self.element)
                 with code.loop(strip, end, name="j") as j:
                     right = self._right(code, of, b_at, j, pack, strip, length)
                     with code.loop(i0, i1, name="i") as i:
                         self._place(code, of, left, right, c, length, add, i, j)
-                self._finish(code, of, final, z, (i0, i1), (strip, end))
+                self._finish(code, of, final, every, z, (i0, i1), (strip, end))
+
+    def _corner(self, code: Code, of: dict[str, Any], i: Value, j: Value) -> Value:
+        """Where tile (i, j) begins in c."""
+        row, column = code.times(i, self.height), code.times(j, self.width)
+        return code.plus(code.mul(row, of["c_row"]), code.mul(column, of["c_column"]))
 
     def _pack_rows(self, code: Code, of: dict[str, Any], a: Value, i0: Value, i1: Value, length: Value) -> None:
         with code.loop(i0, i1) as i:
@@ -354,14 +366,17 @@ class _Writer:
         code: Code,
         of: dict[str, Any],
         final: Value,
+        c: Value,
         z: Value,
         rows: tuple[Value, Value],
         strip: tuple[Value, Value],
     ) -> None:
-        """The epilogue, if there is one, for a strip of panels of this task's rows."""
+        """The epilogue, if there is one, for a strip of panels of this task's rows. It finds c where its context says."""
         some = code.icmp_unsigned("!=", of["epilogue"], ir.Constant(PTR, None))
         wanted = code.and_(some, code.icmp_signed("!=", of["finishes"], code.i64(0)))
         with code.if_then(code.and_(final, wanted)):
+            with code.if_then(of["hides"]):
+                code.write(c, of["context"], 0)
             top, bottom = (code.minimum(code.times(i, self.height), of["m"]) for i in rows)
             left, right = (code.minimum(code.times(j, self.width), of["n"]) for j in strip)
             turned = code.icmp_signed("!=", of["turned"], code.i64(0))

@@ -241,6 +241,16 @@ class _Estimate:
         return worst if size % _PAGE == 0 else usual if size < _PAGE else (usual + worst) / 2
 
 
+_FEW_ROWS = 64  # of a task whose results stay in the first caches
+
+
+def in_short_blocks(p: Problem, choice: Choice) -> Choice:
+    """The same way with tasks of few rows, so that little scratch holds their results."""
+    tall = ceil(p.m / choice.kernel.tile.rows)
+    wanted = ceil(tall * choice.kernel.tile.rows / _FEW_ROWS)
+    return replace(choice, row_blocks=min(tall, max(choice.row_blocks, ceil(wanted / p.threads) * p.threads)))
+
+
 def _blocks(tall: int, wide: int, fewest: int, batch: int, threads: int) -> Iterator[tuple[int, int]]:
     """Ways to cut the tiles in blocks of rows and of columns, a few for each thread."""
     columns = 1
