@@ -389,3 +389,16 @@ def test_a_text_with_a_wrong_preference_is_refused():
     for wrong in ("3", "'FASTER'", "'workspace:01'", "None"):
         with pytest.raises(weft.UserError, match="is required, got"):
             parse(text.replace("prefer=''", f"prefer={wrong}"))
+
+
+def test_compiled_functions_follow_the_setting_of_winograd():
+    x, w = weft.asarray(np.ones((1, 8, 16, 16), "float32")), weft.asarray(np.ones((8, 8, 3, 3), "float32"))
+    run = weft.jit(lambda x: weft.conv(x, w, padding=1, algorithm="WINOGRAD"))
+    run(x)
+    with_it = str(run.explain(x))
+    with weft.knobs.set(winograd=0):
+        run(x)
+        without = str(run.explain(x))
+    assert "WINOGRAD" in with_it
+    assert "WINOGRAD" not in without
+    assert "WINOGRAD" in str(run.explain(x))

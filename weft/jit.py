@@ -30,7 +30,7 @@ from .random import Generator
 from .runtime import Buffer, Device
 from .runtime import device as find_device
 from .runtime.cpu import contiguous
-from .runtime.native import Executable, address, fitting_threads, thread_count
+from .runtime.native import Executable, address, fitting_threads, settings
 from .tensor import WATCHED, WITHOUT_HISTORY, Changes, Holder, Tensor, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
@@ -204,7 +204,7 @@ class Jit:
                 else:
                     break
             else:
-                return (thread_count(), tuple(types)), list(args)
+                return (settings(), tuple(types)), list(args)
         every, structure = flatten((args, kwargs))
         fixed: list[Any] = []
         values: list[Any] = []
@@ -221,8 +221,8 @@ class Jit:
             and not fixed
             and structure.children[0].leaves == len(args) == len(structure.children[0].children)
         ):
-            return (thread_count(), tuple(kinds)), values  # plain values, as above
-        return (thread_count(), structure, tuple(kinds), tuple(fixed)), values
+            return (settings(), tuple(kinds)), values  # plain values, as above
+        return (settings(), structure, tuple(kinds), tuple(fixed)), values
 
     def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
         with self._lock:
@@ -406,7 +406,7 @@ def _hashable(leaf: Any, name: str | int) -> Any:
 def _difference(old: Any, new: Any) -> str:
     """Why two keys differ, in words."""
     if len(old) != len(new) or old[0] != new[0]:
-        return "other kinds of arguments, or another number of threads"
+        return "other kinds of arguments, or other settings"
     for a, b in zip(_flat(old[1:]), _flat(new[1:]), strict=False):
         if a != b:
             return f"an argument was {a}, now it is {b}"

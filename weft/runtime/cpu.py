@@ -20,7 +20,7 @@ from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, dependencies
 from ..knobs import knobs
 from .device import Buffer, Device, Program, register
-from .native import LARGE, Executable, address, fitting_threads, thread_count, work
+from .native import LARGE, Executable, address, fitting_threads, settings, work
 from .reference import interpreted
 
 IMPOSSIBLE = 1 << 48  # elements: no machine has room for so many
@@ -122,7 +122,7 @@ def _structure(program: Program) -> tuple[Structure, list[Node]] | None:
         if node.op is DATA:
             return None
         parts.append(tuple(entry))
-    key = (thread_count(), tuple(parts), tuple(number[w] for w in program.wanted))
+    key = (settings(), tuple(parts), tuple(number[w] for w in program.wanted))
     return key, leaves
 
 

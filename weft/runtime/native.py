@@ -41,6 +41,11 @@ def thread_count() -> int:
     return knobs.threads or usable_cores()
 
 
+def settings() -> tuple[int, int]:
+    """The settings that decide how programs are compiled: threads, and whether WINOGRAD is allowed."""
+    return thread_count(), knobs.winograd
+
+
 def address(array: np.ndarray) -> int:
     """Where an array's elements begin."""
     found: int = _pointer_at(id(array) + _DATA).value if _DATA else array.ctypes.data
@@ -98,6 +103,7 @@ class Executable:
         constants: frozenset[int] = frozenset(),
     ) -> None:
         self.graph, self.updates, self.threads, self.narrow = graph, dict(updates), threads, narrow
+        self._winograd = knobs.winograd
         self.constants = constants  # inputs that rarely change: what is prepared of them is kept
         code, facts = _code(graph, self.updates, threads, narrow, constants)
         self.facts = facts
@@ -119,7 +125,8 @@ class Executable:
     @property
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
-        return compiled(self.graph, self.updates, self.threads, self.narrow, self.constants)
+        with knobs.set(winograd=self._winograd):
+            return compiled(self.graph, self.updates, self.threads, self.narrow, self.constants)
 
     def run(self, addresses: Sequence[int], again: bool = True) -> None:
         """Run it. Without `again`, constants are what they were at the last run, and what was prepared of them is used."""

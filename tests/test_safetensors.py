@@ -1,0 +1,114 @@
+"""Checks tensors in files: what is written comes back, the format is the published one, damage is noticed, nothing is lost."""
+
+import json
+import os
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import weft
+from weft.errors import RunError, UserError
+from weft.io import load, save
+from weft.io.safetensors import metadata
+from weft.testing import counted
+
+RNG = np.random.default_rng(0)
+ARRAYS = {
+    "a.weight": RNG.normal(size=(3, 4)).astype("float32"), "half": RNG.normal(size=5).astype("float16"),
+    "brain": RNG.normal(size=(2, 2)).astype(ml_dtypes.bfloat16), "double": RNG.normal(size=()), "none": np.zeros((0, 3), "float32"),
+    "flags": RNG.random(7) < 0.5, **{n: RNG.integers(0, 100, 3).astype(n) for n in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")},
+}  # fmt: skip
+
+
+def test_what_is_written_comes_back(tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    save(file, {name: weft.asarray(a) for name, a in ARRAYS.items()}, {"made by": "weft"})
+    found = load(file)
+    assert list(found) == list(ARRAYS)
+    for name, array in ARRAYS.items():
+        assert found[name].shape == array.shape
+        assert found[name].dtype.numpy == array.dtype
+        assert found[name].numpy().tobytes() == array.tobytes()
+        counted()
+    assert metadata(file) == {"made by": "weft"}
+
+
+def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
+    """Written out by hand from the published description."""
+    values = np.array([1.0, 2.0], "<f4")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "hand").write_bytes(len(header).to_bytes(8, "little") + header + values.tobytes())
+    assert load(tmp_path / "hand")["w"].tolist() == [1.0, 2.0]
+    save(tmp_path / "ours", {"w": values})
+    content = (tmp_path / "ours").read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    assert size % 8 == 0
+    assert json.loads(content[8 : 8 + size]) == json.loads(header)
+    assert content[8 + size :] == values.tobytes()
+
+
+def written(tmp_path: Path) -> bytes:
+    save(tmp_path / "x", {"w": np.arange(6.0, dtype="float32"), "v": np.ones(2)})
+    return (tmp_path / "x").read_bytes()
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path: Path) -> None:
+    content = written(tmp_path)
+    for size in range(len(content)):
+        (tmp_path / "cut").write_bytes(content[:size])
+        with pytest.raises(RunError, match=r"cut"):
+            load(tmp_path / "cut")
+        counted()
+
+
+HEADERS = {
+    "not JSON": b"{{{", "a list": b"[1]", "no dtype": b'{"w":{"shape":[1],"data_offsets":[0,4]}}',
+    "a strange dtype": b'{"w":{"dtype":"F99","shape":[1],"data_offsets":[0,4]}}',
+    "a shape that does not fit": b'{"w":{"dtype":"F32","shape":[3],"data_offsets":[0,4]}}',
+    "a negative size": b'{"w":{"dtype":"F32","shape":[-1],"data_offsets":[0,-4]}}',
+    "a hole": b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}',
+    "values beyond the end": b'{"w":{"dtype":"F32","shape":[100],"data_offsets":[0,400]}}',
+    "values that overlap": b'{"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"v":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}',
+    "values that nobody owns": b'{"w":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_damage_is_noticed(name: str, tmp_path: Path) -> None:
+    header = HEADERS[name]
+    (tmp_path / "bad").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    with pytest.raises(RunError, match=r"\[load\] .*bad is (damaged|not a safetensors file)"):
+        load(tmp_path / "bad")
+
+
+def test_a_header_longer_than_the_file(tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
+    with pytest.raises(RunError, match="not a safetensors file, or it is cut off"):
+        load(tmp_path / "bad")
+
+
+def test_files_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="cannot be read"):
+        load(tmp_path / "nothing")
+    with pytest.raises((RunError, OSError)):
+        save(tmp_path / "no" / "folder", {"w": np.ones(1)})
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = written(tmp_path)
+
+    def full(number: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(RunError, match="cannot be written: No space left on device"):
+        save(tmp_path / "x", {"w": np.zeros(100)})
+    assert (tmp_path / "x").read_bytes() == content
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_metadata_is_text(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"metadata is text by text, got 'n': 3"):
+        save(tmp_path / "x", {}, {"n": 3})  # type: ignore[dict-item]

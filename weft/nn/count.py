@@ -1,0 +1,178 @@
+"""What a network costs: for each part its output, parameters, multiply-adds and bytes, found by tracing it once.
+
+The numbers come from the graph that is really computed, not from formulas of the layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ..dtypes import DEFAULT_FLOAT
+from ..errors import UserError
+from ..graph.graph import Graph
+from ..graph.node import Clock, Node, Type, toposort
+from ..tensor import Tensor, as_tensor
+from ..tracing import trace
+from ..tree import flatten
+from .module import Module, listening, own_tensors
+
+
+def macs(nodes: Sequence[Node]) -> int:
+    """The multiply-adds of all matrix products and convolutions among these nodes."""
+    return sum(map(_macs, nodes))
+
+
+def _macs(node: Node) -> int:
+    name = node.op.name
+    if name == "contract":
+        a, b, _ = node.params
+        sizes = dict(zip(a, node.inputs[0].shape, strict=True)) | dict(zip(b, node.inputs[1].shape, strict=True))
+        return prod(sizes.values())
+    if name == "conv":
+        return prod(node.shape) * prod(node.inputs[1].shape[1:])
+    if name == "conv_data":  # a transposed convolution: each input meets the whole filter of its group
+        return prod(node.inputs[0].shape) * prod(node.inputs[1].shape[1:])
+    if name == "conv_filter":
+        return prod(node.inputs[1].shape) * prod(node.shape[1:])
+    bodies = [macs(p.nodes) for p in node.params if isinstance(p, Graph)]
+    if not bodies:
+        return 0
+    return max(bodies) * (node.param("length") if name == "scan" else 1)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One part of a network, as it was called."""
+
+    name: str
+    kind: str
+    output: str
+    parameters: int  # its own, not those of its parts
+    frozen: int  # of them
+    macs: int  # its own
+    nbytes: int  # of its output
+    depth: int
+    has_parts: bool
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A table of a network's parts; print it."""
+
+    lines: tuple[Line, ...]
+    parameters: int
+    trained: int
+    state: int
+    macs: int
+    nbytes: int  # of all outputs of parts that have no parts themselves
+
+    def __str__(self) -> str:
+        rows = [("", "layer", "output", "parameters", "MACs", "bytes")]
+        for line in self.lines:
+            name = "  " * line.depth + (line.name.rsplit(".", 1)[-1] or "·")
+            count = f"{line.parameters:,}" + (" frozen" if line.frozen else "")
+            rows.append((name, line.kind, line.output, count, f"{line.macs:,}", f"{line.nbytes:,}"))
+        rows.append(("total", "", "", f"{self.parameters:,}", f"{self.macs:,}", f"{self.nbytes:,}"))
+        widths = [max(len(r[i]) for r in rows) for i in range(6)]
+        texts = [
+            "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
+            for r in rows
+        ]
+        rule = "-" * len(texts[0])
+        trained = f"{self.trained:,} of {self.parameters:,} parameters are trained, {self.state:,} numbers of state"
+        return "\n".join([texts[0], rule, *texts[1:-1], rule, texts[-1], trained])
+
+
+def summary(module: Module, *examples: Any) -> Summary:
+    """What the parts of a network cost for inputs like these: tensors, arrays or shapes (with the batch).
+
+    >>> from weft import nn
+    >>> nn.summary(nn.Linear(3, 2), (8, 3)).macs
+    48
+    """
+    inputs = [_type_of(e) for e in examples]
+    calls = _Calls()
+    was = {part: part.training for part in module.modules()}
+    module.eval()
+    try:
+        with listening(calls):
+            traced = trace(lambda *xs: module(*xs), inputs, flatten(tuple(0 for _ in inputs))[1])
+    finally:
+        for part, mode in was.items():
+            part.training = mode
+    return _summary(module, calls.made, [n for n in toposort(traced.outputs) if n.abstract])
+
+
+def _type_of(example: Any) -> Type:
+    if isinstance(example, Type):
+        return example
+    if isinstance(example, tuple) and all(isinstance(n, int) for n in example):
+        return Type(example, DEFAULT_FLOAT)
+    if not isinstance(example, Tensor) and not hasattr(example, "__array__"):
+        raise UserError("summary", f"tensors, arrays or shapes are required, got {example!r}.")
+    return as_tensor(example)._node.type
+
+
+@dataclass
+class _Call:
+    """A call of a part: what it made lies between two times of the Clock."""
+
+    module: Module
+    depth: int
+    begin: int
+    end: int = 0
+    result: Any = None
+
+
+class _Calls:
+    """Notes the calls of a network's parts, in the order in which they begin."""
+
+    def __init__(self) -> None:
+        self.made: list[_Call] = []
+        self.open: list[_Call] = []
+
+    def begins(self, module: Module) -> None:
+        call = _Call(module, len(self.open), Clock.nodes)
+        self.made.append(call)
+        self.open.append(call)
+
+    def ends(self, module: Module, result: Any) -> None:
+        call = self.open.pop()
+        call.end, call.result = Clock.nodes, result
+
+
+def _summary(module: Module, calls: list[_Call], nodes: list[Node]) -> Summary:
+    names = {part: path for path, part in module.named_modules().items()}
+    work = [macs([n for n in nodes if call.begin < n.serial <= call.end]) for call in calls]
+    own = list(work)
+    for i, call in enumerate(calls):  # less what its parts did: those that follow, one level deeper
+        for j in range(i + 1, len(calls)):
+            if calls[j].depth <= call.depth:
+                break
+            own[i] -= work[j] if calls[j].depth == call.depth + 1 else 0
+    lines = [_line(call, names.get(call.module, "?"), done) for call, done in zip(calls, own, strict=True)]
+    tensors = module.named_tensors()
+    trained = sum(prod(t.shape) for t in tensors.values() if t.requires_grad)
+    state = sum(prod(t.shape) for t in module.named_state().values())
+    every = sum(prod(t.shape) for t in tensors.values()) - state
+    return Summary(tuple(lines), every, trained, state, macs(nodes), sum(l.nbytes for l in lines if not l.has_parts))
+
+
+def _line(call: _Call, name: str, work: int) -> Line:
+    module, frozen = call.module, call.module._frozen_names()
+    outputs = [o for o in flatten(call.result)[0] if isinstance(o, Tensor)]
+    counts = {n: prod(t.shape) for n, t in own_tensors(module) if t.requires_grad or n in frozen}
+    return Line(
+        name,
+        type(module).__name__,
+        ", ".join(str(o._node.type) for o in outputs),
+        sum(counts.values()),
+        sum(count for n, count in counts.items() if n in frozen),
+        work,
+        sum(prod(o.shape) * o.dtype.itemsize for o in outputs),
+        call.depth,
+        len(module.named_modules()) > 1,
+    )

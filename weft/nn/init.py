@@ -1,0 +1,133 @@
+"""How parameters begin: functions from a shape to values, also known by name.
+
+A weight is (outputs, inputs, kernel...). Each output then is a sum of fan_in = inputs * kernel terms, each input goes into
+fan_out = outputs * kernel of them, and the spread of the values is chosen so that signals neither grow nor fade on their way
+through many layers: forwards by fan_in, backwards by fan_out, or a compromise of both.
+
+    nn.Linear(784, 300, init="he_normal")
+    nn.Linear(784, 300, init=nn.init.normal(std=0.01))
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import random
+from ..errors import UserError
+from ..ops.creation import full
+
+Shape = tuple[int, ...]
+Maker = Callable[[Shape], Any]
+Fan = Literal["in", "out", "both"]
+Law = Literal["normal", "truncated_normal", "uniform"]
+
+
+def constant(value: float) -> Maker:
+    """The same number everywhere."""
+    return lambda shape: full(shape, float(value))
+
+
+def uniform(low: float = -0.05, high: float = 0.05) -> Maker:
+    """Uniform between two numbers."""
+    return lambda shape: random.uniform(shape, low=low, high=high)
+
+
+def normal(mean: float = 0.0, std: float = 0.05) -> Maker:
+    """The normal distribution."""
+    return lambda shape: random.normal(shape, mean=mean, std=std)
+
+
+def truncated_normal(std: float = 0.05) -> Maker:
+    """The normal distribution without what lies beyond two standard deviations."""
+    return lambda shape: random.truncated_normal(shape, std=std)
+
+
+def variance_scaling(scale: float = 1.0, fan: Fan = "in", law: Law = "truncated_normal") -> Maker:
+    """The variance scale / fan: the base of the named ones below (He et al. 2015, Glorot and Bengio 2010, LeCun et al. 1998)."""
+
+    def make(shape: Shape) -> Any:
+        inputs, outputs = fans(shape)
+        spread = scale / max(1.0, {"in": inputs, "out": outputs, "both": (inputs + outputs) / 2}[fan])
+        if law == "uniform":
+            limit = math.sqrt(3.0 * spread)
+            return random.uniform(shape, low=-limit, high=limit)
+        if law == "normal":
+            return random.normal(shape, std=math.sqrt(spread))
+        return random.truncated_normal(shape, std=math.sqrt(spread) / _CUT)  # the cut takes some of the spread away
+
+    return make
+
+
+_CUT = 0.87962566103423978  # the standard deviation of a normal distribution cut at two
+
+
+def fans(shape: Shape) -> tuple[int, int]:
+    """fan_in and fan_out of a weight."""
+    if len(shape) < 2:
+        return (shape[0] if shape else 1,) * 2
+    kernel = math.prod(shape[2:])
+    return shape[1] * kernel, shape[0] * kernel
+
+
+def orthogonal(gain: float = 1.0) -> Maker:
+    """A matrix whose rows (or columns, if there are fewer) are at right angles and of length `gain` (Saxe et al. 2014)."""
+
+    def make(shape: Shape) -> Any:
+        if len(shape) < 2:
+            raise UserError("orthogonal", f"a matrix is required, got the shape {shape}.")
+        rows, columns = shape[0], math.prod(shape[1:])
+        values = random.normal((max(rows, columns), min(rows, columns))).numpy().astype(np.float64)
+        q, r = np.linalg.qr(values)
+        q = q * np.sign(np.diag(r))  # else some directions would come more often than others
+        return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
+
+    return make
+
+
+def identity(gain: float = 1.0) -> Maker:
+    """The identity matrix; for a convolution, a filter that gives back its input."""
+
+    def make(shape: Shape) -> Any:
+        if len(shape) < 2:
+            raise UserError("identity", f"a matrix is required, got the shape {shape}.")
+        values = np.zeros(shape, np.float32)
+        middle = tuple(n // 2 for n in shape[2:])
+        for i in range(min(shape[:2])):
+            values[(i, i, *middle)] = gain
+        return values
+
+    return make
+
+
+NAMES: dict[str, Maker] = {
+    "zeros": constant(0.0),
+    "ones": constant(1.0),
+    "uniform": uniform(),
+    "normal": normal(),
+    "truncated_normal": truncated_normal(),
+    "glorot_uniform": variance_scaling(1.0, "both", "uniform"),
+    "glorot_normal": variance_scaling(1.0, "both", "truncated_normal"),
+    "he_uniform": variance_scaling(2.0, "in", "uniform"),
+    "he_normal": variance_scaling(2.0, "in", "truncated_normal"),
+    "lecun_uniform": variance_scaling(1.0, "in", "uniform"),
+    "lecun_normal": variance_scaling(1.0, "in", "truncated_normal"),
+    # 1 / sqrt(fan_in) to both sides: what torch begins its linear layers and convolutions with.
+    "fan_in_uniform": variance_scaling(1.0 / 3.0, "in", "uniform"),
+    "orthogonal": orthogonal(),
+    "identity": identity(),
+}
+
+
+def values(start: str | float | Maker, shape: Shape) -> Any:
+    """Values of this shape: by the name of a way, by a number for all, or by a function of the shape."""
+    if isinstance(start, str):
+        if start not in NAMES:
+            raise UserError("init", f"there is no initial value {start!r}. Known: {', '.join(NAMES)}.")
+        return NAMES[start](shape)
+    if isinstance(start, bool | int | float):
+        return full(shape, float(start))
+    return start(shape)

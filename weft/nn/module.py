@@ -1,0 +1,325 @@
+"""What a part of a network is: an object whose attributes are its parameters, its state and the parts it is made of.
+
+Nothing is registered anywhere. A parameter is a tensor that derivatives are taken with respect to, a tensor that is not is
+state (running statistics), and lists, tuples and dicts of parts are parts too. Attributes whose names begin with an underscore
+are not looked at. A new layer is a class with `__init__` and `forward`:
+
+    class Scale(nn.Module):
+        '''y = s x'''
+
+        def __init__(self) -> None:
+            self.s = nn.parameter((), "ones")
+
+        def forward(self, x):
+            return self.s * x
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from ..dtypes import DEFAULT_FLOAT, DTypeLike, as_dtype
+from ..errors import UserError
+from ..ops.convert import asarray
+from ..ops.convert import parameter as as_parameter
+from ..tensor import WATCHED, Changes, Tensor
+from ..tracing import outside
+from . import init
+
+M = TypeVar("M", bound="Module")
+Size = int | None  # None: found out from the first input
+Sizes = tuple[Size, ...]
+Init = str | float | Callable[[tuple[int, ...]], Any]  # a name (see init.py), a number, or a function of the shape
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A parameter or state that will be made at the first call, when the missing sizes are known."""
+
+    shape: Sizes
+    start: Init
+    trained: bool
+
+    def __str__(self) -> str:
+        return f"[{', '.join('?' if n is None else str(n) for n in self.shape)}]"
+
+
+def parameter(shape: int | Sequence[Size], start: Init = "zeros") -> Any:
+    """A parameter of this shape: a tensor, made now, or at the first call of its module if a size is None."""
+    return _made(shape, start, True)
+
+
+def state(shape: int | Sequence[Size], start: Init = "zeros") -> Any:
+    """A tensor that belongs to a module but is not trained, such as a running mean."""
+    return _made(shape, start, False)
+
+
+def _made(shape: int | Sequence[Size], start: Init, trained: bool) -> Any:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    known = tuple(n for n in sizes if n is not None)
+    if any(n < 0 for n in known):
+        raise UserError("parameter", f"sizes of 0 or more are required, got {sizes}.")
+    if len(known) < len(sizes):
+        return Unknown(sizes, start, trained)
+    with outside():
+        value = asarray(init.values(start, known), dtype=DEFAULT_FLOAT)
+        tensor = as_parameter(value) if trained else asarray(value, copy=True).realize()
+    tensor.born = 0  # it was there before whatever is being traced
+    return tensor
+
+
+class Listener(Protocol):
+    """Somebody who wants to know which modules are called, and what they give."""
+
+    def begins(self, module: Module) -> None: ...
+
+    def ends(self, module: Module, result: Any) -> None: ...
+
+
+class _Calls(threading.local):
+    listener: Listener | None = None
+
+
+_calls = _Calls()
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Inside, the listener hears of every call of a module."""
+    before, _calls.listener = _calls.listener, listener
+    try:
+        yield
+    finally:
+        _calls.listener = before
+
+
+class Module:
+    """A part of a network; see the head of this file."""
+
+    training: bool = True
+
+    def __init__(self) -> None:
+        """Nothing to do: a subclass only stores what it is given and makes its parameters."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What it computes."""
+        raise UserError(type(self).__name__, "a module needs a method forward(self, x) that says what it computes.")
+
+    def sizes(self, *args: Any) -> Mapping[str, Sequence[int]]:
+        """For each attribute that was made with unknown sizes: its shape, from the first input."""
+        raise UserError(type(self).__name__, "a module with unknown sizes needs a method sizes(self, x).")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if WATCHED.watch is not None:
+            WATCHED.watch.depends(self)
+        missing = {name: value for name, value in vars(self).items() if isinstance(value, Unknown)}
+        if missing:
+            self._make(missing, self.sizes(*args, **kwargs))
+        listener = _calls.listener
+        if listener is None:
+            return self.forward(*args, **kwargs)
+        listener.begins(self)
+        result = self.forward(*args, **kwargs)
+        listener.ends(self, result)
+        return result
+
+    def _make(self, missing: Mapping[str, Unknown], shapes: Mapping[str, Sequence[int]]) -> None:
+        for name, unknown in missing.items():
+            shape = tuple(shapes[name])
+            fits = len(shape) == len(unknown.shape)
+            if not fits or any(n not in (None, given) for n, given in zip(unknown.shape, shape, strict=True)):
+                raise UserError(type(self).__name__, f"{name} of shape {unknown} is required, got {shape}.")
+            setattr(self, name, _made(shape, unknown.start, unknown.trained))
+
+    # --- settings --------------------------------------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        Changes.count += 1  # compiled functions look again whether they still fit
+        super().__setattr__(name, value)
+
+    def settings(self) -> dict[str, Any]:
+        """Its plain attributes: numbers, names, flags, and which of its parameters are frozen."""
+        found = {n: v for n, v in vars(self).items() if _is_plain(v)}
+        return found | {"training": self.training, "frozen": self._frozen_names()}
+
+    def train(self: M, mode: bool = True) -> M:
+        """Put it, and all its parts, in the mode for training: dropout drops, batch norm uses the batch's statistics."""
+        for module in self.modules():
+            module.training = bool(mode)
+        return self
+
+    def eval(self: M) -> M:
+        """The mode for use: nothing is random, running statistics are used."""
+        return self.train(False)
+
+    def freeze(self: M) -> M:
+        """Stop training its parameters, and those of its parts: they stay what they are."""
+        for module in self.modules():
+            frozen = dict(vars(module).get("_frozen", {}))
+            for name, tensor in own_tensors(module):
+                if tensor.requires_grad:
+                    tensor.requires_grad = False
+                    frozen[name] = None
+            module._frozen = frozen
+        return self
+
+    def unfreeze(self: M) -> M:
+        """Train the parameters again that `freeze` stopped."""
+        for module in self.modules():
+            frozen = module._frozen_names()
+            for name, tensor in own_tensors(module):
+                if name in frozen:
+                    tensor.requires_grad = True
+            module._frozen = {}
+        return self
+
+    def _frozen_names(self) -> tuple[str, ...]:
+        return tuple(vars(self).get("_frozen", ()))
+
+    # --- what it is made of ---------------------------------------------------------------------------------------------
+
+    def named_modules(self) -> dict[str, Module]:
+        """Itself (named "") and all its parts by their paths, such as "layers.0"; what is shared comes once."""
+        found: dict[Module, str] = {}
+        waiting: list[tuple[str, Module]] = [("", self)]
+        while waiting:
+            path, module = waiting.pop()
+            if module in found:
+                continue
+            found[module] = path
+            waiting += reversed([(_join(path, n), v) for n, v in _parts(module) if isinstance(v, Module)])
+        return {path: module for module, path in found.items()}
+
+    def modules(self) -> list[Module]:
+        """Itself and all its parts."""
+        return list(self.named_modules().values())
+
+    def named_tensors(self) -> dict[str, Tensor]:
+        """All parameters and state by their paths, such as "layers.0.weight"; what is shared comes once."""
+        found: dict[Tensor, str] = {}
+        for path, module in self.named_modules().items():
+            for name, value in _parts(module):
+                if isinstance(value, Unknown):
+                    raise UserError(
+                        type(module).__name__,
+                        f"{_join(path, name)} of shape {value} is not made yet. Call the network once, on one example.",
+                    )
+                if isinstance(value, Tensor):
+                    found.setdefault(value, _join(path, name))
+        return {path: tensor for tensor, path in found.items()}
+
+    def named_parameters(self) -> dict[str, Tensor]:
+        """The parameters that are trained, by their paths: not those that are frozen."""
+        return {path: tensor for path, tensor in self.named_tensors().items() if tensor.requires_grad}
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters that are trained."""
+        return list(self.named_parameters().values())
+
+    def named_state(self) -> dict[str, Tensor]:
+        """The tensors that are neither parameters nor frozen ones, by their paths: running statistics and the like."""
+        frozen = {_join(path, name) for path, module in self.named_modules().items() for name in module._frozen_names()}
+        return {p: t for p, t in self.named_tensors().items() if not t.requires_grad and p not in frozen}
+
+    # --- values ----------------------------------------------------------------------------------------------------------
+
+    def load(self: M, values: Mapping[str, Any], *, strict: bool = True) -> M:
+        """Take over values by their paths. Strict: exactly the paths of `named_tensors`, or all differences are listed.
+
+        Nothing is changed unless everything fits.
+        """
+        own = self.named_tensors()
+        missing, extra = [n for n in own if n not in values], [n for n in values if n not in own]
+        new = {name: asarray(values[name]) for name in own if name in values}
+        wrong = [f"{n} is {own[n].shape}, got {v.shape}" for n, v in new.items() if v.shape != own[n].shape]
+        problems = [f"other shapes: {'; '.join(wrong)}"] if wrong else []
+        if strict:
+            problems += [f"missing: {', '.join(missing)}"] if missing else []
+            problems += [f"not in this network: {', '.join(extra)}"] if extra else []
+        if problems:
+            raise UserError(f"{type(self).__name__}.load", ". ".join(problems) + ".")
+        for name, value in new.items():
+            own[name].assign(value.astype(own[name].dtype))
+        return self
+
+    def astype(self: M, dtype: DTypeLike) -> M:
+        """Turn all its floating tensors into this dtype. Optimizers made before know the old ones."""
+        wanted = as_dtype(dtype, "astype")
+        for module in self.modules():
+            for name, value in list(vars(module).items()):
+                if not name.startswith("_"):
+                    super(Module, module).__setattr__(name, _converted(value, wanted))
+        Changes.count += 1
+        return self
+
+    # --- for people -------------------------------------------------------------------------------------------------------
+
+    def details(self) -> str:
+        """What `repr` says between the brackets: settings and shapes."""
+        known = [
+            f"{n}={v}"
+            for n, v in vars(self).items()
+            if n != "training" and v is not None and not n.startswith("_") and _is_plain(v)
+        ]
+        shapes = [f"{n}: {_shape_text(v)}" for n, v in _parts(self) if isinstance(v, Tensor | Unknown)]
+        return ", ".join([*known, *shapes])
+
+    def __repr__(self) -> str:
+        parts = [(n, v) for n, v in _parts(self) if isinstance(v, Module)]
+        head = f"{type(self).__name__}({self.details()}"
+        if not parts:
+            return head + ")"
+        lines = [f"  {name}: {part!r}".replace("\n", "\n  ") for name, part in parts]
+        return "\n".join([head, *lines, ")"])
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _parts(module: Module) -> list[tuple[str, Any]]:
+    """The tensors, unknown tensors and modules of a module itself, with their names; those in lists and dicts too."""
+    found: list[tuple[str, Any]] = []
+    waiting = [(name, value) for name, value in reversed(vars(module).items()) if not name.startswith("_")]
+    while waiting:
+        name, value = waiting.pop()
+        if isinstance(value, Tensor | Unknown | Module):
+            found.append((name, value))
+        elif isinstance(value, list | tuple):
+            waiting += reversed([(f"{name}.{i}", v) for i, v in enumerate(value)])
+        elif isinstance(value, dict):
+            waiting += reversed([(f"{name}.{k}", v) for k, v in value.items()])
+    return found
+
+
+def own_tensors(module: Module) -> list[tuple[str, Tensor]]:
+    """The tensors of a module itself, not of its parts, with their names."""
+    return [(n, v) for n, v in _parts(module) if isinstance(v, Tensor)]
+
+
+def _converted(value: Any, dtype: Any) -> Any:
+    if isinstance(value, Tensor):
+        if not value.dtype.is_float:
+            return value
+        new = value.detach().astype(dtype).realize()
+        return as_parameter(new) if value.requires_grad else new
+    if isinstance(value, list | tuple):
+        return type(value)(_converted(v, dtype) for v in value)
+    if isinstance(value, dict):
+        return {k: _converted(v, dtype) for k, v in value.items()}
+    return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a setting: a number, a name, a flag, or some of them."""
+    if isinstance(value, tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _shape_text(value: Tensor | Unknown) -> str:
+    return str(value) if isinstance(value, Unknown) else f"[{', '.join(map(str, value.shape))}]"
