@@ -1,13 +1,14 @@
 """Train a small network on real handwritten digits and show how it went: `make demo`.
 
-Everything is here to be read: the model is one function, the training step is eight lines.
+Everything is here to be read: the network is two layers, the training step is four lines.
 """
 
 import time
 
 import weft
+from weft import nn, optim
 
-HIDDEN, EPOCHS, BATCH, RATE, MOMENTUM = 64, 12, 64, 0.1, 0.9
+HIDDEN, EPOCHS, BATCH = 64, 12, 64
 
 
 def main() -> None:
@@ -17,13 +18,15 @@ def main() -> None:
     x, y = weft.take(images.flatten(1), order, axis=0).realize(), weft.take(labels, order).realize()
     train_x, test_x, train_y, test_y = x[:1437], x[1437:], y[:1437], y[1437:]
 
-    parameters = [
-        weft.parameter(weft.random.normal((64, HIDDEN)) * (2 / 64) ** 0.5),
-        weft.parameter(weft.zeros(HIDDEN)),
-        weft.parameter(weft.random.normal((HIDDEN, 10)) * (1 / HIDDEN) ** 0.5),
-        weft.parameter(weft.zeros(10)),
-    ]
-    velocities = [weft.zeros(p.shape) for p in parameters]
+    model = nn.Sequential(nn.Linear(64, HIDDEN, activation="relu"), nn.Linear(HIDDEN, 10))
+    optimizer = optim.sgd(model, rate=0.1, momentum=0.9)
+
+    @weft.jit
+    def step(x: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
+
     print(f"digits: {len(train_x)} to learn from, {len(test_x)} to test with; 64-{HIDDEN}-10 network\n")
     print("epoch  loss    accuracy on the test digits")
     losses, start = [], time.perf_counter()
@@ -31,31 +34,13 @@ def main() -> None:
         shuffled = weft.random.permutation(len(train_x)).numpy()
         for first in range(0, len(shuffled) - BATCH + 1, BATCH):
             chosen = shuffled[first : first + BATCH]
-            losses.append(step(parameters, velocities, train_x[chosen], train_y[chosen]))
-        accuracy = (model(parameters, test_x).argmax(axis=1) == test_y).mean()
+            losses.append(step(train_x[chosen], train_y[chosen]).item())
+        accuracy = weft.metrics.accuracy(model(test_x), test_y).item()
         recent = sum(losses[-20:]) / 20
-        print(f"{epoch + 1:5}  {recent:.4f}  {100 * float(accuracy):.1f} %  {'#' * round(40 * float(accuracy))}")
+        print(f"{epoch + 1:5}  {recent:.4f}  {100 * accuracy:.1f} %  {'#' * round(40 * accuracy)}")
     print(f"\n{len(losses)} steps in {time.perf_counter() - start:.1f} s\n")
     print(plot(losses, "loss of each step"))
-    show_some(parameters, images, labels, order.numpy()[-4:])
-
-
-def model(parameters: list[weft.Tensor], x: weft.Tensor) -> weft.Tensor:
-    w1, b1, w2, b2 = parameters
-    return (x @ w1 + b1).relu() @ w2 + b2
-
-
-def step(parameters: list[weft.Tensor], velocities: list[weft.Tensor], x: weft.Tensor, y: weft.Tensor) -> float:
-    """One step of gradient descent with momentum. Returns the loss."""
-    loss = weft.cross_entropy(model(parameters, x), y)
-    loss.backward()
-    for p, v in zip(parameters, velocities, strict=True):
-        assert p.grad is not None
-        v *= MOMENTUM
-        v += p.grad
-        p -= RATE * v
-        p.grad = None
-    return float(loss)
+    show_some(model, images, labels, order.numpy()[-4:])
 
 
 def plot(values: list[float], title: str, width: int = 64, height: int = 12) -> str:
@@ -74,10 +59,10 @@ def plot(values: list[float], title: str, width: int = 64, height: int = 12) -> 
     return "\n".join([*lines, " " * 7 + "└" + "─" * width, f"{'step 1':>13}{len(values):>{width - 6}}"])
 
 
-def show_some(parameters: list[weft.Tensor], images: weft.Tensor, labels: weft.Tensor, chosen: list[int]) -> None:
+def show_some(model: nn.Module, images: weft.Tensor, labels: weft.Tensor, chosen: list[int]) -> None:
     """A few test digits as characters, and what the network takes them for."""
     print("\nsome test digits, and what the network takes them for")
-    guesses = model(parameters, images[chosen].flatten(1)).argmax(axis=1).tolist()
+    guesses = model(images[chosen].flatten(1)).argmax(axis=1).tolist()
     for row in range(8):
         print("   ".join("".join(" .:-=+*#%@"[round(9 * v)] * 2 for v in images[i, row].tolist()) for i in chosen))
     words = [f"{g}" if g == t else f"{g} (it is {t})" for g, t in zip(guesses, labels[chosen].tolist(), strict=True)]

@@ -15,6 +15,17 @@ hypothesis.settings.register_profile("weft", deadline=None, derandomize=True, ma
 hypothesis.settings.load_profile("weft")
 
 
+@pytest.fixture(autouse=True)
+def _errors_without_source_text(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Errors show the place of the user's line but not its text: a test that names the message it expects on that very line
+    would find it there, whatever the message is. Tests of the text itself are marked `whole_errors`."""
+    if "whole_errors" in request.keywords:
+        return
+    from weft.errors import Source
+
+    monkeypatch.setattr(Source, "__str__", lambda source: f"{os.path.basename(source.code.co_filename)}:{source.line}")
+
+
 def checks_line() -> str | None:
     """Say how many single checks ran and with which seed; nothing when weft cannot be imported."""
     # Imported late: a broken weft must show as failing tests, not as a pytest that does not start.

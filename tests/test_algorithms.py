@@ -365,14 +365,14 @@ def test_convolutions_inside_control_flow_count_too():
     [
         (lambda x, w: weft.conv(x, w, algorithm="FASTER"), "[conv] a known algorithm is required, got 'FASTER': it must be fastest, no_workspace, workspace:BYTES, or one of GEMM, IMPLICIT_GEMM"),
         (lambda x, w: weft.conv(x, w, algorithm=""), "[conv] a known algorithm is required, got ''"),
-        (lambda x, w: weft.conv_transpose(x, w, algorithm=3), "[conv_transpose] a known algorithm is required, got 3"),
+        (lambda x, w: weft.conv_transpose(x, weft.permute_dims(w, (1, 0, 2, 3)), algorithm=3), "[conv_transpose] a known algorithm is required, got 3"),
         (lambda x, w: weft.algorithms("winograd").__enter__(), "[algorithms] a known algorithm is required, got 'winograd'"),
         (lambda x, w: weft.WORKSPACE_LIMIT(-1), "[WORKSPACE_LIMIT] a known algorithm is required, got 'workspace:-1'"),
         (lambda x, w: setattr(weft.knobs, "conv_algorithm", "FFT"), "[knobs] WEFT_CONV_ALGORITHM cannot be 'FFT': it must be fastest"),
         (lambda x, w: setattr(weft.knobs, "winograd", 2), "[knobs] WEFT_WINOGRAD cannot be '2': it must be 0 or 1"),
         (lambda x, w: weft.find_algorithms(x, w, direction="back"), "[find_algorithms] a direction is required: forward, data, filter or all, got 'back'"),
         (lambda x, w: weft.find_algorithms(x, w, repetitions=0), "[find_algorithms] 1 repetition or more is required, got 0"),
-        (lambda x, w: weft.find_algorithms(x, w, groups=3), "[conv] the input has 8 channels but the filter expects 24"),
+        (lambda x, w: weft.find_algorithms(x, w, groups=3), "[conv] the input has 16 channels but the filter expects 48"),
         (lambda x, w: weft.find_algorithms(x[:0], w), "[find_algorithms] tensors with elements are required"),
     ],
 )  # fmt: skip

@@ -388,6 +388,7 @@ def test_state_around_a_loop() -> None:
         np.testing.assert_allclose(got.numpy(), x + 2 * expected, rtol=1e-5)
 
 
+@pytest.mark.whole_errors
 def test_an_error_inside_a_loop_names_its_line() -> None:
     def f(x: Any, i: Any) -> Any:
         return weft.scan(lambda s, k: (s + x[k], None), 0.0, i)[0]  # THE LINE

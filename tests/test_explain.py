@@ -161,6 +161,7 @@ def test_reasons():
     assert "result" in said
 
 
+@pytest.mark.whole_errors
 def test_source_is_the_users_line():
     def f(x):
         return weft.sum(weft.exp(x) * 3.0, axis=1)

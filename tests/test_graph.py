@@ -210,6 +210,7 @@ def test_a_chain_of_changes_in_place() -> None:
 # --- sources ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole_errors
 def test_a_node_knows_the_line_that_wrote_it() -> None:
     x = weft.asarray([1.0])
     y, line = weft.sin(x), here()

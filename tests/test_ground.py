@@ -173,6 +173,7 @@ KINDS: list[tuple[type[WeftError], type[Exception]]] = [
 ]
 
 
+@pytest.mark.whole_errors
 @pytest.mark.parametrize(("kind", "base"), KINDS)
 def test_three_kinds_of_error(kind: type[WeftError], base: type[Exception]) -> None:
     error, line = kind("somewhere", "it is so."), here()
@@ -186,6 +187,7 @@ def test_three_kinds_of_error(kind: type[WeftError], base: type[Exception]) -> N
     )
 
 
+@pytest.mark.whole_errors
 def test_an_error_can_name_another_line() -> None:
     source, line = user_source(), here()
     error = weft.RunError("somewhere", "it is so.", source)
@@ -205,6 +207,7 @@ CALLS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.whole_errors
 @pytest.mark.parametrize("name", CALLS)
 def test_the_users_line_stands_on_top(name: str) -> None:
     with pytest.raises(weft.UserError) as caught:
@@ -214,6 +217,7 @@ def test_the_users_line_stands_on_top(name: str) -> None:
     assert message == "[reshape] shape (3,) has 3 elements, which do not fill (7,)."
 
 
+@pytest.mark.whole_errors
 def test_a_line_without_a_file_is_still_named() -> None:
     code = compile("\n\nweft.zeros(3).reshape(7)", "<typed>", "exec")
     with pytest.raises(weft.UserError) as caught:

@@ -336,7 +336,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: X[True], "[index] a single True or False cannot be an index. Use weft.where()."),
     (lambda: X[..., 0, ...], "[index] only one '...' can stand in an index."),
     (lambda: X[::0], "[index] "),
-    (lambda: X["a":], "[index] a slice is made of ints or None"),
+    (lambda: X["a":], "[index] a slice of ints is required"),
     (lambda: X[[0, 1], [0, 1, 2]], "[index] the shapes (2,) and (3,) do not fit together"),
     (lambda: X.at[0].set(np.zeros(2)), "[broadcast_to] shape (2,) cannot be spread over (3,)."),
     (lambda: X.at[[0]].set(np.zeros((2, 3))), "[broadcast_to] shape (2, 3) cannot be spread over (1, 3)."),
@@ -369,6 +369,7 @@ OUTSIDE: list[tuple[Any, str]] = [
 ]
 
 
+@pytest.mark.whole_errors
 @pytest.mark.parametrize(("key", "text"), OUTSIDE, ids=[text for _, text in OUTSIDE])
 def test_an_index_found_out_of_range_when_computed(key: Any, text: str) -> None:
     y, line = X[key], sys._getframe().f_lineno

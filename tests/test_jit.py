@@ -845,6 +845,7 @@ def test_looking_at_a_value_while_tracing_is_an_error_that_says_what_to_do() -> 
     assert w.tolist() == [1.0, 2.0]
 
 
+@pytest.mark.whole_errors
 def test_an_error_at_run_time_names_the_line_and_leaves_the_function_usable() -> None:
     def body(x: Any, i: Any) -> Any:
         return x[i] * 2.0  # THE LINE
@@ -858,6 +859,7 @@ def test_an_error_at_run_time_names_the_line_and_leaves_the_function_usable() ->
         assert f(x, weft.asarray([0, -1])).tolist() == [2.0, 6.0]
 
 
+@pytest.mark.whole_errors
 def test_a_division_by_zero_names_the_line() -> None:
     f = weft.jit(lambda a, b: a // b)  # THE LINE
     with pytest.raises(weft.RunError, match=r"\[floor_divide\] an integer was divided by zero") as caught:
@@ -1041,3 +1043,12 @@ def test_threads_are_part_of_the_key_and_not_of_the_result() -> None:
             found.append(fast(x).numpy().copy())
     assert len(traces) == 3
     assert all(np.array_equal(a, found[0]) for a in found)
+
+
+@pytest.mark.parametrize("make", [weft.parameter, weft.asarray])
+def test_detached_state_is_read_at_every_call(make):
+    w = make([1.0, 2.0])
+    scaled = weft.jit(lambda x: w.detach() * x)
+    assert scaled(weft.asarray(1.0)).tolist() == [1.0, 2.0]
+    w.assign(weft.asarray([5.0, 7.0]))
+    assert scaled(weft.asarray(1.0)).tolist() == [5.0, 7.0]

@@ -1,5 +1,7 @@
 """Checks modules: what they are made of, modes, freezing, loading, unknown sizes, and that compiled functions follow them."""
 
+import importlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -215,6 +217,42 @@ def test_compiled_functions_follow_modes_and_settings() -> None:
     other.factor = 7.0
     run(X)
     assert len(traces) == 3
+
+
+CHANGES = {
+    "a part in a list": lambda net: net.layers.__setitem__(1, Linear(5, 3)),
+    "a part in a dict": lambda net: net.heads.__setitem__("a", Linear(3, 2)),
+    "a list": lambda net: setattr(net, "layers", [Linear(4, 5), Linear(5, 3)]),
+    "a parameter": lambda net: setattr(net.layers[0], "bias", nn.parameter(5, "ones")),
+    "one part more": lambda net: net.layers.append(Linear(3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_compiled_functions_notice_parts_that_are_replaced(name: str) -> None:
+    net = Net()
+    run, traces = count_traces(net)
+    run(X)
+    CHANGES[name](net)
+    np.testing.assert_allclose(run(X).numpy(), net(X).numpy(), rtol=1e-5, atol=1e-6)
+    assert len(traces) == 2
+    run(X)
+    assert len(traces) == 2
+
+
+def test_everything_public_is_exported() -> None:
+    """Every layer and every function of the files of layers is in weft.nn."""
+    folder = Path(nn.__file__).parent
+    for path in sorted(folder.glob("[a-z]*.py")):
+        module = importlib.import_module(f"weft.nn.{path.stem}")
+        own = [n for n, v in vars(module).items() if isinstance(v, type) and v.__module__ == module.__name__]
+        layers = [n for n in own if issubclass(getattr(module, n), nn.Module) and not n.startswith("_")]
+        missing = [n for n in layers if not hasattr(nn, n) and n not in INNER]
+        assert not missing, f"{path.name}: {missing}"
+        counted()
+
+
+INNER = {"Weights", "Cell", "Recurrent", "Along", "TransformerLayer", "SelfAttentionLayer"}  # what layers are made of
 
 
 def test_compiled_training_follows_freezing() -> None:

@@ -157,6 +157,7 @@ def test_isin_and_isclose_and_nan_to_num():
     assert weft.nan_to_num(weft.asarray([math.nan, INF])).tolist() == [0.0, float(np.finfo(np.float32).max)]
 
 
+@pytest.mark.whole_errors
 def test_what_numpy_cannot_do_names_the_line():
     y = weft.zeros((2**40, 2**40)) + 1.0
     with pytest.raises(weft.RunError, match=r"test_regressions.py:\d+: y = weft.zeros"):

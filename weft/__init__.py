@@ -11,7 +11,12 @@ from types import ModuleType as _ModuleType
 
 from . import data as data
 from . import graph as graph
+from . import io as io
+from . import metrics as metrics
+from . import nn as nn
+from . import optim as optim
 from . import random as random
+from . import zoo as zoo
 from .algorithms import NO_WORKSPACE as NO_WORKSPACE
 from .algorithms import PREFER_FASTEST as PREFER_FASTEST
 from .algorithms import WORKSPACE_LIMIT as WORKSPACE_LIMIT

@@ -8,10 +8,11 @@ updated in place, and random streams go on where they stood.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +103,39 @@ class State:
     changed: bool = False  # a constant: whether it is another one than at the last call
 
 
+class Settings:
+    """What objects such as modules were set to when a function was traced: plain values, and which parts they had."""
+
+    def __init__(self, holders: Iterable[Holder]) -> None:
+        self.then = [(h, h.settings()) for h in holders]
+        # Lists and dicts can change without anybody being told: they are looked at every time.
+        mutable = [v for _, found in self.then for v in found.values() if isinstance(v, list | dict)]
+        self.inside = [(v, list(_content_of(v))) for v in mutable]
+        self.changes = Changes.count
+
+    def hold(self) -> bool:
+        """Whether all of it is as it was."""
+        for container, then in self.inside:
+            if len(container) != len(then) or not all(map(operator.is_, _content_of(container), then)):
+                return False
+        if self.changes != Changes.count:
+            if not all(_same(holder.settings(), then) for holder, then in self.then):
+                return False
+            self.changes = Changes.count
+        return True
+
+
+def _content_of(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
+
+
+def _same(now: dict[str, Any], then: dict[str, Any]) -> bool:
+    plain = (bool, int, float, str, tuple)
+    return now.keys() == then.keys() and all(
+        v is then[n] or (isinstance(v, plain) and type(v) is type(then[n]) and v == then[n]) for n, v in now.items()
+    )
+
+
 @dataclass
 class Compiled:
     """A function compiled for arguments of one structure."""
@@ -118,8 +152,7 @@ class Compiled:
     had_grads: list[tuple[Tensor, bool]] = field(default_factory=list)  # which tensors had one when it was traced
     tracked: list[bool] = field(default_factory=list)  # which results were computed from parameters
     source: Source | None = None  # the line that results are put down to
-    settings: list[tuple[Holder, Any]] = field(default_factory=list)  # that it was traced under
-    changes: int = -1  # when they were last compared
+    settings: Settings | None = None  # that it was traced under
     lock: Any = field(default_factory=threading.Lock)
     rooms: list[tuple[Shape, np.dtype[Any]]] = field(init=False)  # what the memory of each result must be
 
@@ -128,10 +161,8 @@ class Compiled:
 
     def fits(self) -> bool:
         """Whether every .grad is there, or missing, as it was, and all settings are what they were."""
-        if self.changes != Changes.count:
-            if any(holder.settings() != then for holder, then in self.settings):
-                return False
-            self.changes = Changes.count
+        if self.settings and not self.settings.hold():
+            return False
         return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
 
 
@@ -313,7 +344,7 @@ class Jit:
             graph, Executable(graph, updates, fitting_threads(graph), self.narrow, constants), traced.structure, states, streams,
             len(traced.inputs), [o.type for o in graph.outputs[begin:]], begin, grads,
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
-            [o.tracked for o in traced.outputs], user_source(), [(h, h.settings()) for h in watcher.holders],
+            [o.tracked for o in traced.outputs], user_source(), Settings(watcher.holders) if watcher.holders else None,
         )  # fmt: skip
 
 

@@ -104,10 +104,10 @@ class Watch(Protocol):
 
 
 class Holder(Protocol):
-    """An object with settings that functions on tensors follow. Every change of one adds to `Changes.count`."""
+    """An object with settings that functions on tensors follow. Every assignment of one adds to `Changes.count`."""
 
-    def settings(self) -> Any:
-        """The settings that hold now, as something to compare."""
+    def settings(self) -> dict[str, Any]:
+        """The settings that hold now, by name."""
 
 
 class Changes:
@@ -396,6 +396,8 @@ class Tensor:
     def detach(self) -> Tensor:
         """The same value without its history: a constant for derivatives."""
         node = self._node
+        if WATCHED.watch is not None:  # the value is that of the run, not of now
+            return _call("stop_gradient", self)
         if node.value is not None and (node.device is not None or node.value.device is find_device()):
             return wrap(data(node.value))
         return _call("stop_gradient", self) if node.tracked or node.abstract else wrap(node)

@@ -48,7 +48,7 @@ def trained(name: str, quick: bool = False) -> dict[str, Callable[[], Any]]:
         return {
             "torch": lambda: with_torch.Trained(task, forward=with_torch.lstm_forward()),
             "jax": lambda: with_jax.Trained(task, forward=with_jax.lstm_forward),
-            "weft": lambda: with_weft.Trained(task, with_weft.lstm_loss),
+            "weft": lambda: with_weft.Trained(task),
         }
     images = len(task.shape) == 4
     found: dict[str, Callable[[], Any]] = {"torch": lambda: with_torch.Trained(task)}

@@ -9,69 +9,87 @@ from typing import Any
 import numpy as np
 
 import weft
+from weft import nn, optim, zoo
+from weft.nn.module import own_tensors
 
+from . import networks
 from .measure import Ready
-from .networks import Supply, Task
+from .networks import Network, Task
 
 STEPS = 2  # of training, before the parameters are compared
 
 
-class WeftOps:
-    """The words of the networks."""
+class Cifar(nn.Sequential):
+    """Two pairs of convolutions and two linear layers."""
 
-    def conv(self, x: Any, w: Any, b: Any = None, stride: int = 1, padding: int = 0) -> Any:
-        return weft.conv(x, w, b, stride=stride, padding=padding)
+    def __init__(self) -> None:
+        layers: list[nn.Module] = []
+        for inputs, outputs in ((3, 32), (32, 32), (32, 64), (64, 64)):
+            layers.append(nn.Conv2d(inputs, outputs, 3, padding=1, activation="relu"))
+            if inputs == outputs:
+                layers.append(nn.MaxPool2d(2))
+        super().__init__(*layers, nn.Flatten(), nn.Linear(4096, 512, activation="relu"), nn.Linear(512, 10))
 
-    def linear(self, x: Any, w: Any, b: Any) -> Any:
-        return x @ w.T + b
 
-    def relu(self, x: Any) -> Any:
-        return weft.relu(x)
+class Lstm(nn.Module):
+    """A layer of long short-term memory over (time, batch, features), and a classifier of its last output."""
 
-    def add(self, x: Any, y: Any) -> Any:
-        return x + y
+    def __init__(self) -> None:
+        self.lstm, self.classifier = nn.LSTM(64, 128, batch_first=False), nn.Linear(128, 10)
 
-    def max_pool(self, x: Any, size: int, stride: int, padding: int = 0) -> Any:
-        return weft.max_pool(x, size, stride=stride, padding=padding)
+    def forward(self, x: weft.Tensor) -> weft.Tensor:
+        outputs, _ = self.lstm(x)
+        return self.classifier(outputs[-1])
 
-    def mean_pool(self, x: Any) -> Any:
-        return weft.global_avg_pool(x)
 
-    def flatten(self, x: Any) -> Any:
-        return x.reshape((x.shape[0], -1))
+MODELS: dict[Network, Callable[[], nn.Module]] = {
+    networks.mlp: zoo.lenet_300_100,
+    networks.lenet: lambda: zoo.lenet5_classic(activation="relu", pooling="max"),
+    networks.cifar_cnn: Cifar,
+    networks.resnet18: zoo.resnet18_cifar,
+    networks.lstm: Lstm,
+    networks.alexnet: zoo.alexnet,
+    networks.vgg16: zoo.vgg16,
+    networks.resnet50: zoo.resnet50,
+}
 
-    def batch_norm(self, x: Any, scale: Any, shift: Any, mean: Any, var: Any) -> Any:
-        """With the batch's statistics; the running ones move by a tenth, the variance as that of a sample."""
-        normal = weft.batch_norm(x, scale, shift)
-        count = x.shape[0] * x.shape[2] * x.shape[3]
-        mean.assign(0.9 * mean + 0.1 * normal.mean.detach())
-        var.assign(0.9 * var + (0.1 * count / (count - 1)) * normal.var.detach())
-        return normal.value
+
+def model_of(task: Task) -> nn.Module:
+    """The network with the parameters that all contestants begin with, which stand in the order of its layers."""
+    model = MODELS[task.network]()
+    values = iter(task.fresh.parameters)
+    folded = task.network is networks.resnet50  # its norms are in the filters and biases of the others
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm) and folded:
+            module.shift.assign(weft.asarray(next(values)))
+            module.var.assign(module.var - module.eps)
+        else:
+            for name, tensor in own_tensors(module):
+                if tensor.requires_grad:
+                    tensor.assign(weft.asarray(_shaped(next(values), tensor.shape, name)))
+    assert next(values, None) is None, "parameters are left"
+    return model
+
+
+def _shaped(value: np.ndarray, shape: tuple[int, ...], name: str) -> np.ndarray:
+    assert value.shape == shape, f"{name} is {shape}, not {value.shape}"
+    return value
 
 
 class Trained:
     """A network with its parameters, and the step that trains it as one compiled function."""
 
-    def __init__(self, task: Task, loss: Callable[..., Any] | None = None) -> None:
+    def __init__(self, task: Task) -> None:
+        self.model = model_of(task)
         self.start = task.fresh.parameters
-        self.parameters = [weft.parameter(p) for p in self.start]
-        self.statistics = [weft.asarray(s) for s in task.fresh.statistics]
-        self.momenta = [weft.zeros(p.shape) for p in self.start] if task.momentum else []
+        self.optimizer = optim.sgd(self.model, task.rate, momentum=task.momentum)
         self.inputs = [weft.asarray(a) for a in task.batch()]
-        self.step = weft.jit(self._step(task, loss or _cross_entropy(task)))
+        self.step = weft.jit(self._step)
 
-    def _step(self, task: Task, loss: Callable[..., Any]) -> Callable[..., Any]:
-        def step(x: Any, y: Any) -> Any:
-            value = loss(Supply(self.parameters, self.statistics), x, y)
-            gradients = weft.gradients(value, self.parameters)
-            for i, (p, g) in enumerate(zip(self.parameters, gradients, strict=True)):
-                if task.momentum:
-                    self.momenta[i].assign(task.momentum * self.momenta[i] + g)
-                    g = self.momenta[i]
-                p.assign(p - task.rate * g)
-            return value
-
-        return step
+    def _step(self, x: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
+        loss = weft.cross_entropy(self.model(x), y)
+        self.optimizer.minimize(loss)
+        return loss
 
     def call(self) -> Any:
         return self.step(*self.inputs)
@@ -85,30 +103,25 @@ class Trained:
     def values(self) -> list[np.ndarray]:
         """The losses of some steps, how they changed every parameter, and the statistics."""
         losses = [self.call().numpy() for _ in range(STEPS)]
-        changes = [p.numpy() - s for p, s in zip(self.parameters, self.start, strict=True)]
-        return [np.stack(losses), *changes, *(s.numpy() for s in self.statistics)]
+        changes = [p.numpy() - s for p, s in zip(self.model.parameters(), self.start, strict=True)]
+        return [np.stack(losses), *changes, *(s.numpy() for s in self.model.named_state().values())]
 
     def planned_bytes(self) -> int:
         """All memory a step uses: what lives during it, and what it is given and changes."""
         self.call()
         [compiled] = self.step._compiled.values()
-        held = [*self.parameters, *self.statistics, *self.momenta, *self.inputs]
+        held = [*self.model.named_tensors().values(), *self.optimizer.named_state().values(), *self.inputs]
         return int(compiled.executable.facts.arena) + sum(t.numpy().nbytes for t in held)
 
 
-def _cross_entropy(task: Task) -> Callable[..., Any]:
-    return lambda supply, x, y: weft.cross_entropy(task.network(WeftOps(), supply, x), y)
-
-
-def training(task: Task, loss: Callable[..., Any] | None = None) -> Ready:
-    made = Trained(task, loss)
+def training(task: Task) -> Ready:
+    made = Trained(task)
     return Ready(made.call, made.values)
 
 
 def inference(task: Task) -> Ready:
-    parameters = [weft.asarray(p) for p in task.fresh.parameters]
-    x = weft.asarray(task.batch()[0])
-    step = weft.jit(lambda x: task.network(WeftOps(), Supply(parameters), x))
+    model, x = model_of(task).eval(), weft.asarray(task.batch()[0])
+    step = weft.jit(lambda x: model(x))
     return Ready(lambda: step(x), lambda: [step(x).numpy()])
 
 
@@ -116,19 +129,3 @@ def function(f: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Ready:
     """A function of arrays that gives a list of tensors."""
     compiled, inputs = weft.jit(f), [weft.asarray(a) for a in arrays]
     return Ready(lambda: compiled(*inputs), lambda: [t.numpy() for t in compiled(*inputs)])
-
-
-def lstm_loss(supply: Supply, x: Any, y: Any) -> Any:
-    """A layer of long short-term memory over (time, batch, features), and a classifier of its last output."""
-    w_in, w_hidden, b_in, b_hidden = (supply.weight() for _ in range(4))
-    w_out, b_out = supply.weight(), supply.weight()
-    start = weft.zeros((x.shape[1], w_hidden.shape[1]))
-
-    def cell(carry: Any, given: Any) -> Any:
-        h, c = carry
-        i, f, g, o = weft.split(given + h @ w_hidden.T, 4, axis=1)
-        c = weft.sigmoid(f) * c + weft.sigmoid(i) * weft.tanh(g)
-        return (weft.sigmoid(o) * weft.tanh(c), c), None
-
-    (h, _), _ = weft.scan(cell, (start, start), x @ w_in.T + (b_in + b_hidden))
-    return weft.cross_entropy(h @ w_out.T + b_out, y)

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import weft
+from weft import nn
+from weft.graph import Type
 
 
 def a_plus_b_times_c() -> weft.Graph:
@@ -24,7 +26,37 @@ def two_layers() -> weft.Graph:
     return weft.sigmoid(weft.tanh(x @ w1 + b1) @ w2 + b2).graph()
 
 
-PICTURES = {"a-plus-b-times-c": a_plus_b_times_c, "score": score, "two-layers": two_layers}
+def images(*shape: int) -> Type:
+    return Type(shape, weft.float32)
+
+
+def logistic_regression() -> weft.Graph:
+    model = nn.Linear(64, 10)
+    return weft.make_graph(lambda x, y: weft.cross_entropy(model(x), y), images(100, 64), Type((100,), weft.int64))
+
+
+def convolutional_network() -> weft.Graph:
+    model = nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1, activation="relu"), nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1, activation="relu"), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10),
+    )  # fmt: skip
+    return weft.make_graph(model, images(100, 1, 8, 8))
+
+
+def lstm() -> weft.Graph:
+    layer, answer = nn.LSTM(5, 32), nn.Linear(32, 5)
+    return weft.make_graph(lambda x: answer(layer(x)[0][:, -1]), images(64, 6, 5))
+
+
+def attention() -> weft.Graph:
+    heads = [images(64, 4, 6, 8)] * 3
+    return weft.make_graph(weft.dot_product_attention, *heads)
+
+
+PICTURES = {
+    "a-plus-b-times-c": a_plus_b_times_c, "score": score, "two-layers": two_layers, "logistic-regression": logistic_regression,
+    "convolutional-network": convolutional_network, "lstm": lstm, "attention": attention,
+}  # fmt: skip
 
 if __name__ == "__main__":
     for name, graph in PICTURES.items():

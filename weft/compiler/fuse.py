@@ -130,9 +130,10 @@ class _Fusion:
                 x = x.inputs[0]
             if x in stored or x.op is CONST or x.op.name == "iota":
                 return
-            spread = prod(x.shape) > 1 and prod(node.shape) >= 4 * prod(x.shape)
+            spread = prod(node.shape) >= 4 * prod(x.shape)
+            dear = 3 if prod(x.shape) > 1 else TOO_DEAR  # a kernel for one number must be worth it
             overlap = taps(node) > 1 and any(s < k for k, s in zip(*node.params[:2], strict=True))
-            if overlap or (spread and self._cone_cost(x, stored) >= 3):
+            if overlap or (spread and self._cone_cost(x, stored) >= dear):
                 yield x
 
     def _cone_cost(self, node: Node, stored: set[Node], limit: int = 64) -> int:

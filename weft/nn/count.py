@@ -71,19 +71,27 @@ class Summary:
 
     def __str__(self) -> str:
         rows = [("", "layer", "output", "parameters", "MACs", "bytes")]
+        above: list[str] = []  # the names of the parts that this one is in
         for line in self.lines:
-            name = "  " * line.depth + (line.name.rsplit(".", 1)[-1] or "·")
+            del above[line.depth :]
+            name = "  " * line.depth + (line.name.removeprefix(above[-1] + "." if above and above[-1] else "") or "·")
+            above.append(line.name)
             count = f"{line.parameters:,}" + (" frozen" if line.frozen else "")
             rows.append((name, line.kind, line.output, count, f"{line.macs:,}", f"{line.nbytes:,}"))
         rows.append(("total", "", "", f"{self.parameters:,}", f"{self.macs:,}", f"{self.nbytes:,}"))
-        widths = [max(len(r[i]) for r in rows) for i in range(6)]
-        texts = [
-            "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths, strict=True)))
-            for r in rows
-        ]
-        rule = "-" * len(texts[0])
+        head, *body, total = _columns(rows)
+        rule = "-" * len(head)
         trained = f"{self.trained:,} of {self.parameters:,} parameters are trained, {self.state:,} numbers of state"
-        return "\n".join([texts[0], rule, *texts[1:-1], rule, texts[-1], trained])
+        return "\n".join([head, rule, *body, rule, total, trained])
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of text with words on the left of their columns, numbers on the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in rows
+    ]
 
 
 def summary(module: Module, *examples: Any) -> Summary:

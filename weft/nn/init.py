@@ -33,17 +33,33 @@ def constant(value: float) -> Maker:
 
 def uniform(low: float = -0.05, high: float = 0.05) -> Maker:
     """Uniform between two numbers."""
-    return lambda shape: random.uniform(shape, low=low, high=high)
+    return lambda shape: _drawn("uniform", shape) * np.float32(high - low) + np.float32(low)
 
 
 def normal(mean: float = 0.0, std: float = 0.05) -> Maker:
     """The normal distribution."""
-    return lambda shape: random.normal(shape, mean=mean, std=std)
+    return lambda shape: _drawn("normal", shape) * np.float32(std) + np.float32(mean)
 
 
 def truncated_normal(std: float = 0.05) -> Maker:
     """The normal distribution without what lies beyond two standard deviations."""
-    return lambda shape: random.truncated_normal(shape, std=std)
+    return lambda shape: _drawn("truncated_normal", shape) * np.float32(std)
+
+
+_CHUNK, _SMALL = 1 << 18, 1 << 14
+
+
+def _drawn(law: Law, shape: Shape) -> np.ndarray:
+    """Numbers of the plain law, not scaled yet.
+
+    Many are drawn in chunks of one size: the numbers of all parameters of a network then come from one compiled program.
+    """
+    draw, count = getattr(random, law), math.prod(shape)
+    if count <= _SMALL:
+        values: np.ndarray = draw(shape).numpy()
+        return values
+    chunks = [draw(_CHUNK).numpy() for _ in range(-(-count // _CHUNK))]
+    return np.concatenate(chunks)[:count].reshape(shape)
 
 
 def variance_scaling(scale: float = 1.0, fan: Fan = "in", law: Law = "truncated_normal") -> Maker:
@@ -54,10 +70,10 @@ def variance_scaling(scale: float = 1.0, fan: Fan = "in", law: Law = "truncated_
         spread = scale / max(1.0, {"in": inputs, "out": outputs, "both": (inputs + outputs) / 2}[fan])
         if law == "uniform":
             limit = math.sqrt(3.0 * spread)
-            return random.uniform(shape, low=-limit, high=limit)
+            return uniform(-limit, limit)(shape)
         if law == "normal":
-            return random.normal(shape, std=math.sqrt(spread))
-        return random.truncated_normal(shape, std=math.sqrt(spread) / _CUT)  # the cut takes some of the spread away
+            return normal(std=math.sqrt(spread))(shape)
+        return truncated_normal(math.sqrt(spread) / _CUT)(shape)  # the cut takes some of the spread away
 
     return make
 
@@ -80,7 +96,7 @@ def orthogonal(gain: float = 1.0) -> Maker:
         if len(shape) < 2:
             raise UserError("orthogonal", f"a matrix is required, got the shape {shape}.")
         rows, columns = shape[0], math.prod(shape[1:])
-        values = random.normal((max(rows, columns), min(rows, columns))).numpy().astype(np.float64)
+        values = _drawn("normal", (max(rows, columns), min(rows, columns))).astype(np.float64)
         q, r = np.linalg.qr(values)
         q = q * np.sign(np.diag(r))  # else some directions would come more often than others
         return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)

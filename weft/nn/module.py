@@ -142,8 +142,8 @@ class Module:
         super().__setattr__(name, value)
 
     def settings(self) -> dict[str, Any]:
-        """Its plain attributes: numbers, names, flags, and which of its parameters are frozen."""
-        found = {n: v for n, v in vars(self).items() if _is_plain(v)}
+        """What its computation follows from: its attributes, and which of its parameters are frozen."""
+        found = {n: v for n, v in vars(self).items() if not n.startswith("_")}
         return found | {"training": self.training, "frozen": self._frozen_names()}
 
     def train(self: M, mode: bool = True) -> M:

@@ -20,7 +20,7 @@ from .statistics import log_softmax, mean, softmax
 Reduction = Literal["mean", "sum", "none"]
 
 
-def _reduced(name: str, losses: Tensor, reduction: Reduction, weight: Tensor | None = None) -> Tensor:
+def reduced(name: str, losses: Tensor, reduction: Reduction, weight: Tensor | None = None) -> Tensor:
     if reduction == "none":
         return losses
     if reduction == "sum":
@@ -75,7 +75,7 @@ def _soft(
         )
     target = target.astype(log_p.dtype) * (1.0 - smooth) + smooth / log_p.shape[axis]
     terms = target * log_p if classes is None else target * log_p * classes.reshape(shape)
-    return _reduced("cross_entropy", -sum(terms, axis=axis), how)
+    return reduced("cross_entropy", -sum(terms, axis=axis), how)
 
 
 def _hard(
@@ -107,7 +107,7 @@ def _hard(
     if keep is not None:
         losses = where(keep, losses, 0.0)
         counted = where(keep, 1.0 if per_class is None else per_class, 0.0).astype(log_p.dtype)
-    return _reduced("cross_entropy", losses, how, counted)
+    return reduced("cross_entropy", losses, how, counted)
 
 
 @function
@@ -118,19 +118,19 @@ def mse_loss(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction =
     >>> mse_loss(as_tensor([1.0, 2.0]), as_tensor([1.0, 4.0])).item()
     2.0
     """
-    a, b = _same_shape("mse_loss", prediction, target)
-    return _reduced("mse_loss", (a - b) * (a - b), reduction)
+    a, b = same_shape("mse_loss", prediction, target)
+    return reduced("mse_loss", (a - b) * (a - b), reduction)
 
 
 @function
 @in_float32
 def mae_loss(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction = "mean") -> Tensor:
     """The mean of the absolute differences."""
-    a, b = _same_shape("mae_loss", prediction, target)
-    return _reduced("mae_loss", abs(a - b), reduction)
+    a, b = same_shape("mae_loss", prediction, target)
+    return reduced("mae_loss", abs(a - b), reduction)
 
 
-def _same_shape(name: str, prediction: ArrayLike, target: ArrayLike) -> tuple[Tensor, Tensor]:
+def same_shape(name: str, prediction: ArrayLike, target: ArrayLike) -> tuple[Tensor, Tensor]:
     """Broadcasting (n, 1) against (n,) gives (n, n) and a plausible, wrong loss: it is refused."""
     a, b = as_tensor(prediction), as_tensor(target)
     if a.shape != b.shape:

@@ -8,3 +8,5 @@ from .counter import checks_run as checks_run
 from .counter import counted as counted
 from .counter import generator as generator
 from .counter import seed as seed
+from .layers import LayerCase as LayerCase
+from .layers import check_layer as check_layer

@@ -74,7 +74,8 @@ def number(dtype: DType, value: Any, lanes: int = 1) -> Value:
     """A constant of a dtype; nan and infinities may come as text."""
     type = register_type(dtype)
     if dtype.is_float:
-        value = float(np.asarray(float(value)).astype(dtype.numpy))
+        with np.errstate(over="ignore"):  # what is too large is infinite, as it is for the reference
+            value = float(np.asarray(float(value)).astype(dtype.numpy))
         if type == F32:
             return _float32(value, lanes)
         return constant(ir.VectorType(type, lanes) if lanes > 1 else type, value)

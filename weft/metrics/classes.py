@@ -1,0 +1,263 @@
+"""Metrics of classes: how many are right, of which kind the mistakes are.
+
+Predictions are scores with one axis more than the targets (the greatest along `axis` wins), probabilities of class 1 of the
+shape of the targets (above `threshold` it is), or classes. Targets equal to `ignore_index` do not count. Nothing divided by
+nothing is 0: the recall of a class that never occurs, the accuracy of an empty batch.
+"""
+
+from __future__ import annotations
+
+from ..dtypes import int64
+from ..errors import UserError
+from ..ops.creation import iota
+from ..ops.declare import normal_axis
+from ..ops.elementwise import where
+from ..ops.indexing import pick
+from ..ops.movement import expand_dims, squeeze
+from ..ops.reduce import sum
+from ..tensor import ArrayLike, Tensor, as_tensor
+from .counts import (
+    Average,
+    as_classes,
+    averaged,
+    class_count,
+    count_pairs,
+    kappa_of,
+    mcc_of,
+    ratio,
+    rounded,
+)
+
+
+def accuracy(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """The part of the predictions that are right.
+
+    >>> accuracy([[0.1, 0.9], [0.8, 0.2]], [1, 1]).item()
+    0.5
+    """
+    return rounded(ratio(*count_right(prediction, target, axis, threshold, ignore_index)))
+
+
+def count_right(
+    prediction: ArrayLike, target: ArrayLike, axis: int, threshold: float, ignore_index: int | None
+) -> tuple[Tensor, Tensor]:
+    """How many predictions are right, and how many there are."""
+    found, truth = as_classes("accuracy", prediction, target, axis, threshold)
+    keep = truth == truth if ignore_index is None else truth != ignore_index
+    return sum((found == truth) & keep, dtype=int64), sum(keep, dtype=int64)
+
+
+def top_k_accuracy(
+    prediction: ArrayLike, target: ArrayLike, *, k: int = 5, axis: int = -1, ignore_index: int | None = None
+) -> Tensor:
+    """The part of the targets that are among the k highest scores; of equal scores the lower class comes first.
+
+    >>> top_k_accuracy([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]], [2, 2], k=2).item()
+    0.5
+    """
+    return rounded(ratio(*count_top(prediction, target, k, axis, ignore_index)))
+
+
+def count_top(
+    prediction: ArrayLike, target: ArrayLike, k: int, axis: int, ignore_index: int | None
+) -> tuple[Tensor, Tensor]:
+    """How many targets are among the k highest scores, and how many there are."""
+    scores, truth = as_tensor(prediction), as_tensor(target)
+    axis = normal_axis("top_k_accuracy", axis, scores.ndim)
+    if not 1 <= k <= scores.shape[axis]:
+        raise UserError("top_k_accuracy", f"k must be between 1 and {scores.shape[axis]}, the classes, got {k}.")
+    expected = (*scores.shape[:axis], *scores.shape[axis + 1 :])
+    if truth.shape != expected or not truth.dtype.is_integer:
+        raise UserError("top_k_accuracy", f"integer classes of shape {expected} are required, got {truth._node.type}.")
+    keep = truth == truth if ignore_index is None else truth != ignore_index
+    place = expand_dims(where(keep, truth, 0), axis=axis)
+    own = pick(scores, place, axis, wraps=False)
+    # Counting those ahead needs no sorting: it is a sum over the classes.
+    shape = [-1 if i == axis else 1 for i in range(scores.ndim)]
+    earlier = iota(scores.shape[axis]).reshape(shape) < place
+    ahead = sum((scores > own) | ((scores == own) & earlier), axis=axis, dtype=int64)
+    hit = (ahead < k) & squeeze(own == own, axis)
+    return sum(hit & keep, dtype=int64), sum(keep, dtype=int64)
+
+
+def confusion_matrix(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    classes: int | None = None,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """How many examples of class i (row) were taken for class j (column). Class numbers need to be told how many `classes`.
+
+    >>> confusion_matrix([0, 1, 1], [0, 0, 1], classes=2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    return _counted("confusion_matrix", prediction, target, classes, axis, threshold, ignore_index)
+
+
+def _counted(
+    name: str,
+    prediction: ArrayLike,
+    target: ArrayLike,
+    classes: int | None,
+    axis: int,
+    threshold: float,
+    ignore_index: int | None,
+) -> Tensor:
+    count = class_count(name, prediction, target, axis, classes)
+    found, truth = as_classes(name, prediction, target, axis, threshold)
+    return count_pairs(found, truth, count, ignore_index)
+
+
+def precision(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    average: Average = "binary",
+    classes: int | None = None,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """Of what was taken for a class, the part that is of it. Averages: see `f_beta`."""
+    matrix = _counted("precision", prediction, target, classes, axis, threshold, ignore_index)
+    return averaged("precision", matrix, average, 1.0, 0.0)
+
+
+def recall(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    average: Average = "binary",
+    classes: int | None = None,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """Of what is of a class, the part that was taken for it. Averages: see `f_beta`."""
+    matrix = _counted("recall", prediction, target, classes, axis, threshold, ignore_index)
+    return averaged("recall", matrix, average, 0.0, 1.0)
+
+
+def f_beta(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    beta: float = 1.0,
+    average: Average = "binary",
+    classes: int | None = None,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """(1 + beta²) precision recall / (beta² precision + recall): recall counts beta times as much.
+
+    The average is "binary": of class 1 of two; "macro": the mean of the classes that occur in targets or predictions; "weighted":
+    of the classes by how often they occur in targets; "micro": of all counts together; "none": of each class by itself.
+    """
+    if not beta > 0.0:
+        raise UserError("f_beta", f"beta must be above 0, got {beta}.")
+    matrix = _counted("f_beta", prediction, target, classes, axis, threshold, ignore_index)
+    return averaged("f_beta", matrix, average, *f_weights(beta))
+
+
+def f_weights(beta: float) -> tuple[float, float]:
+    """What the two kinds of mistake count in the denominator of the F score, against what is right."""
+    return 1.0 / (1.0 + beta * beta), beta * beta / (1.0 + beta * beta)
+
+
+def f1(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    average: Average = "binary",
+    classes: int | None = None,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """2 precision recall / (precision + recall). Averages: see `f_beta`.
+
+    >>> f1([0.9, 0.8, 0.1], [1, 0, 1]).item()
+    0.5
+    """
+    matrix = _counted("f1", prediction, target, classes, axis, threshold, ignore_index)
+    return averaged("f1", matrix, average, 0.5, 0.5)
+
+
+def per_class_accuracy(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    classes: int | None = None,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """For each class, the part of its examples that were taken for it."""
+    matrix = _counted("per_class_accuracy", prediction, target, classes, axis, threshold, ignore_index)
+    return averaged("per_class_accuracy", matrix, "none", 0.0, 1.0)
+
+
+def mean_iou(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    classes: int | None = None,
+    axis: int = 1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """Intersection over union of predicted and true regions, the mean of the classes that occur. Scores have classes on axis 1."""
+    matrix = _counted("mean_iou", prediction, target, classes, axis, threshold, ignore_index)
+    return averaged("mean_iou", matrix, "macro", 1.0, 1.0)
+
+
+def dice_score(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    average: Average = "macro",
+    classes: int | None = None,
+    axis: int = 1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """2 |A and B| / (|A| + |B|) of predicted and true regions: `f1`, for images. Scores have classes on axis 1."""
+    matrix = _counted("dice_score", prediction, target, classes, axis, threshold, ignore_index)
+    return averaged("dice_score", matrix, average, 0.5, 0.5)
+
+
+def mcc(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    classes: int | None = None,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """Matthews's correlation of predictions and targets: 1 if all is right, 0 by chance."""
+    return mcc_of(_counted("mcc", prediction, target, classes, axis, threshold, ignore_index))
+
+
+def cohen_kappa(
+    prediction: ArrayLike,
+    target: ArrayLike,
+    *,
+    classes: int | None = None,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
+) -> Tensor:
+    """How much more often predictions are right than by chance: 1 if always, 0 by chance."""
+    return kappa_of(_counted("cohen_kappa", prediction, target, classes, axis, threshold, ignore_index))

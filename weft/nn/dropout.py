@@ -1,0 +1,124 @@
+"""What disturbs a network while it is trained, so that it does not rely on single values. In use, all give back x."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+from .. import random
+from ..errors import UserError
+from ..ops.elementwise import where
+from ..tensor import ArrayLike, Tensor, as_tensor
+from . import settings
+from .module import Module
+
+
+class Dropout(Module):
+    """y = x * keep / (1 - rate), each element kept with probability 1 - rate (Srivastava et al. 2014)"""
+
+    def __init__(self, rate: float = 0.5) -> None:
+        self.rate = settings.rate("Dropout", rate)
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        return random.dropout(x, self.rate, training=self.training)
+
+
+class _ChannelDropout(Module):
+    """What the layers that drop whole channels share."""
+
+    rank: ClassVar[int]
+
+    def __init__(self, rate: float = 0.5) -> None:
+        self.rate = settings.rate(type(self).__name__, rate)
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        x = settings.spatial(type(self).__name__, x, self.rank)
+        return _kept(x, self.rate, self.training, 2)
+
+
+def _kept(x: Tensor, rate: float, training: bool, axes: int) -> Tensor:
+    """Dropout that decides once for all elements that share their places along the first axes."""
+    if not training or rate == 0.0:
+        return x
+    keep = random.bernoulli(1.0 - rate, (*x.shape[:axes], *[1] * (x.ndim - axes)))
+    return where(keep, x * (1.0 / (1.0 - rate)), 0.0)
+
+
+class Dropout1d(_ChannelDropout):
+    """Dropout of whole channels of (batch, channels, length) (Tompson et al. 2015)."""
+
+    rank = 1
+
+
+class Dropout2d(_ChannelDropout):
+    """Dropout of whole channels of (batch, channels, height, width) (Tompson et al. 2015)."""
+
+    rank = 2
+
+
+class Dropout3d(_ChannelDropout):
+    """Dropout of whole channels of (batch, channels, depth, height, width) (Tompson et al. 2015)."""
+
+    rank = 3
+
+
+class DropPath(Module):
+    """y = x * keep / (1 - rate), decided once for each element of the batch: a residual branch is left out (Huang et al. 2016)"""
+
+    def __init__(self, rate: float = 0.1) -> None:
+        self.rate = settings.rate("DropPath", rate)
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        return _kept(as_tensor(x), self.rate, self.training, 1)
+
+
+class AlphaDropout(Module):
+    """y = a * (x if kept else -s * alpha) + b, with a and b such that mean 0 and variance 1 stay (Klambauer et al. 2017)
+
+    s and alpha are those of SELU, which comes before it.
+    """
+
+    def __init__(self, rate: float = 0.5) -> None:
+        self.rate = settings.rate("AlphaDropout", rate)
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        x = as_tensor(x)
+        if not self.training or self.rate == 0.0:
+            return x
+        lowest = -1.0507009873554805 * 1.6732632423543772
+        a = 1.0 / math.sqrt((1.0 - self.rate) * (1.0 + self.rate * lowest**2))
+        keep = random.bernoulli(1.0 - self.rate, x.shape)
+        return where(keep, x * a, a * lowest) - a * lowest * self.rate
+
+
+class GaussianDropout(Module):
+    """y = x * n, n normal with mean 1 and variance rate / (1 - rate) (Srivastava et al. 2014)"""
+
+    def __init__(self, rate: float = 0.5) -> None:
+        self.rate = settings.rate("GaussianDropout", rate)
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        x = _floats("GaussianDropout", x)
+        if not self.training or self.rate == 0.0:
+            return x
+        return x * random.normal(x.shape, 1.0, math.sqrt(self.rate / (1.0 - self.rate)), dtype=x.dtype)
+
+
+class GaussianNoise(Module):
+    """y = x + n, n normal with mean 0 and this standard deviation"""
+
+    def __init__(self, std: float) -> None:
+        self.std = settings.at_least("GaussianNoise", "standard deviation", std)
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        x = _floats("GaussianNoise", x)
+        if not self.training or self.std == 0.0:
+            return x
+        return x + random.normal(x.shape, 0.0, self.std, dtype=x.dtype)
+
+
+def _floats(layer: str, x: ArrayLike) -> Tensor:
+    x = as_tensor(x)
+    if not x.dtype.is_float:
+        raise UserError(layer, f"a floating dtype is required, got {x.dtype.name}.")
+    return x

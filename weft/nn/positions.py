@@ -1,0 +1,146 @@
+"""Where in a sequence something stands: sinusoidal and learned positions, rotary positions (RoPE) and ALiBi.
+
+Their tables are computed once in float64, for they multiply large positions with small rates, and are constants of the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+
+from ..errors import UserError
+from ..ops.convert import asarray
+from ..ops.declare import as_float
+from ..ops.movement import concat, cut, split
+from ..random import dropout as drop
+from ..tensor import ArrayLike, Tensor, as_tensor
+from . import init as inits
+from .module import Init, Module, parameter
+from .settings import above, channels, count, rate
+
+
+class PositionalEncoding(Module):
+    """y = x + the sines and cosines of each position, see `sinusoidal`; x: (batch, time, features)
+
+    >>> import weft
+    >>> PositionalEncoding()(weft.zeros((1, 2, 4)))[0, 0].tolist()
+    [0.0, 1.0, 0.0, 1.0]
+    """
+
+    def __init__(self, *, base: float = 10000.0, dropout: float = 0.0) -> None:
+        self.base = above("PositionalEncoding", "base", base, 1.0)
+        self.dropout = rate("PositionalEncoding", dropout)
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        x = _sequence("PositionalEncoding", x)
+        table = _constant(_sines(*x.shape[-2:], self.base), x)
+        return drop(x + table, self.dropout, training=self.training)
+
+
+def sinusoidal(length: int, features: int, *, base: float = 10000.0) -> Tensor:
+    """A table (length, features) of sin(p / base^(2i / features)) at 2i, and of the cosine at 2i + 1   (Vaswani et al. 2017)
+
+    >>> sinusoidal(2, 2).numpy().round(3).tolist()
+    [[0.0, 1.0], [0.841..., 0.540...]]
+    """
+    sizes = count("sinusoidal", "positions", length), count("sinusoidal", "features", features)
+    return asarray(_sines(*sizes, above("sinusoidal", "base", base, 1.0)).astype(np.float32))
+
+
+class LearnedPositions(Module):
+    """y = x + W[:time], a trained row for each position; x: (batch, time, features), weight: (length, features)
+
+    >>> import weft
+    >>> LearnedPositions(8, 4)(weft.zeros((1, 2, 4))).shape
+    (1, 2, 4)
+    """
+
+    def __init__(self, length: int, features: int | None = None, *, init: Init = inits.normal(std=0.02)) -> None:
+        self.length = count("LearnedPositions", "positions", length)
+        width = None if features is None else count("LearnedPositions", "features", features)
+        self.weight = parameter((self.length, width), init)
+
+    def sizes(self, x: ArrayLike) -> dict[str, tuple[int, int]]:
+        """The features are the last axis."""
+        return {"weight": (self.length, as_tensor(x).shape[-1])}
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        x = channels("LearnedPositions", _sequence("LearnedPositions", x), self.weight.shape[1], axis=-1)
+        time = x.shape[-2]
+        if time > self.length:
+            raise UserError("LearnedPositions", f"at most {self.length} positions were learned, got {time}.")
+        return x + cut(self.weight, 0, 0, time)
+
+
+def rotary(x: ArrayLike, *, base: float = 10000.0, start: int = 0) -> Tensor:
+    """Rotary positions (RoPE): pairs of features turned by their position times a rate   (Su et al. 2021)
+
+    (a, b) becomes (a cos - b sin, a sin + b cos) at the angle p / base^(2i / features), for a the i-th feature of the first
+    half and b that of the second. Products of such queries and keys then depend on the distance of their positions alone.
+    x: (..., time, features), of which the first stands at position `start`.
+
+    >>> rotary([[1.0, 0.0], [1.0, 0.0]]).numpy().round(3).tolist()
+    [[1.0, 0.0], [0.540..., 0.841...]]
+    """
+    x = _sequence("rotary", x)
+    time, features = x.shape[-2:]
+    if features % 2 or not features:
+        raise UserError("rotary", f"an even number of features is required, got {x.shape}.")
+    angles = _angles(time, features, above("rotary", "base", base, 1.0), int(start))
+    cos, sin = _constant(np.cos(angles), x), _constant(np.sin(angles), x)
+    a, b = split(x, 2, axis=-1)
+    return concat([a * cos - b * sin, a * sin + b * cos], axis=-1)
+
+
+def alibi(heads: int, queries: int, keys: int) -> Tensor:
+    """What ALiBi adds to the scores (heads, queries, keys): -slope * distance   (Press et al. 2022)
+
+    The last query stands at the last key. The slopes fall from head to head: 2^(-8/n), 2^(-16/n), ... for n heads; if n is
+    no power of two, those of the next lower one, then every second of those of the next higher one.
+
+    >>> alibi(1, 1, 3).tolist()
+    [[[-0.0078125, -0.00390625, 0.0]]]
+    """
+    sizes = count("alibi", "heads", heads), count("alibi", "queries", queries), count("alibi", "keys", keys)
+    return asarray(_distances(*sizes).astype(np.float32))
+
+
+def _sequence(name: str, x: ArrayLike) -> Tensor:
+    x = as_float(as_tensor(x), name)
+    if x.ndim < 2:
+        raise UserError(name, f"an input (..., time, features) is required, got shape {x.shape}.")
+    return x
+
+
+def _constant(table: np.ndarray, beside: Tensor) -> Tensor:
+    return asarray(table.astype(beside.dtype.numpy))
+
+
+@functools.lru_cache(maxsize=32)
+def _angles(time: int, features: int, base: float, start: int) -> np.ndarray:
+    """(time, half of the features, rounded up): position times rate."""
+    rates = base ** (-np.arange(0, features, 2, dtype=np.float64) / features)
+    return np.outer(np.arange(start, start + time, dtype=np.float64), rates)
+
+
+@functools.lru_cache(maxsize=32)
+def _sines(time: int, features: int, base: float) -> np.ndarray:
+    angles = _angles(time, features, base, 0)
+    table = np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(time, -1)
+    return table[:, :features]
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """The slope of each head; see `alibi`."""
+    lower = 2 ** int(math.log2(heads))
+    higher = [2.0 ** (-4.0 * (i + 1) / lower) for i in range(0, 2 * (heads - lower), 2)]
+    return [2.0 ** (-8.0 * (i + 1) / lower) for i in range(lower)] + higher
+
+
+@functools.lru_cache(maxsize=32)
+def _distances(heads: int, queries: int, keys: int) -> np.ndarray:
+    places = np.arange(keys - queries, keys)[:, None]
+    added: np.ndarray = np.reshape(alibi_slopes(heads), (-1, 1, 1)) * -np.abs(places - np.arange(keys))
+    return added

@@ -1,0 +1,143 @@
+"""The layers of transformers: self-attention and two products, each with a norm, and added to what came in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..random import dropout as drop
+from ..tensor import ArrayLike, Tensor, as_tensor
+from .activations import Activation
+from .attention import MultiHeadAttention
+from .linear import Linear
+from .module import Module
+from .norm import LayerNorm
+from .settings import count, rate
+
+
+class TransformerLayer(Module):
+    """The base of the layers below: how a part is wrapped.
+
+    norm_first: x + part(norm(x)), which trains more steadily (Xiong et al. 2020); else norm(x + part(x)) (Vaswani et al. 2017)
+    """
+
+    def __init__(
+        self, features: int, hidden: int | None, activation: Activation, dropout: float, norm_first: bool
+    ) -> None:
+        self.dropout, self.norm_first = rate(type(self).__name__, dropout), bool(norm_first)
+        features = count(type(self).__name__, "features", features)
+        self.feed_forward = FeedForward(features, hidden, activation=activation, dropout=dropout)
+        self.feed_forward_norm = LayerNorm(features)
+
+    def _around(self, part: Callable[[Tensor], Tensor], norm: LayerNorm, x: Tensor) -> Tensor:
+        y = drop(part(norm(x) if self.norm_first else x), self.dropout, training=self.training)
+        return x + y if self.norm_first else norm(x + y)
+
+
+class SelfAttentionLayer(TransformerLayer):
+    """Self-attention, then two products: what TransformerEncoderLayer and TransformerBlock share."""
+
+    def __init__(
+        self,
+        features: int,
+        heads: int,
+        *,
+        hidden: int | None = None,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        norm_first: bool = True,
+        key_heads: int | None = None,
+        rotary: bool = False,
+        alibi: bool = False,
+    ) -> None:
+        super().__init__(features, hidden, activation, dropout, norm_first)
+        self.attention = MultiHeadAttention(
+            features, heads, key_heads=key_heads, dropout=dropout, rotary=rotary, alibi=alibi
+        )
+        self.attention_norm = LayerNorm(features)
+
+    def _through(self, x: ArrayLike, mask: Any, causal: bool) -> Tensor:
+        x = self._around(lambda y: self.attention(y, mask=mask, causal=causal), self.attention_norm, as_tensor(x))
+        return self._around(self.feed_forward, self.feed_forward_norm, x)
+
+
+class TransformerEncoderLayer(SelfAttentionLayer):
+    """Every position looks at all: x + attention(norm(x)), then x + feed_forward(norm(x)); norms last if not norm_first.
+
+    >>> import weft
+    >>> TransformerEncoderLayer(8, 2)(weft.ones((1, 5, 8))).shape
+    (1, 5, 8)
+    """
+
+    def forward(self, x: ArrayLike, *, mask: Any = None, causal: bool = False) -> Tensor:
+        """(batch, time, features), from x of that shape; masks as in MultiHeadAttention."""
+        return self._through(x, mask, causal)
+
+
+class TransformerBlock(SelfAttentionLayer):
+    """Every position looks backwards only, as in a language model: an encoder layer with causal=True   (Radford et al. 2018)
+
+    >>> import weft
+    >>> TransformerBlock(8, 2, rotary=True)(weft.ones((1, 5, 8))).shape
+    (1, 5, 8)
+    """
+
+    def forward(self, x: ArrayLike, *, mask: Any = None) -> Tensor:
+        """(batch, time, features), from x of that shape; masks as in MultiHeadAttention."""
+        return self._through(x, mask, causal=True)
+
+
+class TransformerDecoderLayer(TransformerLayer):
+    """Each position looks backwards, then at the encoder's outputs: a causal attention, one to the context, two products.
+
+    >>> import weft
+    >>> TransformerDecoderLayer(8, 2)(weft.ones((1, 5, 8)), weft.ones((1, 7, 8))).shape
+    (1, 5, 8)
+    """
+
+    def __init__(
+        self,
+        features: int,
+        heads: int,
+        *,
+        hidden: int | None = None,
+        activation: Activation = "gelu",
+        dropout: float = 0.0,
+        norm_first: bool = True,
+    ) -> None:
+        super().__init__(features, hidden, activation, dropout, norm_first)
+        self.attention = MultiHeadAttention(features, heads, dropout=dropout)
+        self.attention_norm = LayerNorm(features)
+        self.cross_attention = MultiHeadAttention(features, heads, dropout=dropout)
+        self.cross_norm = LayerNorm(features)
+
+    def forward(
+        self, x: ArrayLike, context: ArrayLike, *, mask: Any = None, context_mask: Any = None, causal: bool = True
+    ) -> Tensor:
+        """(batch, time, features), from x of that shape and the context (batch, keys, features)."""
+        x = self._around(lambda y: self.attention(y, mask=mask, causal=causal), self.attention_norm, as_tensor(x))
+        x = self._around(lambda y: self.cross_attention(y, context, mask=context_mask), self.cross_norm, x)
+        return self._around(self.feed_forward, self.feed_forward_norm, x)
+
+
+class FeedForward(Module):
+    """y = activation(x W_1^T + b_1) W_2^T + b_2, at each position; hidden: 4 times the features if None
+
+    >>> import weft
+    >>> FeedForward(8)(weft.ones((1, 5, 8))).shape
+    (1, 5, 8)
+    """
+
+    def __init__(
+        self, features: int, hidden: int | None = None, *, activation: Activation = "gelu", dropout: float = 0.0
+    ) -> None:
+        features = count("FeedForward", "features", features)
+        hidden = 4 * features if hidden is None else count("FeedForward", "hidden features", hidden)
+        self.first = Linear(features, hidden, activation=activation)
+        self.second = Linear(hidden, features)
+        self.dropout = rate("FeedForward", dropout)
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        """(..., features), from x of that shape."""
+        y: Tensor = self.second(drop(self.first(x), self.dropout, training=self.training))
+        return y

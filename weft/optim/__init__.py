@@ -1,0 +1,42 @@
+"""How parameters are moved: optimizers, schedules of their rates, bounds of gradients.
+
+from weft import optim
+
+optimizer = optim.adam(model, rate=optim.schedules.cosine(1e-3, steps=10_000), clip_norm=1.0)
+"""
+
+from . import schedules as schedules
+from .adaptive import adabelief as adabelief
+from .adaptive import adam as adam
+from .adaptive import adamax as adamax
+from .adaptive import adamw as adamw
+from .adaptive import adan as adan
+from .adaptive import nadam as nadam
+from .adaptive import radam as radam
+from .adaptive import yogi as yogi
+from .clip import clip_norm as clip_norm
+from .clip import clip_value as clip_value
+from .clip import norm as norm
+from .large import adafactor as adafactor
+from .large import lamb as lamb
+from .large import lars as lars
+from .large import muon as muon
+from .large import novograd as novograd
+from .momentum import lion as lion
+from .momentum import rprop as rprop
+from .momentum import sgd as sgd
+from .momentum import signum as signum
+from .optimizer import OPTIMIZERS as OPTIMIZERS
+from .optimizer import Optimizer as Optimizer
+from .optimizer import find as find
+from .optimizer import optimizer as optimizer
+from .plateau import ReduceOnPlateau as ReduceOnPlateau
+from .schedules import SCHEDULES as SCHEDULES
+from .schedules import Schedule as Schedule
+from .squares import adadelta as adadelta
+from .squares import adagrad as adagrad
+from .squares import ftrl as ftrl
+from .squares import rmsprop as rmsprop
+from .squares import sm3 as sm3
+from .transform import State as State
+from .transform import Transform as Transform

@@ -1,0 +1,316 @@
+"""The optimizer: parameters in groups, a chain of transforms for each group, and the step that moves them.
+
+optimizer = optim.adam(model, rate=1e-3, clip_norm=1.0)
+
+@weft.jit
+def step(x, y):
+    loss = weft.cross_entropy(model(x), y)
+    optimizer.minimize(loss)
+    return loss
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ..derivatives import gradients
+from ..dtypes import float32, int64
+from ..errors import UserError
+from ..nn.module import Module
+from ..ops.convert import asarray
+from ..ops.creation import zeros
+from ..ops.elementwise import stop_gradient, where
+from ..precision import LossScale
+from ..tensor import Tensor, as_tensor
+from .clip import clip_norm, clip_value
+from .transform import State, Transform, wide, zeros_like
+
+Rate = float | Callable[[Tensor], Any]  # a number, or a schedule: from the number of steps done (0, 1, ...) to a rate
+Chain = Callable[..., Sequence[Transform]]
+Parameters = Module | Tensor | Mapping[str, Any] | Iterable[Any]
+
+
+@dataclass(frozen=True)
+class Common:
+    """What every optimizer can do beside its own rule."""
+
+    clip_norm: float | None = None  # the longest that all gradients together may be
+    clip_value: float | None = None  # the greatest that any element may be
+    accumulate: int = 1  # gradients of so many calls are averaged before parameters move
+    average: float | None = None  # keep a moving average of the parameters: how much of it stays at each step
+
+    def check(self, name: str) -> None:
+        for word in ("clip_norm", "clip_value"):
+            if (value := getattr(self, word)) is not None and not value > 0:
+                raise UserError(name, f"{word} must be greater than 0, got {value}.")
+        if self.accumulate < 1:
+            raise UserError(name, f"gradients are accumulated over 1 call or more, got accumulate={self.accumulate}.")
+        if self.average is not None and not 0.0 < self.average < 1.0:
+            raise UserError(name, f"average must lie between 0 and 1, got {self.average}.")
+
+
+class Group:
+    """Some parameters, the settings that hold for them, and their chain with its state."""
+
+    def __init__(self, chain: Chain, parameters: Sequence[Tensor], rate: Rate, settings: Mapping[str, Any]) -> None:
+        self.parameters, self.rate, self.settings = list(parameters), rate, dict(settings)
+        self.chain = list(chain(**settings))
+        self.states: list[list[State]] = [[t.start(p) for p in self.parameters] for t in self.chain]
+
+    def updates(self, gs: Sequence[Tensor], done: Tensor, scale: Tensor) -> Sequence[Tensor]:
+        """What is to be subtracted from the parameters."""
+        ps = [_plain(p) for p in self.parameters]
+        for transform, states in zip(self.chain, self.states, strict=True):
+            gs = transform.apply_all(gs, ps, states, done + 1)
+        if self.chain and self.chain[-1].rated:
+            return [g * scale.astype(g.dtype) for g in gs]
+        rate = self.rate(done) if callable(self.rate) else self.rate
+        return [g * (as_tensor(rate, g.dtype).astype(g.dtype) * scale.astype(g.dtype)) for g in gs]
+
+
+class Optimizer:
+    """Moves parameters by their gradients; see the head of this file. Made by the functions of `weft.optim`."""
+
+    def __init__(self, name: str, groups: Sequence[Group], common: Common) -> None:
+        common.check(name)
+        self.name, self.groups, self.common = name, list(groups), common
+        self.parameters = [p for group in groups for p in group.parameters]
+        _check(name, self.parameters)
+        self.steps = zeros((), dtype=int64).realize()  # done so far
+        self.scale = asarray(1.0, dtype=float32).realize()  # of the rate: it can be changed without compiling anew
+        self.calls = zeros((), dtype=int64).realize()  # since parameters moved, where gradients are accumulated
+        self.collected = [zeros_like(p) for p in self.parameters] if common.accumulate > 1 else []
+        self.averages = [_copy(p) for p in self.parameters] if common.average else []
+
+    def __repr__(self) -> str:
+        lines = [f"{len(g.parameters)} parameters, rate {g.rate}, {g.settings}" for g in self.groups]
+        return f"{self.name}({'; '.join(lines)})"
+
+    # --- steps ----------------------------------------------------------------------------------------------------------
+
+    def minimize(self, loss: Tensor, scale: LossScale | None = None) -> None:
+        """Differentiate the loss and move the parameters. With a loss scale, a step whose gradients overflow moves nothing."""
+        if scale is None:
+            self.step(gradients(loss, self.parameters))
+            return
+        found, finite = scale.gradients(loss, self.parameters)
+        with unless(finite, self.tensors()):
+            self.step([where(finite, g, 0.0) for g in found])
+
+    def step(self, given: Sequence[Tensor] | None = None) -> None:
+        """Move the parameters by these gradients, or by what is in their `.grad`, which is then cleared."""
+        gs = self._from_grad() if given is None else list(given)
+        if len(gs) != len(self.parameters):
+            raise UserError(self.name, f"{len(self.parameters)} gradients are required, got {len(gs)}.")
+        gs = [self._fitting(g, p) for g, p in zip(gs, self.parameters, strict=True)]
+        if self.common.accumulate == 1:
+            self._move(gs)
+            return
+        for total, g in zip(self.collected, gs, strict=True):
+            total.assign(total + g)
+        self.calls.assign(self.calls + 1)
+        full = self.calls >= self.common.accumulate
+        with unless(full, [t for t in self.tensors() if t is not self.calls]):
+            self._move([total / float(self.common.accumulate) for total in self.collected])
+            for total in self.collected:
+                total.assign(zeros(total.shape, dtype=total.dtype))
+        self.calls.assign(where(full, 0, self.calls))
+
+    def _fitting(self, g: Any, p: Tensor) -> Tensor:
+        """A gradient without its history, which the state would keep alive for ever, as updates are computed."""
+        g = as_tensor(g)
+        if g.shape != p.shape:
+            raise UserError(self.name, f"a gradient of shape {p.shape} is required, got {g.shape}.")
+        return stop_gradient(g).astype(wide(p.dtype))
+
+    def _from_grad(self) -> list[Tensor]:
+        if all(p.grad is None for p in self.parameters):
+            raise UserError(self.name, "no parameter has a gradient. Call loss.backward() first, or minimize(loss).")
+        found = [zeros(p.shape, dtype=p.dtype) if p.grad is None else p.grad for p in self.parameters]
+        for p in self.parameters:
+            p.grad = None
+        return found
+
+    def _move(self, gs: Sequence[Tensor]) -> None:
+        if self.common.clip_value is not None:
+            gs = clip_value(gs, self.common.clip_value)
+        if self.common.clip_norm is not None:
+            gs = clip_norm(gs, self.common.clip_norm)
+        done, rest = as_tensor(self.steps), list(gs)
+        for group in self.groups:
+            mine, rest = rest[: len(group.parameters)], rest[len(group.parameters) :]
+            for p, update in zip(group.parameters, group.updates(mine, done, self.scale), strict=True):
+                p.assign((_plain(p) - update).astype(p.dtype))
+        self.steps.assign(done + 1)
+        for average, p in zip(self.averages, self.parameters, strict=False):
+            keep = self.common.average or 0.0
+            average.assign(average * keep + _plain(p) * (1.0 - keep))
+
+    # --- around steps -----------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the parameters are their moving averages."""
+        if not self.averages:
+            raise UserError(self.name, "no averages are kept. Give average=0.999 when you make the optimizer.")
+        before = [_copy(p) for p in self.parameters]
+        for p, average in zip(self.parameters, self.averages, strict=True):
+            p.assign(average.astype(p.dtype))
+        try:
+            yield
+        finally:
+            for p, old in zip(self.parameters, before, strict=True):
+                p.assign(old.astype(p.dtype))
+
+    def rates(self) -> list[float]:
+        """The rate of each group at the next step."""
+        scale = self.scale.item()
+        return [
+            float(as_tensor(g.rate(self.steps.detach()) if callable(g.rate) else g.rate).item()) * scale
+            for g in self.groups
+        ]
+
+    def named_state(self) -> dict[str, Tensor]:
+        """All that must be kept to go on later, by names; `load` takes it back."""
+        found = {"steps": self.steps, "scale": self.scale, "calls": self.calls}
+        for number, i, j, name in self._places():
+            found[f"{number}.{i}.{j}.{name}"] = self.groups[number].states[i][j][name]
+        found |= {f"collected.{i}": t for i, t in enumerate(self.collected)}
+        return found | {f"average.{i}": t for i, t in enumerate(self.averages)}
+
+    def _places(self) -> list[tuple[int, int, int, str]]:
+        return [
+            (n, i, j, name)
+            for n, group in enumerate(self.groups)
+            for i, states in enumerate(group.states)
+            for j, state in enumerate(states)
+            for name in state
+        ]
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Go on from a state that `named_state` gave; all names and shapes must be the same."""
+        own = self.named_state()
+        missing, extra = [n for n in own if n not in values], [n for n in values if n not in own]
+        wrong = [n for n in own if n in values and as_tensor(values[n]).shape != own[n].shape]
+        if missing or extra or wrong:
+            raise UserError(
+                self.name,
+                f"this is another optimizer's state. Missing: {missing}, extra: {extra}, other shapes: {wrong}.",
+            )
+        for name, tensor in own.items():
+            tensor.assign(as_tensor(values[name]).astype(tensor.dtype))
+
+    def tensors(self) -> list[Tensor]:
+        """Everything a step may change."""
+        return [*self.parameters, *self.named_state().values()]
+
+
+@contextmanager
+def unless(condition: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
+    """What is assigned to the tensors inside holds only if the condition does; else they stay what they were."""
+    before = [
+        stop_gradient(t) for t in tensors
+    ]  # not detach(): it takes the value that is there while a function is traced
+    yield
+    for t, old in zip(tensors, before, strict=True):
+        t.assign(where(condition, stop_gradient(t), old))
+
+
+def _plain(p: Tensor) -> Tensor:
+    """A parameter as a number like any other, in the dtype that updates are computed in."""
+    return stop_gradient(p).astype(wide(p.dtype))
+
+
+def _copy(p: Tensor) -> Tensor:
+    return asarray(_plain(p), copy=True).realize()
+
+
+# --- making one -------------------------------------------------------------------------------------------------------------
+
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {}
+_COMMON = ("clip_norm", "clip_value", "accumulate", "average")
+
+
+def optimizer(chain: Chain) -> Callable[..., Optimizer]:
+    """Turn a function from settings (the rate first) to a chain of transforms into a maker of optimizers.
+
+    The maker takes the parameters first: a module, tensors, or groups of them with settings of their own:
+    [{"parameters": head, "rate": 0.1}, {"parameters": body}].
+    """
+    name = chain.__name__
+    known = inspect.signature(chain).parameters
+
+    @functools.wraps(chain)
+    def make(parameters: Parameters, rate: Rate | None = None, **settings: Any) -> Optimizer:
+        common = Common(**{word: settings.pop(word) for word in _COMMON if word in settings})
+        if rate is not None:
+            settings["rate"] = rate
+        made = []
+        for tensors, own in _groups(name, parameters):
+            every = {**settings, **own}
+            unknown = [word for word in every if word not in known]
+            if unknown:
+                words = ", ".join([*known, *_COMMON])
+                raise UserError(name, f"there is no setting {unknown[0]!r}. Settings: {words}.")
+            rated = every.pop("rate", known["rate"].default)
+            _check_rate(name, rated)
+            made.append(Group(functools.partial(chain, rate=rated), tensors, rated, every))
+        return Optimizer(name, made, common)
+
+    OPTIMIZERS[name] = make
+    return make
+
+
+def find(name: str | Callable[..., Optimizer]) -> Callable[..., Optimizer]:
+    """The maker of optimizers by its name."""
+    if callable(name):
+        return name
+    if name not in OPTIMIZERS:
+        raise UserError("optim", f"there is no optimizer {name!r}. Known: {', '.join(OPTIMIZERS)}.")
+    return OPTIMIZERS[name]
+
+
+def _groups(name: str, parameters: Parameters) -> list[tuple[list[Tensor], dict[str, Any]]]:
+    if not isinstance(parameters, Module | Tensor | Iterable):
+        raise UserError(name, f"a module, tensors, or groups of them are required as parameters, got {parameters!r}.")
+    given = [parameters] if isinstance(parameters, Module | Tensor | Mapping) else list(parameters)
+    if any(isinstance(g, Mapping) and "parameters" in g for g in given):
+        found = []
+        for group in given:
+            settings = dict(group) if isinstance(group, Mapping) else {"parameters": group}
+            found.append((_tensors(name, settings.pop("parameters")), settings))
+        return found
+    return [(_tensors(name, given), {})]
+
+
+def _tensors(name: str, parameters: Any) -> list[Tensor]:
+    if isinstance(parameters, Module):
+        return parameters.parameters()
+    if isinstance(parameters, Tensor):
+        return [parameters]
+    if isinstance(parameters, Mapping):
+        parameters = parameters.values()
+    found: list[Tensor] = []
+    for part in parameters:
+        found += _tensors(name, part) if isinstance(part, Module | Mapping | list | tuple) else [part]
+    return found
+
+
+def _check(name: str, parameters: Sequence[Any]) -> None:
+    if not parameters:
+        raise UserError(name, "there are no parameters to train.")
+    for p in parameters:
+        if not isinstance(p, Tensor) or not p.requires_grad:
+            raise UserError(name, f"parameters are required (weft.parameter, or unfreeze()), got {p!r}.")
+    if len(set(map(id, parameters))) < len(parameters):
+        raise UserError(name, "a parameter is given twice.")
+
+
+def _check_rate(name: str, rate: Any) -> None:
+    if not callable(rate) and not (isinstance(rate, int | float) and rate >= 0):
+        raise UserError(name, f"a rate of 0 or more, or a schedule, is required, got {rate!r}.")
