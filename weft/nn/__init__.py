@@ -1,8 +1,8 @@
-"""What networks are built of: modules, layers, losses. `weft.nn.Module` is all there is to learn.
+"""What networks are built of: modules, layers, losses.
 
-from weft import nn
+`Module` is all there is to learn; everything else is one:
 
-model = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
+    model = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
 """
 
 from ..ops.loss import cross_entropy as cross_entropy

@@ -1,8 +1,8 @@
 """How parameters are moved: optimizers, schedules of their rates, bounds of gradients.
 
-from weft import optim
+An optimizer is made for the parameters of a module:
 
-optimizer = optim.adam(model, rate=optim.schedules.cosine(1e-3, steps=10_000), clip_norm=1.0)
+    optimizer = optim.adam(model, rate=optim.schedules.cosine(1e-3, steps=10_000), clip_norm=1.0)
 """
 
 from . import schedules as schedules

@@ -1,12 +1,14 @@
 """The optimizer: parameters in groups, a chain of transforms for each group, and the step that moves them.
 
-optimizer = optim.adam(model, rate=1e-3, clip_norm=1.0)
+In a compiled step the optimizer is part of the program:
 
-@weft.jit
-def step(x, y):
-    loss = weft.cross_entropy(model(x), y)
-    optimizer.minimize(loss)
-    return loss
+    optimizer = optim.adam(model, rate=1e-3, clip_norm=1.0)
+
+    @weft.jit
+    def step(x, y):
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
 """
 
 from __future__ import annotations
