@@ -41,7 +41,9 @@ FLOORS = [
     ["metrics"],
     ["zoo"],
     ["io"],
+    ["report"],
     ["data"],
+    ["train"],
     ["testing"],
     ["demo"],
 ]

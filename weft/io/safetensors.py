@@ -10,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,12 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Map
         place += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that the values begin at a multiple of 8
-    _replace(
+    replace_file(
         Path(path), [len(text).to_bytes(8, "little"), text, *(a.reshape(-1).view(np.uint8) for a in arrays.values())]
     )
 
 
-def _replace(path: Path, parts: list[Any]) -> None:
+def replace_file(path: Path, parts: Sequence[Any]) -> None:
     """Write a file beside its place, make sure it is on the disk, and move it there."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:

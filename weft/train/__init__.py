@@ -1,0 +1,6 @@
+"""From a network and data to a trained network."""
+
+from .fit import Result as Result
+from .fit import fit as fit
+from .folder import RunFolder as RunFolder
+from .state import Training as Training

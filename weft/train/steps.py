@@ -1,0 +1,71 @@
+"""The two compiled functions of training: one step, and the same without learning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..dtypes import bool_, int64
+from ..jit import jit
+from ..metrics import Metric
+from ..nn.module import Module
+from ..ops.convert import asarray
+from ..ops.elementwise import where
+from ..ops.math import isfinite, logical_and
+from ..optim import Optimizer
+from ..precision import LossScale
+from ..tensor import Tensor
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+class Steps:
+    """Forward, backward, optimizer and metrics as ONE native call a batch; nobody looks at a value in between."""
+
+    def __init__(
+        self,
+        model: Module,
+        prepare: Module,
+        loss: Loss,
+        optimizer: Optimizer,
+        meters: Mapping[str, Metric],
+        checks: Mapping[str, Metric],
+        precision: str | None,
+        scale: LossScale | None,
+    ) -> None:
+        self.model, self.prepare, self.loss, self.optimizer, self.scale = model, prepare, loss, optimizer, scale
+        self.meters, self.checks = meters, checks  # of training, and of validation
+        self.first_bad = asarray(-1, dtype=int64).realize()  # the step whose loss was the first to be nan or infinite
+        self.train = jit(self._train, precision=precision)
+        self.check = jit(self._check, precision=precision)
+
+    def _train(self, x: Tensor, y: Tensor) -> Tensor:
+        x, y = self._prepared(x, y)
+        prediction = self.model(x)
+        loss = self.loss(prediction, y)
+        self._watch(loss)
+        self.optimizer.minimize(loss, self.scale)
+        self._measure(self.meters, prediction, y, loss, x.shape[0])
+        return loss
+
+    def _check(self, x: Tensor, y: Tensor) -> Tensor:
+        x, y = self._prepared(x, y)
+        prediction: Tensor = self.model(x)
+        self._measure(self.checks, prediction, y, self.loss(prediction, y), x.shape[0])
+        return prediction
+
+    def _prepared(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """From what is stored to what the network is given; some augmentations mix labels as well."""
+        found = self.prepare(x, y) if getattr(self.prepare, "takes_labels", False) else (self.prepare(x), y)
+        return found[0], found[1]
+
+    def _watch(self, loss: Tensor) -> None:
+        fresh = logical_and(~isfinite(loss).astype(bool_), self.first_bad < 0)
+        self.first_bad.assign(where(fresh, self.optimizer.steps, self.first_bad))
+
+    def _measure(self, meters: Mapping[str, Metric], prediction: Tensor, y: Tensor, loss: Tensor, count: int) -> None:
+        for name, meter in meters.items():
+            if name == "loss":
+                meter.update(loss.detach(), weight=float(count))  # type: ignore[attr-defined]
+            else:
+                meter.update(prediction.detach(), y)  # type: ignore[attr-defined]
