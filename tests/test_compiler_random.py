@@ -6,7 +6,6 @@ the same program, so hypothesis finds the shortest one that fails. The same seed
 
 import ctypes
 import functools
-import mmap
 import random
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import weft
+from guarded import guarded_array, guarded_copy
 from test_cpu import compiled_results
 from weft.graph import Graph
 from weft.runtime.native import Executable
@@ -431,35 +431,12 @@ def test_random_integer_programs_are_exact(seed: int, steps: int) -> None:
 
 # --- nothing outside of the buffers is touched ---------------------------------------------------------------------------------------
 
-PAGE = mmap.PAGESIZE
-KEPT: list[Any] = []
-
-
-def guarded(nbytes: int, at_end: bool) -> int:
-    """An address of so many bytes right before (or right behind) a page that must not be touched."""
-    pages = -(-max(nbytes, 1) // PAGE)
-    memory = mmap.mmap(-1, (pages + 2) * PAGE)
-    KEPT.append(memory)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    libc = ctypes.CDLL(None)
-    for page in (0, pages + 1):
-        assert libc.mprotect(ctypes.c_void_p(start + page * PAGE), ctypes.c_size_t(PAGE), 0) == 0
-    return start + PAGE + (pages * PAGE - nbytes if at_end else 0)
-
-
-def guarded_array(like: np.ndarray, at_end: bool) -> np.ndarray:
-    place = guarded(like.nbytes, at_end)
-    array = np.frombuffer((ctypes.c_uint8 * max(like.nbytes, 1)).from_address(place), np.uint8)[: like.nbytes]
-    array = array.view(like.dtype).reshape(like.shape)
-    array[...] = like
-    return array
-
 
 def run_guarded(graph: Graph, arrays: Sequence[np.ndarray], at_end: bool) -> None:
     """Run with every input and every result at the edge of what may be touched; compare with a plain run."""
     expected = compiled_results(graph, arrays)
-    inputs = [guarded_array(a, at_end) for a in arrays]
-    results = [guarded_array(np.full(e.shape, 0, e.dtype), at_end) for e in expected]
+    inputs = [guarded_copy(a, at_end=at_end) for a in arrays]
+    results = [guarded_copy(np.zeros(e.shape, e.dtype), at_end=at_end) for e in expected]
     for r in results:
         r.reshape(-1).view(np.uint8)[:] = 0xA5
     Executable(graph, {}, 2).run([a.ctypes.data for a in (*inputs, *results)])
@@ -505,7 +482,7 @@ def networks() -> list[tuple[Graph, list[np.ndarray]]]:
 
 def check_guarded(what: str) -> None:
     if what == "touch":
-        ctypes.c_uint8.from_address(guarded(4, True) + 4).value = 1
+        ctypes.c_uint8.from_address(guarded_array(4, np.uint8).ctypes.data + 4).value = 1
     cases = networks() if what == "networks" else [bundle(range(s, s + 5), 9) for s in (100, 200)]
     for graph, arrays in cases:
         for at_end in (True, False):

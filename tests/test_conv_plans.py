@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import pytest
 
 pytest.importorskip("llvmlite")
 
+from guarded import Guarded
 from weft.compiler.llvm import conv
 from weft.compiler.llvm.conv import ConvShape
 from weft.compiler.llvm.library import Plan, run
@@ -115,21 +115,6 @@ def make_case(shape: ConvShape, seed: int = 0) -> Case:
 
 
 # --- memory that notices ----------------------------------------------------------------------------------------------------
-
-
-class Guarded:
-    """A copy of an array that ends where a page begins that may not be touched."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        page = mmap.PAGESIZE
-        size = -(-max(values.nbytes, 1) // page) * page
-        self.memory = mmap.mmap(-1, size + page)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        assert libc.mprotect(start + size, page, 0) == 0
-        self.address = start + size - values.nbytes
-        ctypes.memmove(self.address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
 
 
 class Fenced:

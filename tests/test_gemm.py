@@ -4,10 +4,8 @@ Operands lie at the very end, or the very beginning, of memory that is followed 
 that reads or writes a byte too far dies here.
 """
 
-import ctypes
 import itertools
-import mmap
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import llvmlite.binding as llvm
 import ml_dtypes
@@ -15,6 +13,7 @@ import numpy as np
 import pytest
 from llvmlite import ir
 
+from guarded import guarded_array
 from weft.compiler.llvm import gemm, library, product, tiling
 from weft.compiler.llvm.build import I64, PTR, Code, new_module
 from weft.compiler.llvm.engine import assembly, load
@@ -22,29 +21,9 @@ from weft.compiler.llvm.panels import ELEMENTS
 from weft.compiler.llvm.target import Target, host
 from weft.compiler.llvm.tile import Tile
 
-PAGE = mmap.PAGESIZE
-LIBC = ctypes.CDLL(None, use_errno=True)
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 POISON = 12345.0
 BOTH = list(itertools.product((False, True), repeat=2))
-
-
-class Fence:
-    """Arrays at the edges of memory: `at_end` against the page after it, otherwise against the page before it."""
-
-    def __init__(self, at_end: bool) -> None:
-        self.at_end, self.kept = at_end, []
-
-    def array(self, count: int, dtype: type) -> np.ndarray:
-        size = count * np.dtype(dtype).itemsize
-        pages = max(1, -(-size // PAGE))
-        memory = mmap.mmap(-1, (pages + 2) * PAGE)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-        for guard in (start, start + (pages + 1) * PAGE):
-            assert LIBC.mprotect(ctypes.c_void_p(guard), ctypes.c_size_t(PAGE), 0) == 0
-        self.kept.append(memory)
-        offset = PAGE + (pages * PAGE - size if self.at_end else 0)
-        return np.frombuffer(memory, dtype, count, offset)
 
 
 @dataclass
@@ -67,10 +46,9 @@ class Case:
     threads: int = 2
     at_end: bool = True
     steps: tuple[int, int] = (1, 1)  # between the elements of a line of a, b
-    fence: Fence = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.fence = Fence(self.at_end)
+    def room(self, count: int, dtype: type) -> np.ndarray:
+        return guarded_array(count, dtype, at_end=self.at_end)
 
     def side(self, rows: int, columns: int, turned: bool, pad: int, step: int, kind: str, repeats: bool) -> tuple:
         """An operand's values, memory, strides and batch stride."""
@@ -78,7 +56,7 @@ class Case:
         line = length * step + pad
         size = max(0, (lines - 1) * line + (length - 1) * step + 1) if lines and length else 0
         count = 1 if repeats else self.batch
-        memory = self.fence.array(size * count, DTYPES[kind])
+        memory = self.room(size * count, DTYPES[kind])
         memory[:] = RNG.standard_normal(memory.shape).astype(DTYPES[kind])
         strides = (step, line) if turned else (line, step)
         bytes_ = np.array([0 if repeats else size, *strides]) * memory.itemsize
@@ -91,7 +69,7 @@ class Case:
         self.b = self.side(self.k, self.n, self.b_turned, self.pads[1], self.steps[1], kinds[1], self.b_repeats)
         self.ldc = self.n + self.pads[2]
         size = self.m * self.ldc
-        self.c = self.fence.array(size * self.batch, DTYPES[self.dtype])
+        self.c = self.room(size * self.batch, DTYPES[self.dtype])
         self.c[:] = POISON
         self.shown = self.c.reshape(self.batch, self.m, self.ldc)[:, :, : self.n]
         if self.accumulate:
@@ -106,7 +84,7 @@ class Case:
         )  # fmt: skip
 
     def run(self, plan: library.Plan, **pointers: int) -> None:
-        work = self.fence.array(plan.workspace, np.uint8)
+        work = self.room(plan.workspace, np.uint8)
         found = {"a": self.a[1], "b": self.b[1], "c": self.c, "work": work}
         library.run(plan, {n: x.ctypes.data for n, x in found.items()} | pointers, self.threads)
 
@@ -221,7 +199,7 @@ def test_packed_beforehand(shape: tuple[int, int, int]) -> None:
         case = Case(m, n, k, b_turned=turned, batch=1)
         case.operands()
         width = gemm.panel_width(m, n, k, case.a[2], threads=2)
-        packed = case.fence.array(gemm.packed_size(n, k, width), np.float32)
+        packed = case.room(gemm.packed_size(n, k, width), np.float32)
         case.run(gemm.pack_plan(n, k, case.b[2], width), packed=packed.ctypes.data)
         case.run(case.plan(b_packed=width), b=packed.ctypes.data)
         case.check()
@@ -322,7 +300,7 @@ def copying_epilogue() -> int:
 def test_hidden_results_are_seen_by_the_epilogue_alone(case: Case, copying_epilogue: int) -> None:
     case.threads = 1  # a context is a thread's own
     case.operands()
-    result = case.fence.array(case.c.size, np.float32)
+    result = case.room(case.c.size, np.float32)
     result[:] = POISON
     context = np.array([0, result.ctypes.data, case.m * case.ldc, case.ldc], np.int64)
     plan = case.plan(hidden=True)

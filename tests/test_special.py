@@ -6,8 +6,6 @@ bits must not depend on the number of threads.
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +15,7 @@ import pytest
 pytest.importorskip("llvmlite")
 
 import weft
+from guarded import Guarded
 from weft.compiler.llvm import special
 from weft.compiler.llvm.library import run
 from weft.dtypes import DTYPES, INTEGERS, DType, as_dtype, bfloat16, float16, float32, float64, int64, uint8, uint64
@@ -26,21 +25,6 @@ from weft.runtime.reference import compute
 MARGIN, POISON = 256, 0xA5  # bytes
 SITES = {"site0": 7, "site1": 9}
 every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
-
-
-class Guarded:
-    """A copy of an array that ends where a page begins that may not be touched."""
-
-    def __init__(self, values: np.ndarray) -> None:
-        page = mmap.PAGESIZE
-        size = -(-max(values.nbytes, 1) // page) * page
-        self.memory = mmap.mmap(-1, size + page)
-        start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-        assert libc.mprotect(start + size, page, 0) == 0
-        self.address = start + size - values.nbytes
-        ctypes.memmove(self.address, np.ascontiguousarray(values).ctypes.data, values.nbytes)
 
 
 class Fenced:
