@@ -6,7 +6,7 @@ as loops of the consumer, its phases come first, and phases over equal loops bec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import prod
 
 from ..graph.node import Node
@@ -40,11 +40,11 @@ def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node]) -> 
 class _Without:
     """A set with some members left out, without a copy."""
 
-    def __init__(self, every: Iterable[Node], left_out: set[Node]) -> None:
+    def __init__(self, every: Collection[Node], left_out: set[Node]) -> None:
         self.every, self.left_out = every, left_out
 
     def __contains__(self, node: object) -> bool:
-        return node not in self.left_out and node in self.every  # type: ignore[operator]
+        return node not in self.left_out and node in self.every
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

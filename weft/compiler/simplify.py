@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..errors import WeftError
 from ..graph.graph import Graph, rebuild, substitute
 from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
 from .windows import IN_RANGE, SPREAD, TAP
@@ -78,7 +79,7 @@ def _folded(node: Node) -> Node | None:
     try:
         with np.errstate(all="ignore"):
             value = np.asarray(node.op.reference(*arrays, *node.params)).astype(node.dtype.numpy)
-    except Exception:  # an error of the run stays one
+    except (WeftError, ArithmeticError, ValueError):  # an error of the run stays one
         return None
     return constant(value.item() if not node.dtype.is_half else float(value), node.dtype, node.shape)
 

@@ -59,6 +59,12 @@ def _short(dtype: DType) -> str:
     return _SHORT[dtype.name]
 
 
+def _steps(view: View) -> tuple[int, int]:
+    """From row to row and from column to column of an operand."""
+    _, row, column = view.strides
+    return row, column
+
+
 def _packed_product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan:
     """A product whose right operand stays the same: it is packed in a phase of its own, which a loop makes once."""
     x, y = views
@@ -67,11 +73,12 @@ def _packed_product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan
     kind, a_type, b_type = _short(anchor.dtype), _short(x.base.dtype), _short(y.base.dtype)
     if m < 2 or n < 2 or k < 2:
         return _product(anchor, views, threads)
-    width = gemm.panel_width(m, n, k, x.strides[1:], dtype=kind, a_type=a_type, threads=threads)  # type: ignore[arg-type]
+    left, right = _steps(x), _steps(y)
+    width = gemm.panel_width(m, n, k, left, dtype=kind, a_type=a_type, threads=threads)
     count = gemm.packed_size(n, k, width)
-    pack = gemm.pack_plan(n, k, y.strides[1:], width, batch=batch, b_batch=y.strides[0], dtype=kind, b_type=b_type)  # type: ignore[arg-type]
+    pack = gemm.pack_plan(n, k, right, width, batch=batch, b_batch=y.strides[0], dtype=kind, b_type=b_type)
     main = gemm.plan(
-        m, n, k, x.strides[1:], y.strides[1:], ldc=n, batch=batch, a_batch=x.strides[0], b_batch=count, c_batch=m * n,  # type: ignore[arg-type]
+        m, n, k, left, right, ldc=n, batch=batch, a_batch=x.strides[0], b_batch=count, c_batch=m * n,
         dtype=kind, a_type=a_type, b_type=kind, threads=threads, b_packed=width,
     )  # fmt: skip
     phases = (*pack.phases, *(_renamed(phase, "b") for phase in main.phases))
@@ -94,7 +101,7 @@ def _product(anchor: Node, views: tuple[View, ...], threads: int, hidden: bool =
     batch, m, n = anchor.shape
     k = anchor.inputs[0].shape[2]
     return gemm.plan(
-        m, n, k, x.strides[1:], y.strides[1:], ldc=n, batch=batch,  # type: ignore[arg-type]
+        m, n, k, _steps(x), _steps(y), ldc=n, batch=batch,
         a_batch=x.strides[0], b_batch=y.strides[0], c_batch=m * n,
         dtype=_short(anchor.dtype), a_type=_short(x.base.dtype), b_type=_short(y.base.dtype), threads=threads, hidden=hidden,
     )  # fmt: skip
