@@ -97,6 +97,15 @@ def listening(listener: Listener) -> Iterator[None]:
         _calls.listener = before
 
 
+class Symbol:
+    """Stands for a value while a network is written as calls of modules; see functional.py."""
+
+    def __init__(
+        self, module: Module | None, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        self.module, self.args, self.kwargs = module, args, dict(kwargs or {})
+
+
 class Module:
     """A part of a network; see the head of this file."""
 
@@ -114,6 +123,8 @@ class Module:
         raise UserError(type(self).__name__, "a module with unknown sizes needs a method sizes(self, x).")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(a, Symbol) for a in args):
+            return Symbol(self, args, kwargs)
         if WATCHED.watch is not None:
             WATCHED.watch.depends(self)
         missing = {name: value for name, value in vars(self).items() if isinstance(value, Unknown)}
