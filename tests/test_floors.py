@@ -44,6 +44,8 @@ FLOORS = [
     ["report"],
     ["data"],
     ["train"],
+    ["cli"],
+    ["__main__"],
     ["testing"],
     ["demo"],
 ]

@@ -16,6 +16,8 @@ from . import metrics as metrics
 from . import nn as nn
 from . import optim as optim
 from . import random as random
+from . import report as report
+from . import train as train
 from . import zoo as zoo
 from .algorithms import NO_WORKSPACE as NO_WORKSPACE
 from .algorithms import PREFER_FASTEST as PREFER_FASTEST

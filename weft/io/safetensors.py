@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,17 +55,17 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Map
 
 
 def replace_file(path: Path, parts: Sequence[Any]) -> None:
-    """Write a file beside its place, make sure it is on the disk, and move it there."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    """Write a file beside its place, make sure it is on the disk, and move it there: the old one or the new one, never half."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(beside, "wb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(name, path)
+        os.replace(beside, path)
     except BaseException as error:
-        os.unlink(name)
+        beside.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise RunError("save", f"{path} cannot be written: {error.strerror or error}.") from error
         raise

@@ -3,4 +3,5 @@
 from .fit import Result as Result
 from .fit import fit as fit
 from .folder import RunFolder as RunFolder
+from .results import write_results as write_results
 from .state import Training as Training

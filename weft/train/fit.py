@@ -63,13 +63,15 @@ def fit(
     folder: str | Path | None = None,
     resume: bool = False,
     on_epoch: Callable[[Row], None] | None = None,
+    notes: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Result:
     """Train a network on a loader of batches (x, y), and check it on another after each epoch.
 
     `optimizer` and `loss` are names or functions, further settings (clip_norm, weight_decay, accumulate, ...) go to the optimizer.
     `prepare` turns stored inputs into what the network is given, inside the compiled step: conversion, augmentation. `patience`: stop
-    after so many epochs without a better result. With a folder, weights, checkpoints and tables are kept there.
+    after so many epochs without a better result. With a folder, weights, checkpoints and tables are kept there; `notes` are the
+    settings that its args.yaml names, if not the ones given here.
     """
     run = None if folder is None else RunFolder(folder)
     set_seed(seed)
@@ -77,7 +79,8 @@ def fit(
     if resume:
         _resume(training, run)
     elif run is not None:
-        run.start({"epochs": epochs, "rate": rate, "precision": precision, "seed": seed, **settings})
+        own = {"epochs": epochs, "rate": rate, "precision": precision, "seed": seed, **settings}
+        run.start(own if notes is None else notes)
     ended, clock = "all epochs are done", _Clock(training.seconds, max_seconds, save_seconds)
     try:
         while training.epoch < epochs:
@@ -106,6 +109,9 @@ def fit(
     except KeyboardInterrupt:
         _keep(run, training, clock)
         raise
+    finally:
+        if run is not None:
+            run.close()
     return Result(training.history, training.best, ended, None if run is None else run.path)
 
 
@@ -206,6 +212,7 @@ def _keep(run: RunFolder | None, training: Training, clock: _Clock, *, best: boo
         run.weights("last", training.model)
         run.rows(training.history, training.best)
         run.event("epoch", **training.history[-1])
+        run.scalars(training.history[-1])
     training.save(run.checkpoint)
     clock.saved()
 

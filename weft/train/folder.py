@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError, UserError
-from ..io.safetensors import replace_file, save
+from ..io import EventWriter, save
+from ..io.safetensors import replace_file
 from ..nn.module import Module
 from ..runtime.native import thread_count
 
@@ -35,6 +36,7 @@ class RunFolder:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
+        self._board: EventWriter | None = None
         try:
             for part in ("", "weights", "state"):
                 (self.path / part).mkdir(parents=True, exist_ok=True)
@@ -84,6 +86,20 @@ class RunFolder:
         self._write("metrics.csv", text.getvalue())
         summary = {"best": best, "last": history[-1] if history else {}, "epochs": len(history)}
         self._write("summary.json", json.dumps(summary, indent=1) + "\n")
+
+    def scalars(self, row: Mapping[str, float]) -> None:
+        """The numbers of an epoch for TensorBoard."""
+        if self._board is None:
+            self._board = EventWriter(self.path)
+        for name, value in row.items():
+            if name not in ("epoch", "steps"):
+                self._board.scalar(name.replace("_", "/", 1), value, int(row["steps"]))
+        self._board.flush()
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+            self._board = None
 
     def weights(self, name: str, model: Module) -> None:
         save(self.path / "weights" / f"{name}.safetensors", model.named_tensors())

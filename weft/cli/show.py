@@ -1,0 +1,60 @@
+"""Verbs that only show something: models, summary, datasets, devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from .. import data, nn, zoo
+from ..compiler.llvm.target import host
+from ..errors import UserError
+from ..runtime.device import devices as all_devices
+from ..runtime.native import thread_count
+from .networks import built
+from .words import Setting, flag, read, sizes, whole
+
+_JSON = Setting(flag, False, "print JSON, for programs")
+
+
+def models(words: Sequence[str]) -> None:
+    """The networks that can be trained by name."""
+    given = read("models", words, {"json": _JSON}, 0)
+    names = sorted(zoo.names())
+    print(json.dumps(names) if given["json"] else "\n".join(names))
+
+
+def datasets(words: Sequence[str]) -> None:
+    """The datasets that are known by name."""
+    given = read("datasets", words, {"json": _JSON}, 0)
+    names = sorted(data.known_names())
+    print(json.dumps(names) if given["json"] else "\n".join(names))
+
+
+def summary(words: Sequence[str]) -> None:
+    """What each layer of a network costs: weft summary resnet18 size=224."""
+    known = {
+        "model": Setting(str, None, "a network of the zoo"),
+        "size": Setting(sizes, (28, 28), "of an image: 28 or 28x32"),
+        "channels": Setting(whole, 3, "of an image"),
+        "classes": Setting(whole, 10, "to tell apart"),
+        "json": _JSON,
+    }
+    given = read("summary", words, known, 1)
+    name = given["model"] or (given.plain[0] if given.plain else None)
+    if name is None:
+        raise UserError("weft summary", "which network? Say weft summary resnet18.")
+    found = nn.summary(built(name, given["classes"], given["channels"]), (1, given["channels"], *given["size"]))
+    facts = {"parameters": found.parameters, "macs": found.macs, "bytes": found.nbytes}
+    print(json.dumps(facts) if given["json"] else found)
+
+
+def devices(words: Sequence[str]) -> None:
+    """The devices of this machine."""
+    given = read("devices", words, {"json": _JSON}, 0)
+    facts = {"cpu": host().cpu, "threads": thread_count(), "vector_bits": host().vector_bits}
+    names = [d.name for d in all_devices()]
+    if given["json"]:
+        print(json.dumps({"devices": names, **facts}))
+    else:
+        print(f"cpu: {facts['cpu']}, {facts['threads']} threads, vectors of {facts['vector_bits']} bits")
+        print("\n".join(f"{name}: for checks" for name in names if name != "cpu"))

@@ -1,0 +1,137 @@
+"""The words of a command: `weft VERB word ... key=value ... --key value`, checked against what the verb knows."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a verb: how its text is read, what it is if nobody says, and what it means."""
+
+    read: Callable[[str], Any]
+    default: Any
+    meaning: str
+
+
+def number(text: str) -> float:
+    return float(text)
+
+
+def whole(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ValueError("it must be 0 or more")
+    return value
+
+
+def flag(text: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in known:
+        raise ValueError("it must be true or false")
+    return known[text.lower()]
+
+
+def sizes(text: str) -> tuple[int, int]:
+    """28, or 28x32 (height x width)."""
+    parts = [int(p) for p in text.lower().replace(",", "x").split("x")]
+    if not 1 <= len(parts) <= 2 or min(parts) < 1:
+        raise ValueError("it must be a size such as 28 or 28x32")
+    return parts[0], parts[-1]
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """A hint for a word that is not known."""
+    close = difflib.get_close_matches(word, known, 1)
+    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted(known))}."
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a command said: plain words, and settings by name (its own, a file's, and the defaults)."""
+
+    plain: tuple[str, ...]
+    settings: Mapping[str, Any]
+    given: frozenset[str]  # the settings that somebody set
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name]
+
+
+def read(verb: str, words: Sequence[str], known: Mapping[str, Setting], most_plain: int) -> Words:
+    """Defaults, then what a file (cfg=FILE) says, then the command itself."""
+    plain, texts = _split(verb, words, known)
+    if len(plain) > most_plain:
+        raise UserError(
+            f"weft {verb}", f"at most {most_plain} words without '=' are understood, got {' '.join(plain)}."
+        )
+    values = {name: setting.default for name, setting in known.items()}
+    from_file = _file(verb, texts["cfg"], known) if "cfg" in texts else {}
+    own = {name: _value(verb, name, text, known) for name, text in texts.items() if name != "cfg"}
+    return Words(tuple(plain), {**values, **from_file, **own}, frozenset({*from_file, *own}))
+
+
+def _split(verb: str, words: Sequence[str], known: Mapping[str, Setting]) -> tuple[list[str], dict[str, str]]:
+    plain: list[str] = []
+    texts: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        dashed = word.startswith("--")
+        name, equals, text = word.removeprefix("--").partition("=")
+        name = name.replace("-", "_") if dashed or equals else name
+        if not dashed and not equals:
+            plain.append(word)
+            continue
+        if not equals and name in known and known[name].read is not flag:
+            if not rest:
+                raise UserError(f"weft {verb}", f"--{name} needs a value.")
+            text = rest.pop(0)
+        elif not equals:
+            text = "true"
+        if name not in known and name != "cfg":
+            raise UserError(f"weft {verb}", f"there is no setting {name!r}. {nearest(name, [*known, 'cfg'])}")
+        texts[name] = text
+    return plain, texts
+
+
+def _value(verb: str, name: str, text: str, known: Mapping[str, Setting]) -> Any:
+    if text.lower() in ("none", "null") and known[name].default is None:
+        return None
+    try:
+        return known[name].read(text)
+    except ValueError as error:
+        raise UserError(f"weft {verb}", f"{name}={text} cannot be used: {error}.") from None
+
+
+def _file(verb: str, path: str, known: Mapping[str, Setting]) -> dict[str, Any]:
+    """Lines `name: value`, as args.yaml of a run has them; # begins a comment."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"weft {verb}", f"the file {path} cannot be read: {error}.") from None
+    found = {}
+    for number_, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, colon, text = (part.strip() for part in line.partition(":"))
+        if not colon or name not in known:
+            hint = nearest(name, list(known)) if colon else "Lines are written as name: value."
+            raise UserError(f"weft {verb}", f"{path}, line {number_}: {line.strip()!r} is not understood. {hint}")
+        found[name] = _value(verb, name, _unquoted(text), known)
+    return found
+
+
+def _unquoted(text: str) -> str:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, str) else text

@@ -1,0 +1,189 @@
+"""What training reads: a `Dataset` is an immutable collection of examples, `Splits` are the three that belong together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import UserError
+from .statistics import Statistics, histogram
+
+
+class Dataset(ABC):
+    """Examples that never change: inputs by their indices, labels all at once.
+
+    `labels` are int64 class numbers, or floats for regression, and cannot be written to. `classes` are the names of
+    the classes, none for regression. `mean` and `std` are per channel, for inputs scaled to [0, 1]; None where
+    nobody knows them.
+    """
+
+    def __init__(self, labels: np.ndarray, classes: Sequence[str], name: str, statistics: Statistics | None) -> None:
+        self._labels, self._classes, self._name = read_only(labels), tuple(classes), name
+        self._statistics = statistics
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self._labels
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self._classes
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+
+    @abstractmethod
+    def inputs(self, indices: Any) -> np.ndarray:
+        """A batch: the inputs with these numbers, in the dtype they are stored in."""
+
+    @property
+    def statistics(self) -> Statistics | None:
+        return self._statistics
+
+    @property
+    def mean(self) -> tuple[float, ...] | None:
+        return self.statistics.mean if self.statistics else None
+
+    @property
+    def std(self) -> tuple[float, ...] | None:
+        return self.statistics.std if self.statistics else None
+
+    def counts(self) -> dict[str, int]:
+        """How many examples each class has."""
+        if not self.classes:
+            return {}
+        return dict(
+            zip(self.classes, np.bincount(self.labels.ravel(), minlength=len(self.classes)).tolist(), strict=True)
+        )
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def __repr__(self) -> str:
+        name = f"{self.name}: " if self.name else ""
+        classes = f", {len(self.classes)} classes" if self.classes else ""
+        return f"<{name}{len(self)} examples of {self.shape}{classes}>"
+
+
+class Arrays(Dataset):
+    """Examples in two arrays, in memory or mapped from files.
+
+    Labels that are integers are class numbers; without names the classes are called "0", "1" and so on. Labels that
+    are floats belong to a regression.
+
+    >>> d = Arrays(np.zeros((3, 1, 2, 2), np.uint8), [0, 1, 1], classes=["cat", "dog"], name="pets")
+    >>> d, d.inputs([2, 0]).shape, d.counts()
+    (<pets: 3 examples of (1, 2, 2), 2 classes>, (2, 1, 2, 2), {'cat': 1, 'dog': 2})
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        y: Any,
+        classes: Sequence[str] | None = None,
+        name: str = "",
+        statistics: Statistics | None = None,
+    ) -> None:
+        inputs = x if isinstance(x, np.ndarray) else np.asarray(x)
+        labels = _as_labels(y)
+        if inputs.dtype.kind not in "buif":
+            raise UserError("Arrays", f"inputs are numbers, got {inputs.dtype}.")
+        if inputs.ndim < 1 or labels.ndim < 1 or len(inputs) != len(labels):
+            raise UserError(
+                "Arrays", f"there must be a label for each input, got inputs {inputs.shape} and labels {labels.shape}."
+            )
+        super().__init__(labels, _as_classes(labels, classes), name, statistics)
+        self._x = read_only(inputs)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._x.shape[1:]
+
+    @property
+    def x(self) -> np.ndarray:
+        """All inputs."""
+        return self._x
+
+    @cached_property
+    def statistics(self) -> Statistics | None:  # computed when first asked for
+        if self._statistics is None and self._x.dtype == np.uint8 and self._x.ndim == 4 and self._x.size:
+            return Statistics.of(histogram(self._x))
+        return self._statistics
+
+    def inputs(self, indices: Any) -> np.ndarray:
+        found: np.ndarray = np.asarray(self._x)[_as_indices(indices, len(self))]
+        return found.copy() if isinstance(indices, slice) else found  # rows that are picked are copied already
+
+
+class Splits(NamedTuple):
+    """What is learned from, what decides between networks, and what is looked at once, at the end."""
+
+    train: Dataset
+    validation: Dataset | None = None
+    test: Dataset | None = None
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """The same values, not to be written to through this name."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_indices(indices: Any, length: int) -> Any:
+    if isinstance(indices, slice):
+        return indices
+    numbers = np.atleast_1d(np.asarray(indices))
+    if numbers.size == 0:
+        return np.zeros(0, np.int64)
+    if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
+        raise UserError(
+            "inputs", f"indices are whole numbers in one row, got {numbers.dtype} of shape {numbers.shape}."
+        )
+    if numbers.min() < 0 or numbers.max() >= length:
+        raise UserError("inputs", f"indices must lie in 0...{length - 1}, got {numbers.min()}...{numbers.max()}.")
+    return numbers
+
+
+def _as_labels(y: Any) -> np.ndarray:
+    labels = np.asarray(y)
+    if labels.dtype.kind in "biu":
+        return labels.astype(np.int64)
+    if labels.dtype.kind == "f":
+        return labels
+    raise UserError("Arrays", f"labels are class numbers or floats, got {labels.dtype}.")
+
+
+def _as_classes(labels: np.ndarray, classes: Sequence[str] | None) -> tuple[str, ...]:
+    if labels.dtype.kind == "f":
+        if classes:
+            raise UserError("Arrays", "labels that are floats belong to no classes. Give whole numbers, or no classes.")
+        return ()
+    low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, -1)
+    if classes is not None and not classes:
+        return ()  # whole numbers that are no classes: counts, characters
+    if classes is None and high >= MOST_UNNAMED:
+        raise UserError(
+            "Arrays", f"label {high} is too large for a class without a name. Name the classes, or give floats."
+        )
+    names = tuple(str(i) for i in range(high + 1)) if classes is None else tuple(classes)
+    if low < 0 or high >= len(names):
+        wrong = low if low < 0 else high
+        place = int(np.argmax(labels.ravel() == wrong))
+        raise UserError("Arrays", f"labels must lie in 0...{len(names) - 1}, got {wrong} for example {place}.")
+    if len(set(names)) != len(names):
+        raise UserError("Arrays", f"classes need different names, got {names}.")
+    return names
+
+
+MOST_UNNAMED = 100_000  # a larger label is a mistake, not a class

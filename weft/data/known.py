@@ -1,0 +1,191 @@
+"""Data sets that weft knows by name: where they are, what their files are, and how they are read."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import RunError, UserError
+from ..knobs import knobs
+from .cifar import CIFAR10_FILES, CIFAR100_FILES, from_cifar
+from .dataset import Arrays, Splits
+from .digits import digit_arrays
+from .download import Report, fetch
+from .idx import from_idx
+from .plan import divided
+from .statistics import Statistics
+
+
+@dataclass(frozen=True)
+class Known:
+    """One set: its addresses, the checksums of its files, its classes, and the statistics of its training images."""
+
+    addresses: tuple[str, ...]
+    files: dict[str, str]  # name -> SHA-256
+    read: Callable[[Path, str, Known], Splits]
+    statistics: Statistics
+    classes: tuple[str, ...] = ()
+
+
+def known(
+    name: str,
+    folder: str | os.PathLike[str] | None = None,
+    from_: str | os.PathLike[str] | None = None,
+    report: Report | None = None,
+) -> Splits:
+    """A set by its name: digits (built in), mnist, fashion-mnist, cifar10 or cifar100.
+
+    It is downloaded once, to `folder` (the setting `data`). `from_` reads it from a folder that has the original files,
+    packed or not, and needs no network.
+
+    >>> train, _, test = known("digits")
+    >>> train, len(test)
+    (<digits: 1438 examples of (1, 8, 8), 10 classes>, 359)
+    """
+    if name == "digits":
+        return _digits()
+    if name not in SETS:
+        raise UserError("known", f"there is no set {name!r}. The known sets are {', '.join(known_names())}.")
+    about = SETS[name]
+    if from_ is not None:
+        place = Path(from_)
+        if not place.is_dir():
+            raise UserError("known", f"{place} is not a folder with the files of {name}.")
+        return about.read(place, name, about)
+    place = (Path(folder) if folder is not None else data_folder()) / name
+    for file, sha256 in about.files.items():
+        fetch([address + file for address in about.addresses], place / file, sha256, report)
+    return about.read(place, name, about)
+
+
+def known_names() -> tuple[str, ...]:
+    """The names that `known` takes."""
+    return ("digits", *SETS)
+
+
+def data_folder() -> Path:
+    """Where downloaded sets lie: the setting `data`, or weft in the user's folder for data."""
+    if knobs.data:
+        return Path(knobs.data).expanduser()
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "weft"
+
+
+def _digits() -> Splits:
+    images, labels = digit_arrays()
+    parts: list[np.ndarray] = [np.zeros(0, np.int64)] * 2
+    for label in range(10):
+        order = np.random.default_rng([0, label]).permutation(np.flatnonzero(labels == label))
+        shares = divided(order, {"test": 0.2})
+        parts = [np.concatenate([part, shares[split]]) for part, split in zip(parts, ("train", "test"), strict=True)]
+    train, test = (np.sort(part) for part in parts)
+    pixels = images[train].astype(np.float64)
+    statistics = Statistics((float(pixels.mean()),), (float(pixels.std()),))
+    train_set, test_set = (Arrays(images[i][:, None], labels[i], None, "digits", statistics) for i in (train, test))
+    return Splits(train_set, None, test_set)
+
+
+def _read_idx_files(place: Path, name: str, about: Known) -> Splits:
+    parts = []
+    for prefix in ("train", "t10k"):
+        files = [_one_of(place, name, f"{prefix}-{what}") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+        data = from_idx(files[0], files[1], about.classes)
+        parts.append(Arrays(data.x, data.labels, about.classes, name, about.statistics))
+    return Splits(parts[0], None, parts[1])
+
+
+def _one_of(place: Path, name: str, stem: str) -> Path:
+    """A file may be packed or not, and some people write a dot before idx."""
+    names = [stem + ".gz", stem, stem.replace("-idx", ".idx"), stem.replace("-idx", ".idx") + ".gz"]
+    found = next((place / file for file in names if (place / file).is_file()), None)
+    if found is None:
+        raise UserError("known", f"{place} lacks {names[0]} (or {names[1]}) of {name}.")
+    return found
+
+
+def _read_cifar_files(place: Path, name: str, about: Known) -> Splits:
+    """The packed files are unpacked once, beside themselves."""
+    train, test, names = CIFAR10_FILES if name == "cifar10" else CIFAR100_FILES
+    wanted = (*train, *test, names)
+    (archive,) = about.files
+    inner = place / ("cifar-10-batches-bin" if name == "cifar10" else "cifar-100-binary")
+    if not (place / train[0]).exists() and not (inner / train[0]).exists():
+        if not (place / archive).is_file():
+            raise UserError("known", f"{place} lacks {archive} (or the files in it) of {name}.")
+        _unpack(place / archive, inner, wanted)
+    return from_cifar(place if (place / train[0]).exists() else inner, about.statistics, name)
+
+
+def _unpack(archive: Path, folder: Path, wanted: tuple[str, ...]) -> None:
+    """Take the wanted files out of an archive under their own names; whatever paths it holds lead nowhere."""
+    missing = set(wanted)
+    try:
+        folder.mkdir(exist_ok=True)
+        with tarfile.open(archive) as content:
+            for member in content:
+                file = os.path.basename(member.name)
+                data = content.extractfile(member) if file in missing and member.isfile() else None
+                if data is not None:
+                    part = folder / (file + ".part")
+                    part.write_bytes(data.read())
+                    os.replace(part, folder / file)
+                    missing.discard(file)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise RunError("known", f"{archive} is damaged: {error}. Delete it and get it again.") from None
+    except OSError as error:
+        raise RunError("known", f"{archive} could not be unpacked: {error.strerror or error}.") from error
+    if missing:
+        raise RunError("known", f"{archive} lacks {', '.join(sorted(missing))}.")
+
+
+_FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+
+SETS = {
+    "mnist": Known(
+        addresses=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
+        files={
+            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+        },
+        read=_read_idx_files,
+        statistics=Statistics((0.1307,), (0.3081,)),
+        classes=tuple("0123456789"),
+    ),
+    "fashion-mnist": Known(
+        addresses=(
+            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+            "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
+        ),
+        files={
+            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+        },
+        read=_read_idx_files,
+        statistics=Statistics((0.2860,), (0.3530,)),
+        classes=_FASHION,
+    ),
+    "cifar10": Known(
+        addresses=("https://www.cs.toronto.edu/~kriz/",),
+        files={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+        read=_read_cifar_files,
+        statistics=Statistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    ),
+    "cifar100": Known(
+        addresses=("https://www.cs.toronto.edu/~kriz/",),
+        files={"cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"},
+        read=_read_cifar_files,
+        statistics=Statistics((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    ),
+}

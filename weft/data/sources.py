@@ -1,0 +1,100 @@
+"""Arrays in .npz files, and the form in which images are wanted."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import RunError, UserError
+from .dataset import Arrays, Splits
+
+_PAIRS = {
+    "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"), ("images", "labels")),
+    "validation": (("x_validation", "y_validation"), ("x_val", "y_val"), ("val_images", "val_labels")),
+    "test": (("x_test", "y_test"), ("test_images", "test_labels")),
+}
+
+
+def from_npz(
+    path: str | os.PathLike[str], x: str | None = None, y: str | None = None, classes: Sequence[str] | None = None
+) -> Splits:
+    """The arrays of an .npz file: those called `x` and `y`, or what goes by one of the usual names.
+
+    The usual names are x_train and y_train, x_validation and y_validation, x_test and y_test; train_images and
+    train_labels likewise; or x and y, or images and labels. Files that hold Python objects are refused: to load them
+    would run their code.
+    """
+    file = Path(path)
+    if (x is None) != (y is None):
+        raise UserError("from_npz", "x and y are named together, or neither.")
+    found = _load(file)
+    if x is not None and y is not None:
+        return Splits(_arrays(file, found, x, y, classes))
+    parts: dict[str, Arrays] = {}
+    for split, pairs in _PAIRS.items():
+        pair = next((pair for pair in pairs if pair[0] in found and pair[1] in found), None)
+        if pair is not None:
+            names = classes if classes is not None or split == "train" else (parts["train"].classes if parts else None)
+            parts[split] = _arrays(file, found, *pair, names)
+    if "train" not in parts:
+        raise UserError(
+            "from_npz",
+            f"{file} has no pair of x_train and y_train, x and y, or images and labels; it has {', '.join(found) or 'nothing'}. "
+            "Name the arrays with x= and y=.",
+        )
+    return Splits(parts["train"], parts.get("validation"), parts.get("test"))
+
+
+def _load(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with open(file, "rb") as content:
+            archive = np.load(content, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise UserError("from_npz", f"{file} holds a single array. Save inputs and labels with np.savez.")
+            with archive:
+                return {name: archive[name] for name in archive.files}
+    except OSError as error:
+        raise RunError("from_npz", f"{file} cannot be read: {error.strerror or error}.") from error
+    except UserError:
+        raise
+    except ValueError as error:
+        if "pickle" in str(error).lower():
+            raise UserError(
+                "from_npz", f"{file} holds Python objects, which are never loaded: that could run code."
+            ) from None
+        raise RunError("from_npz", f"{file} is damaged: {error}.") from None
+    except (zipfile.BadZipFile, EOFError, KeyError, MemoryError, NotImplementedError) as error:
+        raise RunError("from_npz", f"{file} is damaged: {error or type(error).__name__}.") from None
+
+
+def _arrays(file: Path, found: dict[str, np.ndarray], x: str, y: str, classes: Sequence[str] | None) -> Arrays:
+    missing = [name for name in (x, y) if name not in found]
+    if missing:
+        raise UserError(
+            "from_npz", f"{file} has no {' and no '.join(missing)}; it has {', '.join(found) or 'nothing'}."
+        )
+    return Arrays(channels_first(found[x]), _flat(found[y]), classes, file.stem)
+
+
+def _flat(labels: np.ndarray) -> np.ndarray:
+    """Labels of whole numbers in a column are the same in a row."""
+    return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 and labels.dtype.kind in "iu" else labels
+
+
+def channels_first(images: np.ndarray) -> np.ndarray:
+    """Bytes that look like images as (N, C, H, W): with channels added, or moved from the end; all else stays.
+
+    >>> channels_first(np.zeros((5, 28, 28), np.uint8)).shape, channels_first(np.zeros((5, 32, 32, 3), np.uint8)).shape
+    ((5, 1, 28, 28), (5, 3, 32, 32))
+    """
+    if images.dtype != np.uint8:
+        return images
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[3] in (1, 3, 4) and images.shape[1] not in (1, 3, 4):
+        return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+    return images

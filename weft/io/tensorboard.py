@@ -1,0 +1,216 @@
+"""Event files that TensorBoard reads: scalars, texts, pictures and histograms over the steps of a run.
+
+A file is a row of records: eight bytes of length, their checksum, the bytes, their checksum. The bytes are a protobuf message
+(`Event`, with the `Summary` inside), written here by hand: a field is its number and kind in one byte, then its value.
+A record that is cut off by a crash is passed over by TensorBoard; all records before it stay readable.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import time as clock
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from ..errors import RunError, UserError
+
+PNG_START = b"\x89PNG\r\n\x1a\n"
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+
+class EventWriter:
+    """Writes one event file into a folder; a run that is resumed opens another writer and so gets another file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, EventWriter(folder) as events:
+    ...     events.scalar("train/loss", 2.3, step=1)
+    ...     events.text("notes", "the **first** run")
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            self.path = _next_path(Path(folder))
+            self._file = open(self.path, "xb")  # noqa: SIM115 (closed by close)
+        except OSError as error:
+            raise RunError("EventWriter", f"{folder} cannot be written to: {error.strerror or error}.") from error
+        self._write(_event(clock.time(), 0, _bytes(3, b"brain.Event:2")))
+        self.flush()
+
+    def scalar(self, tag: str, value: Any, step: int, time: float | None = None) -> None:
+        """One number at a step. A slash in the tag makes a folder: "train/loss"."""
+        self._summary(tag, _float(2, float(value)), step, time)
+
+    def text(self, tag: str, text: str, step: int = 0, time: float | None = None) -> None:
+        """A text in Markdown."""
+        tensor = _int(1, _STRING) + _bytes(2, b"") + _bytes(8, _utf8(text))
+        self._summary(tag, _bytes(8, tensor) + _bytes(9, _TEXT_PLUGIN), step, time)
+
+    def hparams(self, settings: Mapping[str, Any], time: float | None = None) -> None:
+        """The settings of a run, as a table among the texts."""
+        rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in settings.items()]
+        self.text("hparams", "\n".join(["| setting | value |", "|---|---|", *rows]), time=time)
+
+    def image(self, tag: str, png: bytes, step: int, time: float | None = None) -> None:
+        """A picture, as the bytes of a PNG file (`weft.report.png` makes them from an array)."""
+        if png[:8] != PNG_START or len(png) < 33:
+            raise UserError(
+                "EventWriter.image",
+                f"a picture is the bytes of a PNG file, got {png[:8]!r}. Use weft.report.png(array).",
+            )
+        width, height = struct.unpack(">II", png[16:24])
+        channels = {0: 1, 4: 2, 2: 3, 3: 3, 6: 4}.get(png[25], 3)
+        picture = _int(1, height) + _int(2, width) + _int(3, channels) + _bytes(4, png)
+        self._summary(tag, _bytes(4, picture), step, time)
+
+    def histogram(self, tag: str, values: Any, step: int, time: float | None = None, *, bins: int = 30) -> None:
+        """How values are spread. Those that are not finite are left out."""
+        if bins < 1:
+            raise UserError("EventWriter.histogram", f"bins must be at least 1, got {bins}.")
+        self._summary(tag, _bytes(5, _histogram(np.asarray(values, np.float64).reshape(-1), bins)), step, time)
+
+    def flush(self) -> None:
+        """Hand over all that was written so far: from here on it is readable, also when this process is killed."""
+        self._check_open()
+        try:
+            self._file.flush()
+        except OSError as error:
+            raise RunError("EventWriter", f"{self.path} cannot be written: {error.strerror or error}.") from error
+
+    def close(self) -> None:
+        """Flush and close; closing again does nothing."""
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+
+    def __enter__(self) -> EventWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _summary(self, tag: str, value: bytes, step: int, time: float | None) -> None:
+        self._check_open()
+        summary = _bytes(1, _bytes(1, _utf8(tag)) + value)
+        self._write(_event(clock.time() if time is None else time, step, _bytes(5, summary)))
+
+    def _write(self, event: bytes) -> None:
+        try:
+            self._file.write(record(event))
+        except OSError as error:
+            raise RunError("EventWriter", f"{self.path} cannot be written: {error.strerror or error}.") from error
+
+    def _check_open(self) -> None:
+        if self._file.closed:
+            raise UserError("EventWriter", f"{self.path.name} is closed. Open a new EventWriter on the same folder.")
+
+
+def _next_path(folder: Path) -> Path:
+    """A name that sorts behind all others here: TensorBoard reads the files of a folder in the order of their names."""
+    seconds = [int(clock.time())]
+    for path in folder.glob("events.out.tfevents.*"):
+        digits = path.name.split(".")[3]
+        seconds += [int(digits) + 1] if digits.isdecimal() else []
+    return folder / f"events.out.tfevents.{max(seconds):010d}.weft.{os.getpid()}"
+
+
+def _event(time: float, step: int, what: bytes) -> bytes:
+    return _key(1, 1) + struct.pack("<d", time) + _int(2, int(step)) + what
+
+
+def _histogram(values: np.ndarray, bins: int) -> bytes:
+    values = values[np.isfinite(values)]
+    counts, edges = np.histogram(values, bins) if values.size else (np.zeros(1), np.zeros(2))
+    low, high = (values.min(), values.max()) if values.size else (0.0, 0.0)
+    numbers = [low, high, values.size, values.sum(), np.square(values).sum()]
+    fields = [_key(place, 1) + struct.pack("<d", number) for place, number in enumerate(numbers, 1)]
+    return b"".join(fields) + _doubles(6, edges[1:].tolist()) + _doubles(7, counts.tolist())
+
+
+def _cell(value: Any) -> str:
+    """A text inside a table of Markdown, where a bar would end the cell and a newline the table."""
+    return " ".join(str(value).replace("\\", "\\\\").replace("|", "\\|").split())
+
+
+# Protobuf. A key is the field's number times eight plus how its value is written: 0 varint, 1 eight bytes, 2 counted bytes, 5 four bytes.
+
+
+def _key(field: int, kind: int) -> bytes:
+    return bytes([field << 3 | kind])
+
+
+def _varint(value: int) -> bytes:
+    """Seven bits a byte, lowest first; a set top bit says that more follow. Negative numbers are those of 64 bits."""
+    value &= 2**64 - 1
+    out = bytearray()
+    while value > 127:
+        out.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def _int(field: int, value: int) -> bytes:
+    return _key(field, 0) + _varint(value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _key(field, 2) + _varint(len(value)) + value
+
+
+def _float(field: int, value: float) -> bytes:
+    if abs(value) > _LARGEST_FLOAT:  # too large for four bytes: infinite, as a conversion would make it
+        value = float("inf") if value > 0 else float("-inf")
+    return _key(field, 5) + struct.pack("<f", value)
+
+
+def _doubles(field: int, values: Sequence[float]) -> bytes:
+    return _bytes(field, struct.pack(f"<{len(values)}d", *values))
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
+
+
+_STRING = 7  # the number of the dtype of texts
+_TEXT_PLUGIN = _bytes(1, _bytes(1, b"text")) + _int(4, 2)  # shown by the plugin "text"; the value is a tensor
+
+
+# Records.
+
+
+def record(data: bytes) -> bytes:
+    """Bytes with their length and the checksums of both."""
+    length = struct.pack("<Q", len(data))
+    return length + struct.pack("<I", _masked(length)) + data + struct.pack("<I", _masked(data))
+
+
+def _masked(data: bytes) -> int:
+    """The checksum turned and shifted, so that data that holds checksums does not come out as a simple number."""
+    crc = crc32c(data)
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def crc32c(data: bytes) -> int:
+    """The checksum of Castagnoli.
+
+    >>> hex(crc32c(b"123456789"))
+    '0xe3069283'
+    """
+    crc, table = 0xFFFFFFFF, _TABLE
+    for byte in data:
+        crc = table[(crc ^ byte) & 255] ^ crc >> 8
+    return crc ^ 0xFFFFFFFF
+
+
+def _crc_of_byte(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_TABLE = [_crc_of_byte(byte) for byte in range(256)]
