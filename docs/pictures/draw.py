@@ -26,6 +26,16 @@ def two_layers() -> weft.Graph:
     return weft.sigmoid(weft.tanh(x @ w1 + b1) @ w2 + b2).graph()
 
 
+def perceptron() -> weft.Graph:
+    w, b = weft.asarray([0.5, -0.5]), weft.asarray(0.1)
+    return weft.make_graph(lambda w, b, x: ((x @ w + b) > 0.0).astype("float32"), w, b, weft.zeros((4, 2)))
+
+
+def linear_regression() -> weft.Graph:
+    points = weft.zeros(200)
+    return weft.make_graph(lambda m, c, x, y: weft.mse_loss(m * x + c, y), 3.0, -1.0, points, points)
+
+
 def images(*shape: int) -> Type:
     return Type(shape, weft.float32)
 
@@ -54,7 +64,8 @@ def attention() -> weft.Graph:
 
 
 PICTURES = {
-    "a-plus-b-times-c": a_plus_b_times_c, "score": score, "two-layers": two_layers, "logistic-regression": logistic_regression,
+    "a-plus-b-times-c": a_plus_b_times_c, "score": score, "two-layers": two_layers, "perceptron": perceptron,
+    "linear-regression": linear_regression, "logistic-regression": logistic_regression,
     "convolutional-network": convolutional_network, "lstm": lstm, "attention": attention,
 }  # fmt: skip
 
