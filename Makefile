@@ -35,8 +35,9 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 .NOTPARALLEL:
 .PHONY: test check demo bench format clean always
 
+# On all cores; a process that is done takes tests from another.
 test: check
-	$(VENV_PYTHON) -m pytest
+	$(VENV_PYTHON) -m pytest -n auto --dist worksteal
 
 check: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m ruff check .

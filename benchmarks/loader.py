@@ -1,9 +1,10 @@
-"""Does the loader keep up? Its images a second, alone, against those of a compiled training step, and what feeding it costs.
+"""Does the loader keep up? Its images a second against those of a compiled training step, and what feeding it costs.
 
 python benchmarks/loader.py [seconds for each measurement]
 
-Made data of the sizes of MNIST and CIFAR-10, batches of 128, float32, SGD. A step is measured on one batch that stays, then on the
-batches of the loader, in turns: the difference is what the loader costs. The last column has the augmentation in the step too.
+Made data of the sizes of MNIST and CIFAR-10, batches of 128, float32, SGD. A step is measured on one batch that stays,
+then on the batches of the loader, in turns: the difference is what the loader costs. The last column has the
+augmentation in the step too.
 """
 
 import sys
@@ -34,11 +35,8 @@ CASES = {
 
 
 def main(seconds: float) -> None:
-    print(
-        "| data | loader alone, images/s: 0 / 1 / 2 workers | network | step, images/s | fed by the loader | slower by |",
-        end="",
-    )
-    print(" with light augmentation |\n|---|---|---|---|---|---|---|")
+    columns = "data", "loader alone, images/s: 0 / 1 / 2 workers", "network", "step, images/s", "fed by the loader"
+    print("| " + " | ".join([*columns, "slower by", "with light augmentation"]) + " |\n" + "|---" * 7 + "|")
     for name, (count, shape, make, network) in CASES.items():
         rng = np.random.default_rng(0)
         dataset = data.Arrays(rng.integers(0, 256, (count, *shape), dtype=np.uint8), rng.integers(0, 10, count))

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from typing import Any
 
 import hypothesis
 import pytest
@@ -26,6 +27,9 @@ def _errors_without_source_text(request: pytest.FixtureRequest, monkeypatch: pyt
     monkeypatch.setattr(Source, "__str__", lambda source: f"{os.path.basename(source.code.co_filename)}:{source.line}")
 
 
+_elsewhere = [0]  # checks of other processes, where tests are shared out to several
+
+
 def checks_line() -> str | None:
     """Say how many single checks ran and with which seed; nothing when weft cannot be imported."""
     # Imported late: a broken weft must show as failing tests, not as a pytest that does not start.
@@ -33,7 +37,20 @@ def checks_line() -> str | None:
         from weft.testing import checks_run, seed
     except ImportError:
         return None
-    return f"checks: {checks_run()} (seed {seed()})"
+    return f"checks: {checks_run() + _elsewhere[0]} (seed {seed()})"
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        from weft.testing import checks_run
+
+        output["checks"] = checks_run()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    _elsewhere[0] += getattr(node, "workeroutput", {}).get("checks", 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -470,6 +470,15 @@ def test_operations(name):
     close(got, EXPECTED[name](x.astype(np.float64)), weft.float32, slack=6.0)
 
 
+def test_solarize_goes_from_nothing_to_all():
+    x = np.array([0.0, 0.5, 1.0], np.float32).reshape(1, 1, 1, 3)
+    chosen, ones = weft.asarray(np.array([OPERATIONS.index("solarize")])), weft.ones(1)
+    for strength, expected in ((0.0, x), (1.0, 1 - x)):
+        one = _Drawn(chosen, ones, ones * strength)
+        assert np.array_equal(one.coloured(weft.asarray(x), data.RandAugment().ranges((1, 3))).numpy(), expected)
+        counted()
+
+
 def test_policies_draw_for_each_picture():
     x = np.broadcast_to(made(1, 3, 8, 8), (60, 3, 8, 8))
     for module in (data.RandAugment(2, 9.0), data.TrivialAugment()):

@@ -183,6 +183,25 @@ def test_an_interrupt_while_waiting():
     all_threads_end()
 
 
+def test_what_was_begun_for_nobody_is_not_read():
+    class Waiting(Made):
+        go = threading.Event()
+
+        def inputs(self, indices):
+            if indices[0] > 0:
+                self.go.wait(timeout=10)
+            return super().inputs(indices)
+
+    data = Waiting(10)
+    batches = iter(Loader(data, 1, shuffle=False, prefetch=6))
+    next(batches)
+    batches.close()
+    data.go.set()
+    all_threads_end()
+    assert len(data.asked) <= 2  # the one that was given, and the one the thread was at
+    counted()
+
+
 def test_work_ahead_is_bounded():
     data = Made(100)
     for workers, prefetch in [(1, 1), (1, 3), (2, 2)]:

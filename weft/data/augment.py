@@ -21,8 +21,8 @@ from .warp import View, view
 class Augment(Sequential):
     """Augmentations one after another. Flips, crops, rotations and the like that follow each other are one warp.
 
-    So pixels are interpolated once, and a rotation shows what a crop before it had cut off instead of a black corner. With
-    labels, `augment(x, y)`, it gives (x, y): MixUp and CutMix need them.
+    So pixels are interpolated once, and a rotation shows what a crop before it had cut off instead of a black corner.
+    With labels, `augment(x, y)`, it gives (x, y): MixUp and CutMix need them.
 
     >>> import numpy as np
     >>> augment = Augment(ToFloat(), RandomFlip(), RandomCrop(8, padding=1))
@@ -55,8 +55,8 @@ def _looked(seen: Any) -> Any:
 def augmentation(name: str, size: int | Sequence[int], *, flip: bool = True) -> Augment:
     """An augmentation by name, for pictures that are to have this size: light, standard or strong.
 
-    light: flips and crops; standard: also turned, enlarged and with other colours; strong: RandAugment, and erased boxes. All
-    begin with ToFloat. `flip=False` where left and right matter, as in digits and letters.
+    light: flips and crops; standard: also turned, enlarged and with other colours; strong: RandAugment, and erased
+    boxes. All begin with ToFloat. `flip=False` where left and right matter, as in digits and letters.
 
     >>> augmentation("light", 32)
     Augment(

@@ -1,4 +1,4 @@
-"""Random changes of pixels where they are: colours, erased boxes, blur; and the two steps before: to floats, and to mean 0.
+"""Random changes of pixels where they are: colours, erased boxes, blur; and two steps for all: to floats, to mean 0.
 
 Each picture of a batch gets its own numbers. In use the random ones give back the picture.
 """
@@ -90,9 +90,10 @@ def per_picture(values: Tensor, like: Tensor) -> Tensor:
 class ColorJitter(Module):
     """Brightness, contrast, saturation, then hue, each changed by a random amount.
 
-    x * b; mean + c * (x - mean) with the mean grey of the picture; grey + s * (x - grey); and a turn of the hue (HSV). b, c and s lie in
-    1 - d..1 + d (or in a pair (low, high)), the hue moves by a part of the circle in -d..d, at most half of it. After each step, values are kept
-    within `limits`; None: they are not. Pictures in grey have no saturation and no hue.
+    x * b; mean + c * (x - mean) with the mean grey of the picture; grey + s * (x - grey); and a turn of the hue (HSV).
+    b, c and s lie in 1 - d..1 + d (or in a pair (low, high)), the hue moves by a part of the circle in -d..d, at most
+    half of it. After each step, values are kept within `limits`; None: they are not. Pictures in grey have no
+    saturation and no hue.
     """
 
     def __init__(
@@ -203,7 +204,7 @@ def inside_box(size: tuple[int, int], starts: Sequence[Tensor], sizes: Sequence[
 
 
 class GaussianBlur(Module):
-    """Smoothed by exp(-d**2 / (2 s**2)) with a random s from a range, over size x size pixels; the border is mirrored."""
+    """Smoothed by exp(-d**2 / (2 s**2)) with a random s, over size x size pixels; the border is mirrored."""
 
     def __init__(self, size: int = 3, sigma: Sequence[float] = (0.1, 2.0), p: float = 1.0) -> None:
         self.size = nn_settings.count("GaussianBlur", "pixels", size)

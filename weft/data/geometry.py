@@ -1,4 +1,4 @@
-"""Random flips, crops, rotations: each picture of a batch gets its own. In use they give back the picture, in the size asked for.
+"""Random flips, crops, rotations, others for each picture. In use they give back the picture, in the size asked for.
 
 They are maps of places (see warp.py). `Augment` joins those that follow each other, and every picture is read once.
 """
@@ -93,8 +93,8 @@ class RandomCrop(Geometric):
 class RandomResizedCrop(Geometric):
     """A random part of the picture, brought to this size; in use, the whole picture (Szegedy et al. 2015).
 
-    scale: the part of the area; ratio: width over height, evenly in its logarithm. A part that would be higher or wider than the
-    picture is made as high or wide as it. There is no smoothing: much smaller results take every n-th pixel.
+    scale: the part of the area; ratio: width over height, evenly in its logarithm. A part that would be higher or wider
+    than the picture is made as high or wide as it. There is no smoothing: much smaller results take every n-th pixel.
     """
 
     def __init__(
@@ -130,10 +130,11 @@ def box_sizes(
 
 
 class RandomAffine(Geometric):
-    """Turned (counter-clockwise), sheared (lower rows to the right), enlarged and moved, about the middle of the picture.
+    """Turned (counter-clockwise), sheared (lower rows to the right) and enlarged about the middle, and moved.
 
-    degrees and shear: a number d for angles from -d to d, or (low, high). translate: the largest part of (height, width) it moves by.
-    scale: (low, high) factors. Outside the picture lies `fill`, the edge or a mirror, as in RandomCrop.
+    degrees and shear: a number d for angles from -d to d, or (low, high). translate: the largest part of (height,
+    width) it moves by. scale: (low, high) factors. Outside the picture lies `fill`, the edge or a mirror, as in
+    RandomCrop.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class RandomAffine(Geometric):
 
 
 class RandomRotation(RandomAffine):
-    """Turned about the middle by a random angle, counter-clockwise: d for angles from -d to d, or (low, high), in degrees."""
+    """Turned about the middle, counter-clockwise: d for angles from -d to d, or (low, high), in degrees."""
 
     def __init__(self, degrees: Range, mode: str = "constant", fill: float = 0.0) -> None:
         super().__init__(degrees, mode=mode, fill=fill)
@@ -182,7 +183,8 @@ def affine(
 ) -> View:
     """The picture sheared, then enlarged and turned, then moved. Maps go backwards: from the result to the picture.
 
-    Only one of slope (a row moves to the right by slope times how far down it is) and rise (a column moves down) may not be 0.
+    Only one of slope (a row moves to the right by slope times how far down it is) and rise (a column moves down) may
+    not be 0.
     """
     turned = [sin(angle), cos(angle)] if isinstance(angle, Tensor) else [math.sin(angle), math.cos(angle)]
     s, c = (t if isinstance(scale, float) and scale == 1.0 else t / scale for t in turned)

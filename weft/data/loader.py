@@ -1,7 +1,7 @@
 """Batches of a dataset, in an order that follows from a seed, filled ahead by threads.
 
-The order of an epoch is a function of (seed, epoch) alone, and a batch one of (order, position). So the place in a run is two
-numbers, and neither the number of threads nor an interruption changes what comes next.
+The order of an epoch is a function of (seed, epoch) alone, and a batch one of (order, position). So the place in a run
+is two numbers, and neither the number of threads nor an interruption changes what comes next.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class Batch(NamedTuple):
 class Loader:
     """Batches (x, y) of a dataset; each `for` over it is one epoch.
 
-    With `shuffle`, every epoch has an order of its own. `workers` threads fill batches while the last one is used, at most
-    `prefetch` ahead (but one for each worker); with 0 a batch is filled when it is asked for. `drop_last` leaves out a last batch that is not full.
+    With `shuffle`, every epoch has an order of its own. `workers` threads fill batches while the last one is used, at
+    most `prefetch` ahead (but one for each worker); with 0 a batch is filled when it is asked for. `drop_last` leaves
+    out a last batch that is not full.
 
     >>> import numpy as np
     >>> class Squares:
@@ -121,7 +122,7 @@ class Loader:
         for position, (x, y) in enumerate(_filled(self.dataset, places, self.workers, self.prefetch), first + 1):
             if iteration == self._iterations:  # of several iterators the newest says where the loader is
                 self._position = position
-            yield Batch(asarray(x, copy=False), asarray(y, copy=False))
+            yield Batch(asarray(x), asarray(y))
         if iteration == self._iterations:
             self._epoch, self._position, self._begun = epoch + 1, 0, False
 
@@ -144,7 +145,7 @@ def _not_empty(count: int, batch: int, drop_last: bool) -> None:
         )
 
 
-# --- filling batches -----------------------------------------------------------------------------------------------------
+# --- filling batches -------------------------------------------------------------------------------------------------
 
 Pair = tuple[np.ndarray, np.ndarray]
 
@@ -167,7 +168,7 @@ def _filled(dataset: Source, places: Iterator[np.ndarray], workers: int, prefetc
 
 
 class _Team:
-    """Threads that fill batches. They know the dataset but not who iterates, so that an iterator dropped is one closed."""
+    """Threads that fill batches. They know the dataset but not who iterates, so a dropped iterator is a closed one."""
 
     def __init__(self, dataset: Source, workers: int) -> None:
         self.dataset, self.process = dataset, os.getpid()
@@ -201,9 +202,9 @@ _Filled = Pair | _Failure
 
 
 def _fill(dataset: Source, indices: np.ndarray) -> _Filled:
-    """The arrays of a batch. They are copies: the dataset may use its own memory again, tensors see theirs unchanged."""
+    """The arrays of a batch. They are copies: the dataset may use its memory again, tensors see theirs unchanged."""
     try:
-        x, y = _native(_inputs(dataset, indices)), _native(np.array(dataset.labels[indices]))
+        x, y = _sealed(_inputs(dataset, indices)), _sealed(np.array(dataset.labels[indices]))
     except Exception as error:  # whatever reading a file or a user's dataset may raise belongs to the consumer
         return _Failure(_unreadable(dataset, indices, error), error)
     if len(x) != len(indices):
@@ -218,9 +219,11 @@ def _inputs(dataset: Source, indices: np.ndarray) -> np.ndarray:
     return np.array(dataset.inputs(indices), order="C")
 
 
-def _native(array: np.ndarray) -> np.ndarray:
-    """In the byte order of this machine: files may have the other one."""
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+def _sealed(array: np.ndarray) -> np.ndarray:
+    """In the byte order of this machine (files may have the other), and not to be written to: tensors share it."""
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    native.flags.writeable = False
+    return native
 
 
 def _unreadable(dataset: Source, indices: np.ndarray, error: Exception) -> str:

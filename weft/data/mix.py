@@ -1,7 +1,8 @@
 """Pictures mixed with others of the batch, and their labels with them: MixUp and CutMix.
 
-Both take (x, y), y class numbers or a distribution for each picture, and give (x, y) with y a distribution. In use nothing
-is mixed. The other picture is the one k places further on in the batch, k random: any but itself, and nothing is sorted.
+Both take (x, y), y class numbers or a distribution for each picture, and give (x, y) with y a distribution. In use
+nothing is mixed. The other picture is the one k places further on in the batch, k random: any but itself, and nothing
+is sorted.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ class MixUp(Mix):
 class CutMix(Mix):
     """A box of the picture comes from the other one; y = k y + (1 - k) y', k the part that stayed (Yun et al. 2019).
 
-    The box has sides of sqrt(1 - k) of the picture's, k from Beta(alpha, alpha), around a random pixel; it is cut off at the border.
+    The box has sides of sqrt(1 - k) of the picture's, k from Beta(alpha, alpha), around a random pixel; it is cut off
+    at the border.
     """
 
     def __init__(self, alpha: float = 1.0, classes: int | None = None) -> None:
@@ -106,7 +108,7 @@ def _partners(count: int) -> Tensor:
     return (iota(count) + random.integers(1, count)) % count
 
 
-# --- numbers from Beta(alpha, alpha) -------------------------------------------------------------------------------------
+# --- numbers from Beta(alpha, alpha) ---------------------------------------------------------------------------------
 
 _STEPS = 1024
 
@@ -114,8 +116,8 @@ _STEPS = 1024
 def beta_quantiles(alpha: float) -> np.ndarray:
     """A table of t = x**p, p = min(alpha, 1), at which Beta(alpha, alpha) has reached 0, 1/2 of 1/1024, ... 1/2.
 
-    For alpha < 1 the density of x is infinite at 0, that of t, x**(alpha - p) (1 - x)**(alpha - 1), is smooth up to the middle,
-    where the other half begins, its mirror. So straight lines between the entries of the table do.
+    For alpha < 1 the density of x is infinite at 0, that of t, x**(alpha - p) (1 - x)**(alpha - 1), is smooth up to the
+    middle, where the other half begins, its mirror. So straight lines between the entries of the table do.
     """
     power = min(alpha, 1.0)
     t = np.linspace(0.0, 0.5**power, 16 * _STEPS + 1)

@@ -1,8 +1,8 @@
 """Augmentations that choose among many: RandAugment and TrivialAugment.
 
-Each picture draws its own operations. Computing all of them for all pictures and picking one would cost all of them; here an
-operation is a set of numbers of two steps that every picture takes, and an operation that is not drawn has the numbers that do
-nothing: one warp (shear, move, turn) for all rounds together, then in each round one change of colours.
+Each picture draws its own operations. Computing all of them for all pictures and picking one would cost all of them;
+here an operation is a set of numbers of two steps that every picture takes, and an operation that is not drawn has the
+numbers that do nothing: one warp (shear, move, turn) for all rounds together, then in each round one change of colours.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Drawn:
         return reshape(self._is(name), (-1, 1, 1, 1))
 
     def _enhanced(self, x: Tensor, ranges: Ranges) -> Tensor:
-        """Away from, or towards, black, grey, the mean or the smoothed picture: one blend, with the base that was drawn."""
+        """Away from, or towards, black, grey, the mean or the smoothed picture: one blend, with the base drawn."""
         bases = {"colour": grey(x), "contrast": mean(grey(x), axis=(1, 2, 3), keepdims=True), "sharpness": _smoothed(x)}
         base, factor = x * 0.0, 1.0 + self._amount("brightness", ranges.enhance)
         for name, other in bases.items():

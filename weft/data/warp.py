@@ -1,7 +1,7 @@
 """Moving pictures: a `View` says where every pixel comes from, and only `seen` looks it up.
 
-So a flip, a crop and a rotation, one after another, are one map from places in the result to places in the picture, and the
-picture is read once. A place is counted from the middle, so that flips and rotations have no constant part:
+So a flip, a crop and a rotation, one after another, are one map from places in the result to places in the picture, and
+the picture is read once. A place is counted from the middle, so that flips and rotations have no constant part:
 
     row = a * u + b * v + c        u = i - (height - 1) / 2
     column = d * u + e * v + f     v = j - (width - 1) / 2
@@ -91,7 +91,7 @@ class View:
         return replace(self, map=step.after(self.map), whole=self.whole and whole, size=size or self.size)
 
     def beyond(self, border: str, fill: float = 0.0) -> View:
-        """This view with something outside of it. Pictures can only have one kind of border: another one must look first."""
+        """This view with something outside of it. There can be one kind of border: for another, look first."""
         if self.border not in (None, border) or (self.border and self.fill != fill):
             return view(self.seen()).beyond(border, fill)
         return replace(self, border=border, fill=fill)
