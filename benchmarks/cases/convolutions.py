@@ -135,12 +135,18 @@ class _Work:
             np.ascontiguousarray(_last_array(a)) if last and n != "w" else a
             for a, n in zip(self.arrays(), NEEDS[group], strict=True)
         ]
-        with _without_winograd(group == DIRECT):
-            ready = with_weft.function(f, arrays)
-            ready.call()  # compiles it, under this setting
-        if not last or group == FILTER:
-            return ready
-        return Ready(ready.call, lambda: [v.transpose(0, 3, 1, 2) for v in ready.values()])
+        ready = with_weft.function(f, arrays)
+
+        def call() -> Any:
+            with _without_winograd(group == DIRECT):  # compiled functions follow the setting
+                return ready.call()
+
+        def values() -> list[np.ndarray]:
+            with _without_winograd(group == DIRECT):
+                found = ready.values()
+            return list(found) if not last or group == FILTER else [v.transpose(0, 3, 1, 2) for v in found]
+
+        return Ready(call, values)
 
     def torch(self, last: bool) -> Ready:
         torch, layer = need("torch"), self.layer
