@@ -112,7 +112,7 @@ def test_npz_by_the_usual_names(tmp_path: Path) -> None:
 def write_idx(path: Path, values: np.ndarray, code: int = 8, packed: bool = False) -> Path:
     content = bytes([0, 0, code, values.ndim]) + struct.pack(f">{values.ndim}I", *values.shape)
     content += values.astype(values.dtype.newbyteorder(">")).tobytes()
-    path.write_bytes(gzip.compress(content) if packed else content)
+    path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
     return path
 
 
