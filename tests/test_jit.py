@@ -966,7 +966,7 @@ def run_script(folder: Path, **settings: str) -> tuple[str, str]:
         **os.environ,
         "WEFT_CACHE": str(folder),
         "WEFT_DEBUG": "1",
-        "PYTHONPATH": str(Path(weft.__file__).parent.parent),
+        "PYTHONPATH": os.pathsep.join([str(Path(weft.__file__).parent.parent), *sys.path]),
     }
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],

@@ -1,6 +1,7 @@
 """The loader: orders, resuming, threads that end, errors that arrive, memory that nobody overwrites."""
 
 import gc
+import gc
 import os
 import threading
 
@@ -41,6 +42,7 @@ def loader_threads():
 
 
 def all_threads_end():
+    gc.collect()  # another test may have left an iterator in a cycle
     for thread in loader_threads():
         thread.join(timeout=10)
     counted()

@@ -237,7 +237,7 @@ def in_child(name: str, *arguments: Any) -> str:
     # A process that was started in the background may have been told to ignore interrupts, and would pass that on.
     listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     call = f"{listen}; import test_team; test_team.programs(); test_team.{name}(*{arguments!r})"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), str(here.parent), *sys.path])}
     # Python warns of forks in a process with threads, which is the very thing under test.
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", call]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
