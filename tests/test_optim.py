@@ -8,6 +8,7 @@ import pytest
 
 import weft
 from weft import nn, optim
+from weft.errors import UserError
 from weft.knobs import knobs
 from weft.testing import counted, generator
 
@@ -342,3 +343,50 @@ def test_errors(wrong: Callable[[], Any], text: str) -> None:
         wrong()
     assert text in str(caught.value)
     counted()
+
+
+@pytest.mark.parametrize("settings", [{}, {"clip_norm": 1.0}, {"accumulate": 2}, {"average": 0.9}], ids=str)
+def test_frozen_parameters_and_their_state_stay(settings: dict[str, Any]) -> None:
+    """And the others move as if they were alone; after unfreeze() all move again, also in a compiled step."""
+
+    def trained(body_frozen: bool, compiled: bool) -> Any:
+        weft.seed(2)
+        model = nn.Sequential(nn.Linear(3, 4, activation="tanh"), nn.Linear(4, 2))
+        made = optim.adam([{"parameters": model[0], "rate": 0.01}, {"parameters": model[1]}], rate=0.1, **settings)
+        x = weft.asarray(np.linspace(-1, 1, 15, dtype="float32").reshape(5, 3))
+
+        def step(x: weft.Tensor) -> weft.Tensor:
+            loss: weft.Tensor = (model(x) * model(x)).mean()
+            made.minimize(loss)
+            return loss
+
+        run = weft.jit(step) if compiled else step
+        if body_frozen:
+            model[0].freeze()
+        values = []
+        for i in range(6):
+            if i == 4:
+                model[0].unfreeze()
+            run(x)
+            state = {n: t.numpy().copy() for n, t in made.named_state().items() if n.startswith("0.")}
+            values.append((model[0].weight.numpy().copy(), model[1].weight.numpy().copy(), state))
+        return values
+
+    for compiled in (False, True):
+        frozen = trained(True, compiled)
+        for weight, _, state in frozen[:4]:
+            np.testing.assert_array_equal(weight, frozen[0][0])
+            assert all(not np.any(t) for t in state.values())
+        assert np.any(frozen[3][1] != frozen[0][1])
+        assert np.any(frozen[5][0] != frozen[0][0])
+        counted(6)
+    if "clip_norm" not in settings:  # the first step of the head knows nothing of the body
+        np.testing.assert_array_equal(trained(False, True)[0][1], frozen[0][1])
+
+
+def test_nothing_to_train() -> None:
+    model = nn.Linear(2, 2)
+    made = optim.sgd(model, rate=0.1)
+    model.freeze()
+    with pytest.raises(UserError, match="all parameters are frozen: there is nothing to train"):
+        made.minimize(model(weft.zeros((1, 2))).sum())

@@ -64,11 +64,11 @@ class Group:
         self.chain = list(chain(**settings))
         self.states: list[list[State]] = [[t.start(p) for p in self.parameters] for t in self.chain]
 
-    def updates(self, gs: Sequence[Tensor], done: Tensor, scale: Tensor) -> Sequence[Tensor]:
-        """What is to be subtracted from the parameters."""
-        ps = [_plain(p) for p in self.parameters]
+    def updates(self, gs: Sequence[Tensor], which: Sequence[int], done: Tensor, scale: Tensor) -> Sequence[Tensor]:
+        """What is to be subtracted from some of the parameters, which have these gradients."""
+        ps = [_plain(self.parameters[i]) for i in which]
         for transform, states in zip(self.chain, self.states, strict=True):
-            gs = transform.apply_all(gs, ps, states, done + 1)
+            gs = transform.apply_all(gs, ps, [states[i] for i in which], done + 1)
         if self.chain and self.chain[-1].rated:
             return [g * scale.astype(g.dtype) for g in gs]
         rate = self.rate(done) if callable(self.rate) else self.rate
@@ -97,29 +97,43 @@ class Optimizer:
 
     def minimize(self, loss: Tensor, scale: LossScale | None = None) -> None:
         """Differentiate the loss and move the parameters. With a loss scale, a step whose gradients overflow moves nothing."""
+        which = self._trained()
+        parameters = [self.parameters[i] for i in which]
         if scale is None:
-            self.step(gradients(loss, self.parameters))
+            self._step(gradients(loss, parameters), which)
             return
-        found, finite = scale.gradients(loss, self.parameters)
+        found, finite = scale.gradients(loss, parameters)
         with unless(finite, self.tensors()):
-            self.step([where(finite, g, 0.0) for g in found])
+            self._step([where(finite, g, 0.0) for g in found], which)
 
     def step(self, given: Sequence[Tensor] | None = None) -> None:
         """Move the parameters by these gradients, or by what is in their `.grad`, which is then cleared."""
         gs = self._from_grad() if given is None else list(given)
         if len(gs) != len(self.parameters):
             raise UserError(self.name, f"{len(self.parameters)} gradients are required, got {len(gs)}.")
-        gs = [self._fitting(g, p) for g, p in zip(gs, self.parameters, strict=True)]
+        which = self._trained()
+        self._step([gs[i] for i in which], which)
+
+    def _trained(self) -> list[int]:
+        """The numbers of the parameters that are not frozen; the others stay what they are, and so does their state."""
+        found = [i for i, p in enumerate(self.parameters) if p.requires_grad]
+        if not found:
+            raise UserError(self.name, "all parameters are frozen: there is nothing to train.")
+        return found
+
+    def _step(self, gs: Sequence[Tensor], which: Sequence[int]) -> None:
+        gs = [self._fitting(g, self.parameters[i]) for g, i in zip(gs, which, strict=True)]
         if self.common.accumulate == 1:
-            self._move(gs)
+            self._move(gs, which)
             return
-        for total, g in zip(self.collected, gs, strict=True):
+        collected = [self.collected[i] for i in which]
+        for total, g in zip(collected, gs, strict=True):
             total.assign(total + g)
         self.calls.assign(self.calls + 1)
         full = self.calls >= self.common.accumulate
         with unless(full, [t for t in self.tensors() if t is not self.calls]):
-            self._move([total / float(self.common.accumulate) for total in self.collected])
-            for total in self.collected:
+            self._move([total / float(self.common.accumulate) for total in collected], which)
+            for total in collected:
                 total.assign(zeros(total.shape, dtype=total.dtype))
         self.calls.assign(where(full, 0, self.calls))
 
@@ -138,16 +152,19 @@ class Optimizer:
             p.grad = None
         return found
 
-    def _move(self, gs: Sequence[Tensor]) -> None:
+    def _move(self, gs: Sequence[Tensor], which: Sequence[int]) -> None:
         if self.common.clip_value is not None:
             gs = clip_value(gs, self.common.clip_value)
         if self.common.clip_norm is not None:
             gs = clip_norm(gs, self.common.clip_norm)
-        done, rest = as_tensor(self.steps), list(gs)
+        done, first, given = as_tensor(self.steps), 0, dict(zip(which, gs, strict=True))
         for group in self.groups:
-            mine, rest = rest[: len(group.parameters)], rest[len(group.parameters) :]
-            for p, update in zip(group.parameters, group.updates(mine, done, self.scale), strict=True):
+            mine = [i for i in range(len(group.parameters)) if first + i in given]
+            updates = group.updates([given[first + i] for i in mine], mine, done, self.scale) if mine else ()
+            for i, update in zip(mine, updates, strict=True):
+                p = group.parameters[i]
                 p.assign((_plain(p) - update).astype(p.dtype))
+            first += len(group.parameters)
         self.steps.assign(done + 1)
         for average, p in zip(self.averages, self.parameters, strict=False):
             keep = self.common.average or 0.0
