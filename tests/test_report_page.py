@@ -27,7 +27,7 @@ COLUMNS = [
     "validation_loss",
     "validation_accuracy",
     "rate",
-    "images_per_second",
+    "examples_per_second",
 ]
 ROWS = [[e, 100 * e, 5.0 * e, 2 / e, 1 - 0.3 / e, 2.1 / e, 0.9 if e == 3 else 0.8, 0.1 / e, 1000] for e in range(1, 6)]
 
@@ -255,7 +255,7 @@ def test_counts_alone_are_a_confusion_matrix_too(run: Path) -> None:
 
 def test_plots_are_files(run: Path) -> None:
     found = plots(run)
-    names = ["loss", "accuracy", "rate", "images_per_second", "confusion", "classes", "samples", "mistakes"]
+    names = ["loss", "accuracy", "rate", "examples_per_second", "confusion", "classes", "samples", "mistakes"]
     assert [path.name for path in found] == [f"{name}.svg" for name in names]
     for path in found:
         assert path.parent == run / "plots"

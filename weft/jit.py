@@ -14,10 +14,11 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .compiler.memory import nbytes
 from .compiler.pipeline import can_compile, passes
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import Source, UserError, user_source
@@ -31,7 +32,7 @@ from .random import Generator
 from .runtime import Buffer, Device
 from .runtime import device as find_device
 from .runtime.cpu import contiguous
-from .runtime.native import Executable, address, fitting_threads, settings
+from .runtime.native import Executable, Planned, address, fitting_threads, settings
 from .tensor import WATCHED, WITHOUT_HISTORY, Changes, Holder, Tensor, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
@@ -166,6 +167,19 @@ class Compiled:
         return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
 
 
+class Memory(NamedTuple):
+    """The bytes that a call needs."""
+
+    work: int  # that live during the call only, and what is prepared of constants
+    state: int  # tensors from outside: parameters, moments, counts
+    arguments: int
+    results: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
 class Jit:
     """A compiled function; see `jit`."""
 
@@ -210,6 +224,19 @@ class Jit:
             given = [*(s.offset for s in made.streams), *values]
             held = [*(_array(v) for v in given), *(memory_of(s) for s in made.states)]
             return explain(made.executable, [address(a) for a in held])
+
+    def memory(self, *args: Any, **kwargs: Any) -> Memory:
+        """The memory that a call with these arguments needs. It is planned, not compiled: that is much quicker."""
+        key, _ = self._key(args, kwargs)
+        made = self._compiled.get(key)
+        if made is None or not made.fits():
+            made = self._traced(args, kwargs, Planned)
+        nodes = made.graph.inputs
+        first = len(made.streams)
+        given = sum(map(nbytes, nodes[first : first + made.arguments]))
+        state = sum(map(nbytes, nodes)) - given
+        facts = made.executable.facts
+        return Memory(facts.arena + facts.kept, state, given, sum(map(nbytes, made.graph.outputs[made.first_result :])))
 
     def passes(self, *args: Any, **kwargs: Any) -> dict[str, Graph]:
         """The graph as it was traced, and after each pass of the compiler: print them with .text()."""
@@ -280,7 +307,9 @@ class Jit:
             last = next(reversed(self._compiled))
             print(f"weft: jit traces {name} again: {_difference(last, key)}", file=sys.stderr)
 
-    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
+    def _traced(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], executable: Callable[..., Any] = Executable
+    ) -> Compiled:
         every, structure = flatten((args, kwargs))
         names = _names(structure)
         dynamic = [
@@ -311,7 +340,7 @@ class Jit:
                 tensor.grad = watcher.grads[tensor]
         numbers = iter(range(len(new_grads)))
         replaced = [(t, None if none else next(numbers)) for t, none in zip(grads, cleared, strict=True)]
-        return self._closed(traced, watcher, new_values, replaced, new_grads)
+        return self._closed(traced, watcher, new_values, replaced, new_grads, executable)
 
     def _closed(
         self,
@@ -320,6 +349,7 @@ class Jit:
         new_values: list[Node],
         grads: list[tuple[Tensor, int | None]],
         new_grads: list[Node],
+        executable: Callable[..., Any],
     ) -> Compiled:
         streams = list(traced.streams)
         found = [traced.streams[s][0] for s in streams]
@@ -341,7 +371,7 @@ class Jit:
         graph = _in_memory_order(graph, states, updates)
         constants = frozenset(s.position for s in states if not s.written)
         return Compiled(
-            graph, Executable(graph, updates, fitting_threads(graph), self.narrow, constants), traced.structure, states, streams,
+            graph, executable(graph, updates, fitting_threads(graph), self.narrow, constants), traced.structure, states, streams,
             len(traced.inputs), [o.type for o in graph.outputs[begin:]], begin, grads,
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
             [o.tracked for o in traced.outputs], user_source(), Settings(watcher.holders) if watcher.holders else None,
@@ -420,7 +450,9 @@ def _names(structure: Structure) -> list[str | int]:
 def _type_of(value: Any) -> Type:
     if isinstance(value, Tensor):
         return value._node.type
-    return as_tensor(value)._node.type if not isinstance(value, np.ndarray) else asarray(value, copy=False)._node.type
+    if isinstance(value, np.ndarray):
+        return Type(value.shape, as_dtype(value.dtype, "jit"))
+    return as_tensor(value)._node.type
 
 
 def _hashable(leaf: Any, name: str | int) -> Any:

@@ -19,6 +19,7 @@ from ..ops.convert import asarray
 from ..ops.declare import whole
 from ..tensor import Tensor
 from .dataset import Arrays
+from .subset import Subset
 
 
 class Source(Protocol):
@@ -214,6 +215,8 @@ def _fill(dataset: Source, indices: np.ndarray) -> _Filled:
 
 
 def _inputs(dataset: Source, indices: np.ndarray) -> np.ndarray:
+    if type(dataset) is Subset:
+        indices, dataset = dataset.indices[indices], dataset.base
     if type(dataset) is Arrays:  # one copy straight from memory, or from a mapped file
         return np.take(np.asarray(dataset.x), indices, axis=0)
     return np.array(dataset.inputs(indices), order="C")

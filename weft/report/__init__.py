@@ -3,6 +3,7 @@
 from .charts import bars as bars
 from .charts import curves as curves
 from .charts import learning_rate as learning_rate
+from .compare import comparison as comparison
 from .figures import plots as plots
 from .gallery import gallery as gallery
 from .matrix import confusion as confusion

@@ -17,7 +17,7 @@ PARTS = ("train", "validation", "test")
 MOST_CURVES = 24
 # Columns that are no measurement: when a line was written.
 PLACES = ("epoch", "step", "steps", "time", "seconds")
-TITLES = {"images_per_second": ("Speed", "images/s"), "rate": ("Learning rate", "")}
+TITLES = {"examples_per_second": ("Speed", "examples/s"), "rate": ("Learning rate", "")}
 
 
 def plots(folder: str | os.PathLike[str]) -> list[Path]:

@@ -129,10 +129,10 @@ def _seconds(run: Run) -> float:
 def key_numbers(run: Run) -> dict[str, str]:
     """The last value of each measurement, the epochs, the time, the number of parameters."""
     found: dict[str, str] = {}
-    for name in ("validation_accuracy", "validation_loss", "train_loss", "images_per_second"):
+    for name in ("validation_accuracy", "validation_loss", "train_loss", "examples_per_second"):
         known = [v for v in run.metrics.get(name, []) if v is not None]
         if known:
-            label = "images a second" if name == "images_per_second" else f"last {name.replace('_', ' ')}"
+            label = "examples a second" if name == "examples_per_second" else f"last {name.replace('_', ' ')}"
             found[label] = _value(run, name, known[-1])
     epochs = [e for e in run.metrics.get("epoch", []) if e is not None and math.isfinite(e)]
     found |= {"epochs": f"{max(epochs):,.15g}"} if epochs else {}

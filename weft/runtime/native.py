@@ -160,6 +160,16 @@ class Executable:
         raise RunError(where, message.format(value=value), source)
 
 
+class Planned:
+    """A program that is planned but not written: it is only known what it would need."""
+
+    def __init__(
+        self, graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None, constants: frozenset[int]
+    ) -> None:
+        memory = compiled(graph, updates, threads, narrow, constants).memory
+        self.facts = Facts(memory.arena, memory.kept, ())
+
+
 # Called with a program and its addresses before its first run, from WEFT_DEBUG=2 on. Who explains programs enters here.
 OBSERVERS: list[Callable[[Executable, Sequence[int]], None]] = []
 

@@ -1,7 +1,13 @@
 """From a network and data to a trained network."""
 
 from .fit import Result as Result
+from .fit import find_batch as find_batch
+from .fit import find_rate as find_rate
 from .fit import fit as fit
 from .folder import RunFolder as RunFolder
+from .memory import free_bytes as free_bytes
+from .rates import Rates as Rates
 from .results import write_results as write_results
 from .state import Training as Training
+from .transfer import transfer as transfer
+from .watch import Now as Now

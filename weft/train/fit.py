@@ -1,37 +1,31 @@
 """Training: `fit` is the loop, here to be read.
 
-    result = train.fit(zoo.lenet5(), data.open_dataset("mnist"), epochs=5, folder="runs/mnist")
+    result = train.fit(zoo.lenet5(), data.open_dataset("mnist"), epochs=5, prepare=data.ToFloat(), folder="runs/mnist")
 
 A run that was killed goes on with `resume=True` and ends with the very same bits as one that was not.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from .. import metrics as measures
 from .. import optim
-from ..errors import RunError, UserError
-from ..metrics import Mean, Metric
-from ..nn.losses import loss as find_loss
+from ..errors import UserError
 from ..nn.module import Module
-from ..ops.convert import asarray
-from ..precision import LossScale
 from ..random import seed as set_seed
-from ..tensor import Tensor
+from . import memory
+from .batches import first_batches, loaders
 from .folder import RunFolder
+from .making import Plan, make
+from .names import Loss, Metrics, Row
+from .rates import Rates, growing, sweep
 from .state import Training
-from .steps import Loss, Steps
-
-Row = dict[str, float]
-METERS: dict[str, Callable[[], Metric]] = {"accuracy": measures.Accuracy, "top5": lambda: measures.TopK(5)}
+from .steps import Steps
+from .transfer import parts_of
+from .watch import Interrupted, Now, Stop, Watch
 
 
 @dataclass
@@ -46,113 +40,116 @@ class Result:
 
 def fit(
     model: Module,
-    train: Any,
+    data: Any,
     validation: Any = None,
     *,
+    batch: int | str = 64,
     epochs: int = 10,
     optimizer: str | Callable[..., optim.Optimizer] = "adam",
     rate: Any = None,
-    loss: str | Loss = "cross_entropy",
-    metrics: Sequence[str] = ("accuracy",),
+    loss: str | Loss | None = None,
+    metrics: Metrics | None = None,
     prepare: Module | None = None,
     precision: str | None = None,
     seed: int = 0,
     patience: int | None = None,
     max_seconds: float | None = None,
     save_seconds: float = 60.0,
+    keep: int = 0,
+    body: Sequence[str] = (),
+    body_rate: float = 0.1,
+    freeze: int = 0,
+    fast_dev_run: int = 0,
+    overfit: int = 0,
     folder: str | Path | None = None,
     resume: bool = False,
+    on_step: Callable[[Now], None] | None = None,
     on_epoch: Callable[[Row], None] | None = None,
     notes: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Result:
-    """Train a network on a loader of batches (x, y), and check it on another after each epoch.
+    """Train a network, and check it on examples it does not learn from after each epoch.
 
-    `optimizer` and `loss` are names or functions, further settings (clip_norm, weight_decay, accumulate, ...) go to the optimizer.
-    `prepare` turns stored inputs into what the network is given, inside the compiled step: conversion, augmentation. `patience`: stop
-    after so many epochs without a better result. With a folder, weights, checkpoints and tables are kept there; `notes` are the
-    settings that its args.yaml names, if not the ones given here.
+    `data` is a loader of batches (x, y), a dataset, or splits. `optimizer`, `loss` and `metrics` are names or functions; without
+    them, labels decide (whole numbers are classes, floats a regression). Further settings (clip_norm, weight_decay, accumulate,
+    ...) go to the optimizer. `prepare` turns stored inputs into what the network is given, inside the compiled step. See docs/train.md
+    for all of it. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
-    run = None if folder is None else RunFolder(folder)
+    own = {k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")}
+    run = None if folder is None or fast_dev_run else RunFolder(folder)
     set_seed(seed)
-    training, steps = _made(model, train, optimizer, rate, loss, metrics, prepare, precision, settings)
+    plan = Plan(optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings)
+    if batch == "auto":
+        batch = find_batch(model, data, plan)
+    train, validation = loaders(data, validation, _number_of(batch), seed)
+    if fast_dev_run or overfit:
+        train = first_batches(train, fast_dev_run or overfit, shuffle=not overfit)
+        validation = None if overfit or validation is None else first_batches(validation, fast_dev_run, shuffle=False)
+        epochs = 1 if fast_dev_run else epochs
+    training, steps = make(model, train, plan)
     if resume:
         _resume(training, run)
     elif run is not None:
-        own = {"epochs": epochs, "rate": rate, "precision": precision, "seed": seed, **settings}
-        run.start(own if notes is None else notes)
-    ended, clock = "all epochs are done", _Clock(training.seconds, max_seconds, save_seconds)
+        run.start(own if notes is None else notes, model)
+    watch = Watch(
+        training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
+        on_step=on_step,
+    )  # fmt: skip
+    ended = "all epochs are done"
     try:
-        while training.epoch < epochs:
-            _set_mode(steps, training=True)
-            for x, y in train:
-                steps.train(x, y)
-                training.steps += 1
-                if clock.save_is_due():
-                    _keep(run, training, clock)
-                if clock.is_over():
-                    raise _Stop("the time is over")
-            _stop_if_bad(steps, model)
-            row = _row(training, steps, clock, validation)
-            training.epoch += 1
-            better = _is_better(row, training.best)
-            training.history.append(row)
-            training.best = row if better else training.best
-            _keep(run, training, clock, best=better)
-            if on_epoch is not None:
-                on_epoch(row)
-            if patience is not None and training.epoch - int(training.best["epoch"]) >= patience:
-                raise _Stop(f"no better result in {patience} epochs")
-    except _Stop as stop:
+        with watch.interruptible():
+            while training.epoch < epochs:
+                _freeze(model, body, training.epoch < freeze)
+                steps.set_mode(training=True)
+                memory.check(steps.train, train.dataset, train.batch, settings.get("accumulate", 1))
+                watch.begins_epoch()
+                for x, y in _rest_of_epoch(training, train):
+                    watch.stepped(steps.train(x, y), x.shape[0])
+                watch.stop_if_bad()
+                row = _measured(training, steps, watch, validation)
+                watch.ended_epoch(row)
+                if on_epoch is not None:
+                    on_epoch(row)
+    except Stop as stop:
         ended = str(stop)
-        _keep(run, training, clock)
-    except KeyboardInterrupt:
-        _keep(run, training, clock)
-        raise
+        watch.save()
+        if isinstance(stop, Interrupted):
+            raise KeyboardInterrupt from None
     finally:
+        model.unfreeze()
         if run is not None:
             run.close()
+    if run is not None:
+        run.summary(ended=ended)
+        run.event("ended", why=ended, epochs=training.epoch)
     return Result(training.history, training.best, ended, None if run is None else run.path)
 
 
-class _Stop(Exception):
-    """The training ends before all epochs are done."""
+def find_rate(
+    model: Module, data: Any, *, low: float = 1e-6, high: float = 1.0, steps: int = 100, batch: int = 64, seed: int = 0,
+    optimizer: Any = "adam", loss: Any = None, prepare: Module | None = None, precision: str | None = None, **settings: Any,
+) -> Rates:  # fmt: skip
+    """Train for some steps with a rate that grows from low to high, and put everything back: `.best` is a good rate."""
+    set_seed(seed)
+    train, _ = loaders(data, None, batch, seed)
+    schedule = growing(low, high, steps)
+    training, made = make(model, train, Plan(optimizer, schedule, loss, (), prepare, precision, settings=settings))
+    made.set_mode(training=True)
+    return sweep(training, made, train, schedule, steps)
 
 
-def _made(
-    model: Module,
-    train: Any,
-    optimizer: Any,
-    rate: Any,
-    loss: Any,
-    names: Sequence[str],
-    prepare: Module | None,
-    precision: str | None,
-    settings: Mapping[str, Any],
-) -> tuple[Training, Steps]:
-    """The network, its optimizer and its meters, ready for the first step."""
-    unknown = [n for n in names if n not in METERS]
-    if unknown:
-        raise UserError("fit", f"there is no metric {unknown[0]!r} to train with. Known: {', '.join(METERS)}.")
-    prepared = prepare or _Same()
-    prepared.eval()
-    model(prepared(asarray(train.dataset.inputs(np.arange(1)))))  # makes parameters whose sizes are not known yet
-    made = optim.find(optimizer)(model, **({} if rate is None else {"rate": rate}), **settings)
-    meters, checks = _meters(names), _meters(names)
-    scale = LossScale() if precision == "float16" else None
-    steps = Steps(model, prepared, find_loss(loss), made, meters, checks, precision, scale)
-    return Training(model, made, train, meters, scale), steps
+def find_batch(model: Module, data: Any, plan: Plan | None = None) -> int:
+    """The size of batches that suits the data and fits in memory."""
+    train, _ = loaders(data, None, 1, 0)
+    _, steps = make(model, train, plan or Plan())
+    steps.set_mode(training=True)
+    return memory.choose_batch(steps.train, train.dataset)
 
 
-def _meters(names: Sequence[str]) -> dict[str, Metric]:
-    return {"loss": Mean(), **{name: METERS[name]() for name in names}}
-
-
-class _Same(Module):
-    """y = x"""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x
+def _number_of(batch: Any) -> int:
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        raise UserError("fit", f'batch is a whole number from 1, or "auto", got {batch!r}.')
+    return batch
 
 
 def _resume(training: Training, run: RunFolder | None) -> None:
@@ -163,89 +160,34 @@ def _resume(training: Training, run: RunFolder | None) -> None:
         run.event("resumed", epoch=training.epoch, steps=training.steps)
 
 
-def _set_mode(steps: Steps, *, training: bool) -> None:
-    steps.model.train(training)
-    steps.prepare.train(training)
+def _rest_of_epoch(training: Training, train: Any) -> Any:
+    """The batches that are left; none if the last thing before a stop was the last of them."""
+    return train if training.batches < len(train) else ()
 
 
-def _row(training: Training, steps: Steps, clock: _Clock, validation: Any) -> Row:
-    """The numbers of an epoch; the meters of training begin anew."""
+def _freeze(model: Module, body: Sequence[str], frozen: bool) -> None:
+    """Parts that were trained before learn nothing in the first epochs, so that a fresh head does not spoil them."""
+    for part in parts_of(model, body):
+        part.freeze() if frozen else part.unfreeze()
+
+
+def _measured(training: Training, steps: Steps, watch: Watch, validation: Any) -> Row:
+    """The numbers of an epoch."""
     row: Row = {"epoch": float(training.epoch + 1), "steps": float(training.steps)}
     row |= {f"train_{name}": float(meter.value().item()) for name, meter in steps.meters.items()}
-    row["rate"] = training.optimizer.rates()[0]
-    for meter in steps.meters.values():
-        meter.reset()
+    row["rate"] = training.optimizer.rates()[-1]
+    row["examples_per_second"] = round(watch.speed(), 1)
     if validation is not None:
-        row |= {f"validation_{name}": value for name, value in check(steps, validation).items()}
-    training.seconds = clock.seconds()
-    row["seconds"] = round(training.seconds, 3)
+        row |= {f"validation_{name}": value for name, value in _checked(steps, watch, validation).items()}
     return row
 
 
-def check(steps: Steps, batches: Any) -> dict[str, float]:
+def _checked(steps: Steps, watch: Watch, batches: Any) -> Row:
     """The loss and the metrics on other data; nothing is learned."""
-    _set_mode(steps, training=False)
+    steps.set_mode(training=False)
     for meter in steps.checks.values():
         meter.reset()
     for x, y in batches:
         steps.check(x, y)
+        watch.stop_if_interrupted()
     return {name: float(meter.value().item()) for name, meter in steps.checks.items()}
-
-
-def _is_better(row: Row, best: Row) -> bool:
-    """By the accuracy if there is one, else by the loss; of validation if there is one, else of training."""
-    for name in ("validation_accuracy", "validation_loss", "train_accuracy", "train_loss"):
-        if name in row:
-            sign = 1.0 if name.endswith("accuracy") else -1.0
-            return not best or sign * row[name] > sign * best[name]
-    return True
-
-
-def _keep(run: RunFolder | None, training: Training, clock: _Clock, *, best: bool | None = None) -> None:
-    """A checkpoint; at the end of an epoch the tables and the weights too."""
-    training.seconds = clock.seconds()
-    if run is None:
-        return
-    if best is not None:
-        if best:
-            run.weights("best", training.model)
-        run.weights("last", training.model)
-        run.rows(training.history, training.best)
-        run.event("epoch", **training.history[-1])
-        run.scalars(training.history[-1])
-    training.save(run.checkpoint)
-    clock.saved()
-
-
-def _stop_if_bad(steps: Steps, model: Module) -> None:
-    """A loss that is not a number teaches nothing: say when it came, and where it is by now."""
-    step = int(steps.first_bad.item())
-    if step < 0:
-        return
-    bad = [name for name, t in model.named_tensors().items() if not math.isfinite(float(t.detach().sum().item()))]
-    where = f"in {', '.join(bad[:3])}" if bad else "in no parameter yet"
-    raise RunError(
-        "fit",
-        f"the loss was nan or infinite at step {step + 1}; by now such values are {where}. "
-        "Use a smaller rate, clip_norm=1.0, or look at the data.",
-    )
-
-
-class _Clock:
-    """How long a training has taken, pauses left out, and when it is time for something."""
-
-    def __init__(self, before: float, limit: float | None, save_seconds: float) -> None:
-        self.before, self.limit, self.save_seconds = before, limit, save_seconds
-        self.start = self.last_save = time.monotonic()
-
-    def seconds(self) -> float:
-        return self.before + time.monotonic() - self.start
-
-    def save_is_due(self) -> bool:
-        return time.monotonic() - self.last_save >= self.save_seconds
-
-    def is_over(self) -> bool:
-        return self.limit is not None and self.seconds() >= self.limit
-
-    def saved(self) -> None:
-        self.last_save = time.monotonic()

@@ -4,8 +4,10 @@ args.yaml       the settings it was started with
 env.json        the machine and the versions
 metrics.csv     a row an epoch
 events.jsonl    what happened, one typed JSON object a line: the only channel other programs need
-summary.json    the best and the last row
-weights/        best.safetensors and last.safetensors
+events.out.*    the same numbers for TensorBoard
+log.txt         what was said
+summary.json    the best and the last row, how many parameters, how long, why it ended
+weights/        best.safetensors and last.safetensors, and those of the best epochs if asked for
 state/          the checkpoint to go on from
 """
 
@@ -19,6 +21,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -61,31 +64,50 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / "state" / "last.safetensors"
 
-    def start(self, settings: Mapping[str, Any]) -> None:
+    def start(self, settings: Mapping[str, Any], model: Module) -> None:
         """What is known before the first step."""
         lines = [f"{name}: {json.dumps(_plain(value))}" for name, value in settings.items()]  # JSON is YAML
         self._write("args.yaml", "\n".join(lines) + "\n")
         self._write("env.json", json.dumps(environment(), indent=1) + "\n")
+        parameters = sum(prod(p.shape) for p in model.parameters())
+        self.summary(parameters=parameters)
+        self.event("started", parameters=parameters, **settings)
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to the events."""
         line = json.dumps({"type": kind, "time": round(time.time(), 3), **{k: _plain(v) for k, v in facts.items()}})
+        self._add("events.jsonl", line)
+
+    def log(self, text: str) -> None:
+        """Add a line to log.txt, with the time of day."""
+        self._add("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
+
+    def _add(self, name: str, line: str) -> None:
         try:
-            with open(self.path / "events.jsonl", "a", encoding="utf-8") as file:
+            with open(self.path / name, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
         except OSError as error:
-            raise RunError("train", f"events cannot be written: {error.strerror or error}.") from error
+            raise RunError(
+                "train", f"{self.path / name} cannot be written: {error.strerror or error}. The last checkpoint is whole."
+            ) from error
 
-    def rows(self, history: Sequence[Mapping[str, float]], best: Mapping[str, float]) -> None:
-        """The table of epochs and the summary, written anew: after a resume they hold no row twice."""
+    def rows(self, history: Sequence[Mapping[str, float]]) -> None:
+        """The table of epochs, written anew: after a resume it holds no row twice."""
         names = list(dict.fromkeys(name for row in history for name in row))
         text = io.StringIO()
         table = csv.DictWriter(text, names, lineterminator="\n")
         table.writeheader()
         table.writerows(history)
         self._write("metrics.csv", text.getvalue())
-        summary = {"best": best, "last": history[-1] if history else {}, "epochs": len(history)}
-        self._write("summary.json", json.dumps(summary, indent=1) + "\n")
+
+    def summary(self, **facts: Any) -> None:
+        """Add to what summary.json says, or replace it."""
+        path = self.path / "summary.json"
+        try:
+            known = json.loads(path.read_text()) if path.exists() else {}
+        except (OSError, ValueError):  # damaged: what is known now is written anew
+            known = {}
+        self._write("summary.json", json.dumps({**known, **{k: _plain(v) for k, v in facts.items()}}, indent=1) + "\n")
 
     def scalars(self, row: Mapping[str, float]) -> None:
         """The numbers of an epoch for TensorBoard."""
@@ -103,6 +125,15 @@ class RunFolder:
 
     def weights(self, name: str, model: Module) -> None:
         save(self.path / "weights" / f"{name}.safetensors", model.named_tensors())
+
+    def keep_epochs(self, model: Module, epoch: int, wanted: Sequence[int]) -> None:
+        """Keep the weights of this epoch if it is wanted, and of no others than those."""
+        folder = self.path / "weights"
+        if epoch in wanted:
+            self.weights(f"epoch-{epoch:04}", model)
+        for path in folder.glob("epoch-*.safetensors"):
+            if path.stem not in {f"epoch-{number:04}" for number in wanted}:
+                path.unlink(missing_ok=True)
 
     def _write(self, name: str, text: str) -> None:
         replace_file(self.path / name, [text.encode()])

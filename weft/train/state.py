@@ -37,6 +37,7 @@ class Training:
     scale: LossScale | None = None
     epoch: int = 0  # that are done
     steps: int = 0
+    batches: int = 0  # of the present epoch
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # a row an epoch
     best: dict[str, float] = field(default_factory=dict)  # the row with the best result
@@ -55,8 +56,8 @@ class Training:
         """Write a checkpoint. The one that was there stays until this one is complete."""
         key, offset = default_generator.state
         facts = {
-            "loader": self.loader.state(), "epoch": self.epoch, "steps": self.steps, "seconds": self.seconds,
-            "history": self.history, "best": self.best,
+            "loader": self.loader.state(), "epoch": self.epoch, "steps": self.steps, "batches": self.batches,
+            "seconds": self.seconds, "history": self.history, "best": self.best,
         }  # fmt: skip
         random = {"random.key": key, "random.offset": offset}
         save(path, {**self.tensors(), **random}, {"format": FORMAT, "training": json.dumps(facts)})
@@ -78,5 +79,6 @@ class Training:
         default_generator.state = (values["random.key"], values["random.offset"])
         facts = json.loads(texts["training"])
         self.loader.load(facts["loader"])
-        self.epoch, self.steps, self.seconds = facts["epoch"], facts["steps"], facts["seconds"]
+        self.epoch, self.steps, self.batches = facts["epoch"], facts["steps"], facts["batches"]
+        self.seconds = facts["seconds"]
         self.history, self.best = facts["history"], facts["best"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from ..dtypes import bool_, int64
 from ..jit import jit
@@ -15,8 +14,8 @@ from ..ops.math import isfinite, logical_and
 from ..optim import Optimizer
 from ..precision import LossScale
 from ..tensor import Tensor
-
-Loss = Callable[[Any, Any], Tensor]
+from .names import Loss
+from .task import prediction_of
 
 
 class Steps:
@@ -39,9 +38,14 @@ class Steps:
         self.train = jit(self._train, precision=precision)
         self.check = jit(self._check, precision=precision)
 
+    def set_mode(self, *, training: bool) -> None:
+        """Whether dropout drops and pictures are augmented."""
+        self.model.train(training)
+        self.prepare.train(training)
+
     def _train(self, x: Tensor, y: Tensor) -> Tensor:
         x, y = self._prepared(x, y)
-        prediction = self.model(x)
+        prediction = prediction_of(self.model(x))
         loss = self.loss(prediction, y)
         self._watch(loss)
         self.optimizer.minimize(loss, self.scale)
@@ -50,7 +54,7 @@ class Steps:
 
     def _check(self, x: Tensor, y: Tensor) -> Tensor:
         x, y = self._prepared(x, y)
-        prediction: Tensor = self.model(x)
+        prediction = prediction_of(self.model(x))
         self._measure(self.checks, prediction, y, self.loss(prediction, y), x.shape[0])
         return prediction
 

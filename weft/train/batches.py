@@ -1,0 +1,35 @@
+"""From data in any form to loaders of batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..data.dataset import Dataset, Splits
+from ..data.loader import Loader
+from ..data.subset import Subset
+from ..errors import UserError
+
+CHECK_BATCH = 256  # without derivatives there is room for more
+
+
+def loaders(data: Any, validation: Any, batch: int, seed: int) -> tuple[Any, Any]:
+    """Loaders of training and, if there is any, of validation. A loader stays what it is."""
+    if isinstance(data, Splits):
+        validation = data.validation if validation is None else validation
+        data = data.train
+    if isinstance(data, Dataset):
+        data = Loader(data, min(batch, len(data)), seed=seed, drop_last=True)
+    if isinstance(validation, Dataset):
+        validation = Loader(validation, CHECK_BATCH, shuffle=False)
+    for part in (data, validation):
+        if part is not None and not hasattr(part, "__iter__"):
+            raise UserError("fit", f"data is a Loader, a Dataset or Splits, got {type(part).__name__}.")
+    return data, validation
+
+
+def first_batches(loader: Any, count: int, *, shuffle: bool) -> Loader:
+    """A loader of only the first few batches, for a quick look or to see whether a network can learn them by heart."""
+    if not isinstance(loader, Loader) or not isinstance(loader.dataset, Dataset):
+        raise UserError("fit", "the first batches can be taken of a weft.data.Loader of a weft.data.Dataset only.")
+    some = Subset(loader.dataset, loader.order(0)[: count * loader.batch])
+    return Loader(some, min(loader.batch, len(some)), shuffle=shuffle, seed=loader.seed, drop_last=True)

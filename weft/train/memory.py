@@ -1,0 +1,96 @@
+"""Will it fit? The memory that a training needs is known from its graph before it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import RunError
+from ..jit import Jit, Memory
+
+SHARE = 0.9  # of the free memory that may be used: the rest of the process needs some too
+AHEAD = 4  # batches that a loader holds beside the one in use
+MOST_BATCH, LEAST_STEPS = 256, 20  # of a batch that is chosen here: small enough for so many steps an epoch
+LIMITS = (
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def free_bytes() -> int | None:
+    """The memory that this process may still take: of the machine, or of the container; None where nobody says."""
+    found = []
+    for line in _text("/proc/meminfo").splitlines():
+        if line.startswith("MemAvailable:"):
+            found.append(int(line.split()[1]) << 10)
+    for most, used in LIMITS:
+        limit, taken = _text(most).strip(), _text(used).strip()
+        if limit.isdigit() and taken.isdigit():
+            found.append(int(limit) - int(taken))
+    return max(0, min(found)) if found else None
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def need(step: Jit, dataset: Any, batch: int) -> Memory:
+    """What a training step with batches of this size needs. Nothing is run."""
+    return step.memory(*_like(dataset, batch))
+
+
+def _like(dataset: Any, batch: int) -> list[np.ndarray]:
+    """Arrays with the types of a batch, which take no memory."""
+    ones = dataset.inputs(np.arange(1)), np.asarray(dataset.labels[:1])
+    return [np.broadcast_to(np.zeros((), a.dtype.newbyteorder("=")), (batch, *a.shape[1:])) for a in ones]
+
+
+def total(memory: Memory) -> int:
+    """All of it, with the batches that wait."""
+    return memory.total + AHEAD * memory.arguments
+
+
+def check(step: Jit, dataset: Any, batch: int, accumulate: int = 1) -> Memory:
+    """What it needs, if it fits; else an error that says what would. The step is compiled, as it must be anyway."""
+    step.lower(*_like(dataset, batch))
+    wanted, free = need(step, dataset, batch), free_bytes()
+    if free is None or total(wanted) <= SHARE * free:
+        return wanted
+    smaller = _largest(lambda b: total(need(step, dataset, b)) <= SHARE * free, batch // 2)
+    advice = (
+        f"batch={smaller} accumulate={accumulate * -(-batch // smaller)} would fit, and sees as many examples a step"
+        if smaller
+        else "not even one example a step would fit: take a smaller network or smaller inputs"
+    )
+    raise RunError(
+        "fit",
+        f"a step with {batch} examples needs {_size(total(wanted))} ({_size(wanted.work)} of them while it runs), and {_size(free)} "
+        f"are free. {advice}; weft.checkpoint around parts of the network trades time for memory.",
+    )
+
+
+def choose_batch(step: Jit, dataset: Any) -> int:
+    """The largest power of two that fits in half of the free memory and leaves enough steps in an epoch."""
+    free = free_bytes()
+    most = max(1, min(MOST_BATCH, len(dataset) // LEAST_STEPS))
+    start = 1 << (most.bit_length() - 1)
+    if free is None:
+        return start
+    return max(1, _largest(lambda b: total(need(step, dataset, b)) <= 0.5 * free, start))
+
+
+def _largest(fits: Callable[[int], bool], start: int) -> int:
+    """The first of start, start / 2, start / 4, ... that fits; 0 if none does."""
+    while start and not fits(start):
+        start //= 2
+    return start
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

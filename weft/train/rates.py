@@ -1,0 +1,83 @@
+"""Finding a rate: train a little with rates that grow from tiny to far too large, and look where the loss falls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import UserError
+from ..ops.convert import asarray
+from ..random import default_generator
+from ..tensor import Tensor
+from .state import Training
+from .steps import Steps
+
+SMOOTH = 0.9  # how much of the last mean stays in the next
+FAR = 4.0  # times the lowest loss: it has blown up
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates that were tried, the smoothed loss at each, and the one to train with."""
+
+    rates: list[float]
+    losses: list[float]
+    best: float
+
+
+def growing(low: float, high: float, steps: int) -> Callable[[Tensor], Tensor]:
+    """A schedule from low to high, by the same factor at each step."""
+    if not (0.0 < low < high and math.isfinite(high)) or steps < 10:
+        raise UserError("find_rate", f"0 < low < high and 10 steps or more are required, got {low}, {high}, {steps}.")
+    factor = math.log(high / low) / (steps - 1)
+    return lambda done: low * (done.astype("float32") * factor).exp()
+
+
+def sweep(training: Training, steps: Steps, batches: Any, rate_of: Callable[[Tensor], Tensor], count: int) -> Rates:
+    """Train `count` steps and put everything back."""
+    rates, losses, mean = [], [], 0.0
+    with unchanged(training):
+        for number, (x, y) in zip(range(count), _endless(batches), strict=False):
+            value = float(steps.train(x, y).item())
+            mean = SMOOTH * mean + (1.0 - SMOOTH) * value
+            losses.append(mean / (1.0 - SMOOTH ** (number + 1)))
+            rates.append(float(rate_of(asarray(float(number))).item()))
+            if not math.isfinite(losses[-1]) or losses[-1] > FAR * min(losses):
+                break
+    return Rates(rates, losses, steepest(rates, losses))
+
+
+def steepest(rates: list[float], losses: list[float]) -> float:
+    """The rate at which the loss falls most by a step on the scale of logarithms, or a tenth of where it is lowest if that is less."""
+    good = np.array([v for v in losses if math.isfinite(v)])
+    if len(good) < 10:
+        raise UserError("find_rate", "the loss blows up within ten steps even at the lowest rates. Begin lower, or look at the data.")
+    lowest = int(good.argmin())
+    slopes = np.gradient(good[: max(lowest, 2) + 1])
+    return min(rates[int(slopes.argmin())], rates[lowest] / 10.0)
+
+
+def _endless(batches: Any) -> Iterator[Any]:
+    while True:
+        yield from batches
+
+
+@contextmanager
+def unchanged(training: Training) -> Iterator[None]:
+    """Whatever is trained inside leaves no trace: tensors, random streams and the place in the data are put back."""
+    tensors = training.tensors()
+    values = {name: np.array(t.numpy()) for name, t in tensors.items()}
+    stream, place = default_generator.state, training.loader.state()
+    kept = tuple(np.array(t.numpy()) for t in stream)
+    try:
+        yield
+    finally:
+        for name, tensor in tensors.items():
+            tensor.assign(asarray(values[name]).astype(tensor.dtype))
+        default_generator.state = (asarray(kept[0]), asarray(kept[1]))
+        training.loader.load(place)

@@ -1,0 +1,94 @@
+"""What is learned: how wrong a prediction is, what is measured beside it, and which number says what is best."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .. import metrics as measures
+from ..errors import UserError
+from ..metrics import Mean, Metric
+from ..nn.losses import loss as find_loss
+from ..tensor import Tensor
+from .names import Loss, Metrics, Row
+
+METERS: dict[str, Callable[[], Metric]] = {
+    "accuracy": measures.Accuracy,
+    "binary_accuracy": lambda: measures.Accuracy(threshold=0.0),  # of one logit: above 0 is yes
+    "top5": lambda: measures.TopK(5),
+    "mae": lambda: measures.MeanOf(measures.mae),
+    "mse": lambda: measures.MeanOf(measures.mse),
+}
+# What an epoch is judged by: the first of these that was measured. Less is better for a loss.
+JUDGES = ("validation_accuracy", "validation_binary_accuracy", "validation_loss", "train_loss")
+
+
+@dataclass(frozen=True)
+class Task:
+    """A loss, and makers of the meters that belong to it."""
+
+    loss: Loss
+    makers: Mapping[str, Callable[[], Metric]]
+
+    def meters(self) -> dict[str, Metric]:
+        """Fresh meters; the loss comes first."""
+        return {"loss": Mean(), **{name: make() for name, make in self.makers.items()}}
+
+
+def task_of(labels: np.ndarray, loss: str | Loss | None, metrics: Metrics | None) -> Task:
+    """The task that labels ask for, unless somebody says otherwise: floats are a regression, whole numbers are classes."""
+    floats = labels.dtype.kind == "f"
+    chosen = find_loss(("mse" if floats else "cross_entropy") if loss is None else loss)
+    if metrics is None:
+        metrics = ("mae",) if floats else ("accuracy",)
+    return Task(chosen, _makers(metrics))
+
+
+def _makers(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    unknown = [n for n in metrics if n not in METERS]
+    if unknown:
+        raise UserError("fit", f"there is no metric {unknown[0]!r} to train with. Known: {', '.join(METERS)}.")
+    return {name: METERS[name] for name in metrics}
+
+
+def prediction_of(output: Any) -> Tensor:
+    """What a network predicts; recurrent ones give their state too."""
+    found: Tensor = output[0] if isinstance(output, tuple) else output
+    return found
+
+
+def judged_by(row: Row) -> tuple[str, float]:
+    """The name of the number that judges an epoch, and that number, turned so that more is better."""
+    name = next((n for n in JUDGES if n in row), "train_loss")
+    return name, row[name] if name.endswith("accuracy") else -row[name]
+
+
+def is_better(row: Row, best: Row) -> bool:
+    return not best or judged_by(row)[1] > judged_by(best)[1]
+
+
+def best_epochs(history: Sequence[Row], count: int) -> list[int]:
+    """The numbers of the best epochs; of equal ones the earlier."""
+    order = sorted(history, key=lambda row: (-judged_by(row)[1], row["epoch"]))
+    return [int(row["epoch"]) for row in order[:count]]
+
+
+def line_of(row: Row, epochs: int) -> str:
+    """An epoch in one line, for people."""
+    words = [f"epoch {int(row['epoch']):{len(str(epochs))}}/{epochs}"]
+    for part, label in (("train", "train"), ("validation", "validation")):
+        numbers = {n.removeprefix(f"{part}_"): v for n, v in row.items() if n.startswith(f"{part}_")}
+        if numbers:
+            words.append(f"{label}: " + ", ".join(_number(n, v) for n, v in numbers.items()))
+    words.append(f"{row['examples_per_second']:,.0f} a second")
+    return " | ".join([*words, f"{row['seconds']:.1f} s"])
+
+
+def _number(name: str, value: float) -> str:
+    share = name.endswith("accuracy") or name == "top5"
+    return f"{name.replace('_', ' ')} " + (f"{100 * value:.2f} %" if share else f"{value:.4f}")

@@ -1,0 +1,172 @@
+"""What happens beside the steps of a training: the time, checkpoints, news for whoever looks on, and reasons to stop."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import RunError
+from ..tensor import Tensor
+from .folder import RunFolder
+from .state import Training
+from .steps import Steps
+from .task import best_epochs, is_better, line_of
+
+NEWS_SECONDS = 1.0  # between two lines of progress in the events
+
+
+class Stop(Exception):
+    """The training ends before all epochs are done."""
+
+
+class Interrupted(Stop):
+    """Somebody pressed Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Now:
+    """Where a training stands."""
+
+    epoch: int  # from 1
+    epochs: int
+    step: int  # of this epoch, from 1
+    steps: int  # in an epoch
+    examples_per_second: float
+    loss: Tensor  # of this step
+
+
+class Watch:
+    """Called after every step and every epoch."""
+
+    def __init__(
+        self, training: Training, steps: Steps, run: RunFolder | None, epochs: int, per_epoch: int, *,
+        max_seconds: float | None, save_seconds: float, patience: int | None, keep: int, on_step: Callable[[Now], None] | None,
+    ) -> None:  # fmt: skip
+        self.training, self.steps, self.run, self.epochs, self.per_epoch = training, steps, run, epochs, per_epoch
+        self.max_seconds, self.save_seconds, self.patience, self.keep = max_seconds, save_seconds, patience, keep
+        self.on_step = on_step
+        self.before, self.start = training.seconds, time.monotonic()
+        self.last_save = self.last_news = self.epoch_start = self.start
+        self.examples = 0  # of this epoch, seen by this process
+        self.interrupts = 0
+
+    def seconds(self) -> float:
+        """How long it has taken, pauses left out."""
+        return self.before + time.monotonic() - self.start
+
+    def begins_epoch(self) -> None:
+        self.epoch_start, self.examples = time.monotonic(), 0
+
+    def speed(self) -> float:
+        """Examples a second in this epoch."""
+        return self.examples / max(time.monotonic() - self.epoch_start, 1e-9)
+
+    def stepped(self, loss: Tensor, examples: int) -> None:
+        """After a step: a checkpoint if it is time for one, news, and whether to go on."""
+        self.training.steps += 1
+        self.training.batches += 1
+        self.examples += examples
+        now = time.monotonic()
+        if self.on_step is not None:
+            self.on_step(self._now(loss))
+        if now - self.last_news >= NEWS_SECONDS:
+            self.last_news = now
+            self._tell(loss)
+        if now - self.last_save >= self.save_seconds:
+            self.save()
+        if self.max_seconds is not None and self.seconds() >= self.max_seconds:
+            raise Stop("the time is over")
+        self.stop_if_interrupted()
+
+    def stop_if_interrupted(self) -> None:
+        if self.interrupts:
+            raise Interrupted("it was interrupted")
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Ctrl-C waits for the end of a step, so that the checkpoint is of a moment between two steps; a second one does not wait."""
+
+        def note(number: int, frame: Any) -> None:
+            self.interrupts += 1
+            if self.interrupts > 1:
+                raise KeyboardInterrupt
+
+        before = signal.getsignal(signal.SIGINT)
+        usual = threading.current_thread() is threading.main_thread() and before is signal.default_int_handler
+        if usual:
+            signal.signal(signal.SIGINT, note)
+        try:
+            yield
+        finally:
+            if usual:
+                signal.signal(signal.SIGINT, before)
+
+    def _now(self, loss: Tensor) -> Now:
+        training = self.training
+        return Now(training.epoch + 1, self.epochs, training.batches, self.per_epoch, self.speed(), loss)
+
+    def _tell(self, loss: Tensor) -> None:
+        self.stop_if_bad()
+        if self.run is not None:
+            at = self._now(loss)
+            self.run.event(
+                "progress", epoch=at.epoch, epochs=at.epochs, step=at.step, steps=at.steps, loss=float(loss.item()),
+                examples_per_second=round(at.examples_per_second, 1),
+            )  # fmt: skip
+
+    def save(self) -> None:
+        """A checkpoint, unless the training is broken already."""
+        self.stop_if_bad()
+        self.training.seconds = self.seconds()
+        if self.run is not None:
+            self.training.save(self.run.checkpoint)
+        self.last_save = time.monotonic()
+
+    def ended_epoch(self, row: dict[str, float]) -> None:
+        """After an epoch: keep what it has shown, and see whether it is worth going on."""
+        training = self.training
+        training.seconds = self.seconds()
+        row["seconds"] = round(training.seconds, 3)
+        training.epoch, training.batches = training.epoch + 1, 0
+        for meter in training.meters.values():
+            meter.reset()
+        better = is_better(row, training.best)
+        training.history.append(row)
+        training.best = row if better else training.best
+        if self.run is not None:
+            self._write(self.run, row, better)
+        self.save()
+        if self.patience is not None and training.epoch - int(training.best["epoch"]) >= self.patience:
+            raise Stop(f"no better result in {self.patience} epochs")
+
+    def _write(self, run: RunFolder, row: dict[str, float], better: bool) -> None:
+        if better:
+            run.weights("best", self.training.model)
+        run.weights("last", self.training.model)
+        if self.keep:
+            run.keep_epochs(self.training.model, int(row["epoch"]), best_epochs(self.training.history, self.keep))
+        run.rows(self.training.history)
+        run.summary(epochs=len(self.training.history), best=self.training.best, last=row, seconds=row["seconds"])
+        run.event("epoch", **row)
+        run.scalars(row)
+        run.log(line_of(row, self.epochs))
+
+    def stop_if_bad(self) -> None:
+        """A loss that is not a number teaches nothing: say when it came, and where it is by now."""
+        step = int(self.steps.first_bad.item())
+        if step < 0:
+            return
+        tensors = self.training.model.named_tensors()
+        bad = [name for name, t in tensors.items() if not math.isfinite(float(t.detach().sum().item()))]
+        where = f"in {', '.join(bad[:3])}" if bad else "in no parameter yet"
+        raise RunError(
+            "fit",
+            f"the loss was nan or infinite at step {step + 1}; by now such values are {where}. "
+            "Use a smaller rate, clip_norm=1.0, or look at the data.",
+        )
