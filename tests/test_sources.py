@@ -142,8 +142,6 @@ def test_mnist_from_a_folder(tmp_path: Path, packed: bool) -> None:
     np.testing.assert_array_equal(train.inputs(slice(None)), BYTES)
     assert (train.classes, train.mean, len(test), validation) == (tuple("0123456789"), (0.1307,), 2, None)
     assert data.known("fashion-mnist", from_=tmp_path).train.classes[9] == "ankle boot"
-    with refused(UserError, 'weft.data.known("mnist", from_='):
-        data.open_dataset(tmp_path)
     next(tmp_path.glob("t10k-labels*")).unlink()
     with refused(UserError, "lacks t10k-labels-idx1-ubyte.gz (or t10k-labels-idx1-ubyte) of mnist"):
         data.known("mnist", from_=tmp_path)
@@ -393,21 +391,7 @@ def test_digits_are_built_in() -> None:
     np.testing.assert_allclose(train.std, train.inputs(slice(None)).std(), rtol=1e-5)
 
 
-# The door.
-
-
-def test_the_door_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    touch(tmp_path, "photos/cat/1.png", "photos/dog/1.png", "song.mp3")
-    (tmp_path / "list.csv").write_text("photos/cat/1.png,cat\n")
-    with refused(UserError, "weft.data.create('photos', 'photos-dataset', size=(64, 64))"):
-        data.open_dataset("photos")
-    with refused(UserError, "list.csv names 1 files in 1 classes, which are not packed yet"):
-        data.open_dataset("list.csv")
-    with refused(UserError, "song.mp3 is no data that weft knows"):
-        data.open_dataset("song.mp3")
-    with refused(UserError, "one of digits, mnist, fashion-mnist, cifar10, cifar100. Did you mean 'mnist'?"):
-        data.open_dataset("mnits")
+def test_names_that_are_not_known() -> None:
     with refused(UserError, "there is no set 'imagenet'"):
         data.known("imagenet")
     with refused(UserError, "is not a folder with the files of mnist"):

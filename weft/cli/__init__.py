@@ -9,33 +9,47 @@ import sys
 from collections.abc import Callable, Sequence
 
 from ..errors import RunError, UserError, WeftError
+from .cfg import cfg
+from .dataset import dataset
 from .learn import evaluate, predict, resume, train
-from .show import datasets, devices, models, summary
-from .words import nearest
+from .measure import bench, explain
+from .runs import runs
+from .show import devices, models, summary
+from .words import Help, first_line, nearest
 
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,
     "resume": resume,
     "eval": evaluate,
     "predict": predict,
+    "dataset": dataset,
     "models": models,
     "summary": summary,
-    "datasets": datasets,
+    "explain": explain,
+    "bench": bench,
     "devices": devices,
+    "runs": runs,
+    "cfg": cfg,
+}
+
+
+GROUPS = {
+    "learn": ("train", "resume", "eval", "predict"),
+    "data": ("dataset",),
+    "networks": ("models", "summary", "explain", "bench"),
+    "runs and settings": ("runs", "cfg", "devices"),
 }
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     given = list(sys.argv[1:] if words is None else words)
-    if not given or given[0] in ("help", "-h", "--help"):
-        print(_help())
-        return 0
-    verb, *rest = given
     try:
-        if verb not in VERBS:
-            raise UserError("weft", f"there is no verb {verb!r}. {nearest(verb, list(VERBS))}")
-        VERBS[verb](rest)
+        if not given or given in (["help"], ["-h"], ["--help"]):
+            print(_help())
+            return 0
+        verb, *rest = [*given[1:], "--help"] if given[0] == "help" else given
+        _run(verb, rest)
         return 0
     except WeftError as error:
         print(f"weft: [{error.where}] {error.message}", file=sys.stderr)
@@ -47,6 +61,24 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
 
 
+def _run(verb: str, words: Sequence[str]) -> None:
+    if verb not in VERBS:
+        raise UserError("weft", f"there is no verb {verb!r}. {nearest(verb, [*VERBS, 'help'])}")
+    try:
+        VERBS[verb](words)
+    except Help as asked:
+        print(asked.text(VERBS[verb].__doc__ or ""))
+
+
 def _help() -> str:
-    lines = [f"  {verb:10} {(call.__doc__ or '').splitlines()[0]}" for verb, call in VERBS.items()]
-    return "\n".join(["weft VERB word ... key=value ...   (or --key value)", "", *lines])
+    lines = ["weft VERB word ... key=value ...   (or --key value)"]
+    for group, verbs in GROUPS.items():
+        lines += ["", group, *(f"  {verb:8}  {first_line(VERBS[verb])}" for verb in verbs)]
+    return "\n".join(
+        [
+            *lines,
+            "",
+            "for example: weft train digits model=lenet epochs=5",
+            "weft help VERB lists the settings of a verb.",
+        ]
+    )

@@ -3,172 +3,214 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import data, metrics, nn, optim
+from .. import data, nn
 from .. import train as training
 from ..data.convert import to_array
 from ..data.images import Unreadable, read_image
 from ..data.resize import resize
 from ..errors import RunError, UserError
-from ..io import load
-from ..jit import jit
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
-from ..random import seed as set_seed
 from ..tensor import Tensor
 from ..train import RunFolder
-from .networks import built, full_name, side
-from .words import Setting, Words, flag, number, read, sizes, whole
+from ..train.making import Plan
+from ..train.results import evaluated, write_results, write_text
+from .job import Job, job_of
+from .runs import find_run
+from .say import Speaker
+from .settings import SETTINGS as SETTINGS
+from .words import Setting, flag, number, one_of, read, whole
 
-SETTINGS: dict[str, Setting] = {
-    "data": Setting(str, None, "a known name, or a folder made by `weft.data.create`"),
-    "model": Setting(str, "lenet", "a network of the zoo"),
-    "epochs": Setting(whole, 10, "how often all examples are seen"),
-    "batch": Setting(whole, 64, "examples a step"),
-    "optimizer": Setting(str, "adam", "by its name"),
-    "rate": Setting(number, None, "of learning; the optimizer's own if nobody says"),
-    "schedule": Setting(str, "one_cycle", "of the rate: one_cycle, cosine or constant"),
-    "weight_decay": Setting(number, 0.0, "how fast weights shrink by themselves"),
-    "precision": Setting(str, None, "float16 or bfloat16 for mixed precision"),
-    "augment": Setting(str, None, "light, standard or strong"),
-    "flip": Setting(flag, True, "whether left and right may be exchanged; not for digits and letters"),
-    "size": Setting(sizes, None, "the images' size as the network sees them"),
-    "seed": Setting(whole, 0, "of all random numbers"),
-    "patience": Setting(whole, None, "stop after so many epochs without a better result"),
-    "max_seconds": Setting(number, None, "stop after so much time"),
-    "workers": Setting(whole, 1, "threads that read data"),
-    "name": Setting(str, None, "of the run"),
-    "runs": Setting(str, "runs/train", "the folder that runs are kept in"),
-}
-RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
+SAMPLE = 1000  # characters that a network for text writes at the end
 
 
 def train(words: Sequence[str]) -> None:
-    """Train a network: weft train digits model=lenet epochs=5."""
+    """Train a network: weft train digits model=lenet epochs=5.
+
+    The data is the first word, or data=. A folder with a folder of images for each class is made into a dataset on the
+    way. The run is kept in runs/TASK/NAME, with weights, tables, plots and report.html.
+    """
     given = read("train", words, SETTINGS, 1)
-    what = given["data"] or (given.plain[0] if given.plain else None)
-    if what is None:
-        raise UserError("weft train", "which data? Say weft train digits, or data=FOLDER.")
-    settings = {**given.settings, "data": what, "model": full_name(given["model"])}
-    name = settings["name"] or f"{Path(what).name}-{settings['model']}-"
-    _fit(settings, RunFolder.fresh(settings["runs"], name), resume=False)
+    settings = {**given.settings, "data": given["data"] or (given.plain[0] if given.plain else None)}
+    job = job_of("train", settings)
+    name = settings["name"] or f"{Path(settings['data']).stem}-{job.name}-"
+    _fit(job, None if settings["fast_dev_run"] else RunFolder.fresh(Path(settings["runs"]) / job.kind, name))
 
 
 def resume(words: Sequence[str]) -> None:
-    """Go on with a run that was stopped: weft resume runs/train/digits-lenet5-1."""
-    folder = _run_of("resume", words)
-    _fit(_settings_of("resume", folder), RunFolder(folder), resume=True)
+    """Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.
+
+    It goes on at the very step it had come to, with the settings it was started with; others can be given, such as epochs=30.
+    """
+    given = read("resume", words, SETTINGS, 1)
+    folder = _run_of("resume", given.plain)
+    settings = {**_settings_of("resume", folder), **{n: given[n] for n in given.given}}
+    if not (folder / "state" / "last.safetensors").exists():
+        raise RunError(
+            "weft resume", f"{folder} has no checkpoint: it was stopped before the first one. Start it anew."
+        )
+    _fit(job_of("resume", settings), RunFolder(folder), resume=True)
 
 
 def evaluate(words: Sequence[str]) -> None:
-    """Measure a trained network on examples it has not seen: weft eval RUN."""
-    folder = _run_of("eval", words)
+    """Measure a trained network on examples it has not learned from: weft eval RUN.
+
+    On the test split if there is one, else on validation; split= names another.
+    """
+    known = {
+        "split": Setting(one_of("train", "validation", "test"), None, "which examples; the test split if nobody says"),
+        "data": Setting(str, None, "other data than the run's own, with the same classes"),
+        "json": Setting(flag, False, "print JSON, for programs"),
+    }
+    given = read("eval", words, known, 1)
+    folder = _run_of("eval", given.plain)
     settings = _settings_of("eval", folder)
-    splits = data.open_dataset(settings["data"])
-    rest = splits.test or splits.validation or splits.train
-    network = _Network(settings, splits, folder)
-    right = metrics.ConfusionMatrix(len(rest.classes))
-    for x, y in data.Loader(rest, 256, shuffle=False):
-        right.update(network(x), y)
-    accuracy = float(right.accuracy().item())
-    print(json.dumps({"examples": len(rest), "accuracy": accuracy, "run": str(folder)}))
+    job = job_of("eval", {**settings, "data": given["data"] or settings["data"]})
+    split, examples = _held_out(job.splits, given["split"])
+    _, network = job.trained(folder)
+    found = evaluated(network, job.checks(examples), job.loss())
+    facts = {"run": str(folder), "data": settings["data"], "split": split, "examples": len(examples), **found}
+    if given["json"]:
+        print(json.dumps(facts))
+        return
+    numbers = {n: v for n, v in facts.items() if not isinstance(v, Mapping)}
+    print("\n".join(f"{name:10} {_shown(name, value)}" for name, value in numbers.items()))
+    for name, share in found.get("classes", {}).items():
+        print(f"  {name:20} {100 * share:6.2f} %")
 
 
 def predict(words: Sequence[str]) -> None:
-    """What a trained network takes images for: weft predict RUN image.jpg ..."""
-    given = read("predict", words, {"top": Setting(whole, 5, "how many classes to name")}, 1000)
+    """What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...
+
+    For a network that was trained on text the words are the beginning: weft predict RUN "ROMEO:" length=300.
+    """
+    known = {
+        "top": Setting(whole, 5, "how many classes to name"),
+        "length": Setting(whole, 500, "how many characters to write"),
+        "temperature": Setting(number, 0.8, "how daring a text is; 0: always the most likely character"),
+        "seed": Setting(whole, 0, "of the text"),
+        "json": Setting(flag, False, "print JSON, for programs"),
+    }
+    given = read("predict", words, known, 1000)
     if len(given.plain) < 2:
         raise UserError("weft predict", "a run and an image are required: weft predict RUN image.jpg.")
-    folder = Path(given.plain[0])
-    settings = _settings_of("predict", folder)
-    splits = data.open_dataset(settings["data"])
-    network = _Network(settings, splits, folder)
+    folder = find_run(given.plain[0])
+    job = job_of("predict", _settings_of("predict", folder))
+    model, network = job.trained(folder)
+    if isinstance(job.train, data.Text):
+        text = training.generate(
+            model, job.train, " ".join(given.plain[1:]), given["length"], temperature=given["temperature"], seed=given["seed"]
+        )  # fmt: skip
+        print(json.dumps({"text": text}) if given["json"] else text)
+        return
+    if not job.are_images:
+        raise UserError(
+            "weft predict", f"{folder} is a network for {job.train.shape} numbers; images are what predict reads."
+        )
     for path in given.plain[1:]:
-        shares = softmax(network(_image(path, splits.train.shape))).numpy()[0]
-        best = np.argsort(-shares, kind="stable")[: given["top"]]
-        print(f"{path}: " + ", ".join(f"{splits.train.classes[i]} {100 * shares[i]:.1f} %" for i in best))
+        _print_prediction(path, network(_image(path, job.train.shape)), job.train.classes, given)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------------
 
 
-def _fit(settings: Mapping[str, Any], run: RunFolder, *, resume: bool) -> None:
-    splits = data.open_dataset(settings["data"])
-    held_out = splits.validation or splits.test
-    seed = settings["seed"]
-    loader = data.Loader(splits.train, settings["batch"], seed=seed, drop_last=True, workers=settings["workers"])
-    checks = None if held_out is None else data.Loader(held_out, 256, shuffle=False, workers=settings["workers"])
-    set_seed(seed)
-    model = built(settings["model"], len(splits.train.classes), splits.train.shape[0])
+def _fit(job: Job, run: RunFolder | None, *, resume: bool = False) -> None:
+    speaker = Speaker(job.settings["json"], job.settings["epochs"])
+    model = job.model()
+    body = job.begin_from_weights(model)
+    _find_what_is_auto(job, model, speaker)
+    loader, checks = job.loaders()
+    settings, cost = job.settings, nn.summary(model, _example(job))
     steps = max(1, len(loader) * settings["epochs"])
-    print(f"{splits.train!r} -> {settings['model']}; everything about this run is in {run.path}")
+    speaker.say(f"{job.train!r} -> {job.name}, {cost.parameters:,} parameters, {len(loader)} steps an epoch")
+    if body:
+        speaker.say(
+            f"{len(body)} of {len(model.named_parameters())} parameter tensors begin from {settings['weights']}"
+        )
+    if run is not None:
+        speaker.say(f"everything about this run is in {run.path}")
+        speaker.tell("run", folder=str(run.path))
     try:
         result = training.fit(
-            model, loader, checks, epochs=settings["epochs"], optimizer=settings["optimizer"], rate=_rate(settings, steps),
-            prepare=_prepare(settings, splits), precision=settings["precision"], seed=seed, patience=settings["patience"],
-            max_seconds=settings["max_seconds"], folder=run.path, resume=resume, on_epoch=_say, notes=settings,
-            weight_decay=settings["weight_decay"],
+            model, loader, checks, epochs=settings["epochs"], optimizer=settings["optimizer"],
+            rate=job.schedule(job.peak_rate(cost.parameters), steps), loss=job.loss(), prepare=job.prepare(),
+            precision=settings["precision"], seed=settings["seed"], patience=settings["patience"], max_seconds=settings["max_seconds"],
+            keep=settings["keep"], body=body, body_rate=settings["body_rate"], freeze=settings["freeze"],
+            fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"], folder=None if run is None else run.path,
+            resume=resume, on_step=speaker.step, on_epoch=speaker.epoch, notes=settings, **job.optimizer_settings(),
         )  # fmt: skip
     except KeyboardInterrupt:
-        print(f"\nstopped; go on with: weft resume {run.path}", file=sys.stderr)
+        speaker.clear()
+        if run is not None:
+            speaker.say(f"stopped; go on with: weft resume {run.path}")
         raise
-    if checks is not None and result.history:
-        cost = nn.summary(model, (1, splits.train.shape[0], *_size(settings, splits)))
-        training.write_results(run.path, _Network(settings, splits, run.path), checks, cost)
-    _say_end(result, run)
+    finally:
+        speaker.clear()
+    _finish(job, result, run, speaker, cost)
 
 
-def _rate(settings: Mapping[str, Any], steps: int) -> Any:
-    peak = settings["rate"] if settings["rate"] is not None else RATES.get(settings["optimizer"], 1e-3)
-    known: dict[str, Callable[[], Any]] = {
-        "one_cycle": lambda: optim.schedules.one_cycle(peak, steps),
-        "cosine": lambda: optim.schedules.cosine(peak, steps),
-        "constant": lambda: peak,
-    }
-    if settings["schedule"] not in known:
-        raise UserError("weft train", f"the schedule must be {', '.join(known)}, got {settings['schedule']!r}.")
-    return known[settings["schedule"]]()
+def _find_what_is_auto(job: Job, model: nn.Module, speaker: Speaker) -> None:
+    """Settings that are to be found out become numbers: a resumed run uses the same ones."""
+    plan = Plan(job.settings["optimizer"], 1e-3, job.loss(), (), job.prepare(), job.settings["precision"])
+    if job.settings["batch"] == "auto":
+        job.settings["batch"] = training.find_batch(model, job.train, plan)
+        speaker.say(f"batch={job.settings['batch']} suits the data, and fits in memory")
+    if job.settings["rate"] == "auto":
+        loader, _ = job.loaders()
+        found = training.find_rate(
+            model, loader, optimizer=plan.optimizer, loss=plan.loss, prepare=plan.prepare, precision=plan.precision,
+            seed=job.settings["seed"],
+        )  # fmt: skip
+        job.settings["rate"] = float(f"{found.best:.2g}")
+        speaker.say(f"rate={job.settings['rate']} is where the loss falls fastest")
 
 
-def _prepare(settings: Mapping[str, Any], splits: data.Splits) -> nn.Module:
-    """From stored pixels to what the network is given; all of it is part of the compiled step."""
-    wanted = _size(settings, splits)
-    parts: list[nn.Module] = [data.ToFloat()]
-    if wanted != tuple(splits.train.shape[1:]):
-        parts.append(nn.Resizing(wanted))
-    if settings["augment"] is not None:
-        parts.append(data.augmentation(settings["augment"], wanted, flip=settings["flip"]))
-    if splits.train.mean is not None and splits.train.std is not None:
-        parts.append(data.Normalize(splits.train.mean, [max(s, 1e-3) for s in splits.train.std]))
-    return nn.Sequential(*parts)
+def _finish(job: Job, result: training.Result, run: RunFolder | None, speaker: Speaker, cost: nn.Summary) -> None:
+    """Measure the best network, once, on what it has not seen; write the report; say what can be done next."""
+    if run is None:
+        speaker.say(
+            "it works: " + ", ".join(f"{n} {v:.4g}" for n, v in result.best.items() if "loss" in n or "accuracy" in n)
+        )
+        return
+    if not result.history:
+        speaker.say(f"{result.ended}, before the first epoch was; go on with: weft resume {run.path}")
+        return
+    model, network = job.trained(run.path)
+    split, examples = _held_out(job.splits, None)
+    found = evaluated(network, job.checks(examples), job.loss())
+    run.summary(**{split: {n: v for n, v in found.items() if not isinstance(v, Mapping)}})
+    if isinstance(job.train, data.Text):
+        write_text(run.path, training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE))
+    write_results(run.path, network, job.checks(examples), cost)
+    numbers = ", ".join(f"{n} {_shown(n, v)}" for n, v in found.items() if not isinstance(v, Mapping))
+    speaker.say(
+        f"\n{result.ended}; the best epoch was {int(result.best['epoch'])}. On {len(examples):,} {split} examples: {numbers}"
+    )
+    use = '"Once upon a time"' if isinstance(job.train, data.Text) else "IMAGE"
+    speaker.say(f"look at it:  {run.path / 'report.html'}\nuse it:      weft predict {run.path} {use}")
+    speaker.say(f"measure it:  weft eval {run.path}\ncompare it:  weft runs list")
+    speaker.tell("ended", why=result.ended, best=result.best, split=split, **found)
 
 
-def _size(settings: Mapping[str, Any], splits: data.Splits) -> tuple[int, int]:
-    """The size of the images that the network is given: as asked for, as it needs, or as they are."""
-    height, width = settings["size"] or splits.train.shape[1:]
-    needed = side(settings["model"])
-    return (needed, needed) if needed and not settings["size"] else (height, width)
+def _held_out(splits: data.Splits, name: str | None) -> tuple[str, data.Dataset]:
+    """The split to measure on: the one that nothing was decided with, if there is one."""
+    found = {n: s for n, s in (("test", splits.test), ("validation", splits.validation), ("train", splits.train)) if s}
+    if name is not None and name not in found:
+        raise UserError("weft eval", f"there is no {name} split; there are {', '.join(found)}.")
+    return (name, found[name]) if name is not None else next(iter(found.items()))
 
 
-class _Network:
-    """A trained network with its preparation, compiled: from stored pixels to logits."""
-
-    def __init__(self, settings: Mapping[str, Any], splits: data.Splits, folder: Path) -> None:
-        prepare = _prepare(settings, splits).eval()
-        model = built(settings["model"], len(splits.train.classes), splits.train.shape[0]).eval()
-        model(prepare(asarray(splits.train.inputs(np.arange(1)))))
-        model.load(load(folder / "weights" / "best.safetensors"))
-        self._run = jit(lambda x: model(prepare(x)))
-
-    def __call__(self, x: Any) -> Tensor:
-        found: Tensor = self._run(x)
-        return found
+def _example(job: Job) -> Any:
+    """What the network is given for one example, to count what it costs."""
+    if job.are_images:
+        return (1, job.train.shape[0], *job.size())
+    return asarray(job.train.inputs(np.arange(1)))
 
 
 def _image(path: str, shape: Sequence[int]) -> Tensor:
@@ -179,35 +221,32 @@ def _image(path: str, shape: Sequence[int]) -> Tensor:
     return asarray(to_array(resize(image, (shape[1], shape[2]), "squash"))[None])
 
 
-def _run_of(verb: str, words: Sequence[str]) -> Path:
-    given = read(verb, words, {}, 1)
-    if not given.plain:
-        raise UserError(f"weft {verb}", "the folder of a run is required.")
-    return Path(given.plain[0])
+def _print_prediction(path: str, output: Tensor, classes: Sequence[str], given: Any) -> None:
+    if not classes:
+        numbers = output.numpy()[0].tolist()
+        print(json.dumps({"path": path, "numbers": numbers}) if given["json"] else f"{path}: {numbers}")
+        return
+    shares = softmax(output).numpy()[0]
+    best = np.argsort(-shares, kind="stable")[: given["top"]]
+    if given["json"]:
+        print(json.dumps({"path": path, "classes": {classes[i]: float(shares[i]) for i in best}}))
+    else:
+        print(f"{path}: " + ", ".join(f"{classes[i]} {100 * shares[i]:.1f} %" for i in best))
 
 
-def _settings_of(verb: str, folder: Path) -> Mapping[str, Any]:
+def _run_of(verb: str, plain: Sequence[str]) -> Path:
+    if not plain:
+        raise UserError(f"weft {verb}", "a run is required: weft runs list shows which there are.")
+    return find_run(plain[0])
+
+
+def _settings_of(verb: str, folder: Path) -> dict[str, Any]:
     if not (folder / "args.yaml").exists():
         raise UserError(f"weft {verb}", f"{folder} is no folder of a run: it has no args.yaml.")
-    found: Words = read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0)
-    return found.settings
+    return dict(read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0).settings)
 
 
-def _say(row: Mapping[str, float]) -> None:
-    words = [
-        f"epoch {int(row['epoch']):3}",
-        f"loss {row['train_loss']:.4f}",
-        f"accuracy {100 * row['train_accuracy']:.2f} %",
-    ]
-    if "validation_loss" in row:
-        words += [f"held out: loss {row['validation_loss']:.4f}", f"accuracy {100 * row['validation_accuracy']:.2f} %"]
-    print("  ".join([*words, f"{row['seconds']:.1f} s"]), flush=True)
-
-
-def _say_end(result: training.Result, run: RunFolder) -> None:
-    best = result.best
-    accuracy = best.get("validation_accuracy", best.get("train_accuracy", 0.0))
-    print(f"\n{result.ended}: best accuracy {100 * accuracy:.2f} %, in epoch {int(best.get('epoch', 0))}")
-    print(
-        f"look at it: {run.path / 'report.html'}    use it: weft predict {run.path} IMAGE    measure it: weft eval {run.path}"
-    )
+def _shown(name: str, value: Any) -> str:
+    if isinstance(value, float):
+        return f"{100 * value:.2f} %" if "accuracy" in name else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from functools import partial
+from math import prod
+from typing import Any
 
 from .. import nn, zoo
+from ..data import Dataset, Text
 from ..errors import UserError
+from ..nn.losses import hinge
 from .words import nearest
 
-ALIASES = {"lenet": "lenet5", "mlp": "lenet_300_100"}
+ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The side of the images that a network is made for, where it does not take any.
 SIDES = {
     "lenet5": 28, "lenet5_classic": 28, "lenet_300_100": 28, "alexnet": 224, "vgg11": 224, "vgg13": 224, "vgg16": 224, "vgg19": 224,
     "inception_v3": 299, "inception_resnet_v2": 299, "vit_tiny": 224, "vit_small": 224, "vit_base": 224,
 }  # fmt: skip
+VECTORS = (
+    "mlp",
+    "linear_regression",
+    "logistic_regression",
+    "perceptron",
+    "lenet_300_100",
+)  # they flatten what they get
+WRITERS = ("char_lstm", "gpt", "gpt2")  # of text
+HIDDEN = (300, 100)  # of an mlp
 
 
 def full_name(name: str) -> str:
@@ -24,13 +39,63 @@ def full_name(name: str) -> str:
     return found
 
 
+def usual(dataset: Dataset) -> str:
+    """The network for data of this kind, when nobody names one."""
+    if isinstance(dataset, Text):
+        return "char_lstm"
+    if len(dataset.shape) != 3:
+        return "mlp"
+    return "lenet5" if dataset.shape[0] == 1 and max(dataset.shape[1:]) <= 64 else "resnet18"
+
+
 def built(name: str, classes: int, channels: int) -> nn.Module:
-    """The network for so many classes and channels."""
+    """The network of the zoo for images of so many channels."""
     make = zoo.find(full_name(name))
     known = inspect.signature(make).parameters
     wanted = {"classes": classes, "channels": channels}
     made: nn.Module = make(**{k: v for k, v in wanted.items() if k in known})
     return nn.Sequential(nn.Flatten(), made) if full_name(name) == "lenet_300_100" else made
+
+
+def fitted(name: str, dataset: Dataset, settings: Mapping[str, Any]) -> nn.Module:
+    """The network for this dataset."""
+    writes, reads = name in WRITERS, isinstance(dataset, Text)
+    if writes != reads:
+        raise UserError(
+            "weft train",
+            f"{name} is a network for {'text' if writes else 'images and numbers'}, and this is {dataset!r}.",
+        )
+    if isinstance(dataset, Text):
+        return _writer(name, dataset, settings)
+    outputs = len(dataset.classes) or prod(dataset.labels.shape[1:])
+    if name == "linear_regression" and dataset.classes:
+        raise UserError(
+            "weft train", "linear_regression is for labels that are numbers; for classes take logistic_regression."
+        )
+    if name in VECTORS and name != "lenet_300_100":
+        inputs = prod(dataset.shape)
+        sizes = (inputs, *HIDDEN, outputs) if name == "mlp" else (inputs, outputs)
+        return nn.Sequential(nn.Flatten(), zoo.find(name)(*sizes))
+    if len(dataset.shape) != 3:
+        raise UserError(
+            "weft train", f"{name} takes images, and this is {dataset!r}. Take one of {', '.join(VECTORS[:4])}."
+        )
+    return built(name, outputs, dataset.shape[0])
+
+
+def _writer(name: str, dataset: Text, settings: Mapping[str, Any]) -> nn.Module:
+    signs, dropout = len(dataset.vocabulary), settings["dropout"]
+    if name == "char_lstm":
+        return zoo.char_lstm(signs, settings["hidden"], settings["layers"], dropout=dropout)
+    if name == "gpt":
+        heads = max(1, settings["hidden"] // 64)
+        return zoo.gpt(signs, dataset.length, settings["hidden"], heads, settings["layers"], dropout=dropout)
+    return zoo.gpt2(signs, dropout=dropout)
+
+
+def loss_of(name: str, asked: str | None) -> Any:
+    """The loss by name; a perceptron learns from its mistakes only, as Rosenblatt's did."""
+    return partial(hinge, margin=0.0) if name == "perceptron" and asked is None else asked
 
 
 def side(name: str) -> int | None:

@@ -1,11 +1,11 @@
-"""Verbs that only show something: models, summary, datasets, devices."""
+"""Verbs that only show something: models, summary, devices."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
-from .. import data, nn, zoo
+from .. import nn, zoo
 from ..compiler.llvm.target import host
 from ..errors import UserError
 from ..runtime.device import devices as all_devices
@@ -20,13 +20,6 @@ def models(words: Sequence[str]) -> None:
     """The networks that can be trained by name."""
     given = read("models", words, {"json": _JSON}, 0)
     names = sorted(zoo.names())
-    print(json.dumps(names) if given["json"] else "\n".join(names))
-
-
-def datasets(words: Sequence[str]) -> None:
-    """The datasets that are known by name."""
-    given = read("datasets", words, {"json": _JSON}, 0)
-    names = sorted(data.known_names())
     print(json.dumps(names) if given["json"] else "\n".join(names))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,10 +48,64 @@ def sizes(text: str) -> tuple[int, int]:
     return parts[0], parts[-1]
 
 
+def share_or_path(text: str) -> float | str:
+    """A share such as 0.25, or else a folder or a list."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    if not 0 <= value < 1:
+        raise ValueError("it must be a share from 0 to below 1, or a path")
+    return value
+
+
+def one_of(*known: str) -> Callable[[str], str]:
+    """A reader of a few words."""
+
+    def chosen(text: str) -> str:
+        if text not in known:
+            raise ValueError(f"it must be {', '.join(known[:-1])} or {known[-1]}")
+        return text
+
+    return chosen
+
+
 def nearest(word: str, known: Sequence[str]) -> str:
     """A hint for a word that is not known."""
     close = difflib.get_close_matches(word, known, 1)
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted(known))}."
+
+
+class Help(Exception):
+    """Somebody asked what a verb does: its name, what it does where the verb's own words do not say it, and its settings."""
+
+    def __init__(self, verb: str, about: str, known: Mapping[str, Setting]) -> None:
+        super().__init__(verb)
+        self.verb, self.about, self.known = verb, about, known
+
+    def text(self, about: str) -> str:
+        """The page; `about` is what the verb says of itself."""
+        lines = [f"weft {self.verb}", "", inspect.cleandoc(self.about or about)]
+        rows = [(name, as_text(s.default), s.meaning) for name, s in self.known.items() if s.meaning]
+        if not rows:
+            return "\n".join(lines)
+        rows = [
+            ("setting", "if not given", "meaning"),
+            *rows,
+            ("cfg", "none", "a file of settings, lines `name: value`"),
+        ]
+        wide = [max(len(row[i]) for row in rows) for i in (0, 1)]
+        lines += ["", *(f"  {name:{wide[0]}}  {default:{wide[1]}}  {meaning}" for name, default, meaning in rows)]
+        return "\n".join([*lines, "", "Settings are written name=value, --name value or --name=value."])
+
+
+def as_text(value: Any) -> str:
+    """A value as a command says it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(as_text, value)) if isinstance(value, tuple | list) else str(value)
 
 
 @dataclass(frozen=True)
@@ -65,8 +120,12 @@ class Words:
         return self.settings[name]
 
 
-def read(verb: str, words: Sequence[str], known: Mapping[str, Setting], most_plain: int) -> Words:
-    """Defaults, then what a file (cfg=FILE) says, then the command itself."""
+def read(
+    verb: str, words: Sequence[str], known: Mapping[str, Setting], most_plain: int, about: str | None = ""
+) -> Words:
+    """Defaults, then what a file (cfg=FILE) says, then the command itself. `about`: what help says of a part of a verb."""
+    if asks_for_help(words):
+        raise Help(verb, about or "", known)
     plain, texts = _split(verb, words, known)
     if len(plain) > most_plain:
         raise UserError(
@@ -76,6 +135,29 @@ def read(verb: str, words: Sequence[str], known: Mapping[str, Setting], most_pla
     from_file = _file(verb, texts["cfg"], known) if "cfg" in texts else {}
     own = {name: _value(verb, name, text, known) for name, text in texts.items() if name != "cfg"}
     return Words(tuple(plain), {**values, **from_file, **own}, frozenset({*from_file, *own}))
+
+
+def asks_for_help(words: Sequence[str]) -> bool:
+    """Whether a command only wants to know what it could be."""
+    return list(words) == ["help"] or "--help" in words or "-h" in words
+
+
+def part(verb: str, words: Sequence[str], parts: Mapping[str, Callable[[Sequence[str]], None]]) -> None:
+    """Run a verb that has parts: weft VERB PART word ..."""
+    name, *rest = words or ["help"]
+    if name in parts:
+        return parts[name](rest)
+    if asks_for_help(words) or not words:
+        wide = max(map(len, parts))
+        lines = [f"  weft {verb} {one:{wide}}  {first_line(call)}" for one, call in parts.items()]
+        end = f"weft {verb} PART --help says more of a part."
+        raise Help(verb, "\n".join(["What it can do:", "", *lines, "", end]), {})
+    raise UserError(f"weft {verb}", f"there is no weft {verb} {name}. {nearest(name, list(parts))}")
+
+
+def first_line(call: Callable[..., Any]) -> str:
+    """What a verb says of itself, in one line."""
+    return (inspect.getdoc(call) or "").partition("\n")[0]
 
 
 def _split(verb: str, words: Sequence[str], known: Mapping[str, Setting]) -> tuple[list[str], dict[str, str]]:

@@ -40,7 +40,7 @@ def fetch(urls: Sequence[str], path: Path, sha256: str, report: Report | None = 
     raise RunError(
         "download",
         f"{path.name} could not be had after {TRIES} tries. {'; '.join(problems[-len(urls) :])}. "
-        "On a machine without network, give the folder that has the files with from_.",
+        "On a machine without network, give the folder that has the files with from_ (weft dataset get NAME from=FOLDER).",
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tarfile
+import tempfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +18,7 @@ from ..knobs import knobs
 from .cifar import CIFAR10_FILES, CIFAR100_FILES, from_cifar
 from .dataset import Arrays, Splits
 from .digits import digit_arrays
-from .download import Report, fetch
+from .download import Report, checksum, fetch
 from .idx import from_idx
 from .plan import divided
 from .statistics import Statistics
@@ -59,8 +61,7 @@ def known(
             raise UserError("known", f"{place} is not a folder with the files of {name}.")
         return about.read(place, name, about)
     place = (Path(folder) if folder is not None else data_folder()) / name
-    for file, sha256 in about.files.items():
-        fetch([address + file for address in about.addresses], place / file, sha256, report)
+    _download(name, place, report)
     return about.read(place, name, about)
 
 
@@ -69,11 +70,93 @@ def known_names() -> tuple[str, ...]:
     return ("digits", *SETS)
 
 
+def is_here(name: str) -> bool:
+    """Whether a known set can be opened without network."""
+    return name == "digits" or all(_found(data_folder() / name, name, file) for file in SETS[name].files)
+
+
+def get_known(name: str, from_: str | os.PathLike[str] | None = None, report: Report | None = None) -> Path:
+    """Have the files of a set in the folder for data: downloaded, or copied from a folder that has them.
+
+    Packed files must have the checksum of the originals; what is unpacked already must be readable.
+    """
+    place = data_folder() / name
+    if from_ is None:
+        _download(name, place, report)
+        return place
+    source, files = Path(from_), SETS[name].files
+    if not source.is_dir():
+        raise UserError("known", f"{source} is not a folder with the files of {name}.")
+    found = {file: _found(source, name, file) for file in files}
+    for file, paths in found.items():
+        if paths == [source / file] and checksum(source / file) != files[file]:
+            raise RunError(
+                "known", f"{source / file} is not the original of {name}: its checksum is wrong. Get it again."
+            )
+    if any(paths != [source / file] for file, paths in found.items()):
+        SETS[name].read(source, name, SETS[name])  # says what is missing or damaged before anything is copied
+    check_writable(place)
+    _copy([path for paths in found.values() for path in paths], source, place, report)
+    return place
+
+
+def _download(name: str, place: Path, report: Report | None) -> None:
+    """Get the files that are not there, in whatever form."""
+    about = SETS[name]
+    missing = {file: sha256 for file, sha256 in about.files.items() if not _found(place, name, file)}
+    if missing:
+        check_writable(place)
+    for file, sha256 in missing.items():
+        fetch([address + file for address in about.addresses], place / file, sha256, report)
+
+
+def _copy(paths: list[Path], source: Path, place: Path, report: Report | None) -> None:
+    done, total = 0, sum(path.stat().st_size for path in paths)
+    for path in paths:
+        target = place / path.relative_to(source)
+        part = target.with_name(target.name + ".part")
+        try:
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(path, part)
+            os.replace(part, target)
+        except OSError as error:
+            raise RunError("known", f"{path} could not be copied to {place}: {error.strerror or error}.") from error
+        done += target.stat().st_size
+        if report is not None:
+            report(done, total)
+
+
+def _found(place: Path, name: str, file: str) -> list[Path]:
+    """A packed file, or else the files that it would give; nothing if they are not all there."""
+    forms = [[place / file]]
+    if SETS[name].read is _read_cifar_files:
+        train, test, names = CIFAR10_FILES if name == "cifar10" else CIFAR100_FILES
+        for folder in (place / _INNER[name], place):
+            optional = [folder / names] if (folder / names).is_file() else []
+            forms.append([folder / each for each in (*train, *test)] + optional)
+    else:
+        forms += [[place / each] for each in _spellings(file.removesuffix(".gz"))]
+    return next((paths for paths in forms if all(path.is_file() for path in paths)), [])
+
+
 def data_folder() -> Path:
     """Where downloaded sets lie: the setting `data`, or weft in the user's folder for data."""
     if knobs.data:
         return Path(knobs.data).expanduser()
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "weft"
+
+
+def check_writable(folder: Path) -> None:
+    """Make a folder for data; where nothing can be written, say what to do before any work is done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RunError(
+            "data",
+            f"{folder} cannot be written: {error.strerror or error}. Set WEFT_DATA to a folder that can be.",
+        ) from error
 
 
 def _digits() -> Splits:
@@ -90,22 +173,29 @@ def _digits() -> Splits:
     return Splits(train_set, None, test_set)
 
 
-def _read_idx_files(place: Path, name: str, about: Known) -> Splits:
+def read_idx_files(place: Path, name: str, about: Known | None = None) -> Splits:
+    """The four files of MNIST, or of any set in their form: then the labels say which classes there are."""
     parts = []
     for prefix in ("train", "t10k"):
         files = [_one_of(place, name, f"{prefix}-{what}") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
-        data = from_idx(files[0], files[1], about.classes)
-        parts.append(Arrays(data.x, data.labels, about.classes, name, about.statistics))
-    return Splits(parts[0], None, parts[1])
+        parts.append(from_idx(files[0], files[1], about.classes if about else None))
+    classes = max((part.classes for part in parts), key=len)
+    statistics = about.statistics if about else None
+    train, test = (Arrays(part.x, part.labels, classes, name, statistics) for part in parts)
+    return Splits(train, None, test)
 
 
 def _one_of(place: Path, name: str, stem: str) -> Path:
     """A file may be packed or not, and some people write a dot before idx."""
-    names = [stem + ".gz", stem, stem.replace("-idx", ".idx"), stem.replace("-idx", ".idx") + ".gz"]
+    names = _spellings(stem)
     found = next((place / file for file in names if (place / file).is_file()), None)
     if found is None:
         raise UserError("known", f"{place} lacks {names[0]} (or {names[1]}) of {name}.")
     return found
+
+
+def _spellings(stem: str) -> list[str]:
+    return [stem + ".gz", stem, stem.replace("-idx", ".idx"), stem.replace("-idx", ".idx") + ".gz"]
 
 
 def _read_cifar_files(place: Path, name: str, about: Known) -> Splits:
@@ -113,7 +203,7 @@ def _read_cifar_files(place: Path, name: str, about: Known) -> Splits:
     train, test, names = CIFAR10_FILES if name == "cifar10" else CIFAR100_FILES
     wanted = (*train, *test, names)
     (archive,) = about.files
-    inner = place / ("cifar-10-batches-bin" if name == "cifar10" else "cifar-100-binary")
+    inner = place / _INNER[name]
     if not (place / train[0]).exists() and not (inner / train[0]).exists():
         if not (place / archive).is_file():
             raise UserError("known", f"{place} lacks {archive} (or the files in it) of {name}.")
@@ -143,6 +233,7 @@ def _unpack(archive: Path, folder: Path, wanted: tuple[str, ...]) -> None:
         raise RunError("known", f"{archive} lacks {', '.join(sorted(missing))}.")
 
 
+_INNER = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}  # the folder that an archive unpacks to
 _FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 
 SETS = {
@@ -157,7 +248,7 @@ SETS = {
             "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
             "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         },
-        read=_read_idx_files,
+        read=read_idx_files,
         statistics=Statistics((0.1307,), (0.3081,)),
         classes=tuple("0123456789"),
     ),
@@ -172,7 +263,7 @@ SETS = {
             "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
             "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         },
-        read=_read_idx_files,
+        read=read_idx_files,
         statistics=Statistics((0.2860,), (0.3530,)),
         classes=_FASHION,
     ),

@@ -5,6 +5,7 @@ from .fit import find_batch as find_batch
 from .fit import find_rate as find_rate
 from .fit import fit as fit
 from .folder import RunFolder as RunFolder
+from .generate import generate as generate
 from .memory import free_bytes as free_bytes
 from .rates import Rates as Rates
 from .results import write_results as write_results

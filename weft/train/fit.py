@@ -75,7 +75,9 @@ def fit(
     ...) go to the optimizer. `prepare` turns stored inputs into what the network is given, inside the compiled step. See docs/train.md
     for all of it. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
-    own = {k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")}
+    own = {
+        k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")
+    }
     run = None if folder is None or fast_dev_run else RunFolder(folder)
     set_seed(seed)
     plan = Plan(optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings)

@@ -66,7 +66,7 @@ class RunFolder:
 
     def start(self, settings: Mapping[str, Any], model: Module) -> None:
         """What is known before the first step."""
-        lines = [f"{name}: {json.dumps(_plain(value))}" for name, value in settings.items()]  # JSON is YAML
+        lines = [f"{name}: {json.dumps(plain(value))}" for name, value in settings.items()]  # JSON is YAML
         self._write("args.yaml", "\n".join(lines) + "\n")
         self._write("env.json", json.dumps(environment(), indent=1) + "\n")
         parameters = sum(prod(p.shape) for p in model.parameters())
@@ -75,7 +75,7 @@ class RunFolder:
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to the events."""
-        line = json.dumps({"type": kind, "time": round(time.time(), 3), **{k: _plain(v) for k, v in facts.items()}})
+        line = json.dumps({"type": kind, "time": round(time.time(), 3), **{k: plain(v) for k, v in facts.items()}})
         self._add("events.jsonl", line)
 
     def log(self, text: str) -> None:
@@ -88,7 +88,8 @@ class RunFolder:
                 file.write(line + "\n")
         except OSError as error:
             raise RunError(
-                "train", f"{self.path / name} cannot be written: {error.strerror or error}. The last checkpoint is whole."
+                "train",
+                f"{self.path / name} cannot be written: {error.strerror or error}. The last checkpoint is whole.",
             ) from error
 
     def rows(self, history: Sequence[Mapping[str, float]]) -> None:
@@ -107,7 +108,7 @@ class RunFolder:
             known = json.loads(path.read_text()) if path.exists() else {}
         except (OSError, ValueError):  # damaged: what is known now is written anew
             known = {}
-        self._write("summary.json", json.dumps({**known, **{k: _plain(v) for k, v in facts.items()}}, indent=1) + "\n")
+        self._write("summary.json", json.dumps({**known, **{k: plain(v) for k, v in facts.items()}}, indent=1) + "\n")
 
     def scalars(self, row: Mapping[str, float]) -> None:
         """The numbers of an epoch for TensorBoard."""
@@ -148,14 +149,14 @@ def environment() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The value as JSON can hold it: numbers stay numbers, all else becomes text."""
     if isinstance(value, float) and not np.isfinite(value):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [plain(v) for v in value]
     return repr(value)

@@ -163,7 +163,7 @@ def _drawn(logits: Tensor, temperature: float, top: int | None, stream: Generato
     places = None
     if top is not None and top < logits.shape[0]:
         logits, places = top_k(logits, top)
-    colder = (logits - logits.max()) / max(temperature, _COLDEST)
+    colder = (logits - logits.max()).astype("float32") / max(temperature, _COLDEST)
     sums = cumulative_sum(softmax(colder))
     chosen = (sums <= stream.uniform() * sums[-1]).astype("int64").sum()
     return chosen if places is None else take(places, chosen)

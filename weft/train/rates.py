@@ -56,7 +56,10 @@ def steepest(rates: list[float], losses: list[float]) -> float:
     """The rate at which the loss falls most by a step on the scale of logarithms, or a tenth of where it is lowest if that is less."""
     good = np.array([v for v in losses if math.isfinite(v)])
     if len(good) < 10:
-        raise UserError("find_rate", "the loss blows up within ten steps even at the lowest rates. Begin lower, or look at the data.")
+        raise UserError(
+            "find_rate",
+            "the loss blows up within ten steps even at the lowest rates. Begin lower, or look at the data.",
+        )
     lowest = int(good.argmin())
     slopes = np.gradient(good[: max(lowest, 2) + 1])
     return min(rates[int(slopes.argmin())], rates[lowest] / 10.0)

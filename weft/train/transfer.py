@@ -23,7 +23,8 @@ def transfer(model: Module, source: str | os.PathLike[str] | Mapping[str, Any]) 
     fitting = {n: v for n, v in values.items() if n in own and tuple(v.shape) == own[n].shape}
     if not fitting:
         raise UserError(
-            "transfer", f"no tensor of {_some(values)} fits this network, which has {_some(own)}. Is it of the same kind?"
+            "transfer",
+            f"no tensor of {_some(values)} fits this network, which has {_some(own)}. Is it of the same kind?",
         )
     model.load(fitting, strict=False)
     return list(fitting)

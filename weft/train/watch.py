@@ -6,12 +6,13 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import RunError
+from ..metrics import Metric
 from ..tensor import Tensor
 from .folder import RunFolder
 from .state import Training
@@ -39,6 +40,7 @@ class Now:
     steps: int  # in an epoch
     examples_per_second: float
     loss: Tensor  # of this step
+    meters: Mapping[str, Metric]  # of this epoch so far
 
 
 class Watch:
@@ -109,7 +111,9 @@ class Watch:
 
     def _now(self, loss: Tensor) -> Now:
         training = self.training
-        return Now(training.epoch + 1, self.epochs, training.batches, self.per_epoch, self.speed(), loss)
+        return Now(
+            training.epoch + 1, self.epochs, training.batches, self.per_epoch, self.speed(), loss, training.meters
+        )
 
     def _tell(self, loss: Tensor) -> None:
         self.stop_if_bad()

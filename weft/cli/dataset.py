@@ -1,0 +1,162 @@
+"""The verb `dataset`: make one from image files, look at one, see which there are, get one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from .. import data
+from ..data.create import Source
+from ..data.door import MAKING, are_images, made_folder
+from ..data.known import data_folder, get_known, is_here
+from ..data.made import describe, is_made
+from ..data.resize import WAYS
+from ..errors import UserError, WeftError
+from .bar import Bars
+from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
+from .table import as_json, pairs, table
+from .words import Setting, flag, nearest, one_of, part, read, share_or_path, sizes, whole
+
+_JSON = Setting(flag, False, "print JSON, for programs")
+_FROM = Setting(str, None, "a folder that has the files of a known set; no network is needed then")
+_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "size": (sizes, "of the images: 64 or 48x64 (height x width); none: they all have one size already"),
+    "resize": (one_of(*WAYS), f"how images get their size: {', '.join(WAYS)}"),
+    "colour": (one_of("rgb", "gray"), "rgb or gray"),
+    "validation": (share_or_path, "a share of every class, or a folder or list of its own"),
+    "test": (share_or_path, "likewise"),
+    "minimum": (whole, "files that a class needs"),
+    "maximum": (whole, "files that are taken of a class"),
+    "small": (one_of("refuse", "drop", "keep"), "what is done with classes below the minimum: refuse, drop, keep"),
+    "seed": (whole, "which files go into which split, and their order"),
+    "store": (one_of("arrays", "lmdb"), "arrays (fast) or lmdb (small)"),
+    "encoding": (one_of("png", "jpeg"), "of the images in lmdb: png (exact) or jpeg"),
+    "workers": (whole, "processes; 0 works in this one"),
+}
+CREATE = {
+    **{name: Setting(reader, MAKING[name], meaning) for name, (reader, meaning) in _READERS.items()},
+    "outside": Setting(flag, False, "whether a list may name files outside of its folder"),
+    "replace": Setting(flag, False, "whether a dataset with other settings may be replaced"),
+    "json": _JSON,
+}
+
+
+def dataset(words: Sequence[str]) -> None:
+    """Make, look at and get data: weft dataset create photos photos-dataset size=64."""
+    part("dataset", words, {"create": _create, "info": _info, "list": _list, "get": _get})
+
+
+def _create(words: Sequence[str]) -> None:
+    """Make a dataset of image files: weft dataset create SOURCE FOLDER size=64 validation=0.25.
+
+    SOURCE is a folder of class folders, or a .csv or .txt list of files with their classes.
+    """
+    given = read("dataset create", words, CREATE, 2, _create.__doc__)
+    if len(given.plain) != 2:
+        raise UserError("weft dataset create", "a source and a folder are required: weft dataset create photos made.")
+    source, folder = given.plain[0], Path(given.plain[1])
+    making = {name: given[name] for name in MAKING}
+    with Bars(f"making {folder.name}") as told:
+        data.create(
+            _source(source, given["outside"]), folder, replace=given["replace"], **making,
+            progress=lambda now: told(now.done, now.total, f"{now.failed} failed" if now.failed else ""),
+        )  # fmt: skip
+    found = of_splits(str(folder), data.open_dataset(folder), folder)
+    print(as_json(found) if given["json"] else f"{page(found)}\n\ntrain on it: weft train data={quote(str(folder))}")
+
+
+def _source(path: str, outside: bool) -> Source:
+    if not os.path.exists(path):
+        raise UserError("weft dataset create", f"there is no folder or list {path}.")
+    return data.from_list(path, outside=True) if outside and os.path.isfile(path) else path
+
+
+def _info(words: Sequence[str]) -> None:
+    """What is in some data: weft dataset info digits, or a folder, or a file."""
+    given = read("dataset info", words, {"from": _FROM, "json": _JSON}, 1, _info.__doc__)
+    if not given.plain:
+        raise UserError("weft dataset info", "which data? Say weft dataset info digits, or a folder, or a file.")
+    found = _looked_at(given.plain[0], given["from"])
+    print(as_json(found) if given["json"] else page(found))
+
+
+def _looked_at(what: str, from_: str | None) -> Facts:
+    """The facts about data. Image files are not packed for that: somebody only wants to know."""
+    path = Path(os.path.expanduser(what))
+    if from_ is None and path.exists() and are_images(path):
+        return of_images(path)
+    with Bars(f"getting {what}") as told:
+        splits = data.open_dataset(what, from_=from_, progress=lambda now: told(now.done, now.total))
+    return of_splits(what, splits, path if from_ is None and is_made(path) else None)
+
+
+def _list(words: Sequence[str]) -> None:
+    """The sets that are known by name, and the datasets that were made of image files on the way."""
+    given = read("dataset list", words, {"json": _JSON}, 0, _list.__doc__)
+    known = {name: is_here(name) for name in data.known_names()}
+    made = [_made(folder) for folder in _made_folders()]
+    if given["json"]:
+        print(as_json({"folder": str(data_folder()), "known": known, "made": made}))
+        return
+    print(f"by name, in {data_folder()}")
+    print(pairs({name: _state(name, here) for name, here in known.items()}))
+    if made:
+        print(f"\nmade of image files, in {made_folder()}\n{_table(made)}")
+
+
+def _state(name: str, here: bool) -> str:
+    if name == "digits":
+        return "built in"
+    return "here" if here else f"not here; weft dataset get {name}"
+
+
+def _made_folders() -> list[Path]:
+    try:
+        return sorted(folder for folder in made_folder().iterdir() if is_made(folder) and folder.name[0] != ".")
+    except OSError:  # nothing was ever made, or nobody may look
+        return []
+
+
+def _made(folder: Path) -> Facts:
+    try:
+        about = describe(folder)
+    except WeftError as error:
+        return {"name": folder.name, "folder": str(folder), "problem": error.message}
+    splits = {split: sum(counts.values()) for split, counts in about["counts"].items()}
+    return {
+        "name": folder.name, "folder": str(folder), "splits": splits, "classes": len(about["classes"]),
+        "shape": about["shape"], "bytes": bytes_of(folder),
+    }  # fmt: skip
+
+
+def _table(made: Sequence[Facts]) -> str:
+    rows = []
+    for one in made:
+        row = ["", "", "", one.get("problem", "")]
+        if "problem" not in one:
+            shape = "x".join(map(str, one["shape"]))
+            row = [str(sum(one["splits"].values())), str(one["classes"]), shape, size_text(one["bytes"])]
+        rows.append([shown(one["name"]), *row])
+    return table(["name", "examples", "classes", "shape", "size"], rows, ["name"])
+
+
+def _get(words: Sequence[str]) -> None:
+    """Have a known set on this machine: weft dataset get mnist, or from=FOLDER where there is no network."""
+    given = read("dataset get", words, {"from": _FROM, "json": _JSON}, 1, _get.__doc__)
+    if not given.plain:
+        raise UserError("weft dataset get", f"which set? It is one of {', '.join(data.known_names())}.")
+    name = given.plain[0]
+    if name not in data.known_names():
+        raise UserError("weft dataset get", f"there is no set {name!r}. {nearest(name, data.known_names())}")
+    if name != "digits":
+        with Bars(f"getting {name}") as told:
+            get_known(name, given["from"], told)
+    found = of_splits(name, data.known(name))
+    if given["json"]:
+        print(as_json(found | {"folder": None if name == "digits" else str(data_folder() / name)}))
+        return
+    place = "is built in" if name == "digits" else f"is in {data_folder() / name}"
+    print(f"{page(found)}\n\n{name} {place}; train on it: weft train {name}")

@@ -1,0 +1,151 @@
+"""A training as the command line describes it: from settings to data, network, preparation and rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import data, nn, optim
+from ..data.door import are_images
+from ..errors import RunError, UserError
+from ..io import load
+from ..jit import jit
+from ..ops.convert import asarray
+from ..random import seed as set_seed
+from ..tensor import Tensor
+from ..train.task import prediction_of
+from ..train.transfer import transfer
+from .bar import Bar
+from .networks import fitted, full_name, loss_of, side, usual
+
+RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
+LARGE, LARGE_PART = 5_000_000, 1 / 3  # of networks with more parameters than this the rate is smaller by this
+
+
+class Job:
+    """What is trained on what; the same settings give the same job, in a later process too."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self.settings = dict(settings)
+        named = None if settings["model"] is None else full_name(settings["model"])
+        self.splits = data.held_out(self._open(named), settings["validation"], settings["seed"])
+        self.train = self.splits.train
+        self.name = named or usual(self.train)
+        self.settings["model"] = self.name
+
+    def _open(self, model: str | None) -> data.Splits:
+        what, given = self.settings["data"], {}
+        if Path(what).expanduser().exists() and are_images(Path(what).expanduser()):
+            needed = None if model is None else side(model)
+            given = {"size": self.settings["size"] or (needed and (needed, needed)), "resize": self.settings["resize"]}
+            given |= {"colour": self.settings["colour"], "seed": self.settings["seed"]}
+            given["validation"] = self.settings["validation"] or None
+        elif str(what).endswith(".txt"):
+            given = {"length": self.settings["length"]}
+        with Bar(f"reading {Path(what).name}", 1) as bar:
+
+            def tell(at: data.Progress) -> None:
+                bar.total = at.total
+                bar.show(at.done, f"{at.failed} failed" if at.failed else "")
+
+            return data.open_dataset(
+                what, from_=self.settings["from"], progress=tell, **{k: v for k, v in given.items() if v is not None}
+            )
+
+    @property
+    def kind(self) -> str:
+        """The task: it names the folder that runs are in."""
+        if isinstance(self.train, data.Text):
+            return "text"
+        return "classify" if self.train.classes else "regress"
+
+    @property
+    def are_images(self) -> bool:
+        return len(self.train.shape) == 3 and not isinstance(self.train, data.Text)
+
+    def loaders(self) -> tuple[data.Loader, data.Loader | None]:
+        """Batches to learn from, and to check with."""
+        batch, workers = min(self.settings["batch"], len(self.train)), self.settings["workers"]
+        train = data.Loader(self.train, batch, seed=self.settings["seed"], drop_last=True, workers=workers)
+        return train, None if self.splits.validation is None else self.checks(self.splits.validation)
+
+    def checks(self, dataset: data.Dataset) -> data.Loader:
+        return data.Loader(dataset, 256, shuffle=False, workers=self.settings["workers"])
+
+    def model(self) -> nn.Module:
+        """A fresh network, with all its parameters made."""
+        set_seed(self.settings["seed"])
+        model = fitted(self.name, self.train, self.settings)
+        model(self.prepare().eval()(asarray(self.train.inputs(np.arange(1)))))
+        return model
+
+    def begin_from_weights(self, model: nn.Module) -> list[str]:
+        """The names of the parameters that came from other weights."""
+        if self.settings["weights"] is None:
+            return []
+        found = transfer(model, self.settings["weights"])
+        return [name for name in model.named_parameters() if name in set(found)]
+
+    def prepare(self) -> nn.Module:
+        """From stored inputs to what the network is given; all of it is part of the compiled step."""
+        if not self.are_images:
+            return nn.Sequential()
+        wanted = self.size()
+        parts: list[nn.Module] = [data.ToFloat()]
+        if wanted != tuple(self.train.shape[1:]):
+            parts.append(nn.Resizing(wanted))
+        if self.settings["augment"] is not None:
+            flip = self.settings["flip"] if self.settings["flip"] is not None else self.train.shape[0] == 3
+            parts.append(data.augmentation(self.settings["augment"], wanted, flip=flip))
+        if self.train.mean is not None and self.train.std is not None:
+            parts.append(data.Normalize(self.train.mean, [max(s, 1e-3) for s in self.train.std]))
+        return nn.Sequential(*parts)
+
+    def size(self) -> tuple[int, int]:
+        """The size of the images that the network is given: as asked for, as it needs, or as they are."""
+        height, width = self.settings["size"] or self.train.shape[1:]
+        needed = side(self.name)
+        return (needed, needed) if needed and not self.settings["size"] else (height, width)
+
+    def loss(self) -> Any:
+        return loss_of(self.name, self.settings["loss"])
+
+    def peak_rate(self, parameters: int) -> float:
+        """The rate that was asked for, or one that suits the optimizer and the size of the network."""
+        asked = self.settings["rate"]
+        usual_rate = RATES.get(self.settings["optimizer"], 1e-3) * (LARGE_PART if parameters > LARGE else 1.0)
+        return float(usual_rate if asked is None else asked)
+
+    def schedule(self, peak: float, steps: int) -> Any:
+        known: dict[str, Callable[[], Any]] = {
+            "one_cycle": lambda: optim.schedules.one_cycle(peak, steps),
+            "cosine": lambda: optim.schedules.cosine(peak, steps),
+            "constant": lambda: peak,
+        }
+        return known[self.settings["schedule"]]()
+
+    def optimizer_settings(self) -> dict[str, Any]:
+        """What the optimizer is told beside the rate."""
+        names = ("weight_decay", "clip_norm", "accumulate")
+        return {n: self.settings[n] for n in names if self.settings[n] is not None}
+
+    def trained(self, folder: Path) -> tuple[nn.Module, Callable[[Any], Tensor]]:
+        """The network with the best weights of a run, and its predictions for stored inputs, compiled."""
+        model, prepare = self.model().eval(), self.prepare().eval()
+        path = folder / "weights" / "best.safetensors"
+        if not path.exists():
+            raise RunError(
+                "weft", f"{folder} has no weights yet: no epoch was finished. Go on with: weft resume {folder}"
+            )
+        model.load(load(path))
+        return model, jit(lambda x: prediction_of(model(prepare(x))))
+
+
+def job_of(verb: str, settings: Mapping[str, Any]) -> Job:
+    """The job, once it is known what it is about."""
+    if settings["data"] is None:
+        raise UserError(f"weft {verb}", "which data? Say weft train digits, or data=FOLDER.")
+    return Job(settings)

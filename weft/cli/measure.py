@@ -1,0 +1,259 @@
+"""Verbs that measure a network on this machine: explain says where the time goes, bench how fast it is."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import data, nn, optim, zoo
+from ..compiler.llvm.target import host
+from ..errors import UserError
+from ..explain import Explanation
+from ..jit import Jit, jit
+from ..knobs import knobs
+from ..nn.count import macs
+from ..ops.convert import asarray
+from ..ops.loss import cross_entropy
+from ..precision import LossScale
+from ..report.compare import settings as settings_of
+from ..report.run import read_run
+from ..runtime.native import thread_count
+from ..tensor import Tensor
+from .networks import ALIASES, built, full_name, side
+from .runs import find_run, run_folders
+from .table import as_json, table
+from .words import Setting, Words, flag, nearest, number, one_of, read, sizes, whole
+
+RATE, MOMENTUM = 1e-3, 0.9
+SIDE = 28  # of made images, where the network does not say
+FEWEST = 3  # runs that are timed
+PRECISIONS = ("float32", "float16", "bfloat16")
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """1,16,64"""
+    found = tuple(int(part) for part in text.split(","))
+    if min(found) < 1:
+        raise ValueError("it must be 1 or more, or several such as 1,16,64")
+    return found
+
+
+def _whats(text: str) -> tuple[str, ...]:
+    """train,infer"""
+    return tuple(map(one_of("train", "infer"), text.split(",")))
+
+
+def _count(text: str) -> int:
+    if whole(text) < 1:
+        raise ValueError("it must be 1 or more")
+    return whole(text)
+
+
+_SHAPE = {
+    "size": Setting(sizes, None, "of an image, 28 or 28x32; the network's own, the run's, or 28, if nobody says"),
+    "channels": Setting(_count, None, "of an image; the run's, or 1, if nobody says"),
+    "classes": Setting(_count, None, "to tell apart; the run's, or 10, if nobody says"),
+    "precision": Setting(one_of(*PRECISIONS), None, "float16 or bfloat16 for mixed precision"),
+    "threads": Setting(_count, None, "to run on; all cores if nobody says"),
+    "json": Setting(flag, False, "print JSON, for programs"),
+}
+
+
+def explain(words: Sequence[str]) -> None:
+    """Where the time of a network goes, kernel by kernel: weft explain lenet batch=64 what=train.
+
+    A training step is forward, backward and SGD with momentum. A run stands for its network and its data.
+    """
+    known = {
+        "batch": Setting(_count, 64, "examples a step"),
+        "what": Setting(one_of("train", "infer"), "train", "train or infer"),
+        "rows": Setting(_count, 20, "how many kernels are shown: those that take longest"),
+        "sort": Setting(one_of("order", "time"), "order", "order: as they run; time: the longest first"),
+        **_SHAPE,
+    }
+    given = read("explain", words, known, 1)
+    job = _job("explain", given)
+    with knobs.set(threads=given["threads"] or knobs.threads):
+        step, args = _step(job, given["batch"], given["what"])
+        found: Explanation = step.explain(*args)
+    if given["json"]:
+        kernels = json.loads(found.to_json())
+        print(
+            as_json({**asdict(job), "batch": given["batch"], "what": given["what"], **kernels, "bound": bound(found)})
+        )
+        return
+    print(f"{job}, {given['what']}, batch {given['batch']}\n")
+    print(found.text(given["rows"], by_time=given["sort"] == "time", sources=False))
+    print(f"\n{bound(found)}")
+
+
+def bench(words: Sequence[str]) -> None:
+    """How fast a network is on this machine: weft bench lenet batch=1,16,64 what=train,infer.
+
+    A training step is forward, backward and SGD with momentum. A run stands for its network and its data.
+    """
+    known = {
+        "batch": Setting(_counts, (1, 16, 64), "examples a step, one number or several"),
+        "what": Setting(_whats, ("train", "infer"), "train, infer or both"),
+        "seconds": Setting(number, 2.0, "to measure each of them"),
+        **_SHAPE,
+    }
+    given = read("bench", words, known, 1)
+    job = _job("bench", given)
+    with knobs.set(threads=given["threads"] or knobs.threads):
+        machine = {"cpu": host().cpu, "threads": thread_count()}
+        found = [_timed(job, batch, what, given["seconds"]) for what in given["what"] for batch in given["batch"]]
+    if given["json"]:
+        print(as_json({**asdict(job), **machine, "rows": [asdict(one) for one in found]}))
+        return
+    titles = ["what", "batch", "ms", "images/s", "GFLOP/s", "memory", "runs"]
+    print(f"{job}, {machine['cpu']}, {machine['threads']} threads\n")
+    print(table(titles, [one.cells() for one in found], left=("what",)))
+
+
+# --- what is measured -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network and the images it is given."""
+
+    network: str
+    shape: tuple[int, int, int]
+    classes: int
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.network} for {'x'.join(map(str, self.shape))} images, {self.classes} classes, {self.precision}"
+
+
+def _job(verb: str, given: Words) -> Job:
+    if not given.plain:
+        raise UserError(f"weft {verb}", f"which network? Say weft {verb} lenet, or weft {verb} RUN.")
+    name, channels, size, classes = given.plain[0], 1, None, 10
+    if name not in (*zoo.names(), *ALIASES):
+        name, channels, size, classes = _of_run(verb, _run(verb, name), given)
+    name = full_name(name)
+    if "channels" not in inspect.signature(zoo.find(name)).parameters:
+        raise UserError(
+            f"weft {verb}", f"{name} takes no images, and data is only made of images. Say weft {verb} lenet."
+        )
+    own = side(name) or SIDE
+    height, width = given["size"] or size or (own, own)
+    shape = given["channels"] or channels, height, width
+    return Job(name, shape, given["classes"] or classes, given["precision"] or "float32")
+
+
+def _run(verb: str, text: str) -> Path:
+    """The run of this name; a name that is nothing is answered with the nearest run or network."""
+    try:
+        return find_run(text)
+    except UserError as error:
+        if "Say which one" in error.message or Path(text).exists():
+            raise
+    known = [*zoo.names(), *ALIASES, *(folder.name for folder in run_folders("runs"))]
+    raise UserError(f"weft {verb}", f"{text!r} is neither a network nor a run. {nearest(text, known)}")
+
+
+def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
+    """The network of a run, the channels and the size of its images, and the number of its classes."""
+    told = settings_of(read_run(folder))
+    name, size = told.get("model"), told.get("size")
+    size = tuple(size) if isinstance(size, list) and len(size) == 2 else None
+    if not isinstance(name, str):
+        raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no model. Say weft {verb} NETWORK.")
+    if given["size"] and given["channels"] and given["classes"]:  # then nobody has to look at the data
+        return name, given["channels"], given["size"], given["classes"]
+    if not isinstance(told.get("data"), str):
+        raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no data. Say size=, channels= and classes=.")
+    train = data.open_dataset(told["data"]).train
+    if len(train.shape) != 3:
+        raise UserError(f"weft {verb}", f"the data of {folder} are no images, their shape is {tuple(train.shape)}.")
+    return name, train.shape[0], size or (None if side(name) else train.shape[1:]), len(train.classes)
+
+
+def _step(job: Job, batch: int, what: str) -> tuple[Jit, tuple[Tensor, ...]]:
+    """A compiled function and its arguments: made images, and labels to learn."""
+    random = np.random.default_rng(0)
+    model = built(job.network, job.classes, job.shape[0]).eval()
+    x = asarray(random.random((batch, *job.shape), np.float32))
+    logits = model(asarray(np.zeros((1, *job.shape), np.float32)))  # makes parameters whose sizes are not known yet
+    if what == "infer":
+        return jit(lambda x: model(x), precision=job.precision), (x,)
+    y = asarray(random.integers(0, job.classes, (batch, *logits.shape[2:])))
+    return jit(_training(model.train(), job.precision), precision=job.precision), (x, y)
+
+
+def _training(model: nn.Module, precision: str) -> Callable[[Tensor, Tensor], Tensor]:
+    """One step of training. In some networks side heads learn as well."""
+    optimizer = optim.find("sgd")(model, rate=RATE, momentum=MOMENTUM)
+    scale = LossScale() if precision == "float16" else None
+
+    def train(x: Tensor, y: Tensor) -> Tensor:
+        given = model(x)
+        first, *others = given if isinstance(given, tuple) else (given,)
+        loss = cross_entropy(first, y, axis=1)
+        for side_head in others:
+            loss = loss + cross_entropy(side_head, y, axis=1)
+        optimizer.minimize(loss, scale)
+        return loss
+
+    return train
+
+
+# --- what is found --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timed:
+    """One line of a benchmark: the median time of its runs, and what follows from it."""
+
+    what: str
+    batch: int
+    seconds: float
+    images_per_second: float
+    gflops: float  # of matrix products and convolutions alone
+    nbytes: int  # of memory, as planned
+    runs: int
+
+    def cells(self) -> list[str]:
+        ms, size = f"{1e3 * self.seconds:.3f}", f"{self.nbytes / 2**20:,.1f} MiB"
+        speed = f"{self.images_per_second:,.{0 if self.images_per_second >= 100 else 1}f}"
+        return [self.what, str(self.batch), ms, speed, f"{self.gflops:.1f}", size, str(self.runs)]
+
+
+def _timed(job: Job, batch: int, what: str, seconds: float) -> Timed:
+    step, args = _step(job, batch, what)
+    for _ in range(2):  # compiles; touches memory, wakes threads
+        step(*args)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(times) < FEWEST or time.perf_counter() < end:
+        start = time.perf_counter()
+        step(*args)
+        times.append(time.perf_counter() - start)
+    median = statistics.median(times)
+    flops = 2 * macs(step.lower(*args).nodes)
+    return Timed(what, batch, median, batch / median, flops / median / 1e9, step.memory(*args).total, len(times))
+
+
+def bound(found: Explanation) -> str:
+    """What takes the most time, in a sentence, and how much faster it could be."""
+    if not found.rows:
+        return "there is nothing to compute."
+    row = max(found.rows, key=lambda one: one.seconds)
+    arithmetic = row.flops / found.roof.flops >= row.nbytes / found.roof.bandwidth
+    limit, part = ("Arithmetic", "arithmetic") if arithmetic else ("Traffic to memory", "memory")
+    spared = " (it gets by with fewer operations than are counted)" if row.roof > 1 else ""
+    return (
+        f"Kernel {row.kernel}, {row.name}, takes most: {row.share:.0%} of the time. {limit} bounds it; "
+        f"it reaches {row.roof:.0%} of what this machine's {part} allows{spared}."
+    )

@@ -1,0 +1,300 @@
+"""The verb `runs`: what there is, one run in short, several side by side."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from ..report import compare as facts
+from ..report.run import Run, read_run
+from ..report.scale import duration, short
+from .table import as_json, pairs, table
+from .words import Setting, Words, as_text, flag, nearest, one_of, part, read
+
+DEEPEST = 4  # folders below the root that runs are looked for in
+MOST_EPOCHS = 12  # lines of the table of epochs
+DONE = "all epochs are done"
+_JSON = Setting(flag, False, "print JSON, for programs")
+_ROOT = Setting(str, "runs", "the folder that runs are looked for in")
+
+
+def runs(words: Sequence[str]) -> None:
+    """List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN."""
+    part("runs", words, {"list": _list, "show": _show, "compare": _compare})
+
+
+def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
+    """The folder of a run, given as a folder, or by its name or the end of its name if only one run under `root` has it."""
+    if _is_run(Path(text)):
+        return Path(text)
+    known = run_folders(root)
+    names = {folder: folder.relative_to(root).as_posix() for folder in known}
+    for fits in (
+        [f for f in known if text in (names[f], f.name)],
+        [f for f in known if text and names[f].endswith(text)],
+    ):
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            shown = ", ".join(names[f] for f in fits[:5]) + (", ..." if len(fits) > 5 else "")
+            raise UserError("weft", f"{len(fits)} runs under {root} are called {text!r}: {shown}. Say which one.")
+    why = ": it has no args.yaml" if Path(text).is_dir() else f", and no run under {root} has that name"
+    hint = nearest(text, [*names.values(), *(f.name for f in known)]) if known else "weft train makes one."
+    raise UserError("weft", f"{text} is no folder of a run{why}. {hint}")
+
+
+def run_folders(root: str | os.PathLike[str]) -> list[Path]:
+    """All folders of runs in a folder and a few levels below it."""
+    found, level = [], [Path(root)]
+    for _ in range(DEEPEST + 1):
+        found += [folder for folder in level if _is_run(folder)]
+        level = [inner for folder in level if not _is_run(folder) for inner in _folders(folder)]
+    return sorted(found)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return [inner for inner in folder.iterdir() if inner.is_dir()]
+    except OSError:  # what cannot be looked into has no runs for us
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "args.yaml").is_file()
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the list says of a run."""
+
+    run: str
+    folder: str
+    model: str
+    data: str
+    epochs: int
+    best: facts.Best | None
+    last_loss: float | None
+    seconds: float | None
+    when: str
+    status: str
+    notes: tuple[str, ...]
+
+
+def _facts(name: str, folder: Path) -> _Facts:
+    run = read_run(folder)
+    known = facts.settings(run)
+    told, loss = run.summary.get("epochs"), facts.last(run, "train_loss")
+    done = facts.epochs(run) or (told if isinstance(told, int) else 0)
+    return _Facts(
+        name, str(folder), str(known.get("model", "")), str(known.get("data", "")), done, facts.best(run), loss,
+        facts.seconds(run), _when(run, folder), _status(run), tuple(_notes(run)),
+    )  # fmt: skip
+
+
+def _notes(run: Run) -> list[str]:
+    """What is wrong; that a run has no results before its first epoch is not."""
+    fresh = {"metrics.csv is missing", "summary.json is missing"}
+    found = [] if facts.settings(run) else ["args.yaml holds no settings"]
+    if not fresh <= set(run.notes):
+        return [*found, *run.notes]
+    return [*found, "no epochs yet", *(note for note in run.notes if note not in fresh)]
+
+
+def _status(run: Run) -> str:
+    ended = run.summary.get("ended")
+    if not ended:
+        return "not finished"
+    return "done" if ended in (DONE, True) else f"stopped: {ended}"
+
+
+def _when(run: Run, folder: Path) -> str:
+    """The time it began, as ISO 8601: as the run says it, else as its settings' file does."""
+    try:
+        return datetime.fromisoformat(str(run.environment["date"])).astimezone().isoformat(timespec="seconds")
+    except (KeyError, ValueError, OverflowError):
+        written = (folder / "args.yaml").stat().st_mtime
+        return datetime.fromtimestamp(written).astimezone().isoformat(timespec="seconds")
+
+
+# --- list -----------------------------------------------------------------------------------------------------------------------
+
+
+def _list(words: Sequence[str]) -> None:
+    """All runs in a folder, the newest first: weft runs list runs sort=best."""
+    known = {
+        "root": _ROOT,
+        "sort": Setting(one_of("new", "best", "time", "name"), "new", "what comes first: new, best, time or name"),
+        "json": _JSON,
+    }
+    given = read("runs list", words, known, 1, _list.__doc__)
+    root = Path(given.plain[0] if given.plain else given["root"])
+    if not root.is_dir() and (given.plain or "root" in given.given):
+        raise UserError("weft runs list", f"{root} is not a folder. Say weft runs list FOLDER.")
+    found = [_facts(f.relative_to(root).as_posix() if f != root else f.name, f) for f in run_folders(root)]
+    found = _sorted(found, given["sort"])
+    if given["json"]:
+        print(as_json([asdict(one) for one in found]))
+    elif not found:
+        print(f"there are no runs in {root}; weft train digits makes one.")
+    else:
+        print(_list_text(found))
+
+
+def _sorted(found: Sequence[_Facts], by: str) -> list[_Facts]:
+    if by == "name":
+        return sorted(found, key=lambda one: one.run)
+    if by == "time":
+        return sorted(found, key=lambda one: (one.seconds is None, -(one.seconds or 0.0)))
+    newest = sorted(found, key=lambda one: datetime.fromisoformat(one.when).timestamp(), reverse=True)
+    return newest if by == "new" else sorted(newest, key=_rank)
+
+
+def _rank(one: _Facts) -> tuple[bool, bool, float]:
+    """Accuracies, then losses, then runs without results."""
+    if one.best is None:
+        return True, True, 0.0
+    loss = one.best.name.endswith("loss")
+    return False, loss, one.best.value if loss else -one.best.value
+
+
+def _list_text(found: Sequence[_Facts]) -> str:
+    titles = ["run", "model", "data", "epochs", "best", "last loss", "time", "when", "status"]
+    rows = [
+        [
+            one.run, one.model, one.data, str(one.epochs), _best_text(one.best), facts.value_text("loss", one.last_loss),
+            "-" if one.seconds is None else duration(one.seconds), one.when[:16].replace("T", " "), one.status,
+        ]
+        for one in found
+    ]  # fmt: skip
+    notes = [f"{one.run}: {'; '.join(one.notes)}" for one in found if one.notes]
+    return "\n".join([table(titles, rows, left=("run", "model", "data", "status")), *(["", *notes] if notes else [])])
+
+
+def _best_text(best: facts.Best | None) -> str:
+    if best is None:
+        return "-"
+    return f"{'loss ' if best.name.endswith('loss') else ''}{facts.value_text(best.name, best.value)}"
+
+
+# --- show -----------------------------------------------------------------------------------------------------------------------
+
+
+def _show(words: Sequence[str]) -> None:
+    """One run: its settings, its machine, its epochs, its files: weft runs show RUN."""
+    given = read("runs show", words, {"root": _ROOT, "json": _JSON}, 1, _show.__doc__)
+    if not given.plain:
+        raise UserError("weft runs show", "which run? Say weft runs show RUN; weft runs list names them.")
+    folder = find_run(given.plain[0], given["root"])
+    run, known = read_run(folder), _facts(folder.name, folder)
+    if given["json"]:
+        args, rows = facts.settings(run), _rows(run)
+        print(as_json({**asdict(known), "args": args, "summary": run.summary, "env": run.environment, "rows": rows}))
+        return
+    best = "no results yet" if known.best is None else str(known.best)
+    took = [] if known.seconds is None else [f"in {duration(known.seconds)}"]
+    began = f"begun {known.when[:16].replace('T', ' ')}"
+    print(f"{folder}: {known.model or 'a network'} on {known.data or 'some data'}")
+    print(", ".join([known.status, best, *took, began]))
+    for title, text in (
+        ("settings", pairs(facts.settings(run))),
+        ("machine", pairs(_machine(run))),
+        ("epochs", _epochs_text(run, known.best)),
+        ("files", _files_text(folder)),
+        ("notes", "\n".join(f"  {note}" for note in known.notes)),
+    ):
+        if text:
+            print(f"\n{title}\n{text}")
+    page = folder / "report.html"
+    print(f"\nlook at it: {page}" if page.exists() else "\nthere is no report yet")
+
+
+def _machine(run: Run) -> dict[str, Any]:
+    command = run.environment.get("command")
+    said = {"command": " ".join(map(str, command))} if isinstance(command, list) else {}
+    return {name: value for name, value in run.environment.items() if name != "date"} | said
+
+
+def _rows(run: Run) -> list[dict[str, float | None]]:
+    """The table of epochs, line by line."""
+    return [{name: values[i] for name, values in run.metrics.items()} for i in range(facts.epochs(run))]
+
+
+def _epochs_text(run: Run, best: facts.Best | None) -> str:
+    """The first epoch, some, the last, and the best, which has a star."""
+    rows = _rows(run)
+    if not rows:
+        return ""
+    top = next((i for i, row in enumerate(rows) if best and row.get("epoch") == best.epoch), None)
+    steps = min(len(rows), MOST_EPOCHS) - (len(rows) > MOST_EPOCHS)
+    picked = {round(i * (len(rows) - 1) / max(1, steps - 1)) for i in range(steps)} | (
+        {top} if top is not None else set()
+    )
+    names = [name for name in run.metrics if name != "steps"]
+    cells = [[*(_cell(name, rows[i][name]) for name in names), "*" if i == top else ""] for i in sorted(picked)]
+    lines = table([*(name.replace("_", " ") for name in names), ""], cells).splitlines()
+    return "\n".join(f"  {line}" for line in lines)
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is not None and name == "epoch" and math.isfinite(value):
+        return f"{value:.15g}"
+    return facts.value_text("time" if name == "seconds" and value is not None and math.isfinite(value) else name, value)
+
+
+def _files_text(folder: Path) -> str:
+    try:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        return "\n".join(f"  {short(p.stat().st_size):>6} bytes  {p.relative_to(folder).as_posix()}" for p in files)
+    except OSError as error:
+        return f"  they cannot be listed: {error.strerror or error}"
+
+
+# --- compare --------------------------------------------------------------------------------------------------------------------
+
+
+def _compare(words: Sequence[str]) -> None:
+    """Runs side by side, the best numbers with a star: weft runs compare RUN RUN html=compare.html."""
+    known = {
+        "root": _ROOT,
+        "html": Setting(str, None, "write a page with the curves of all runs to this file"),
+        "json": _JSON,
+    }
+    given = read("runs compare", words, known, 1000, _compare.__doc__)
+    folders = _labelled(given)
+    found = {label: read_run(folder) for label, folder in folders.items()}
+    differ, lines, top = facts.differing(found), facts.lines(found), facts.winner(found)
+    page = None if given["html"] is None else facts.comparison(found, given["html"])
+    if given["json"]:
+        numbers = {line.name: line.values for line in lines}
+        told = {
+            "runs": list(map(str, folders.values())),
+            "settings": differ,
+            "numbers": numbers,
+            "best": top and top[0],
+        }
+        print(as_json({**told, "notes": {label: _notes(run) for label, run in found.items()}}))
+        return
+    texts = [[name, *map(as_text, values)] for name, values in differ.items()]
+    print(table(["setting", *found], texts, left=("setting",)) if texts else "all settings are the same")
+    print(f"\n{table(['number', *found], [[line.name, *line.texts()] for line in lines], left=('number',))}")
+    notes = [f"{label}: {'; '.join(_notes(run))}" for label, run in found.items() if _notes(run)]
+    print("\n".join(["", *notes, *([f"best: {top[0]}, {top[1]}"] if top else ["no results to compare"])]))
+    if page is not None:
+        print(f"look at it: {page}")
+
+
+def _labelled(given: Words) -> dict[str, Path]:
+    """The folders by the shortest names that tell them apart."""
+    folders = list(dict.fromkeys(find_run(text, given["root"]) for text in given.plain))
+    if len(folders) < 2:
+        raise UserError(
+            "weft runs compare", f"two runs or more are required, got {len(folders)}. weft runs list names them."
+        )
+    names = [folder.resolve().name for folder in folders]
+    return {n if names.count(n) == 1 else str(f): f for n, f in zip(names, folders, strict=True)}

@@ -1,0 +1,65 @@
+"""The settings of a training."""
+
+from __future__ import annotations
+
+from .words import Setting, flag, number, one_of, sizes, whole
+
+
+def number_or_auto(text: str) -> float | str:
+    return "auto" if text == "auto" else number(text)
+
+
+def whole_or_auto(text: str) -> int | str:
+    return "auto" if text == "auto" else whole(text)
+
+
+def share(text: str) -> float:
+    value = number(text)
+    if not 0.0 <= value < 1.0:
+        raise ValueError("it must be a share from 0 to below 1")
+    return value
+
+
+SETTINGS: dict[str, Setting] = {
+    # data
+    "data": Setting(str, None, "a known name, a folder of class folders, a dataset, .npz, .csv or .txt"),
+    "from": Setting(str, None, "a folder that has the files of a known set, where there is no network"),
+    "validation": Setting(share, 0.1, "the share of training that decides between epochs, if the data has no validation split"),
+    "size": Setting(sizes, None, "of images: what the network sees, and what image files are made to"),
+    "resize": Setting(one_of("squash", "crop", "fill", "half_crop_half_fill"), None, "how image files get that size"),
+    "colour": Setting(one_of("rgb", "gray"), None, "of image files"),
+    "length": Setting(whole, None, "of a piece of text, in characters"),
+    "augment": Setting(one_of("light", "standard", "strong"), None, "light, standard or strong"),
+    "flip": Setting(flag, None, "may left and right be exchanged? If not given: yes for colour images, no for gray ones"),
+    "workers": Setting(whole, 1, "threads that read data"),
+    # network
+    "model": Setting(str, None, "a network of the zoo (weft models); if not given, one that suits the data"),
+    "hidden": Setting(whole, 256, "the size of the layers of a network for text"),
+    "layers": Setting(whole, 2, "how many it has"),
+    "dropout": Setting(share, 0.0, "in a network for text"),
+    "weights": Setting(str, None, "a run or a file of weights to begin from; what does not fit stays fresh"),
+    "freeze": Setting(whole, 0, "for so many epochs only what is fresh learns"),
+    "body_rate": Setting(number, 0.1, "the part of the rate for what came from the weights, after that"),
+    # learning
+    "epochs": Setting(whole, 10, "how often all examples are seen"),
+    "batch": Setting(whole_or_auto, 64, "examples a step, or auto"),
+    "accumulate": Setting(whole, 1, "steps whose gradients are added before the weights move"),
+    "optimizer": Setting(str, "adam", "by its name"),
+    "rate": Setting(number_or_auto, None, "of learning, or auto; if not given, one that suits most networks"),
+    "schedule": Setting(one_of("one_cycle", "cosine", "constant"), "one_cycle", "of the rate"),
+    "weight_decay": Setting(number, None, "how fast weights shrink by themselves"),
+    "clip_norm": Setting(number, None, "the longest gradient"),
+    "loss": Setting(str, None, "by its name; if not given, the labels decide"),
+    "precision": Setting(one_of("float16", "bfloat16"), None, "float16 or bfloat16 for mixed precision"),
+    "seed": Setting(whole, 0, "of all random numbers"),
+    # when to stop
+    "patience": Setting(whole, None, "stop after so many epochs without a better result"),
+    "max_seconds": Setting(number, None, "stop after so much time"),
+    "fast_dev_run": Setting(whole, 0, "only try so many batches, and keep nothing"),
+    "overfit": Setting(whole, 0, "learn so many batches by heart, to see that the network can"),
+    # what is kept
+    "keep": Setting(whole, 0, "the weights of so many of the best epochs"),
+    "name": Setting(str, None, "of the run"),
+    "runs": Setting(str, "runs", "the folder that runs are kept in"),
+    "json": Setting(flag, False, "one JSON object a line instead of words, for programs"),
+}  # fmt: skip
