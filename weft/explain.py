@@ -86,8 +86,16 @@ class Explanation:
             text |= {"gflops": row.gflops, "gbytes": row.gbytes}
         return json.dumps(known, indent=1)
 
+    def text(self, most: int | None = None, *, by_time: bool = False, sources: bool = True) -> str:
+        """The table: all calls or those that take `most` time, in their order or the longest first; with the user's lines or not."""
+        longest = sorted(range(len(self.rows)), key=lambda i: -self.rows[i].seconds)[:most]
+        shown = [self.rows[i] for i in (longest if by_time else sorted(longest))]
+        hidden = len(self.rows) - len(shown)
+        more = [f"{hidden} shorter ones are not shown"] if hidden else []
+        return "\n".join([*_table(self, shown, sources), *more, "", _roof_text(self.roof), *_memory_text(self.memory)])
+
     def __str__(self) -> str:
-        return "\n".join([*_table(self), "", _roof_text(self.roof), *_memory_text(self.memory)])
+        return self.text()
 
 
 def explain(executable: Executable, inputs: Sequence[int], repeats: int | None = None) -> Explanation:
@@ -128,9 +136,10 @@ def _memory(program: Program) -> MemoryUse:
 # --- for people -----------------------------------------------------------------------------------------------------------------
 
 
-def _table(found: Explanation) -> list[str]:
-    titles = ("", "what", "ms", "share", "MFLOP", "GFLOP/s", "MB", "GB/s", "roof", "ends because", "source")
-    cells = [titles, *(_cells(row) for row in found.rows), _total_cells(found)]
+def _table(found: Explanation, rows: Sequence[Row], sources: bool) -> list[str]:
+    every = ("", "what", "ms", "share", "MFLOP", "GFLOP/s", "MB", "GB/s", "roof", "ends because", "source")
+    titles = every if sources else every[:-1]
+    cells = [line[: len(titles)] for line in (every, *(_cells(row) for row in rows), _total_cells(found))]
     cells = [tuple(_cut(text, LONGEST.get(t)) for t, text in zip(titles, line, strict=True)) for line in cells]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     justify = [str.ljust if title in LONGEST else str.rjust for title in titles]

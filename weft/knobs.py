@@ -93,7 +93,7 @@ KNOBS: dict[str, Knob] = {
         str, "", "The folder for compiled code. Empty: weft in the user's cache folder. 'off': none is kept."
     ),
     "cache_bytes": Knob(_natural, 1 << 30, "The most that compiled code may take on disk."),
-    "data": Knob(str, "", "The folder for downloaded data sets. Empty: weft in the user's folder for data."),
+    "data": Knob(str, "", "The folder for data sets, downloaded or made. Empty: weft in the user's folder for data."),
     "debug": Knob(
         _natural,
         0,

@@ -12,6 +12,7 @@ from ..knobs import KNOBS, knobs
 from ..report.compare import settings as settings_of
 from ..report.run import read_run
 from .runs import find_run
+from .settings import SETTINGS
 from .table import as_json, table
 from .words import Setting, as_text, flag, read
 
@@ -26,7 +27,7 @@ def cfg(words: Sequence[str]) -> None:
     weft cfg RUN           the settings of a run
     weft cfg env           the settings of the environment, and the variables that set them
     """
-    known = _train_settings()
+    known = {name: setting for name, setting in SETTINGS.items() if name != "json"}  # which is about one command only
     given = read("cfg", words, {**known, "json": _JSON}, 1)
     if given.plain and given.given - {"json"}:
         raise UserError(
@@ -40,12 +41,6 @@ def cfg(words: Sequence[str]) -> None:
     else:
         values = {name: value for name, value in given.settings.items() if name in known}
     print(as_json(values) if given["json"] else _file(values, known))
-
-
-def _train_settings() -> dict[str, Setting]:
-    from .learn import SETTINGS  # here and not above: the verbs that train may need those that show
-
-    return {name: setting for name, setting in SETTINGS.items() if name != "json"}
 
 
 def _file(values: Mapping[str, Any], known: Mapping[str, Setting]) -> str:

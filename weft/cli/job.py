@@ -23,6 +23,18 @@ from .networks import fitted, full_name, loss_of, side, usual
 
 RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
 LARGE, LARGE_PART = 5_000_000, 1 / 3  # of networks with more parameters than this the rate is smaller by this
+CARVED = 0.1  # the share of training that is held out where nobody made a validation split
+USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = 64, 8, 16  # of few examples a batch is smaller, for so many steps an epoch
+
+
+def usual_batch(examples: int) -> int:
+    """The largest power of two that is not above the usual batch and leaves enough steps in an epoch."""
+    most = max(LEAST_BATCH, min(USUAL_BATCH, examples // LEAST_STEPS))
+    return 1 << (most.bit_length() - 1)
+
+
+def _first(value: Any, otherwise: Any) -> Any:
+    return otherwise if value is None else value
 
 
 class Job:
@@ -31,10 +43,10 @@ class Job:
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = dict(settings)
         named = None if settings["model"] is None else full_name(settings["model"])
-        self.splits = data.held_out(self._open(named), settings["validation"], settings["seed"])
+        self.splits = data.held_out(self._open(named), _first(settings["validation"], CARVED), settings["seed"])
         self.train = self.splits.train
         self.name = named or usual(self.train)
-        self.settings["model"] = self.name
+        self.settings |= {"model": self.name, "batch": _first(settings["batch"], usual_batch(len(self.train)))}
 
     def _open(self, model: str | None) -> data.Splits:
         what, given = self.settings["data"], {}
@@ -42,7 +54,7 @@ class Job:
             needed = None if model is None else side(model)
             given = {"size": self.settings["size"] or (needed and (needed, needed)), "resize": self.settings["resize"]}
             given |= {"colour": self.settings["colour"], "seed": self.settings["seed"]}
-            given["validation"] = self.settings["validation"] or None
+            given["validation"] = self.settings["validation"]
         elif str(what).endswith(".txt"):
             given = {"length": self.settings["length"]}
         with Bar(f"reading {Path(what).name}", 1) as bar:
@@ -98,7 +110,7 @@ class Job:
         if wanted != tuple(self.train.shape[1:]):
             parts.append(nn.Resizing(wanted))
         if self.settings["augment"] is not None:
-            flip = self.settings["flip"] if self.settings["flip"] is not None else self.train.shape[0] == 3
+            flip = _first(self.settings["flip"], self.train.shape[0] == 3)
             parts.append(data.augmentation(self.settings["augment"], wanted, flip=flip))
         if self.train.mean is not None and self.train.std is not None:
             parts.append(data.Normalize(self.train.mean, [max(s, 1e-3) for s in self.train.std]))
@@ -115,9 +127,8 @@ class Job:
 
     def peak_rate(self, parameters: int) -> float:
         """The rate that was asked for, or one that suits the optimizer and the size of the network."""
-        asked = self.settings["rate"]
         usual_rate = RATES.get(self.settings["optimizer"], 1e-3) * (LARGE_PART if parameters > LARGE else 1.0)
-        return float(usual_rate if asked is None else asked)
+        return float(_first(self.settings["rate"], usual_rate))
 
     def schedule(self, peak: float, steps: int) -> Any:
         known: dict[str, Callable[[], Any]] = {

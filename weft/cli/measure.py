@@ -8,12 +8,13 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import data, nn, optim, zoo
+from .. import nn, optim, zoo
 from ..compiler.llvm.target import host
 from ..errors import UserError
 from ..explain import Explanation
@@ -23,12 +24,12 @@ from ..nn.count import macs
 from ..ops.convert import asarray
 from ..ops.loss import cross_entropy
 from ..precision import LossScale
-from ..report.compare import settings as settings_of
-from ..report.run import read_run
 from ..runtime.native import thread_count
 from ..tensor import Tensor
+from .job import Job as Training
 from .networks import ALIASES, built, full_name, side
 from .runs import find_run, run_folders
+from .settings import SETTINGS
 from .table import as_json, table
 from .words import Setting, Words, flag, nearest, number, one_of, read, sizes, whole
 
@@ -165,19 +166,16 @@ def _run(verb: str, text: str) -> Path:
 
 def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
     """The network of a run, the channels and the size of its images, and the number of its classes."""
-    told = settings_of(read_run(folder))
-    name, size = told.get("model"), told.get("size")
-    size = tuple(size) if isinstance(size, list) and len(size) == 2 else None
-    if not isinstance(name, str):
-        raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no model. Say weft {verb} NETWORK.")
-    if given["size"] and given["channels"] and given["classes"]:  # then nobody has to look at the data
-        return name, given["channels"], given["size"], given["classes"]
-    if not isinstance(told.get("data"), str):
-        raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no data. Say size=, channels= and classes=.")
-    train = data.open_dataset(told["data"]).train
-    if len(train.shape) != 3:
-        raise UserError(f"weft {verb}", f"the data of {folder} are no images, their shape is {tuple(train.shape)}.")
-    return name, train.shape[0], size or (None if side(name) else train.shape[1:]), len(train.classes)
+    told = read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0)
+    if told["model"] and given["size"] and given["channels"] and given["classes"]:  # nobody has to look at the data
+        return told["model"], given["channels"], given["size"], given["classes"]
+    if told["data"] is None:
+        raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no data. Say weft {verb} NETWORK.")
+    job = Training(told.settings)
+    if not job.are_images:
+        raise UserError(f"weft {verb}", f"the data of {folder} are no images: {job.train!r}. Say weft {verb} lenet.")
+    outputs = len(job.train.classes) or prod(job.train.labels.shape[1:])
+    return job.name, job.train.shape[0], job.size(), outputs
 
 
 def _step(job: Job, batch: int, what: str) -> tuple[Jit, tuple[Tensor, ...]]:

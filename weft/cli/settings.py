@@ -10,7 +10,11 @@ def number_or_auto(text: str) -> float | str:
 
 
 def whole_or_auto(text: str) -> int | str:
-    return "auto" if text == "auto" else whole(text)
+    if text == "auto":
+        return text
+    if whole(text) == 0:
+        raise ValueError("it must be 1 or more, or auto")
+    return whole(text)
 
 
 def share(text: str) -> float:
@@ -24,7 +28,7 @@ SETTINGS: dict[str, Setting] = {
     # data
     "data": Setting(str, None, "a known name, a folder of class folders, a dataset, .npz, .csv or .txt"),
     "from": Setting(str, None, "a folder that has the files of a known set, where there is no network"),
-    "validation": Setting(share, 0.1, "the share of training that decides between epochs, if the data has no validation split"),
+    "validation": Setting(share, None, "the share that decides between epochs, if the data has no validation split; if not given, 0.25 of image files, else 0.1"),
     "size": Setting(sizes, None, "of images: what the network sees, and what image files are made to"),
     "resize": Setting(one_of("squash", "crop", "fill", "half_crop_half_fill"), None, "how image files get that size"),
     "colour": Setting(one_of("rgb", "gray"), None, "of image files"),
@@ -42,7 +46,7 @@ SETTINGS: dict[str, Setting] = {
     "body_rate": Setting(number, 0.1, "the part of the rate for what came from the weights, after that"),
     # learning
     "epochs": Setting(whole, 10, "how often all examples are seen"),
-    "batch": Setting(whole_or_auto, 64, "examples a step, or auto"),
+    "batch": Setting(whole_or_auto, None, "examples a step, or auto; if not given, 64, or less where there are few examples"),
     "accumulate": Setting(whole, 1, "steps whose gradients are added before the weights move"),
     "optimizer": Setting(str, "adam", "by its name"),
     "rate": Setting(number_or_auto, None, "of learning, or auto; if not given, one that suits most networks"),

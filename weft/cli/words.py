@@ -216,4 +216,6 @@ def _unquoted(text: str) -> str:
         value = json.loads(text)
     except ValueError:
         return text
+    if isinstance(value, list):  # as args.yaml has several values
+        return as_text(value)
     return value if isinstance(value, str) else text

@@ -97,13 +97,13 @@ def fit(
         training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
         on_step=on_step,
     )  # fmt: skip
-    ended = "all epochs are done"
+    ended, gradients = "all epochs are done", sum(p.numpy().nbytes for p in model.parameters())
     try:
         with watch.interruptible():
             while training.epoch < epochs:
                 _freeze(model, body, training.epoch < freeze)
                 steps.set_mode(training=True)
-                memory.check(steps.train, train.dataset, train.batch, settings.get("accumulate", 1))
+                memory.check(steps.train, train.dataset, train.batch, settings.get("accumulate", 1), gradients)
                 watch.begins_epoch()
                 for x, y in _rest_of_epoch(training, train):
                     watch.stepped(steps.train(x, y), x.shape[0])

@@ -56,13 +56,17 @@ def total(memory: Memory) -> int:
     return memory.total + AHEAD * memory.arguments
 
 
-def check(step: Jit, dataset: Any, batch: int, accumulate: int = 1) -> Memory:
-    """What it needs, if it fits; else an error that says what would. The step is compiled, as it must be anyway."""
+def check(step: Jit, dataset: Any, batch: int, accumulate: int, gradients: int) -> Memory:
+    """What it needs, if it fits; else an error that says what would. The step is compiled, as it must be anyway.
+
+    `gradients` are the bytes that gradients take when they are accumulated.
+    """
     step.lower(*_like(dataset, batch))
     wanted, free = need(step, dataset, batch), free_bytes()
     if free is None or total(wanted) <= SHARE * free:
         return wanted
-    smaller = _largest(lambda b: total(need(step, dataset, b)) <= SHARE * free, batch // 2)
+    more = gradients if accumulate == 1 else 0
+    smaller = _largest(lambda b: total(need(step, dataset, b)) + more <= SHARE * free, batch // 2)
     advice = (
         f"batch={smaller} accumulate={accumulate * -(-batch // smaller)} would fit, and sees as many examples a step"
         if smaller
