@@ -3,7 +3,7 @@
 #
 #   make test     lint, format, types, then all tests; stops at the first failure
 #   make check    the same without the tests
-#   make demo     trains a small network on the digits
+#   make demo     trains a network on the digits and writes its report
 #   make bench    measures weft against PyTorch, JAX and ONNX Runtime, side by side
 #   make format   rewrites the code in the house format
 #   make clean    removes all that make and the tools left behind
@@ -45,7 +45,7 @@ check: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m mypy
 
 demo: $(WEFT_INSTALLED)
-	$(VENV_PYTHON) examples/digits.py
+	$(VENV_PYTHON) -m weft train digits model=lenet
 
 # The peers live in an environment of their own: weft itself never needs them.
 bench: $(BENCH_INSTALLED)

@@ -1,8 +1,10 @@
-"""Runs the documentation: every Python block of README.md and docs/ must work, every link lead somewhere."""
+"""Runs the documentation: every Python block and every weft command of README.md and docs/ must work, every link lead somewhere."""
 
 import re
 import runpy
+import shlex
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted(path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob("docs/**/*.md"))
 DOCUMENTS = ["README.md", *PAGES]
 MAY_HAVE_NO_EXAMPLES = {"docs/design.md"}
+SHELLS_THAT_WOULD_NOT_RUN = {"bash", "shell", "console", "zsh"}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
@@ -22,19 +25,47 @@ def test_document(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert path.exists(), f"{name} is missing"
     document = docs_runner.read_document(path)
     complaints = docs_runner.complaints_about_blocks(document, needs_block=name not in MAY_HAVE_NO_EXAMPLES)
+    complaints += complaints_about_shells(document)
     complaints += docs_runner.dead_links(document, REPOSITORY)
     assert not complaints, "\n" + "\n".join(complaints)
 
-    # Examples may write files; those must not end up in the checkout.
-    monkeypatch.chdir(tmp_path)
+    # Examples may write files; those must not end up in the checkout, nor in the user's folder for data.
+    folder = tmp_path / "page"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
     set_seed()
-    docs_runner.run_examples(document)
+    with weft.knobs.set(data=str(tmp_path / "data")):
+        docs_runner.run_examples(with_commands(document))
 
 
 def set_seed() -> None:
     """Give each document the same random numbers, whatever ran before it."""
     if hasattr(weft, "seed"):
         weft.seed(0)
+
+
+def with_commands(document: docs_runner.Document) -> docs_runner.Document:
+    """The document with its sh blocks as Python blocks, so that all of them run in the order of the text."""
+    return replace(document, blocks=[as_python(b) if b.language == "sh" else b for b in document.blocks])
+
+
+def as_python(block: docs_runner.Block) -> docs_runner.Block:
+    """Each line `weft ...` as the call that it is, on the same line of the file; other lines do nothing."""
+    return replace(block, language="python", code="\n".join(map(call_of, block.code.splitlines())) + "\n")
+
+
+def call_of(line: str) -> str:
+    words = shlex.split(line, comments=True) if line.startswith("weft ") else []
+    return f'assert __import__("weft.cli").cli.main({words[1:]}) == 0, {line!r}' if words else ""
+
+
+def complaints_about_shells(document: docs_runner.Document) -> list[str]:
+    """Name blocks with commands that would silently not run."""
+    return [
+        f"{document.path}:{block.line - 1}: write ```sh, not ```{block.language}, so that it runs"
+        for block in document.blocks
+        if block.language in SHELLS_THAT_WOULD_NOT_RUN and re.search(r"^(\$ )?weft ", block.code, re.MULTILINE)
+    ]
 
 
 # From here on: the test of the runner, on small made-up documents.
@@ -75,6 +106,45 @@ def test_blocks_share_one_namespace_in_order(tmp_path: Path) -> None:
     )
     assert [block.line for block in document.python_blocks()] == [3, 10, 15]
     docs_runner.run_examples(document)
+
+
+def test_commands_run_in_the_order_of_the_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = write_document(
+        tmp_path,
+        """\
+        ```python
+        print("first")
+        ```
+        ```sh
+        # weft nothing
+        make coffee
+        weft summary lenet size=28 channels=1 --json   # the second
+        ```
+        ```python
+        print("third")
+        ```
+        """,
+    )
+    docs_runner.run_examples(with_commands(document))
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert (first, third) == ("first", "third")
+    assert '"parameters": 431080' in second
+
+
+def test_failing_command_names_file_and_line(tmp_path: Path) -> None:
+    document = write_document(tmp_path, "text\n\n```sh\nweft devices\nweft devises\n```\n")
+    with pytest.raises(AssertionError, match="weft devises") as caught:
+        docs_runner.run_examples(with_commands(document))
+    last = caught.traceback[-1]
+    assert (str(last.path), last.lineno + 1) == (str(document.path), 5)
+
+
+@pytest.mark.parametrize("language", ["bash", "console"])
+def test_command_that_would_not_run_is_caught(tmp_path: Path, language: str) -> None:
+    document = write_document(tmp_path, f"text\n```{language}\n$ weft devices\n```\n")
+    (complaint,) = complaints_about_shells(document)
+    assert "page.md:2: write ```sh" in complaint
+    assert complaints_about_shells(write_document(tmp_path, "```bash\nmake demo\n```\n")) == []
 
 
 def test_failing_code_names_file_and_line(tmp_path: Path) -> None:

@@ -13,10 +13,9 @@ from typing import Any
 from ..errors import RunError
 from .charts import curves
 from .figures import PARTS, across, is_share
-from .page import JUDGES
+from .page import JUDGES, document
 from .run import Run
 from .scale import duration, short
-from .style import STYLE
 from .svg import escape
 
 CHARTS = ("train_loss", "validation_loss", "validation_accuracy")
@@ -160,16 +159,13 @@ def _page(runs: Mapping[str, Run]) -> str:
     notes = "".join(
         f'<p class="note">{escape(f"{name}: {note}")}.</p>' for name, run in runs.items() for note in run.notes
     )
-    policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" content="light dark">'
-        f"<title>{len(runs)} runs · weft</title><style>{STYLE}</style></head>\n<body><main>\n"
+    body = (
         f'<header><h1>{len(runs)} runs</h1><p class="lead">{escape(lead)}</p></header>{notes}\n'
         f'<section><h2>Curves</h2><div class="cards">{charts}</div></section>\n'
         f"<section><h2>Settings that differ</h2>{_table(runs, differ)}</section>\n"
-        f"<section><h2>Numbers</h2>{_table(runs, numbers)}</section>\n</main></body></html>\n"
-    )  # fmt: skip
+        f"<section><h2>Numbers</h2>{_table(runs, numbers)}</section>"
+    )
+    return document(f"{len(runs)} runs", body)
 
 
 def _charts(runs: Mapping[str, Run]) -> Iterable[str]:

@@ -40,12 +40,16 @@ def report(folder: str | os.PathLike[str]) -> Path:
 
 def page(run: Run) -> str:
     """The text of the page."""
-    body = "\n".join([_head(run), _notes(run), *_sections(run), _foot(run)])
+    return document(run.name, "\n".join([_head(run), _notes(run), *_sections(run), _foot(run)]))
+
+
+def document(title: str, body: str) -> str:
+    """A whole page in the look of all pages; a browser is told to load nothing for it."""
     policy = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
     look = '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" content="light dark">'
-    title = f"<title>{escape(run.name)} · weft</title><style>{STYLE}</style>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}{look}{title}</head>\n<body><main>\n{body}\n</main></body></html>\n'
+    name = f"<title>{escape(title)} · weft</title><style>{STYLE}</style>"
+    return f'<!doctype html>\n<html lang="en"><head>{head}{look}{name}</head>\n<body><main>\n{body}\n</main></body></html>\n'
 
 
 def _sections(run: Run) -> Iterable[str]:
@@ -58,6 +62,7 @@ def _sections(run: Run) -> Iterable[str]:
         yield _section("Classes", f'<div class="cards"><div class="card">{charts["confusion"]}</div>{beside}</div>')
     pictures = [charts[name] for name in ("samples", "mistakes") if name in charts]
     yield _section("Pictures", "".join(f'<div class="card wide">{chart}</div>' for chart in pictures))
+    yield _section("What it writes", _text(run.text))
     yield _section("Model", _text(run.model))
     yield _section("Settings", _text(run.arguments))
     yield _section("Summary", _table(run.summary))
@@ -108,7 +113,7 @@ def _place(run: Run, line: int) -> str:
 
 
 def _value(run: Run, name: str, value: float) -> str:
-    return f"{100 * value:.2f} %" if figures.is_share(name, run.metrics.get(name, [])) else short(value, 4)
+    return f"{100 * value:.2f} %" if figures.is_share(name, run.metrics.get(name) or [value]) else short(value, 4)
 
 
 def _time(run: Run) -> str:
@@ -128,7 +133,7 @@ def _seconds(run: Run) -> float:
 
 def key_numbers(run: Run) -> dict[str, str]:
     """The last value of each measurement, the epochs, the time, the number of parameters."""
-    found: dict[str, str] = {}
+    found = {f"test {name}": _value(run, f"test_{name}", value) for name, value in _test(run).items()}
     for name in ("validation_accuracy", "validation_loss", "train_loss", "examples_per_second"):
         known = [v for v in run.metrics.get(name, []) if v is not None]
         if known:
@@ -140,6 +145,12 @@ def key_numbers(run: Run) -> dict[str, str]:
     found |= {"parameters": _count(parameters)} if isinstance(parameters, int) else {}
     found |= {"time": duration(seconds)} if math.isfinite(seconds := _seconds(run)) else {}
     return found
+
+
+def _test(run: Run) -> dict[str, float]:
+    """What the best network did with examples that nothing was decided with."""
+    told = run.summary.get("test")
+    return {n: v for n, v in told.items() if isinstance(v, int | float)} if isinstance(told, dict) else {}
 
 
 def _count(count: int) -> str:

@@ -43,6 +43,7 @@ class Run:
     name: str
     arguments: str = ""
     model: str = ""
+    text: str = ""  # that a network wrote
     environment: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, list[float | None]] = field(default_factory=dict)  # None where nothing was written
@@ -71,6 +72,8 @@ def read_run(folder: Path) -> Run:
     run.summary = _read(run, folder / "summary.json", _table) or {}
     run.metrics = _read(run, folder / "metrics.csv", lambda path: _columns(path, run)) or {}
     run.model = _read(run, folder / "model.txt", _text) or ""
+    if (folder / "text.txt").exists():  # only networks for text write one
+        run.text = _read(run, folder / "text.txt", _text) or ""
     if (found := _read(run, folder / "confusion.csv", _matrix)) is not None:
         run.confusion, run.classes = found
     run.samples = _read(run, folder / "samples.npz", lambda path: _pictures(path, run.classes))

@@ -48,12 +48,12 @@ class RunFolder:
 
     @classmethod
     def fresh(cls, root: str | os.PathLike[str], name: str) -> RunFolder:
-        """A new folder root/nameN, with the first N from 1 that is not taken."""
+        """A new folder root/nameN, with the first N from 1 that is not taken; after a digit comes a dash."""
         if not name or Path(name).name != name:
             raise UserError("train", f"the name of a run is one word without slashes, got {name!r}.")
-        number = 1
+        number, dash = 1, "-" if name[-1].isdigit() else ""
         while True:
-            path = Path(root) / f"{name}{number}"
+            path = Path(root) / f"{name}{dash}{number}"
             try:
                 path.mkdir(parents=True)
                 return cls(path)
