@@ -39,6 +39,7 @@ PUBLISHED: list[Row] = [
     ("lenet_300_100", {}, (1, 1, 28, 28), 266_610, 0.2662),  # P: "267K" (Han et al. 2015); hand
     ("lenet5", {}, (1, 1, 28, 28), 431_080, 2.293),  # C, P: "431K" (Han et al. 2015); hand
     ("lenet5_classic", {}, (1, 1, 28, 28), 61_706, 0.4165),  # hand: 117,600 + 240,000 + 48,000 + 10,080 + 840
+    ("small_cnn", {}, (1, 1, 28, 28), 1_199_882, 11.99),  # K: its first example; hand
     ("alexnet", {}, (1, 3, 224, 224), 61_100_840, 714.2),  # T
     ("vgg11", {}, (1, 3, 224, 224), 132_863_336, 7_609),  # T
     ("vgg13", {}, (1, 3, 224, 224), 133_047_848, 11_308),  # T
@@ -142,6 +143,7 @@ SMALL: dict[str, Small] = {
     "lenet_300_100": (lambda: zoo.lenet_300_100(4, size=6), (2, 1, 6, 6)),
     "lenet5": (lambda: zoo.lenet5(4, size=16), (2, 1, 16, 16)),
     "lenet5_classic": (lambda: zoo.lenet5_classic(4, 2, size=16), (2, 2, 16, 16)),
+    "small_cnn": (lambda: zoo.small_cnn(4, size=13, dropout=0.0, width=4, hidden=8), (2, 1, 13, 13)),
     "alexnet": (lambda: zoo.alexnet(4, 2, dropout=0.0, width=4, hidden=16), (2, 2, 64, 64)),
     "vgg": (lambda: zoo.vgg((1, 2, 1), 4, dropout=0.0, width=4, hidden=16), (2, 3, 16, 16)),
     "vgg_bn": (lambda: zoo.vgg((1, 1), 4, norm=True, dropout=0.0, width=4, hidden=16), (2, 3, 16, 16)),
@@ -271,7 +273,9 @@ def test_makers_take_classes_and_channels() -> None:
     for name in set(zoo.names()) - others:
         known = inspect.signature(zoo.find(name)).parameters
         assert list(known)[:2] == ["classes", "channels"], name
-        assert known["channels"].default == (1 if name in {"lenet_300_100", "lenet5", "lenet5_classic", "unet"} else 3)
+        assert known["channels"].default == (
+            1 if name in {"lenet_300_100", "lenet5", "lenet5_classic", "small_cnn", "unet"} else 3
+        )
         counted()
 
 

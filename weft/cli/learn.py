@@ -127,8 +127,8 @@ def _fit(job: Job, run: RunFolder | None, *, resume: bool = False) -> None:
     _find_what_is_auto(job, model, speaker)
     loader, checks = job.loaders()
     settings, cost = job.settings, nn.summary(model, _example(job))
-    steps = max(1, len(loader) * settings["epochs"])
-    speaker.say(f"{job.train!r} -> {job.name}, {cost.parameters:,} parameters, {len(loader)} steps an epoch")
+    per_epoch = settings["overfit"] or len(loader)
+    speaker.say(f"{job.train!r} -> {job.name}, {cost.parameters:,} parameters, {per_epoch} steps an epoch")
     if body:
         speaker.say(
             f"{len(body)} of {len(model.named_parameters())} parameter tensors begin from {settings['weights']}"
@@ -139,7 +139,7 @@ def _fit(job: Job, run: RunFolder | None, *, resume: bool = False) -> None:
     try:
         result = training.fit(
             model, loader, checks, epochs=settings["epochs"], optimizer=settings["optimizer"],
-            rate=job.schedule(job.peak_rate(cost.parameters), steps), loss=job.loss(), prepare=job.prepare(),
+            rate=job.schedule(job.peak_rate(cost.parameters), max(1, per_epoch * settings["epochs"])), loss=job.loss(), prepare=job.prepare(),
             precision=settings["precision"], seed=settings["seed"], patience=settings["patience"], max_seconds=settings["max_seconds"],
             keep=settings["keep"], body=body, body_rate=settings["body_rate"], freeze=settings["freeze"],
             fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"], folder=None if run is None else run.path,

@@ -25,6 +25,7 @@ from .inception_resnet import inception_resnet_v2 as inception_resnet_v2
 from .lenet import lenet5 as lenet5
 from .lenet import lenet5_classic as lenet5_classic
 from .lenet import lenet_300_100 as lenet_300_100
+from .lenet import small_cnn as small_cnn
 from .mobilenet import mobilenet_v1 as mobilenet_v1
 from .mobilenet import mobilenet_v2 as mobilenet_v2
 from .recurrent import char_lstm as char_lstm

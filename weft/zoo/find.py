@@ -14,7 +14,7 @@ from .googlenet import googlenet
 from .gpt import gpt, gpt2
 from .inception import inception_v3
 from .inception_resnet import inception_resnet_v2
-from .lenet import lenet5, lenet5_classic, lenet_300_100
+from .lenet import lenet5, lenet5_classic, lenet_300_100, small_cnn
 from .mobilenet import mobilenet_v1, mobilenet_v2
 from .recurrent import char_lstm
 from .resnet import (
@@ -39,7 +39,7 @@ Maker = Callable[..., nn.Module]
 
 _MAKERS: tuple[Maker, ...] = (
     linear_regression, logistic_regression, perceptron, mlp,
-    lenet_300_100, lenet5, lenet5_classic, alexnet,
+    lenet_300_100, lenet5, lenet5_classic, small_cnn, alexnet,
     vgg11, vgg13, vgg16, vgg19, vgg11_bn, vgg13_bn, vgg16_bn, vgg19_bn,
     googlenet, inception_v3, inception_resnet_v2,
     resnet18, resnet34, resnet50, resnet101, resnet152, resnet18_cifar,
