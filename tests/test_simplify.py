@@ -9,7 +9,7 @@ import pytest
 import weft
 import weft.primitives as P
 from test_compiler_random import both_references, program
-from weft import negative
+from weft import negative, optim, zoo
 from weft.compiler import simplify as module
 from weft.compiler.pipeline import passes
 from weft.compiler.simplify import refine, simplify
@@ -315,3 +315,21 @@ def test_fuel_finds_a_bad_rule(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("cos" in good, "cos" in bad) == (True, False)
     assert ("sin" in good, "sin" in bad) == (False, True)
     assert sorted(good) == sorted(["cos" if n == "sin" else n for n in bad])  # and nothing else was done
+
+
+def test_products_that_are_turned_below_others_leave_no_copies():
+    """Both gradients of two layers are only wanted transposed, and one is computed from the other."""
+    text = "abcab" * 20
+    model = zoo.char_lstm(3, 8, layers=1)
+    optimizer = optim.sgd(model, 0.1)
+
+    @weft.jit
+    def step(x, y):
+        loss = weft.cross_entropy(model(x)[0], y)
+        optimizer.minimize(loss)
+        return loss
+
+    ids = np.array([ord(c) - 97 for c in text]).reshape(4, 25)
+    graph = step.lower(ids[:, :-1], ids[:, 1:])
+    assert sum(node.op.name == "scan" for node in graph.nodes) == 2
+    assert sum(node.op.name == "scan" for node in simplify(graph).nodes) == 2

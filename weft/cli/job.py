@@ -22,6 +22,7 @@ from .bar import Bar
 from .networks import fitted, full_name, loss_of, side, usual
 
 RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
+PARTS = {"char_lstm": 3.0, "gpt": 0.3}  # of it, for networks that like more or less
 LARGE, LARGE_PART = 5_000_000, 1 / 3  # of networks with more parameters than this the rate is smaller by this
 CARVED = 0.1  # the share of training that is held out where nobody made a validation split
 USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = 64, 8, 16  # of few examples a batch is smaller, for so many steps an epoch
@@ -46,7 +47,7 @@ class Job:
         self.splits = data.held_out(self._open(named), _first(settings["validation"], CARVED), settings["seed"])
         self.train = self.splits.train
         self.name = named or usual(self.train)
-        self.settings |= {"model": self.name, "batch": _first(settings["batch"], usual_batch(len(self.train)))}
+        self.settings |= {"model": self.name, "batch": _first(settings["batch"], self._usual_batch())}
 
     def _open(self, model: str | None) -> data.Splits:
         what, given = self.settings["data"], {}
@@ -66,6 +67,10 @@ class Job:
             return data.open_dataset(
                 what, from_=self.settings["from"], progress=tell, **{k: v for k, v in given.items() if v is not None}
             )
+
+    def _usual_batch(self) -> int:
+        """A piece of text is many examples in one, so fewer of them make a batch."""
+        return usual_batch(len(self.train)) // (2 if isinstance(self.train, data.Text) else 1)
 
     @property
     def kind(self) -> str:
@@ -128,7 +133,7 @@ class Job:
     def peak_rate(self, parameters: int) -> float:
         """The rate that was asked for, or one that suits the optimizer and the size of the network."""
         usual_rate = RATES.get(self.settings["optimizer"], 1e-3) * (LARGE_PART if parameters > LARGE else 1.0)
-        return float(_first(self.settings["rate"], usual_rate))
+        return float(_first(self.settings["rate"], usual_rate * PARTS.get(self.name, 1.0)))
 
     def schedule(self, peak: float, steps: int) -> Any:
         known: dict[str, Callable[[], Any]] = {
@@ -140,8 +145,10 @@ class Job:
 
     def optimizer_settings(self) -> dict[str, Any]:
         """What the optimizer is told beside the rate."""
-        names = ("weight_decay", "clip_norm", "accumulate")
-        return {n: self.settings[n] for n in names if self.settings[n] is not None}
+        found = {n: self.settings[n] for n in ("weight_decay", "clip_norm", "accumulate")}
+        if isinstance(self.train, data.Text):  # gradients through many steps of time explode now and then
+            found["clip_norm"] = _first(found["clip_norm"], 1.0)
+        return {n: v for n, v in found.items() if v is not None}
 
     def trained(self, folder: Path) -> tuple[nn.Module, Callable[[Any], Tensor]]:
         """The network with the best weights of a run, and its predictions for stored inputs, compiled."""

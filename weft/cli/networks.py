@@ -86,7 +86,8 @@ def fitted(name: str, dataset: Dataset, settings: Mapping[str, Any]) -> nn.Modul
 def _writer(name: str, dataset: Text, settings: Mapping[str, Any]) -> nn.Module:
     signs, dropout = len(dataset.vocabulary), settings["dropout"]
     if name == "char_lstm":
-        return zoo.char_lstm(signs, settings["hidden"], settings["layers"], dropout=dropout)
+        features = min(64, settings["hidden"])  # there are few signs: more would only cost time
+        return zoo.char_lstm(signs, settings["hidden"], settings["layers"], features=features, dropout=dropout)
     if name == "gpt":
         heads = max(1, settings["hidden"] // 64)
         return zoo.gpt(signs, dataset.length, settings["hidden"], heads, settings["layers"], dropout=dropout)

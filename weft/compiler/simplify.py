@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import WeftError
-from ..graph.graph import Graph, rebuild, substitute
+from ..graph.graph import Graph, rebuild
 from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
 from .windows import IN_RANGE, SPREAD, TAP
 
@@ -328,17 +328,24 @@ def _turned_products(outputs: tuple[Node, ...], budget: list[int]) -> tuple[Node
     for node in toposort(outputs):
         for i in node.inputs:
             users.setdefault(i, set()).add(node)
-    changed: dict[Node, Node] = {}
-    for product, found in users.items():
-        if product.op.name != "contract" or product in outputs or len(found) != 1 or budget[0] <= 0:
+    done: dict[Node, Node] = {}
+    for node in toposort(outputs):
+        product = node.inputs[0] if node.op.name == "permute" else None
+        if (
+            product is None
+            or product.op.name != "contract"
+            or product in outputs
+            or len(users[product]) != 1
+            or budget[0] <= 0
+        ):
+            done[node] = rebuild(node, tuple(done[i] for i in node.inputs))
             continue
-        [user] = found
-        if user.op.name == "permute":
-            budget[0] -= 1
-            a, b, out = product.params
-            turned = "".join(out[axis] for axis in user.params[0])
-            changed[user] = make(product.op, product.inputs, (a, b, turned), product.source)
-    return substitute(outputs, changed) if changed else outputs
+        budget[0] -= 1
+        a, b, out = product.params
+        turned = "".join(out[axis] for axis in node.params[0])
+        # Of what its inputs have become: with what they were, all below them would be computed twice.
+        done[node] = make(product.op, tuple(done[i] for i in product.inputs), (a, b, turned), product.source)
+    return tuple(done[o] for o in outputs)
 
 
 def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[Node, ...]:
