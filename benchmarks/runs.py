@@ -4,17 +4,14 @@
     python benchmarks/runs.py --data DIR --quick            one epoch, one round
     python benchmarks/runs.py --data DIR --models lenet5    one network
     python benchmarks/runs.py --data DIR --only weft eager  only the contestants whose name holds one of these words
-    python benchmarks/runs.py --data DIR --threads 1        on one core
 
-DIR has the four idx files of MNIST, packed or not. Every turn is a fresh process with empty caches for code, so that
-imports and compilation count. A full run writes benchmarks/results/runs-<cpu>-<n>-threads.json; --json names another
-file. See benchmarks/README.md for the method.
+DIR has the four idx files of MNIST, packed or not. Every turn is a fresh process with empty caches for code. A full run
+writes benchmarks/results/runs-<cpu>-<n>-threads.json; --json names another file. benchmarks/README.md has the method.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
 import gzip
 import json
 import os
@@ -26,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +31,10 @@ import cpu
 from cases import peers
 
 BATCH, PEAK = 64, 3e-3  # of the one-cycle rate of Adam
-MEAN, STD = 0.1307, 0.3081  # of the training images
-TRAIN, TEST = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+MEAN, STD, EXAMPLES = 0.1307, 0.3081, 60_000  # of the training images
+TRAIN = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
+TEST = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+WEFT = f"validation=0 batch={BATCH} optimizer=adam schedule=one_cycle rate={PEAK} json=yes"
 LEAST = 0.95  # the accuracy of one that has learned; a run below it is no result
 HEAD = "| contestant | whole run | an epoch | test accuracy | times weft's |\n|---|---|---|---|---|"
 
@@ -43,10 +43,9 @@ HEAD = "| contestant | whole run | an epoch | test accuracy | times weft's |\n|-
 class Model:
     """A network, how long it is trained, and how torch writes it."""
 
-    title: str
     epochs: int
     parameters: int
-    make: Callable[[], Any]
+    layers: Callable[[], list[Any]]
     images: bool = False  # has convolutions: torch may lay out images in two ways
 
 
@@ -63,16 +62,12 @@ class Turn:
 
 @dataclass
 class Row:
-    """One network: all turns of all contestants, and what follows from them."""
+    """One network: all turns of the contestants, and what follows for those that came through all rounds."""
 
     model: str
-    title: str
     epochs: int
     turns: dict[str, list[Turn]] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)  # medians over rounds
-    epoch: dict[str, float] = field(default_factory=dict)  # medians over all epochs of all rounds
-    accuracy: dict[str, float] = field(default_factory=dict)  # means over rounds, each with its own seed
-    ratios: dict[str, float] = field(default_factory=dict)  # a peer's time / weft's, medians over rounds
+    results: dict[str, dict[str, float]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
 
@@ -82,8 +77,8 @@ def main() -> None:
     if options.alone:
         model, contestant, epochs, seed = options.alone
         print(json.dumps(torch_turn(MODELS[model], contestant, options.data, int(epochs), int(seed))))
-        return
-    run(options, threads)
+    else:
+        run(options, threads)
 
 
 def _options() -> argparse.Namespace:
@@ -108,52 +103,45 @@ def _file(folder: Path, stem: str) -> Path | None:
     return next((path for path in (folder / f"{stem}.gz", folder / stem) if path.is_file()), None)
 
 
-# --- in the process that asks ---------------------------------------------------------------------------------------------------
-
-
 def run(options: argparse.Namespace, threads: int) -> None:
     """All networks, each printed when it is done; the results are written even if it is stopped."""
     start, facts = time.perf_counter(), _facts(options, threads)
-    print(f"# Trainings on {facts['cpu']} ({facts['arch']}), {threads} threads, {facts['date']}, commit {facts['commit']}")
-    print("\n" + ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
+    print(f"# Trainings on {facts['cpu']}, {threads} threads, {facts['date']}, commit {facts['commit']}\n")
+    print(", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
     if peers.find("torch") is None:  # if it is there, its files are in memory now, as those of weft are
         print(f"\ntorch is left out: {peers.missing['torch']}")
     rows: list[Row] = []
     try:
         for name in options.models:
             rows.append(_row(name, options, threads))
-            print(f"\n## {rows[-1].title}, epochs: {rows[-1].epochs}\n\n{HEAD}")
             print("\n".join(_lines(rows[-1])), flush=True)
     finally:
         facts["seconds"] = round(time.perf_counter() - start)
-        _write({**facts, "rows": [asdict(r) for r in rows]}, options, threads)
+        _write({**facts, "rows": [asdict(r) for r in rows]}, options)
 
 
 def _row(name: str, options: argparse.Namespace, threads: int) -> Row:
-    model = MODELS[name]
-    row = Row(name, model.title, 1 if options.quick else model.epochs)
+    row = Row(name, 1 if options.quick else MODELS[name].epochs)
+    names = _contestants(MODELS[name], options.only)
     for seed in range(options.rounds):
-        for contestant in _contestants(model, options.only):
-            if contestant in row.failures:
-                continue
+        for contestant in (n for n in names if n not in row.failures):
             try:
                 turn = _turn(name, contestant, options.data, row.epochs, seed, threads)
             except Failed as why:
                 row.failures[contestant] = str(why)
                 continue
             row.turns.setdefault(contestant, []).append(turn)
-            about = f"{turn.seconds:.1f} s, {100 * turn.accuracy:.2f} %"
-            print(f"{name}, round {seed + 1}, {contestant}: {about}", file=sys.stderr, flush=True)
-    _sum_up(row)
+            print(f"{name}, round {seed + 1}, {contestant}: {turn.seconds:.1f} s", file=sys.stderr, flush=True)
+    good = {n: turns for n, turns in row.turns.items() if n not in row.failures}
+    row.results = {n: _summed_up(turns, good.get("weft", [])) for n, turns in good.items()}
     return row
 
 
-def _contestants(model: Model, only: list[str]) -> Iterator[str]:
-    names = ["weft"]
-    if peers.find("torch") is not None:
-        names += ["torch eager", "torch compiled"]
-        names += ["torch eager last", "torch compiled last"] if model.images else []
-    return (n for n in names if not only or any(word.lower() in n for word in only))
+def _contestants(model: Model, only: list[str]) -> list[str]:
+    layouts = ("", " last") if model.images else ("",)
+    peer_names = [f"torch {how}{layout}" for layout in layouts for how in ("eager", "compiled")]
+    names = ["weft", *(peer_names if peers.find("torch") is not None else [])]
+    return [n for n in names if not only or any(word.lower() in n for word in only)]
 
 
 class Failed(Exception):
@@ -165,16 +153,13 @@ def _turn(name: str, contestant: str, data: Path, epochs: int, seed: int, thread
     with tempfile.TemporaryDirectory() as folder:
         caches = {"WEFT_CACHE": f"{folder}/weft", "TORCHINDUCTOR_CACHE_DIR": f"{folder}/torch"}
         if contestant == "weft":
-            command = ["-m", "weft", "train", "mnist", f"from={data}", f"model={name}", f"epochs={epochs}", "validation=0"]
-            command += [f"batch={BATCH}", "optimizer=adam", "schedule=one_cycle", f"rate={PEAK}", f"seed={seed}", "json=yes"]
+            command = [*f"-m weft train mnist model={name} epochs={epochs} {WEFT} seed={seed}".split(), f"from={data}"]
         else:
             command = [str(Path(__file__).resolve()), "--data", str(data), "--threads", str(threads)]
             command += ["--alone", name, contestant, str(epochs), str(seed)]
-        settings = {**os.environ, **caches}
+        given: Any = {"cwd": folder, "env": {**os.environ, **caches}, "capture_output": True, "text": True}
         start = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, *command], cwd=folder, env=settings, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([sys.executable, *command], check=False, **given)
         seconds = time.perf_counter() - start
         if done.returncode:
             raise Failed((done.stderr.strip().splitlines() or ["it died"])[-1][:300])
@@ -184,45 +169,35 @@ def _turn(name: str, contestant: str, data: Path, epochs: int, seed: int, thread
 
 
 def _told_by_weft(lines: list[dict[str, Any]], folder: Path) -> dict[str, Any]:
-    rows, ended = [line for line in lines if line["type"] == "epoch"], lines[-1]
+    first, *rows, ended = lines
     at = [0.0, *(row["seconds"] for row in rows)]  # since the training began
-    run_folder = folder / next(line["folder"] for line in lines if line["type"] == "run")
-    parameters = json.loads((run_folder / "summary.json").read_text())["parameters"]
-    epochs = [after - before for before, after in zip(at, at[1:], strict=False)]
-    return {
-        "epochs": epochs, "accuracy": ended["accuracy"], "steps": int(rows[-1]["steps"]), "parameters": parameters
-    }  # fmt: skip
+    parameters = json.loads((folder / first["folder"] / "summary.json").read_text())["parameters"]
+    epochs, steps = [after - before for before, after in pairwise(at)], int(rows[-1]["steps"])
+    return {"epochs": epochs, "accuracy": ended["accuracy"], "steps": steps, "parameters": parameters}
 
 
 def _checked(turn: Turn, model: Model) -> Turn:
     """Was it the same work, and did it work?"""
-    wanted = (model.parameters, len(turn.epochs) * (60_000 // BATCH))
-    if (turn.parameters, turn.steps) != wanted:
-        raise Failed(f"other work: {turn.parameters} parameters and {turn.steps} steps, not {wanted[0]} and {wanted[1]}")
+    if (turn.parameters, turn.steps) != (model.parameters, len(turn.epochs) * (EXAMPLES // BATCH)):
+        raise Failed(f"other work: {turn.parameters} parameters, {turn.steps} steps in {len(turn.epochs)} epochs")
     if not turn.accuracy >= LEAST:
         raise Failed(f"it has not learned: {100 * turn.accuracy:.2f} % of the test images are right")
     return turn
 
 
-def _sum_up(row: Row) -> None:
-    """Medians of those that came through all rounds."""
-    good = {n: turns for n, turns in row.turns.items() if n not in row.failures}
-    for name, turns in good.items():
-        row.seconds[name] = statistics.median(t.seconds for t in turns)
-        row.epoch[name] = statistics.median(e for t in turns for e in t.epochs)
-        row.accuracy[name] = statistics.mean(t.accuracy for t in turns)
-        if "weft" in good:
-            pairs = zip(turns, good["weft"], strict=True)
-            row.ratios[name] = statistics.median(t.seconds / w.seconds for t, w in pairs)
+def _summed_up(turns: list[Turn], ours: list[Turn]) -> dict[str, float]:
+    """Medians over rounds and epochs; the accuracy is a mean, since each round has its own seed."""
+    seconds, accuracy = statistics.median(t.seconds for t in turns), statistics.mean(t.accuracy for t in turns)
+    found = {"seconds": seconds, "epoch": statistics.median(e for t in turns for e in t.epochs), "accuracy": accuracy}
+    ratios = [t.seconds / w.seconds for t, w in zip(turns, ours, strict=False)]  # none without weft
+    return {**found, "ratio": statistics.median(ratios)} if ratios else found
 
 
 def _lines(row: Row) -> Iterator[str]:
-    from cases.table import amount
-
-    for name, seconds in row.seconds.items():
-        ratio = f"{row.ratios[name]:.2f}" if name in row.ratios else "-"
-        times = f"{amount(seconds, 's')} | {amount(row.epoch[name], 's')}"
-        yield f"| {name} | {times} | {100 * row.accuracy[name]:.2f} % | {ratio} |"
+    yield f"\n## {row.model}, epochs: {row.epochs}\n\n{HEAD}"
+    for name, found in row.results.items():
+        ratio = f"{found['ratio']:.2f}" if "ratio" in found else "-"
+        yield f"| {name} | {found['seconds']:.1f} s | {found['epoch']:.2f} s | {100 * found['accuracy']:.2f} % | {ratio} |"
     for name, why in row.failures.items():
         yield f"| {name} | **{why.replace('|', '/')}** | | | |"
 
@@ -230,31 +205,21 @@ def _lines(row: Row) -> Iterator[str]:
 def _facts(options: argparse.Namespace, threads: int) -> dict[str, Any]:
     from weft.compiler.llvm.target import host
 
+    date = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     return {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": cpu._commit(),
-        "arch": host().arch,
-        "cpu": cpu._cpu_name(host().cpu),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "threads": threads,
-        "quick": options.quick,
-        "rounds": options.rounds,
-        "batch": BATCH,
-        "rate": PEAK,
-        "versions": {n: v for n, v in peers.versions().items() if n in ("weft", "numpy", "llvmlite", "torch")},
-    }
+        "date": date, "commit": cpu._commit(), "arch": host().arch, "target": host().cpu, "cpu": cpu._cpu_name(host().cpu),
+        "system": platform.platform(), "python": platform.python_version(), "threads": threads, "batch": BATCH, "rate": PEAK,
+        "quick": options.quick, "rounds": options.rounds, "versions": peers.versions(),
+    }  # fmt: skip
 
 
-def _write(results: dict[str, Any], options: argparse.Namespace, threads: int) -> None:
+def _write(results: dict[str, Any], options: argparse.Namespace) -> None:
     """Into the file asked for. Without one, only a full run is kept, so that a partial one does not replace it."""
     path = options.json
     if path is None:
         if options.only or options.quick or len(results["rows"]) < len(MODELS):
             return
-        from weft.compiler.llvm.target import host
-
-        path = cpu.HERE / "results" / f"runs-{host().cpu}-{threads}-threads.json"
+        path = cpu.HERE / "results" / f"runs-{results['target']}-{results['threads']}-threads.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(results, indent=1) + "\n")
     print(f"\nwritten: {path}")
@@ -268,10 +233,9 @@ def torch_turn(model: Model, contestant: str, data: Path, epochs: int, seed: int
     torch = peers.need("torch")
     torch.manual_seed(seed)
     (x, y), (test_x, test_y) = (_tensors(data, *stems) for stems in (TRAIN, TEST))
-    net, steps = model.make(), len(x) // BATCH
+    net, steps, seconds = torch.nn.Sequential(*model.layers()), len(x) // BATCH, []
     if contestant.endswith("last"):
-        net = net.to(memory_format=torch.channels_last)
-        x, test_x = (t.contiguous(memory_format=torch.channels_last) for t in (x, test_x))
+        net = net.to(memory_format=torch.channels_last)  # images of one channel are laid out both ways at once
     optimizer = torch.optim.Adam(net.parameters(), lr=PEAK, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, PEAK, total_steps=steps * epochs, cycle_momentum=False)
 
@@ -280,7 +244,6 @@ def torch_turn(model: Model, contestant: str, data: Path, epochs: int, seed: int
 
     if "compiled" in contestant:
         loss = torch.compile(loss, dynamic=False)
-    seconds, done = [], 0
     for _ in range(epochs):
         start = time.perf_counter()
         for rows in torch.randperm(len(x))[: steps * BATCH].split(BATCH):
@@ -288,56 +251,48 @@ def torch_turn(model: Model, contestant: str, data: Path, epochs: int, seed: int
             loss(x.index_select(0, rows), y.index_select(0, rows)).backward()
             optimizer.step()
             schedule.step()
-            done += 1
         seconds.append(time.perf_counter() - start)
     with torch.inference_mode():
-        parts = zip(test_x.split(1000), test_y.split(1000), strict=True)
-        right = sum(int((net(a).argmax(1) == b).sum()) for a, b in parts)
-    parameters = sum(p.numel() for p in net.parameters())
-    return {"epochs": seconds, "accuracy": right / len(test_y), "steps": done, "parameters": parameters}
+        guesses = torch.cat([net(part).argmax(1) for part in test_x.split(1000)])
+    right, parameters = float((guesses == test_y).float().mean()), sum(p.numel() for p in net.parameters())
+    return {"epochs": seconds, "accuracy": right, "steps": schedule.last_epoch, "parameters": parameters}
 
 
-def _tensors(folder: Path, images: str, labels: str) -> tuple[Any, Any]:
-    torch = peers.need("torch")
-
-    def content(stem: str, header: int) -> Any:
-        path = _file(folder, stem)
+def _tensors(folder: Path, *stems: str) -> list[Any]:
+    """Images and labels; what comes before the bytes is 16 and 8 bytes long."""
+    torch, found = peers.need("torch"), []
+    for path, header in zip((_file(folder, stem) for stem in stems), (16, 8), strict=True):
         assert path is not None
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return torch.frombuffer(bytearray(raw), dtype=torch.uint8, offset=header)
-
-    x = content(images, 16).view(-1, 1, 28, 28).float()
-    return x.div_(255 * STD).sub_(MEAN / STD), content(labels, 8).long()
+        found.append(torch.frombuffer(bytearray(raw), dtype=torch.uint8, offset=header))
+    return [found[0].view(-1, 1, 28, 28).float().div_(255 * STD).sub_(MEAN / STD), found[1].long()]
 
 
-def lenet5() -> Any:
+def lenet5() -> list[Any]:
     """As weft.zoo has it: Caffe's."""
     nn = peers.need("torch").nn
-    first, second = nn.Conv2d(1, 20, 5), nn.Conv2d(20, 50, 5)
-    hidden, last = nn.Linear(800, 500), nn.Linear(500, 10)
-    for layer in (first, second, hidden, last):
-        _begin(layer, lambda w: nn.init.kaiming_uniform_(w, nonlinearity="linear"))
-    return nn.Sequential(first, nn.MaxPool2d(2), second, nn.MaxPool2d(2), nn.Flatten(), hidden, nn.ReLU(), last)
+    first, second = _begun(nn.Conv2d(1, 20, 5), "linear"), _begun(nn.Conv2d(20, 50, 5), "linear")
+    hidden, last = _begun(nn.Linear(800, 500), "linear"), _begun(nn.Linear(500, 10), "linear")
+    return [first, nn.MaxPool2d(2), second, nn.MaxPool2d(2), nn.Flatten(), hidden, nn.ReLU(), last]
 
 
-def lenet_300_100() -> Any:
+def lenet_300_100() -> list[Any]:
     nn = peers.need("torch").nn
     first, second, last = nn.Linear(784, 300), nn.Linear(300, 100), nn.Linear(100, 10)
-    for layer in (first, second):
-        _begin(layer, lambda w: nn.init.kaiming_uniform_(w, nonlinearity="relu"))
-    _begin(last, nn.init.xavier_uniform_)
-    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), second, nn.ReLU(), last)
+    return [nn.Flatten(), _begun(first, "relu"), nn.ReLU(), _begun(second, "relu"), nn.ReLU(), _begun(last, "glorot")]
 
 
-def _begin(layer: Any, weights: Callable[[Any], Any]) -> None:
-    """The first weights as in weft's network: torch's own are smaller, and its biases not zero."""
-    weights(layer.weight)
-    peers.need("torch").nn.init.zeros_(layer.bias)
+def _begun(layer: Any, how: str) -> Any:
+    """With first weights as in weft's network: torch's own are smaller, and its biases not zero."""
+    init = peers.need("torch").nn.init
+    init.xavier_uniform_(layer.weight) if how == "glorot" else init.kaiming_uniform_(layer.weight, nonlinearity=how)
+    init.zeros_(layer.bias)
+    return layer
 
 
 MODELS = {
-    "lenet5": Model("LeNet-5 with 20 and 50 channels", 5, 431_080, lenet5, images=True),
-    "lenet_300_100": Model("LeNet-300-100", 10, 266_610, lenet_300_100),
+    "lenet5": Model(5, 431_080, lenet5, images=True),
+    "lenet_300_100": Model(10, 266_610, lenet_300_100),
 }
 
 if __name__ == "__main__":
