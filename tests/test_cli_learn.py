@@ -89,7 +89,7 @@ def test_other_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     ]
     capsys.readouterr()
     assert main(words) == 0
-    assert f"8 of 10 parameter tensors begin from {first}" in capsys.readouterr().out
+    assert f"8 parameter tensors begin from {first}" in capsys.readouterr().out
     second = tmp_path / "runs" / "classify" / "photos-lenet5_classic-1"
     assert main(["resume", str(second), "epochs=3"]) == 0
     assert main(["train", "digits", *QUICK, f"weights={first}"]) == 2
@@ -171,7 +171,7 @@ def test_what_is_auto_becomes_a_number(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_quick_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "model=mlp", "fast_dev_run=2"]) == 0
-    assert "it works: train_loss" in capsys.readouterr().out
+    assert "it works: train loss" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
     assert main(["train", "digits", "model=mlp", "overfit=1", "epochs=40"]) == 0
     assert "train: loss 0.0" in capsys.readouterr().out
@@ -200,7 +200,7 @@ def test_a_run_without_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "before the first epoch was; go on with: weft resume runs/classify/digits-mlp-1" in capsys.readouterr().out
     assert main(["eval", "digits-mlp-1"]) == 1
     assert "has no weights yet: no epoch was finished" in capsys.readouterr().err
-    assert main(["resume", "digits-mlp-1", "max_seconds=none", "epochs=1"]) == 0
+    assert main(["resume", "digits-mlp-1", "epochs=1"]) == 0
     assert "epoch 1/1" in capsys.readouterr().out
     (tmp_path / "runs" / "classify" / "digits-mlp-1" / "state" / "last.safetensors").unlink()
     assert main(["resume", "digits-mlp-1"]) == 1
@@ -236,3 +236,36 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     values = [load(f / "weights" / "last.safetensors") for f in (run, run.parent / "whole1")]
     for name, tensor in values[0].items():
         np.testing.assert_array_equal(tensor.numpy(), values[1][name].numpy())
+
+
+def test_a_size_that_a_network_is_made_for_or_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "digits", "model=lenet", "epochs=1", "size=20"]) == 0
+    assert "lenet5, 131,080 parameters" in capsys.readouterr().out
+    for words, message in (
+        (["model=lenet", "size=20x24"], "lenet5 takes images of 28 x 28, not of 20 x 24"),
+        (["model=alexnet", "size=64"], "alexnet takes images of 224 x 224, not of 64 x 64"),
+        (["model=mlp", "batch=0"], "batch=0 cannot be used: it must be 1 or more, or auto"),
+        (["model=mlp", "weights=nothing-like-it"], "nothing-like-it is no folder of a run"),
+        (["model=mlp", "validation=1.5"], "it must be a share from 0 to below 1"),
+    ):
+        assert main(["train", "digits", *words]) == 2
+        assert message in capsys.readouterr().err
+    assert [p.name for p in (tmp_path / "runs" / "classify").iterdir()] == ["digits-lenet5-1"]  # nothing half-made
+
+
+def test_files_that_fail_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos(tmp_path / "photos", 8)
+    (tmp_path / "photos" / "red" / "broken.jpg").write_bytes(b"no picture")
+    assert main(["train", "photos", "model=mlp", "size=8", "epochs=1"]) == 0
+    said = capsys.readouterr().out
+    assert "1 files could not be read: " in said
+    assert "failed.csv says which, and why" in said
+
+
+def test_a_run_that_python_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from weft import data, train, zoo
+
+    train.fit(zoo.mlp(64, 8, 10), data.open_dataset("digits"), epochs=1, folder=tmp_path / "mine")
+    assert main(["eval", str(tmp_path / "mine")]) == 2
+    assert "was not made by weft train, or has been changed" in capsys.readouterr().err
+    assert main(["runs", "show", str(tmp_path / "mine")]) == 0

@@ -15,6 +15,7 @@ from weft.errors import RunError, UserError
 from weft.io import load
 from weft.nn.losses import hinge
 from weft.train import making, memory
+from weft.train.task import best_epochs, is_better
 
 
 def digits() -> Splits:
@@ -282,3 +283,71 @@ def test_a_second_interrupt_does_not_wait() -> None:
     with pytest.raises(KeyboardInterrupt):
         fitted(network(), on_step=impatient)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+# --- mistakes -----------------------------------------------------------------------------------------------------------------------------
+
+
+def test_two_arrays_are_data() -> None:
+    x, y = np.eye(4, dtype=np.float32), np.arange(4)
+    result = train.fit(nn.Linear(4, 4), (np.tile(x, (8, 1)), np.tile(y, 8)), (x, y), epochs=30, rate=0.1, batch=8)
+    assert result.best["validation_accuracy"] == 1.0
+
+
+def test_one_number_for_each_example_stands_in_a_row_or_in_a_column() -> None:
+    histories = []
+    for shape in ((-1,), (-1, 1)):
+        first, second = (
+            Arrays(np.asarray(s.inputs(np.arange(len(s)))), s.labels.reshape(shape)) for s in line()[:2] if s
+        )
+        result = train.fit(zoo.linear_regression(3), Splits(first, second), epochs=2, rate=0.05)
+        histories.append([(row["train_loss"], row["validation_mae"]) for row in result.history])
+    assert histories[0] == histories[1]
+
+
+def test_of_equal_epochs_the_one_with_the_lower_loss_is_better() -> None:
+    rows = [{"epoch": e, "train_loss": 1.0, "validation_accuracy": a, "validation_loss": v} for e, a, v in ((1, 0.9, 0.3), (2, 0.9, 0.2), (3, 0.8, 0.1))]  # fmt: skip
+    assert is_better(rows[1], rows[0])
+    assert not is_better(rows[0], rows[1])
+    assert not is_better(rows[2], rows[1])
+    assert best_epochs(rows, 2) == [2, 1]
+
+
+def test_a_run_is_not_written_over(tmp_path: Path) -> None:
+    fitted(network(), folder=tmp_path, epochs=1)
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(UserError, match="holds a run already. Go on with resume=True, or take another folder"):
+        fitted(network(), folder=tmp_path, epochs=1)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+
+
+def test_a_run_that_is_resumed_before_it_began(tmp_path: Path) -> None:
+    fitted(network(), folder=tmp_path, epochs=1, resume=True)
+    assert (tmp_path / "args.yaml").exists()
+    fitted(network(), folder=tmp_path, epochs=2, resume=True)
+    assert "epochs: 2" in (tmp_path / "args.yaml").read_text()
+
+
+def test_an_interrupted_run_says_so(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        fitted(network(), folder=tmp_path, on_step=lambda now: signal.raise_signal(signal.SIGINT))
+    assert json.loads((tmp_path / "summary.json").read_text())["ended"] == "it was interrupted"
+    last = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])
+    assert (last["type"], last["why"]) == ("ended", "it was interrupted")
+
+
+MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
+    "epochs": ({"epochs": -1}, "epochs is a whole number from 0, got -1"),
+    "keep": ({"keep": 1.5}, "keep is a whole number from 0, got 1.5"),
+    "too few outputs": ({"model": network(3)}, "the network gives 3 numbers, and there are 10 classes to tell apart"),
+    "no data": ({"splits": [1, 2, 3]}, r"data is a Loader, a Dataset, Splits or two arrays \(x, y\), got list"),
+    "a metric that is none": ({"metrics": "f17"}, "there is no metric 'f17' to train with"),
+    "a body without a rate": ({"body": ["layers.0.weight"], "rate": None}, "needs a rate to take a part of"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes(name: str) -> None:
+    settings, message = MISTAKES[name]
+    with pytest.raises(UserError, match=message):
+        fitted(settings.pop("model", None) or network(), settings.pop("splits", None), **settings)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import data, nn, optim
-from ..data.door import are_images
+from ..data.door import are_images, place_of
 from ..errors import RunError, UserError
 from ..io import load
 from ..jit import jit
@@ -18,8 +18,9 @@ from ..random import seed as set_seed
 from ..tensor import Tensor
 from ..train.task import prediction_of
 from ..train.transfer import transfer
-from .bar import Bar
+from .bar import Bars
 from .networks import fitted, full_name, loss_of, side, usual
+from .runs import find_run
 
 RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
 PARTS = {"char_lstm": 3.0, "gpt": 0.3}  # of it, for networks that like more or less
@@ -42,7 +43,7 @@ class Job:
     """What is trained on what; the same settings give the same job, in a later process too."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
-        self.settings = dict(settings)
+        self.settings, self.notes = dict(settings), list[str]()
         named = None if settings["model"] is None else full_name(settings["model"])
         self.splits = data.held_out(self._open(named), _first(settings["validation"], CARVED), settings["seed"])
         self.train = self.splits.train
@@ -50,23 +51,30 @@ class Job:
         self.settings |= {"model": self.name, "batch": _first(settings["batch"], self._usual_batch())}
 
     def _open(self, model: str | None) -> data.Splits:
-        what, given = self.settings["data"], {}
-        if Path(what).expanduser().exists() and are_images(Path(what).expanduser()):
+        what, making = Path(self.settings["data"]).expanduser(), {}
+        images = what.exists() and are_images(what)
+        if images:
             needed = None if model is None else side(model)
-            given = {"size": self.settings["size"] or (needed and (needed, needed)), "resize": self.settings["resize"]}
-            given |= {"colour": self.settings["colour"], "seed": self.settings["seed"]}
-            given["validation"] = self.settings["validation"]
-        elif str(what).endswith(".txt"):
-            given = {"length": self.settings["length"]}
-        with Bar(f"reading {Path(what).name}", 1) as bar:
-
-            def tell(at: data.Progress) -> None:
-                bar.total = at.total
-                bar.show(at.done, f"{at.failed} failed" if at.failed else "")
-
-            return data.open_dataset(
-                what, from_=self.settings["from"], progress=tell, **{k: v for k, v in given.items() if v is not None}
+            making = {n: self.settings[n] for n in ("resize", "colour", "seed", "validation")}
+            making["size"] = self.settings["size"] or (needed and (needed, needed))
+        elif what.suffix.lower() == ".txt":
+            making = {"length": self.settings["length"]}
+        with Bars(f"reading {what.name}") as bars:
+            found = data.open_dataset(
+                self.settings["data"],
+                from_=self.settings["from"],
+                progress=lambda at: bars(at.done, at.total),
+                **making,
             )
+        if images:
+            self._note_failures(place_of(what, **making))
+        return found
+
+    def _note_failures(self, folder: Path) -> None:
+        """Files that are not in the dataset are not passed over in silence."""
+        failed = data.describe(folder)["failed"]
+        if failed:
+            self.notes.append(f"{failed} files could not be read: {folder / 'failed.csv'} says which, and why")
 
     def _usual_batch(self) -> int:
         """A piece of text is many examples in one, so fewer of them make a batch."""
@@ -95,7 +103,7 @@ class Job:
     def model(self) -> nn.Module:
         """A fresh network, with all its parameters made."""
         set_seed(self.settings["seed"])
-        model = fitted(self.name, self.train, self.settings)
+        model = fitted(self.name, self.train, self.size() if self.are_images else None, self.settings)
         model(self.prepare().eval()(asarray(self.train.inputs(np.arange(1)))))
         return model
 
@@ -103,7 +111,8 @@ class Job:
         """The names of the parameters that came from other weights."""
         if self.settings["weights"] is None:
             return []
-        found = transfer(model, self.settings["weights"])
+        source = Path(self.settings["weights"])
+        found = transfer(model, source if source.is_file() else find_run(str(source)))
         return [name for name in model.named_parameters() if name in set(found)]
 
     def prepare(self) -> nn.Module:

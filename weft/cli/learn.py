@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from .job import Job, job_of
 from .runs import find_run
 from .say import Speaker
 from .settings import SETTINGS as SETTINGS
+from .table import pairs, table
 from .words import Setting, flag, number, one_of, read, whole
 
 SAMPLE = 1000  # characters that a network for text writes at the end
@@ -38,24 +39,23 @@ def train(words: Sequence[str]) -> None:
     """
     given = read("train", words, SETTINGS, 1)
     settings = {**given.settings, "data": given["data"] or (given.plain[0] if given.plain else None)}
-    job = job_of("train", settings)
-    name = settings["name"] or f"{Path(settings['data']).stem}-{job.name}-"
-    _fit(job, None if settings["fast_dev_run"] else RunFolder.fresh(Path(settings["runs"]) / job.kind, name))
+    _fit(job_of("train", settings), None)
 
 
 def resume(words: Sequence[str]) -> None:
     """Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.
 
     It goes on at the very step it had come to, with the settings it was started with; others can be given, such as epochs=30.
+    A limit of time holds for one command only.
     """
     given = read("resume", words, SETTINGS, 1)
     folder = _run_of("resume", given.plain)
-    settings = {**_settings_of("resume", folder), **{n: given[n] for n in given.given}}
+    settings = {**_settings_of("resume", folder), "max_seconds": None, **{n: given[n] for n in given.given}}
     if not (folder / "state" / "last.safetensors").exists():
         raise RunError(
             "weft resume", f"{folder} has no checkpoint: it was stopped before the first one. Start it anew."
         )
-    _fit(job_of("resume", settings), RunFolder(folder), resume=True)
+    _fit(job_of("resume", settings), RunFolder(folder))
 
 
 def evaluate(words: Sequence[str]) -> None:
@@ -75,14 +75,22 @@ def evaluate(words: Sequence[str]) -> None:
     split, examples = _held_out(job.splits, given["split"])
     _, network = job.trained(folder)
     found = evaluated(network, job.checks(examples), job.loss())
-    facts = {"run": str(folder), "data": settings["data"], "split": split, "examples": len(examples), **found}
+    facts = {
+        "run": str(folder),
+        "data": job.settings["data"],
+        "split": split,
+        "examples": len(examples),
+        **found.numbers,
+    }
     if given["json"]:
-        print(json.dumps(facts))
+        print(json.dumps({**facts, "classes": found.classes}))
         return
-    numbers = {n: v for n, v in facts.items() if not isinstance(v, Mapping)}
-    print("\n".join(f"{name:10} {_shown(name, value)}" for name, value in numbers.items()))
-    for name, share in found.get("classes", {}).items():
-        print(f"  {name:20} {100 * share:6.2f} %")
+    print(pairs({name: _shown(name, value) for name, value in facts.items()}))
+    if found.classes:
+        print(
+            "\n"
+            + table(["class", "right"], [[n, f"{100 * v:.2f} %"] for n, v in found.classes.items()], left=["class"])
+        )
 
 
 def predict(words: Sequence[str]) -> None:
@@ -120,30 +128,27 @@ def predict(words: Sequence[str]) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------------
 
 
-def _fit(job: Job, run: RunFolder | None, *, resume: bool = False) -> None:
-    speaker = Speaker(job.settings["json"], job.settings["epochs"])
+def _fit(job: Job, run: RunFolder | None) -> None:
+    """Train; a run that is given goes on, else a new one begins, after all that can be wrong with the settings was seen."""
+    epochs = 1 if job.settings["fast_dev_run"] else job.settings["epochs"]
+    speaker, resume = Speaker(job.settings["json"], epochs), run is not None
     model = job.model()
     body = job.begin_from_weights(model)
     _find_what_is_auto(job, model, speaker)
     loader, checks = job.loaders()
     settings, cost = job.settings, nn.summary(model, _example(job))
     per_epoch = settings["overfit"] or len(loader)
-    speaker.say(f"{job.train!r} -> {job.name}, {cost.parameters:,} parameters, {per_epoch} steps an epoch")
-    if body:
-        speaker.say(
-            f"{len(body)} of {len(model.named_parameters())} parameter tensors begin from {settings['weights']}"
-        )
-    if run is not None:
-        speaker.say(f"everything about this run is in {run.path}")
-        speaker.tell("run", folder=str(run.path))
+    run = run or _new_run(job)
+    _introduce(job, run, cost, per_epoch, body, speaker)
     try:
         result = training.fit(
-            model, loader, checks, epochs=settings["epochs"], optimizer=settings["optimizer"],
-            rate=job.schedule(job.peak_rate(cost.parameters), max(1, per_epoch * settings["epochs"])), loss=job.loss(), prepare=job.prepare(),
-            precision=settings["precision"], seed=settings["seed"], patience=settings["patience"], max_seconds=settings["max_seconds"],
-            keep=settings["keep"], body=body, body_rate=settings["body_rate"], freeze=settings["freeze"],
-            fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"], folder=None if run is None else run.path,
-            resume=resume, on_step=speaker.step, on_epoch=speaker.epoch, notes=settings, **job.optimizer_settings(),
+            model, loader, checks, epochs=epochs, optimizer=settings["optimizer"],
+            rate=job.schedule(job.peak_rate(cost.parameters), max(1, per_epoch * epochs)), loss=job.loss(),
+            prepare=job.prepare(), precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
+            max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
+            freeze=settings["freeze"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
+            folder=None if run is None else run.path, resume=resume, on_step=speaker.step, on_epoch=speaker.epoch, notes=settings,
+            **job.optimizer_settings(),
         )  # fmt: skip
     except KeyboardInterrupt:
         speaker.clear()
@@ -153,6 +158,27 @@ def _fit(job: Job, run: RunFolder | None, *, resume: bool = False) -> None:
     finally:
         speaker.clear()
     _finish(job, result, run, speaker, cost)
+
+
+def _new_run(job: Job) -> RunFolder | None:
+    settings = job.settings
+    if settings["fast_dev_run"]:
+        return None
+    name = settings["name"] or f"{Path(settings['data']).stem}-{job.name}-"
+    return RunFolder.fresh(Path(settings["runs"]) / job.kind, name)
+
+
+def _introduce(
+    job: Job, run: RunFolder | None, cost: nn.Summary, per_epoch: int, body: Sequence[str], speaker: Speaker
+) -> None:
+    speaker.say(f"{job.train!r} -> {job.name}, {cost.parameters:,} parameters, {per_epoch} steps an epoch")
+    for note in job.notes:
+        speaker.say(note)
+    if body:
+        speaker.say(f"{len(body)} parameter tensors begin from {job.settings['weights']}")
+    if run is not None:
+        speaker.say(f"everything about this run is in {run.path}")
+        speaker.tell("run", folder=str(run.path), notes=job.notes)
 
 
 def _find_what_is_auto(job: Job, model: nn.Module, speaker: Speaker) -> None:
@@ -173,10 +199,11 @@ def _find_what_is_auto(job: Job, model: nn.Module, speaker: Speaker) -> None:
 
 def _finish(job: Job, result: training.Result, run: RunFolder | None, speaker: Speaker, cost: nn.Summary) -> None:
     """Measure the best network, once, on what it has not seen; write the report; say what can be done next."""
-    if run is None:
-        speaker.say(
-            "it works: " + ", ".join(f"{n} {v:.4g}" for n, v in result.best.items() if "loss" in n or "accuracy" in n)
+    if run is None or job.settings["overfit"]:
+        numbers = ", ".join(
+            f"{n.replace('_', ' ')} {v:.4g}" for n, v in result.best.items() if "loss" in n or "accuracy" in n
         )
+        speaker.say(f"{'it works' if run is None else 'best'}: {numbers}")
         return
     if not result.history:
         speaker.say(f"{result.ended}, before the first epoch was; go on with: weft resume {run.path}")
@@ -184,18 +211,20 @@ def _finish(job: Job, result: training.Result, run: RunFolder | None, speaker: S
     model, network = job.trained(run.path)
     split, examples = _held_out(job.splits, None)
     found = evaluated(network, job.checks(examples), job.loss())
-    run.summary(**{split: {n: v for n, v in found.items() if not isinstance(v, Mapping)}})
+    run.summary(**{split: found.numbers})
     if isinstance(job.train, data.Text):
-        write_text(run.path, training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE))
-    write_results(run.path, network, job.checks(examples), cost)
-    numbers = ", ".join(f"{n} {_shown(n, v)}" for n, v in found.items() if not isinstance(v, Mapping))
+        write_text(
+            run.path, training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE, temperature=0.8)
+        )
+    write_results(run.path, found, cost)
+    numbers = ", ".join(f"{n} {_shown(n, v)}" for n, v in found.numbers.items())
     speaker.say(
         f"\n{result.ended}; the best epoch was {int(result.best['epoch'])}. On {len(examples):,} {split} examples: {numbers}"
     )
     use = '"Once upon a time"' if isinstance(job.train, data.Text) else "IMAGE"
     speaker.say(f"look at it:  {run.path / 'report.html'}\nuse it:      weft predict {run.path} {use}")
     speaker.say(f"measure it:  weft eval {run.path}\ncompare it:  weft runs list")
-    speaker.tell("ended", why=result.ended, best=result.best, split=split, **found)
+    speaker.tell("ended", why=result.ended, best=result.best, split=split, **found.numbers, classes=found.classes)
 
 
 def _held_out(splits: data.Splits, name: str | None) -> tuple[str, data.Dataset]:
@@ -243,7 +272,12 @@ def _run_of(verb: str, plain: Sequence[str]) -> Path:
 def _settings_of(verb: str, folder: Path) -> dict[str, Any]:
     if not (folder / "args.yaml").exists():
         raise UserError(f"weft {verb}", f"{folder} is no folder of a run: it has no args.yaml.")
-    return dict(read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0).settings)
+    try:
+        return dict(read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0).settings)
+    except UserError as error:
+        raise UserError(
+            f"weft {verb}", f"{folder} was not made by weft train, or has been changed: {error.message}"
+        ) from None
 
 
 def _shown(name: str, value: Any) -> str:

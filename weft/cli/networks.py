@@ -48,17 +48,24 @@ def usual(dataset: Dataset) -> str:
     return "lenet5" if dataset.shape[0] == 1 and max(dataset.shape[1:]) <= 64 else "resnet18"
 
 
-def built(name: str, classes: int, channels: int) -> nn.Module:
-    """The network of the zoo for images of so many channels."""
+def built(name: str, classes: int, channels: int, size: tuple[int, int] | None = None) -> nn.Module:
+    """The network of the zoo for images of so many channels, and of this size if it is made for one."""
     make = zoo.find(full_name(name))
     known = inspect.signature(make).parameters
     wanted = {"classes": classes, "channels": channels}
+    if size is not None and full_name(name) in SIDES and size != (SIDES[full_name(name)],) * 2:
+        if "size" not in known or size[0] != size[1]:
+            raise UserError(
+                "weft",
+                f"{name} takes images of {SIDES[full_name(name)]} x {SIDES[full_name(name)]}, not of {size[0]} x {size[1]}.",
+            )
+        wanted["size"] = size[0]
     made: nn.Module = make(**{k: v for k, v in wanted.items() if k in known})
     return nn.Sequential(nn.Flatten(), made) if full_name(name) == "lenet_300_100" else made
 
 
-def fitted(name: str, dataset: Dataset, settings: Mapping[str, Any]) -> nn.Module:
-    """The network for this dataset."""
+def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: Mapping[str, Any]) -> nn.Module:
+    """The network for this dataset, whose images are brought to this size."""
     writes, reads = name in WRITERS, isinstance(dataset, Text)
     if writes != reads:
         raise UserError(
@@ -80,7 +87,7 @@ def fitted(name: str, dataset: Dataset, settings: Mapping[str, Any]) -> nn.Modul
         raise UserError(
             "weft train", f"{name} takes images, and this is {dataset!r}. Take one of {', '.join(VECTORS[:4])}."
         )
-    return built(name, outputs, dataset.shape[0])
+    return built(name, outputs, dataset.shape[0], size)
 
 
 def _writer(name: str, dataset: Text, settings: Mapping[str, Any]) -> nn.Module:

@@ -155,15 +155,24 @@ def _text(path: Path, length: int) -> Splits:
 def _made(path: Path, given: Mapping[str, Any], progress: Tell | None) -> Splits:
     """The dataset of these image files and settings, made if it is not there or not as new as they are."""
     _refuse(path, "a source of image files", given, tuple(MAKING))
+    folder, settings = _place(path, given)
+    check_writable(folder.parent)
+    return create(os.path.abspath(path), folder, replace=True, progress=progress, **settings)
+
+
+def place_of(path: str | os.PathLike[str], **making: Any) -> Path:
+    """The folder of the dataset that `open_dataset` makes of these image files."""
+    return _place(Path(path).expanduser(), _checked(making))[0]
+
+
+def _place(path: Path, given: Mapping[str, Any]) -> tuple[Path, dict[str, Any]]:
     settings = {**MAKING, "size": DEFAULT_SIZE, **given}
     if isinstance(settings["size"], int):
         settings["size"] = (settings["size"], settings["size"])
     settings |= {split: _share(split, settings[split]) for split in ("validation", "test")}
     source = Path(os.path.abspath(path))  # so that it is the same dataset from wherever it is asked for
     name = source.name if source.is_dir() else source.stem
-    folder = made_folder() / f"{name}-{_mark(source, settings)}"
-    check_writable(folder.parent)
-    return create(source, folder, replace=True, progress=progress, **settings)
+    return made_folder() / f"{name}-{_mark(source, settings)}", settings
 
 
 def made_folder() -> Path:

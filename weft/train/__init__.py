@@ -8,6 +8,8 @@ from .folder import RunFolder as RunFolder
 from .generate import generate as generate
 from .memory import free_bytes as free_bytes
 from .rates import Rates as Rates
+from .results import Evaluation as Evaluation
+from .results import evaluated as evaluated
 from .results import write_results as write_results
 from .state import Training as Training
 from .transfer import transfer as transfer

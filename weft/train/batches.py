@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..data.dataset import Dataset, Splits
+from ..data.dataset import Arrays, Dataset, Splits
 from ..data.loader import Loader
 from ..data.subset import Subset
 from ..errors import UserError
@@ -17,14 +17,22 @@ def loaders(data: Any, validation: Any, batch: int, seed: int) -> tuple[Any, Any
     if isinstance(data, Splits):
         validation = data.validation if validation is None else validation
         data = data.train
+    data, validation = _dataset(data), _dataset(validation)
     if isinstance(data, Dataset):
         data = Loader(data, min(batch, len(data)), seed=seed, drop_last=True)
     if isinstance(validation, Dataset):
         validation = Loader(validation, CHECK_BATCH, shuffle=False)
     for part in (data, validation):
-        if part is not None and not hasattr(part, "__iter__"):
-            raise UserError("fit", f"data is a Loader, a Dataset or Splits, got {type(part).__name__}.")
+        if part is not None and not hasattr(part, "dataset"):
+            raise UserError(
+                "fit", f"data is a Loader, a Dataset, Splits or two arrays (x, y), got {type(part).__name__}."
+            )
     return data, validation
+
+
+def _dataset(data: Any) -> Any:
+    """Two arrays are a dataset."""
+    return Arrays(*data) if isinstance(data, tuple) and len(data) == 2 else data
 
 
 def first_batches(loader: Any, count: int, *, shuffle: bool) -> Loader:

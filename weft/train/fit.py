@@ -78,6 +78,7 @@ def fit(
     own = {
         k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")
     }
+    _check_counts(epochs=epochs, keep=keep, freeze=freeze, fast_dev_run=fast_dev_run, overfit=overfit)
     run = None if folder is None or fast_dev_run else RunFolder(folder)
     set_seed(seed)
     plan = Plan(optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings)
@@ -89,15 +90,12 @@ def fit(
         validation = None if overfit or validation is None else first_batches(validation, fast_dev_run, shuffle=False)
         epochs = 1 if fast_dev_run else epochs
     training, steps = make(model, train, plan)
-    if resume:
-        _resume(training, run)
-    elif run is not None:
-        run.start(own if notes is None else notes, model)
+    _begin(training, run, own if notes is None else notes, resume)
     watch = Watch(
         training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
         on_step=on_step,
     )  # fmt: skip
-    ended, gradients = "all epochs are done", sum(p.numpy().nbytes for p in model.parameters())
+    ended, gradients = "it failed", sum(p.numpy().nbytes for p in model.parameters())
     try:
         with watch.interruptible():
             while training.epoch < epochs:
@@ -112,6 +110,7 @@ def fit(
                 watch.ended_epoch(row)
                 if on_epoch is not None:
                     on_epoch(row)
+        ended = "all epochs are done"
     except Stop as stop:
         ended = str(stop)
         watch.save()
@@ -120,10 +119,7 @@ def fit(
     finally:
         model.unfreeze()
         if run is not None:
-            run.close()
-    if run is not None:
-        run.summary(ended=ended)
-        run.event("ended", why=ended, epochs=training.epoch)
+            run.close(ended, training.epoch)
     return Result(training.history, training.best, ended, None if run is None else run.path)
 
 
@@ -154,12 +150,26 @@ def _number_of(batch: Any) -> int:
     return batch
 
 
-def _resume(training: Training, run: RunFolder | None) -> None:
+def _check_counts(**counts: Any) -> None:
+    for name, count in counts.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise UserError("fit", f"{name} is a whole number from 0, got {count!r}.")
+
+
+def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any], resume: bool) -> None:
+    """A fresh run says what it is; another goes on from its checkpoint. Neither writes over what is there."""
     if run is None:
-        raise UserError("fit", "resume=True needs the folder of the run.")
-    if run.checkpoint.exists():
+        if resume:
+            raise UserError("fit", "resume=True needs the folder of the run.")
+        return
+    if not run.checkpoint.exists():
+        run.start(settings, training.model)
+    elif resume:
         training.load(run.checkpoint)
+        run.settings(settings)
         run.event("resumed", epoch=training.epoch, steps=training.steps)
+    else:
+        raise UserError("fit", f"{run.path} holds a run already. Go on with resume=True, or take another folder.")
 
 
 def _rest_of_epoch(training: Training, train: Any) -> Any:
@@ -175,7 +185,7 @@ def _freeze(model: Module, body: Sequence[str], frozen: bool) -> None:
 
 def _measured(training: Training, steps: Steps, watch: Watch, validation: Any) -> Row:
     """The numbers of an epoch."""
-    row: Row = {"epoch": float(training.epoch + 1), "steps": float(training.steps)}
+    row: Row = {"epoch": training.epoch + 1, "steps": training.steps}
     row |= {f"train_{name}": float(meter.value().item()) for name, meter in steps.meters.items()}
     row["rate"] = training.optimizer.rates()[-1]
     row["examples_per_second"] = round(watch.speed(), 1)

@@ -13,6 +13,7 @@ state/          the checkpoint to go on from
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -66,12 +67,16 @@ class RunFolder:
 
     def start(self, settings: Mapping[str, Any], model: Module) -> None:
         """What is known before the first step."""
-        lines = [f"{name}: {json.dumps(plain(value))}" for name, value in settings.items()]  # JSON is YAML
-        self._write("args.yaml", "\n".join(lines) + "\n")
+        self.settings(settings)
         self._write("env.json", json.dumps(environment(), indent=1) + "\n")
         parameters = sum(prod(p.shape) for p in model.parameters())
         self.summary(parameters=parameters)
         self.event("started", parameters=parameters, **settings)
+
+    def settings(self, settings: Mapping[str, Any]) -> None:
+        """What the run was told; a resumed one may be told otherwise."""
+        lines = [f"{name}: {json.dumps(plain(value))}" for name, value in settings.items()]  # JSON is YAML
+        self._write("args.yaml", "\n".join(lines) + "\n")
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to the events."""
@@ -119,10 +124,14 @@ class RunFolder:
                 self._board.scalar(name.replace("_", "/", 1), value, int(row["steps"]))
         self._board.flush()
 
-    def close(self) -> None:
+    def close(self, ended: str, epochs: int) -> None:
+        """The end, and why."""
         if self._board is not None:
             self._board.close()
             self._board = None
+        with contextlib.suppress(RunError):  # a full disk may be why
+            self.summary(ended=ended)
+            self.event("ended", why=ended, epochs=epochs)
 
     def weights(self, name: str, model: Module) -> None:
         save(self.path / "weights" / f"{name}.safetensors", model.named_tensors())

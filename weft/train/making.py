@@ -17,7 +17,7 @@ from ..tensor import Tensor
 from .names import Loss, Metrics
 from .state import Training
 from .steps import Steps
-from .task import task_of
+from .task import prediction_of, task_of
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,25 @@ def make(model: Module, train: Any, plan: Plan) -> tuple[Training, Steps]:
     task = task_of(np.asarray(train.dataset.labels[:1]), plan.loss, plan.metrics)
     prepare = plan.prepare or Same()
     prepare.eval()
-    model(prepare(asarray(train.dataset.inputs(np.arange(1)))))  # makes parameters whose sizes are not known yet
+    first = model(
+        prepare(asarray(train.dataset.inputs(np.arange(1))))
+    )  # makes parameters whose sizes are not known yet
+    if plan.loss is None:
+        _check_outputs(prediction_of(first), train.dataset)
     rate = {} if plan.rate is None else {"rate": plan.rate}
     made = optim.find(plan.optimizer)(_groups(model, plan), **rate, **plan.settings)
     meters, checks = task.meters(), task.meters()
     scale = LossScale() if plan.precision == "float16" else None
     steps = Steps(model, prepare, task.loss, made, meters, checks, plan.precision, scale)
     return Training(model, made, train, meters, scale), steps
+
+
+def _check_outputs(prediction: Tensor, dataset: Any) -> None:
+    classes = len(getattr(dataset, "classes", ()))
+    if classes and prediction.shape[-1] < classes:
+        raise UserError(
+            "fit", f"the network gives {prediction.shape[-1]} numbers, and there are {classes} classes to tell apart."
+        )
 
 
 def _groups(model: Module, plan: Plan) -> Any:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,54 +15,70 @@ import numpy as np
 from ..data.texts import Text
 from ..io.safetensors import replace_file
 from ..nn.count import Summary
+from ..ops.convert import asarray
 from ..ops.statistics import softmax
 from ..report import plots, report
 from ..tensor import Tensor
 from .names import Loss
-from .task import task_of
+from .task import alike, task_of
 
 SHOWN = 40  # samples, and worst mistakes
 Network = Callable[[Any], Tensor]  # from stored inputs to predictions
 
 
-def evaluated(network: Network, batches: Any, loss: str | Loss | None = None) -> dict[str, Any]:
-    """The loss and the metrics of all batches, and with classes how many of each were right."""
+@dataclass(frozen=True)
+class Evaluation:
+    """What came of all examples: the loss and the metrics, the share of each class that was right, and the predictions.
+
+    Predictions of a text are not kept: there are as many as characters, and each is as long as the vocabulary.
+    """
+
+    numbers: dict[str, float]
+    classes: dict[str, float]
+    outputs: np.ndarray | None
+    dataset: Any
+
+
+def evaluated(network: Network, batches: Any, loss: str | Loss | None = None) -> Evaluation:
+    """What a network does with all examples of a loader that does not shuffle."""
     dataset = batches.dataset
     task = task_of(np.asarray(dataset.labels[:1]), loss, None)
-    meters = task.meters()
-    counts = np.zeros((2, len(dataset.classes)), np.int64)  # right, all
+    meters, outputs = task.meters(), []
     for x, y in batches:
-        prediction = network(x)
-        for name, meter in meters.items():
-            if name == "loss":
-                meter.update(task.loss(prediction, y), weight=float(x.shape[0]))  # type: ignore[attr-defined]
-            else:
-                meter.update(prediction, y)  # type: ignore[attr-defined]
-        if dataset.classes:
-            true, taken = y.numpy(), prediction.numpy().argmax(axis=1)
-            counts += [np.bincount(true[rows], minlength=counts.shape[1]) for rows in (true == taken, slice(None))]
-    found: dict[str, Any] = {name: float(meter.value().item()) for name, meter in meters.items()}
-    if dataset.classes:
-        shares = (counts[0] / np.maximum(counts[1], 1)).tolist()
-        found["classes"] = dict(zip(dataset.classes, shares, strict=True))
-    return found
+        prediction = alike(network(x), y)
+        meters["loss"].update(task.loss(prediction, y), weight=float(x.shape[0]))  # type: ignore[attr-defined]
+        for name in task.makers:
+            meters[name].update(prediction, y)  # type: ignore[attr-defined]
+        if not isinstance(dataset, Text):
+            outputs.append(prediction.numpy())
+    numbers = {name: float(meter.value().item()) for name, meter in meters.items()}
+    found = np.concatenate(outputs) if outputs else None
+    return Evaluation(numbers, _shares(found, dataset), found, dataset)
 
 
-def write_results(folder: Path, network: Network, batches: Any, cost: Summary | None = None) -> None:
-    """Write what belongs to this kind of task, the plots and report.html.
+def _shares(outputs: np.ndarray | None, dataset: Any) -> dict[str, float]:
+    if outputs is None or not dataset.classes:
+        return {}
+    true = np.asarray(dataset.labels[: len(outputs)])
+    right = np.bincount(true[outputs.argmax(axis=1) == true], minlength=len(dataset.classes))
+    every = np.bincount(true, minlength=len(dataset.classes))
+    return dict(zip(dataset.classes, (right / np.maximum(every, 1)).tolist(), strict=True))
 
-    Classes give confusion.csv and, for images, samples.npz and mistakes.npz; numbers give predictions.csv. `batches` is a loader
-    that does not shuffle.
+
+def write_results(folder: str | os.PathLike[str], found: Evaluation, cost: Summary | None = None) -> None:
+    """Write what belongs to this kind of task into the folder of a run, the plots and report.html.
+
+    Classes give confusion.csv and, for images, samples.npz and mistakes.npz; numbers give predictions.csv.
     """
-    dataset = batches.dataset
-    if dataset.classes:
-        _write_classes(folder, network, batches)
-    elif not isinstance(dataset, Text):
-        _write_numbers(folder, network, batches)
+    path = Path(folder)
+    if found.outputs is not None and found.dataset.classes:
+        _write_classes(path, found.outputs, found.dataset)
+    elif found.outputs is not None:
+        _write_numbers(path, found.outputs, found.dataset)
     if cost is not None:
-        replace_file(folder / "model.txt", [f"{cost}\n".encode()])
-    plots(folder)
-    report(folder)
+        replace_file(path / "model.txt", [f"{cost}\n".encode()])
+    plots(path)
+    report(path)
 
 
 def write_text(folder: Path, text: str) -> None:
@@ -68,17 +86,13 @@ def write_text(folder: Path, text: str) -> None:
     replace_file(folder / "text.txt", [text.encode()])
 
 
-def _write_classes(folder: Path, network: Network, batches: Any) -> None:
-    dataset = batches.dataset
-    shares = np.concatenate([softmax(network(x)).numpy() for x, _ in batches])
+def _write_classes(folder: Path, outputs: np.ndarray, dataset: Any) -> None:
+    shares = softmax(asarray(outputs)).numpy()
     true, predicted = np.asarray(dataset.labels[: len(shares)]), shares.argmax(axis=1)
     matrix = np.zeros((len(dataset.classes),) * 2, np.int64)
     np.add.at(matrix, (true, predicted), 1)
-    _write_table(
-        folder / "confusion.csv",
-        [["true\\predicted", *dataset.classes]],
-        zip(dataset.classes, matrix.tolist(), strict=True),
-    )
+    rows = [[name, *row] for name, row in zip(dataset.classes, matrix.tolist(), strict=True)]
+    _write_table(folder / "confusion.csv", [["true\\predicted", *dataset.classes], *rows])
     if len(dataset.shape) != 3:
         return
     sure = shares[np.arange(len(shares)), predicted]
@@ -88,22 +102,16 @@ def _write_classes(folder: Path, network: Network, batches: Any) -> None:
         _write_examples(folder / f"{name}.npz", dataset, chosen, true, predicted, sure)
 
 
-def _write_numbers(folder: Path, network: Network, batches: Any) -> None:
-    found = np.concatenate([network(x).numpy() for x, _ in batches])
-    true = np.asarray(batches.dataset.labels[: len(found)]).reshape(len(found), -1)
-    found = found.reshape(len(found), -1)
-    head = [[f"{what} {i}" for what in ("true", "predicted") for i in range(part.shape[1])] for part in (true,)]
-    _write_table(
-        folder / "predictions.csv", head, (([], [*t, *p]) for t, p in zip(true.tolist(), found.tolist(), strict=True))
-    )
+def _write_numbers(folder: Path, outputs: np.ndarray, dataset: Any) -> None:
+    true = np.asarray(dataset.labels[: len(outputs)]).reshape(len(outputs), -1)
+    found = outputs.reshape(len(outputs), -1)
+    head = [f"true {i}" for i in range(true.shape[1])] + [f"predicted {i}" for i in range(found.shape[1])]
+    _write_table(folder / "predictions.csv", [head, *np.concatenate([true, found], axis=1).tolist()])
 
 
-def _write_table(path: Path, head: list[list[str]], rows: Any) -> None:
-    """A table: rows are a name (or nothing) and numbers."""
+def _write_table(path: Path, rows: Sequence[Sequence[Any]]) -> None:
     text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerows(head)
-    table.writerows([*([name] if isinstance(name, str) else name), *numbers] for name, numbers in rows)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     replace_file(path, [text.getvalue().encode()])
 
 

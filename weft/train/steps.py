@@ -15,7 +15,7 @@ from ..optim import Optimizer
 from ..precision import LossScale
 from ..tensor import Tensor
 from .names import Loss
-from .task import prediction_of
+from .task import alike, prediction_of
 
 
 class Steps:
@@ -45,7 +45,7 @@ class Steps:
 
     def _train(self, x: Tensor, y: Tensor) -> Tensor:
         x, y = self._prepared(x, y)
-        prediction = prediction_of(self.model(x))
+        prediction = alike(prediction_of(self.model(x)), y)
         loss = self.loss(prediction, y)
         self._watch(loss)
         self.optimizer.minimize(loss, self.scale)
@@ -54,7 +54,7 @@ class Steps:
 
     def _check(self, x: Tensor, y: Tensor) -> Tensor:
         x, y = self._prepared(x, y)
-        prediction = prediction_of(self.model(x))
+        prediction = alike(prediction_of(self.model(x)), y)
         self._measure(self.checks, prediction, y, self.loss(prediction, y), x.shape[0])
         return prediction
 

@@ -50,6 +50,7 @@ def task_of(labels: np.ndarray, loss: str | Loss | None, metrics: Metrics | None
 def _makers(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
     if isinstance(metrics, Mapping):
         return dict(metrics)
+    metrics = [metrics] if isinstance(metrics, str) else metrics
     unknown = [n for n in metrics if n not in METERS]
     if unknown:
         raise UserError("fit", f"there is no metric {unknown[0]!r} to train with. Known: {', '.join(METERS)}.")
@@ -62,19 +63,25 @@ def prediction_of(output: Any) -> Tensor:
     return found
 
 
-def judged_by(row: Row) -> tuple[str, float]:
-    """The name of the number that judges an epoch, and that number, turned so that more is better."""
+def alike(prediction: Tensor, y: Tensor) -> Tensor:
+    """One number for each example, whether it stands in a row or in a column."""
+    return prediction.reshape(y.shape) if y.dtype.is_float and prediction.shape == (*y.shape, 1) else prediction
+
+
+def merit(row: Row) -> tuple[float, float]:
+    """How good an epoch was: by what judges it; of equal ones (few examples have few accuracies) by the loss."""
     name = next((n for n in JUDGES if n in row), "train_loss")
-    return name, row[name] if name.endswith("accuracy") else -row[name]
+    loss = row.get("validation_loss", row["train_loss"])
+    return (row[name] if name.endswith("accuracy") else -row[name]), -loss
 
 
 def is_better(row: Row, best: Row) -> bool:
-    return not best or judged_by(row)[1] > judged_by(best)[1]
+    return not best or merit(row) > merit(best)
 
 
 def best_epochs(history: Sequence[Row], count: int) -> list[int]:
     """The numbers of the best epochs; of equal ones the earlier."""
-    order = sorted(history, key=lambda row: (-judged_by(row)[1], row["epoch"]))
+    order = sorted(history, key=merit, reverse=True)
     return [int(row["epoch"]) for row in order[:count]]
 
 
