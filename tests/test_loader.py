@@ -1,7 +1,6 @@
 """The loader: orders, resuming, threads that end, errors that arrive, memory that nobody overwrites."""
 
 import gc
-import gc
 import os
 import threading
 

@@ -1,0 +1,112 @@
+"""Kernels for NVIDIA GPUs: every op that becomes loops, run under Triton's interpreter, agrees with the definition."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+import numpy as np
+import pytest
+
+import weft
+from test_ops import DECLARED
+from triton_build import IMAGES, LONG, X, kernels
+from weft.errors import RunError
+from weft.graph.graph import close as close_graph
+from weft.graph.node import Type, make, placeholder
+from weft.testing import close, counted, generator
+from weft.testing.checks import _as_dtype, _define, _float_dtypes
+
+pytest.importorskip("triton")
+from triton_runner import run_graph
+
+
+@pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)
+def test_every_sample_and_dtype(op):
+    rng = generator(op.name)
+    for sample in op.samples(rng):
+        for dtype in _float_dtypes(sample):
+            inputs = [_as_dtype(i, dtype) for i in sample.inputs]
+            here = [placeholder(object(), Type(i.shape, weft.asarray(i).dtype)) for i in inputs]
+            output = make(op, tuple(here), sample.params)
+            [actual] = run_graph(close_graph(here, [output]), inputs)
+            close(actual, _define(op, inputs, sample.params), output.dtype)
+            counted()
+
+
+def made(f, *arrays):
+    return run_graph(weft.make_graph(f, *arrays), [np.asarray(a) for a in arrays])
+
+
+def agrees(f, *arrays, tolerance=2e-6):
+    """With the definition in float64."""
+    wide = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
+    with weft.knobs.set(device="reference"):
+        expected = f(*(weft.asarray(a) for a in wide))
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for actual, e in zip(made(f, *arrays), expected, strict=True):
+        scale = max(1.0, float(np.abs(e.numpy()).max()))
+        np.testing.assert_allclose(actual.astype(np.float64), e.numpy(), rtol=tolerance, atol=tolerance * scale)
+        counted()
+
+
+COMPOSITES = {
+    "softmax of rows": lambda: agrees(weft.softmax, X),
+    "softmax of rows longer than a strip": lambda: agrees(weft.softmax, LONG, tolerance=1e-5),
+    "softmax of columns": lambda: agrees(lambda x: weft.softmax(x, axis=0), X),
+    "sums in both directions": lambda: agrees(lambda x: (x.sum(axis=0), x.sum(axis=1), (x * x).sum()), X, tolerance=1e-5),
+    "the greatest, and where": lambda: agrees(lambda x: (x.max(axis=1), x.argmax(axis=1), x.argmin(axis=0)), X),
+    "layer norm": lambda: agrees(lambda x: weft.layer_norm(x, weft.ones(300), weft.zeros(300)), X, tolerance=1e-5),
+    "a batch normalised": lambda: agrees(lambda x: (x - x.mean(axis=(0, 2, 3), keepdims=True)) / x.std(axis=(0, 2, 3), keepdims=True), IMAGES, tolerance=1e-5),
+    "pooling": lambda: agrees(lambda x: (weft.max_pool(x, 3, stride=2, padding=1), weft.avg_pool(x, 2)), IMAGES),
+    "movement": lambda: agrees(lambda x: weft.concat([x[:, ::-1], weft.pad(x.mT[:37, :37], ((0, 0), (1, 2)))], axis=1)[3:, 5:200:3], X),
+    "a table": lambda: agrees(lambda x, i: weft.take(x, i, axis=0) * 2.0, X, np.array([[3, 36], [-1, 0]])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPOSITES)
+def test_composites(name):
+    COMPOSITES[name]()
+
+
+def test_derivatives_too():
+    agrees(weft.grad(lambda x: (weft.softmax(x) * weft.sin(x)).sum()), X, tolerance=1e-5)
+    agrees(weft.grad(lambda x: (weft.max_pool(x, 2) ** 2).sum()), IMAGES, tolerance=1e-5)
+
+
+def test_what_goes_wrong_is_told():
+    with pytest.raises(RunError, match="index 40 is out of range for axis 0 of size 37"):
+        made(lambda x, i: weft.take(x, i, axis=0), X, np.array([3, 40]))
+    with pytest.raises(RunError, match="an integer was divided by zero"):
+        made(lambda a, b: a // b, np.arange(4), np.array([1, 1, 0, 2]))
+
+
+# --- code for GPUs, without one -------------------------------------------------------------------------------------------------
+
+
+def test_kernels_compile_for_gpus():
+    """In a process of its own: interpreting is for a whole process."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    script = Path(__file__).parent / "triton_build.py"
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("built") >= 24
+    counted(24)
+
+
+def test_a_kernel_can_be_read():
+    [source] = kernels(weft.softmax, X)
+    body = source.text[source.text.index("def kernel(") :]
+    for line in (
+        "# max over 300",
+        "# sum over 300",
+        "# float32[37, 300]",
+        "row = tl.program_id(0) * 4 + tl.arange(0, 4)[:, None]",
+    ):
+        assert line in body
+    assert source.programs == 10
+    assert len(source.arguments) == 2
+    assert source.writes == (source.arguments[1],)

@@ -1,0 +1,42 @@
+"""Compiles kernels of every kind for two generations of GPUs, on a machine that needs none: `python triton_build.py`."""
+
+import numpy as np
+
+import weft
+from weft.compiler.fuse import fuse
+from weft.compiler.nest import ready
+from weft.compiler.pipeline import applied
+from weft.compiler.triton.build import build
+from weft.compiler.triton.kernels import write_kernel
+
+LANES = 32
+X = np.random.default_rng(0).normal(size=(37, 300)).astype(np.float32)
+LONG = np.random.default_rng(1).normal(size=(3, 10_000)).astype(np.float32)
+IMAGES = np.random.default_rng(2).normal(size=(2, 3, 12, 10)).astype(np.float32)
+
+CASES = [
+    (weft.softmax, X), (weft.softmax, LONG), (lambda x: weft.softmax(x, axis=0), X), (lambda x: x.argmax(axis=1), X),
+    (weft.grad(lambda x: (weft.max_pool(x, 2) ** 2).sum()), IMAGES), (lambda x: (x > 0).any(axis=1), X),
+    (lambda x: weft.tanh(x) + weft.erf(x) + weft.atan2(x, x) + weft.sigmoid(x) + weft.remainder(x, 0.3) + weft.round(x), X),
+    (lambda x: (x.astype("bfloat16") * 2).astype("float16"), X), (lambda x: (x.astype("int32") // 3 % 5 << 2) ** 2, X),
+    (lambda x: weft.exp(x.astype("float64")).prod(axis=1), X), (lambda x, i: weft.take(x, i, axis=0), X, np.array([1, 2])),
+]  # fmt: skip
+
+
+def kernels(f, *arrays):
+    graph = applied(weft.make_graph(f, *arrays))
+    return [write_kernel("kernel", ready(k, LANES)) for k in fuse(graph).kernels if k.nest]
+
+
+def main() -> None:
+    for f, *arrays in CASES:
+        for source in kernels(f, *arrays):
+            for capability in (80, 90):
+                found = build(source, capability)
+                assert found.code[:4] == b"\x7fELF"
+                assert (found.symbol, found.warps) == ("kernel", source.warps)
+                print("built", len(found.code))
+
+
+if __name__ == "__main__":
+    main()

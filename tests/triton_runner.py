@@ -1,0 +1,157 @@
+"""Runs emitted kernels on NumPy arrays, under Triton's interpreter, which wants arguments that look like torch's tensors."""
+
+import importlib.util
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.runtime import interpreter
+
+from triton_build import LANES
+from weft.compiler.fuse import fuse
+from weft.compiler.nest import ready
+from weft.compiler.pipeline import applied
+from weft.compiler.triton.kernels import KernelSource, write_kernel
+from weft.dtypes import bool_
+from weft.errors import RunError
+from weft.graph import Graph, Node
+from weft.runtime.reference import compute
+
+_FOLDER = tempfile.TemporaryDirectory(prefix="weft-triton-")
+_UNARY = {
+    "rint": np.rint,
+    "trunc": np.trunc,
+    "exp": np.exp,
+    "log": np.log,
+    "erf": np.vectorize(math.erf, otypes=[float]),
+}
+_UNARY |= {n: getattr(np, n) for n in ("expm1", "log1p", "log2", "log10", "sin", "cos", "tan", "sinh", "cosh", "tanh")}
+_UNARY |= {n: getattr(np, f"arc{n[1:]}") for n in ("asin", "acos", "atan", "asinh", "acosh", "atanh")}
+_BINARY = {
+    "pow": np.power,
+    "fmod": np.fmod,
+    "copysign": np.copysign,
+    "nextafter": np.nextafter,
+    "atan2": np.arctan2,
+    "hypot": np.hypot,
+}
+
+
+class _Dtype:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"torch.{self.name}"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Dtype) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class _Array:
+    """A NumPy array as the interpreter wants to see it."""
+
+    def __init__(self, array: np.ndarray, name: str) -> None:
+        self.array, self.dtype = array, _Dtype(name)
+
+    def data_ptr(self) -> int:
+        return int(self.array.ctypes.data)
+
+    def untyped_storage(self) -> "_Array":
+        return self
+
+    def cpu(self) -> "_Array":
+        return self
+
+    def new_empty(self, *size: int, device: str) -> "_Array":
+        return _Array(self.array, self.dtype.name)
+
+    def set_(self, *facts: Any) -> None:
+        pass
+
+    def copy_(self, other: "_Array") -> None:
+        pass
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def size(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def stride(self) -> tuple[int, ...]:
+        return self.array.strides
+
+
+def _by_numpy(function: Any) -> Any:
+    """A mathematical function of the device, which the interpreter does not have, by NumPy's."""
+
+    def call(*args: tl.tensor) -> tl.tensor:
+        first = max(args, key=lambda a: a.handle.data.size)
+        with np.errstate(all="ignore"):
+            data = np.asarray(function(*(a.handle.data for a in args))).astype(first.handle.data.dtype)
+        return tl.tensor(interpreter.TensorHandle(data, first.handle.dtype), first.type)
+
+    return call
+
+
+for _name, _function in {**_UNARY, **_BINARY}.items():
+    setattr(libdevice, _name, _by_numpy(_function))
+
+
+def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarray:
+    """Run a kernel; what it writes is in `values` afterwards. Gives the status: which error, and the wrong value."""
+    path = Path(_FOLDER.name) / f"kernel{len(list(Path(_FOLDER.name).iterdir()))}.py"
+    path.write_text(source.text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, source.name)
+    assert isinstance(function, interpreter.InterpretedFunction), "set TRITON_INTERPRET=1 before triton is imported"
+    status = np.zeros(2, np.int64)
+    arrays = []
+    for node in source.arguments:
+        if node not in values:
+            values[node] = np.full(node.shape, 99, node.dtype.numpy)  # poisoned: what is not written shows
+        name = "uint8" if node.dtype is bool_ else node.dtype.name
+        arrays.append(_Array(np.array(values[node], order="C"), name))
+        values[node] = arrays[-1].array
+    with np.errstate(all="ignore"):
+        function[(source.programs,)](*arrays, _Array(status, "int64"))
+    return status
+
+
+def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """The results of a graph: loops by emitted kernels; what has an anchor (a product, a convolution, a sort) by its definition."""
+    graph = applied(graph)
+    values = dict(zip(graph.inputs, map(np.asarray, arrays), strict=True))
+    for number, kernel in enumerate(fuse(graph).kernels):
+        if kernel.anchor is not None:
+            values[kernel.anchor] = _defined(kernel.anchor, values)
+        if kernel.nest is None:
+            continue
+        source = write_kernel(f"kernel{number}", ready(kernel, LANES))
+        for node in source.arguments:
+            if node not in source.writes and node not in values:
+                values[node] = _defined(node, values)
+        status = run_kernel(source, values) if source.programs else np.zeros(2)
+        if status[0]:
+            where, message, _ = source.errors[int(status[0]) - 1]
+            raise RunError(where, message.format(value=int(status[1])))
+    return [values[o] if o in values else _defined(o, values) for o in graph.outputs]
+
+
+def _defined(node: Node, values: dict[Node, np.ndarray]) -> np.ndarray:
+    """A node by the definition of its op, from what is there."""
+    if node in values:
+        return values[node]
+    if node.value is not None:
+        return np.asarray(node.value.content)
+    with np.errstate(all="ignore"):
+        return compute(node, [_defined(i, values) for i in node.inputs])

@@ -1,0 +1,1 @@
+"""Fused kernels as Triton source, for NVIDIA GPUs."""

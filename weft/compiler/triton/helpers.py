@@ -1,0 +1,142 @@
+"""Functions in Triton that emitted kernels call, as source: each kernel's file holds those that it uses."""
+
+from __future__ import annotations
+
+import re
+
+HEAD = "import triton\nimport triton.language as tl\nfrom triton.language.extra import libdevice\n"
+
+HELPERS = {
+    "add": """
+@triton.jit
+def add(a, b):
+    return a + b
+""",
+    "mul": """
+@triton.jit
+def mul(a, b):
+    return a * b
+""",
+    "either": """
+@triton.jit
+def either(a, b):
+    return a | b
+""",
+    "greater": """
+@triton.jit
+def greater(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    "less": """
+@triton.jit
+def less(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+""",
+    # Of two (value, position) the one to keep: nan before all, the first of equals; -1 is nobody.
+    "greatest": """
+@triton.jit
+def greatest(x, i, y, j):
+    wins = (y > x) | ((y != y) & (x == x))
+    equal = (x == y) | ((x != x) & (y != y))
+    take = (wins & (x == x)) | (equal & (j < i)) | (i < 0)
+    take = take & (j >= 0)
+    return tl.where(take, y, x), tl.where(take, j, i)
+""",
+    "smallest": """
+@triton.jit
+def smallest(x, i, y, j):
+    wins = (y < x) | ((y != y) & (x == x))
+    equal = (x == y) | ((x != x) & (y != y))
+    take = (wins & (x == x)) | (equal & (j < i)) | (i < 0)
+    take = take & (j >= 0)
+    return tl.where(take, y, x), tl.where(take, j, i)
+""",
+    # Word i % 4 of block offset + i // 4 (Philox 4x32-10).
+    "philox": """
+@triton.jit
+def philox(position, key, offset):
+    position = position.to(tl.uint64)
+    counter = (position >> 2) + offset.to(tl.uint64)
+    c0 = counter.to(tl.uint32)
+    c1 = (counter >> 32).to(tl.uint32)
+    c2 = c0 * 0
+    c3 = c0 * 0
+    k0 = key.to(tl.uint64).to(tl.uint32)
+    k1 = (key.to(tl.uint64) >> 32).to(tl.uint32)
+    a = tl.full(c0.shape, 0xD2511F53, tl.uint32)
+    b = tl.full(c0.shape, 0xCD9E8D57, tl.uint32)
+    for _ in tl.static_range(10):
+        low_a, high_a = a * c0, tl.umulhi(a, c0)
+        low_b, high_b = b * c2, tl.umulhi(b, c2)
+        c0, c1, c2, c3 = high_b ^ c1 ^ k0, low_b, high_a ^ c3 ^ k1, low_a
+        k0 = k0 + 0x9E3779B9
+        k1 = k1 + 0xBB67AE85
+    which = (position & 3).to(tl.uint32)
+    return tl.where(which == 0, c0, tl.where(which == 1, c1, tl.where(which == 2, c2, c3)))
+""",
+    "sigmoid": """
+@triton.jit
+def sigmoid(x):
+    small = libdevice.exp(-tl.abs(x))
+    return tl.where(x < 0, small, 1.0) / (1.0 + small)
+""",
+    "logaddexp": """
+@triton.jit
+def logaddexp(x, y):
+    most = tl.maximum(x, y, propagate_nan=tl.PropagateNan.ALL)
+    apart = tl.where(x == y, 0.0, -tl.abs(x - y))
+    return most + libdevice.log1p(libdevice.exp(apart))
+""",
+    "int_floor_divide": """
+@triton.jit
+def int_floor_divide(x, by):
+    safe = tl.where(by == -1, 1, by).to(by.dtype)
+    quotient = x // safe
+    rest = x - quotient * safe
+    below = (rest != 0) & ((rest ^ safe) < 0)
+    return tl.where(by == -1, 0 - x, quotient - below.to(x.dtype)).to(x.dtype)
+""",
+    "int_remainder": """
+@triton.jit
+def int_remainder(x, by):
+    safe = tl.where(by == -1, 1, by).to(by.dtype)
+    rest = x - (x // safe) * safe
+    return tl.where((rest != 0) & ((rest ^ safe) < 0), rest + safe, rest).to(x.dtype)
+""",
+    "int_pow": """
+@triton.jit
+def int_pow(x, y, bits: tl.constexpr):
+    result = x * 0 + 1
+    square = x
+    for bit in tl.static_range(bits):
+        result = tl.where((y >> bit) & 1 != 0, result * square, result).to(x.dtype)
+        square = square * square
+    return result
+""",
+    # Quotient rounded down and remainder with the divisor's sign, exact as NumPy has them.
+    "float_floor_divide": """
+@triton.jit
+def float_floor_divide(x, y):
+    mod = libdevice.fmod(x, y)
+    fix = (mod != 0) & ((y < 0) != (mod < 0))
+    quotient = (x - mod) / y
+    quotient = tl.where(fix, quotient - 1.0, quotient)
+    floor = tl.floor(quotient)
+    floor = tl.where(quotient - floor > 0.5, floor + 1.0, floor)
+    floor = tl.where(quotient == 0, libdevice.copysign(quotient * 0.0, x / y), floor)
+    return tl.where(y == 0, x / y, floor)
+""",
+    "float_remainder": """
+@triton.jit
+def float_remainder(x, y):
+    mod = libdevice.fmod(x, y)
+    fix = (mod != 0) & ((y < 0) != (mod < 0))
+    return tl.where(mod != 0, tl.where(fix, mod + y, mod), libdevice.copysign(mod * 0.0, y))
+""",
+}
+
+
+def with_helpers(source: str) -> str:
+    """A file that can be compiled: imports, the helpers that the source calls or hands on, the source."""
+    used = [text for name, text in HELPERS.items() if re.search(rf"\b{name}\b(?!=)", source)]
+    return "\n".join([HEAD, *used, source])
