@@ -15,7 +15,8 @@ from triton_build import LANES
 from weft.compiler.fuse import fuse
 from weft.compiler.nest import ready
 from weft.compiler.pipeline import applied
-from weft.compiler.triton.kernels import KernelSource, write_kernel
+from weft.compiler.triton.kernels import write_kernel
+from weft.compiler.triton.source import KernelSource
 from weft.dtypes import bool_
 from weft.errors import RunError
 from weft.graph import Graph, Node

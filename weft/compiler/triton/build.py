@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...dtypes import DType
-from .kernels import KernelSource
+from .source import KernelSource
 
 _SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "u8"}
 ALIGNED = 16  # bytes: all memory begins at a multiple of it, and wide loads may rely on that
@@ -44,7 +44,7 @@ def build(source: KernelSource, capability: int) -> Binary:
         function = _loaded(source, Path(folder))
         made = compile(
             ASTSource(function, dict(zip(names, types, strict=True)), {}, aligned),
-            target=GPUTarget("cuda", capability, 32), options={"num_warps": source.warps, "enable_fp_fusion": False},  # sums of products are rounded twice, as everywhere
+            target=GPUTarget("cuda", capability, 32), options={"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": False},  # sums of products are rounded twice, as everywhere
         )  # fmt: skip
     facts = made.metadata
     return Binary(made.asm["cubin"], facts.name, facts.num_warps, facts.shared)
