@@ -110,3 +110,42 @@ def test_a_kernel_can_be_read():
     assert source.programs == 10
     assert len(source.arguments) == 2
     assert source.writes == (source.arguments[1],)
+
+
+# --- products and convolutions ----------------------------------------------------------------------------------------------------
+
+
+def arrays_of(*shapes, kind=np.float32):
+    rng = np.random.default_rng(7)
+    return [(rng.normal(size=s) / 4).astype(kind) for s in shapes]
+
+
+CONTRACTIONS = {
+    "a product": (lambda a, b: a @ b, ((70, 45), (45, 33))),
+    "transposed": (lambda a, b: a.mT @ b.mT, ((45, 70), (33, 45))),
+    "batches": (lambda a, b: weft.einsum("bik,bkj->bij", a, b), ((3, 20, 17), (3, 17, 40))),
+    "more tiles than a group": (lambda a, b: a @ b, ((1300, 8), (8, 200))),
+    "bias and relu": (lambda a, b, c: weft.relu(a @ b + c), ((70, 45), (45, 33), (33,))),
+    "a residual, twice used": (lambda a, b, c: ((a @ b) + c, weft.tanh(a @ b)), ((16, 45), (45, 33), (16, 33))),
+    "a linear layer's gradients": (lambda a, b, g: (g @ b.mT, a.mT @ g), ((70, 45), (45, 33), (70, 33))),
+    "convolution": (lambda x, w: weft.conv(x, w, padding=1), ((2, 5, 9, 8), (6, 5, 3, 3))),
+    "with strides, dilation, bias and relu": (
+        lambda x, w, b: weft.relu(weft.conv(x, w, stride=2, padding=2, dilation=2) + b[:, None, None]), ((2, 3, 15, 13), (20, 3, 3, 3), (20,))),
+    "a convolution's gradients": (
+        lambda x, w: weft.grad(lambda x, w: (weft.conv(x, w, stride=2, padding=1) ** 2).sum(), argnums=(0, 1))(x, w), ((2, 4, 9, 8), (6, 4, 3, 3))),
+    "in one dimension": (lambda x, w: weft.conv(x, w, padding=2), ((2, 5, 40), (7, 5, 5))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONTRACTIONS)
+def test_contractions(name):
+    f, shapes = CONTRACTIONS[name]
+    agrees(f, *arrays_of(*shapes), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16", "float64"])
+def test_contractions_of_other_types(kind):
+    a, b = arrays_of((70, 45), (45, 33), kind=getattr(weft, kind).numpy)
+    [found] = made(lambda a, b: a @ b, a, b)
+    assert found.dtype == a.dtype
+    close(found, a.astype(np.float64) @ b.astype(np.float64), weft.asarray(a).dtype)

@@ -7,6 +7,7 @@ from weft.compiler.fuse import fuse
 from weft.compiler.nest import ready
 from weft.compiler.pipeline import applied
 from weft.compiler.triton.build import build
+from weft.compiler.triton.contraction import can_write, write_contraction
 from weft.compiler.triton.kernels import write_kernel
 
 LANES = 32
@@ -23,13 +24,24 @@ CASES = [
 ]  # fmt: skip
 
 
+W, B = np.zeros((300, 40), np.float32), np.zeros(40, np.float32)
+FILTER = np.zeros((8, 3, 3, 3), np.float32)
+HALF = [a.astype(weft.bfloat16.numpy) for a in (X, W, B)]
+CONTRACTIONS = [
+    (lambda x, w, b: weft.relu(x @ w + b), X, W, B), (lambda x, w, b: weft.relu(x @ w + b), *HALF), (lambda x: x @ x.mT, X.astype(np.float64)),
+    (lambda x, w: weft.relu(weft.conv(x, w, padding=1)), IMAGES, FILTER),
+    (weft.grad(lambda x, w: (weft.conv(x, w, stride=2, padding=1) ** 2).sum(), argnums=(0, 1)), IMAGES, FILTER),
+]  # fmt: skip
+
+
 def kernels(f, *arrays):
-    graph = applied(weft.make_graph(f, *arrays))
-    return [write_kernel("kernel", ready(k, LANES)) for k in fuse(graph).kernels if k.nest]
+    """The kernels of a function, as text."""
+    found = fuse(applied(weft.make_graph(f, *arrays))).kernels
+    return [write_contraction("kernel", k) if can_write(k) else write_kernel("kernel", ready(k, LANES)) for k in found]
 
 
 def main() -> None:
-    for f, *arrays in CASES:
+    for f, *arrays in [*CASES, *CONTRACTIONS]:
         for source in kernels(f, *arrays):
             for capability in (80, 90):
                 found = build(source, capability)

@@ -15,6 +15,7 @@ from triton_build import LANES
 from weft.compiler.fuse import fuse
 from weft.compiler.nest import ready
 from weft.compiler.pipeline import applied
+from weft.compiler.triton.contraction import can_write, write_contraction
 from weft.compiler.triton.kernels import write_kernel
 from weft.compiler.triton.source import KernelSource
 from weft.dtypes import bool_
@@ -106,6 +107,17 @@ for _name, _function in {**_UNARY, **_BINARY}.items():
     setattr(libdevice, _name, _by_numpy(_function))
 
 
+def _dot(self: Any, a: Any, b: Any, d: Any, precision: Any, most: Any) -> Any:
+    """A product of strips. The interpreter keeps bfloat16 as uint16, and would multiply those."""
+    left, right = (
+        (v.data.astype(np.uint32) << 16).view(np.float32) if v.dtype == tl.bfloat16 else v.data for v in (a, b)
+    )
+    return interpreter.TensorHandle(np.matmul(left, right, dtype=d.data.dtype) + d.data, d.dtype.scalar)
+
+
+interpreter.InterpreterBuilder.create_dot = _dot
+
+
 def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarray:
     """Run a kernel; what it writes is in `values` afterwards. Gives the status: which error, and the wrong value."""
     path = Path(_FOLDER.name) / f"kernel{len(list(Path(_FOLDER.name).iterdir()))}.py"
@@ -129,15 +141,18 @@ def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarr
 
 
 def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """The results of a graph: loops by emitted kernels; what has an anchor (a product, a convolution, a sort) by its definition."""
+    """The results of a graph: by emitted kernels where there are some; sorts, scatters and grouped convolutions by their definition."""
     graph = applied(graph)
     values = dict(zip(graph.inputs, map(np.asarray, arrays), strict=True))
     for number, kernel in enumerate(fuse(graph).kernels):
-        if kernel.anchor is not None:
-            values[kernel.anchor] = _defined(kernel.anchor, values)
-        if kernel.nest is None:
-            continue
-        source = write_kernel(f"kernel{number}", ready(kernel, LANES))
+        if can_write(kernel) and all(kernel.anchor.shape):
+            source = write_contraction(f"kernel{number}", kernel)
+        else:
+            if kernel.anchor is not None:
+                values[kernel.anchor] = _defined(kernel.anchor, values)
+            if kernel.nest is None:
+                continue
+            source = write_kernel(f"kernel{number}", ready(kernel, LANES))
         for node in source.arguments:
             if node not in source.writes and node not in values:
                 values[node] = _defined(node, values)

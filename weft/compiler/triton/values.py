@@ -194,11 +194,13 @@ class Values:
             self.store(written.node, written.position, self.names[written.step])
 
     def store(self, node: Node, position: Index, value: str) -> None:
-        where = f"{self.writer.pointer(node)} + {self._tile(position)}"
+        varies = (
+            self._mask(position) == self.writer.inside
+        )  # with every loop; one that is run once leaves no trace in a place
+        where = self.index(position) if varies else f"{self.index(position)} + {self.writer.zero}"
         self.writer.written.append(node)
-        self.writer.line(
-            f"tl.store({where}, {scalar.to_storage(value, node.dtype)}, mask={self._mask(position) or 'inside_rows'})"
-        )
+        stored = scalar.to_storage(value, node.dtype)
+        self.writer.line(f"tl.store({self.writer.pointer(node)} + ({where}), {stored}, mask={self.writer.inside})")
 
 
 MESSAGES = {
