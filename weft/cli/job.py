@@ -74,7 +74,9 @@ class Job:
         """Files that are not in the dataset are not passed over in silence."""
         failed = data.describe(folder)["failed"]
         if failed:
-            self.notes.append(f"{failed} files could not be read: {folder / 'failed.csv'} says which, and why")
+            self.notes.append(
+                f"{failed} file{'s' * (failed > 1)} could not be read: {folder / 'failed.csv'} says which, and why"
+            )
 
     def _usual_batch(self) -> int:
         """A piece of text is many examples in one, so fewer of them make a batch."""
