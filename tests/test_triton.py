@@ -13,14 +13,18 @@ import pytest
 import weft
 from test_ops import DECLARED
 from triton_build import IMAGES, LONG, X, kernels
-from weft.errors import RunError
+from weft import nn, optim, zoo
+from weft.compiler.triton.program import gpu_program, launches
+from weft.errors import RunError, UserError
 from weft.graph.graph import close as close_graph
 from weft.graph.node import Type, make, placeholder
+from weft.jit import memory_of
+from weft.runtime.reference import interpret
 from weft.testing import close, counted, generator
 from weft.testing.checks import _as_dtype, _define, _float_dtypes
 
 pytest.importorskip("triton")
-from triton_runner import run_graph
+from triton_runner import run_graph, run_program
 
 
 @pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)
@@ -149,3 +153,52 @@ def test_contractions_of_other_types(kind):
     [found] = made(lambda a, b: a @ b, a, b)
     assert found.dtype == a.dtype
     close(found, a.astype(np.float64) @ b.astype(np.float64), weft.asarray(a).dtype)
+
+
+# --- whole programs -----------------------------------------------------------------------------------------------------------------
+
+
+def step_of(model, *shape, classes=10, make=lambda m: optim.sgd(m, 0.1, momentum=0.9)):
+    """A training step with all its inputs: the graph, what it updates, and the arrays."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=shape).astype(np.float32), rng.integers(0, classes, shape[0])
+    model(weft.asarray(x[:1]))
+    optimizer = make(model)
+
+    @weft.jit
+    def step(x, y):
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
+
+    made = step._for((x, y), {})
+    arrays = [*(s.offset.numpy() for s in made.streams), x, y, *(memory_of(s) for s in made.states)]
+    return made.graph, made.executable.updates, arrays
+
+
+STEPS = {
+    "a perceptron of three layers": lambda: step_of(zoo.mlp(20, 16, 12, 10), 9, 20),
+    "with Adam and a schedule": lambda: step_of(
+        zoo.mlp(20, 16, 10), 9, 20, make=lambda m: optim.adam(m, optim.schedules.cosine(1e-2, 100), clip_norm=1.0)),
+    "LeNet": lambda: step_of(zoo.lenet5_classic(4, size=16), 3, 1, 16, 16, classes=4),
+    "with batch norm and dropout": lambda: step_of(
+        nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(None, 3)), 4, 2, 6, 6, classes=3),
+    "a residual network": lambda: step_of(zoo.resnet((1, 1), classes=4, width=4, stem="cifar"), 3, 3, 8, 8, classes=4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_training_steps(name):
+    """Forward, backward and optimizer as launches in planned memory: the same losses and parameters as the definition gives."""
+    weft.seed(5)
+    graph, updates, arrays = STEPS[name]()
+    expected = interpret(graph)(*arrays)
+    found = run_program(gpu_program(graph, updates), arrays)
+    for actual, e, node in zip(found, expected, graph.outputs, strict=True):
+        close(actual, e, node.dtype, slack=4.0)
+
+
+def test_what_is_not_written_yet_is_said():
+    graph = weft.make_graph(lambda x: weft.sort(x), X)
+    with pytest.raises(UserError, match="is not written for GPUs yet"):
+        launches(gpu_program(graph, {}))

@@ -9,8 +9,8 @@ from weft.compiler.pipeline import applied
 from weft.compiler.triton.build import build
 from weft.compiler.triton.contraction import can_write, write_contraction
 from weft.compiler.triton.kernels import write_kernel
+from weft.compiler.triton.program import LANES
 
-LANES = 32
 X = np.random.default_rng(0).normal(size=(37, 300)).astype(np.float32)
 LONG = np.random.default_rng(1).normal(size=(3, 10_000)).astype(np.float32)
 IMAGES = np.random.default_rng(2).normal(size=(2, 3, 12, 10)).astype(np.float32)

@@ -11,12 +11,14 @@ import triton.language as tl
 from triton.language.extra import libdevice
 from triton.runtime import interpreter
 
-from triton_build import LANES
 from weft.compiler.fuse import fuse
+from weft.compiler.memory import ARENA, Slot
 from weft.compiler.nest import ready
 from weft.compiler.pipeline import applied
+from weft.compiler.program import FRAME_RESERVED, Program
 from weft.compiler.triton.contraction import can_write, write_contraction
 from weft.compiler.triton.kernels import write_kernel
+from weft.compiler.triton.program import LANES, launches
 from weft.compiler.triton.source import KernelSource
 from weft.dtypes import bool_
 from weft.errors import RunError
@@ -133,8 +135,9 @@ def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarr
         if node not in values:
             values[node] = np.full(node.shape, 99, node.dtype.numpy)  # poisoned: what is not written shows
         name = "uint8" if node.dtype is bool_ else node.dtype.name
-        arrays.append(_Array(np.array(values[node], order="C"), name))
-        values[node] = arrays[-1].array
+        if not values[node].flags.c_contiguous:
+            values[node] = np.array(values[node], order="C")
+        arrays.append(_Array(values[node], name))
     with np.errstate(all="ignore"):
         function[(source.programs,)](*arrays, _Array(status, "int64"))
     return status
@@ -171,3 +174,25 @@ def _defined(node: Node, values: dict[Node, np.ndarray]) -> np.ndarray:
         return np.asarray(node.value.content)
     with np.errstate(all="ignore"):
         return compute(node, [_defined(i, values) for i in node.inputs])
+
+
+def run_program(program: Program, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """The results of a program: its launches in one arena, on memory as it was planned. State is updated in its own memory."""
+    graph = program.graph
+    arena = np.full(program.memory.arena + 64, 0x7F, np.uint8)  # poisoned
+    inputs = [np.array(a, order="C") for a in arrays]
+    outputs = [np.zeros(o.shape, o.dtype.numpy) for o in graph.outputs]
+    frame = {ARENA: arena} | dict(enumerate([*inputs, *outputs], FRAME_RESERVED))
+
+    def memory(slot: Slot) -> np.ndarray:
+        return frame[slot.base].reshape(-1).view(np.uint8)[slot.offset : slot.offset + slot.nbytes]
+
+    for launch in launches(program):
+        if launch.kernel is None:
+            source, target = map(memory, launch.slots)
+            target[:] = source
+            continue
+        pairs = list(zip(launch.kernel.arguments, launch.slots, strict=True))
+        status = run_kernel(launch.kernel, {n: memory(s).view(n.dtype.numpy).reshape(n.shape) for n, s in pairs})
+        assert not status[0], launch.kernel.errors
+    return [inputs[program.updates[i]] if i in program.updates else o for i, o in enumerate(outputs)]

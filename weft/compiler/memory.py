@@ -36,6 +36,9 @@ class Slot:
         )
 
 
+NOWHERE = Slot(ARENA, 0, 0)
+
+
 @dataclass(frozen=True)
 class Memory:
     slots: Mapping[Node, Slot]
@@ -63,7 +66,7 @@ def plan(
     """Places for all nodes that the kernels write. `fixed` have theirs; one that `shares` takes the place of another.
 
     What `lasting` kernels write, and what is `packed`, is kept from run to run; some nodes are read once more at the end.
-    `hidden`: kernels whose anchor's own result is never as a whole in memory; its place is their scratch.
+    `hidden`: kernels whose anchor's own result is never as a whole in memory; its place is their scratch, or registers.
     """
     birth, death = _lifetimes(kernels, shares, hidden)
     slots: dict[Node, Slot] = dict(fixed)
@@ -81,7 +84,7 @@ def plan(
     planner = _Planner(slots, shares, fixed, kept.size)
     for i, kernel in enumerate(kernels):
         planner.step(kernel, born[i], dying[i], scratch.get(kernel, 0))
-    slots |= {k.anchor: planner.rooms[k] for k in hidden if k.anchor is not None}
+    slots |= {k.anchor: planner.rooms.get(k, NOWHERE) for k in hidden if k.anchor is not None}
     return Memory(slots, planner.rooms, prepared, planner.arena.size, kept.size, planner.most)
 
 

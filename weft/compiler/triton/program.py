@@ -1,0 +1,77 @@
+"""A graph as launches: kernels as Triton source, and where in memory their tensors lie.
+
+The passes, fusion, the order of kernels and the plan of memory are those of every device. A stream keeps launches in order, so
+barriers need no thought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+
+from ...dtypes import DType
+from ...errors import UserError
+from ...graph.graph import Graph
+from ...graph.node import Node
+from ..kernel import Kernel
+from ..llvm.library import Phase, Plan
+from ..memory import Slot
+from ..nest import ready
+from ..pipeline import applied
+from ..program import Call, Program, build, operand_names
+from .contraction import can_write, write_contraction
+from .kernels import write_kernel
+from .source import KernelSource
+
+LANES = 32  # of a warp: loops as long as that are worth reading side by side
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: a kernel and the memory of its arguments. Without a kernel the first slot is copied to the second."""
+
+    kernel: KernelSource | None
+    slots: tuple[Slot, ...]
+
+
+def gpu_program(graph: Graph, updates: Mapping[int, int], narrow: DType | None = None) -> Program:
+    """The graph as a program: fused, ordered, with its memory planned. `updates`: outputs that replace inputs in place."""
+    return build(graph, updates, _plan, partial(applied, narrow=narrow), 1)
+
+
+def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool) -> Plan:
+    """A product or convolution is one kernel, its epilogue included, without workspace."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    if not prod(anchor.shape):
+        return Plan("nothing", (), 0, 0)
+    if not can_write(kernel):
+        raise UserError(
+            "cuda", f"the op {anchor.op.name!r} of {anchor.type} is not written for GPUs yet.", anchor.source
+        )
+    *operands, result = operand_names(kernel)
+    phase = Phase("contraction", ("epilogue",), frozenset(operands), frozenset((result,)))
+    return Plan("Triton", (phase,), 0, 0, hidden=hidden)
+
+
+def launches(program: Program) -> list[Launch]:
+    """All launches of a program, in their order. Kernels with the same text are one object: they are compiled once."""
+    known: dict[str, KernelSource] = {}
+    return [_launch(call, program, known) for call in program.calls]
+
+
+def _launch(call: Call, program: Program, known: dict[str, KernelSource]) -> Launch:
+    if call.kind == "copy":
+        return Launch(None, (call.reads[0], call.writes[0]))
+    if call.kind == "control":
+        assert call.kernel.anchor is not None
+        raise UserError("cuda", f"{call.kernel.anchor.op.name} is not written for GPUs yet.", call.kernel.anchor.source)
+    made = (
+        write_contraction("kernel", call.kernel)
+        if call.kind == "plan"
+        else write_kernel("kernel", ready(call.kernel, LANES))
+    )
+    slots = tuple(program.memory.slots[node] for node in made.arguments)
+    return Launch(known.setdefault(made.text, made), slots)
