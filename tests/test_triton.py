@@ -24,7 +24,7 @@ from weft.testing import close, counted, generator
 from weft.testing.checks import _as_dtype, _define, _float_dtypes
 
 pytest.importorskip("triton")
-from triton_runner import run_graph, run_program
+from triton_runner import run_graph, run_kernel, run_program
 
 
 @pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)
@@ -202,3 +202,25 @@ def test_what_is_not_written_yet_is_said():
     graph = weft.make_graph(lambda x: weft.sort(x), X)
     with pytest.raises(UserError, match="is not written for GPUs yet"):
         launches(gpu_program(graph, {}))
+
+
+def test_small_kernels_are_launched_together():
+    graph, updates, _ = step_of(zoo.mlp(20, 16, 12, 10), 9, 20)
+    program = gpu_program(graph, updates)
+    found = launches(program)
+    assert len(found) < len(program.calls)
+    assert "def part1(number, " in found[-1].kernel.body
+    assert len(found) <= 8
+
+
+def test_errors_of_joined_kernels_are_told_apart():
+    x, i, j = X, np.array([3, 1]), np.array([2, 999])
+    graph = weft.make_graph(lambda x, i, j: (weft.take(x, i, axis=0), weft.take(x, j, axis=1)), x, i, j)
+    [launch] = launches(gpu_program(graph, {}))
+    given = dict(zip(gpu_program(graph, {}).graph.inputs, (x, i, j), strict=True))
+    values = {n: given[n] if n in given else np.zeros(n.shape, n.dtype.numpy) for n in launch.kernel.arguments}
+    status = run_kernel(launch.kernel, values)
+    assert (
+        launch.kernel.errors[status[0] - 1][1].format(value=status[1])
+        == "index 999 is out of range for axis 1 of size 300."
+    )

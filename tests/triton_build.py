@@ -9,7 +9,7 @@ from weft.compiler.pipeline import applied
 from weft.compiler.triton.build import build
 from weft.compiler.triton.contraction import can_write, write_contraction
 from weft.compiler.triton.kernels import write_kernel
-from weft.compiler.triton.program import LANES
+from weft.compiler.triton.program import LANES, gpu_program, launches
 
 X = np.random.default_rng(0).normal(size=(37, 300)).astype(np.float32)
 LONG = np.random.default_rng(1).normal(size=(3, 10_000)).astype(np.float32)
@@ -40,6 +40,11 @@ def kernels(f, *arrays):
     return [write_contraction("kernel", k) if can_write(k) else write_kernel("kernel", ready(k, LANES)) for k in found]
 
 
+def step(x, w, v):
+    """A small network and its gradients: several kernels that do not wait for each other."""
+    return weft.grad(lambda x, w, v: (weft.softmax(weft.relu(x @ w) @ v) ** 2).sum(), argnums=(1, 2))(x, w, v)
+
+
 def main() -> None:
     for f, *arrays in [*CASES, *CONTRACTIONS]:
         for source in kernels(f, *arrays):
@@ -48,6 +53,9 @@ def main() -> None:
                 assert found.code[:4] == b"\x7fELF"
                 assert (found.symbol, found.warps) == ("kernel", source.warps)
                 print("built", len(found.code))
+    graph = weft.make_graph(step, X, W, np.zeros((40, 5), np.float32))
+    for launch in launches(gpu_program(graph, {})):
+        print("built", len(build(launch.kernel, 90).code), launch.kernel.body.count("def part"))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ barriers need no thought.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -23,9 +23,10 @@ from ..pipeline import applied
 from ..program import Call, Program, build, operand_names
 from .contraction import can_write, write_contraction
 from .kernels import write_kernel
-from .source import KernelSource
+from .source import KernelSource, joined
 
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
+SMALL = 256  # programs: fewer leave room on a GPU for others beside them
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,37 @@ def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool) -
 def launches(program: Program) -> list[Launch]:
     """All launches of a program, in their order. Kernels with the same text are one object: they are compiled once."""
     known: dict[str, KernelSource] = {}
-    return [_launch(call, program, known) for call in program.calls]
+    found = []
+    for calls in _together(program.calls):
+        if calls[0].kind == "copy":
+            found.append(Launch(None, (calls[0].reads[0], calls[0].writes[0])))
+            continue
+        for made in _joined([_source(call) for call in calls]):
+            slots = tuple(program.memory.slots[node] for node in made.arguments)
+            found.append(Launch(known.setdefault(made.body, made), slots))
+    return found
 
 
-def _launch(call: Call, program: Program, known: dict[str, KernelSource]) -> Launch:
-    if call.kind == "copy":
-        return Launch(None, (call.reads[0], call.writes[0]))
+def _together(calls: Sequence[Call]) -> list[list[Call]]:
+    """Calls that do not wait for each other, in groups."""
+    groups: list[list[Call]] = []
+    for call in calls:
+        if call.kind == "copy" or call.barrier or not groups or groups[-1][0].kind == "copy":
+            groups.append([])
+        groups[-1].append(call)
+    return groups
+
+
+def _joined(sources: Sequence[KernelSource]) -> list[KernelSource]:
+    """Small kernels as one launch: it takes longer to begin than they do to run. Large ones keep their registers to themselves."""
+    small = [s for s in sources if s.programs <= SMALL]
+    return [*(s for s in sources if s.programs > SMALL), *([joined("kernel", small)] if small else [])]
+
+
+def _source(call: Call) -> KernelSource:
     if call.kind == "control":
         assert call.kernel.anchor is not None
         raise UserError("cuda", f"{call.kernel.anchor.op.name} is not written for GPUs yet.", call.kernel.anchor.source)
-    made = (
-        write_contraction("kernel", call.kernel)
-        if call.kind == "plan"
-        else write_kernel("kernel", ready(call.kernel, LANES))
-    )
-    slots = tuple(program.memory.slots[node] for node in made.arguments)
-    return Launch(known.setdefault(made.text, made), slots)
+    if call.kind == "plan":
+        return write_contraction("kernel", call.kernel)
+    return write_kernel("kernel", ready(call.kernel, LANES))

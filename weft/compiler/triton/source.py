@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...graph.node import Node
 from ..index import Loop
 from .helpers import with_helpers
 
+FIRST_ERROR = "first_error = 0"  # a line of kernels that can meet wrong values
 Site = tuple[str, str, object]  # op, message with {value}, the user's line
 
 
@@ -19,13 +21,18 @@ class KernelSource:
     """
 
     name: str
-    text: str
+    body: str  # the function alone
     arguments: tuple[Node, ...]
     writes: tuple[Node, ...]
     programs: int
     warps: int
     stages: int
     errors: tuple[Site, ...]
+
+    @property
+    def text(self) -> str:
+        """A file that can be compiled."""
+        return with_helpers(self.body)
 
 
 class Writer:
@@ -67,9 +74,11 @@ class Writer:
 
     def finished(self, programs: int, warps: int, stages: int = 2) -> KernelSource:
         arguments = ", ".join([*self.pointers.values(), "status"])
-        text = f"@triton.jit\ndef {self.name}({arguments}):\n" + "\n".join(self.lines) + "\n"
+        if self.errors:
+            self.lines.insert(0, f"    {FIRST_ERROR}")
+        body = f"@triton.jit\ndef {self.name}({arguments}):\n" + "\n".join(self.lines) + "\n"
         return KernelSource(
-            self.name, with_helpers(text), tuple(self.pointers), tuple(self.written), programs, warps, stages, tuple(self.errors)
+            self.name, body, tuple(self.pointers), tuple(self.written), programs, warps, stages, tuple(self.errors)
         )  # fmt: skip
 
 
@@ -81,3 +90,31 @@ def decomposed(loops: tuple[Loop, ...], number: str) -> dict[Loop, str]:
         found[loop] = part if loop is loops[0] else f"({part} % {loop.size})"
         below *= loop.size
     return found
+
+
+def joined(name: str, sources: Sequence[KernelSource]) -> KernelSource:
+    """Kernels that do not wait for each other as one: the first programs do the work of the first, and so on."""
+    if len(sources) == 1:
+        return sources[0]
+    arguments = list(dict.fromkeys(node for source in sources for node in source.arguments))
+    parts, lines, errors, first = [], [], list[Site](), 0
+    for number, source in enumerate(sources):
+        given = ", ".join([*(f"p{arguments.index(node)}" for node in source.arguments), "status"])
+        parts.append(_as_part(source, f"part{number}", len(errors)))
+        lines.append(f"    {'if' if not number else 'elif'} program < {first + source.programs}:")
+        lines.append(f"        part{number}(program - {first}, {given})")
+        first += source.programs
+        errors += source.errors
+    names = ", ".join([*(f"p{i}" for i in range(len(arguments))), "status"])
+    main = f"@triton.jit\ndef {name}({names}):\n    program = tl.program_id(0)\n" + "\n".join(lines) + "\n"
+    writes = tuple(dict.fromkeys(node for source in sources for node in source.writes))
+    return KernelSource(
+        name, "\n\n".join([*parts, main]), tuple(arguments), writes, first, max(s.warps for s in sources),
+        max(s.stages for s in sources), tuple(errors),
+    )  # fmt: skip
+
+
+def _as_part(source: KernelSource, name: str, errors: int) -> str:
+    """The function of a kernel, told its program's number; its errors are counted on from those before."""
+    text = source.body.replace(f"def {source.name}(", f"def {name}(number, ").replace("tl.program_id(0)", "number")
+    return text.replace(FIRST_ERROR, FIRST_ERROR.replace("0", str(errors)))

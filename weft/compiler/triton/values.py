@@ -172,7 +172,7 @@ class Values:
         inside = mask or self.writer.inside
         wrong = self.writer.let("bad", f"tl.where({bad}, {inside}, False)")
         here = f"tl.zeros_like({wrong}.to(tl.int32))"
-        self.writer.line(f"tl.store(status + {here}, {site}, mask={wrong})")
+        self.writer.line(f"tl.store(status + {here}, first_error + {site}, mask={wrong})")
         self.writer.line(f"tl.store(status + 1 + {here}, {value}, mask={wrong})")
 
     # --- memory -------------------------------------------------------------------------------------------------------------
