@@ -224,3 +224,21 @@ def test_errors_of_joined_kernels_are_told_apart():
         launch.kernel.errors[status[0] - 1][1].format(value=status[1])
         == "index 999 is out of range for axis 1 of size 300."
     )
+
+
+LONG_SUMS = {
+    "a product": (lambda a, b: weft.relu(a.mT @ b + 0.5), ((5000, 9), (5000, 7))),
+    "a filter's gradient": (
+        weft.grad(lambda w, x: (weft.conv(x, w, padding=1) * weft.sin(x[:, :1])).sum()), ((2, 1, 3, 3), (3, 1, 30, 31))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LONG_SUMS)
+def test_long_sums_are_made_in_parts(name):
+    f, shapes = LONG_SUMS[name]
+    arrays = arrays_of(*shapes)
+    graph = weft.make_graph(f, *arrays)
+    program = gpu_program(graph, {})
+    assert any("part * " in launch.kernel.body for launch in launches(program))
+    for actual, e, node in zip(run_program(program, arrays), interpret(graph)(*arrays), graph.outputs, strict=True):
+        close(actual, e, node.dtype, slack=4.0)

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from math import prod
 
 from ...dtypes import DType, float32, float64
-from ...graph.node import Node
-from ..index import Index, Inside, Loop, Place, fresh
+from ...graph.node import Node, Type, placeholder
+from ..index import Index, Inside, Loop, Place, fresh, strides
 from ..kernel import Kernel, View, anchor_place, anchor_shape
 from ..loops import CONVOLUTIONS, plain_loops
 from ..nest import ReadyPhase, ready
+from .kernels import FLAT
 from .source import KernelSource, Writer, decomposed
 from .values import Values
 
@@ -34,13 +35,49 @@ class Tile:
 
 
 GROUP = 8  # tiles that share columns follow each other, so that what they read is still in the cache
+SIDES = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32), (16, 32), (16, 16))
+BUSY = 132  # programs that keep a large GPU busy
+LEAST_PART, MOST_PARTS = (
+    512,
+    64,
+)  # of a long sum: how much one program adds up at least, and into how many it is cut at most
 
 
-def tile_for(rows: int, columns: int, depth: int) -> Tile:
-    """Large tiles read less, small ones keep more of the GPU busy."""
-    height, width = _side(rows, 128), _side(columns, 128)
-    deep = min(_side(depth, 64), 64 if height * width <= 64 * 128 else 32)
+def tile_for(batch: int, rows: int, columns: int, length: int) -> Tile:
+    """Large tiles read less, small ones keep more of the GPU busy: the largest of which there are enough."""
+    fitting = [(_side(rows, h), _side(columns, w)) for h, w in SIDES]
+    height, width = next((s for s in fitting if _count(batch, rows, columns, s) >= BUSY), fitting[-1])
+    deep = min(_side(length, 64), 64 if height * width <= 64 * 128 else 32)
     return Tile(height, width, deep, 8 if height * width >= 128 * 128 else 4)
+
+
+def parts_for(anchor: Node) -> int:
+    """Into how many parts the sums of a result are cut that has few elements but long sums, as filter gradients do.
+
+    It follows from the shape alone, so that the same numbers are added in the same order on every GPU.
+    """
+    batch, rows, columns = anchor_shape(anchor)
+    length = _length(anchor)
+    tile = tile_for(batch, rows, columns, length)
+    count = _count(batch, rows, columns, (tile.rows, tile.columns))
+    wanted = min(MOST_PARTS, length // LEAST_PART, 2 * BUSY // count)
+    return 1 << (wanted.bit_length() - 1) if wanted > 1 else 1
+
+
+def _length(anchor: Node) -> int:
+    """How many products each element of the result is the sum of."""
+    x, y = anchor.inputs
+    if anchor.op.name == "contract":
+        return x.shape[2]
+    return {
+        "conv_last": prod(y.shape[1:]),
+        "conv_data_last": prod(y.shape) // y.shape[1],
+        "conv_filter_last": prod(y.shape[:-1]),
+    }[anchor.op.name]
+
+
+def _count(batch: int, rows: int, columns: int, sides: tuple[int, int]) -> int:
+    return batch * -(-rows // sides[0]) * -(-columns // sides[1])
 
 
 def _side(size: int, most: int) -> int:
@@ -61,6 +98,23 @@ def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None, *, ex
     return _Contraction(name, kernel, tile, exact).source()
 
 
+def workspace(kernel: Kernel, parts: int) -> Node:
+    """The memory for the sums of all parts, as a tensor that only these two kernels know."""
+    assert kernel.anchor is not None
+    wide = float64 if kernel.anchor.dtype is float64 else float32
+    return placeholder(("parts", kernel.anchor), Type((parts, prod(kernel.anchor.shape)), wide))
+
+
+def write_parts(name: str, kernel: Kernel, parts: int, *, exact: bool = True) -> KernelSource:
+    """The first of two kernels for long sums: each part of the sums, into the workspace."""
+    return _Contraction(name, kernel, None, exact, parts).source()
+
+
+def write_finish(name: str, kernel: Kernel, parts: int) -> KernelSource:
+    """The second: the parts are added in their order, and the epilogue does its work."""
+    return _Finish(name, kernel, parts).source()
+
+
 @dataclass(frozen=True)
 class _Operand:
     """One factor: what is read, where, and under which conditions."""
@@ -71,16 +125,16 @@ class _Operand:
 
 
 class _Contraction(Writer):
-    def __init__(self, name: str, kernel: Kernel, tile: Tile | None, exact: bool) -> None:
+    def __init__(self, name: str, kernel: Kernel, tile: Tile | None, exact: bool, parts: int = 1) -> None:
         super().__init__(name)
         assert kernel.anchor is not None
-        self.kernel, self.anchor, self.exact = kernel, kernel.anchor, exact
+        self.kernel, self.anchor, self.exact, self.parts = kernel, kernel.anchor, exact, parts
         self.batch, self.height, self.width = anchor_shape(self.anchor)
         own = tuple(Loop(n) for n in (self.batch, self.height, self.width))
         self.loops = kernel.rows or own
         self.depth_loops, self.left, self.right = self._sum()
         self.length = prod(l.size for l in self.depth_loops)
-        self.tile = tile or tile_for(self.height, self.width, self.length)
+        self.tile = tile or tile_for(self.batch, self.height, self.width, self.length)
         self.inside, self.zero = "inside_rows & inside_columns", "0 * (row + column)"
 
     def _sum(self) -> tuple[tuple[Loop, ...], _Operand, _Operand]:
@@ -114,20 +168,22 @@ class _Contraction(Writer):
     def source(self) -> KernelSource:
         programs = self._tiles()
         self._accumulate()
-        self.rows[self.anchor] = self.let("total", self._in_register("total"))
-        if self.kernel.nest is None or self.anchor in self.kernel.outputs:
-            self._store_own()
-        if self.kernel.nest is not None:
-            [phase] = ready(self.kernel, 1).phases
-            Values(self, phase).store_all()
-        return self.finished(programs, self.tile.warps, self.tile.stages)
+        if self.parts > 1:
+            room = workspace(self.kernel, self.parts)
+            Values(self, _NOTHING).store(room, own_position(self.loops), "total", f"part * {room.shape[1]}")
+        else:
+            finish(self, self.kernel, self.loops, "total")
+        return self.finished(programs * self.parts, self.tile.warps, self.tile.stages)
 
     def _tiles(self) -> int:
         """Which tile of the result this program makes; how many there are."""
         t = self.tile
         down, across = -(-self.height // t.rows), -(-self.width // t.columns)
         self.line(f"# {self.anchor.op.name}: {self.batch} x {self.height} x {self.width}, each a sum of {self.length}")
-        self.line("program = tl.program_id(0)")
+        each = self.batch * down * across
+        self.line("program = tl.program_id(0)" if self.parts == 1 else f"program = tl.program_id(0) % {each}")
+        if self.parts > 1:
+            self.line(f"part = tl.program_id(0) // {each}")
         self.line(f"tile = program % {down * across}")
         self.line(f"group = tile // {GROUP * across}")
         self.line(f"high = tl.minimum({down} - group * {GROUP}, {GROUP})")
@@ -145,12 +201,16 @@ class _Contraction(Writer):
     def _accumulate(self) -> None:
         t, wide = self.tile, self._wide()
         self.line(f"total = tl.zeros(({t.rows}, {t.columns}), tl.{wide.name})")
-        self.line(f"for start in range(0, {self.length}, {t.depth}):")
+        begin, end = "0", str(self.length)
+        if self.parts > 1:
+            share = -(-self.length // (self.parts * t.depth)) * t.depth
+            begin, end = f"part * {share}", self.let("end", f"tl.minimum({self.length}, (part + 1) * {share})")
+        self.line(f"for start in range({begin}, {end}, {t.depth}):")
         self.depth += 1
         self.line(f"along = start + tl.arange(0, {t.depth})[None, :]")
         self.line(f"down = start + tl.arange(0, {t.depth})[:, None]")
-        left = self._strip(self.left, "along", f"inside_rows & (along < {self.length})")
-        right = self._strip(self.right, "down", f"(down < {self.length}) & inside_columns")
+        left = self._strip(self.left, "along", f"inside_rows & (along < {end})")
+        right = self._strip(self.right, "down", f"(down < {end}) & inside_columns")
         precision = ', input_precision="ieee"' if self.exact or wide is float64 else ""
         self.line(f"total = tl.dot({left}, {right}, total{precision}, out_dtype=tl.{wide.name})")
         self.depth -= 1
@@ -175,15 +235,49 @@ class _Contraction(Writer):
     def _wide(self) -> DType:
         return float64 if self.anchor.dtype is float64 else float32
 
-    def _in_register(self, total: str) -> str:
-        """The sum as the anchor's type holds it."""
-        return f"{total}.to(tl.{self.anchor.dtype.name}).to(tl.float32)" if self.anchor.dtype.is_half else total
 
-    def _store_own(self) -> None:
-        position = Index()
-        for loop, stride in zip(self.loops, (self.height * self.width, self.width, 1), strict=True):
-            position = position + Index(0, ((loop, stride),))
-        Values(self, _NOTHING).store(self.anchor, position, self.rows[self.anchor])
+class _Finish(Writer):
+    """Adds the parts of long sums, element by element."""
+
+    def __init__(self, name: str, kernel: Kernel, parts: int) -> None:
+        super().__init__(name)
+        assert kernel.anchor is not None
+        self.kernel, self.anchor, self.parts = kernel, kernel.anchor, parts
+        self.loops = kernel.rows or tuple(Loop(n) for n in anchor_shape(kernel.anchor))
+
+    def source(self) -> KernelSource:
+        room, count = workspace(self.kernel, self.parts), prod(self.anchor.shape)
+        rows = min(FLAT, _side(count, FLAT))
+        self.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
+        self.line(f"inside_rows = row < {count}")
+        self.at |= decomposed(self.loops, "row")
+        self.masks |= dict.fromkeys(self.loops, "inside_rows")
+        self.line(f"total = tl.zeros(({rows},), tl.{room.dtype.name})")
+        self.line(f"for part in range({self.parts}):")
+        self.line(f"    total += tl.load({self.pointer(room)} + part * {count} + row, mask=inside_rows, other=0)")
+        finish(self, self.kernel, self.loops, "total")
+        return self.finished(-(-count // rows), 4)
+
+
+def finish(writer: Writer, kernel: Kernel, loops: tuple[Loop, ...], total: str) -> None:
+    """Store a result, or do with it what its epilogue says."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    held = f"{total}.to(tl.{anchor.dtype.name}).to(tl.float32)" if anchor.dtype.is_half else total
+    writer.rows[anchor] = writer.let("total", held)
+    if kernel.nest is None or anchor in kernel.outputs:
+        Values(writer, _NOTHING).store(anchor, own_position(loops), writer.rows[anchor])
+    if kernel.nest is not None:
+        [phase] = ready(kernel, 1).phases
+        Values(writer, phase).store_all()
+
+
+def own_position(loops: tuple[Loop, ...]) -> Index:
+    """Where in the result, a batch of matrices, an element lies."""
+    position = Index()
+    for loop, stride in zip(loops, strides(tuple(l.size for l in loops)), strict=True):
+        position = position + Index(0, ((loop, stride),))
+    return position
 
 
 _NOTHING = ReadyPhase((), (), {}, [], [])

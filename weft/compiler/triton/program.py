@@ -6,7 +6,7 @@ barriers need no thought.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -17,11 +17,11 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from ..kernel import Kernel
 from ..llvm.library import Phase, Plan
-from ..memory import Slot
+from ..memory import Slot, nbytes
 from ..nest import ready
 from ..pipeline import applied
 from ..program import Call, Program, build, operand_names
-from .contraction import can_write, write_contraction
+from .contraction import can_write, parts_for, workspace, write_contraction, write_finish, write_parts
 from .kernels import write_kernel
 from .source import KernelSource, joined
 
@@ -43,7 +43,7 @@ def gpu_program(graph: Graph, updates: Mapping[int, int], narrow: DType | None =
 
 
 def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool) -> Plan:
-    """A product or convolution is one kernel, its epilogue included, without workspace."""
+    """A product or convolution is one kernel, its epilogue included; two where few sums are long, with their parts in between."""
     anchor = kernel.anchor
     assert anchor is not None
     if not prod(anchor.shape):
@@ -53,8 +53,13 @@ def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool) -
             "cuda", f"the op {anchor.op.name!r} of {anchor.type} is not written for GPUs yet.", anchor.source
         )
     *operands, result = operand_names(kernel)
-    phase = Phase("contraction", ("epilogue",), frozenset(operands), frozenset((result,)))
-    return Plan("Triton", (phase,), 0, 0, hidden=hidden)
+    parts = parts_for(anchor)
+    if parts == 1:
+        phase = Phase("whole", ("epilogue",), frozenset(operands), frozenset((result,)))
+        return Plan("Triton", (phase,), 0, 0, hidden=hidden)
+    first = Phase("parts", (), frozenset(operands), frozenset(("work",)))
+    second = Phase("finish", ("epilogue",), frozenset(("work",)), frozenset((result,)))
+    return Plan("Triton, in parts", (first, second), nbytes(workspace(kernel, parts)), 0, hidden=False)
 
 
 def launches(program: Program) -> list[Launch]:
@@ -65,8 +70,13 @@ def launches(program: Program) -> list[Launch]:
         if calls[0].kind == "copy":
             found.append(Launch(None, (calls[0].reads[0], calls[0].writes[0])))
             continue
+        rooms = {
+            workspace(k, parts_for(k.anchor)): slot
+            for k, slot in program.memory.scratch.items()
+            if k.anchor is not None
+        }
         for made in _joined([_source(call) for call in calls]):
-            slots = tuple(program.memory.slots[node] for node in made.arguments)
+            slots = tuple(rooms.get(node) or program.memory.slots[node] for node in made.arguments)
             found.append(Launch(known.setdefault(made.body, made), slots))
     return found
 
@@ -92,5 +102,17 @@ def _source(call: Call) -> KernelSource:
         assert call.kernel.anchor is not None
         raise UserError("cuda", f"{call.kernel.anchor.op.name} is not written for GPUs yet.", call.kernel.anchor.source)
     if call.kind == "plan":
-        return write_contraction("kernel", call.kernel)
+        return _WRITERS[call.phase.symbol](call.kernel)
     return write_kernel("kernel", ready(call.kernel, LANES))
+
+
+_WRITERS: dict[str, Callable[[Kernel], KernelSource]] = {
+    "whole": lambda kernel: write_contraction("kernel", kernel),
+    "parts": lambda kernel: write_parts("kernel", kernel, parts_for(_anchor(kernel))),
+    "finish": lambda kernel: write_finish("kernel", kernel, parts_for(_anchor(kernel))),
+}
+
+
+def _anchor(kernel: Kernel) -> Node:
+    assert kernel.anchor is not None
+    return kernel.anchor

@@ -193,14 +193,16 @@ class Values:
         for written in self.phase.stores:
             self.store(written.node, written.position, self.names[written.step])
 
-    def store(self, node: Node, position: Index, value: str) -> None:
+    def store(self, node: Node, position: Index, value: str, begin: str = "") -> None:
+        """Write a value of a node; `begin` is where in its memory the places begin, if not at the beginning."""
         varies = (
             self._mask(position) == self.writer.inside
         )  # with every loop; one that is run once leaves no trace in a place
         where = self.index(position) if varies else f"{self.index(position)} + {self.writer.zero}"
         self.writer.written.append(node)
         stored = scalar.to_storage(value, node.dtype)
-        self.writer.line(f"tl.store({self.writer.pointer(node)} + ({where}), {stored}, mask={self.writer.inside})")
+        pointer = f"{self.writer.pointer(node)} + {begin}" if begin else self.writer.pointer(node)
+        self.writer.line(f"tl.store({pointer} + ({where}), {stored}, mask={self.writer.inside})")
 
 
 MESSAGES = {
