@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -269,3 +270,44 @@ def test_a_run_that_python_made(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(["eval", str(tmp_path / "mine")]) == 2
     assert "was not made by weft train, or has been changed" in capsys.readouterr().err
     assert main(["runs", "show", str(tmp_path / "mine")]) == 0
+
+
+def test_data_is_found_again_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos(tmp_path / "photos", 8)
+    assert main(["train", "photos", "model=mlp", "size=8", "epochs=1"]) == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    run = str(tmp_path / "runs" / "classify" / "photos-mlp-1")
+    capsys.readouterr()
+    assert main(["eval", run, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["examples"] == 6
+    assert main(["resume", run, "epochs=2"]) == 0
+
+
+def test_a_network_is_used_without_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos(tmp_path / "photos", 8)
+    (tmp_path / "song.txt").write_text("row row row your boat\n" * 200)
+    assert main(["train", "photos", "model=mlp", "size=8", "epochs=1"]) == 0
+    assert main(["train", "song.txt", "hidden=8", "length=16", "epochs=1"]) == 0
+    image = tmp_path / "photos" / "green" / "3.jpg"
+    image.rename(tmp_path / "left.jpg")
+    shutil.rmtree(tmp_path / "photos")
+    shutil.rmtree(tmp_path / "data")
+    (tmp_path / "song.txt").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    capsys.readouterr()
+    assert (
+        main(["predict", str(tmp_path / "runs" / "classify" / "photos-mlp-1"), str(tmp_path / "left.jpg"), "--json"])
+        == 0
+    )
+    assert set(json.loads(capsys.readouterr().out)["classes"]) == {"blue", "green", "red"}
+    assert main(["predict", str(tmp_path / "runs" / "text" / "song-char_lstm-1"), "row", "length=5"]) == 0
+    assert len(capsys.readouterr().out) == len("row") + 5 + 1
+    (tmp_path / "runs" / "classify" / "photos-mlp-1" / "data.json").write_text("{")
+    assert main(["predict", str(tmp_path / "runs" / "classify" / "photos-mlp-1"), str(tmp_path / "left.jpg")]) == 1
+    assert "data.json is damaged" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from .bar import Bars
 from .networks import fitted, full_name, loss_of, side, usual
 from .runs import find_run
 
+FACTS = "data.json"  # in the folder of a run
 RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
 PARTS = {"char_lstm": 3.0, "gpt": 0.3}  # of it, for networks that like more or less
 LARGE, LARGE_PART = 5_000_000, 1 / 3  # of networks with more parameters than this the rate is smaller by this
@@ -42,10 +44,12 @@ def _first(value: Any, otherwise: Any) -> Any:
 class Job:
     """What is trained on what; the same settings give the same job, in a later process too."""
 
-    def __init__(self, settings: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], splits: data.Splits | None = None) -> None:
         self.settings, self.notes = dict(settings), list[str]()
         named = None if settings["model"] is None else full_name(settings["model"])
-        self.splits = data.held_out(self._open(named), _first(settings["validation"], CARVED), settings["seed"])
+        if splits is None:
+            splits = data.held_out(self._open(named), _first(settings["validation"], CARVED), settings["seed"])
+        self.splits = splits
         self.train = self.splits.train
         self.name = named or usual(self.train)
         self.settings |= {"model": self.name, "batch": _first(settings["batch"], self._usual_batch())}
@@ -171,6 +175,46 @@ class Job:
             )
         model.load(load(path))
         return model, jit(lambda x: prediction_of(model(prepare(x))))
+
+
+def facts(dataset: data.Dataset) -> dict[str, Any]:
+    """What a trained network must know of its data, as JSON holds it: with it, nobody needs the data to use the network."""
+    found: dict[str, Any] = {
+        "name": dataset.name,
+        "shape": dataset.shape,
+        "dtype": dataset.inputs(np.arange(1)).dtype.name,
+    }
+    if isinstance(dataset, data.Text):
+        return found | {"vocabulary": dataset.vocabulary, "length": dataset.length}
+    found |= {"classes": dataset.classes, "labels": [dataset.labels.dtype.name, *dataset.labels.shape[1:]]}
+    return found | {"mean": dataset.mean, "std": dataset.std}
+
+
+def example(known: Mapping[str, Any]) -> data.Dataset:
+    """A dataset of one empty example with these facts."""
+    shape = tuple(known["shape"])
+    if "vocabulary" in known:
+        return data.Text(np.zeros(known["length"] + 1, np.int32), known["vocabulary"], known["length"], known["name"])
+    kind, *rest = known["labels"]
+    statistics = None if known["mean"] is None else data.Statistics(tuple(known["mean"]), tuple(known["std"]))
+    return data.Arrays(
+        np.zeros((1, *shape), known["dtype"]),
+        np.zeros((1, *rest), kind),
+        known["classes"] or None,
+        known["name"],
+        statistics,
+    )
+
+
+def job_of_run(settings: Mapping[str, Any], folder: Path) -> Job:
+    """The job of a run that is only to be used: its data may be gone."""
+    try:
+        known = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+        return Job(settings, data.Splits(example(known)))
+    except FileNotFoundError:
+        return Job(settings)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError("weft", f"{folder / FACTS} is damaged: {type(error).__name__}: {error}.") from None
 
 
 def job_of(verb: str, settings: Mapping[str, Any]) -> Job:

@@ -21,7 +21,7 @@ from ..tensor import Tensor
 from ..train import RunFolder
 from ..train.making import Plan
 from ..train.results import evaluated, write_results, write_text
-from .job import Job, job_of
+from .job import FACTS, Job, facts, job_of, job_of_run
 from .runs import find_run
 from .say import Speaker
 from .settings import SETTINGS as SETTINGS
@@ -109,7 +109,7 @@ def predict(words: Sequence[str]) -> None:
     if len(given.plain) < 2:
         raise UserError("weft predict", "a run and an image are required: weft predict RUN image.jpg.")
     folder = find_run(given.plain[0])
-    job = job_of("predict", _settings_of("predict", folder))
+    job = job_of_run(_settings_of("predict", folder), folder)
     model, network = job.trained(folder)
     if isinstance(job.train, data.Text):
         text = training.generate(
@@ -139,6 +139,8 @@ def _fit(job: Job, run: RunFolder | None) -> None:
     settings, cost = job.settings, nn.summary(model, _example(job))
     per_epoch = settings["overfit"] or len(loader)
     run = run or _new_run(job)
+    if run is not None:
+        run.write_json(FACTS, facts(job.train))
     _introduce(job, run, cost, per_epoch, body, speaker)
     try:
         result = training.fit(
@@ -273,11 +275,23 @@ def _settings_of(verb: str, folder: Path) -> dict[str, Any]:
     if not (folder / "args.yaml").exists():
         raise UserError(f"weft {verb}", f"{folder} is no folder of a run: it has no args.yaml.")
     try:
-        return dict(read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0).settings)
+        settings = dict(read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0).settings)
     except UserError as error:
         raise UserError(
             f"weft {verb}", f"{folder} was not made by weft train, or has been changed: {error.message}"
         ) from None
+    return {**settings, "data": _found_again(settings["data"], folder)}
+
+
+def _found_again(path: str | None, folder: Path) -> str | None:
+    """A path as it was written when the run began, from where it was written."""
+    if path is None or Path(path).expanduser().exists():
+        return path
+    try:
+        there = Path(json.loads((folder / "env.json").read_text(encoding="utf-8"))["folder"]) / path
+    except (OSError, ValueError, KeyError, TypeError):
+        return path
+    return str(there) if there.exists() else path
 
 
 def _shown(name: str, value: Any) -> str:

@@ -136,6 +136,10 @@ class RunFolder:
     def weights(self, name: str, model: Module) -> None:
         save(self.path / "weights" / f"{name}.safetensors", model.named_tensors())
 
+    def write_json(self, name: str, content: Any) -> None:
+        """A file of one's own."""
+        self._write(name, json.dumps(plain(content), indent=1) + "\n")
+
     def keep_epochs(self, model: Module, epoch: int, wanted: Sequence[int]) -> None:
         """Keep the weights of this epoch if it is wanted, and of no others than those."""
         folder = self.path / "weights"
@@ -153,7 +157,7 @@ def environment() -> dict[str, Any]:
     """The machine and the versions, for those who want to repeat a run."""
     return {
         "python": platform.python_version(), "numpy": np.__version__, "system": platform.platform(), "machine": platform.machine(),
-        "cores": os.cpu_count(), "threads": thread_count(), "command": sys.argv,
+        "cores": os.cpu_count(), "threads": thread_count(), "command": sys.argv, "folder": os.getcwd(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }  # fmt: skip
 
