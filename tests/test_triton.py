@@ -137,6 +137,10 @@ CONTRACTIONS = {
         lambda x, w, b: weft.relu(weft.conv(x, w, stride=2, padding=2, dilation=2) + b[:, None, None]), ((2, 3, 15, 13), (20, 3, 3, 3), (20,))),
     "a convolution's gradients": (
         lambda x, w: weft.grad(lambda x, w: (weft.conv(x, w, stride=2, padding=1) ** 2).sum(), argnums=(0, 1))(x, w), ((2, 4, 9, 8), (6, 4, 3, 3))),
+    "in groups": (lambda x, w: weft.relu(weft.conv(x, w, padding=1, groups=2)), ((2, 6, 9, 8), (8, 3, 3, 3))),
+    "a group a channel": (lambda x, w: weft.conv(x, w, padding=1, stride=2, groups=5), ((2, 5, 9, 8), (10, 1, 3, 3))),
+    "gradients in groups": (
+        lambda x, w: weft.grad(lambda x, w: (weft.conv(x, w, padding=1, groups=2) ** 2).sum(), argnums=(0, 1))(x, w), ((2, 6, 9, 8), (8, 3, 3, 3))),
     "in one dimension": (lambda x, w: weft.conv(x, w, padding=2), ((2, 5, 40), (7, 5, 5))),
 }  # fmt: skip
 

@@ -144,7 +144,7 @@ def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarr
 
 
 def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """The results of a graph: by emitted kernels where there are some; sorts, scatters and grouped convolutions by their definition."""
+    """The results of a graph: by emitted kernels where there are some; sorts and scatters by their definition."""
     graph = applied(graph)
     values = dict(zip(graph.inputs, map(np.asarray, arrays), strict=True))
     for number, kernel in enumerate(fuse(graph).kernels):

@@ -14,7 +14,7 @@ from math import prod
 
 from ...dtypes import DType, float32, float64
 from ...graph.node import Node, Type, placeholder
-from ..index import Index, Inside, Loop, Place, fresh, strides
+from ..index import Index, Inside, Loop, Place, fresh, strides, substituted
 from ..kernel import Kernel, View, anchor_place, anchor_shape
 from ..loops import CONVOLUTIONS, plain_loops
 from ..nest import ReadyPhase, ready
@@ -57,6 +57,7 @@ def parts_for(anchor: Node) -> int:
     It follows from the shape alone, so that the same numbers are added in the same order on every GPU.
     """
     batch, rows, columns = anchor_shape(anchor)
+    batch, columns = batch * _groups(anchor), columns // _groups(anchor)
     length = _length(anchor)
     tile = tile_for(batch, rows, columns, length)
     count = _count(batch, rows, columns, (tile.rows, tile.columns))
@@ -69,11 +70,10 @@ def _length(anchor: Node) -> int:
     x, y = anchor.inputs
     if anchor.op.name == "contract":
         return x.shape[2]
-    return {
-        "conv_last": prod(y.shape[1:]),
-        "conv_data_last": prod(y.shape) // y.shape[1],
-        "conv_filter_last": prod(y.shape[:-1]),
-    }[anchor.op.name]
+    if anchor.op.name == "conv_filter_last":
+        return prod(y.shape[:-1])
+    taps = prod(y.shape[2:])
+    return taps * (y.shape[1] if anchor.op.name == "conv_last" else y.shape[0] // _groups(anchor))
 
 
 def _count(batch: int, rows: int, columns: int, sides: tuple[int, int]) -> int:
@@ -86,11 +86,18 @@ def _side(size: int, most: int) -> int:
 
 
 def can_write(kernel: Kernel) -> bool:
-    """Whether this kernel is one for the matrix units: floats, and no groups in a convolution."""
+    """Whether this kernel is one for the matrix units."""
     anchor = kernel.anchor
-    if anchor is None or not anchor.dtype.is_float:
-        return False
-    return anchor.op.name == "contract" or (anchor.op.name in CONVOLUTIONS and anchor.params[3] == 1)
+    return (
+        anchor is not None
+        and anchor.dtype.is_float
+        and (anchor.op.name == "contract" or anchor.op.name in CONVOLUTIONS)
+    )
+
+
+def _groups(anchor: Node) -> int:
+    """Into how many groups the columns of the result fall; those of one group read the same of the left operand."""
+    return 1 if anchor.op.name == "contract" else int(anchor.params[3])
 
 
 def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None, *, exact: bool = True) -> KernelSource:
@@ -132,9 +139,11 @@ class _Contraction(Writer):
         self.batch, self.height, self.width = anchor_shape(self.anchor)
         own = tuple(Loop(n) for n in (self.batch, self.height, self.width))
         self.loops = kernel.rows or own
+        self.groups = _groups(kernel.anchor)
+        self.group, self.local = Loop(self.groups), Loop(self.width // self.groups)  # a column is one of its group
         self.depth_loops, self.left, self.right = self._sum()
         self.length = prod(l.size for l in self.depth_loops)
-        self.tile = tile or tile_for(self.batch, self.height, self.width, self.length)
+        self.tile = tile or tile_for(self.batch * self.groups, self.height, self.local.size, self.length)
         self.inside, self.zero = "inside_rows & inside_columns", "0 * (row + column)"
 
     def _sum(self) -> tuple[tuple[Loop, ...], _Operand, _Operand]:
@@ -147,12 +156,10 @@ class _Contraction(Writer):
             conditions: list[Inside] = []
         else:
             inner, factors, conditions = CONVOLUTIONS[anchor.op.name](anchor, place)
-        column = self.loops[2]
         first, second = (self._operand(number, there) for number, (_, there) in enumerate(factors))
-        if column in first.position.loops:  # a data or filter gradient may name its factors the other way round
-            first, second = second, first
-        mine = tuple(c for c in conditions if column not in c.inner.loops)
-        rest = tuple(c for c in conditions if column in c.inner.loops)
+        conditions = [Inside(self._grouped(c.inner), c.size, c.step) for c in conditions]
+        mine = tuple(c for c in conditions if self.local not in c.inner.loops)
+        rest = tuple(c for c in conditions if self.local in c.inner.loops)
         left, right = _Operand(first.view, first.position, mine), _Operand(second.view, second.position, rest)
         return plain_loops(inner), left, right
 
@@ -161,7 +168,13 @@ class _Contraction(Writer):
         position = Index(view.offset)
         for index, stride in zip(place, view.strides, strict=True):
             position = position + index * stride
-        return _Operand(view, position, ())
+        return _Operand(view, self._grouped(position), ())
+
+    def _grouped(self, index: Index) -> Index:
+        """A place in terms of the group and the column in it: the division that finds the group goes away."""
+        parts = ((self.group, self.local.size), (self.local, 1))
+        column = Index(0, tuple((loop, step) for loop, step in parts if loop.size > 1))
+        return substituted(index, {self.loops[2]: column})
 
     # --- the text -------------------------------------------------------------------------------------------------------------
 
@@ -178,7 +191,8 @@ class _Contraction(Writer):
     def _tiles(self) -> int:
         """Which tile of the result this program makes; how many there are."""
         t = self.tile
-        down, across = -(-self.height // t.rows), -(-self.width // t.columns)
+        down, each_group = -(-self.height // t.rows), -(-self.local.size // t.columns)
+        across = self.groups * each_group
         self.line(f"# {self.anchor.op.name}: {self.batch} x {self.height} x {self.width}, each a sum of {self.length}")
         each = self.batch * down * across
         self.line("program = tl.program_id(0)" if self.parts == 1 else f"program = tl.program_id(0) % {each}")
@@ -190,11 +204,16 @@ class _Contraction(Writer):
         self.line(
             f"row = (group * {GROUP} + tile % {GROUP * across} % high) * {t.rows} + tl.arange(0, {t.rows})[:, None]"
         )
-        self.line(f"column = (tile % {GROUP * across} // high) * {t.columns} + tl.arange(0, {t.columns})[None, :]")
+        self.line(f"strip = tile % {GROUP * across} // high")
+        self.line(f"local = (strip % {each_group}) * {t.columns} + tl.arange(0, {t.columns})[None, :]")
+        self.line(f"column = (strip // {each_group}) * {self.local.size} + local")
         self.line(f"inside_rows = row < {self.height}")
-        self.line(f"inside_columns = column < {self.width}")
+        self.line(f"inside_columns = local < {self.local.size}")
         names = (f"(program // {down * across})", "row", "column")
-        self.at |= dict(zip(self.loops, names, strict=True))
+        self.at |= dict(zip(self.loops, names, strict=True)) | {
+            self.group: f"(strip // {each_group})",
+            self.local: "local",
+        }
         self.masks |= {self.loops[1]: "inside_rows", self.loops[2]: "inside_columns"}
         return self.batch * down * across
 
