@@ -170,12 +170,25 @@ def _pooling(node: Node) -> Node | None:
     into, values, *places = scatter.inputs
     if scatter.params != ((0,), "add") or into.op is not CONST or _number(into) != 0:
         return None
-    found, g = _flat(places[0]), _flat(values)
+    found = _unguarded(_flat(places[0]))
+    g = _unguarded(_flat(values), found)
     if found.op.name != "window_argmax" or found.inputs[0].shape != node.shape:
         return None
     g = g if g.shape == found.shape else make(OPS["reshape"], (g,), (found.shape,))
     tap = make(TAP, found.inputs, found.params, node.source)
     return make(SPREAD, (tap, g), (*found.params, node.shape), node.source)
+
+
+def _unguarded(node: Node, found: Node | None = None) -> Node:
+    """What stands behind `where(found < 0, 0, ...)`: a window that sees padding alone has found nothing, and asks nobody."""
+    if node.op.name != "where":
+        return node
+    test, zero, inner = node.inputs
+    asked = test.inputs[0] if test.op.name == "lt" else None
+    is_guard = (
+        asked is (inner if found is None else found) and test.inputs[1].op is CONST and _number(test.inputs[1]) == 0
+    )
+    return inner if is_guard and zero.op is CONST and _number(zero) == 0 else node
 
 
 def _flat(node: Node) -> Node:
