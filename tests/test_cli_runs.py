@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import weft
 from weft import data, nn, train
 from weft.cli import main
 from weft.cli.runs import find_run, run_folders
@@ -129,6 +130,7 @@ def test_a_run_that_was_trained(
     monkeypatch.chdir(tmp_path)
     images = data.open_dataset("digits").train
     notes = {"data": "digits", "model": "a line"}
+    weft.seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     loader = data.Loader(images, 256, seed=0, drop_last=True)
     train.fit(network, loader, epochs=2, folder="runs/one", notes=notes, prepare=data.ToFloat())

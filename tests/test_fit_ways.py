@@ -14,6 +14,7 @@ from weft.data import Arrays, Loader, Splits
 from weft.errors import RunError, UserError
 from weft.io import load
 from weft.nn.losses import hinge
+from weft.report.judge import JUDGES, best_line
 from weft.train import making, memory
 from weft.train.task import best_epochs, is_better
 
@@ -311,6 +312,22 @@ def test_of_equal_epochs_the_one_with_the_lower_loss_is_better() -> None:
     assert not is_better(rows[0], rows[1])
     assert not is_better(rows[2], rows[1])
     assert best_epochs(rows, 2) == [2, 1]
+
+
+def test_pages_and_training_agree_on_the_best_epoch() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(50):
+        names = [n for n in JUDGES if "test" not in n and (rng.random() < 0.5 or n == "train_loss")]
+        table = {"epoch": list(range(1, 7)), **{n: (rng.integers(0, 3, 6) / 2).tolist() for n in names}}
+        history = [{n: values[i] for n, values in table.items()} for i in range(6)]
+        judge = next(n for n in JUDGES if n in table)
+        line = best_line(table, judge)
+        assert line is not None
+        assert best_epochs(history, 1) == [line + 1]
+        best: dict[str, float] = {}
+        for row in history:
+            best = row if is_better(row, best) else best
+        assert best["epoch"] == line + 1
 
 
 def test_a_run_is_not_written_over(tmp_path: Path) -> None:

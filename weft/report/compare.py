@@ -13,7 +13,8 @@ from typing import Any
 from ..errors import RunError
 from .charts import curves
 from .figures import PARTS, across, is_share
-from .page import JUDGES, document
+from .judge import JUDGES, best_line
+from .page import document
 from .run import Run
 from .scale import duration, short
 from .svg import escape
@@ -63,10 +64,9 @@ def _read_value(text: str) -> Any:
 def best(run: Run, names: Sequence[str] = JUDGES) -> Best | None:
     """By the first of these names that was measured; from the summary where the table of epochs is lost."""
     for name in names:
-        values = run.metrics.get(name, [])
-        known = [(v, i) for i, v in enumerate(values) if v is not None and math.isfinite(v)]
-        if known:
-            value, i = min(known) if _less_is_better(name) else max(known, key=lambda pair: (pair[0], -pair[1]))
+        i = best_line(run.metrics, name)
+        value = None if i is None else run.metrics[name][i]
+        if i is not None and value is not None:
             epoch = run.metrics["epoch"][i] if "epoch" in run.metrics else None
             return Best(name, value, int(epoch) if epoch is not None and math.isfinite(epoch) else i + 1)
     told = run.summary.get("best")

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import RunError
 from . import figures
+from .judge import JUDGES, best_line
 from .run import Run, read_run
 from .scale import duration, short
 from .style import STYLE
@@ -20,8 +21,6 @@ from .svg import escape
 
 MOST_PAIRS = 10  # confusions that are listed
 LONGEST_VALUE = 400  # characters of a value in a table
-# What the best epoch is judged by: the first of these that was measured. Lower is better for a loss.
-JUDGES = ("validation_accuracy", "validation_loss", "test_accuracy", "test_loss", "train_accuracy", "train_loss")
 
 
 def report(folder: str | os.PathLike[str]) -> Path:
@@ -98,10 +97,9 @@ def _head(run: Run) -> str:
 def best_result(run: Run) -> str:
     """The best value and where it was reached, in words; empty when nothing was measured."""
     for name in JUDGES:
-        values = run.metrics.get(name, [])
-        known = [(v, i) for i, v in enumerate(values) if v is not None and math.isfinite(v)]
-        if known:
-            value, line = min(known) if name.endswith("loss") else max(known, key=lambda pair: (pair[0], -pair[1]))
+        line = best_line(run.metrics, name)
+        value = None if line is None else run.metrics[name][line]
+        if line is not None and value is not None:
             return f"best {name.replace('_', ' ')} {_value(run, name, value)}{_place(run, line)}"
     return ""
 

@@ -12,6 +12,7 @@ from .. import metrics as measures
 from ..errors import UserError
 from ..metrics import Mean, Metric
 from ..nn.losses import loss as find_loss
+from ..report.judge import JUDGES, merit
 from ..tensor import Tensor
 from .names import Loss, Metrics, Row
 
@@ -22,8 +23,6 @@ METERS: dict[str, Callable[[], Metric]] = {
     "mae": lambda: measures.MeanOf(measures.mae),
     "mse": lambda: measures.MeanOf(measures.mse),
 }
-# What an epoch is judged by: the first of these that was measured. Less is better for a loss.
-JUDGES = ("validation_accuracy", "validation_binary_accuracy", "validation_loss", "train_loss")
 
 
 @dataclass(frozen=True)
@@ -68,20 +67,18 @@ def alike(prediction: Tensor, y: Tensor) -> Tensor:
     return prediction.reshape(y.shape) if y.dtype.is_float and prediction.shape == (*y.shape, 1) else prediction
 
 
-def merit(row: Row) -> tuple[float, float]:
-    """How good an epoch was: by what judges it; of equal ones (few examples have few accuracies) by the loss."""
-    name = next((n for n in JUDGES if n in row), "train_loss")
-    loss = row.get("validation_loss", row["train_loss"])
-    return (row[name] if name.endswith("accuracy") else -row[name]), -loss
+def _merit(row: Row) -> tuple[float, float]:
+    """How good an epoch was: more is better."""
+    return merit(next(name for name in JUDGES if name in row), row)
 
 
 def is_better(row: Row, best: Row) -> bool:
-    return not best or merit(row) > merit(best)
+    return not best or _merit(row) > _merit(best)
 
 
 def best_epochs(history: Sequence[Row], count: int) -> list[int]:
     """The numbers of the best epochs; of equal ones the earlier."""
-    order = sorted(history, key=merit, reverse=True)
+    order = sorted(history, key=_merit, reverse=True)
     return [int(row["epoch"]) for row in order[:count]]
 
 
