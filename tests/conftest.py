@@ -1,6 +1,7 @@
 """Set-up shared by all tests: how hypothesis searches, and the last line of a run."""
 
 import os
+import signal
 import tempfile
 from typing import Any
 
@@ -10,6 +11,10 @@ import pytest
 # Compiled code of one run is kept for that run only: nothing of an older compiler is tested, and the user's folder stays clean.
 _CACHE = tempfile.TemporaryDirectory(prefix="weft-test-cache-")
 os.environ.setdefault("WEFT_CACHE", _CACHE.name)
+
+# A process that was started in the background may have been told to ignore interrupts: tests of them would wait in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Derandomized: a run that passes here passes on the build server too.
 hypothesis.settings.register_profile("weft", deadline=None, derandomize=True, max_examples=50)
