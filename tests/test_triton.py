@@ -246,3 +246,12 @@ def test_long_sums_are_made_in_parts(name):
     assert any("part * " in launch.kernel.body for launch in launches(program))
     for actual, e, node in zip(run_program(program, arrays), interpret(graph)(*arrays), graph.outputs, strict=True):
         close(actual, e, node.dtype, slack=4.0)
+
+
+def test_kernels_that_differ_only_in_the_types_of_memory_are_two():
+    a, b = np.zeros(300_000, np.float32), np.zeros(300_000, np.int32)  # too large to share a launch
+    first, second = launches(gpu_program(weft.make_graph(lambda a, b: (a == a[::-1], b == b[::-1]), a, b), {}))
+    assert first.kernel.body == second.kernel.body
+    assert first.kernel is not second.kernel
+    again = launches(gpu_program(weft.make_graph(lambda a, c: (a == a[::-1], c == c[::-1]), a, a), {}))
+    assert again[0].kernel is again[1].kernel

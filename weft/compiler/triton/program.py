@@ -63,21 +63,21 @@ def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool) -
 
 
 def launches(program: Program) -> list[Launch]:
-    """All launches of a program, in their order. Kernels with the same text are one object: they are compiled once."""
-    known: dict[str, KernelSource] = {}
+    """All launches of a program, in their order. Kernels that are the same are one object: they are compiled once."""
+    scratch = program.memory.scratch.items()
+    places = dict(program.memory.slots) | {
+        workspace(k, parts_for(k.anchor)): s for k, s in scratch if k.anchor is not None
+    }
+    known: dict[object, KernelSource] = {}
     found = []
     for calls in _together(program.calls):
         if calls[0].kind == "copy":
             found.append(Launch(None, (calls[0].reads[0], calls[0].writes[0])))
             continue
-        rooms = {
-            workspace(k, parts_for(k.anchor)): slot
-            for k, slot in program.memory.scratch.items()
-            if k.anchor is not None
-        }
         for made in _joined([_source(call) for call in calls]):
-            slots = tuple(rooms.get(node) or program.memory.slots[node] for node in made.arguments)
-            found.append(Launch(known.setdefault(made.body, made), slots))
+            # The text does not say of what type memory is, nor whose line an error is put down to.
+            same = (made.body, tuple(node.type for node in made.arguments), made.errors)
+            found.append(Launch(known.setdefault(same, made), tuple(places[node] for node in made.arguments)))
     return found
 
 
