@@ -239,7 +239,14 @@ def test_the_forecast_is_what_the_program_takes() -> None:
     steps.train(*next(iter(loader)))
     assert memory.need(steps.train, splits.train, 64) == planned
     assert planned.arguments == 64 * (4 * 64 + 8)  # pixels that are floats, and labels
-    assert memory.free_bytes() is None or memory.free_bytes() > 0  # type: ignore[operator]
+
+
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="the system does not tell")
+def test_the_free_memory_is_some_of_the_machine() -> None:
+    free = memory.free_bytes()
+    total = int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0]) << 10
+    assert free is not None
+    assert 0 < free < total
 
 
 # --- what is kept -------------------------------------------------------------------------------------------------------------------------
