@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 import weft
+from weft.compiler.fuse import TOO_DEAR, fuse
 from weft.compiler.pipeline import compiled
 from weft.compiler.program import Program
+from weft.compiler.simplify import simplify
+from weft.compiler.triton.program import gpu_program
+from weft.compiler.work import work
+from weft.graph import Type
 from weft.knobs import knobs
 from weft.runtime.native import program_text
 from weft.testing import counted
@@ -241,7 +246,7 @@ STEPS: dict[str, tuple[Callable[[], Net], F, tuple[int, ...], int]] = {
     "MLP, momentum": (mlp, momentum, (16, 784), 13),
     "MLP, Adam": (mlp, adam, (16, 784), 14),
     "LeNet-5, momentum": (lenet, momentum, (4, 1, 28, 28), 26),
-    "a residual block, momentum": (residual, momentum, (4, 3, 8, 8), 28),
+    "a residual block, momentum": (residual, momentum, (4, 3, 8, 8), 30),
     "an LSTM cell, momentum": (lstm, momentum, (6, 12), 14),
     "a transformer block, Adam": (transformer, adam, (3, 5, 16), 35),
 }
@@ -274,3 +279,109 @@ def test_the_update_of_many_parameters_is_one_kernel() -> None:
     step(grads)
     [made] = step._compiled.values()
     assert len(made.executable.program.kernels) <= 13, program_text(made.executable.program)
+
+
+# --- what is computed once and stored -------------------------------------------------------------------------------------------------
+
+
+def stored(f: F, *shapes: tuple[int, ...], too_dear: int = TOO_DEAR) -> list[str]:
+    """The names of what is written although it is no result, nor a sum, nor an operand."""
+    graph = simplify(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes)))
+    fused = fuse(graph, too_dear=too_dear)
+    written = [n for k in fused.kernels for n in k.outputs]
+    return [n.op.name for n in written if n not in graph.outputs and n.op.kind == "elementwise"]
+
+
+def both_ways(y: Any) -> Any:
+    """Two kernels that read all of it: their loops are of other lengths."""
+    return y.sum(axis=0), y.sum(axis=1)
+
+
+LARGE = (128, 130)
+MANY_LEAVES: dict[str, tuple[F, tuple[tuple[int, ...], ...], list[str]]] = {
+    "of three large tensors": (lambda a, b, c: both_ways(a + b - c), (LARGE,) * 3, ["sub"]),
+    "of four": (lambda a, b, c, d: both_ways(a + b - c * d), (LARGE,) * 4, ["sub"]),
+    "of two": (lambda a, b: both_ways(a - b), (LARGE,) * 2, []),
+    "of one, three times": (lambda a: both_ways(a * a - a), (LARGE,), []),
+    "of three small tensors": (lambda a, b, c: both_ways(a + b - c), ((20, 30),) * 3, []),
+    "of a large one and rows": (lambda a, b, c: both_ways(a + b - c), (LARGE, (130,), (128, 1)), []),
+    "used once": (lambda a, b, c: (a + b - c).sum(axis=0), (LARGE,) * 3, []),
+    "below another that is stored": (
+        lambda a, b, c: (both_ways(a + b - c), (a + b - c).max(axis=0), weft.sin(a + b - c)), (LARGE,) * 3, ["sub"],
+    ),
+    "a chain: with the first stored, the second is made of two": (
+        lambda a, b, c, d: (both_ways(a + b - c), both_ways((a + b - c) * d)), (LARGE,) * 4, ["sub"],
+    ),
+    "a chain: each from the one before": (
+        lambda a, b, c, d, e: (both_ways(a + b - c), both_ways((a + b - c) * d - e)), (LARGE,) * 5, ["sub", "sub"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MANY_LEAVES)
+def test_what_is_made_of_several_large_tensors_is_made_once(name: str) -> None:
+    f, shapes, wanted = MANY_LEAVES[name]
+    assert stored(f, *shapes, too_dear=64) == wanted
+
+
+def test_long_work_is_done_once_whatever_it_reads() -> None:
+    assert stored(lambda a: both_ways(weft.exp(a)), (20, 30)) == ["exp"]
+    assert stored(lambda a: both_ways(weft.exp(a)), (20, 30), too_dear=64) == []
+
+
+POOL = (2, 4, 12, 12)
+
+
+def test_windows_that_overlap_are_looked_through_once() -> None:
+    """Their greatest are stored for all who want them; so is what they look at, if it is computed."""
+
+    def kernels_with(f: F) -> list[list[str]]:
+        fused = fuse(simplify(weft.make_graph(f, Type(POOL, weft.float32))), too_dear=1000)
+        return [[n.op.name for n in k.outputs] for k in fused.kernels]
+
+    def pooled(stride: int) -> F:
+        return lambda x: both_ways(weft.max_pool(x, 2, stride=stride).reshape(8, -1))
+
+    overlapping, apart = kernels_with(pooled(1)), kernels_with(pooled(2))
+    assert [o for k in overlapping for o in k].count("window_max") == 1
+    assert "window_max" not in [o for k in apart for o in k]
+    below = [[o for k in kernels_with(lambda x, s=s: weft.max_pool(x * 2.0, 2, stride=s)) for o in k] for s in (1, 2)]
+    assert below == [["mul", "window_max"], ["window_max"]]
+
+
+def residual_steps(depth: int) -> weft.graph.Graph:
+    """The gradients of residual blocks: the gradient of the input of each is that of its output and one thing more."""
+
+    def loss(x: Any, *filters: Any) -> Any:
+        for w in filters:
+            x = x + weft.relu(weft.conv(x, w, padding=1))
+        return (x * x).sum()
+
+    image, filters = Type((2, 16, 24, 24), weft.float32), Type((16, 16, 3, 3), weft.float32)
+    return weft.make_graph(weft.grad(loss, argnums=tuple(range(1, depth + 1))), image, *(filters,) * depth)
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_bytes_of_a_residual_network_grow_with_its_depth(device: str) -> None:
+    """And not with its square: no block reads the gradients of all blocks behind it."""
+
+    def nbytes(depth: int) -> int:
+        graph = residual_steps(depth)
+        program = compiled(graph, {}, 2) if device == "cpu" else gpu_program(graph, {})
+        return sum(work(program, call).nbytes for call in program.calls)
+
+    few, some, many = (nbytes(depth) for depth in (4, 8, 16))
+    assert (many - some) / 8 == pytest.approx((some - few) / 4, rel=0.01)
+    counted()
+
+
+def test_what_is_kept_in_16_bits_is_not_widened_for_windows() -> None:
+    """They read it as it is, several times: a copy would be written and read."""
+
+    def f(x: Any, w: Any, v: Any) -> Any:
+        y = weft.tanh(weft.conv(x, w, padding=1))
+        return weft.conv(y, v).sum() + (weft.avg_pool(y, 3, stride=1) ** 2).sum()
+
+    image, filters = Type((2, 8, 33, 33), weft.float32), Type((8, 8, 3, 3), weft.float32)
+    program = gpu_program(weft.make_graph(f, image, filters, filters), {}, weft.bfloat16)
+    assert not [n for k in program.kernels if k.anchor is None for n in k.outputs if n.shape == (2, 33, 33, 8) and n.dtype is weft.float32]  # fmt: skip

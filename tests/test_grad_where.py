@@ -60,6 +60,81 @@ def test_relu_makes_no_needless_masks():
     assert [n.op.name for n in graph.nodes].count("where") == 1
 
 
+def test_no_mask_below_a_relu():
+    """It keeps nobody from computing what it chooses from."""
+    graph = weft.make_graph(weft.grad(lambda x, s: weft.relu(x * s).sum()), weft.zeros(5), weft.zeros(5))
+    [derivative] = graph.outputs
+    assert derivative.op.name == "mul"  # by s, and nothing after that
+    rng = generator("relu")
+    check_grads(lambda x, s: weft.relu(x * s), [rng.normal(size=9) * 1.3, rng.normal(size=9)], rng=rng)
+
+
+NO_RELUS = {
+    "at one": lambda x: weft.where(x <= 1.0, 0.0, x),
+    "to one": lambda x: weft.where(x <= 0.0, 1.0, x),
+    "turned round": lambda x: weft.where(x <= 0.0, x, 0.0),
+    "of something else": lambda x: weft.where(x <= 0.0, 0.0, x * x),
+    "by something else": lambda x: weft.where(x + 1.0 <= 0.0, 0.0, x),
+    "where it is zero": lambda x: weft.where(x == 0.0, 0.0, x),
+}
+
+
+@pytest.mark.parametrize("name", NO_RELUS)
+def test_what_only_looks_like_a_relu(name):
+    f = NO_RELUS[name]
+    graph = weft.make_graph(weft.grad(lambda x, s: f(x * s).sum()), weft.zeros(5), weft.zeros(5))
+    assert [n.op.name for n in graph.nodes].count("where") >= 2  # the rule's own, and a mask
+    rng = generator(name)
+    check_grads(lambda x, s: f(x * s), [rng.normal(size=9) * 1.3, rng.normal(size=9)], rng=rng)
+
+
+def test_no_mask_goes_through_batch_norm():
+    """It would be counted in every channel."""
+
+    def f(x, scale):
+        return weft.relu(weft.batch_norm(x, scale, scale).value).sum()
+
+    graph = weft.make_graph(weft.grad(f, argnums=(0, 1)), weft.zeros((2, 3, 4, 5)), weft.zeros(3))
+    assert [n.op.name for n in graph.nodes].count("where") == 1
+    assert not any(n.op.name == "sum" and n.inputs[0].op.name == "cast" for n in graph.nodes)
+
+
+GUARDS = {
+    "log": (lambda x: weft.where(x > 0.0, weft.log(x), 0.0), 0.0, 0.0),
+    "log inside limits": (lambda x: weft.where((x > 0.0) & (x < 9.0), weft.log(x), x), 0.0, 1.0),
+    "log, turned round": (lambda x: weft.where(~(x > 0.0), x, weft.log(x)), 0.0, 1.0),
+    "of the value and of another": (
+        lambda x: (lambda y: weft.where((y > -1.0) & (x > 0.0), y, 0.0))(weft.sqrt(x)),
+        0.0,
+        0.0,
+    ),
+    "of what the value is computed from": (
+        lambda x: (lambda y: weft.where(y > 0.0, 1.0 / y, 0.0))(weft.abs(x)),
+        0.0,
+        0.0,
+    ),
+    "of numbers alone": (lambda x: weft.where(weft.ones(()) < 0.0, weft.log(x), x), 0.0, 1.0),
+    "of numbers alone, and of the value": (
+        lambda x: (lambda y: weft.where((weft.ones(()) < 0.0) & (y < 5.0), y, x))(weft.log(x)),
+        0.0,
+        1.0,
+    ),
+    "a relu above a guard": (lambda x: weft.relu(weft.where(x > 0.0, weft.log(x), -1.0)), 0.0, 0.0),
+    "a guard above a relu": (lambda x: weft.where(x > 0.0, weft.relu(weft.sqrt(x)), 0.0), 0.0, 0.0),
+    "a guard above a clip": (lambda x: weft.where(x > 0.0, weft.clip(weft.log(x), -9.0, 9.0), 0.0), 0.0, 0.0),
+    "a clip of what may be infinite": (lambda x: weft.clip(weft.log(x), -100.0, 100.0), 0.0, 0.0),
+    "equality": (lambda x: (lambda y: weft.where(y == INF, 0.0, y))(1.0 / x), 0.0, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_guards_still_hold(name):
+    f, point, expected = GUARDS[name]
+    x = weft.asarray(point, dtype=weft.float64)
+    assert weft.grad(f)(x).item() == expected
+    assert weft.grad(lambda x: weft.grad(f)(x) * 1.0)(x).item() == 0.0
+
+
 def test_equal_arguments_are_still_two():
     """Constants are interned: without a name of their own, two equal arguments would share one derivative."""
     zero = weft.asarray(0.0)

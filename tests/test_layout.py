@@ -260,3 +260,113 @@ def test_integers_are_convolved_as_integers() -> None:
         layout(before),
         [np.arange(180).reshape(IMAGE.shape).astype("int32"), np.arange(108).reshape(FILTER.shape).astype("int32")],
     )
+
+
+# --- whole words --------------------------------------------------------------------------------------------------------------------
+
+
+def with_words(f: F, *types: Type) -> Graph:
+    return simplify(layout(simplify(graph(f, *types)), whole_words=True))
+
+
+def image_of(channels: int, dtype: Any = weft.float32) -> tuple[Type, Type]:
+    """An image, and filters for it."""
+    return Type((2, channels, 5, 6), dtype), Type((4, channels, 3, 3), dtype)
+
+
+def filled(x: Any, more: int) -> Any:
+    """More channels, of zeros, where they come last."""
+    return P.pad(x, widths=((0, 0, 0),) * 3 + ((0, more, 0),), value=0.0)
+
+
+def conv_filter_last(x: Any, g: Any, channels: int) -> Any:
+    """The filter's gradient of a channels-last image, for so many channels of it."""
+    params = ((1, 1), ((0, 0), (0, 0)), (1, 1), 1, "", (3, 3))
+    made = make(OPS["conv_filter_last"], (x.node, g.node), params)
+    rank, stop = len(made.shape), (*made.shape[:-2], channels, made.shape[-1])
+    return P.slice(wrap(made), starts=(0,) * rank, stops=stop, steps=(1,) * rank)
+
+
+@pytest.mark.parametrize("channels", [2, 3])
+def test_few_channels_are_filled_up(channels: int) -> None:
+    """Until a pixel is 16 bytes: four numbers of float32."""
+    found = with_words(weft.conv, *image_of(channels))
+    more = 4 - channels
+
+    def expected(x: Any, w: Any) -> Any:
+        return to_first(conv_last(filled(to_last(x), more), to_first(filled(to_last(w), more))))
+
+    assert found == graph(expected, *image_of(channels)), found.text()
+    assert_same_values(graph(weft.conv, *image_of(channels)), found, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("channels", [2, 3])
+def test_for_the_gradient_of_the_filter_too(channels: int) -> None:
+    x, w = image_of(channels)
+    output = Type((2, 4, 3, 4), weft.float32)
+
+    def f(x: Any, g: Any) -> Any:
+        return weft.vjp(lambda w: weft.conv(x, w), weft.zeros(w.shape))[1](g)[0]
+
+    def expected(x: Any, g: Any) -> Any:
+        made = conv_filter_last(filled(to_last(x), 4 - channels), to_last(g), channels)
+        return P.permute(made, axes=(3, 2, 0, 1))
+
+    found = with_words(f, x, output)
+    assert found == graph(expected, x, output), found.text()
+    assert_same_values(graph(f, x, output), found, tolerance=1e-6)
+
+
+def channels_of(found: Graph) -> list[int]:
+    return [n.inputs[0].shape[-1] for n in found.nodes if n.op.name in ("conv_last", "conv_filter_last")]
+
+
+@pytest.mark.parametrize(("channels", "after"), [(1, 1), (2, 8), (3, 8), (5, 8), (7, 8), (8, 8), (9, 9)])
+def test_of_16_bits_eight_are_a_word(channels: int, after: int) -> None:
+    types = image_of(channels)
+
+    def f(x: Any, w: Any) -> Any:
+        y, back = weft.vjp(lambda w: weft.conv(x.astype("bfloat16"), w.astype("bfloat16")), w)
+        return y, back(y)[0]
+
+    found = with_words(f, *types)
+    assert channels_of(found) == [after, after]
+    pads = [n for n in found.nodes if n.op.name == "pad"]
+    assert all(n.dtype is weft.bfloat16 for n in pads)  # it is the narrow image that is filled up, and kept
+    assert bool(pads) == (after != channels)
+    assert_same_values(graph(f, *types), found, tolerance=1e-2)
+
+
+def test_what_was_narrow_is_filled_up_before_it_is_widened() -> None:
+    """As mixed precision leaves the last convolution: narrow operands, and sums in float32."""
+
+    def f(x: Any, w: Any) -> Any:
+        return weft.conv(x.astype("bfloat16").astype("float32"), w.astype("bfloat16").astype("float32"))
+
+    found = with_words(f, *image_of(3))
+    assert [n.dtype for n in found.nodes if n.op.name == "pad"] == [weft.bfloat16] * 2
+    assert channels_of(found) == [8]
+    assert_same_values(graph(f, *image_of(3)), found, tolerance=1e-5)
+
+
+def test_what_is_not_filled_up() -> None:
+    """One channel alone, whole words already, groups, whole numbers; and nothing where nobody asks for it."""
+    for channels in (1, 4, 5, 8):
+        assert channels_of(with_words(weft.conv, *image_of(channels))) == [channels]
+    grouped = with_words(
+        lambda x, w: weft.conv(x, w, groups=2), Type((2, 2, 5, 6), weft.float32), Type((4, 1, 3, 3), weft.float32)
+    )
+    assert channels_of(grouped) == [2]
+    assert channels_of(with_words(weft.conv, *image_of(3, weft.int32))) == [3]
+    assert channels_of(with_words(weft.conv, *image_of(3, weft.float64))) == [3]
+    assert channels_of(layout(graph(weft.conv, *image_of(3)))) == [3]
+
+
+def test_the_gradient_of_the_image_has_its_own_channels() -> None:
+    """It is summed over filters; it would be computed for channels that do not exist."""
+    x, w = Type((2, 3, 5, 6), weft.float32), Type((2, 3, 3, 3), weft.float32)
+    f = weft.grad(lambda x, w: (weft.conv(x, w) ** 2).sum())
+    found = with_words(f, x, w)
+    [data] = [n for n in found.nodes if n.op.name == "conv_data_last"]
+    assert (data.shape[-1], data.inputs[0].shape[-1]) == (3, 2)
+    assert_same_values(graph(f, x, w), found, tolerance=1e-5)

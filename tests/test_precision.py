@@ -1,16 +1,20 @@
 """Mixed precision: what the pass does to graphs, how close training stays to float32, and that the loss scale skips bad steps."""
 
 import itertools
+import os
 from collections.abc import Callable
 from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 import numpy as np
 import pytest
 
 import weft
 from weft.compiler.pipeline import compiled
-from weft.compiler.precision import copies, precision
+from weft.compiler.precision import copies, handed_on, precision
 from weft.compiler.simplify import simplify
+from weft.compiler.triton.program import gpu_program
 from weft.dtypes import DType, bfloat16, float16, float32, float64
 from weft.graph import Graph, Node, Type, check
 from weft.graph.text import subgraphs
@@ -433,3 +437,106 @@ def test_wrong_settings() -> None:
             weft.LossScale(start=start)
     with pytest.raises(weft.UserError, match=r"\[LossScale\] the scale can grow after 1 good step or more"):
         weft.LossScale(grow_after=0)
+
+
+# --- what kernels hand on ------------------------------------------------------------------------------------------------------
+
+SIZE = 128  # its square is just large enough
+
+
+def handed(f: Callable[..., Any], names: str, *types: Type) -> tuple[Graph, Graph]:
+    """The graph, and what it is when ops of these names are written to memory."""
+    graph = simplify(make_graph(f, *types))
+    return graph, check(handed_on(graph, found(graph, *names.split()), bfloat16))
+
+
+def test_what_is_handed_on_to_a_product_is_narrow() -> None:
+    def before(x: Any, w: Any) -> Any:
+        h = weft.sin(x)
+        return (weft.cos(h) * h) @ w
+
+    def after(x: Any, w: Any) -> Any:
+        h = full(half(weft.sin(x)))
+        return (weft.cos(h) * h) @ w
+
+    types = square(SIZE), square(SIZE)
+    _, now = handed(before, "sin", *types)
+    assert now == expected(after, *types)
+    everything, now = handed(before, "placeholder sin cos mul contract", *types)
+    assert len(found(now, "cast")) == 6  # both of each of the three
+    assert now != everything
+
+
+def test_one_narrow_value_is_made_of_another() -> None:
+    def before(x: Any, w: Any) -> Any:
+        return weft.tanh(weft.sin(x).T) @ w
+
+    def after(x: Any, w: Any) -> Any:
+        return full(half(weft.tanh(full(half(weft.sin(x))).T))) @ w
+
+    types = square(SIZE), square(SIZE)
+    assert handed(before, "sin tanh", *types)[1] == expected(after, *types)
+
+
+HANDED_WIDE: dict[str, tuple[Callable[..., Any], str, int, DType]] = {
+    "what is small": (lambda x, w: weft.sin(x) @ w, "sin", SIZE - 1, float32),
+    "a result of the program": (lambda x, w: (weft.sin(x), weft.sin(x) @ w), "sin", SIZE, float32),
+    "what is no float32": (lambda x, w: weft.sin(x) @ w, "sin", SIZE, float64),
+    "a product itself": (lambda x, w: (x @ w) @ w, "contract", SIZE, float32),
+    "sums": (lambda x, w: (weft.broadcast_to(x, (2, SIZE, SIZE)).sum(axis=0)) @ w, "sum", SIZE, float32),
+    "what is given": (lambda x, w: x @ w, "placeholder", SIZE, float32),
+    "what is made of the last product": (lambda x, w: weft.exp(weft.tanh(x @ w)), "tanh", SIZE, float32),
+    "the update of a weight": (lambda x, w: (w - 0.1 * (weft.sin(x) @ w)).T * 2.0, "sub permute mul", SIZE, float32),
+    "a mixture of the last product and another value": (
+        lambda x, w: (weft.exp((x @ w) * weft.sin(x))).sum(axis=0),
+        "mul exp",
+        SIZE,
+        float32,
+    ),
+    "what was narrow before": (lambda x, w: weft.sin(full(half(x))) @ w, "cast", SIZE, float32),
+}
+
+
+@pytest.mark.parametrize("name", HANDED_WIDE)
+def test_these_stay_wide(name: str) -> None:
+    f, written, size, dtype = HANDED_WIDE[name]
+    graph = simplify(make_graph(f, square(size, dtype), square(size, dtype)))
+    chosen = found(graph, *written.split())
+    assert chosen
+    assert handed_on(graph, chosen, bfloat16) is graph
+
+
+def test_it_is_done_once() -> None:
+    graph, now = handed(lambda x, w: weft.tanh(weft.sin(x)) @ w, "sin tanh", square(SIZE), square(SIZE))
+    assert now != graph
+    assert handed_on(now, found(now, "cast"), bfloat16) is now
+
+
+def residual(x: Any, w: Any, v: Any) -> Any:
+    """A residual block with a normalisation that is differentiated, and pooling with windows that overlap."""
+    y = weft.conv(x, w, padding=1)
+    y = weft.relu((y - y.mean(axis=(0, 2, 3), keepdims=True)) / (y.std(axis=(0, 2, 3), keepdims=True) + 0.1)) + x
+    return (weft.avg_pool(weft.conv(y, v) * 0.5, 3, stride=1) ** 2).sum() + (weft.avg_pool(y, 3, stride=2) ** 2).mean()
+
+
+def test_numbers_of_a_step_that_hands_on_narrow_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not much further from those in float64 than with products alone in 16 bits; gradients of weights are float32."""
+    pytest.importorskip("triton")
+    from triton_runner import run_program
+
+    arrays = [floats(2, 4, 5, 5), floats(4, 4, 3, 3, seed=1, scale=0.3), floats(4, 4, 2, 2, seed=2, scale=0.3)]
+    f = weft.grad(residual, argnums=(0, 1, 2))
+    graph = make_graph(f, *(Type(a.shape, float32) for a in arrays))
+    with weft.knobs.set(device="reference"):
+        exact = [g.numpy() for g in f(*(weft.asarray(a.astype(np.float64)) for a in arrays))]
+    errors, narrow = [], []
+    for large in (1 << 30, 64):
+        monkeypatch.setattr("weft.compiler.precision.LARGE", large)
+        program = gpu_program(graph, {}, bfloat16)
+        results = run_program(program, arrays)
+        assert [r.dtype for r in results] == [np.float32] * 3
+        errors.append([np.abs(r - e).max() / np.abs(e).max() for r, e in zip(results, exact, strict=True)])
+        narrow.append(sum(n.dtype is bfloat16 for k in program.kernels for n in k.outputs))
+    assert narrow[1] > narrow[0]
+    assert max(map(max, errors)) < 0.05
+    assert 0 < max(errors[1]) < 4 * max(errors[0]) + 0.01

@@ -368,3 +368,42 @@ def test_a_traced_function_does_not_change_with_what_is_alive_outside():
     seen = weft.arange(3).reshape(3, 1)
     assert seen.tolist() == [[0], [1], [2]]
     assert weft.make_graph(table) == alone
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0,), (2, 0, 3)])
+def test_kernels_over_nothing_are_compiled(shape):
+    """Two kernels over a tensor without elements were compared by dividing by its size."""
+    sine, negative = weft.jit(lambda a: (weft.sin(a), -weft.sin(a)))(np.zeros(shape, "float32"))
+    assert sine.numpy().shape == negative.numpy().shape == shape
+    total, double = weft.jit(lambda a: (weft.sin(a).sum(), weft.cos(a) * 2))(np.zeros(shape, "float32"))
+    assert total.item() == 0.0
+    assert double.numpy().shape == shape
+
+
+PARTS = {
+    "the first rows": lambda y: weft.tanh(y[:3]),
+    "the first columns": lambda y: weft.tanh(y[:, :3]),
+    "one row": lambda y: weft.tanh(y[:1]),
+    "the last rows": lambda y: weft.tanh(y[2:]),
+    "every other row": lambda y: weft.tanh(y[::2]),
+    "the first elements": lambda y: weft.tanh(y.reshape(-1)[:7]),
+    "the first rows, and all": lambda y: (weft.tanh(y[:3]), weft.sin(y)),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_what_is_made_of_a_part_of_a_product(name):
+    """The first rows lie where all of them begin, but are fewer: the product's epilogue wrote the rest behind their memory."""
+    rng = np.random.default_rng(5)
+    x, w = rng.normal(size=(5, 4)).astype("float32"), rng.normal(size=(4, 8)).astype("float32")
+    image, filters = rng.normal(size=(4, 4, 5, 2)).astype("float32"), rng.normal(size=(8, 4, 1, 2)).astype("float32")
+
+    def convolved(x, w):
+        return weft.conv(x, w).permute(0, 2, 3, 1).reshape(20, 8)
+
+    for product, a, b in ((weft.matmul, x, w), (convolved, image, filters)):
+        with weft.knobs.set(device="reference"):
+            expected = PARTS[name](product(weft.asarray(a), weft.asarray(b)))
+        found = weft.jit(lambda a, b, product=product: PARTS[name](product(a, b)))(a, b)
+        for actual, e in zip(*((t if isinstance(t, tuple) else (t,)) for t in (found, expected)), strict=True):
+            np.testing.assert_allclose(actual.numpy(), e.numpy(), rtol=1e-5, atol=1e-5)

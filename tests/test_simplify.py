@@ -340,3 +340,105 @@ def test_products_that_are_turned_below_others_leave_no_copies():
     graph = step.lower(ids[:, :-1], ids[:, 1:])
     assert sum(node.op.name == "scan" for node in graph.nodes) == 2
     assert sum(node.op.name == "scan" for node in simplify(graph).nodes) == 2
+
+
+# --- what follows easily from values that are read anyway ----------------------------------------------------------------------------
+
+IMAGE, CHANNELS = Type((2, 3, 4, 5), weft.float32), Type((3,), weft.float32)
+
+
+def wide(v: Any) -> Any:
+    return v.reshape(3, 1, 1)
+
+
+def and_its_mask(y: Any) -> Any:
+    """A relu, and what its derivative asks."""
+    return weft.relu(y), weft.where(y <= 0.0, 0.0, 2.0)
+
+
+def with_mask_of_the_result(y: Any) -> Any:
+    return weft.relu(y), weft.where(weft.relu(y) <= 0.0, 0.0, 2.0)
+
+
+def normed(x: Any, a: Any, b: Any) -> Any:
+    return (x - wide(b)) * wide(weft.sqrt(a)) + wide(a)
+
+
+def deep(x: Any, a: Any) -> Any:
+    """A long way from the value that is read."""
+    for _ in range(20):
+        x = x * wide(a) + 1.0
+    return x
+
+
+def sines(a: Any) -> Any:
+    for _ in range(40):
+        a = weft.sin(a)
+    return a
+
+
+SCALED: dict[str, tuple[F, tuple[Type, ...], bool]] = {
+    "batch norm's result": (normed, (IMAGE, CHANNELS, CHANNELS), True),
+    "one scale": (lambda x, a: x * wide(a), (IMAGE, CHANNELS), True),
+    "of a convolution": (lambda x, w, a: weft.conv(x, w) * wide(a), (IMAGE, Type((3, 3, 2, 2), weft.float32), CHANNELS), True),
+    "a bias alone: its derivative does not read the image": (lambda x, b: x + wide(b), (IMAGE, CHANNELS), False),
+    "a constant scale": (lambda x: x * 3.0, (IMAGE,), False),
+    "the image itself": (lambda x: x + 0.5, (IMAGE,), False),
+    "two images": (lambda x, y: x * y, (IMAGE, IMAGE), False),
+    "a residual": (lambda x, y, a: x * wide(a) + y, (IMAGE, IMAGE, CHANNELS), False),
+    "too long to be computed again": (deep, (IMAGE, CHANNELS), False),
+    "a scale, beside too much to look at": (lambda x, a: wide(sines(a)) + x * wide(a), (IMAGE, CHANNELS), False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_the_mask_of_a_relu_is_computed_again(name: str) -> None:
+    """From the value below the scale, which the derivative of the scale reads: the relu's result need not be."""
+    f, types, again = SCALED[name]
+    before = graph(lambda *a: and_its_mask(f(*a)), *types)
+    from_result = simplify(graph(lambda *a: with_mask_of_the_result(f(*a)), *types))
+    assert simplify(before) == from_result
+    found = simplify(before, compute_again=True)
+    assert found == (before if again else from_result), found.text()
+    arrays = [np.abs(a) if a.shape == (3,) else a for a in random_inputs(before)]
+    assert_same_values(before, found, arrays)
+
+
+def test_only_the_relus_that_are_scaled_are() -> None:
+    def f(x: Any, a: Any) -> Any:
+        return (*and_its_mask(x * wide(a)), *and_its_mask(x + wide(a)))
+
+    def after(x: Any, a: Any) -> Any:
+        return (*and_its_mask(x * wide(a)), *with_mask_of_the_result(x + wide(a)))
+
+    assert simplify(graph(f, IMAGE, CHANNELS), compute_again=True) == graph(after, IMAGE, CHANNELS)
+
+
+# --- long sums in two ------------------------------------------------------------------------------------------------------------------
+
+LONG = Type((4, 128, 64), weft.float32)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "max", "min", "prod"])
+def test_long_reductions_are_cut_for_threads_only(reduce: str) -> None:
+    before = graph(lambda x: getattr(P, reduce)(x, axes=(1, 2)), LONG)
+    cut, whole = refine(before), refine(before, in_two=False)
+    assert whole == before
+    assert names(cut).count(reduce) == 2
+    assert_same_values(
+        before, cut, [random_inputs(before)[0] * 0.01 + 1.0] if reduce == "prod" else None, tolerance=1e-3
+    )
+
+
+def test_short_reductions_are_never_cut() -> None:
+    for shape, axes in (((4, 63, 64), (1, 2)), ((2000, 64), (1,)), ((5000,), ())):
+        before = graph(lambda x, axes=axes: P.sum(weft.sin(x), axes=axes), Type(shape, weft.float32))
+        assert refine(before) == simplify(before)
+
+
+def test_windows_are_separate_whoever_adds_up() -> None:
+    """`in_two` is about long sums alone: the other late rules stay."""
+    pooled = simplify(graph(weft.grad(lambda x: (weft.max_pool(x, 2) ** 2).sum()), Type((2, 3, 4, 6), weft.float32)))
+    assert "window_spread" in names(pooled)
+    for in_two in (True, False):
+        assert "window_spread" not in names(refine(pooled, in_two=in_two))

@@ -60,12 +60,15 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
 # What `where` does not choose must have no influence, but its derivative may be infinite, and 0 * inf is nan. So the walk
 # carries along, down the elementwise and movement ops below a `where`, a mask of the places that were chosen, and writes
 # zeros at the others after every op that multiplies. (Asking whether the cotangent is 0 instead would break derivatives of
-# derivatives.)
+# derivatives.) A relu is left out: it keeps nobody from computing what it chooses from, and batch norm below would count the
+# chosen places of every channel.
 
 
 def _mask_below(node: Node, position: int, mask: Tensor | None, made: Tensor) -> Tensor | None:
     """Where the cotangent of an input can be other than 0; None: everywhere, or not known."""
     if node.op is WHERE and position > 0:
+        if position == 2 and _is_relu(node):
+            return mask
         condition = wrap(node.inputs[0])
         chosen = condition if position == 1 else ~condition
         return chosen if mask is None else chosen & mask
@@ -73,6 +76,13 @@ def _mask_below(node: Node, position: int, mask: Tensor | None, made: Tensor) ->
         moved: Tensor = _rules(node, mask.astype(made.dtype))[position]
         return moved > 0.0
     return mask if node.op.kind == "elementwise" else None
+
+
+def _is_relu(node: Node) -> bool:
+    """Whether a `where` gives zero for a value that is not above zero, and the value itself else."""
+    test, zero, x = node.inputs
+    zeros = [n for n in (zero, *test.inputs[1:]) if n.op is CONST and n.params[0] in (0, 0.0)]
+    return test.op.name in ("le", "lt") and test.inputs[0] is x and len(zeros) == 2
 
 
 def _masked(cotangent: Tensor, mask: Tensor | None, node: Node, g: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 A preference is a word (`knobs.preference` has its forms): the fastest algorithm, none with a workspace, none with more than
 so many bytes, or an algorithm by name. It is a parameter of the convolution; an empty one means the setting conv_algorithm.
+GPUs have algorithms of their own (triton/choice.py), and need none that is slow to do without a workspace.
 The fastest is the one that `find_algorithms` measured on this machine for this shape, or else the heuristic's.
 An algorithm that cannot do a case is not an error: another one does it, and the note of the choice says so.
 """
@@ -20,7 +21,7 @@ from ..dtypes import float32
 from ..errors import UserError
 from ..graph.graph import Graph
 from ..graph.node import Node
-from ..knobs import ALGORITHMS, knobs, preference
+from ..knobs import ALGORITHMS, GPU_ALGORITHMS, knobs, preference
 from .llvm import conv
 from .llvm.conv import ConvShape, Direction
 from .llvm.library import Plan
@@ -35,6 +36,7 @@ NEEDS = {
     "IMPLICIT_GEMM": "groups of more than one channel",
     "IMPLICIT_PRECOMP_GEMM": "one group",
     "DIRECT": "groups of one channel for the gradient of the filter",
+    "CUDNN": "an NVIDIA GPU",
     **dict.fromkeys(
         WINOGRAD,
         "a 3 x 3 filter, stride and dilation 1, one group, and at least as many channels as a vector has lanes",
@@ -46,6 +48,7 @@ FILTER_GRADIENTS = ("IMPLICIT_GEMM", "DIRECT", LOOPS)
 
 PREFER_FASTEST = "fastest"
 NO_WORKSPACE = "no_workspace"
+WITHIN = "within:"  # and a number of bytes: a limit, on devices that never need loops to keep to one
 
 _scope: ContextVar[str] = ContextVar("algorithms", default="")
 
@@ -95,6 +98,8 @@ def in_force(where: str, given: Any = None) -> str:
 
 def check(where: str, prefer: Any) -> None:
     """Refuse a parameter that is no preference: the text of a graph may hold anything."""
+    if isinstance(prefer, str) and prefer.startswith(WITHIN) and prefer.removeprefix(WITHIN).isdecimal():
+        return  # the compiler's own
     if prefer != "" and (not isinstance(prefer, str) or normal(where, prefer) != prefer):
         raise UserError(where, f"a preference among algorithms is required, got {prefer!r}.")
 
@@ -128,9 +133,9 @@ def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], thr
         return Choice(plans[prefer])
     if prefer in (NO_WORKSPACE, LOOPS):
         return Choice(least, f"{least.workspace} bytes of workspace are the least")
-    if prefer in ALGORITHMS:
+    if prefer in (*ALGORITHMS, *GPU_ALGORITHMS):
         return Choice(_fastest(direction, shape, strides, threads, plans), refusal(prefer, direction))
-    limit = _limit(prefer)
+    limit = workspace_limit(prefer)
     fitting = {name: plan for name, plan in plans.items() if limit is None or plan.workspace <= limit}
     if not fitting:
         return Choice(least, f"no plan fits into {limit} bytes: {least.workspace} are the least")
@@ -141,12 +146,13 @@ def refusal(name: str, direction: Direction) -> str:
     """Why an algorithm does not do a case."""
     if name in WINOGRAD and not knobs.winograd:
         return f"{name} is forbidden by the setting winograd"
-    if direction == "filter_gradient" and name not in FILTER_GRADIENTS:
+    if direction == "filter_gradient" and name in ALGORITHMS and name not in FILTER_GRADIENTS:
         return f"{name} has no gradient of the filter"
     return f"{name} needs {NEEDS[name]}"
 
 
-def _limit(prefer: str) -> int | None:
+def workspace_limit(prefer: str) -> int | None:
+    """The most bytes that a preference allows, if it says so in bytes."""
     kind, _, size = prefer.partition(":")
     return int(size) if kind == "workspace" else None
 
@@ -168,7 +174,7 @@ def by_loops(node: Node) -> bool:
     if node.dtype is not float32:
         return True
     prefer = preferred(node) or knobs.conv_algorithm
-    limit = _limit(prefer)
+    limit = workspace_limit(prefer)
     if limit is None or not prod(node.shape):
         return prefer in (NO_WORKSPACE, LOOPS)
     direction, shape = described(node)

@@ -15,7 +15,7 @@ A pair is only merged if no third kernel stands between them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from math import prod
 
@@ -33,6 +33,7 @@ from .kernel import (
     is_anchor,
     is_copy,
     is_narrowing,
+    is_widening,
     view,
 )
 from .loops import (
@@ -53,6 +54,7 @@ DEAR = {
     "random_bits": 20, "div": 3, "sqrt": 3,
 }  # fmt: skip
 TOO_DEAR = 10  # to be computed again in another kernel
+LARGE, MANY = 1 << 14, 3  # elements of a value, and how many tensors of its size it takes, to be computed once
 TOO_LONG = 300  # steps in a body: compile time grows faster than they do
 
 
@@ -65,11 +67,17 @@ class Fused:
     stored: frozenset[Node]
 
 
-def fuse(graph: Graph) -> Fused:
-    """The graph as kernels."""
+WIDENS = frozenset(("contract",))  # anchors that make float32 of 16 bits by themselves, on a CPU
+
+
+def fuse(graph: Graph, widens: frozenset[str] = WIDENS, too_dear: int = TOO_DEAR) -> Fused:
+    """The graph as kernels.
+
+    `widens`: the anchors that make float32 of 16 bits by themselves. `too_dear`: to be computed again in another kernel.
+    """
     dear: set[Node] = set()
     while True:
-        fusion = _Fusion(graph, dear)
+        fusion = _Fusion(graph, dear, widens, too_dear)
         more = fusion.too_dear()
         if more <= dear:  # some were taken in again by one of their readers
             return fusion.result()
@@ -83,11 +91,16 @@ def cost(node: Node) -> int:
     return DEAR.get(node.op.name, 1) * max(1, taps(node))
 
 
+def _overlaps(node: Node) -> bool:
+    """Whether its windows overlap: an element is seen by several."""
+    return taps(node) > 1 and any(s < k for k, s in zip(*node.params[:2], strict=True))
+
+
 class _Fusion:
     """The state of one attempt."""
 
-    def __init__(self, graph: Graph, dear: set[Node]) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, dear: set[Node], widens: frozenset[str], limit: int) -> None:
+        self.graph, self.widens, self.limit = graph, widens, limit
         self.nodes = graph.nodes
         self.position = {n: i for i, n in enumerate(self.nodes)}
         self.stored = self._stored(dear)
@@ -114,7 +127,7 @@ class _Fusion:
         length: dict[Node, int] = {}
         for node in self.nodes:
             if is_anchor(node):
-                stored |= {base_of(node, i, stored) for i in range(len(node.inputs))}
+                stored |= {base_of(node, i, stored, node.op.name in self.widens) for i in range(len(node.inputs))}
             for i in self._worth_storing_for(node, stored):
                 stored.add(i)
             length[node] = 1 + sum(length[i] for i in node.inputs if i not in stored)
@@ -124,23 +137,22 @@ class _Fusion:
 
     def _worth_storing_for(self, node: Node, stored: set[Node]) -> Iterable[Node]:
         """Inputs that would be computed many times over: spread along rows, or seen by many windows."""
-        if node.op.name == "expand" or taps(node):
-            x = node.inputs[0]
-            while x.op.kind == "move" and x not in stored and len(x.inputs) == 1:
+        for below in node.inputs if node.op.name == "expand" or taps(node) else ():
+            x = below
+            while x not in stored and len(x.inputs) == 1 and (x.op.kind == "move" or is_widening(x)):
                 x = x.inputs[0]
             if x in stored or x.op is CONST or x.op.name == "iota":
-                return
+                continue
             spread = prod(node.shape) >= 4 * prod(x.shape)
-            dear = 3 if prod(x.shape) > 1 else TOO_DEAR  # a kernel for one number must be worth it
-            overlap = taps(node) > 1 and any(s < k for k, s in zip(*node.params[:2], strict=True))
-            if overlap or (spread and self._cone_cost(x, stored) >= dear):
+            dear = 3 if prod(x.shape) > 1 else self.limit  # a kernel for one number must be worth it
+            if _overlaps(node) or (spread and self._cone_cost(x, stored) >= dear):
                 yield x
 
-    def _cone_cost(self, node: Node, stored: set[Node], limit: int = 64) -> int:
+    def _cone_cost(self, node: Node, stored: set[Node], limit: int = 64, more: Collection[Node] = ()) -> int:
         total, stack, seen = 0, [node], set()
         while stack and total < limit:
             n = stack.pop()
-            if n not in seen and n not in stored:
+            if n not in seen and n not in stored and n not in more:
                 seen.add(n)
                 total += cost(n)
                 stack += n.inputs
@@ -154,15 +166,40 @@ class _Fusion:
                 for step in part.steps:
                     if step.kind in ("op", "bits", "window", "same", "guard", "choose"):
                         inside[step.node].add(kernel)
-        shared = {
-            n for n, kernels in inside.items() if len(kernels) > 1 and self._cone_cost(n, self.stored) >= TOO_DEAR
-        }
+        shared = {n for n, kernels in inside.items() if len(kernels) > 1 and self._is_dear(n)}
         users = defaultdict(set)
         for node in self.nodes:
             for i in node.inputs:
                 users[i].add(node)
         front = {n for n in shared if n.op.kind != "move" and any(u not in shared for u in users[n] | set())}
-        return front - self.stored
+        chosen: set[Node] = set()
+        for node in sorted(front - self.stored, key=lambda n: self.position[n]):
+            if self._is_dear(node, chosen):  # what is made of those before may not be any more
+                chosen.add(node)
+        return chosen
+
+    def _is_dear(self, node: Node, more: Collection[Node] = ()) -> bool:
+        """Whether it is better computed once and read: it is long work, or made of several tensors, each as large as itself.
+
+        `more` are taken as stored, too.
+        """
+        if _overlaps(node) or self._cone_cost(node, self.stored, 4 * self.limit, more) >= self.limit:
+            return True
+        size = prod(node.shape)
+        return size >= LARGE and sum(prod(leaf.shape) >= size for leaf in self._leaves(node, more)) >= MANY
+
+    def _leaves(self, node: Node, more: Collection[Node] = (), most: int = 64) -> set[Node]:
+        """The stored values that a node is computed from."""
+        found, stack, seen = set(), [node], {node}
+        while stack and len(seen) < most:
+            n = stack.pop()
+            if n in self.stored or n in more:
+                found.add(n)
+                continue
+            new = [i for i in n.inputs if i not in seen]
+            seen.update(new)
+            stack += new
+        return found
 
     # --- kernels -------------------------------------------------------------------------------------------------------
 
@@ -185,7 +222,7 @@ class _Fusion:
     def _anchor(self, node: Node) -> Kernel:
         views = []
         for i in node.inputs:
-            found = view(i, self.stored, widens=node.op.name == "contract")
+            found = view(i, self.stored, widens=node.op.name in self.widens)
             assert found is not None, i
             views.append(found)
         outputs = [node]

@@ -8,7 +8,7 @@ divide; most divisions come out even because the parts of a sum lie in known ran
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import gcd
@@ -145,6 +145,23 @@ class Index:
             small = Index(rest.offset // common, tuple((t, c // common) for t, c in rest.parts))
             q, r = small.divided(by // common)
             return quotient + q, r * common + rest.offset % common
+        for step in sorted({c for _, c in rest.parts if c > 1 and by % c == 0}, reverse=True):
+            # (8 i + j) // 128 == i // 16 for j below 8, and the remainder is 8 (i % 16) + j
+            below = Index(rest.offset % step, tuple((t, c) for t, c in rest.parts if c % step))
+            if below.low >= 0 and below.high < step:
+                above = Index(rest.offset // step, tuple((t, c // step) for t, c in rest.parts if c % step == 0))
+                q, r = above.divided(by // step)
+                return quotient + q, r * step + below
+        if len(rest.parts) == 1 and rest.parts[0][1] == 1 and not rest.offset:
+            [(lone, _)] = rest.parts
+            if isinstance(lone, Quotient):  # x // a // b == x // (a b)
+                q = Index(0, ((Quotient(lone.inner, lone.by * by, -(-lone.size // by)), 1),))
+                return quotient + q, Index(0, ((Remainder(rest, by), 1),))
+            if (
+                isinstance(lone, Remainder) and lone.size % by == 0
+            ):  # x % (a b) // b == x // b % a, x % (a b) % b == x % b
+                q, r = lone.inner.divided(by)
+                return quotient + q.divided(lone.size // by)[1], r
         lift = -(rest.low // by)  # opaque terms count from 0
         lifted = rest + lift * by
         size = lifted.high // by + 1
@@ -159,16 +176,29 @@ Place = tuple[Index, ...]
 
 
 def _recombined(offset: int, parts: dict[Term, int]) -> Index:
-    """The sum, with n * (x // n) + x % n written as x."""
+    """The sum, with n * (x // n) + x % n written as x, and m * (x // m % n) + x % m as x % (m * n)."""
     for term, c in parts.items():
-        if isinstance(term, Remainder):
-            whole = next(
-                (q for q in parts if isinstance(q, Quotient) and q.by == term.size and q.inner == term.inner), None
-            )
-            if whole is not None and parts[whole] == c * term.size:
-                rest = tuple((t, k) for t, k in parts.items() if t is not term and t is not whole)
-                return Index(offset, rest) + term.inner * c
+        for inner, by, joined in _undivided(term):
+            if c % by:
+                continue
+            rest = inner.divided(by)[1] * (c // by)
+            if all(parts.get(t) == k for t, k in rest.parts):
+                gone = {term, *(t for t, _ in rest.parts)}
+                others = Index(offset - rest.offset, tuple((t, k) for t, k in parts.items() if t not in gone))
+                return others + joined() * (c // by)
     return Index(offset, tuple(parts.items()))
+
+
+def _undivided(term: Term) -> Iterable[tuple[Index, int, Callable[[], Index]]]:
+    """What may have been divided, by how much, and what `by * term + x % by` is."""
+    if isinstance(term, Quotient):
+        yield term.inner, term.by, lambda: term.inner
+    if isinstance(term, Remainder):
+        for part, c in term.inner.parts:
+            if isinstance(part, Quotient) and c == 1:
+                others = Index(term.inner.offset, tuple(p for p in term.inner.parts if p[0] is not part))
+                inner = others * part.by + part.inner
+                yield inner, part.by, lambda x=inner, n=part.by * term.size: x.divided(n)[1]  # type: ignore[misc]
 
 
 def loops_of(term: Term) -> frozenset[Loop]:

@@ -93,10 +93,9 @@ def view(node: Node, stored: Iterable[Node], widens: bool = False) -> View | Non
     return View(node, position.offset, tuple(steps))
 
 
-def base_of(anchor: Node, number: int, stored: Iterable[Node]) -> Node:
+def base_of(anchor: Node, number: int, stored: Iterable[Node], widens: bool) -> Node:
     """What must be stored so that an anchor can read one of its inputs: the first node below it that it is a view of."""
     node = anchor.inputs[number]
-    widens = anchor.op.name == "contract"
     any_strides = anchor.op.name == "contract" or (anchor.op.name in ("conv_last", "conv_data_last") and number == 1)
     best = below = node
     while below not in stored and _is_read_through(below, widens):

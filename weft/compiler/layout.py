@@ -13,27 +13,28 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import float32, float64
+from ..dtypes import DType, float32, float64
 from ..graph.graph import Graph, rebuild
 from ..graph.node import OPS, Node, Op, Shape, Type, blame, make, toposort
 
 
-def layout(graph: Graph) -> Graph:
+def layout(graph: Graph, whole_words: bool = False) -> Graph:
+    """The graph laid out. `whole_words`: images of few channels are filled up, so that each pixel begins where 16 bytes do."""
     done: dict[Node, Node] = {i: i for i in graph.inputs}
     with blame() as put_down_to:  # what is made for a node is put down to its line
         for node in toposort([*graph.inputs, *graph.outputs]):
             if node not in done:
                 put_down_to(node.source)
-                done[node] = _placed(rebuild(node, tuple(done[i] for i in node.inputs)))
+                done[node] = _placed(rebuild(node, tuple(done[i] for i in node.inputs)), whole_words)
     return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
 
 
-def _placed(node: Node) -> Node:
+def _placed(node: Node, whole_words: bool) -> Node:
     name = node.op.name
     if name == "contract":
         return _contraction(node)
     if name in ("conv", "conv_data", "conv_filter"):
-        return _convolution(node)
+        return _convolution(node, whole_words)
     if any(_is_first(i) for i in node.inputs):
         return _pushed(node) or node
     return node
@@ -120,16 +121,46 @@ def _first(node: Node) -> Node:
     return _move("permute", node, to_first(len(node.shape)))
 
 
-def _convolution(node: Node) -> Node:
+def _wide_last(node: Node, wide: DType) -> Node:
+    """Channels last, and wide. What is narrow is moved before it is widened: who reads 16 bits finds them as they should lie."""
+    if node.op.name == "cast" and node.dtype is wide and node.inputs[0].dtype.is_half:
+        node = node.inputs[0]
+    return _cast(_last(node), wide)
+
+
+def _convolution(node: Node, whole_words: bool) -> Node:
     name, (a, b) = node.op.name, node.inputs
     wide = float64 if node.dtype is float64 else float32 if node.dtype.is_float else node.dtype
-    a, b = _cast(a, wide), _cast(b, wide)
+    x, other = _wide_last(a, wide), _wide_last(b, wide) if name == "conv_filter" else _cast(b, wide)
+    more = _missing_channels(x, node) if whole_words and name != "conv_data" else 0
     if name == "conv_filter":
-        made = make(OPS["conv_filter_last"], (_last(a), _last(b)), node.params)
+        made = make(OPS["conv_filter_last"], (_filled(x, more), other), node.params)
         rank = len(made.shape)
+        if more:
+            stop = (*made.shape[:-2], made.shape[-2] - more, made.shape[-1])
+            made = make(OPS["slice"], (made,), ((0,) * rank, stop, (1,) * rank))
         return _cast(_move("permute", made, (rank - 1, rank - 2, *range(rank - 2))), node.dtype)
-    made = make(OPS[f"{name}_last"], (_last(a), b), node.params)
+    if more:  # each filter by itself with its channels last, as such filters lie in memory
+        other = _first(_filled(_wide_last(b, wide), more))
+    made = make(OPS[f"{name}_last"], (_filled(x, more), other), node.params)
     return _first(_cast(made, node.dtype))
+
+
+def _missing_channels(x: Node, node: Node) -> int:
+    """How many channels an image lacks for a pixel to be 16 bytes. One channel alone is better left alone."""
+    narrow = x.inputs[0] if x.op.name == "cast" else x
+    word, channels = 16 // narrow.dtype.itemsize, x.shape[-1]
+    return word - channels if 1 < channels < word and node.params[3] == 1 and x.dtype.is_float else 0
+
+
+def _filled(x: Node, more: int) -> Node:
+    """More channels, of zeros, below a cast if there is one: so it is the narrow value that is kept."""
+    if not more:
+        return x
+    if x.op.name == "cast":
+        return _cast(_filled(x.inputs[0], more), x.dtype)
+    widths = ((0, 0, 0),) * (len(x.shape) - 1) + ((0, more, 0),)
+    return make(OPS["pad"], (x,), (widths, 0.0))
 
 
 def _pushed(node: Node) -> Node | None:

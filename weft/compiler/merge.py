@@ -61,8 +61,10 @@ def solved(position: Index, known: Index, loops: Sequence[Loop]) -> dict[Loop, I
         if not isinstance(term, Loop) or c != step:
             return None
         step *= term.size
-    if position.offset or known.offset or {t for _, t in digits} != {l for l in loops if l.size != 1}:
-        return None
+    if not step or position.offset or known.offset or {t for _, t in digits} != {l for l in loops if l.size != 1}:
+        return None  # without any elements (a step of 0) there is no telling
+    if step != known.high + 1:
+        return None  # they are the first of more elements
     values = {}
     for c, term in digits:
         assert isinstance(term, Loop)

@@ -9,28 +9,33 @@ from ..dtypes import DType
 from ..graph.graph import Graph
 from ..graph.node import Op
 from .accumulate import accumulate
+from .fold import fold
 from .layout import layout
 from .llvm import maths, scalar
 from .llvm.planner import plan_for
 from .precision import copies, precision
-from .program import Program, build
+from .program import Program, Target, build
 from .recall import recall
 from .simplify import refine, simplify
 
 Pass = Callable[[Graph], Graph]
 
 
-def pass_list(narrow: DType | None = None) -> dict[str, Pass]:
-    """The passes in their order, by name. `narrow`: the type of mixed precision."""
+def pass_list(narrow: DType | None = None, native: bool = True) -> dict[str, Pass]:
+    """The passes in their order, by name. `narrow`: the type of mixed precision.
+
+    `native`: for CPUs, whose convolutions read float32 only, and whose threads share long sums.
+    """
     mixed: dict[str, Pass] = {} if narrow is None else {"precision": partial(precision, dtype=narrow)}
     return {
         "recall": recall,
-        "simplify": simplify,
+        "simplify": partial(simplify, compute_again=not native),
+        "fold": fold,
         "accumulate": accumulate,
         **mixed,
-        "layout": layout,
-        "copies": copies,
-        "refine": refine,
+        "layout": partial(layout, whole_words=not native),
+        **({"copies": copies} if native else {}),
+        "refine": partial(refine, in_two=native),
     }
 
 
@@ -55,9 +60,9 @@ _OTHERS = frozenset((
 ))  # fmt: skip
 
 
-def applied(graph: Graph, narrow: DType | None = None) -> Graph:
+def applied(graph: Graph, narrow: DType | None = None, native: bool = True) -> Graph:
     """The graph after all passes."""
-    for apply in pass_list(narrow).values():
+    for apply in pass_list(narrow, native).values():
         graph = apply(graph)
     return graph
 
@@ -74,4 +79,4 @@ def compiled(
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change, such as the weights of a network
     that is not trained; what is prepared of them is kept from run to run.
     """
-    return build(graph, updates, plan_for, partial(applied, narrow=narrow), threads, constants)
+    return build(graph, updates, Target(partial(applied, narrow=narrow), plan_for, threads), constants)

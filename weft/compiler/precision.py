@@ -13,7 +13,8 @@ nothing that is kept depends on them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from math import prod
 
 from ..dtypes import DType, bfloat16, float16, float32
 from ..errors import UserError
@@ -122,6 +123,49 @@ def _cast(node: Node, dtype: DType) -> Node:
     if node.op.name == "cast" and node.inputs[0].dtype is dtype and dtype.is_half:
         return node.inputs[0]
     return make(OPS["cast"], (node,), (dtype,), node.source)
+
+
+LARGE = 1 << 14  # elements: for fewer it is not worth losing digits
+
+
+def handed_on(graph: Graph, written: Iterable[Node], dtype: DType) -> Graph:
+    """The graph with large values that one kernel writes for others in `dtype`.
+
+    Inside a kernel all is float32, and so is in memory what sums give, and what is made of the last products on a path: gradients of
+    weights, and updates.
+    """
+    final = _final(graph)
+    chosen = {
+        n for n in written
+        if n.dtype is float32 and prod(n.shape) >= LARGE and n not in final and n.inputs and n.op.kind in ("elementwise", "move")
+    } - set(graph.outputs) - {n for n in graph.nodes if _is_widened(n)}  # fmt: skip
+    if not chosen:
+        return graph
+    done: dict[Node, Node] = {}
+    for node in toposort([*graph.inputs, *graph.outputs]):
+        done[node] = rebuild(node, tuple(done[i] for i in node.inputs))
+        if node in chosen:
+            done[node] = make(OPS["cast"], (_cast(done[node], dtype),), (float32,), node.source)
+    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+
+
+def _is_widened(node: Node) -> bool:
+    return node.op.name == "cast" and node.inputs[0].dtype.is_half
+
+
+def _final(graph: Graph) -> set[Node]:
+    """Products that no other product depends on, and all that is made of them."""
+    order = toposort([*graph.inputs, *graph.outputs])
+    products = ("contract", *WIDE_ONLY)
+    leads: set[Node] = set()
+    for node in reversed(order):
+        if node in leads or node.op.name in products:
+            leads.update(node.inputs)
+    final: set[Node] = set()
+    for node in order:
+        if (node.op.name in products and node not in leads) or any(i in final for i in node.inputs):
+            final.add(node)
+    return final
 
 
 def copies(graph: Graph) -> Graph:

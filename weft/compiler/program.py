@@ -10,13 +10,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..dtypes import DType
 from ..graph.graph import Graph
 from ..graph.node import ITEM, Node
-from .fuse import Fused, fuse
+from .fuse import TOO_DEAR, WIDENS, Fused, fuse
 from .index import linear
-from .kernel import Kernel
+from .kernel import Kernel, View
 from .llvm.library import Plan
 from .memory import ALIGN, ARENA, Memory, Slot, nbytes, plan
+from .precision import handed_on
 from .schedule import Schedule, schedule
 
 FRAME_RESERVED = 3  # the arena, the status, what is kept
@@ -58,6 +60,11 @@ class Program:
         """In the order they run; those of control flow's bodies stand for themselves."""
         return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
 
+    def viewed(self, view: View) -> Slot:
+        """The memory of a view, from where it begins."""
+        base, offset = self.memory.slots[view.base], view.offset * view.base.dtype.itemsize
+        return Slot(base.base, base.offset + offset, base.nbytes - offset)
+
     @property
     def launches(self) -> int:
         """How many pieces of work stand between barriers or library calls: neighbouring loops without a barrier are one."""
@@ -69,43 +76,70 @@ class Program:
         return count
 
 
-Planner = Callable[[Kernel, int, Collection[Node], bool], Plan]
-Passes = Callable[[Graph], Graph]
+def _no_scratch(kernel: Kernel) -> int:
+    return 0
 
 
-def build(
-    graph: Graph, updates: Mapping[int, int], planner: Planner, passes: Passes, threads: int, constants: frozenset[int] = frozenset()
-) -> Program:  # fmt: skip
+def _no_survey(kernels: Sequence[Kernel]) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a kind of device makes of graphs."""
+
+    passes: Callable[[Graph], Graph]
+    planner: Callable[[Kernel, int, Collection[Node], bool], Plan]  # how the work of an anchor is done
+    threads: int = 1
+    widens: frozenset[str] = WIDENS  # anchors that read 16 bits as they are
+    scratch_of: Callable[[Kernel], int] = _no_scratch  # the bytes that a kernel of loops needs beside its tensors
+    too_dear: int = TOO_DEAR  # additions that are not made again for every kernel that wants the result
+    survey: Callable[[Sequence[Kernel]], None] = _no_survey  # sees what has an anchor before any is planned
+    narrow: DType | None = None  # the type in which kernels hand values to each other, on the way to a product
+
+
+def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: frozenset[int] = frozenset()) -> Program:
     """The graph as a program.
 
     `updates`: output number -> input number whose memory it must end up in. `constants`: inputs that stay the same while the
     program, a loop's body, is run again and again.
     """
-    graph = passes(graph)
-    fused = fuse(graph)
+    graph = target.passes(graph)
+    graph, fused = _fused(graph, target)
     order = schedule(fused, {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()})
-    bodies = {k: _bodies(k, planner, passes, threads) for k in order.kernels if _is_control(k)}
-    known = {graph.inputs[i] for i in constants}
+    bodies = {k: _bodies(k, target) for k in order.kernels if _is_control(k)}
+    invariant, still = _invariant(order.kernels, {graph.inputs[i] for i in constants})
     shares = _shared(order)
+    anchored = [k for k in order.kernels if k.anchor is not None and k not in bodies]
+    target.survey(anchored)
     plans = {
-        k: planner(k, threads, known, _only_for_epilogue(k) and k.anchor not in shares)
-        for k in order.kernels
-        if k.anchor is not None and k not in bodies
+        k: target.planner(k, target.threads, still, _only_for_epilogue(k) and k.anchor not in shares) for k in anchored
     }
     fixed, copies = _fixed(graph, order, updates)
     scratch = {k: p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
-    invariant = _invariant(order.kernels, known)
+    scratch |= {k: target.scratch_of(k) for k in order.kernels if k.anchor is None}
     packed = {k: p.packed for k, p in plans.items()}
     copied = {graph.outputs[n] for n in copies}
     hidden = {k for k, p in plans.items() if p.hidden}
     memory = plan(order.kernels, fixed, shares, scratch, packed, invariant, copied, hidden)
     calls = _calls(order, memory, plans, bodies)
     for call in calls:
-        call.once = call.kernel in invariant or (call.phase is not None and _packs_only(call.kernel, call.phase, known))
+        call.once = call.kernel in invariant or (call.phase is not None and _packs_only(call.kernel, call.phase, still))
     memory, last = _copies(graph, memory, copies, updates)
     calls += last
     _set_barriers(calls)
     return Program(graph, fused, calls, memory, plans, bodies, dict(updates))
+
+
+def _fused(graph: Graph, target: Target) -> tuple[Graph, Fused]:
+    """The graph as kernels, in mixed precision with what they hand on in the narrow type."""
+    fused = fuse(graph, target.widens, target.too_dear)
+    while target.narrow is not None:
+        narrowed = handed_on(graph, [n for k in fused.kernels for n in k.outputs], target.narrow)
+        if narrowed is graph:
+            break
+        graph, fused = narrowed, fuse(narrowed, target.widens, target.too_dear)
+    return graph, fused
 
 
 def _copies(
@@ -142,17 +176,15 @@ def _is_control(kernel: Kernel) -> bool:
     return kernel.anchor is not None and kernel.anchor.op.kind == "control"
 
 
-def _invariant(kernels: Sequence[Kernel], known: set[Node]) -> set[Kernel]:
-    """Kernels that read nothing but what stays the same."""
-    if not known:
-        return set()
+def _invariant(kernels: Sequence[Kernel], known: set[Node]) -> tuple[set[Kernel], set[Node]]:
+    """Kernels that read nothing but what stays the same, and all that does."""
     found: set[Kernel] = set()
-    same = set(known)
-    for kernel in kernels:
-        if kernel.reads <= same and not _is_control(kernel):
+    still = set(known)
+    for kernel in kernels if known else ():
+        if kernel.reads <= still and not _is_control(kernel):
             found.add(kernel)
-            same |= set(kernel.outputs)
-    return found
+            still |= set(kernel.outputs)
+    return found, still
 
 
 def _packs_only(kernel: Kernel, phase: Any, known: set[Node]) -> bool:
@@ -162,13 +194,13 @@ def _packs_only(kernel: Kernel, phase: Any, known: set[Node]) -> bool:
     return bool(known) and phase.writes == {"packed"} and all(bases.get(n) in known for n in phase.reads)
 
 
-def _bodies(kernel: Kernel, planner: Planner, passes: Passes, threads: int) -> tuple[Program, ...]:
+def _bodies(kernel: Kernel, target: Target) -> tuple[Program, ...]:
     node = kernel.anchor
     assert node is not None
     graphs = [p for p in node.params if isinstance(p, Graph)]
     moving = {"scan": lambda: node.params[1] + node.params[2], "while_loop": lambda: node.params[2]}.get(node.op.name)
     still = frozenset(range(moving(), len(node.inputs))) if moving is not None else frozenset()
-    return tuple(build(g, {}, planner, passes, threads, still) for g in graphs)
+    return tuple(build(g, {}, target, still) for g in graphs)
 
 
 def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
@@ -254,11 +286,9 @@ def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies
                 if "epilogue" in phase.arguments and kernel.nest is not None:
                     touched, written = touched + reads, written + writes
                 calls.append(Call(kernel, "plan", touched, written, phase=phase, operands=operands))
-        elif kernel in bodies:
-            room = [memory.scratch[kernel]] if kernel in memory.scratch else []
-            calls.append(Call(kernel, "control", reads, writes + room))
         else:
-            calls.append(Call(kernel, "loops", reads, writes))
+            room = [memory.scratch[kernel]] if kernel in memory.scratch else []
+            calls.append(Call(kernel, "control" if kernel in bodies else "loops", reads, writes + room))
     return calls
 
 

@@ -14,22 +14,30 @@ import numpy as np
 from ..errors import WeftError
 from ..graph.graph import Graph, rebuild
 from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
+from .centred import centred_sum
 from .windows import IN_RANGE, SPREAD, TAP
 
 Rewrite = Callable[[Node], Node | None]
 
 
-def simplify(graph: Graph, fuel: int | None = None) -> Graph:
-    """The graph after all rules. `fuel` stops after so many replacements, to find one that breaks a program."""
+def simplify(graph: Graph, fuel: int | None = None, compute_again: bool = False) -> Graph:
+    """The graph after all rules. `fuel` stops after so many replacements, to find one that breaks a program.
+
+    `compute_again`: what follows easily from values that are read anyway is not read from memory.
+    """
     budget = [fuel if fuel is not None else 1 << 60]
     outputs = tuple(_rewritten(graph, RULES, budget))
-    return Graph(graph.inputs, _turned_products(_masks_from_results(outputs, budget), budget))
+    return Graph(graph.inputs, _turned_products(_masks_from_results(outputs, budget, compute_again), budget))
 
 
-def refine(graph: Graph, fuel: int | None = None) -> Graph:
-    """What is better written otherwise once the layout is known; then everything is simplified again."""
+def refine(graph: Graph, fuel: int | None = None, in_two: bool = True) -> Graph:
+    """What is better written otherwise once the layout is known; then everything is simplified again.
+
+    `in_two`: long sums are cut in two, for threads to share.
+    """
     budget = [fuel if fuel is not None else 1 << 60]
-    outputs = tuple(_rewritten(graph, (*RULES, *LATE), budget))
+    late = LATE if in_two else tuple(rule for rule in LATE if rule is not _long_reduction)
+    outputs = tuple(_rewritten(graph, (*RULES, *late), budget))
     return Graph(graph.inputs, outputs)
 
 
@@ -332,6 +340,7 @@ RULES: tuple[Rewrite, ...] = (
     _empty_sum,
     _pooling,
     _one_hot,
+    centred_sum,
 )
 
 
@@ -361,8 +370,29 @@ def _turned_products(outputs: tuple[Node, ...], budget: list[int]) -> tuple[Node
     return tuple(done[o] for o in outputs)
 
 
-def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[Node, ...]:
-    """A relu keeps its result; its derivative asks whether the input was positive. The result knows: the input can go."""
+def _is_scaled(node: Node, most: int = 32) -> bool:
+    """Whether it is one large value times others, plus others, as batch norm gives it: the derivative needs that value."""
+    scaled, large = False, set()
+    stack, seen = [node], {node}
+    while stack and len(seen) < most:
+        n = stack.pop()
+        if n.op is CONST:
+            continue
+        if n.op.kind not in ("elementwise", "move"):
+            large |= {n} if prod(n.shape) == prod(node.shape) else set()
+            continue
+        scaled |= n.op.name == "mul" and all(i.op is not CONST for i in n.inputs)
+        new = [i for i in n.inputs if i not in seen]
+        seen.update(new)
+        stack += new
+    return scaled and len(large) == 1 and not stack
+
+
+def _masks_from_results(outputs: tuple[Node, ...], budget: list[int], compute_again: bool) -> tuple[Node, ...]:
+    """A relu keeps its result; its derivative asks whether the input was positive. The result knows: the input can go.
+
+    Unless the derivative will read what the input is computed from, and the input can be computed again.
+    """
     order = toposort(outputs)
     relus = {}
     for node in order:
@@ -374,6 +404,7 @@ def _masks_from_results(outputs: tuple[Node, ...], budget: list[int]) -> tuple[N
                 and zero.op is CONST
                 and _number(zero) == 0
                 and test.inputs[1] is zero
+                and not (compute_again and _is_scaled(x))
             ):
                 relus[test] = node
     if not relus:

@@ -9,7 +9,6 @@ its computation and its reading.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from llvmlite import ir
 
@@ -44,18 +43,13 @@ class Control:
         self.rooms = control_rooms(call.kernel, self.bodies)
         scratch = program.memory.scratch.get(call.kernel)
         self.scratch = pointer(scratch) if scratch is not None else ir.Constant(PTR, None)
-        self.inputs = [pointer(self._view(v)) for v in call.kernel.views]
+        self.inputs = [pointer(program.viewed(v)) for v in call.kernel.views]
         by_number = {n.params[0]: n for n in call.kernel.outputs if n.op.name == "item"}
         self.outputs = [
             pointer(program.memory.slots[by_number[i]]) if i in by_number else None
             for i in range(len(self.node.outputs))
         ]
         self.frames = [code.room(PTR, b.frame_size) for b in self.bodies]
-
-    def _view(self, view: Any) -> Slot:
-        slot = self.program.memory.slots[view.base]
-        offset = view.offset * view.base.dtype.itemsize
-        return Slot(slot.base, slot.offset + offset, slot.nbytes - offset)
 
     def write(self) -> None:
         {"call": self._call, "cond": self._cond, "while_loop": self._while, "scan": self._scan}[self.node.op.name]()

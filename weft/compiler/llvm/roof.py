@@ -47,6 +47,10 @@ class Roof:
         """The least time for so much work. Wider elements than float32 fill the vectors with fewer of them."""
         return max(flops * max(1, itemsize // 4) / self.flops, nbytes / self.bandwidth)
 
+    def __str__(self) -> str:
+        doubt = "" if self.sure else " or more: other programs kept this machine busy while it was measured"
+        return f"{self.flops / 1e9:.1f} GFLOP/s, {self.bandwidth / 1e9:.1f} GB/s{doubt}"
+
 
 class _Busy(Exception):
     """The machine was too busy for a measurement that is worth keeping."""
