@@ -18,7 +18,7 @@ from weft.graph.graph import close
 from weft.graph.node import Type, make, placeholder
 from weft.knobs import knobs
 from weft.runtime.native import Executable
-from weft.runtime.profile import _Timed, profile
+from weft.runtime.profile import _Timed
 from weft.testing import counted, generator
 
 ROOF = Roof(flops=1e11, bandwidth=1e10)
@@ -27,7 +27,7 @@ ROOF = Roof(flops=1e11, bandwidth=1e10)
 @pytest.fixture(autouse=True)
 def known_roof(monkeypatch):
     """No test but those of the roof itself depends on the machine."""
-    monkeypatch.setattr(weft.explain, "roof", lambda threads: ROOF)
+    monkeypatch.setattr(weft.runtime.native, "roof", lambda threads: ROOF)
 
 
 def values(*shape, seed=0):
@@ -274,8 +274,8 @@ def test_number_of_runs():
     made = step._for(args, {})
     arrays = [a.numpy() for a in (*args, *(s.find() for s in made.states))]
     addresses = [a.ctypes.data for a in arrays]
-    assert profile(made.executable, addresses, repeats=2).runs == 2
-    assert profile(made.executable, addresses).runs >= 3
+    assert made.executable.profile(addresses, repeats=2).runs == 2
+    assert made.executable.profile(addresses).runs >= 3
 
 
 def test_a_wrong_index_is_an_error():
@@ -409,7 +409,7 @@ def test_roof_of_a_busy_machine_is_not_kept_on_disk(tmp_path, monkeypatch):
 def test_the_table_says_that_the_machine_was_busy(monkeypatch):
     double = weft.jit(lambda x: x * 2.0)
     assert "busy" not in str(double.explain(values(3)))
-    monkeypatch.setattr(weft.explain, "roof", lambda threads: Roof(1e9, 1e9, sure=False))
+    monkeypatch.setattr(weft.runtime.native, "roof", lambda threads: Roof(1e9, 1e9, sure=False))
     assert "other programs kept this machine busy" in str(double.explain(values(3)))
 
 

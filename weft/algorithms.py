@@ -1,7 +1,8 @@
 """How convolutions are computed: preferences for the user, and `find_algorithms`, which measures all there are.
 
-What is measured is the program that runs in earnest: one native call on as many threads as the settings say, operands
-channels last, the packing of the filter included. The times are kept on disk, and PREFER_FASTEST goes by them from then on.
+What is measured is the program that runs in earnest, operands channels last. On the CPU that is one native call on as many threads
+as the settings say, the packing of the filter included; the times are kept on disk, and PREFER_FASTEST goes by them from then on.
+On a GPU it is recorded work; PREFER_FASTEST measures there by itself, with what follows the convolution in the same program.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -31,10 +32,12 @@ from .dtypes import DType, float32
 from .errors import UserError
 from .graph import Graph
 from .graph.node import OPS, Node, Type
-from .knobs import ALGORITHMS
+from .knobs import ALGORITHMS, GPU_ALGORITHMS
 from .ops.conv import Padding, Sizes, conv
 from .ops.creation import zeros
 from .ops.movement import permute_dims, same_dtype
+from .runtime import Device
+from .runtime import device as find_device
 from .runtime.native import Executable, thread_count
 from .tensor import ArrayLike, Tensor
 from .tracing import make_graph
@@ -102,7 +105,8 @@ def find_algorithms(
     """Measure every algorithm for a convolution of x with w, and remember the times for PREFER_FASTEST.
 
     Only the shapes and the dtype of x and w matter. The direction is "forward", "data" (towards x), "filter" (towards w) or
-    "all". Programs compiled from now on use the fastest; those already compiled stay as they are.
+    "all". Programs compiled from now on use the fastest; those already compiled stay as they are. On GPUs the times are for you
+    alone: there every program measures what it needs.
 
     >>> import weft
     >>> table = find_algorithms(weft.ones((1, 16, 6, 6)), weft.ones((16, 16, 3, 3)), direction="forward", repetitions=1)
@@ -120,13 +124,14 @@ def find_algorithms(
     )  # never computed: only its shape counts
     if not all((*x.shape, *w.shape)):
         raise UserError("find_algorithms", f"tensors with elements are required, got shapes {x.shape} and {w.shape}.")
+    machine = _machine(find_device())
     rows: list[Row] = []
     refused: dict[str, dict[str, str]] = {}
     for word in WORDS if direction == "all" else (direction,):
-        case = _Case(word, x.shape, w.shape, y.shape, x.dtype, how)
-        rows += sorted(case.measured(repetitions), key=lambda row: row.milliseconds)
-        refused[word] = case.refused()
-    title = f"conv of {x.node.type} with {w.node.type}, {_spelled(how)}, {thread_count()} threads"
+        case = _Case(word, x.shape, w.shape, y.shape, x.dtype, how, machine.filter_order(w.ndim))
+        found, refused[word] = machine.measured(case, repetitions)
+        rows += sorted(found, key=lambda row: row.milliseconds)
+    title = f"conv of {x.node.type} with {w.node.type}, {_spelled(how)}, {machine.about}"
     return Table(title, tuple(rows), {word: reasons for word, reasons in refused.items() if reasons})
 
 
@@ -138,23 +143,22 @@ class _Case:
     """A convolution in one direction, with numbers to try it on."""
 
     def __init__(
-        self, word: str, x: Sequence[int], w: Sequence[int], y: Sequence[int], dtype: DType, how: dict[str, Any]
+        self,
+        word: str,
+        x: Sequence[int],
+        w: Sequence[int],
+        y: Sequence[int],
+        dtype: DType,
+        how: dict[str, Any],
+        filter_order: tuple[int, ...],
     ) -> None:
-        self.word, self.dtype, self.how = word, dtype, how
+        self.word, self.dtype, self.how, self.filter_order = word, dtype, how, filter_order
         self.x, self.w, self.y = tuple(x), tuple(w), tuple(y)
-        self.threads = thread_count()
+        # Where plans put the gradient of a filter; on the CPU they read filters as they come, but do not write them so.
+        usual = filter_order == tuple(range(len(self.w)))
+        self.gradient_order = (*range(2, len(self.w)), 1, 0) if usual else filter_order
         self.node = next(n for n in self.graph(PREFER_FASTEST).nodes if n.op.name in DIRECTIONS)
         self.direction, self.shape = described(self.node)
-        strides = tuple(int(np.prod(w[i + 1 :])) for i in range(len(w)))
-        found = candidates(self.direction, self.shape, strides, self.threads) if _has_plans(dtype) else {}
-        self.plans = {name: plan.workspace for name, plan in found.items()} | {LOOPS: 0}
-
-    def refused(self) -> dict[str, str]:
-        """The algorithms that cannot be measured, and why."""
-        missing = [name for name in ALGORITHMS if name not in self.plans]
-        if not _has_plans(self.dtype):
-            return dict.fromkeys(missing, f"{self.dtype.name} is computed by {LOOPS} only")
-        return {name: refusal(name, self.direction) for name in missing}
 
     def graph(self, algorithm: str) -> Graph:
         """The convolution by one algorithm, of operands and result as its plan has them: nothing else is to be measured."""
@@ -162,17 +166,19 @@ class _Case:
         def convolved(x: Tensor, w: Tensor) -> Tensor:
             return conv(x, w, algorithm=algorithm, **self.how)
 
+        def usual(w: Tensor) -> Tensor:
+            return permute_dims(w, tuple(self.filter_order.index(a) for a in range(w.ndim)))
+
         def forward(x: Tensor, w: Tensor) -> Tensor:
-            return _last(convolved(_first(x), w))
+            return _last(convolved(_first(x), usual(w)))
 
         def data(g: Tensor, w: Tensor) -> Tensor:
-            _, back = vjp(lambda x: convolved(x, w), zeros(self.x, dtype=self.dtype))
+            _, back = vjp(lambda x: convolved(x, usual(w)), zeros(self.x, dtype=self.dtype))
             return _last(back(_first(g))[0])
 
         def filter(x: Tensor, g: Tensor) -> Tensor:
             _, back = vjp(lambda w: convolved(_first(x), w), zeros(self.w, dtype=self.dtype))
-            result: Tensor = back(_first(g))[0]
-            return permute_dims(result, (*range(2, result.ndim), 1, 0))
+            return permute_dims(back(_first(g))[0], self.gradient_order)
 
         function = {"forward": forward, "data": data, "filter": filter}[self.word]
         return make_graph(function, *(Type(a.shape, self.dtype) for a in self.laid_out(self.operands(np.zeros))))
@@ -185,23 +191,95 @@ class _Case:
     def laid_out(self, operands: Sequence[np.ndarray]) -> list[np.ndarray]:
         """As the graph takes them."""
         a, b = operands
-        both = [np.moveaxis(a, 1, -1), np.moveaxis(b, 1, -1) if self.word == "filter" else b]
+        both = [
+            np.moveaxis(a, 1, -1),
+            np.moveaxis(b, 1, -1) if self.word == "filter" else b.transpose(self.filter_order),
+        ]
         return [np.ascontiguousarray(o, self.dtype.numpy) for o in both]
 
-    def measured(self, repetitions: int) -> list[Row]:
-        """A row for each algorithm; the times are remembered."""
-        operands = self.operands(_numbers(self.dtype))
-        runs = {name: _Run(self.graph(name), self.laid_out(operands), self.threads) for name in self.plans}
+    def row(self, name: str, seconds: float, workspace: int, operands: Sequence[np.ndarray], result: np.ndarray) -> Row:
+        """What is to be said of an algorithm that gave a result, laid out as its plan has it."""
+        usual = (
+            result.transpose(np.argsort(self.gradient_order)) if self.word == "filter" else np.moveaxis(result, -1, 1)
+        )
+        error = _error(self.node, operands, usual, self.dtype)
+        return Row(name, self.word, 1e3 * seconds, self.shape.flops / seconds / 1e9, workspace, True, error)
+
+
+Measured = tuple[list[Row], dict[str, str]]  # rows, and why the other algorithms have none
+
+
+class _Machine(Protocol):
+    """On what is measured."""
+
+    @property
+    def about(self) -> str: ...
+    def filter_order(self, rank: int) -> tuple[int, ...]: ...
+    def measured(self, case: _Case, repetitions: int) -> Measured: ...
+
+
+def _machine(device: Device) -> _Machine:
+    return _Gpu(device) if device.name.partition(":")[0] == "cuda" else _Cpu()
+
+
+class _Cpu:
+    """All threads of this machine; what is measured is remembered."""
+
+    def __init__(self) -> None:
+        self.threads = thread_count()
+        self.about = f"{self.threads} threads"
+
+    def filter_order(self, rank: int) -> tuple[int, ...]:
+        return tuple(range(rank))
+
+    def measured(self, case: _Case, repetitions: int) -> Measured:
+        plans, operands = self._plans(case), case.operands(_numbers(case.dtype))
+        runs = {name: _Run(case.graph(name), case.laid_out(operands), self.threads) for name in plans}
         seconds = _interleaved(runs, repetitions)
         if len(runs) > 1:
             times = {name: 1e3 * s for name, s in seconds.items() if name != LOOPS}
-            remember(self.direction, self.shape, self.threads, times)
-        rows = []
-        for name, run in runs.items():
-            error = _error(self.node, operands, run.result, self.dtype)
-            rate = self.shape.flops / seconds[name] / 1e9
-            rows.append(Row(name, self.word, 1e3 * seconds[name], rate, self.plans[name], True, error))
-        return rows
+            remember(case.direction, case.shape, self.threads, times)
+        rows = [case.row(name, seconds[name], plans[name], operands, run.result) for name, run in runs.items()]
+        return rows, _refused(case, ALGORITHMS, plans)
+
+    def _plans(self, case: _Case) -> dict[str, int]:
+        """The workspace of each algorithm that can do it."""
+        strides = tuple(int(np.prod(case.w[i + 1 :])) for i in range(len(case.w)))
+        found = candidates(case.direction, case.shape, strides, self.threads) if _has_plans(case.dtype) else {}
+        return {name: plan.workspace for name, plan in found.items()} | {LOOPS: 0}
+
+
+def _refused(case: _Case, names: Sequence[str], measured: Mapping[str, Any]) -> dict[str, str]:
+    missing = [name for name in names if name not in measured]
+    if not _has_plans(case.dtype):
+        return dict.fromkeys(missing, f"{case.dtype.name} is computed by {LOOPS} only")
+    return {name: refusal(name, case.direction) for name in missing}
+
+
+class _Gpu:
+    """A GPU. Its clock takes the median of a few runs by itself, however many are asked for."""
+
+    def __init__(self, device: Device) -> None:
+        self.device, self.about = device, device.name
+
+    def filter_order(self, rank: int) -> tuple[int, ...]:
+        return self.device.filter_order(rank)
+
+    def measured(self, case: _Case, repetitions: int) -> Measured:
+        names = GPU_ALGORITHMS if _has_plans(case.dtype) else (LOOPS,)
+        programs: dict[str, Any] = {
+            name: self.device.executable(case.graph(name), {}, None, frozenset()) for name in names
+        }
+        refused = {name: note for name, program in programs.items() for note in program.notes()}
+        rows = [self._row(case, name, program) for name, program in programs.items() if name not in refused]
+        return rows, refused | _refused(case, GPU_ALGORITHMS, programs)
+
+    def _row(self, case: _Case, name: str, executable: Any) -> Row:
+        operands = case.operands(_numbers(case.dtype))
+        held = [executable.argument(i, array) for i, array in enumerate(case.laid_out(operands))]
+        addresses = [address for _, address in held]
+        result = executable.call(addresses)[0].numpy()
+        return case.row(name, executable.seconds(addresses), executable.workspace_bytes, operands, result)
 
 
 def _has_plans(dtype: DType) -> bool:
@@ -258,11 +336,10 @@ def _interleaved(runs: Mapping[str, _Run], repetitions: int) -> dict[str, float]
 # --- the error --------------------------------------------------------------------------------------------------------------
 
 
-def _error(node: Node, operands: Sequence[np.ndarray], result: np.ndarray, dtype: DType) -> float:
-    """Against float64, in some channels of the first image: all of them would take long."""
+def _error(node: Node, operands: Sequence[np.ndarray], got: np.ndarray, dtype: DType) -> float:
+    """Against float64, in some channels of the first image: all of them would take long. Everything is channels first."""
     a, b = (o.astype(np.float64 if dtype.is_float else o.dtype) for o in operands)
     name, groups = node.op.name, node.params[3]
-    got = np.moveaxis(result, (-1, -2), (0, 1)) if name == "conv_filter" else np.moveaxis(result, -1, 1)
     few = slice(CHECKED if groups == 1 else None)
     if name == "conv":
         a, b, got = a[:1], b[few], got[:1, few]

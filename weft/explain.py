@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass
 
 from .compiler import describe
 from .compiler.describe import Life
-from .compiler.llvm.roof import Roof, roof
+from .compiler.llvm.roof import Roof
 from .compiler.memory import nbytes
 from .compiler.program import Program
 from .compiler.work import Work, work
 from .errors import RunError
 from .runtime.native import OBSERVERS, Executable
-from .runtime.profile import CallTime, Profile, profile
+from .runtime.profile import CallTime, Profile
 
 LONGEST = {"what": 52, "ends because": 34, "source": 60}  # columns that are cut off
 LARGEST = 5  # values of the arena that are shown
@@ -68,7 +68,7 @@ class Explanation:
     rows: tuple[Row, ...]
     memory: MemoryUse
     roof: Roof
-    threads: int
+    where: str  # it ran
     runs: int  # that the times are the medians of
 
     @property
@@ -100,19 +100,19 @@ class Explanation:
 
 def explain(executable: Executable, inputs: Sequence[int], repeats: int | None = None) -> Explanation:
     """Run a compiled program on inputs at these addresses, without changing them, and say what it does with its time."""
-    found = profile(executable, inputs, repeats)
-    limit = roof(executable.threads)
+    found, limit = executable.profile(inputs, repeats), executable.roof()
     why = describe.reasons(found.program)
     numbers = {kernel: i for i, kernel in enumerate(dict.fromkeys(c.kernel for c in found.program.calls))}
     total = sum(c.seconds for c in found.calls)
     rows = tuple(_row(found, c, numbers[c.call.kernel], why.get(c.call.kernel, ""), total, limit) for c in found.calls)
-    return Explanation(rows, _memory(found.program), limit, executable.threads, found.runs)
+    return Explanation(rows, _memory(found.program), limit, executable.where, found.runs)
 
 
 def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, limit: Roof) -> Row:
     call, kernel = timed.call, timed.call.kernel
     done: Work = work(found.program, call)
-    widest = max((n.dtype.itemsize for n in kernel.outputs if n.dtype.is_float), default=4)
+    touched = [view.base for view in kernel.views] or kernel.outputs
+    widest = max((n.dtype.itemsize for n in touched if n.dtype.is_float), default=4)
     least = limit.seconds(done.flops, done.nbytes, itemsize=widest)
     lines = tuple(str(s) for s in describe.sources(kernel)[:3])
     share = timed.seconds / total
@@ -165,7 +165,7 @@ def _total_cells(found: Explanation) -> tuple[str, ...]:
     least = sum(r.roof * r.seconds for r in found.rows)
     row = Row(0, "", "", (), seconds, 1.0, flops, moved, least / seconds)
     runs = f"medians of {found.runs} runs" if found.runs > 1 else "one run"
-    what = f"total of {found.kernels} kernels, {found.threads} threads, {runs}"
+    what = f"total of {found.kernels} kernels, {found.where}, {runs}"
     return ("", what, *_numbers(row), "", "")
 
 
@@ -174,8 +174,7 @@ def _cut(text: str, longest: int | None) -> str:
 
 
 def _roof_text(limit: Roof) -> str:
-    doubt = "" if limit.sure else " or more: other programs kept this machine busy while it was measured"
-    return f"roof: {limit.flops / 1e9:.1f} GFLOP/s, {limit.bandwidth / 1e9:.1f} GB/s{doubt}"
+    return f"roof: {limit}"
 
 
 def _memory_text(memory: MemoryUse) -> list[str]:

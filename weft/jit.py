@@ -20,19 +20,17 @@ import numpy as np
 
 from .compiler.memory import nbytes
 from .compiler.pipeline import can_compile, passes
-from .dtypes import DType, DTypeLike, as_dtype, float32
+from .dtypes import DType, DTypeLike, as_dtype, float32, uint64
 from .errors import Source, UserError, user_source
 from .explain import Explanation, explain
 from .graph import Graph
 from .graph.graph import close, substitute
-from .graph.node import DATA, OPS, VARIABLE, Clock, Node, Shape, Type, data, fresh_data, make, placeholder
+from .graph.node import DATA, OPS, VARIABLE, Clock, Node, Type, data, fresh_data, make, placeholder
 from .knobs import knobs
-from .ops.convert import asarray
 from .random import Generator
 from .runtime import Buffer, Device
 from .runtime import device as find_device
-from .runtime.cpu import contiguous
-from .runtime.native import Executable, Planned, address, fitting_threads, settings
+from .runtime.device import Facts
 from .tensor import WATCHED, WITHOUT_HISTORY, Changes, Holder, Tensor, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
@@ -97,11 +95,11 @@ class State:
     written: bool
     order: tuple[int, ...] | None = None  # of its axes in memory, if not the usual one
     node: Node | None = None  # what the tensor named when its memory was last looked at
-    array: Any = None
+    memory: Any = None
     address: int = 0
-    references: int = 0  # to the array, if nobody else has it
+    references: int = 0  # to the memory, if nobody else has it
     version: int = -1  # of the value that was last read
-    changed: bool = False  # a constant: whether it is another one than at the last call
+    tensor: Tensor | None = None  # if it is always the same one
 
 
 class Settings:
@@ -142,7 +140,8 @@ class Compiled:
     """A function compiled for arguments of one structure."""
 
     graph: Graph
-    executable: Executable
+    home: Device  # that it was compiled for
+    executable: Any  # a runtime.device.Executable, or what it would need
     structure: Structure  # of the result
     states: list[State]
     streams: list[Generator]
@@ -155,16 +154,24 @@ class Compiled:
     source: Source | None = None  # the line that results are put down to
     settings: Settings | None = None  # that it was traced under
     lock: Any = field(default_factory=threading.Lock)
-    rooms: list[tuple[Shape, np.dtype[Any]]] = field(init=False)  # what the memory of each result must be
+    written: list[State] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rooms = [(t.shape, t.dtype.numpy) for t in self.results]
+        self.written = [state for state in self.states if state.written]
 
     def fits(self) -> bool:
         """Whether every .grad is there, or missing, as it was, and all settings are what they were."""
         if self.settings and not self.settings.hold():
             return False
         return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
+
+
+@dataclass
+class _Planned:
+    """A program that is planned but not written: it is only known what it would need."""
+
+    graph: Graph
+    facts: Facts
 
 
 class Memory(NamedTuple):
@@ -216,21 +223,35 @@ class Jit:
         """That graph as runnable Python."""
         return self.lower(*args, **kwargs).text()
 
+    def sources(self, *args: Any, **kwargs: Any) -> list[str]:
+        """The generated code of every kernel that a call with these arguments runs: Triton on GPUs, LLVM IR on CPUs.
+
+        >>> import weft
+        >>> texts = jit(lambda x: weft.relu(x)).sources(weft.ones(8))
+        >>> any("define" in text for text in texts)
+        True
+        """
+        texts: list[str] = self._for(args, kwargs).executable.sources()
+        return texts
+
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What a call with these arguments does with its time and memory: print it. No state changes."""
         made = self._for(args, kwargs)
         _, values = self._key(args, kwargs)
         with made.lock:
-            given = [*(s.offset for s in made.streams), *values]
-            held = [*(_array(v) for v in given), *(memory_of(s) for s in made.states)]
-            return explain(made.executable, [address(a) for a in held])
+            given = [
+                made.executable.argument(i, _given(v))
+                for i, v in enumerate((*(s.offset for s in made.streams), *values))
+            ]
+            held = [memory_of(s, made.home) for s in made.states]
+            return explain(made.executable, [*(address for _, address in given), *map(made.home.address, held)])
 
     def memory(self, *args: Any, **kwargs: Any) -> Memory:
         """The memory that a call with these arguments needs. It is planned, not compiled: that is much quicker."""
         key, _ = self._key(args, kwargs)
         made = self._compiled.get(key)
         if made is None or not made.fits():
-            made = self._traced(args, kwargs, Planned)
+            made = self._traced(args, kwargs, planned=True)
         nodes = made.graph.inputs
         first = len(made.streams)
         given = sum(map(nbytes, nodes[first : first + made.arguments]))
@@ -262,7 +283,7 @@ class Jit:
                 else:
                     break
             else:
-                return (settings(), tuple(types)), list(args)
+                return (find_device().settings(), tuple(types)), list(args)
         every, structure = flatten((args, kwargs))
         fixed: list[Any] = []
         values: list[Any] = []
@@ -279,8 +300,8 @@ class Jit:
             and not fixed
             and structure.children[0].leaves == len(args) == len(structure.children[0].children)
         ):
-            return (settings(), tuple(kinds)), values  # plain values, as above
-        return (settings(), structure, tuple(kinds), tuple(fixed)), values
+            return (find_device().settings(), tuple(kinds)), values  # plain values, as above
+        return (find_device().settings(), structure, tuple(kinds), tuple(fixed)), values
 
     def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
         with self._lock:
@@ -307,9 +328,7 @@ class Jit:
             last = next(reversed(self._compiled))
             print(f"weft: jit traces {name} again: {_difference(last, key)}", file=sys.stderr)
 
-    def _traced(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], executable: Callable[..., Any] = Executable
-    ) -> Compiled:
+    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any], planned: bool = False) -> Compiled:
         every, structure = flatten((args, kwargs))
         names = _names(structure)
         dynamic = [
@@ -340,7 +359,7 @@ class Jit:
                 tensor.grad = watcher.grads[tensor]
         numbers = iter(range(len(new_grads)))
         replaced = [(t, None if none else next(numbers)) for t, none in zip(grads, cleared, strict=True)]
-        return self._closed(traced, watcher, new_values, replaced, new_grads, executable)
+        return self._closed(traced, watcher, new_values, replaced, new_grads, planned)
 
     def _closed(
         self,
@@ -349,7 +368,7 @@ class Jit:
         new_values: list[Node],
         grads: list[tuple[Tensor, int | None]],
         new_grads: list[Node],
-        executable: Callable[..., Any],
+        planned: bool,
     ) -> Compiled:
         streams = list(traced.streams)
         found = [traced.streams[s][0] for s in streams]
@@ -364,14 +383,20 @@ class Jit:
         tensors = [*watcher.nodes, *(wrap(n) for n in stray)]
         first = len(found) + len(traced.inputs)
         keys = {stream.key: stream for stream in streams}
-        states = [State(_finder(t, watcher, keys), first + i, t in watcher.written) for i, t in enumerate(tensors)]
+        moving = {*keys, *watcher.owners}
+        states = [
+            State(_finder(t, watcher, keys), first + i, t in watcher.written, tensor=None if t in moving else t)
+            for i, t in enumerate(tensors)
+        ]
         position = {t: s.position for t, s in zip(tensors, states, strict=True)}
         updates = {len(left) + i: position[t] for i, t in enumerate(watcher.written)}
         begin = len(left) + len(new_values)
-        graph = _in_memory_order(graph, states, updates)
+        home = find_device()
+        graph = _in_memory_order(graph, states, updates, home)
         constants = frozenset(s.position for s in states if not s.written)
+        compile = (lambda *facts: _Planned(graph, home.planned(*facts))) if planned else home.executable
         return Compiled(
-            graph, executable(graph, updates, fitting_threads(graph), self.narrow, constants), traced.structure, states, streams,
+            graph, home, compile(graph, updates, self.narrow, constants), traced.structure, states, streams,
             len(traced.inputs), [o.type for o in graph.outputs[begin:]], begin, grads,
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
             [o.tracked for o in traced.outputs], user_source(), Settings(watcher.holders) if watcher.holders else None,
@@ -389,11 +414,10 @@ def _finder(tensor: Tensor, watcher: Watcher, keys: dict[Tensor, Generator]) -> 
     return lambda: tensor
 
 
-def _in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int, int]) -> Graph:
+def _in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int, int], home: Device) -> Graph:
     """The graph with filters of convolutions, and all that is updated with them, laid out as convolutions like it.
 
-    The kernel's axes come first and the filters last, so that neither the filter nor the update of its values is transposed at
-    every step. The tensors that name them see the usual order through strides.
+    So neither the filter nor the update of its values is transposed at every step. The tensors that name them see the usual order.
     """
     filters = {n.inputs[1].shape for n in graph.nodes if n.op.name in ("conv", "conv_data")}
     filters |= {n.shape for n in graph.nodes if n.op.name == "conv_filter"}
@@ -402,7 +426,7 @@ def _in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int
         node = graph.inputs[state.position]
         if not state.written or node.shape not in filters:
             continue
-        state.order = (*range(2, len(node.shape)), 1, 0)
+        state.order = home.filter_order(len(node.shape))
         back = tuple(state.order.index(a) for a in range(len(node.shape)))
         moved = placeholder(state.position, Type(tuple(node.shape[a] for a in state.order), node.dtype))
         inputs[state.position], seen[node] = moved, make(OPS["permute"], (moved,), (back,))
@@ -489,34 +513,31 @@ def _flat(value: Any) -> list[Any]:
 
 def _run(made: Compiled, values: Sequence[Any]) -> Any:
     """Run the program. Small programs live of how little is done here, so loops over nothing are left out."""
-    home = find_device()
+    home, executable = made.home, made.executable
     with made.lock:
         held, addresses = [], []
-        for value in (*(s.offset for s in made.streams), *values) if made.streams else values:
-            held.append(array := _array(value))
-            addresses.append(address(array))
+        for position, value in enumerate((*(s.offset for s in made.streams), *values) if made.streams else values):
+            memory, address = executable.argument(position, _given(value))
+            held.append(memory)
+            addresses.append(address)
         again = False
         for state in made.states:
-            addresses.append(_refreshed(state, home))
-            again |= state.changed
-        advanced = [np.empty((), np.uint64) for _ in made.streams] if made.streams else []
-        if made.first_result:
-            addresses += [address(a) for a in advanced]
-            addresses += [0] * (made.first_result - len(advanced))  # state is written where it is
-        outputs = []
-        for shape, dtype in made.rooms:
-            outputs.append(array := np.empty(shape, dtype))
-            addresses.append(address(array))
-        made.executable.run(addresses, again)
-        for state in made.states:
-            if state.written and state.node is not None and isinstance(state.node.value, Buffer):
-                state.node.value.version += 1
+            node = (state.find() if state.tensor is None else state.tensor)._node
+            if node is state.node and (_is_alone(state, node) if state.written else _version(node) == state.version):
+                addresses.append(state.address)
+            else:
+                addresses.append(_refreshed(state, home))
+                again |= not state.written
+        contents = executable.call(addresses, again)
+        for state in made.written:
+            assert state.node is not None
+            state.node.value.version += 1  # type: ignore[union-attr]
+    for stream, position in zip(made.streams, contents, strict=False):
+        stream.offset = wrap(data(Buffer(home, (), uint64, position)))
     results = []
-    for type, array in zip(made.results, outputs, strict=True):
-        buffer = Buffer(home, type.shape, type.dtype, array)
-        results.append(wrap(fresh_data(buffer, type, array.nbytes, made.source)))
-    for stream, position in zip(made.streams, advanced, strict=True):
-        stream.offset = asarray(position, copy=False)
+    for type, content in zip(made.results, contents[len(made.streams) :] if made.streams else contents, strict=True):
+        buffer = Buffer(home, type.shape, type.dtype, content)
+        results.append(wrap(fresh_data(buffer, type, buffer.nbytes, made.source)))
     if made.grads:
         for tensor, number in made.grads:
             tensor.grad = None if number is None else results[number]
@@ -527,50 +548,48 @@ def _run(made: Compiled, values: Sequence[Any]) -> Any:
     return results[0] if made.structure.kind is None else unflatten(made.structure, results)
 
 
-def _array(value: Any) -> np.ndarray:
-    """The value as an array that compiled code can read."""
-    if type(value) is not Tensor:
-        return contiguous(as_tensor(value).numpy())
-    known = value._node.value
+def _given(value: Any) -> Buffer | np.ndarray:
+    """The value of an argument, wherever it is."""
+    if type(value) is np.ndarray:
+        return value
+    tensor = value if type(value) is Tensor else as_tensor(value)
+    known = tensor._node.value
     if known is None:
-        known = value.realize()._node.value
-        assert known is not None
-    return contiguous(known.content)
+        known = tensor.realize()._node.value
+    assert isinstance(known, Buffer)
+    return known
 
 
 def _refreshed(state: State, home: Device) -> int:
-    """The address of a state's memory. Memory that is written to belongs to the state alone: else it is copied first."""
+    """The address of a state's memory that is not what it was. Memory that is written to belongs to the state alone: else it is copied."""
     tensor = state.find()
     node = tensor._node
-    state.changed = False
-    if node is state.node and (_is_alone(state, node) if state.written else _version(node) == state.version):
-        return state.address
-    state.changed = not state.written
-    array = memory_of(state)
     if state.written:
-        array = np.array(array, order="C")
-        seen = array if state.order is None else array.transpose(np.argsort(state.order))
-        value = Buffer(home, node.shape, node.dtype, seen)
+        memory, content = home.copied(_value(tensor), state.order)
+        value = Buffer(home, node.shape, node.dtype, content)
         if tensor._owns_parameter:
             tensor.become_parameter(data(value))
         else:
             tensor._name(data(value))
-        del seen, value
-    state.node, state.array, state.address = tensor._node, array, address(array)
+        del content, value
+    else:
+        memory = memory_of(state, home)
+    state.node, state.memory, state.address = tensor._node, memory, home.address(memory)
     state.version = _version(state.node)
-    del array
-    state.references = sys.getrefcount(state.array)
+    del memory
+    state.references = sys.getrefcount(state.memory)
     return state.address
 
 
-def memory_of(state: State) -> np.ndarray:
+def memory_of(state: State, home: Device) -> Any:
     """The value of a state as the program wants to see it."""
-    tensor = state.find()
-    if state.order is None:
-        return _array(tensor)
+    return home.memory(_value(state.find()), state.order)
+
+
+def _value(tensor: Tensor) -> Buffer:
     value = tensor.realize()._node.value
-    assert value is not None
-    return contiguous(value.content.transpose(state.order))
+    assert isinstance(value, Buffer)
+    return value
 
 
 def _version(node: Node) -> int:
@@ -580,7 +599,7 @@ def _version(node: Node) -> int:
 
 def _is_alone(state: State, node: Node) -> bool:
     """Whether nobody else names the state's value, computes with it or looks at its memory."""
-    return node.users == 0 and node.holders == 1 and sys.getrefcount(state.array) == state.references
+    return node.users == 0 and node.holders == 1 and sys.getrefcount(state.memory) == state.references
 
 
 def jit(

@@ -26,7 +26,7 @@ class Knob:
 
     def read(self, name: str, text: str) -> Any:
         try:
-            if self.choices and text not in self.choices:
+            if self.choices and text.partition(":")[0] not in self.choices:  # what stands after a colon is a number
                 raise ValueError(f"it must be one of {', '.join(sorted(self.choices))}")
             return self.parse(text)
         except ValueError as error:
@@ -55,20 +55,31 @@ def _switch(text: str) -> int:
 
 # Every algorithm of a convolution. The compiler knows them; the list stands here so that a setting is checked when it is set.
 ALGORITHMS = ("GEMM", "IMPLICIT_GEMM", "IMPLICIT_PRECOMP_GEMM", "DIRECT", "WINOGRAD", "WINOGRAD_2X2", "LOOPS")
+GPU_ALGORITHMS = ("IMPLICIT_GEMM", "CUDNN", "GEMM", "DIRECT", "LOOPS")  # those that GPUs have
+PRODUCT_ALGORITHMS = ("TRITON", "CUBLASLT", "TILED", "NAIVE")  # of a matrix product on GPUs
 
 
 def preference(text: str) -> str:
-    """A preference among algorithms in its one form: fastest, no_workspace, workspace:BYTES, or a name."""
+    """A preference among algorithms of a convolution in its one form: fastest, no_workspace, workspace:BYTES, or a name."""
+    return _preference(text, tuple(dict.fromkeys((*ALGORITHMS, *GPU_ALGORITHMS))))
+
+
+def product_preference(text: str) -> str:
+    """The same of a matrix product."""
+    return _preference(text, PRODUCT_ALGORITHMS)
+
+
+def _preference(text: str, names: tuple[str, ...]) -> str:
     kind, _, size = text.partition(":")
     if kind == "workspace" and size.isdecimal():
         return f"workspace:{int(size)}"
-    if text in ("fastest", "no_workspace", *ALGORITHMS):
+    if text in ("fastest", "no_workspace", *names):
         return text
-    raise ValueError(f"it must be fastest, no_workspace, workspace:BYTES, or one of {', '.join(ALGORITHMS)}")
+    raise ValueError(f"it must be fastest, no_workspace, workspace:BYTES, or one of {', '.join(names)}")
 
 
 KNOBS: dict[str, Knob] = {
-    "device": Knob(str, "cpu", "The device new tensors live on: cpu, reference, null."),
+    "device": Knob(str, "cpu", "The device new tensors live on: cpu, cuda (or cuda:1, ...), reference, null."),
     "seed": Knob(_natural, 0, "The seed of the global random generator when the program starts."),
     "pending_nodes": Knob(
         _count, 250_000, "Unlooked-at work older than this many new nodes is computed, so that loops stay bounded."
@@ -88,7 +99,17 @@ KNOBS: dict[str, Knob] = {
         "How convolutions are computed where nobody says otherwise: fastest, no_workspace, workspace:BYTES, or an "
         "algorithm by name.",
     ),
+    "matmul_algorithm": Knob(
+        product_preference,
+        "fastest",
+        "How GPUs compute matrix products: fastest, no_workspace, workspace:BYTES, or an algorithm by name.",
+    ),
     "winograd": Knob(_switch, 1, "0 forbids the algorithms WINOGRAD and WINOGRAD_2X2, whose errors are larger."),
+    "tf32": Knob(
+        _switch,
+        0,
+        "1 allows GPUs to round the operands of float32 products and convolutions to 19 bits (TF32), which is much faster.",
+    ),
     "cache": Knob(
         str, "", "The folder for compiled code. Empty: weft in the user's cache folder. 'off': none is kept."
     ),
@@ -113,7 +134,9 @@ class Knobs:
     threads: int
     compile_after: int
     conv_algorithm: str
+    matmul_algorithm: str
     winograd: int
+    tf32: int
     cache: str
     cache_bytes: int
     data: str

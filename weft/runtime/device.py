@@ -6,15 +6,16 @@ A new device is one file with a subclass of `Device` and one call of `register`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ..dtypes import DType
-from ..errors import UserError
+from ..errors import RunError, UserError
+from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import KNOBS, knobs
 
@@ -42,6 +43,33 @@ class Program:
     wanted: Sequence[Node]
 
 
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a compiled program: the bytes that live during a run, and those that stay from run to run."""
+
+    arena: int
+    kept: int
+
+
+class Executable(Protocol):
+    """A compiled program. Memory is whatever the device keeps values in; addresses are numbers."""
+
+    graph: Graph
+
+    @property
+    def facts(self) -> Facts:
+        """What is known of it."""
+
+    def argument(self, position: int, given: Buffer | np.ndarray) -> tuple[Any, int]:
+        """The memory of an argument as the program reads it, to be held during the call, and its address."""
+
+    def call(self, inputs: Sequence[int], again: bool = True) -> list[Any]:
+        """Run on inputs at these addresses; the content of each output that does not replace an input.
+
+        Without `again`, constants are what they were at the last run, and what was prepared of them is used.
+        """
+
+
 class Device(ABC):
     """A place where values live and programs run."""
 
@@ -62,6 +90,54 @@ class Device(ABC):
         A node that has a `value` is not computed but read.
         """
 
+    def free_memory(self) -> int | None:
+        """The bytes that programs may still take of the device's own memory; None if it uses the host's."""
+        return None
+
+    def wait(self) -> None:  # noqa: B027 - most devices never leave work behind
+        """Wait until everything is done that was begun here, and raise what went wrong."""
+
+    def keep_up(self) -> None:  # noqa: B027
+        """For loops that look at no value, once a step: wait until all but the last few steps are done."""
+
+    def about(self) -> str:
+        """What it is, in a few words."""
+        return self.name
+
+    # --- compiled programs, for devices that have them ----------------------------------------------------------------------------
+
+    def settings(self) -> tuple[Any, ...]:
+        """The settings that decide how programs are compiled for it."""
+        return (self.name,)
+
+    def executable(
+        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+    ) -> Executable:
+        """The graph compiled: see `weft.jit`. `updates`: outputs that replace inputs. `constants`: inputs that rarely change."""
+        raise RunError(self.name, f"the device {self.name!r} compiles nothing. Use another one.")
+
+    def planned(
+        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+    ) -> Facts:
+        """What the graph would need if it were compiled."""
+        raise RunError(self.name, f"the device {self.name!r} compiles nothing. Use another one.")
+
+    def filter_order(self, rank: int) -> tuple[int, ...]:
+        """How the axes of a convolution's filter should follow each other in memory."""
+        return tuple(range(rank))
+
+    def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> Any:
+        """A value's memory as programs read it, its axes in this order; shared where it is so already."""
+        raise NotImplementedError
+
+    def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[Any, Any]:
+        """The same in memory of its own, and that memory as the content of a buffer."""
+        raise NotImplementedError
+
+    def address(self, memory: Any) -> int:
+        """Where memory begins."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         return f"weft.device({self.name!r})"
 
@@ -70,6 +146,7 @@ class Device(ABC):
 
 
 _devices: dict[str, Device] = {}
+_finders: dict[str, Callable[[], list[Device]]] = {}  # of devices that are looked for when somebody wants one
 
 
 def register(device: Device) -> Device:
@@ -79,9 +156,24 @@ def register(device: Device) -> Device:
     return device
 
 
+def offer(kind: str, find: Callable[[], list[Device]]) -> None:
+    """Make a kind of device known that there may be several of, or none: `kind` is the first, `kind:1` the second.
+
+    They are looked for at the first call of `devices`, or when one is named; a UserError says why there is none.
+    """
+    _finders[kind] = find
+    KNOBS["device"].choices.add(kind)
+
+
 def devices() -> list[Device]:
     """All devices of this machine."""
-    return list(_devices.values())
+    found = list(_devices.values())
+    for find in _finders.values():
+        try:
+            found += find()
+        except UserError:
+            pass  # who names such a device is told why there is none
+    return found
 
 
 def device(name: str | Device | None = None) -> Device:
@@ -94,6 +186,18 @@ def device(name: str | Device | None = None) -> Device:
         name = knobs.device
     elif isinstance(name, Device):
         return name
-    if not isinstance(name, str) or name not in _devices:
-        raise UserError("device", f"there is no device {name!r}. Known: {', '.join(_devices)}.")
-    return _devices[name]
+    if isinstance(name, str) and name in _devices:
+        return _devices[name]
+    if isinstance(name, str) and (kind := name.partition(":")[0]) in _finders:
+        found = _finders[kind]()
+        return found[0] if name == kind else _numbered(name, kind, found)
+    raise UserError("device", f"there is no device {name!r}. Known: {', '.join([*_devices, *_finders])}.")
+
+
+def _numbered(name: str, kind: str, found: Sequence[Device]) -> Device:
+    """One of several devices of a kind."""
+    number = name.removeprefix(kind).removeprefix(":") or "0"
+    if not number.isdecimal() or int(number) >= len(found):
+        names = ", ".join(d.name for d in found)
+        raise UserError("device", f"there is no device {name!r}. There are: {names}.")
+    return found[int(number)]

@@ -20,6 +20,7 @@ from ..compiler.algorithms import fingerprint
 from ..compiler.llvm import library
 from ..compiler.llvm.engine import Loaded, assembly, object_code
 from ..compiler.llvm.module import write
+from ..compiler.llvm.roof import Roof, roof
 from ..compiler.llvm.store import kept
 from ..compiler.llvm.target import usable_cores
 from ..compiler.memory import ALIGN
@@ -28,8 +29,10 @@ from ..compiler.program import FRAME_RESERVED, Program
 from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph
-from ..graph.node import Node
+from ..graph.node import Node, Shape
 from ..knobs import knobs
+from .device import Buffer, Facts
+from .profile import Profile, profile
 from .team import symbols, team
 
 SMALL, LARGE = 1 << 14, 1 << 24  # operations: too few for several threads; too many to interpret even once
@@ -39,11 +42,6 @@ FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 def thread_count() -> int:
     """How many threads programs run on."""
     return knobs.threads or usable_cores()
-
-
-def settings() -> tuple[int, int]:
-    """The settings that decide how programs are compiled: threads, and whether WINOGRAD is allowed."""
-    return thread_count(), knobs.winograd
 
 
 def address(array: np.ndarray) -> int:
@@ -59,6 +57,26 @@ _DATA = object.__basicsize__
 _sample = np.zeros(3)
 if _pointer_at(id(_sample) + _DATA).value != _sample.ctypes.data:
     _DATA = 0
+
+
+def contiguous(array: np.ndarray) -> np.ndarray:
+    """The array as compiled code reads it."""
+    flags = array.flags
+    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
+
+
+def content(buffer: Any) -> np.ndarray:
+    """The values of a buffer as an array, wherever they are."""
+    content = buffer.content
+    found: np.ndarray = content if type(content) is np.ndarray else buffer.device.get(buffer)
+    return found
+
+
+def _empty(shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):
+        raise RunError("run", f"there is no memory for a result of type {dtype}{list(shape)}.") from None
 
 
 def fitting_threads(graph: Graph) -> int:
@@ -83,12 +101,10 @@ def work(nodes: Iterable[Node]) -> int:
 
 
 @dataclass(frozen=True)
-class Facts:
+class NativeFacts(Facts):
     """What must be known of a program to run it, beside its code."""
 
-    arena: int
-    kept: int
-    symbols: tuple[str, ...]
+    symbols: tuple[str, ...]  # of library functions that it calls
 
 
 class Executable:
@@ -121,12 +137,49 @@ class Executable:
         self._fill = struct.Struct(f"={count}q").pack_into
         self._arena = _arenas.setdefault(threads, _Arena())
         self._observed = knobs.debug < 2
+        # What the memory of each output must be; None for those that replace an input.
+        self._rooms = [None if i in updates else (o.shape, o.dtype.numpy) for i, o in enumerate(graph.outputs)]
 
     @property
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
         with knobs.set(winograd=self._winograd):
             return compiled(self.graph, self.updates, self.threads, self.narrow, self.constants)
+
+    @property
+    def where(self) -> str:
+        """On what it runs."""
+        return f"{self.threads} threads"
+
+    def sources(self) -> list[str]:
+        """The LLVM IR of every function."""
+        return [str(f) for f in write(self.program).module.functions if not f.is_declaration]
+
+    def roof(self) -> Roof:
+        """The most that can be had there."""
+        return roof(self.threads)
+
+    def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+        """What each of its calls takes, on inputs at these addresses; they are not changed."""
+        return profile(self.program, self.threads, inputs, repeats)
+
+    def argument(self, position: int, given: Buffer | np.ndarray) -> tuple[np.ndarray, int]:
+        """The memory of an argument as the program reads it, to be held during the call, and its address."""
+        array = given if type(given) is np.ndarray else content(given)
+        array = contiguous(array)
+        return array, address(array)
+
+    def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
+        """Run it on inputs at these addresses; new memory with each output that does not replace an input."""
+        outputs, addresses = [], [*inputs]
+        for room in self._rooms:
+            if room is None:
+                addresses.append(0)
+            else:
+                outputs.append(array := _empty(*room))
+                addresses.append(address(array))
+        self.run(addresses, again)
+        return outputs
 
     def run(self, addresses: Sequence[int], again: bool = True) -> None:
         """Run it. Without `again`, constants are what they were at the last run, and what was prepared of them is used."""
@@ -160,14 +213,12 @@ class Executable:
         raise RunError(where, message.format(value=value), source)
 
 
-class Planned:
-    """A program that is planned but not written: it is only known what it would need."""
-
-    def __init__(
-        self, graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None, constants: frozenset[int]
-    ) -> None:
-        memory = compiled(graph, updates, threads, narrow, constants).memory
-        self.facts = Facts(memory.arena, memory.kept, ())
+def planned(
+    graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None, constants: frozenset[int]
+) -> Facts:
+    """What a program would need, without writing it."""
+    memory = compiled(graph, updates, threads, narrow, constants).memory
+    return Facts(memory.arena, memory.kept)
 
 
 # Called with a program and its addresses before its first run, from WEFT_DEBUG=2 on. Who explains programs enters here.
@@ -200,7 +251,7 @@ _arenas: dict[int, _Arena] = {}
 
 def _code(
     graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None, constants: frozenset[int]
-) -> tuple[bytes, Facts]:
+) -> tuple[bytes, NativeFacts]:
     """The object code of a program, from the disk if it is there."""
     mixed = "" if narrow is None else f" precision {narrow.name}"
     choices = fingerprint(graph, threads)
@@ -214,7 +265,7 @@ def _code(
         written = write(program)
         fresh.append(program)
         _show(program, written.module)
-        facts = Facts(program.memory.arena, program.memory.kept, written.symbols)
+        facts = NativeFacts(program.memory.arena, program.memory.kept, written.symbols)
         return json.dumps(asdict(facts)).encode() + b"\n" + object_code(written.module)
 
     head, _, code = (make() if knobs.debug >= 3 else kept(key, make)).partition(b"\n")
@@ -222,7 +273,7 @@ def _code(
         what = f"to {len(fresh[0].kernels)} kernels" if fresh else "from the disk"
         _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")
     known = json.loads(head)
-    return code, Facts(known["arena"], known["kept"], tuple(known["symbols"]))
+    return code, NativeFacts(known["arena"], known["kept"], tuple(known["symbols"]))
 
 
 def _show(program: Program, module: ir.Module) -> None:

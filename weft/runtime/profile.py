@@ -21,7 +21,6 @@ from ..compiler.llvm.store import kept
 from ..compiler.memory import nbytes
 from ..compiler.program import FRAME_RESERVED, Call, Program
 from ..errors import RunError
-from .native import Executable
 from .team import symbols, team, ticks_per_us
 
 FEWEST, MOST = 3, 50  # runs, if nobody says how many
@@ -46,10 +45,9 @@ class Profile:
     runs: int
 
 
-def profile(executable: Executable, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+def profile(program: Program, threads: int, inputs: Sequence[int], repeats: int | None = None) -> Profile:
     """Run a program on inputs at these addresses, several times, with a clock. Nothing is written to the inputs."""
-    program = executable.program
-    timed = _Timed(program, inputs, executable.threads)
+    timed = _Timed(program, inputs, threads)
     timed.run()  # memory is touched for the first time, threads wake up
     runs: list[np.ndarray] = []
     end = time.perf_counter() + ENOUGH

@@ -11,26 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType, bfloat16, float16
+from ..dtypes import bfloat16, float16
 from ..errors import RunError, WeftError
 from ..graph.graph import Graph
 from ..graph.node import DATA, PLACEHOLDER, VARIABLE, Node, dependencies
+from .arrays import ArrayDevice
 from .device import Buffer, Device, Program, register
 
 _NARROW = (float16, bfloat16)
 
 
-class ReferenceDevice(Device):
+class ReferenceDevice(ArrayDevice):
     """See the head of this file."""
 
     name = "reference"
-
-    def put(self, array: np.ndarray, dtype: DType) -> Buffer:
-        return Buffer(self, array.shape, dtype, array)
-
-    def get(self, buffer: Buffer) -> np.ndarray:
-        content: np.ndarray = buffer.content
-        return content
 
     def run(self, program: Program) -> list[Buffer]:
         return interpreted(self, program)

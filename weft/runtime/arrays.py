@@ -1,0 +1,53 @@
+"""Devices whose buffers are NumPy arrays, and whose compiled programs are native code that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import DType
+from ..graph.graph import Graph
+from ..knobs import knobs
+from . import native
+from .device import Buffer, Device, Facts
+
+
+class ArrayDevice(Device):
+    """See the head of this file."""
+
+    def put(self, array: np.ndarray, dtype: DType) -> Buffer:
+        return Buffer(self, array.shape, dtype, array)
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        content: np.ndarray = buffer.content
+        return content
+
+    def settings(self) -> tuple[Any, ...]:
+        return self.name, native.thread_count(), knobs.winograd
+
+    def executable(
+        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+    ) -> native.Executable:
+        return native.Executable(graph, updates, native.fitting_threads(graph), narrow, constants)
+
+    def planned(
+        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+    ) -> Facts:
+        return native.planned(graph, updates, native.fitting_threads(graph), narrow, constants)
+
+    def filter_order(self, rank: int) -> tuple[int, ...]:
+        """The kernel's axes first and the filters last, as convolutions want them."""
+        return (*range(2, rank), 1, 0)
+
+    def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> np.ndarray:
+        array = native.content(buffer)
+        return native.contiguous(array if order is None else array.transpose(order))
+
+    def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[np.ndarray, np.ndarray]:
+        array = np.array(self.memory(buffer, order), order="C")
+        return array, array if order is None else array.transpose(np.argsort(order))
+
+    def address(self, memory: np.ndarray) -> int:
+        return native.address(memory)

@@ -1,0 +1,102 @@
+"""What devices with a compiler share: graphs that come again, or that are large, run compiled; small ones that come once do not."""
+
+from __future__ import annotations
+
+import threading
+from abc import abstractmethod
+from collections import OrderedDict
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ..compiler.pipeline import can_compile
+from ..errors import RunError
+from ..graph.graph import close
+from ..graph.node import DATA, VARIABLE, Node, dependencies
+from ..knobs import knobs
+from .device import Buffer, Device, Executable, Program
+from .native import LARGE, work
+
+IMPOSSIBLE = 1 << 48  # elements: no machine has room for so many
+REMEMBERED = 512  # structures
+Structure = tuple[Any, ...]
+
+
+class CompilingDevice(Device):
+    """See the head of this file."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[Structure, int] = OrderedDict()
+        self._compiled: OrderedDict[Structure, Executable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def is_large(self, program: Program) -> bool:
+        """Whether a program is worth compiling though it may come only once."""
+        # A node takes milliseconds to compile: millions of operations that NumPy could have done meanwhile.
+        return work(program.order) >= LARGE * (1 + len(program.order) // 16)
+
+    @abstractmethod
+    def interpret(self, program: Program) -> list[Buffer]:
+        """Compute a program's nodes one after the other, by their definitions."""
+
+    def run(self, program: Program) -> list[Buffer]:
+        if not program.wanted:
+            return []
+        for node in program.wanted:
+            if prod(node.shape) > IMPOSSIBLE:
+                raise RunError(node.op.name, f"there is no memory for a result of type {node.type}.", node.source)
+        found = structure(program)
+        if found is not None:
+            key, leaves = found
+            executable = self._executable((self.settings(), *key), program, leaves)
+            if executable is not None:
+                return self._run(executable, leaves, program.wanted)
+        return self.interpret(program)
+
+    def _executable(self, key: Structure, program: Program, leaves: Sequence[Node]) -> Executable | None:
+        """The compiled form, if there is one or it is time to make one."""
+        with self._lock:
+            made = self._compiled.get(key)
+            if made is not None:
+                self._compiled.move_to_end(key)
+                return made
+            times = self._seen.pop(key, 0) + 1
+            self._seen[key] = times
+            if len(self._seen) > REMEMBERED:
+                self._seen.popitem(last=False)
+            if times < knobs.compile_after and not self.is_large(program):
+                return None
+            made = self.executable(close(leaves, program.wanted), {}, None, frozenset())
+            self._compiled[key] = made
+            if len(self._compiled) > REMEMBERED:
+                self._compiled.popitem(last=False)
+            return made
+
+    def _run(self, executable: Executable, leaves: Sequence[Node], wanted: Sequence[Node]) -> list[Buffer]:
+        held = [executable.argument(i, leaf.value) for i, leaf in enumerate(leaves) if isinstance(leaf.value, Buffer)]
+        contents = executable.call([address for _, address in held])
+        return [Buffer(self, n.shape, n.dtype, content) for n, content in zip(wanted, contents, strict=True)]
+
+
+def structure(program: Program) -> tuple[Structure, list[Node]] | None:
+    """What is computed, whatever the values: a key, and the leaves whose values it needs. None if it cannot be compiled."""
+    number: dict[Node, int] = {}
+    leaves: list[Node] = []
+    parts: list[Any] = []
+    for node in program.order:
+        if (node.outputs and node in program.wanted) or not can_compile(node.op):
+            return None  # several results at once are kept by the interpreter only
+        entry: list[Any] = [node.op, node.params if node.op is not VARIABLE else None]
+        for i in dependencies(node):
+            if i not in number:
+                if i.value is None or i.outputs:
+                    return None
+                number[i] = len(number)
+                leaves.append(i)
+                entry.append(i.type)
+            entry.append(number[i])
+        number[node] = len(number)
+        if node.op is DATA:
+            return None
+        parts.append(tuple(entry))
+    return (tuple(parts), tuple(number[w] for w in program.wanted)), leaves
