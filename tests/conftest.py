@@ -12,6 +12,9 @@ import pytest
 _CACHE = tempfile.TemporaryDirectory(prefix="weft-test-cache-")
 os.environ.setdefault("WEFT_CACHE", _CACHE.name)
 
+# Kernels for GPUs run under Triton's interpreter. It asks once, when it is imported, and whoever imports it first is not known.
+os.environ["TRITON_INTERPRET"] = "1"
+
 # A process that was started in the background may have been told to ignore interrupts: tests of them would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -15,7 +15,7 @@ from test_ops import DECLARED
 from triton_build import IMAGES, LONG, X, kernels
 from weft import nn, optim, zoo
 from weft.compiler.triton.program import gpu_program, launches
-from weft.errors import RunError, UserError
+from weft.errors import RunError
 from weft.graph.graph import close as close_graph
 from weft.graph.node import Type, make, placeholder
 from weft.jit import memory_of
@@ -176,7 +176,7 @@ def step_of(model, *shape, classes=10, make=lambda m: optim.sgd(m, 0.1, momentum
         return loss
 
     made = step._for((x, y), {})
-    arrays = [*(s.offset.numpy() for s in made.streams), x, y, *(memory_of(s) for s in made.states)]
+    arrays = [*(s.offset.numpy() for s in made.streams), x, y, *(memory_of(s, made.home) for s in made.states)]
     return made.graph, made.executable.updates, arrays
 
 
@@ -202,10 +202,16 @@ def test_training_steps(name):
         close(actual, e, node.dtype, slack=4.0)
 
 
-def test_what_is_not_written_yet_is_said():
-    graph = weft.make_graph(lambda x: weft.sort(x), X)
-    with pytest.raises(UserError, match="is not written for GPUs yet"):
-        launches(gpu_program(graph, {}))
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "int64"])
+def test_whole_numbers_are_multiplied_by_loops(dtype):
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 9, (3, 5)).astype(dtype), rng.integers(0, 9, (5, 4)).astype(dtype)
+    x, w = rng.integers(0, 9, (2, 3, 6, 5)).astype(dtype), rng.integers(0, 9, (4, 3, 3, 2)).astype(dtype)
+    graph = weft.make_graph(lambda a, b, x, w: (a @ b, weft.conv(x, w)), *map(weft.asarray, (a, b, x, w)))
+    for found, expected in zip(
+        run_program(gpu_program(graph, {}), [a, b, x, w]), interpret(graph)(a, b, x, w), strict=True
+    ):
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_small_kernels_are_launched_together():

@@ -1,11 +1,15 @@
 """Compiles kernels of every kind for two generations of GPUs, on a machine that needs none: `python triton_build.py`."""
 
+import sys
+
 import numpy as np
 
 import weft
 from weft.compiler.fuse import fuse
+from weft.compiler.kernel import SPECIAL
 from weft.compiler.nest import ready
 from weft.compiler.pipeline import applied
+from weft.compiler.triton import special
 from weft.compiler.triton.build import build
 from weft.compiler.triton.contraction import can_write, write_contraction
 from weft.compiler.triton.kernels import write_kernel
@@ -40,23 +44,49 @@ def kernels(f, *arrays):
     return [write_contraction("kernel", k) if can_write(k) else write_kernel("kernel", ready(k, LANES)) for k in found]
 
 
+INDEX = np.arange(3000) % 37
+SPECIALS = [
+    (lambda x: weft.argsort(x[:, :60]), X), (lambda x: weft.argsort(x.astype("bfloat16"), axis=0, descending=True), X),
+    (lambda x: weft.argsort(x.astype("float64")), LONG), (lambda x: weft.argsort(x.astype("uint32")), X),
+    (lambda x: weft.cumulative_sum(x, axis=0), X), (lambda x: weft.cumulative_sum(x, axis=1), LONG), (lambda x: weft.cumulative_prod(x, axis=1), X),
+    (lambda x: weft.cumulative_prod((x * 3).astype("int16"), axis=1), X), (lambda x, i: x.at[i].set(2.0), X, INDEX[:50]),
+    (weft.grad(lambda x, i: (weft.take(x, i, axis=0) ** 2).sum()), X, INDEX), (weft.grad(lambda x, i: (weft.take(x, i, axis=1) ** 2).sum()), HALF[0], INDEX[:50]),
+]  # fmt: skip
+
+
+def special_sources(f, *arrays):
+    """The kernels of a function's sorts, scatters and running totals."""
+    found = [k for k in fuse(applied(weft.make_graph(f, *arrays))).kernels if k.name in SPECIAL]
+    return [special.write(k, phase) for k in found for phase in special.plan(k).phases]
+
+
 def step(x, w, v):
     """A small network and its gradients: several kernels that do not wait for each other."""
     return weft.grad(lambda x, w, v: (weft.softmax(weft.relu(x @ w) @ v) ** 2).sum(), argnums=(1, 2))(x, w, v)
 
 
+def build_all(source):
+    for capability in (80, 90):
+        found = build(source, capability)
+        assert found.code[:4] == b"\x7fELF"
+        assert (found.symbol, found.warps) == ("kernel", source.warps)
+        print("built", len(found.code))
+
+
+def main_of_specials() -> None:
+    for f, *arrays in SPECIALS:
+        for source in special_sources(f, *arrays):
+            build_all(source)
+
+
 def main() -> None:
     for f, *arrays in [*CASES, *CONTRACTIONS]:
         for source in kernels(f, *arrays):
-            for capability in (80, 90):
-                found = build(source, capability)
-                assert found.code[:4] == b"\x7fELF"
-                assert (found.symbol, found.warps) == ("kernel", source.warps)
-                print("built", len(found.code))
+            build_all(source)
     graph = weft.make_graph(step, X, W, np.zeros((40, 5), np.float32))
     for launch in launches(gpu_program(graph, {})):
         print("built", len(build(launch.kernel, 90).code), launch.kernel.body.count("def part"))
 
 
 if __name__ == "__main__":
-    main()
+    main_of_specials() if sys.argv[1:] == ["special"] else main()

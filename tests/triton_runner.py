@@ -1,8 +1,10 @@
 """Runs emitted kernels on NumPy arrays, under Triton's interpreter, which wants arguments that look like torch's tensors."""
 
+import ctypes
 import importlib.util
 import math
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +14,17 @@ from triton.language.extra import libdevice
 from triton.runtime import interpreter
 
 from weft.compiler.fuse import fuse
+from weft.compiler.kernel import SPECIAL, Kernel
 from weft.compiler.memory import ARENA, Slot
 from weft.compiler.nest import ready
 from weft.compiler.pipeline import applied
 from weft.compiler.program import FRAME_RESERVED, Program
+from weft.compiler.triton import special
 from weft.compiler.triton.contraction import can_write, write_contraction
 from weft.compiler.triton.kernels import write_kernel
-from weft.compiler.triton.program import LANES, launches
+from weft.compiler.triton.program import LANES, Copy, launches
 from weft.compiler.triton.source import KernelSource
-from weft.dtypes import bool_
+from weft.dtypes import bfloat16, bool_
 from weft.errors import RunError
 from weft.graph import Graph, Node
 from weft.runtime.reference import compute
@@ -117,18 +121,45 @@ def _dot(self: Any, a: Any, b: Any, d: Any, precision: Any, most: Any) -> Any:
     return interpreter.TensorHandle(np.matmul(left, right, dtype=d.data.dtype) + d.data, d.dtype.scalar)
 
 
+_cast = interpreter.InterpreterBuilder.cast_impl
+
+
+def _rounded(self: Any, source: Any, target: Any) -> Any:
+    """A cast. To bfloat16 the interpreter cuts digits off, where GPUs round."""
+    if (source.dtype.scalar, target.scalar) != (tl.float32, tl.bfloat16):
+        return _cast(self, source, target)
+    return interpreter.TensorHandle(source.data.astype(bfloat16.numpy).view(np.uint16), target.scalar)
+
+
 interpreter.InterpreterBuilder.create_dot = _dot
+interpreter.InterpreterBuilder.cast_impl = _rounded
+
+
+def interpreted_function(text: str, name: str) -> Any:
+    """The kernel of a text, as the interpreter's function."""
+    path = Path(_FOLDER.name) / f"kernel{len(list(Path(_FOLDER.name).iterdir()))}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, name)
+    assert isinstance(function, interpreter.InterpretedFunction), "set TRITON_INTERPRET=1 before triton is imported"
+    return function
+
+
+_LONG = {"fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def pointer(address: int, kind: str) -> _Array:
+    """Memory at an address, of a type as Triton's signatures write it."""
+    short = kind.removeprefix("*")
+    long = _LONG.get(short) or f"{'uint' if short[0] == 'u' else 'int'}{short[1:]}"
+    return _Array(np.ctypeslib.as_array((ctypes.c_uint8 * 1).from_address(address or 1)), long)
 
 
 def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarray:
     """Run a kernel; what it writes is in `values` afterwards. Gives the status: which error, and the wrong value."""
-    path = Path(_FOLDER.name) / f"kernel{len(list(Path(_FOLDER.name).iterdir()))}.py"
-    path.write_text(source.text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function = getattr(module, source.name)
-    assert isinstance(function, interpreter.InterpretedFunction), "set TRITON_INTERPRET=1 before triton is imported"
+    function = interpreted_function(source.text, source.name)
     status = np.zeros(2, np.int64)
     arrays = []
     for node in source.arguments:
@@ -144,10 +175,13 @@ def run_kernel(source: KernelSource, values: dict[Node, np.ndarray]) -> np.ndarr
 
 
 def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """The results of a graph: by emitted kernels where there are some; sorts and scatters by their definition."""
+    """The results of a graph: by emitted kernels where there are some, otherwise by definition."""
     graph = applied(graph)
     values = dict(zip(graph.inputs, map(np.asarray, arrays), strict=True))
     for number, kernel in enumerate(fuse(graph).kernels):
+        if kernel.name in SPECIAL:
+            _run_special(kernel, values)
+            continue
         if can_write(kernel) and all(kernel.anchor.shape):
             source = write_contraction(f"kernel{number}", kernel)
         else:
@@ -156,14 +190,25 @@ def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
             if kernel.nest is None:
                 continue
             source = write_kernel(f"kernel{number}", ready(kernel, LANES))
-        for node in source.arguments:
-            if node not in source.writes and node not in values:
-                values[node] = _defined(node, values)
-        status = run_kernel(source, values) if source.programs else np.zeros(2)
-        if status[0]:
-            where, message, _ = source.errors[int(status[0]) - 1]
-            raise RunError(where, message.format(value=int(status[1])))
+        _run_checked(source, values)
     return [values[o] if o in values else _defined(o, values) for o in graph.outputs]
+
+
+def _run_special(kernel: Kernel, values: dict[Node, np.ndarray]) -> None:
+    """A sort, a scatter, a running total: phase after phase."""
+    for phase in special.plan(kernel).phases:
+        _run_checked(special.write(kernel, phase), values, {kernel.anchor, *special.rooms(kernel)})
+
+
+def _run_checked(source: KernelSource, values: dict[Node, np.ndarray], made: Collection[Node] = ()) -> None:
+    """Run a kernel on what it reads; `made` is memory that kernels write before they read it."""
+    for node in source.arguments:
+        if node not in source.writes and node not in values and node not in made:
+            values[node] = _defined(node, values)
+    status = run_kernel(source, values) if source.programs else np.zeros(2)
+    if status[0]:
+        where, message, _ = source.errors[int(status[0]) - 1]
+        raise RunError(where, message.format(value=int(status[1])))
 
 
 def _defined(node: Node, values: dict[Node, np.ndarray]) -> np.ndarray:
@@ -188,9 +233,8 @@ def run_program(program: Program, arrays: list[np.ndarray]) -> list[np.ndarray]:
         return frame[slot.base].reshape(-1).view(np.uint8)[slot.offset : slot.offset + slot.nbytes]
 
     for launch in launches(program):
-        if launch.kernel is None:
-            source, target = map(memory, launch.slots)
-            target[:] = source
+        if isinstance(launch, Copy):
+            memory(launch.target)[:] = memory(launch.source)
             continue
         pairs = list(zip(launch.kernel.arguments, launch.slots, strict=True))
         status = run_kernel(launch.kernel, {n: memory(s).view(n.dtype.numpy).reshape(n.shape) for n, s in pairs})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import tempfile
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from ...dtypes import DType
 from .source import KernelSource
 
 _SHORT = {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16", "bool": "u8"}
+OTHER_WARPS = (8, 16, 2)
 ALIGNED = 16  # bytes: all memory begins at a multiple of it, and wide loads may rely on that
 
 
@@ -32,31 +34,75 @@ def pointer_type(dtype: DType) -> str:
     return f"*{'i' if dtype.kind == 'int' else 'u'}{dtype.bits}"
 
 
+@dataclass(frozen=True)
+class Order:
+    """All that the code of a kernel depends on."""
+
+    text: str
+    name: str
+    types: tuple[str, ...]  # of the pointers, as Triton writes them
+    warps: int
+    stages: int
+    capability: int
+    loose: tuple[int, ...] = ()  # pointers that are not aligned
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Order:
+        known = json.loads(text)
+        return cls(**(known | {"types": tuple(known["types"]), "loose": tuple(known["loose"])}))
+
+
+def order(source: KernelSource, capability: int) -> Order:
+    """What to compile for GPUs of a compute capability: 80, 90, ..."""
+    types = (*(pointer_type(n.dtype) for n in source.arguments), "*i64")
+    return Order(source.text, source.name, types, source.warps, source.stages, capability, source.loose)
+
+
 def build(source: KernelSource, capability: int) -> Binary:
-    """Compile a kernel for GPUs of a compute capability: 80, 90, ..."""
+    """Compile a kernel for GPUs of a compute capability."""
+    return build_order(order(source, capability))
+
+
+def build_order(wanted: Order) -> Binary:
+    """Compile a kernel. Triton fails on a few for one number of warps and not for another: more are tried before it is an error."""
+    with tempfile.TemporaryDirectory(prefix="weft-triton-") as folder:
+        function = _loaded(wanted, Path(folder))
+        for warps in (wanted.warps, *OTHER_WARPS):
+            try:
+                return _compiled(function, wanted, warps)
+            except RuntimeError as error:
+                failed = error
+    raise failed
+
+
+def _compiled(function: Any, wanted: Order, warps: int) -> Binary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
-    names = [*(f"p{i}" for i in range(len(source.arguments))), "status"]
-    types = [*(pointer_type(n.dtype) for n in source.arguments), "*i64"]
-    aligned = {(i,): [["tt.divisibility", ALIGNED]] for i in range(len(names))}
-    with tempfile.TemporaryDirectory(prefix="weft-triton-") as folder:
-        function = _loaded(source, Path(folder))
-        made = compile(
-            ASTSource(function, dict(zip(names, types, strict=True)), {}, aligned),
-            target=GPUTarget("cuda", capability, 32), options={"num_warps": source.warps, "num_stages": source.stages, "enable_fp_fusion": False},  # sums of products are rounded twice, as everywhere
-        )  # fmt: skip
+    count = len(wanted.types)
+    names = [*(f"p{i}" for i in range(count - 1)), "status"]
+    aligned = {(i,): [["tt.divisibility", ALIGNED]] for i in range(count) if i not in wanted.loose}
+    # Sums of products are rounded twice, as everywhere.
+    options = {"num_warps": warps, "num_stages": wanted.stages, "enable_fp_fusion": False}
+    made = compile(
+        ASTSource(function, dict(zip(names, wanted.types, strict=True)), {}, aligned),
+        target=GPUTarget("cuda", wanted.capability, 32),
+        options=options,
+    )
     facts = made.metadata
     return Binary(made.asm["cubin"], facts.name, facts.num_warps, facts.shared)
 
 
-def _loaded(source: KernelSource, folder: Path) -> Any:
+def _loaded(wanted: Order, folder: Path) -> Any:
     """The kernel as an object of Triton, which wants to read its source from a file."""
-    path = folder / f"{source.name}.py"
-    path.write_text(source.text)
-    spec = importlib.util.spec_from_file_location(source.name, path)
+    path = folder / f"{wanted.name}.py"
+    path.write_text(wanted.text)
+    spec = importlib.util.spec_from_file_location(wanted.name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return getattr(module, source.name)
+    return getattr(module, wanted.name)

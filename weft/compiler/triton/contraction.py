@@ -14,6 +14,7 @@ from math import prod
 
 from ...dtypes import DType, float32, float64
 from ...graph.node import Node, Type, placeholder
+from ...knobs import knobs
 from ..index import Index, Inside, Loop, Place, fresh, strides, substituted
 from ..kernel import Kernel, View, anchor_place, anchor_shape
 from ..loops import CONVOLUTIONS, plain_loops
@@ -34,38 +35,58 @@ class Tile:
     stages: int = 3
 
 
+FEW_CHANNELS, FEW_PIXELS = 8, 32  # fewer are not walked in strips of their own
 GROUP = 8  # tiles that share columns follow each other, so that what they read is still in the cache
 SIDES = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32), (16, 32), (16, 16))
-BUSY = 132  # programs that keep a large GPU busy
-LEAST_PART, MOST_PARTS = (
-    512,
+BUSY = 264  # programs that keep a large GPU busy: two for each of its multiprocessors
+LEAST_PART, FEWEST_PARTS, MOST_PARTS = (
+    128,
+    4,
     64,
-)  # of a long sum: how much one program adds up at least, and into how many it is cut at most
+)  # of a long sum: how much a program adds up, and how it is cut if at all
 
 
-def tile_for(batch: int, rows: int, columns: int, length: int) -> Tile:
-    """Large tiles read less, small ones keep more of the GPU busy: the largest of which there are enough."""
+def walked(loops: tuple[Loop, ...], filter_gradient: bool) -> int:
+    """The length of what is walked in strips, of all that is summed over."""
+    few = FEW_PIXELS if filter_gradient else FEW_CHANNELS
+    return prod(l.size for l in loops) if not loops or loops[-1].size < few else loops[-1].size
+
+
+def arranged(batch: int, rows: int, columns: int, length: int) -> tuple[tuple[int, int], int]:
+    """The sides of a tile, and into how many parts the sums are cut.
+
+    Large tiles read less, small ones keep more of the GPU busy: the largest of which there are enough. Where there are few and
+    sums are long, as filter gradients have them, the sums are cut rather than the tiles. All follows from the shape alone, so
+    that the same numbers are added in the same order on every GPU.
+    """
     fitting = [(_side(rows, h), _side(columns, w)) for h, w in SIDES]
-    height, width = next((s for s in fitting if _count(batch, rows, columns, s) >= BUSY), fitting[-1])
-    deep = min(_side(length, 64), 64 if height * width <= 64 * 128 else 32)
+    counts = {sides: _count(batch, rows, columns, sides) for sides in fitting}
+    for sides, count in counts.items():
+        if count >= BUSY:
+            return sides, 1
+    for sides, count in counts.items():
+        wanted = min(MOST_PARTS, length // LEAST_PART, 2 * BUSY // count)
+        parts = 1 << (wanted.bit_length() - 1) if wanted > 0 else 1
+        enough = count * parts >= BUSY or sides == fitting[-1]
+        if sides[0] * sides[1] <= 64 * 64 and parts >= FEWEST_PARTS and enough:
+            return sides, parts
+    return fitting[-1], 1
+
+
+def tile_for(sides: tuple[int, int], strip: int) -> Tile:
+    """A tile of these sides; `strip` is the length of what is walked in strips."""
+    height, width = sides
+    deep = min(_side(strip, 64), 64 if height * width <= 64 * 128 else 32)
     return Tile(height, width, deep, 8 if height * width >= 128 * 128 else 4)
 
 
 def parts_for(anchor: Node) -> int:
-    """Into how many parts the sums of a result are cut that has few elements but long sums, as filter gradients do.
-
-    It follows from the shape alone, so that the same numbers are added in the same order on every GPU.
-    """
+    """Into how many parts the sums of a result are cut."""
     batch, rows, columns = anchor_shape(anchor)
-    batch, columns = batch * _groups(anchor), columns // _groups(anchor)
-    length = _length(anchor)
-    tile = tile_for(batch, rows, columns, length)
-    count = _count(batch, rows, columns, (tile.rows, tile.columns))
-    wanted = min(MOST_PARTS, length // LEAST_PART, 2 * BUSY // count)
-    return 1 << (wanted.bit_length() - 1) if wanted > 1 else 1
+    return arranged(batch * groups_of(anchor), rows, columns // groups_of(anchor), sum_length(anchor))[1]
 
 
-def _length(anchor: Node) -> int:
+def sum_length(anchor: Node) -> int:
     """How many products each element of the result is the sum of."""
     x, y = anchor.inputs
     if anchor.op.name == "contract":
@@ -73,7 +94,7 @@ def _length(anchor: Node) -> int:
     if anchor.op.name == "conv_filter_last":
         return prod(y.shape[:-1])
     taps = prod(y.shape[2:])
-    return taps * (y.shape[1] if anchor.op.name == "conv_last" else y.shape[0] // _groups(anchor))
+    return taps * (y.shape[1] if anchor.op.name == "conv_last" else y.shape[0] // groups_of(anchor))
 
 
 def _count(batch: int, rows: int, columns: int, sides: tuple[int, int]) -> int:
@@ -95,26 +116,25 @@ def can_write(kernel: Kernel) -> bool:
     )
 
 
-def _groups(anchor: Node) -> int:
+def groups_of(anchor: Node) -> int:
     """Into how many groups the columns of the result fall; those of one group read the same of the left operand."""
     return 1 if anchor.op.name == "contract" else int(anchor.params[3])
 
 
-def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None, *, exact: bool = True) -> KernelSource:
-    """The source of a product or convolution with its epilogue. `exact`: float32 is not rounded to TF32."""
-    return _Contraction(name, kernel, tile, exact).source()
+def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None) -> KernelSource:
+    """The source of a product or convolution with its epilogue."""
+    return Contraction(name, kernel, tile).source()
 
 
 def workspace(kernel: Kernel, parts: int) -> Node:
     """The memory for the sums of all parts, as a tensor that only these two kernels know."""
     assert kernel.anchor is not None
-    wide = float64 if kernel.anchor.dtype is float64 else float32
-    return placeholder(("parts", kernel.anchor), Type((parts, prod(kernel.anchor.shape)), wide))
+    return placeholder(("parts", kernel.anchor), Type((parts, prod(kernel.anchor.shape)), _wide(kernel.anchor)))
 
 
-def write_parts(name: str, kernel: Kernel, parts: int, *, exact: bool = True) -> KernelSource:
+def write_parts(name: str, kernel: Kernel, parts: int) -> KernelSource:
     """The first of two kernels for long sums: each part of the sums, into the workspace."""
-    return _Contraction(name, kernel, None, exact, parts).source()
+    return Contraction(name, kernel, None, parts).source()
 
 
 def write_finish(name: str, kernel: Kernel, parts: int) -> KernelSource:
@@ -123,7 +143,7 @@ def write_finish(name: str, kernel: Kernel, parts: int) -> KernelSource:
 
 
 @dataclass(frozen=True)
-class _Operand:
+class Operand:
     """One factor: what is read, where, and under which conditions."""
 
     view: View
@@ -131,22 +151,53 @@ class _Operand:
     conditions: tuple[Inside, ...]
 
 
-class _Contraction(Writer):
-    def __init__(self, name: str, kernel: Kernel, tile: Tile | None, exact: bool, parts: int = 1) -> None:
+class _Walk:
+    """The way along what is summed over, in steps. Of several loops the last is walked in strips, the others element by element.
+
+    So where a tap of a convolution lies is worked out once a step, not once a number. If the last loop is too short for that, strips
+    go through all of them together.
+    """
+
+    def __init__(self, loops: tuple[Loop, ...], strip: int, width: int) -> None:
+        self.loops, self.width = loops, width
+        self.together = width == prod(l.size for l in loops)
+        strips = -(-self.width // strip)
+        self.steps = strips * (1 if self.together else prod(l.size for l in loops[:-1]))
+        first = "step" if strips == self.steps else f"(step % {strips})"
+        self.places = {
+            "along": f"{first} * {strip} + tl.arange(0, {strip})[None, :]",
+            "down": f"{first} * {strip} + tl.arange(0, {strip})[:, None]",
+        }
+        if not self.together and len(loops) > 1:
+            self.places["tap"] = "step" if strips == 1 else f"step // {strips}"
+
+    def at(self, along: str) -> dict[Loop, str]:
+        """Each loop, from where the strip is."""
+        if self.together:
+            return decomposed(self.loops, along)
+        return decomposed(self.loops[:-1], "tap") | {self.loops[-1]: along}
+
+
+class Contraction(Writer):
+    """See the head of this file."""
+
+    def __init__(self, name: str, kernel: Kernel, tile: Tile | None, parts: int = 1) -> None:
         super().__init__(name)
         assert kernel.anchor is not None
-        self.kernel, self.anchor, self.exact, self.parts = kernel, kernel.anchor, exact, parts
+        self.kernel, self.anchor, self.parts = kernel, kernel.anchor, parts
         self.batch, self.height, self.width = anchor_shape(self.anchor)
         own = tuple(Loop(n) for n in (self.batch, self.height, self.width))
         self.loops = kernel.rows or own
-        self.groups = _groups(kernel.anchor)
+        self.groups = groups_of(kernel.anchor)
         self.group, self.local = Loop(self.groups), Loop(self.width // self.groups)  # a column is one of its group
         self.depth_loops, self.left, self.right = self._sum()
         self.length = prod(l.size for l in self.depth_loops)
-        self.tile = tile or tile_for(self.batch * self.groups, self.height, self.local.size, self.length)
+        shape = (self.batch * self.groups, self.height, self.local.size)
+        sides, _ = arranged(*shape, self.length if parts > 1 else 0)
+        self.tile = tile or tile_for(sides, walked(self.depth_loops, self.anchor.op.name == "conv_filter_last"))
         self.inside, self.zero = "inside_rows & inside_columns", "0 * (row + column)"
 
-    def _sum(self) -> tuple[tuple[Loop, ...], _Operand, _Operand]:
+    def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
         """What is summed over, and the two factors."""
         place, anchor = anchor_place(self.anchor, self.loops), self.anchor
         if anchor.op.name == "contract":
@@ -160,15 +211,19 @@ class _Contraction(Writer):
         conditions = [Inside(self._grouped(c.inner), c.size, c.step) for c in conditions]
         mine = tuple(c for c in conditions if self.local not in c.inner.loops)
         rest = tuple(c for c in conditions if self.local in c.inner.loops)
-        left, right = _Operand(first.view, first.position, mine), _Operand(second.view, second.position, rest)
-        return plain_loops(inner), left, right
+        left, right = Operand(first.view, first.position, mine), Operand(second.view, second.position, rest)
+        loops = plain_loops(inner)
+        if anchor.op.name != "conv_filter_last" and anchor.op.name in CONVOLUTIONS:  # channels are neighbours in memory
+            channels = inner[0].loops
+            loops = (*(l for l in loops if l not in channels), *(l for l in loops if l in channels))
+        return loops, left, right
 
-    def _operand(self, number: int, place: Place) -> _Operand:
+    def _operand(self, number: int, place: Place) -> Operand:
         view = self.kernel.views[number]
         position = Index(view.offset)
         for index, stride in zip(place, view.strides, strict=True):
             position = position + index * stride
-        return _Operand(view, self._grouped(position), ())
+        return Operand(view, self._grouped(position), ())
 
     def _grouped(self, index: Index) -> Index:
         """A place in terms of the group and the column in it: the division that finds the group goes away."""
@@ -183,7 +238,7 @@ class _Contraction(Writer):
         self._accumulate()
         if self.parts > 1:
             room = workspace(self.kernel, self.parts)
-            Values(self, _NOTHING).store(room, own_position(self.loops), "total", f"part * {room.shape[1]}")
+            Values(self, NOTHING).store(room, own_position(self.loops), "total", f"part * {room.shape[1]}")
         else:
             finish(self, self.kernel, self.loops, "total")
         return self.finished(programs * self.parts, self.tile.warps, self.tile.stages)
@@ -220,31 +275,37 @@ class _Contraction(Writer):
     def _accumulate(self) -> None:
         t, wide = self.tile, self._wide()
         self.line(f"total = tl.zeros(({t.rows}, {t.columns}), tl.{wide.name})")
-        begin, end = "0", str(self.length)
+        walk = _Walk(self.depth_loops, t.depth, walked(self.depth_loops, self.anchor.op.name == "conv_filter_last"))
+        begin, end = "0", str(walk.steps)
         if self.parts > 1:
-            share = -(-self.length // (self.parts * t.depth)) * t.depth
-            begin, end = f"part * {share}", self.let("end", f"tl.minimum({self.length}, (part + 1) * {share})")
-        self.line(f"for start in range({begin}, {end}, {t.depth}):")
+            share = -(-walk.steps // self.parts)
+            begin, end = f"part * {share}", self.let("end", f"tl.minimum({walk.steps}, (part + 1) * {share})")
+        self.line(f"for step in range({begin}, {end}):")
         self.depth += 1
-        self.line(f"along = start + tl.arange(0, {t.depth})[None, :]")
-        self.line(f"down = start + tl.arange(0, {t.depth})[:, None]")
-        left = self._strip(self.left, "along", f"inside_rows & (along < {end})")
-        right = self._strip(self.right, "down", f"(down < {end}) & inside_columns")
-        precision = ', input_precision="ieee"' if self.exact or wide is float64 else ""
-        self.line(f"total = tl.dot({left}, {right}, total{precision}, out_dtype=tl.{wide.name})")
+        for name, expression in walk.places.items():
+            self.line(f"{name} = {expression}")
+        left = self._strip(self.left, walk.at("along"), f"inside_rows & (along < {walk.width})")
+        right = self._strip(self.right, walk.at("down"), f"(down < {walk.width}) & inside_columns")
+        self.line(f"total = tl.dot({left}, {right}, total{self._precision()}, out_dtype=tl.{wide.name})")
         self.depth -= 1
 
-    def _strip(self, operand: _Operand, place: str, mask: str) -> str:
+    def _strip(self, operand: Operand, places: dict[Loop, str], mask: str) -> str:
         """A strip of an operand, read where its formula says; padding is zero."""
         before = dict(self.at)
-        self.at |= decomposed(self.depth_loops, place)
-        values = Values(self, _NOTHING)
+        self.at |= places
+        values = Values(self, NOTHING)
         where = f"{self.pointer(operand.view.base)} + ({values.index(operand.position)})"
+        if not set(operand.position.loops) - {self.loops[0], self.group}:
+            where += f" + 0 * {'along' if operand is self.left else 'down'}"  # one element is a strip too
         inside = values.all_of([mask], operand.conditions)
         strip = self.let("strip", f"tl.load({where}, mask={inside}, other=0)")
         self.at = before
         common = self._common()
         return strip if operand.view.base.dtype is common else f"{strip}.to(tl.{common.name})"
+
+    def _precision(self) -> str:
+        """Three products of TF32 numbers are as good as one of float32 numbers, and the matrix units make them."""
+        return f', input_precision="{"tf32" if knobs.tf32 else "tf32x3"}"' if self._wide() is float32 else ""
 
     def _common(self) -> DType:
         """The type in which strips meet: their own if they have the same, else a wider one."""
@@ -252,7 +313,7 @@ class _Contraction(Writer):
         return kinds.pop() if len(kinds) == 1 else self._wide()
 
     def _wide(self) -> DType:
-        return float64 if self.anchor.dtype is float64 else float32
+        return _wide(self.anchor)
 
 
 class _Finish(Writer):
@@ -278,6 +339,40 @@ class _Finish(Writer):
         return self.finished(-(-count // rows), 4)
 
 
+def write_after(name: str, kernel: Kernel, room: Node) -> KernelSource:
+    """The epilogue of a result that a library has put into memory of its own. It keeps filters one after the other there."""
+    writer, anchor = Writer(name), kernel.anchor
+    assert anchor is not None
+    loops = kernel.rows or tuple(Loop(n) for n in anchor_shape(anchor))
+    count = prod(anchor.shape)
+    rows = min(FLAT, _side(count, FLAT))
+    writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
+    writer.line(f"inside_rows = row < {count}")
+    there = (loops[0], loops[2], loops[1]) if anchor.op.name == "conv_filter_last" else loops
+    writer.at |= decomposed(there, "row")
+    writer.masks |= dict.fromkeys(loops, "inside_rows")
+    writer.line(f"total = tl.load({writer.pointer(room)} + row, mask=inside_rows, other=0).to(tl.{_wide(anchor).name})")
+    finish(writer, kernel, loops, "total")
+    return writer.finished(-(-count // rows), 4)
+
+
+def write_copy(name: str, source: Node | None, target: Node) -> KernelSource:
+    """A few numbers in another type."""
+    assert source is not None
+    writer, count = Writer(name), prod(target.shape)
+    rows = _side(count, FLAT)
+    writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
+    value = writer.let("value", f"tl.load({writer.pointer(source)} + row, mask=row < {count}, other=0)")
+    writer.line(f"tl.store({writer.pointer(target)} + row, {value}.to(tl.{target.dtype.name}), mask=row < {count})")
+    writer.written.append(target)
+    return writer.finished(-(-count // rows), 4)
+
+
+def _wide(anchor: Node) -> DType:
+    """The type of sums."""
+    return float64 if anchor.dtype is float64 else float32
+
+
 def finish(writer: Writer, kernel: Kernel, loops: tuple[Loop, ...], total: str) -> None:
     """Store a result, or do with it what its epilogue says."""
     anchor = kernel.anchor
@@ -285,7 +380,7 @@ def finish(writer: Writer, kernel: Kernel, loops: tuple[Loop, ...], total: str) 
     held = f"{total}.to(tl.{anchor.dtype.name}).to(tl.float32)" if anchor.dtype.is_half else total
     writer.rows[anchor] = writer.let("total", held)
     if kernel.nest is None or anchor in kernel.outputs:
-        Values(writer, _NOTHING).store(anchor, own_position(loops), writer.rows[anchor])
+        Values(writer, NOTHING).store(anchor, own_position(loops), writer.rows[anchor])
     if kernel.nest is not None:
         [phase] = ready(kernel, 1).phases
         Values(writer, phase).store_all()
@@ -299,4 +394,4 @@ def own_position(loops: tuple[Loop, ...]) -> Index:
     return position
 
 
-_NOTHING = ReadyPhase((), (), {}, [], [])
+NOTHING = ReadyPhase((), (), {}, [], [])

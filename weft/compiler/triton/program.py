@@ -6,111 +6,250 @@ barriers need no thought.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import zip_longest
 from math import prod
 
 from ...dtypes import DType
-from ...errors import UserError
 from ...graph.graph import Graph
-from ...graph.node import Node
-from ..kernel import Kernel
-from ..llvm.library import Phase, Plan
+from ...graph.node import ITEM, Node
+from ..kernel import SPECIAL, Kernel
+from ..llvm.library import Plan
+from ..loops import CONVOLUTIONS
 from ..memory import Slot, nbytes
 from ..nest import ready
 from ..pipeline import applied
-from ..program import Call, Program, build, operand_names
-from .contraction import can_write, parts_for, workspace, write_contraction, write_finish, write_parts
-from .kernels import write_kernel
+from ..program import FRAME_RESERVED, Call, Program, Target, build, control_rooms
+from . import special
+from .build import ALIGNED
+from .choice import choose, claimed, kept_within, plan_rooms, write
+from .claims import Judge
+from .contraction import can_write
+from .parts import loops_scratch, loops_workspace, write_kernels
 from .source import KernelSource, joined
+from .vendor import Spec
 
+WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as they are
+TOO_DEAR = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
 SMALL = 256  # programs: fewer leave room on a GPU for others beside them
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: a kernel and the memory of its arguments. Without a kernel the first slot is copied to the second."""
+    """One launch: a kernel and the memory of its arguments. `once`: it gives the same until constants change."""
 
-    kernel: KernelSource | None
+    kernel: KernelSource
     slots: tuple[Slot, ...]
+    once: bool = False
+    calls: tuple[Call, ...] = field(default=(), compare=False)  # of the program, whose work it does
 
 
-def gpu_program(graph: Graph, updates: Mapping[int, int], narrow: DType | None = None) -> Program:
-    """The graph as a program: fused, ordered, with its memory planned. `updates`: outputs that replace inputs in place."""
-    return build(graph, updates, _plan, partial(applied, narrow=narrow), 1)
+@dataclass(frozen=True)
+class Copy:
+    """Memory that becomes the same as other memory."""
+
+    source: Slot
+    target: Slot
+    calls: tuple[Call, ...] = field(default=(), compare=False)
 
 
-def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool) -> Plan:
-    """A product or convolution is one kernel, its epilogue included; two where few sums are long, with their parts in between."""
+@dataclass(frozen=True)
+class Control:
+    """Control flow: its bodies are played with frames of their own, as often as it says."""
+
+    node: Node
+    bodies: tuple[list[Step], ...]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot | None, ...]  # None: nobody reads it
+    rooms: Mapping[str, Slot]  # what it keeps where: see program.control_rooms
+    calls: tuple[Call, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A product or convolution by one of NVIDIA's libraries, on the memory of its arguments in the order of the description."""
+
+    spec: Spec
+    slots: tuple[Slot, ...]
+    once: bool = False
+    calls: tuple[Call, ...] = field(default=(), compare=False)
+
+
+Step = Launch | Copy | Control | Ask
+
+
+def gpu_program(
+    graph: Graph,
+    updates: Mapping[int, int],
+    narrow: DType | None = None,
+    constants: frozenset[int] = frozenset(),
+    judge: Judge | None = None,
+    collecting: Callable[[], AbstractContextManager[None]] | None = None,
+) -> Program:
+    """The graph as a program: fused, ordered, with its memory planned.
+
+    `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change; what is made of them alone is kept.
+    `judge` says which products and convolutions NVIDIA's libraries do; without one they do none. In a block of `collecting` it sees
+    all of them before any is planned: what it has to measure it measures at the end of the block, all at once.
+    """
+
+    def passes(graph: Graph) -> Graph:
+        return kept_within(applied(graph, narrow, native=False))
+
+    def survey(kernels: Sequence[Kernel]) -> None:
+        if collecting is not None:
+            with collecting():
+                for kernel in kernels:
+                    _plan(kernel, 1, (), False, judge)
+
+    target = Target(
+        passes, partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, too_dear=TOO_DEAR, survey=survey, narrow=narrow
+    )  # fmt: skip
+    return build(graph, updates, target, constants)
+
+
+def _scratch(kernel: Kernel) -> int:
+    """The bytes that loops cut into parts need beside their tensors."""
+    return loops_scratch(ready(kernel, LANES))
+
+
+def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, judge: Judge | None) -> Plan:
+    """How the work of an anchor is done."""
     anchor = kernel.anchor
     assert anchor is not None
+    if anchor.op.name in SPECIAL:
+        return special.plan(kernel)
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
-    if not can_write(kernel):
-        raise UserError(
-            "cuda", f"the op {anchor.op.name!r} of {anchor.type} is not written for GPUs yet.", anchor.source
-        )
-    *operands, result = operand_names(kernel)
-    parts = parts_for(anchor)
-    if parts == 1:
-        phase = Phase("whole", ("epilogue",), frozenset(operands), frozenset((result,)))
-        return Plan("Triton", (phase,), 0, 0, hidden=hidden)
-    first = Phase("parts", (), frozenset(operands), frozenset(("work",)))
-    second = Phase("finish", ("epilogue",), frozenset(("work",)), frozenset((result,)))
-    return Plan("Triton, in parts", (first, second), nbytes(workspace(kernel, parts)), 0, hidden=False)
+    assert can_write(kernel), anchor.op.name  # whole numbers are multiplied by loops
+    return choose(kernel, hidden, judge).plan
 
 
-def launches(program: Program) -> list[Launch]:
+def launches(program: Program) -> list[Step]:
     """All launches of a program, in their order. Kernels that are the same are one object: they are compiled once."""
-    scratch = program.memory.scratch.items()
-    places = dict(program.memory.slots) | {
-        workspace(k, parts_for(k.anchor)): s for k, s in scratch if k.anchor is not None
-    }
-    known: dict[object, KernelSource] = {}
-    found = []
+    return _steps(program, {}, frozenset())
+
+
+def _steps(program: Program, known: dict[object, KernelSource], loose: frozenset[int]) -> list[Step]:
+    """The same where some entries of the frame are `loose`: not aligned as memory usually is."""
+    places = dict(program.memory.slots)
+    for kernel, scratch in program.memory.scratch.items():
+        if kernel not in program.bodies:
+            places |= _rooms(program, kernel, scratch)
+    found: list[Step] = []
     for calls in _together(program.calls):
-        if calls[0].kind == "copy":
-            found.append(Launch(None, (calls[0].reads[0], calls[0].writes[0])))
+        first = calls[0]
+        if _is_library(first):
+            wanted = claimed(first.kernel, first.phase)
+            slots = (*map(program.viewed, first.kernel.views), *(places[n] for n in (*wanted.more, wanted.result)))
+            found.append(Ask(wanted.spec, slots, first.once, (first,)))
             continue
-        for made in _joined([_source(call) for call in calls]):
+        if first.kind == "copy":
+            found.append(Copy(first.reads[0], first.writes[0], (first,)))
+            continue
+        if first.kind == "control":
+            found.append(_control(program, first, known))
+            continue
+        for made, done in _in_order(calls):
+            slots = tuple(places[node] for node in made.arguments)
+            made = replace(made, loose=tuple(i for i, slot in enumerate(slots) if slot.base in loose))
             # The text does not say of what type memory is, nor whose line an error is put down to.
-            same = (made.body, tuple(node.type for node in made.arguments), made.errors)
-            found.append(Launch(known.setdefault(same, made), tuple(places[node] for node in made.arguments)))
+            same = (made.body, tuple(node.type for node in made.arguments), made.errors, made.loose)
+            found.append(Launch(known.setdefault(same, made), slots, first.once, done))
     return found
+
+
+def _rooms(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
+    """Where the tensors lie that only the phases of a kernel know."""
+    if kernel.anchor is None:
+        found = loops_workspace(ready(kernel, LANES))
+    elif kernel.name in SPECIAL:
+        found = special.rooms(kernel)
+    else:
+        found = plan_rooms(kernel, program.plans[kernel])
+    return {node: Slot(scratch.base, scratch.offset + begin, nbytes(node)) for node, begin in found.items()}
+
+
+def _control(program: Program, call: Call, known: dict[object, KernelSource]) -> Control:
+    kernel, slots = call.kernel, program.memory.slots
+    bodies = program.bodies[kernel]
+    scratch = program.memory.scratch[kernel]
+    rooms = {
+        name: Slot(scratch.base, scratch.offset + room.offset, room.nbytes)
+        for name, room in control_rooms(kernel, bodies).items()
+    }
+    numbers = {n.params[0]: n for n in kernel.outputs if n.op is ITEM}
+    node = _anchor(kernel)
+    outputs = tuple(slots[numbers[i]] if i in numbers else None for i in range(len(node.outputs)))
+    inside = tuple(_steps(body, known, _loose(kernel, body)) for body in bodies)
+    return Control(node, inside, tuple(map(program.viewed, kernel.views)), outputs, rooms, (call,))
+
+
+def _loose(kernel: Kernel, body: Program) -> frozenset[int]:
+    """What a body is given may be one element of a longer tensor, or a part of one: it then begins anywhere."""
+    first = int(_anchor(kernel).op.name == "cond")  # its condition is not handed in
+    offsets = [v.offset * v.base.dtype.itemsize for v in kernel.views[first:]]
+    given, made = body.graph.inputs, body.graph.outputs
+    parts = [nbytes(node) % ALIGNED or offset % ALIGNED for node, offset in zip(given, offsets, strict=True)]
+    parts += [nbytes(node) % ALIGNED for node in made]
+    return frozenset(FRAME_RESERVED + i for i, rest in enumerate(parts) if rest)
+
+
+def _is_library(call: Call) -> bool:
+    return call.phase is not None and call.phase.symbol == "library"
+
+
+def _is_alone(call: Call) -> bool:
+    """Whether it is no kernel of ours."""
+    return call.kind in ("copy", "control") or _is_library(call)
 
 
 def _together(calls: Sequence[Call]) -> list[list[Call]]:
     """Calls that do not wait for each other, in groups."""
     groups: list[list[Call]] = []
     for call in calls:
-        if call.kind == "copy" or call.barrier or not groups or groups[-1][0].kind == "copy":
+        last = groups[-1][0] if groups else call
+        if not groups or call.barrier or _is_alone(call) or _is_alone(last) or last.once != call.once:
             groups.append([])
         groups[-1].append(call)
     return groups
 
 
-def _joined(sources: Sequence[KernelSource]) -> list[KernelSource]:
-    """Small kernels as one launch: it takes longer to begin than they do to run. Large ones keep their registers to themselves."""
-    small = [s for s in sources if s.programs <= SMALL]
-    return [*(s for s in sources if s.programs > SMALL), *([joined("kernel", small)] if small else [])]
+_Made = tuple[KernelSource, tuple[Call, ...]]
 
 
-def _source(call: Call) -> KernelSource:
-    if call.kind == "control":
-        assert call.kernel.anchor is not None
-        raise UserError("cuda", f"{call.kernel.anchor.op.name} is not written for GPUs yet.", call.kernel.anchor.source)
+def _in_order(calls: Sequence[Call]) -> Iterator[_Made]:
+    """The kernels of calls that do not wait for each other: a call's second waits for its first, and so on."""
+    for sources in zip_longest(*map(_sources, calls)):
+        made = [(source, (call,)) for source, call in zip(sources, calls, strict=True) if source is not None]
+        yield from (m for m in made if m[0].programs > SMALL)
+        yield from _joined([m for m in made if m[0].programs <= SMALL])
+
+
+def _joined(made: Sequence[_Made]) -> Iterator[_Made]:
+    """Small kernels as one launch: it takes longer to begin than they do to run. Large ones keep their registers to themselves.
+
+    Those of many warps and of few do not go together: all would run with many.
+    """
+    groups: list[list[_Made]] = []
+    for one in sorted(made, key=lambda m: m[0].warps):
+        if not groups or one[0].warps > 2 * groups[-1][0][0].warps:
+            groups.append([])
+        groups[-1].append(one)
+    for group in groups:
+        yield joined("kernel", [source for source, _ in group]), tuple(call for _, calls in group for call in calls)
+
+
+def _sources(call: Call) -> list[KernelSource]:
+    if call.kind == "plan" and call.kernel.name in SPECIAL:
+        return [special.write(call.kernel, call.phase)]
     if call.kind == "plan":
-        return _WRITERS[call.phase.symbol](call.kernel)
-    return write_kernel("kernel", ready(call.kernel, LANES))
-
-
-_WRITERS: dict[str, Callable[[Kernel], KernelSource]] = {
-    "whole": lambda kernel: write_contraction("kernel", kernel),
-    "parts": lambda kernel: write_parts("kernel", kernel, parts_for(_anchor(kernel))),
-    "finish": lambda kernel: write_finish("kernel", kernel, parts_for(_anchor(kernel))),
-}
+        return [write(call.kernel, call.phase)]
+    return write_kernels("kernel", ready(call.kernel, LANES))
 
 
 def _anchor(kernel: Kernel) -> Node:

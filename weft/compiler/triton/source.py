@@ -28,6 +28,7 @@ class KernelSource:
     warps: int
     stages: int
     errors: tuple[Site, ...]
+    loose: tuple[int, ...] = ()  # arguments whose memory may begin anywhere, not where wide loads can
 
     @property
     def text(self) -> str:

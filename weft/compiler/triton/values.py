@@ -43,6 +43,9 @@ class Values:
     def __init__(self, writer: Writer, phase: ReadyPhase) -> None:
         self.writer, self.phase = writer, phase
         self.names: list[str] = []
+        self._places: dict[
+            Inside, str
+        ] = {}  # names of places that may lie outside: windows of windows ask for them often
         for step in phase.steps:  # in order: each after its arguments
             self.names.append(self._compute(step))
 
@@ -142,8 +145,10 @@ class Values:
             return f"({inner} // {term.by})"
         if isinstance(term, Remainder):
             return f"({inner} % {term.size})"
-        quotient = inner if term.step == 1 else f"{inner} // {term.step}"
-        return f"tl.where({self._inside(inner, term)}, {quotient}, 0)"
+        if term not in self._places:
+            quotient = inner if term.step == 1 else f"{inner} // {term.step}"
+            self._places[term] = self.writer.let("i", f"tl.where({self._inside(inner, term)}, {quotient}, 0)")
+        return self._places[term]
 
     def _read(self, term: Read) -> str:
         """An index that comes from a tensor: checked, and counted from the front."""

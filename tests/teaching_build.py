@@ -1,0 +1,34 @@
+"""Compiles the teaching kernels for two generations of GPUs, on a machine that needs none: `python teaching_build.py`."""
+
+import numpy as np
+
+import weft
+from weft.compiler.triton import choice
+from weft.compiler.triton.build import build
+from weft.compiler.triton.program import gpu_program
+
+A = np.zeros((100, 90), weft.bfloat16.numpy)
+IMAGES, FILTER = np.zeros((2, 6, 12, 10), np.float32), np.zeros((8, 6, 3, 3), np.float32)
+
+
+def sources(f, *arrays):
+    """The kernels of a function's products and convolutions."""
+    program = gpu_program(weft.make_graph(f, *arrays), {})
+    return [source for kernel, plan in program.plans.items() for source in choice.sources(kernel, plan)]
+
+
+def main() -> None:
+    found = []
+    for name in ("NAIVE", "TILED"):
+        with weft.knobs.set(matmul_algorithm=name):
+            found += sources(lambda a: weft.relu(a @ a.mT), A)
+    found += sources(lambda x, w: weft.relu(weft.conv(x, w, padding=1, algorithm="GEMM")), IMAGES, FILTER)
+    found += sources(lambda x, w: weft.conv(x, w, stride=2, algorithm="DIRECT"), IMAGES, FILTER)
+    for source in found:
+        for capability in (80, 90):
+            assert build(source, capability).code
+            print("built", source.body.splitlines()[2].strip())
+
+
+if __name__ == "__main__":
+    main()
