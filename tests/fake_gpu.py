@@ -1,0 +1,159 @@
+"""A GPU made of the host's memory: kernels run under Triton's interpreter, recorded work is a list of calls.
+
+It has the methods of `weft.runtime.cuda.driver.Gpu`, so that the device above it is tested where there is no GPU. Memory is
+poisoned when it is given out and when it is given back, and every copy is checked against what was given out.
+"""
+
+import ctypes
+import json
+import threading
+import time
+
+import numpy as np
+
+from triton_runner import interpreted_function, pointer
+from weft.compiler.triton.build import Binary
+from weft.runtime.cuda import device as cuda_device
+from weft.runtime.cuda.driver import HIDDEN, OutOfMemory
+
+POISON = 0x7F
+
+
+class FakeGpu:
+    name, number, capability, multiprocessors, driver_version, stream = "fake", 0, 90, 2, "13.0", 0
+
+    def __init__(self, total: int = 1 << 28) -> None:
+        self.total, self.rooms = total, {}
+        self.recording: list | None = None
+        self.launched = self.replayed = 0
+        self.functions = {}
+        self.lock = threading.RLock()
+
+    def enter(self) -> None:
+        pass
+
+    def _do(self, action) -> None:
+        if self.recording is None:
+            action()
+        else:
+            self.recording.append(action)
+
+    # --- memory -----------------------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> int:
+        assert self.recording is None, "memory was asked for while recording"
+        if sum(r.nbytes for r in self.rooms.values()) + nbytes > self.total:
+            raise OutOfMemory("cuda", "the GPU is out of memory.")
+        room = np.full(nbytes + 512, POISON, np.uint8)
+        address = -(-room.ctypes.data // 256) * 256
+        self.rooms[address] = room[:nbytes]
+        self.rooms[address] = np.ctypeslib.as_array((ctypes.c_uint8 * max(nbytes, 1)).from_address(address))
+        self.functions[address] = room  # keeps it alive
+        return address
+
+    def free(self, address: int) -> None:
+        self.rooms.pop(address)[:] = POISON
+        del self.functions[address]
+
+    def memory(self) -> tuple[int, int]:
+        return self.total - sum(r.nbytes for r in self.rooms.values()), self.total
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return np.zeros(nbytes, np.uint8)
+
+    def unpin(self, memory: np.ndarray) -> None:
+        pass
+
+    def _inside(self, address: int, nbytes: int) -> None:
+        assert any(a <= address and address + nbytes <= a + r.nbytes for a, r in self.rooms.items()), "not our memory"
+
+    # --- copies -----------------------------------------------------------------------------------------------------------------
+
+    def upload(self, target: int, source: np.ndarray) -> None:
+        self._inside(target, source.nbytes)
+        ctypes.memmove(target, source.ctypes.data, source.nbytes)
+
+    def upload_beside(self, target: int, source: np.ndarray, after=None) -> object:
+        self.upload(target, source)
+        return object()
+
+    def download(self, target: np.ndarray, source: int) -> None:
+        assert self.recording is None, "the host looked while recording"
+        self._inside(source, target.nbytes)
+        ctypes.memmove(target.ctypes.data, source, target.nbytes)
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        self._inside(target, nbytes)
+        self._inside(source, nbytes)
+        self._do(lambda: ctypes.memmove(target, source, nbytes))
+
+    def clear(self, target: int, nbytes: int) -> None:
+        self._do(lambda: ctypes.memset(target, 0, nbytes))
+
+    # --- kernels ----------------------------------------------------------------------------------------------------------------
+
+    def load(self, code: bytes, symbol: str, shared: int):
+        known = json.loads(code)
+        return interpreted_function(known["text"], symbol), known["types"]
+
+    def launch(self, function, programs: int, threads: int, shared: int, arguments) -> None:
+        kernel, types = function
+        assert len(types) == len(arguments), HIDDEN
+        pointers = [pointer(address, kind) for address, kind in zip(arguments, types, strict=True)]
+
+        def run() -> None:
+            self.launched += 1
+            with np.errstate(all="ignore"):
+                kernel[(programs,)](*pointers)
+
+        assert programs > 0, "the driver refuses to start no program"
+        self._do(run)
+
+    # --- graphs and waiting -------------------------------------------------------------------------------------------------------
+
+    def record(self, enqueue):
+        self.recording = recorded = []
+        try:
+            enqueue()
+        finally:
+            self.recording = None
+        return recorded
+
+    def replay(self, graph) -> None:
+        self.replayed += 1
+        for action in graph:
+            action()
+
+    def forget(self, graph) -> None:
+        graph.clear()
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, begin: float, end: float) -> float:
+        return end - begin
+
+    def after(self, event) -> None:
+        pass
+
+    def wait_for(self, event) -> None:
+        pass
+
+    def wait(self) -> None:
+        pass
+
+
+def cast(sources, capability: int) -> list[Binary]:
+    """Kernels as text, for the interpreter."""
+    from weft.compiler.triton.build import order
+
+    orders = [order(source, capability) for source in sources]
+    return [Binary(json.dumps({"text": o.text, "types": o.types}).encode(), o.name, o.warps, 0) for o in orders]
+
+
+def install(monkeypatch, total: int = 1 << 28) -> FakeGpu:
+    """Make `cuda` name a device on a fake GPU."""
+    gpu = FakeGpu(total)
+    monkeypatch.setattr(cuda_device, "_found", [cuda_device.CudaDevice(gpu, "cuda")])
+    monkeypatch.setattr("weft.compiler.triton.foundry.cast", cast)
+    return gpu

@@ -1,0 +1,291 @@
+"""The device `cuda` on a GPU made of the host's memory: everything above the driver is the real thing."""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn, optim, zoo
+from weft.errors import RunError, UserError
+from weft.testing import counted
+
+pytest.importorskip("triton")
+import fake_gpu
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    found = fake_gpu.install(monkeypatch)
+    with weft.knobs.set(device="cuda", cache=str(tmp_path / "cache"), compile_after=1):
+        yield found
+
+
+X = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+
+
+def test_values_go_there_and_back(gpu):
+    x = weft.asarray(X)
+    assert x.device is weft.device("cuda")
+    y = weft.sin(x) * 2
+    np.testing.assert_allclose(y.numpy(), 2 * np.sin(X), rtol=1e-6)
+    assert gpu.launched
+
+
+def test_a_compiled_function_is_recorded_and_replayed(gpu):
+    step = weft.jit(lambda x: (x * 2 + 1).sum(axis=0))
+    for i in range(5):
+        np.testing.assert_allclose(step(X + i).numpy(), (2 * (X + i) + 1).sum(axis=0), rtol=1e-5)
+    assert gpu.replayed >= 2
+
+
+# --- training: the same as on the CPU -----------------------------------------------------------------------------------------------
+
+
+def trained(device, build, shape, classes=4, steps=6, precision=None):
+    """The losses of some training steps from the same beginning, and the parameters at the end."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(2, *shape)).astype(np.float32), rng.integers(0, classes, (2, shape[0]))
+    with weft.knobs.set(device=device):
+        weft.seed(3)
+        model = build()
+        model(weft.asarray(x[0][:1]))
+        optimizer = optim.sgd(model, 0.1, momentum=0.9)
+
+        @weft.jit(precision=precision)
+        def step(x, y):
+            loss = weft.cross_entropy(model(x), y)
+            optimizer.minimize(loss)
+            return loss
+
+        losses = [float(step(x[i % 2], y[i % 2])) for i in range(steps)]
+        return losses, {name: p.numpy() for name, p in model.named_tensors().items()}
+
+
+def conv_net():
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3), nn.Flatten(), nn.Linear(None, 4)
+    )
+
+
+NETWORKS = {
+    "a perceptron": (lambda: zoo.mlp(20, 16, 4), (9, 20)),
+    "convolution, batch norm, dropout": (conv_net, (4, 2, 6, 6)),
+    "an LSTM": (lambda: nn.Sequential(nn.LSTM(5, 6, batch_first=True), Last(), nn.Linear(6, 4)), (3, 7, 5)),
+}
+
+
+class Last(nn.Module):
+    def forward(self, x):
+        return (x[0] if isinstance(x, tuple) else x)[:, -1]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_training_is_that_of_the_cpu(name, gpu):
+    there, after = trained("cuda", *NETWORKS[name])
+    here, expected = trained("cpu", *NETWORKS[name])
+    np.testing.assert_allclose(there, here, rtol=1e-4)
+    for key, value in expected.items():
+        np.testing.assert_allclose(after[key], value, rtol=2e-3, atol=2e-4, err_msg=key)
+    assert gpu.replayed >= 2
+    counted(len(expected))
+
+
+def test_mixed_precision(gpu):
+    there, _ = trained("cuda", conv_net, (4, 2, 6, 6), precision="bfloat16")
+    here, _ = trained("cpu", conv_net, (4, 2, 6, 6), precision="bfloat16")
+    np.testing.assert_allclose(there, here, rtol=0.03)
+
+
+def test_filters_lie_as_the_matrix_units_want_them_and_are_seen_as_usual(gpu):
+    conv = nn.Conv2d(3, 5, 3)
+    conv(weft.zeros((1, 3, 5, 5)))
+    before = conv.weight.numpy().copy()
+    double = weft.jit(lambda x: (conv.weight.assign(conv.weight * 2), conv(x))[1])
+    double(np.ones((1, 3, 5, 5), np.float32))
+    assert conv.weight._node.value.content.order == (0, 2, 3, 1)
+    np.testing.assert_array_equal(conv.weight.numpy(), 2 * before)
+    np.testing.assert_allclose((conv.weight + 0).numpy(), 2 * before)
+
+
+# --- control flow -------------------------------------------------------------------------------------------------------------------
+
+
+def test_scans_of_odd_sizes_forward_and_back(gpu):
+    def last(x):
+        return weft.scan(lambda c, v: (c * 0.5 + v.sum(), c * v[0]), weft.zeros(()), x)
+
+    x = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    both = weft.jit(lambda x: (*last(x), weft.grad(lambda x: last(x)[0] + last(x)[1].sum())(x)))
+    found = [both(x) for _ in range(3)][-1]
+    with weft.knobs.set(device="reference"):
+        expected = (*last(weft.asarray(x)), weft.grad(lambda x: last(x)[0] + last(x)[1].sum())(weft.asarray(x)))
+        expected = [e.numpy() for e in expected]
+    for f, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(f.numpy(), e, rtol=1e-5, atol=1e-6)
+
+
+def test_the_host_decides_where_a_value_must_be_asked(gpu):
+    collatz = weft.jit(
+        lambda n: weft.while_loop(
+            lambda c: c[0] > 1, lambda c: (weft.where(c[0] % 2 == 0, c[0] // 2, 3 * c[0] + 1), c[1] + 1), (n, n * 0)
+        )[1]
+    )
+    assert [int(collatz(np.int32(n))) for n in (6, 7, 6)] == [8, 16, 8]
+    choose = weft.jit(lambda x: weft.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, x))
+    for x in (X, -abs(X), X + 5):
+        np.testing.assert_allclose(choose(x).numpy(), x * 2 if x.sum() > 0 else x - 1, rtol=1e-6)
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_constants_are_prepared_once(gpu):
+    model = nn.Linear(20, 7)
+    x = np.ones((3, 20), np.float32)
+    model(x)
+    predict = weft.jit(lambda x: model(x), precision="bfloat16")
+    first = predict(x).numpy()
+    predict(x), predict(x), predict(x)
+    before = gpu.launched
+    predict(x)
+    each = gpu.launched - before
+    model.weight.assign(model.weight * 2)
+    before = gpu.launched
+    second = predict(x).numpy()
+    assert gpu.launched - before > each
+    np.testing.assert_allclose(second, 2 * (first - model.bias.numpy()) + model.bias.numpy(), rtol=0.02, atol=0.02)
+
+
+def test_nothing_is_lost_over_many_steps(gpu):
+    w = weft.asarray(X)
+
+    @weft.jit
+    def step(x):
+        w.assign(w - 0.1 * x)
+        return (w * x).sum()
+
+    def used():
+        return gpu.memory()[1] - gpu.memory()[0]
+
+    for _ in range(5):
+        loss = step(X)
+    before = used()
+    for _ in range(50):
+        loss = step(X)
+    assert used() == before
+    assert np.isfinite(float(loss))
+
+
+def test_state_that_somebody_else_holds_is_not_overwritten(gpu):
+    w = weft.asarray(X)
+    step = weft.jit(lambda: w.assign(w + 1))
+    step()
+    held = w * 1  # names the value of now
+    kept = w.detach()
+    step(), step()
+    np.testing.assert_allclose(held.numpy(), X + 1, rtol=1e-6)
+    np.testing.assert_allclose(kept.numpy(), X + 1, rtol=1e-6)
+    np.testing.assert_allclose(w.numpy(), X + 3, rtol=1e-6)
+
+
+def test_arguments_on_the_gpu_are_read_wherever_they_are(gpu):
+    double = weft.jit(lambda x: x * 2)
+    tensors = [weft.asarray(X + i) for i in range(3)]
+    for i in (0, 0, 1, 2, 1, 0, 0, 2):
+        np.testing.assert_array_equal(double(tensors[i]).numpy(), 2 * (X + i))
+
+
+def test_no_memory_says_what_to_do_and_the_next_goes_on(monkeypatch, tmp_path):
+    fake_gpu.install(monkeypatch, total=1 << 20)
+    with weft.knobs.set(device="cuda", cache=str(tmp_path), compile_after=1):
+        with pytest.raises(RunError, match="no room for a tensor of 0.00 GB.*smaller batches"):
+            weft.asarray(np.zeros(1 << 20, np.float32)).realize()
+        big = weft.jit(lambda x: weft.softmax(x[:, None] * x[None, :]).sum(axis=0) @ (x[:, None] + x[None, :]))
+        with pytest.raises(RunError, match="The largest tensors: float32.*smaller batch"):
+            big(np.ones(600, np.float32))
+        np.testing.assert_array_equal(weft.asarray(X).numpy(), X)
+
+
+# --- errors -------------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_index_out_of_range_is_told_when_somebody_looks(gpu):
+    rows = weft.jit(lambda x, i: weft.take(x, i, axis=0))
+    assert rows(X, np.array([0, 5])).shape == (2, 5)
+    for _ in range(3):
+        wrong = rows(X, np.array([0, 77]))
+        with pytest.raises(RunError, match="index 77 is out of range for axis 0 of size 6"):
+            wrong.numpy()
+    np.testing.assert_array_equal(rows(X, np.array([0, 5])).numpy(), X[[0, 5]])
+
+
+def test_a_missing_gpu_is_one_sentence(monkeypatch):
+    from weft.runtime.cuda import device as cuda_device
+
+    monkeypatch.setattr(cuda_device, "_found", [])
+    with pytest.raises(UserError, match=r"pip install 'weft\[cuda\]'|no NVIDIA"):
+        weft.device("cuda")
+    assert "cpu" in [d.name for d in weft.devices()]
+
+
+def test_several_gpus_have_numbers(gpu, monkeypatch):
+    from weft.runtime.cuda import device as cuda_device
+
+    second = cuda_device.CudaDevice(fake_gpu.FakeGpu(), "cuda:1")
+    monkeypatch.setattr(cuda_device, "_found", [*cuda_device._found, second])
+    assert weft.device("cuda:1") is second
+    assert weft.device("cuda:0") is weft.device("cuda")
+    x = weft.asarray(X).to_device("cuda:1")
+    assert x.device is second
+    np.testing.assert_allclose((x + x).numpy(), 2 * X)
+    with pytest.raises(UserError, match="There are: cuda, cuda:1"):
+        weft.device("cuda:2")
+
+
+def test_the_second_start_compiles_nothing(gpu, monkeypatch):
+    def double(x):
+        return weft.softmax(x * 2)
+
+    first = weft.jit(double)(X).numpy()
+    monkeypatch.setattr("weft.compiler.triton.foundry.cast", lambda *a: pytest.fail("compiled again"))
+    np.testing.assert_array_equal(weft.jit(double)(X).numpy(), first)
+
+
+def test_explain_names_every_launch_and_changes_nothing(gpu):
+    w = weft.asarray(X)
+    step = weft.jit(lambda x: w.assign(w - (x @ w.mT).sum(axis=1, keepdims=True)))
+    before = w.numpy().copy()
+    found = step.explain(X)
+    np.testing.assert_array_equal(w.numpy(), before)
+    assert found.where == "fake"
+    assert found.kernels >= 1
+    assert "TB/s" in str(found)
+    assert all(row.seconds > 0 for row in found.rows)
+
+
+def test_results_that_are_kept_stay_what_they_are(gpu):
+    """Rooms for results take turns only as long as nobody keeps what is in them, directly or in something not yet computed."""
+    double = weft.jit(lambda x: x * 2)
+    kept = [double(X + i) for i in range(6)]
+    later = [double(X + i) + 1 for i in range(6)]
+    for i in range(6):
+        np.testing.assert_array_equal(kept[i].numpy(), 2 * (X + i))
+        np.testing.assert_array_equal(later[i].numpy(), 2 * (X + i) + 1)
+    before = gpu.memory()[0]
+    for i in range(20):
+        last = double(X + i)
+    np.testing.assert_array_equal(last.numpy(), 2 * (X + 19))
+    assert gpu.memory()[0] <= before
+
+
+def test_tensors_without_elements(gpu):
+    empty = np.zeros((0, 3), np.float32)
+    both = weft.jit(lambda a, b: (weft.sin(a) + 1, a.sum(axis=0), b * 2))
+    for _ in range(3):
+        nothing, total, rest = both(empty, X)
+        assert nothing.numpy().shape == (0, 3)
+        np.testing.assert_array_equal(total.numpy(), [0, 0, 0])
+        np.testing.assert_array_equal(rest.numpy(), 2 * X)

@@ -1,0 +1,531 @@
+"""Algorithms by name on GPUs: every one computes the same, preferences are honoured, and the fastest is the one that was measured.
+
+Kernels run under Triton's interpreter on a GPU made of the host's memory; NVIDIA's libraries are played by NumPy.
+"""
+
+import os
+import subprocess
+import sys
+from functools import partial
+from math import prod
+from pathlib import Path
+from types import SimpleNamespace
+
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+import numpy as np
+import pytest
+
+import weft
+from weft.algorithms import find_algorithms
+from weft.compiler.triton import choice
+from weft.compiler.triton.program import gpu_program
+from weft.compiler.work import work
+from weft.errors import UserError
+from weft.knobs import GPU_ALGORITHMS, PRODUCT_ALGORITHMS
+from weft.testing import counted, generator
+
+pytest.importorskip("triton")
+import fake_gpu
+from fake_vendors import FakeCublasLt, FakeCudnn
+from triton_runner import run_program
+from weft.runtime.cuda import blas, dnn, measure
+from weft.runtime.cuda import device as cuda_device
+from weft.runtime.cuda.libraries import Libraries
+
+OURS = [name for name in GPU_ALGORITHMS if name != "CUDNN"]
+
+
+def defined(f, *arrays):
+    """The results by definition, in float64."""
+    with weft.knobs.set(device="reference"):
+        found = f(*(weft.asarray(a.astype(np.float64)) for a in arrays))
+        return [r.numpy() for r in (found if isinstance(found, tuple) else (found,))]
+
+
+def near(actual, expected, tolerance):
+    np.testing.assert_allclose(
+        np.asarray(actual, np.float64), expected, rtol=0, atol=tolerance * (np.abs(expected).max() or 1)
+    )
+    counted()
+
+
+def plans(program):
+    return {kernel.anchor.op.name: plan.name for kernel, plan in program.plans.items()}
+
+
+# --- convolutions -------------------------------------------------------------------------------------------------------------------
+
+CASES = {
+    "plain": ((2, 3, 7, 6), (5, 3, 3, 3), {}),
+    "stride, uneven padding": ((2, 4, 9, 8), (6, 4, 3, 2), {"stride": (2, 3), "padding": ((1, 0), (2, 1))}),
+    "dilation": ((1, 3, 11, 9), (4, 3, 3, 3), {"dilation": (2, 1), "padding": 2}),
+    "groups": ((2, 6, 6, 5), (4, 3, 3, 3), {"groups": 2, "padding": 1}),
+    "depthwise": ((2, 5, 6, 6), (10, 1, 3, 3), {"groups": 5, "padding": 1, "stride": 2}),
+    "one by one": ((3, 7, 4, 5), (9, 7, 1, 1), {}),
+    "a line": ((2, 3, 17), (4, 3, 5), {"padding": 2, "stride": 2}),
+    "a volume": ((1, 2, 4, 5, 4), (3, 2, 2, 3, 2), {"padding": 1}),
+    "one window": ((1, 1, 3, 3), (1, 1, 3, 3), {}),
+}
+
+
+def all_directions(how, algorithm):
+    """The convolution with something after it, and its gradients."""
+
+    def step(x, w):
+        y, back = weft.vjp(lambda x, w: weft.conv(x, w, algorithm=algorithm, **how), x, w)
+        return (weft.relu(y), *back(y * 0.5))
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "name"),
+    [(a, c) for a in OURS for c in CASES if a != "LOOPS" or c == "groups"],  # loops are tested with all others
+)
+def test_every_algorithm_is_the_definition(algorithm, name):
+    x_shape, w_shape, how = CASES[name]
+    rng = generator(name)
+    x, w = rng.normal(size=x_shape).astype(np.float32), rng.normal(size=w_shape).astype(np.float32)
+    program = gpu_program(weft.make_graph(all_directions(how, algorithm), x, w), {})
+    assert set(plans(program).values()) == ({algorithm} if algorithm != "LOOPS" else set())
+    for actual, expected in zip(
+        run_program(program, [x, w]), defined(all_directions(how, "fastest"), x, w), strict=True
+    ):
+        near(actual, expected, 2e-6)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize("algorithm", ["GEMM", "DIRECT"])
+def test_of_16_bits(algorithm, kind):
+    rng, dtype = generator(kind), weft.dtypes.as_dtype(kind, "test")
+    x, w = (weft.asarray(rng.normal(size=shape)).astype(dtype).numpy() for shape in ((2, 8, 6, 5), (4, 8, 3, 3)))
+    program = gpu_program(weft.make_graph(all_directions({"padding": 1}, algorithm), x, w), {})
+    assert set(plans(program).values()) == {algorithm}
+    for actual, expected in zip(
+        run_program(program, [x, w]), defined(all_directions({"padding": 1}, "fastest"), x, w), strict=True
+    ):
+        near(actual, expected, 0.02)
+
+
+def long_filter_gradient(algorithm):
+    def step(x, g):
+        _, back = weft.vjp(lambda w: weft.conv(x, w, algorithm=algorithm), weft.zeros((4, 4, 3, 3)))
+        return back(g)[0]
+
+    return step
+
+
+@pytest.mark.parametrize("algorithm", ["IMPLICIT_GEMM", "GEMM"])
+def test_long_sums_in_parts(algorithm):
+    rng = np.random.default_rng(0)
+    x, g = rng.normal(size=(4, 4, 20, 21)).astype(np.float32), rng.normal(size=(4, 4, 18, 19)).astype(np.float32)
+    program = gpu_program(weft.make_graph(long_filter_gradient(algorithm), x, g), {})
+    assert plans(program) == {"conv_filter_last": f"{algorithm}, in parts"}
+    [actual], [expected] = run_program(program, [x, g]), defined(long_filter_gradient("fastest"), x, g)
+    near(actual, expected, 2e-6)
+
+
+# --- matrix products ----------------------------------------------------------------------------------------------------------------
+
+PRODUCTS = {
+    "odd sizes": ((37, 45), (45, 33), lambda a, b: a @ b),
+    "with an epilogue": ((20, 70), (70, 19), lambda a, b: weft.relu(a @ b - 1) * 2),
+    "a batch, turned": ((3, 17, 9), (3, 20, 17), lambda a, b: a.mT @ b.mT),
+    "one row": ((1, 50), (50, 3), lambda a, b: a @ b),
+    "one element": ((1, 5), (5, 1), lambda a, b: a @ b),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+@pytest.mark.parametrize("algorithm", [n for n in PRODUCT_ALGORITHMS if n != "CUBLASLT"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_every_product_is_the_definition(dtype, algorithm, name):
+    a_shape, b_shape, f = PRODUCTS[name]
+    rng = generator(name)
+    a, b = (weft.asarray(rng.normal(size=s)).astype(dtype).numpy() for s in (a_shape, b_shape))
+    with weft.knobs.set(matmul_algorithm=algorithm):
+        program = gpu_program(weft.make_graph(f, a, b), {})
+    assert plans(program) == {"contract": algorithm}
+    [actual], [expected] = run_program(program, [a, b]), defined(f, a, b)
+    near(actual, expected, {"float32": 2e-6, "bfloat16": 0.02, "float64": 1e-14}[dtype])
+
+
+def test_the_tiled_product_keeps_away_from_the_matrix_units():
+    a = np.ones((40, 40), weft.bfloat16.numpy)
+    with weft.knobs.set(matmul_algorithm="TILED", tf32=1):
+        [kernel] = gpu_program(weft.make_graph(lambda a: a @ a, a), {}).kernels
+        [source] = choice.sources(kernel, choice.choose(kernel, False, None).plan)
+    assert source.body.count(".to(tl.float32)") >= 2
+    assert 'input_precision="ieee"' in source.body
+
+
+# --- preferences --------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_call_the_block_and_the_setting():
+    x, w = weft.ones((1, 4, 8, 8)), weft.ones((4, 4, 3, 3))
+
+    def used(algorithm=None):
+        return plans(gpu_program(weft.make_graph(lambda x, w: weft.conv(x, w, algorithm=algorithm), x, w), {}))
+
+    assert used() == {"conv_last": "IMPLICIT_GEMM"}
+    assert used("DIRECT") == {"conv_last": "DIRECT"}
+    with weft.algorithms("GEMM"):
+        assert used() == {"conv_last": "GEMM"}
+    with weft.knobs.set(conv_algorithm="GEMM"):
+        assert used() == {"conv_last": "GEMM"}
+        assert used("fastest") == {"conv_last": "IMPLICIT_GEMM"}
+    with weft.knobs.set(conv_algorithm="LOOPS"):
+        assert used() == {}
+
+
+@pytest.mark.parametrize("name", ["WINOGRAD", "IMPLICIT_PRECOMP_GEMM", "CUDNN"])
+def test_another_one_does_what_does_not_exist_and_a_note_says_so(name):
+    graph = weft.make_graph(
+        lambda x, w: weft.conv(x, w, algorithm=name), weft.ones((1, 4, 8, 8)), weft.ones((4, 4, 3, 3))
+    )
+    program = gpu_program(graph, {})
+    assert plans(program) == {"conv_last": "IMPLICIT_GEMM"}
+    [kernel] = program.plans
+    note = "CUDNN has no kernel for it, or is not installed" if name == "CUDNN" else f"{name} does not exist on GPUs"
+    assert choice.choose(kernel, False, None).note == note
+
+
+def test_the_library_of_gpus_is_no_algorithm_of_cpus():
+    x, w = weft.ones((1, 4, 8, 8)), weft.ones((4, 4, 3, 3))
+    assert weft.conv(x, w, algorithm="CUDNN").numpy().max() == 36
+    with pytest.raises(UserError, match="WEFT_MATMUL_ALGORITHM cannot be 'GEMM': it must be fastest"):
+        weft.knobs.matmul_algorithm = "GEMM"
+
+
+def test_parts_of_long_sums_fit_into_the_limit():
+    """The workspace shrinks with what is allowed, and without any the result is the same."""
+    rng = np.random.default_rng(0)
+    x, g = rng.normal(size=(4, 4, 20, 21)).astype(np.float32), rng.normal(size=(4, 4, 18, 19)).astype(np.float32)
+    [expected] = defined(long_filter_gradient("fastest"), x, g)
+
+    def used(prefer):
+        program = gpu_program(weft.make_graph(long_filter_gradient(prefer), x, g), {})
+        near(run_program(program, [x, g])[0], expected, 2e-6)
+        [plan] = program.plans.values()
+        return plan.workspace
+
+    most, sums = used("fastest"), 4 * prod(expected.shape)
+    assert most >= 2 * sums
+    assert used(f"workspace:{most}") == most
+    assert used(f"workspace:{most - 1}") == (most // 2 if most > 2 * sums else 0)
+    assert used(f"workspace:{sums}") == used("no_workspace") == 0  # one part is the whole sum
+
+
+def test_products_within_a_limit():
+    a, b = np.ones((8, 4096), np.float32), np.ones((4096, 8), np.float32)
+    graph = weft.make_graph(lambda a, b: a @ b, a, b)
+    used = {}
+    for prefer in ("fastest", "workspace:600", "no_workspace"):
+        with weft.knobs.set(matmul_algorithm=prefer):
+            [plan] = gpu_program(graph, {}).plans.values()
+        used[prefer] = plan.workspace
+    assert used.pop("fastest") > 600
+    assert used == {"workspace:600": 512, "no_workspace": 0}  # two parts of 64 sums
+
+
+def test_the_work_is_put_down_to_the_product():
+    """Not to the patches before it or the sums after it."""
+    x, g = np.ones((4, 4, 20, 21), np.float32), np.ones((4, 4, 18, 19), np.float32)
+    program = gpu_program(weft.make_graph(long_filter_gradient("GEMM"), x, g), {})
+    flops = {call.phase.symbol: work(program, call).flops for call in program.calls if call.kind == "plan"}
+    assert flops == {"patches": 0, "unfolded_parts": 2 * 4 * 18 * 19 * 4 * 36, "finish": 0}
+
+
+# --- libraries ----------------------------------------------------------------------------------------------------------------------
+
+
+def deferred(gpu, run):
+    """What a library enqueues is recorded with the rest."""
+
+    def enqueue(self, addresses, workspace, stream):
+        gpu._do(lambda: run(self, addresses, workspace, stream))
+
+    return enqueue
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A GPU with both libraries; `timed` lists what was measured, and `speeds` says who is how fast."""
+    gpu = fake_gpu.install(monkeypatch)
+    blas_module, dnn_module = FakeCublasLt(), FakeCudnn()
+    kinds = SimpleNamespace(COMPUTE_32F=68, COMPUTE_32F_FAST_TF32=77, COMPUTE_64F=70)
+    monkeypatch.setitem(sys.modules, "nvmath.bindings.cublasLt", blas_module)
+    monkeypatch.setitem(sys.modules, "nvmath.bindings.cublas", SimpleNamespace(ComputeType=kinds))
+    monkeypatch.setitem(sys.modules, "cudnn", dnn_module)
+    for door, kind in ((blas, blas.Product), (dnn, dnn.Convolution)):
+        door.handle.cache_clear()
+        monkeypatch.setattr(kind, "run", deferred(gpu, kind.run))
+    found = SimpleNamespace(gpu=gpu, blas=blas_module, dnn=dnn_module, casts=[], timed=[], speeds={})
+    found.device = cuda_device.CudaDevice(gpu, "cuda", Libraries(gpu))
+    found.libraries = found.device.work.libraries
+    monkeypatch.setattr(cuda_device, "_found", [found.device])
+    monkeypatch.setattr(
+        "weft.compiler.triton.foundry.cast", lambda s, c: found.casts.append(len(s)) or fake_gpu.cast(s, c)
+    )
+    monkeypatch.setattr(measure, "RUNS", 2)
+    monkeypatch.setattr(measure, "MOST", 2)
+    with weft.knobs.set(device="cuda", cache=str(tmp_path / "cache"), compile_after=1):
+        yield found
+    for door in (blas, dnn):
+        door.handle.cache_clear()
+
+
+@pytest.fixture
+def clock(machine, monkeypatch):
+    """Times as `machine.speeds` has them: of our kernels, and of anything with a library in it."""
+
+    def seconds(gpu, enqueue):
+        before = len(machine.blas.runs) + len(machine.dnn.runs)
+        enqueue()
+        by = "library" if len(machine.blas.runs) + len(machine.dnn.runs) > before else "own"
+        machine.timed.append(by)
+        return machine.speeds[by]
+
+    monkeypatch.setattr(measure, "seconds", seconds)
+    monkeypatch.setattr(measure, "TINY", 1)
+    return machine
+
+
+IMAGE = np.random.default_rng(0).normal(size=(2, 8, 6, 6)).astype(np.float32)
+FILTER = np.random.default_rng(1).normal(size=(8, 3, 3, 8)).astype(np.float32)
+
+
+def convolved(x, w, **how):
+    """Of tensors as a GPU likes them: each filter's channels last."""
+    return weft.permute_dims(weft.conv(x, weft.permute_dims(w, (0, 3, 1, 2)), padding=1, **how), (0, 2, 3, 1))
+
+
+@pytest.mark.parametrize("prefer", ["CUDNN", "cudnn refuses"])
+def test_cudnn_by_name(machine, prefer):
+    machine.dnn.refuse = prefer != "CUDNN"
+    made = weft.jit(partial(convolved, algorithm="CUDNN"))
+    for _ in range(3):  # played, recorded, replayed
+        [expected] = defined(convolved, IMAGE, FILTER)
+        near(made(IMAGE, FILTER).numpy(), expected, 2e-6)
+    assert bool(machine.dnn.runs) == (prefer == "CUDNN")
+    executable = machine.device.executable(made.lower(IMAGE, FILTER), {}, None, frozenset())
+    assert bool(executable.notes()) == (prefer != "CUDNN")
+
+
+@pytest.mark.parametrize(("limit", "plan"), [(100, "exact"), (63, None), (0, None)])
+def test_cudnn_within_a_limit(clock, limit, plan):
+    """Of the fake's plans in float32 the exact one is left, which takes 64 bytes."""
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    graph = weft.make_graph(partial(convolved, algorithm=weft.WORKSPACE_LIMIT(limit)), IMAGE, FILTER)
+    executable = clock.device.executable(graph, {}, None, frozenset())
+    assert executable.workspace_bytes <= limit
+    names = {run[0] for run in clock.dnn.runs}
+    assert names == ({plan} if plan else set())
+    assert list(plans(executable.program).values()) == ["CUDNN" if plan else "IMPLICIT_GEMM"]
+
+
+def test_the_room_of_a_result_counts_as_workspace(clock):
+    """Where a library's result is not what is wanted, it needs memory of its own."""
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    a, b = np.ones((16, 32), np.float32), np.ones((32, 8), np.float32)
+    graph = weft.make_graph(lambda a, b: weft.sin(a @ b), a, b)
+    used = []
+    for limit in (16 * 8 * 4, 16 * 8 * 4 - 1):
+        with weft.knobs.set(matmul_algorithm=f"workspace:{limit}"):
+            executable = clock.device.executable(graph, {}, None, frozenset())
+            used.append((*plans(executable.program).values(), executable.workspace_bytes))
+    assert used == [("CUBLASLT", 512), ("TRITON", 0)]
+
+
+def test_cublaslt_by_name_and_the_setting_compiles_anew(machine):
+    a, b = np.ones((16, 32), np.float32), np.ones((32, 8), np.float32)
+    product = weft.jit(lambda a, b: a @ b)
+    for name, runs in (("CUBLASLT", True), ("NAIVE", False)):
+        machine.blas.runs.clear()
+        with weft.knobs.set(matmul_algorithm=name):
+            near(product(a, b).numpy(), a @ b, 1e-6)
+        assert bool(machine.blas.runs) == runs
+
+
+# --- the fastest --------------------------------------------------------------------------------------------------------------------
+
+
+def network(x, w, v):
+    """Two products and a convolution, the second of the products with an epilogue."""
+    y = convolved(x, w)
+    flat = weft.reshape(y, (2, -1))
+    return flat @ v, weft.tanh(flat @ (v * 2))
+
+
+ARGUMENTS = IMAGE, FILTER, np.random.default_rng(2).normal(size=(288, 16)).astype(np.float32)
+
+
+@pytest.mark.parametrize(("own", "library", "wins"), [(2.0, 1.0, True), (1.0, 2.0, False), (1.0, 0.99, False)])
+def test_the_faster_one_is_taken(clock, own, library, wins):
+    clock.speeds = {"own": own, "library": library}
+    made = weft.jit(network)
+    found = made(*ARGUMENTS)
+    for actual, expected in zip(found, defined(network, *ARGUMENTS), strict=True):
+        near(actual.numpy(), expected, 2e-6)
+    executable = next(iter(made._compiled.values())).executable
+    assert set(plans(executable.program).values()) == ({"CUDNN", "CUBLASLT"} if wins else {"IMPLICIT_GEMM", "TRITON"})
+    assert sorted(clock.timed) == ["library"] * 3 + ["own"] * 3
+
+
+def test_all_is_compiled_at_once_and_measured_once(clock):
+    """Two calls of the compiler: what is measured, and the program. What is known is on disk, for other processes too."""
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    weft.jit(network)(*ARGUMENTS)
+    assert len(clock.casts) == 2
+    assert clock.casts[0] == 4  # three kernels of ours, and one epilogue: the other results are what is wanted
+    clock.timed.clear()
+    another = Libraries(clock.gpu)
+    second = cuda_device.CudaDevice(clock.gpu, "cuda", another)
+    graph = weft.make_graph(lambda *a: (*network(*a), a[2] + 1), *ARGUMENTS)
+    second.executable(graph, {}, None, frozenset())
+    assert clock.timed == []
+
+
+def test_small_work_is_ours_and_a_plan_measures_nothing(clock, monkeypatch):
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    assert weft.jit(network).memory(*ARGUMENTS).work > 0
+    assert clock.timed == []
+    monkeypatch.setattr(measure, "TINY", 1 << 40)
+    weft.jit(network)(*ARGUMENTS)
+    assert clock.timed == []
+    assert clock.dnn.runs == clock.blas.runs == []
+
+
+def test_huge_work_is_the_librarys(clock, monkeypatch):
+    clock.speeds = {"own": 1.0, "library": 2.0}
+    monkeypatch.setattr(measure, "HUGE", 10)
+    a = np.ones((16, 16), weft.bfloat16.numpy)
+    executable = clock.device.executable(weft.make_graph(lambda a: a @ a, a), {}, None, frozenset())
+    assert plans(executable.program) == {"contract": "CUBLASLT"}
+    assert clock.timed == []
+
+
+def test_without_room_to_measure_the_rule_decides(clock, monkeypatch):
+    def full(gpu, size):
+        raise measure.OutOfMemory("cuda", "the GPU is out of memory.")
+
+    monkeypatch.setattr(measure, "filled", full)
+    for size, worth, name in ((20, 1, "CUBLASLT"), (24, 1 << 40, "TRITON")):
+        monkeypatch.setattr(measure, "WORTH", {"product": worth, "convolution": worth})
+        a = np.ones((16, size), np.float32)
+        executable = clock.device.executable(weft.make_graph(lambda a: a @ a.mT, a), {}, None, frozenset())
+        assert plans(executable.program) == {"contract": name}
+
+
+def test_the_clock_measures_recorded_work(machine):
+    """The median of several replays, after one that does not count; short work several times in a row."""
+    ran = []
+
+    def enqueue():
+        machine.gpu._do(lambda: ran.append(machine.gpu.recording is None))
+
+    assert 0 < measure.seconds(machine.gpu, enqueue) < 1
+    assert len(ran) == 2 + measure.MOST * (1 + measure.RUNS)
+    assert machine.gpu.replayed == 1 + measure.RUNS
+
+
+def test_memory_is_filled_with_numbers_to_its_end(machine):
+    for size in (2, 30, measure.BLOCK, 3 * measure.BLOCK + 6):
+        room = measure.filled(machine.gpu, size)
+        there = np.empty(size // 2, np.uint16)
+        machine.gpu.download(there, room.address)
+        assert there.min() >= 0x3000
+        assert there.max() < 0x3C00
+        counted()
+
+
+# --- find_algorithms ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_all_algorithms(machine):
+    table = find_algorithms(weft.ones((2, 4, 4, 5)), weft.ones((8, 4, 3, 2)), padding=1, stride=2)
+    for word in ("forward", "data", "filter"):
+        rows = {row.name: row for row in table.rows if row.direction == word}
+        assert set(rows) == set(GPU_ALGORITHMS)
+        for row in rows.values():
+            assert row.milliseconds > 0
+            assert row.gflops > 0
+            assert row.error < 2e-6
+            assert row.deterministic
+        assert rows["GEMM"].workspace > 0
+        assert rows["DIRECT"].workspace == rows["LOOPS"].workspace == 0
+        assert rows["CUDNN"].workspace >= 64  # of the plan; the result of a filter's gradient besides
+        counted(len(rows))
+    assert table.refused == {}
+    assert "cuda" in str(table)
+
+
+def test_a_table_says_what_cannot_be(machine):
+    machine.dnn.refuse = True
+    table = find_algorithms(weft.ones((1, 3, 5, 5)), weft.ones((2, 3, 3, 3)), direction="forward")
+    assert {row.name for row in table.rows} == set(OURS)
+    assert table.refused == {"forward": {"CUDNN": "CUDNN has no kernel for it, or is not installed"}}
+    wide = find_algorithms(
+        weft.ones((1, 3, 5, 5), dtype="float64"), weft.ones((2, 3, 3, 3), dtype="float64"), direction="data"
+    )
+    assert [row.name for row in wide.rows] == ["LOOPS"]
+    assert set(wide.refused["data"].values()) == {"float64 is computed by LOOPS only"}
+
+
+def test_a_table_of_16_bits(machine):
+    table = find_algorithms(
+        weft.ones((2, 8, 5, 5), dtype="bfloat16"), weft.ones((8, 8, 3, 3), dtype="bfloat16"), direction="filter"
+    )
+    assert {row.name for row in table.rows} == set(GPU_ALGORITHMS)
+    assert all(row.error < 0.02 for row in table.rows)
+
+
+# --- to be read ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_generated_kernels_can_be_printed(machine):
+    """Direct pooling and ReLU are loops by nature: one kernel, which reads its windows in place."""
+    pooled = weft.jit(lambda x: weft.relu(weft.max_pool(x, 2)))
+    [text] = pooled.sources(IMAGE)
+    assert "def kernel(p0, p1, status):" in text
+    assert text.count("tl.load(p0") == 4  # a window of 2 x 2
+    assert text.count("tl.store(p1") == 1
+    with weft.knobs.set(device="cpu"):
+        assert any("define" in text for text in pooled.sources(IMAGE))
+
+
+def test_teaching_kernels_compile_for_gpus():
+    """In a process of its own: interpreting is for a whole process."""
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    environment["PYTHONPATH"] = os.pathsep.join(sys.path)
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "teaching_build.py")],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("built") == 10
+    counted(10)
+
+
+@pytest.mark.parametrize("precision", [None, "bfloat16"])
+def test_bias_and_relu_ride_on_a_convolution_of_the_library(machine, clock, precision):
+    """The result is written once, and in 16 bits a copy of the bias is rounded for it."""
+    machine.speeds.update(own=2.0, library=1.0)
+    rng = np.random.default_rng(5)
+    x, w = rng.normal(size=(2, 16, 6, 6)).astype(np.float32), rng.normal(size=(24, 16, 3, 3)).astype(np.float32) / 8
+    weight, bias = weft.asarray(w), weft.asarray(rng.normal(size=24).astype(np.float32))
+
+    @weft.jit(precision=precision)
+    def layer(x):
+        weight.assign(weight * 1.0)  # state lies as the library wants filters
+        return weft.relu(weft.conv(x, weight, padding=1) + bias[:, None, None])
+
+    with weft.knobs.set(device="cuda"):
+        weight, bias = weight.to_device("cuda"), bias.to_device("cuda")
+        for _ in range(3):
+            found = layer(x).numpy()
+    expected = defined(lambda x, w, b: weft.relu(weft.conv(x, w, padding=1) + b[:, None, None]), x, w, bias.numpy())[0]
+    np.testing.assert_allclose(found, expected, rtol=0.03, atol=0.05 if precision else 1e-4)
+    assert machine.dnn.runs

@@ -1,0 +1,207 @@
+"""Matrix products by cuBLASLt, through the bindings of nvmath-python.
+
+cuBLASLt counts matrices column by column, we row by row, so it is asked for the transposed product: cᵀ = bᵀ aᵀ. Its first
+operand is our b, its second our a, and the bias along its rows is one along our columns.
+"""
+
+from __future__ import annotations
+
+import importlib
+import weakref
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ...compiler.triton.vendor import ProductSpec, Unsupported, lines
+from ...errors import RunError, UserError
+from .driver import INSTALL
+
+CANDIDATES = 8  # ways that are asked for
+WORKSPACE = 32 << 20  # bytes, unless the caller limits them: what NVIDIA advises for Hopper
+_TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}  # the numbers of cudaDataType
+_EPILOGUES = {
+    "": "DEFAULT", "bias": "BIAS", "relu": "RELU", "bias_relu": "RELU_BIAS", "gelu_tanh": "GELU", "bias_gelu_tanh": "GELU_BIAS",
+}  # fmt: skip
+_SLACK = 16  # bytes more than they ask for, for products with an epilogue: nvmath-python works around a fault so
+_SOME_ADDRESS = 1 << 20  # stands for a bias while ways are looked for; nothing reads it
+
+
+def library() -> Any:
+    """The bindings of cuBLASLt, or one sentence about what is missing."""
+    try:
+        return importlib.import_module("nvmath.bindings.cublasLt")
+    except ImportError as error:
+        raise UserError("cuda", f"the package nvmath-python is missing ({error}). {INSTALL}") from None
+
+
+class Handle:
+    """cuBLASLt, opened on the GPU that this thread works on."""
+
+    def __init__(self) -> None:
+        self.library = library()
+        self.compute_types = importlib.import_module("nvmath.bindings.cublas").ComputeType
+        try:
+            self.address = int(self.library.create())
+        except Exception as error:  # each version of the bindings has its own classes for a library that is not found
+            raise UserError("cuda", f"cuBLASLt does not start ({error}). {INSTALL}") from None
+        self.version = str(self.library.get_version())
+
+
+@cache
+def handle(device: int) -> Handle:
+    """The handle of a GPU, which must be the one that this thread works on."""
+    return Handle()
+
+
+class Product:
+    """One matrix product, ready to run, with the ways that cuBLASLt offers for it, the most promising first.
+
+    The first run of a way loads its code: it should not be the one that is recorded.
+    """
+
+    # NVIDIA promises the same bits for the same way on the same GPU, as long as each stream has its own workspace.
+    deterministic = True
+
+    def __init__(self, spec: ProductSpec, workspace_limit: int | None, handle: Handle) -> None:
+        self.spec = spec
+        self._handle, self._library = handle, handle.library
+        scale = np.float64 if spec.c_dtype == "float64" else np.float32
+        self._factors = np.array([1, 0], scale)  # of the product, and of what c held before
+        self._slack = _SLACK if spec.epilogue else 0
+        self._describe(scale)
+        self._ways = self._found(WORKSPACE if workspace_limit is None else workspace_limit)
+        self.candidates = len(self._ways)
+        self.select(0)
+
+    def select(self, number: int) -> None:
+        """Let `run` take one of the ways."""
+        self.selected = number
+        self.workspace = int(self._ways[number]["workspace_size"])
+        if self.workspace:
+            self.workspace += self._slack
+
+    def compiles(self, number: int) -> bool:
+        """Whether a way is compiled when it is selected: all are there already."""
+        return False
+
+    @property
+    def name(self) -> str:
+        """The selected way, by the number of its algorithm and the number of parts of k."""
+        kinds = self._library.MatmulAlgoConfigAttribute
+        return f"algorithm {self._setting(kinds.ID)}, tile {self._setting(kinds.TILE_ID)}, split {self._setting(kinds.SPLITK_NUM)}"
+
+    def run(self, addresses: Sequence[int], workspace: int, stream: int) -> None:
+        """Enqueue on a stream: the addresses of `spec.arguments` in their order, and that of a workspace."""
+        a, b, *bias, c = addresses
+        try:
+            if bias:
+                self._set_bias(bias[0])
+            self._library.matmul(
+                self._handle.address, self._operation, self._factors.ctypes.data,
+                b, self._b, a, self._a, self._factors[1:].ctypes.data, c, self._c, c, self._c,
+                self._way(), workspace, self.workspace, stream,
+            )  # fmt: skip
+        except self._library.cuBLASLtError as error:
+            raise RunError("cublas", f"a matrix product failed: {error} ({self.spec}).") from None
+
+    def _describe(self, scale: type[np.floating[Any]]) -> None:
+        """What is to be done, and how the three matrices lie."""
+        spec, lt = self.spec, self._library
+        kind = {"float64": "COMPUTE_64F"}.get(spec.a_dtype, "COMPUTE_32F")
+        if spec.a_dtype == "float32" and spec.tf32:
+            kind = "COMPUTE_32F_FAST_TF32"
+        number = _TYPES[np.dtype(scale).name]
+        self._operation = lt.matmul_desc_create(int(getattr(self._handle.compute_types, kind)), number)
+        self._a, a_turned = self._layout(spec.a_dtype, spec.m, spec.k, spec.a_strides)
+        self._b, b_turned = self._layout(spec.b_dtype, spec.k, spec.n, spec.b_strides)
+        self._c, _ = self._layout(spec.c_dtype, spec.m, spec.n, (spec.m * spec.n, spec.n, 1))
+        weakref.finalize(self, _give_back, lt, self._operation, (self._a, self._b, self._c))
+        attributes = lt.MatmulDescAttribute
+        self._set_operation(attributes.TRANSA, b_turned)
+        self._set_operation(attributes.TRANSB, a_turned)
+        self._set_operation(attributes.EPILOGUE, getattr(lt.Epilogue, _EPILOGUES[spec.epilogue]))
+        if spec.has_bias:
+            self._set_bias(_SOME_ADDRESS)
+
+    def _layout(self, dtype: str, rows: int, columns: int, strides: Sequence[int]) -> tuple[int, bool]:
+        """A matrix as cuBLASLt sees it, whose columns are our rows, and whether it is to be transposed."""
+        lt, lying = self._library, lines(rows, columns, *strides[1:])
+        if lying is None:
+            raise Unsupported(f"cuBLASLt: neither rows nor columns are contiguous, strides are {strides}")
+        turned, distance = lying
+        seen = (rows, columns) if turned else (columns, rows)
+        layout = lt.matrix_layout_create(_TYPES[dtype], *seen, distance)
+        attributes, kind = lt.MatrixLayoutAttribute, lt.get_matrix_layout_attribute_dtype
+        if self.spec.batch > 1:
+            for name, value in (("BATCH_COUNT", self.spec.batch), ("STRIDED_BATCH_OFFSET", strides[0])):
+                attribute = getattr(attributes, name)
+                _set(lt.matrix_layout_set_attribute, layout, attribute, value, kind(attribute))
+        return int(layout), turned
+
+    def _set_operation(self, attribute: Any, value: int) -> None:
+        lt = self._library
+        _set(
+            lt.matmul_desc_set_attribute,
+            self._operation,
+            attribute,
+            value,
+            lt.get_matmul_desc_attribute_dtype(attribute),
+        )
+
+    def _set_bias(self, address: int) -> None:
+        self._set_operation(self._library.MatmulDescAttribute.BIAS_POINTER, address)
+
+    def _found(self, limit: int) -> np.ndarray:
+        """The ways that need no more workspace than that."""
+        lt = self._library
+        ways, count = np.zeros(CANDIDATES, lt.matmul_heuristic_result_dtype), np.zeros(1, np.int32)
+        wishes = self._wishes(max(limit - self._slack, 0))
+        try:
+            lt.matmul_algo_get_heuristic(
+                self._handle.address, self._operation, self._b, self._a, self._c, self._c, wishes,
+                CANDIDATES, ways.ctypes.data, count.ctypes.data,
+            )  # fmt: skip
+        except lt.cuBLASLtError as error:
+            raise Unsupported(f"cuBLASLt: {error}") from None
+        finally:
+            lt.matmul_preference_destroy(wishes)
+        found = np.ascontiguousarray(ways[: count[0]][ways[: count[0]]["state"] == 0])
+        if not len(found):
+            raise Unsupported("cuBLASLt has no way to do it")
+        return found
+
+    def _wishes(self, limit: int) -> int:
+        """How much workspace there is, how addresses are aligned, and that parts of sums are added in full precision."""
+        lt = self._library
+        wishes, attributes = lt.matmul_preference_create(), lt.MatmulPreferenceAttribute
+        values = {"MAX_WORKSPACE_BYTES": limit, "REDUCTION_SCHEME_MASK": lt.ReductionScheme.COMPUTE_TYPE}
+        values |= {f"MIN_ALIGNMENT_{which}_BYTES": self.spec.alignment for which in "ABCD"}
+        for name, value in values.items():
+            attribute = getattr(attributes, name)
+            kind = lt.get_matmul_preference_attribute_dtype(attribute)
+            _set(lt.matmul_preference_set_attribute, wishes, attribute, value, kind)
+        return int(wishes)
+
+    def _way(self) -> int:
+        """Where the selected algorithm stands: it is the first thing of its record."""
+        return int(self._ways.ctypes.data) + self.selected * self._ways.itemsize
+
+    def _setting(self, attribute: Any) -> int:
+        value, written = np.zeros(1, np.int64), np.zeros(1, np.uint64)
+        self._library.matmul_algo_config_get_attribute(
+            self._way(), attribute, value.ctypes.data, 4, written.ctypes.data
+        )
+        return int(value[0])
+
+
+def _set(setter: Any, record: int, attribute: Any, value: int, kind: Any) -> None:
+    held = np.array([value], kind)
+    setter(record, attribute, held.ctypes.data, held.nbytes)
+
+
+def _give_back(lt: Any, operation: int, layouts: Sequence[int]) -> None:
+    lt.matmul_desc_destroy(operation)
+    for layout in layouts:
+        lt.matrix_layout_destroy(layout)

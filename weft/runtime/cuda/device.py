@@ -1,0 +1,203 @@
+"""The devices `cuda`, `cuda:1`, ...: NVIDIA GPUs. A compiled program is one recorded graph of launches.
+
+Graphs that come again, or that are very large, run compiled. One that comes once, such as the first values of parameters, is computed
+on the host: compiling kernels for it would take longer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from ...compiler.triton.program import gpu_program
+from ...dtypes import DType
+from ...errors import UserError
+from ...graph.graph import Graph, close
+from ...graph.node import Node, dependencies
+from ...knobs import knobs
+from ..compiling import CompilingDevice, structure
+from ..cpu import cpu
+from ..device import Buffer, Device, Facts, Program
+from ..native import work
+from ..reference import compute
+from .driver import INSTALL, Gpu, gpu_count
+from .executable import SETTINGS, Executable, Work
+from .libraries import Libraries
+from .memory import DeviceArray, Memory, uploaded
+
+AHEAD = 8  # steps that the host may be ahead of the GPU
+HUGE = 10_000_000_000  # operations: too many to be done by the host even once
+PACKAGES = ("cuda-bindings", "triton", "nvidia-cudnn-frontend", "nvmath-python")
+
+
+class CudaDevice(CompilingDevice):
+    """One GPU."""
+
+    def __init__(self, gpu: Gpu, name: str, libraries: Libraries | None = None) -> None:
+        super().__init__()
+        self.name, self.gpu = name, gpu
+        self.work = Work(gpu, libraries)
+        self._begun: deque[Any] = deque()  # the ends of steps, as events
+
+    def put(self, array: np.ndarray, dtype: DType) -> Buffer:
+        self.gpu.enter()
+        return Buffer(self, array.shape, dtype, uploaded(self.gpu, array, dtype))
+
+    def get(self, buffer: Buffer) -> np.ndarray:
+        with self.gpu.lock:
+            array: np.ndarray = buffer.content.numpy()
+            self.work.check()
+        array.flags.writeable = False
+        return array
+
+    def is_large(self, program: Program) -> bool:
+        return work(program.order) >= HUGE
+
+    def interpret(self, program: Program) -> list[Buffer]:
+        """On the host: see the head of this file."""
+        found = structure(program) if cpu.is_large(program) else None
+        if found is None:
+            return self._by_definition(program)
+        native = cpu.executable(close(found[1], program.wanted), {}, None, frozenset())
+        held = [native.argument(i, leaf.value) for i, leaf in enumerate(found[1]) if isinstance(leaf.value, Buffer)]
+        contents = native.call([address for _, address in held])
+        return [self._kept(node, content) for node, content in zip(program.wanted, contents, strict=True)]
+
+    def _by_definition(self, program: Program) -> list[Buffer]:
+        known: dict[Node, Any] = {}
+        with np.errstate(all="ignore"):
+            for node in program.order:
+                inputs = [known[i] if i in known else _host(i) for i in dependencies(node)]
+                known[node] = compute(node, inputs)
+        return [self._kept(node, known[node]) for node in program.wanted]
+
+    def _kept(self, node: Node, value: Any) -> Buffer:
+        if not isinstance(value, tuple):
+            return self.put(value, node.dtype)
+        parts = tuple(self.put(v, t.dtype).content for v, t in zip(value, node.outputs, strict=True))
+        return Buffer(self, node.shape, node.dtype, parts)
+
+    # --- compiled programs ------------------------------------------------------------------------------------------------------
+
+    def settings(self) -> tuple[Any, ...]:
+        return self.name, *(getattr(knobs, name) for name in SETTINGS)
+
+    def executable(
+        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+    ) -> Executable:
+        self.gpu.enter()
+        return Executable(self.work, graph, updates, narrow, constants)
+
+    def planned(
+        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+    ) -> Facts:
+        libraries = self.work.libraries
+        memory = gpu_program(
+            graph, updates, narrow, constants, None if libraries is None else libraries.choices.guess
+        ).memory
+        return Facts(memory.arena, memory.kept)
+
+    def filter_order(self, rank: int) -> tuple[int, ...]:
+        """Each filter by itself, its channels last, as the matrix units read images too."""
+        return (0, *range(2, rank), 1)
+
+    def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> Memory:
+        content = buffer.content
+        if isinstance(content, DeviceArray) and content.memory.gpu is self.gpu and content.order == order:
+            return content.memory
+        array = buffer.device.get(buffer)
+        return uploaded(self.gpu, array if order is None else array.transpose(order), buffer.dtype).memory
+
+    def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[Memory, DeviceArray]:
+        self.gpu.enter()
+        memory = self.memory(buffer, order)
+        if isinstance(buffer.content, DeviceArray) and memory is buffer.content.memory:
+            memory = Memory(self.gpu, buffer.nbytes)
+            if buffer.nbytes:
+                self.gpu.copy(memory.address, buffer.content.memory.address, buffer.nbytes)
+        return memory, DeviceArray(memory, buffer.shape, buffer.dtype, order)
+
+    def address(self, memory: Memory) -> int:
+        return memory.address
+
+    # --- what it is -----------------------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Wait until the GPU has done all it was told, and raise what went wrong."""
+        with self.gpu.lock:
+            self.gpu.enter()
+            self.gpu.wait()
+            self.work.check()
+
+    def keep_up(self) -> None:
+        """The host is quicker than the GPU: without this it would be a thousand steps ahead, and everything it says of now, wrong."""
+        with self.gpu.lock:
+            self.gpu.enter()
+            self._begun.append(self.gpu.mark())
+            if len(self._begun) > AHEAD:
+                self.gpu.wait_for(self._begun.popleft())
+
+    def free_memory(self) -> int:
+        self.gpu.enter()
+        return self.gpu.memory()[0] + self.work.spare
+
+    def about(self) -> str:
+        self.gpu.enter()
+        free, total = self.gpu.memory()
+        capability = f"{self.gpu.capability // 10}.{self.gpu.capability % 10}"
+        return (
+            f"{self.gpu.name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, compute capability {capability}, "
+            f"driver for CUDA {self.gpu.driver_version}, {', '.join(_versions())}"
+        )
+
+    def __repr__(self) -> str:
+        return f"weft.device({self.name!r}: {self.about()})"
+
+
+def _host(node: Node) -> Any:
+    """The value of a node on the host: an array, or a tuple of them."""
+    value = node.value
+    assert isinstance(value, Buffer)
+    if isinstance(value.content, tuple):
+        return tuple(part.numpy() if isinstance(part, DeviceArray) else part for part in value.content)
+    return value.device.get(value)
+
+
+def _versions() -> list[str]:
+    found = []
+    for package in PACKAGES:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            pass
+    return found
+
+
+_found: list[Device] = []
+
+
+def find() -> list[Device]:
+    """All GPUs of this machine, opened; a UserError says why there are none."""
+    if not _found:
+        count = gpu_count()
+        if not count:
+            raise UserError("cuda", "no NVIDIA GPU is visible: see nvidia-smi and CUDA_VISIBLE_DEVICES.")
+        try:
+            version("triton")
+        except PackageNotFoundError:
+            raise UserError("cuda", f"the package triton is missing. {INSTALL}") from None
+        for number in range(count):
+            gpu = Gpu(number)
+            _found.append(CudaDevice(gpu, f"cuda:{number}" if number else "cuda", Libraries(gpu)))
+    return list(_found)
+
+
+def synchronize() -> None:
+    """Wait until every GPU in use has done all it was told."""
+    for device in _found:
+        assert isinstance(device, CudaDevice)
+        device.wait()

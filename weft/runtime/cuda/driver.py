@@ -1,0 +1,291 @@
+"""One GPU by the driver's own interface: memory, copies, kernels, and work recorded once and replayed as one graph.
+
+All work of a GPU stands in one stream, in order; copies from the host go through a second one and overlap with it. Nothing here
+waits for the GPU unless its name says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import RunError, UserError
+
+INSTALL = "Install what weft needs for NVIDIA GPUs with: pip install 'weft[cuda]'."
+MAPPED = 2  # the driver's flag for memory of the host that kernels may touch
+BLOCK, BLOCKS = 256, 256  # bytes of a small piece of memory, and how many are asked for at once
+HIDDEN = 2  # pointers that Triton's kernels take after their own arguments: scratch memory that ours never ask for
+_ADVICE = {
+    "CUDA_ERROR_ILLEGAL_ADDRESS": "A kernel touched memory that is not its own; this process cannot use the GPU any more. "
+    "Please report it, with the output of WEFT_DEBUG=3.",
+    "CUDA_ERROR_LAUNCH_FAILED": "A kernel failed; this process cannot use the GPU any more. Start it again.",
+    "CUDA_ERROR_NO_DEVICE": "No NVIDIA GPU is visible: see nvidia-smi and CUDA_VISIBLE_DEVICES.",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "Driver and libraries do not fit together: restart after a driver update.",
+}
+
+
+class OutOfMemory(RunError):
+    """The GPU has no room for it. Who knows what was wanted says it again, with advice."""
+
+
+def bindings() -> Any:
+    """NVIDIA's Python bindings of the driver, or one sentence about what is missing."""
+    try:
+        from cuda.bindings import driver  # type: ignore[import-not-found, unused-ignore]
+    except ImportError as error:
+        raise UserError("cuda", f"the package cuda-bindings is missing ({error}). {INSTALL}") from None
+    return driver
+
+
+def gpu_count() -> int:
+    """How many GPUs there are; a UserError says why there are none."""
+    api = bindings()
+    try:
+        [code] = api.cuInit(0)
+    except RuntimeError as error:  # the bindings look for the driver's library at the first call
+        raise UserError("cuda", f"there is no NVIDIA driver on this machine ({error}).") from None
+    if code:
+        raise UserError("cuda", f"the NVIDIA driver does not start: {_say(code)}")
+    return int(_checked("devices", api.cuDeviceGetCount()))
+
+
+def _say(code: Any) -> str:
+    name = str(code.name)
+    return f"{name}. {_ADVICE.get(name, '')}".strip()
+
+
+def _checked(what: str, answer: tuple[Any, ...]) -> Any:
+    """The value of a call of the driver."""
+    code, *values = answer
+    if code:
+        if code.name == "CUDA_ERROR_OUT_OF_MEMORY":
+            raise OutOfMemory("cuda", f"the GPU is out of memory ({what}).")
+        raise RunError("cuda", f"{what}: {_say(code)}")
+    return values[0] if len(values) == 1 else values
+
+
+class Gpu:
+    """A GPU, opened: see the head of this file."""
+
+    def __init__(self, number: int) -> None:
+        self._api = api = bindings()
+        self.number = number
+        self.lock = threading.RLock()  # what stands in the stream is somebody's as a whole
+        self._recording = False
+        self._given_back: list[int] = []  # while work was recorded
+        self._blocks: list[int] = []  # small pieces of memory that are free
+        self._small: set[int] = set()  # all of them
+        self._device = self._do("device", api.cuDeviceGet(number))
+        self._context = self._do("context", api.cuDevicePrimaryCtxRetain(self._device))
+        self.enter()
+        stream = api.CUstream_flags.CU_STREAM_NON_BLOCKING
+        self._stream = self._do("stream", api.cuStreamCreate(stream))
+        self._copies = self._do("stream", api.cuStreamCreate(stream))
+        self.stream = int(self._stream)
+        self._pool = self._do("memory pool", api.cuDeviceGetDefaultMemPool(self._device))
+        keep = api.cuuint64_t(2**64 - 1)  # what is given back stays in the pool: it will be wanted again
+        attribute = api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        self._do("memory pool", api.cuMemPoolSetAttribute(self._pool, attribute, keep))
+        self.name: str = self._do("name", api.cuDeviceGetName(128, self._device)).split(b"\0")[0].decode()
+        major, minor = self._attribute("COMPUTE_CAPABILITY_MAJOR"), self._attribute("COMPUTE_CAPABILITY_MINOR")
+        self.capability = 10 * major + minor
+        self.multiprocessors = self._attribute("MULTIPROCESSOR_COUNT")
+        version = int(self._do("version", api.cuDriverGetVersion()))
+        self.driver_version = f"{version // 1000}.{version % 1000 // 10}"
+
+    def _do(self, what: str, answer: tuple[Any, ...]) -> Any:
+        return _checked(what, answer)
+
+    def _attribute(self, name: str) -> int:
+        attribute = getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(self._do(name, self._api.cuDeviceGetAttribute(attribute, self._device)))
+
+    def enter(self) -> None:
+        """Make this thread work on this GPU."""
+        if getattr(_THREAD, "context", None) is not self._context:
+            self._do("context", self._api.cuCtxSetCurrent(self._context))
+            _THREAD.context = self._context
+
+    # --- memory ---------------------------------------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int) -> int:
+        """Memory that the stream's work may use from now on."""
+        with self.lock:
+            if nbytes > BLOCK:
+                return self._allocated(nbytes)
+            if not self._blocks:
+                first = self._allocated(BLOCK * BLOCKS)
+                self._blocks = list(range(first, first + BLOCK * BLOCKS, BLOCK))
+                self._small.update(self._blocks)
+            return self._blocks.pop()
+
+    def _allocated(self, nbytes: int) -> int:
+        what = f"{nbytes / 1e6:.1f} MB"
+        try:
+            return int(self._do(what, self._api.cuMemAllocAsync(nbytes, self._stream)))
+        except OutOfMemory:
+            self.wait()  # what is freed but still in use comes back; then the pool gives up what it holds
+            self._do("memory pool", self._api.cuMemPoolTrimTo(self._pool, 0))
+            return int(self._do(what, self._api.cuMemAllocAsync(nbytes, self._stream)))
+
+    def free(self, address: int) -> None:
+        """Give memory back once the work that stands in the stream is done."""
+        with self.lock:
+            if address in self._small:
+                self._blocks.append(address)
+            elif self._recording:  # whoever gives back has nothing to do with what is recorded
+                self._given_back.append(address)
+            else:
+                self._api.cuMemFreeAsync(address, self._stream)
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes that are free, counting what the pool keeps for later, and all there are."""
+        free, total = self._do("memory", self._api.cuMemGetInfo())
+        kinds = self._api.CUmemPool_attribute
+        held, used = (
+            int(self._do("memory pool", self._api.cuMemPoolGetAttribute(self._pool, kind)))
+            for kind in (kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, kinds.CU_MEMPOOL_ATTR_USED_MEM_CURRENT)
+        )
+        return int(free) + held - used, int(total)
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        """Memory of the host that the GPU reads and writes by itself, at the same address."""
+        address = int(self._do("pinned memory", self._api.cuMemHostAlloc(max(nbytes, 1), MAPPED)))
+        return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+
+    def unpin(self, memory: np.ndarray) -> None:
+        """Give pinned memory back."""
+        self._api.cuMemFreeHost(memory.ctypes.data)
+
+    # --- copies ---------------------------------------------------------------------------------------------------------------
+
+    def upload(self, target: int, source: np.ndarray) -> None:
+        """From the host, in order with all other work. The source may change when this returns."""
+        with self.lock:
+            self._do("copy", self._api.cuMemcpyHtoDAsync(target, source.ctypes.data, source.nbytes, self._stream))
+
+    def upload_beside(self, target: int, source: np.ndarray, after: Any = None) -> Any:
+        """From pinned memory, beside the other work but after an event; gives the event that it is done."""
+        if after is not None:
+            self._do("copy", self._api.cuStreamWaitEvent(self._copies, after.handle, 0))
+        self._do("copy", self._api.cuMemcpyHtoDAsync(target, source.ctypes.data, source.nbytes, self._copies))
+        return self._mark(self._copies)
+
+    def download(self, target: np.ndarray, source: int) -> None:
+        """To the host; waits for all work before it."""
+        with self.lock:
+            self._do("copy", self._api.cuMemcpyDtoHAsync(target.ctypes.data, source, target.nbytes, self._stream))
+            self.wait()
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """From GPU memory to GPU memory."""
+        with self.lock:
+            self._do("copy", self._api.cuMemcpyDtoDAsync(target, source, nbytes, self._stream))
+
+    def clear(self, target: int, nbytes: int) -> None:
+        """Fill memory with zeros."""
+        with self.lock:
+            self._do("clear", self._api.cuMemsetD8Async(target, 0, nbytes, self._stream))
+
+    # --- kernels --------------------------------------------------------------------------------------------------------------
+
+    def load(self, code: bytes, symbol: str, shared: int) -> Any:
+        """A kernel of compiled code, ready to be launched with so many bytes of shared memory."""
+        module = self._do("code", self._api.cuModuleLoadData(code))
+        function = self._do("code", self._api.cuModuleGetFunction(module, symbol.encode()))
+        if shared > 48 << 10:
+            kind = self._api.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            self._do("shared memory", self._api.cuFuncSetAttribute(function, kind, shared))
+        return function
+
+    def launch(self, function: Any, programs: int, threads: int, shared: int, arguments: Sequence[int]) -> None:
+        """Start a kernel on pointers."""
+        with self.lock:
+            count = len(arguments) + HIDDEN
+            values = (ctypes.c_uint64 * count)(*arguments)
+            first = ctypes.addressof(values)
+            places = (ctypes.c_uint64 * count)(*range(first, first + 8 * count, 8))
+            self._do(
+                "launch",
+                self._api.cuLaunchKernel(
+                    function, programs, 1, 1, threads, 1, 1, shared, self._stream, ctypes.addressof(places), 0
+                ),
+            )
+
+    # --- graphs and waiting -----------------------------------------------------------------------------------------------------
+
+    def record(self, enqueue: Callable[[], None]) -> Any:
+        """Work as one graph: what `enqueue` puts into the stream is not done but recorded."""
+        with self.lock:
+            self._recording = True
+            try:
+                graph = self._recorded(enqueue)
+            finally:
+                self._recording = False
+                while self._given_back:
+                    self.free(self._given_back.pop())
+            try:
+                return self._do("recording", self._api.cuGraphInstantiate(graph, 0))
+            finally:
+                self._api.cuGraphDestroy(graph)
+
+    def _recorded(self, enqueue: Callable[[], None]) -> Any:
+        mode = self._api.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._do("recording", self._api.cuStreamBeginCapture(self._stream, mode))
+        try:
+            enqueue()
+        except BaseException:
+            self._api.cuStreamEndCapture(self._stream)
+            raise
+        return self._do("recording", self._api.cuStreamEndCapture(self._stream))
+
+    def replay(self, graph: Any) -> None:
+        self._do("replay", self._api.cuGraphLaunch(graph, self._stream))
+
+    def forget(self, graph: Any) -> None:
+        """Give a recorded graph back."""
+        with self.lock:
+            self._api.cuGraphExecDestroy(graph)
+
+    def mark(self) -> Any:
+        """An event: the work so far is done."""
+        return self._mark(self._stream)
+
+    def _mark(self, stream: Any, flags: int = 0) -> Any:
+        event = _Event(self._api, self._do("event", self._api.cuEventCreate(flags)))
+        self._do("event", self._api.cuEventRecord(event.handle, stream))
+        return event
+
+    def after(self, event: Any) -> None:
+        """Work from now on begins after an event."""
+        with self.lock:
+            self._do("event", self._api.cuStreamWaitEvent(self._stream, event.handle, 0))
+
+    def wait_for(self, event: Any) -> None:
+        """Wait on the host until an event has happened."""
+        self._do("waiting", self._api.cuEventSynchronize(event.handle))
+
+    def seconds(self, begin: Any, end: Any) -> float:
+        """The time between two events that have happened."""
+        return 1e-3 * float(self._do("time", self._api.cuEventElapsedTime(begin.handle, end.handle)))
+
+    def wait(self) -> None:
+        """Wait on the host until all work is done."""
+        self._do("waiting", self._api.cuStreamSynchronize(self._stream))
+
+
+class _Event:
+    """An event of the driver, given back when nobody has it any more."""
+
+    def __init__(self, api: Any, handle: Any) -> None:
+        self._api, self.handle = api, handle
+
+    def __del__(self) -> None:
+        self._api.cuEventDestroy(self.handle)
+
+
+_THREAD = threading.local()

@@ -1,0 +1,332 @@
+"""A compiled program on a GPU: played the first time, recorded the second, replayed as one graph from then on.
+
+A recorded graph holds addresses. State stays where it is; an argument from the host goes to one of two rooms in turn; one from the
+GPU is read in place if it comes from the same address again, and else copied to a room; two sets of rooms for results take turns,
+too. So a training loop soon has all the graphs it needs: two.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...compiler.kernel import Kernel
+from ...compiler.llvm.store import kept
+from ...compiler.memory import ARENA, KEPT, nbytes
+from ...compiler.program import Program
+from ...compiler.triton import foundry
+from ...compiler.triton.choice import choose
+from ...compiler.triton.claims import Claim
+from ...compiler.triton.contraction import can_write
+from ...compiler.triton.program import gpu_program, launches
+from ...compiler.triton.recipe import Prepared, every_launch, prepared, sites
+from ...dtypes import DType
+from ...errors import RunError
+from ...graph.graph import Graph
+from ...graph.node import Node
+from ...knobs import knobs
+from ..device import Buffer, Facts
+from ..profile import Profile
+from .driver import Gpu, OutOfMemory
+from .libraries import Libraries
+from .measure import seconds
+from .memory import DeviceArray, Lane, Memory, Pinned
+from .player import STATUS, Player, is_not_once, is_once
+from .profile import GpuRoof, gpu_roof, profile
+from .results import Results
+
+FORMAT = 1  # of what is kept on disk; a change makes old files worthless
+SETTINGS = ("tf32", "conv_algorithm", "matmul_algorithm")  # that decide how programs are made
+REMEMBERED = 8  # graphs of one program, each for other addresses
+LARGEST = 3  # tensors that are named when memory runs out
+
+
+class Work:
+    """What the programs of one GPU share: it, its lock, the arena, and which of them may have met an error since somebody looked."""
+
+    def __init__(self, gpu: Gpu, libraries: Libraries | None) -> None:
+        self.gpu, self.libraries = gpu, libraries
+        self._arena, self._workspace = Room(gpu), Room(gpu)
+        self.doubtful: dict[Executable, None] = {}
+
+    def arena(self, wanted: int) -> int:
+        """So much memory for values that live during a run only. Runs follow each other, so they share it."""
+        return self._arena.of(wanted)
+
+    def workspace(self, wanted: int) -> int:
+        """So much memory for the libraries."""
+        return self._workspace.of(wanted)
+
+    @property
+    def spare(self) -> int:
+        """Bytes that the next program takes over from the one before."""
+        return self._arena.nbytes + self._workspace.nbytes
+
+    def check(self) -> None:
+        """Raise what programs have met; the work must be done by now."""
+        doubtful, self.doubtful = self.doubtful, {}
+        for executable in doubtful:
+            executable.check()
+
+
+class Room:
+    """Memory that grows with what is wanted of it."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        self._gpu = gpu
+        self._memory: Memory | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self._memory is None else self._memory.nbytes
+
+    def of(self, wanted: int) -> int:
+        """The address of at least so many bytes; 0 if none are wanted."""
+        if not wanted:
+            return 0
+        if self._memory is None or self._memory.nbytes < wanted:
+            self._memory = None  # the old one goes first
+            self._memory = Memory(self._gpu, wanted)
+        return self._memory.address
+
+
+class Executable:
+    """See the head of this file."""
+
+    def __init__(
+        self, work: Work, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+    ) -> None:
+        self.work, self.gpu = work, work.gpu
+        self.graph, self.updates, self.narrow, self.constants = graph, dict(updates), narrow, constants
+        self._settings = {name: getattr(knobs, name) for name in SETTINGS}
+        made = self._prepared()
+        self.facts = Facts(made.arena, made.kept)
+        self.recipe, self._decides = made.recipe, made.recipe.decides
+        self.player = Player(self.gpu, made, work.libraries)
+        try:
+            self._kept = Memory(self.gpu, made.kept) if made.kept else None
+        except OutOfMemory:
+            raise OutOfMemory("cuda", self._too_large()) from None
+        self._once = any(map(is_once, made.recipe.every))
+        self._made = False  # what is kept
+        # Kernels that meet an error, which is rare, write it where the host can read it: no copy is made after each run.
+        self._status = Pinned(self.gpu, STATUS * (1 + made.statuses))
+        self._errors = self._status.array.view(np.int64)
+        self._errors[:] = 0
+        self._can_fail = made.statuses > 0
+        kinds = {i: (o.shape, o.dtype) for i, o in enumerate(graph.outputs) if i not in self.updates}
+        self._results = Results(self.gpu, kinds, len(graph.outputs))
+        self._lanes: dict[int, Lane] = {}  # of arguments from the host, by their position
+        self._filled: list[Lane] = []  # in this call
+        self._last: dict[int, int] = {}  # where each argument from the GPU was at the last call
+        self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+
+    def __del__(self) -> None:
+        for recorded in getattr(self, "_graphs", {}).values():
+            if recorded is not None:
+                self.gpu.forget(recorded)
+
+    @property
+    def program(self) -> Program:
+        """How it is made up, worked out again when somebody wants to know."""
+        with knobs.set(**self._settings):
+            libraries = self.work.libraries
+            collecting = None if libraries is None else libraries.choices.collecting
+            return gpu_program(self.graph, self.updates, self.narrow, self.constants, self._judge, collecting)
+
+    def _judge(self, kernel: Kernel, wanted: Claim) -> bool:
+        return self.work.libraries is not None and self.work.libraries.judge(kernel, wanted)
+
+    def _prepared(self) -> Prepared:
+        """The program with its kernels compiled, from the disk if it is there."""
+        graph, capability = self.graph, self.gpu.capability
+        mixed = "" if self.narrow is None else f" precision {self.narrow.name}"
+        inputs = f"updates {sorted(self.updates.items())} constants {sorted(self.constants)}"
+        libraries = "" if self.work.libraries is None else self.work.libraries.key
+        key = f"gpu program {FORMAT} sm_{capability} {self._settings}{mixed} {inputs} {libraries}\n{graph.text()}"
+        start = time.perf_counter()
+        fresh: list[Prepared] = []
+
+        def make() -> bytes:
+            fresh.append(prepared(self.program, lambda sources: _cast(sources, capability)))
+            return fresh[0].to_bytes()
+
+        content = make() if knobs.debug >= 3 else kept(key, make)
+        made = fresh[0] if fresh else Prepared.from_bytes(content)
+        if knobs.debug:
+            what = f"to {len(made.kernels)} kernels" if fresh else "from the disk"
+            count = sum(1 for _ in made.recipe.every)
+            _say(f"compiled {len(graph.nodes)} nodes {what}, {count} launches, in {time.perf_counter() - start:.2f} s")
+        return made
+
+    # --- looking inside -------------------------------------------------------------------------------------------------------
+
+    @property
+    def where(self) -> str:
+        """On what it runs."""
+        return self.gpu.name
+
+    def roof(self) -> GpuRoof:
+        """The most that can be had there."""
+        return gpu_roof(self.gpu, self.work.libraries)
+
+    def sources(self) -> list[str]:
+        """The text of every kernel, in Triton, in the order in which they first run."""
+        kernels = dict.fromkeys(launch.kernel for launch in every_launch(launches(self.program)))
+        return [kernel.text for kernel in kernels]
+
+    def notes(self) -> list[str]:
+        """What is not computed as it was asked for, and why."""
+        with knobs.set(**self._settings):
+            found = [choose(k, False, self._judge).note for k in self.program.plans if can_write(k)]
+        return [note for note in found if note]
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The most bytes that one product or convolution takes beside operands and results."""
+        return max((p.workspace for p in self.program.plans.values()), default=0) + self.player.workspace
+
+    def seconds(self, inputs: Sequence[int]) -> float:
+        """How long a run takes on the GPU, on inputs at these addresses. State must not be among them: it would change."""
+        assert not self.updates
+        with self.gpu.lock:
+            self.gpu.enter()
+            frame = self._frame_of(inputs)
+            return seconds(self.gpu, lambda: self._play(frame))
+
+    def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+        """What each of its calls takes, on inputs at these addresses; they are not changed."""
+        return profile(self, inputs, repeats)
+
+    # --- arguments ------------------------------------------------------------------------------------------------------------
+
+    def argument(self, position: int, given: Buffer | np.ndarray) -> tuple[Any, int]:
+        """The memory of an argument, to be held during the call, and its address."""
+        node = self.graph.inputs[position]
+        if isinstance(given, Buffer):
+            content = given.content
+            if isinstance(content, DeviceArray) and content.memory.gpu is self.gpu and content.order is None:
+                return content, self._stable(position, content)
+            given = given.device.get(given)
+        array = np.ascontiguousarray(given, node.dtype.numpy)
+        if not array.nbytes:
+            return array, self._status.address  # some address: nothing is read there
+        lane = self._lane(position)
+        self._filled.append(lane)
+        return lane, lane.fill(array)
+
+    def _lane(self, position: int) -> Lane:
+        if position not in self._lanes:
+            self._lanes[position] = Lane(self.gpu, nbytes(self.graph.inputs[position]))
+        return self._lanes[position]
+
+    def _stable(self, position: int, content: DeviceArray) -> int:
+        """The address of an argument that is on the GPU already. One that moves about is copied to a place that stays."""
+        address, before = content.memory.address, self._last.get(position)
+        self._last[position] = address
+        if before is None or before == address:
+            return address
+        fixed = self._lane(position).fixed()
+        self.gpu.copy(fixed, address, content.memory.nbytes)
+        return fixed
+
+    # --- running --------------------------------------------------------------------------------------------------------------
+
+    def call(self, inputs: Sequence[int], again: bool = True) -> list[DeviceArray]:
+        """Run on inputs at these addresses; new memory with each result. Without `again`, constants are what they were."""
+        gpu = self.gpu
+        with gpu.lock:  # programs share the arena: one is put into the stream as a whole
+            gpu.enter()
+            try:
+                frame = self._frame_of(inputs)
+            except OutOfMemory:
+                raise OutOfMemory("cuda", self._too_large()) from None
+            self._enqueue(frame, again)
+            results = self._results.handed_out()
+            for lane in self._filled:
+                lane.done()
+        self._filled.clear()
+        return results
+
+    def _frame_of(self, inputs: Sequence[int]) -> tuple[int, ...]:
+        return (*self.reserved(), *inputs, *self._results.addresses(), self.shared())
+
+    def reserved(self) -> tuple[int, int, int]:
+        """The first entries of the frame: arena, status, what is kept."""
+        return self.work.arena(self.facts.arena), self._status.address, 0 if self._kept is None else self._kept.address
+
+    def shared(self) -> int:
+        """The last entry: memory for the libraries."""
+        return self.work.workspace(self.player.workspace)
+
+    def _enqueue(self, frame: tuple[int, ...], again: bool) -> None:
+        if self._once and (again or not self._made):
+            self.player.play(self.recipe, frame, is_once)
+            self._made = True
+        if self._decides:
+            self._play(frame)
+        elif frame not in self._graphs:
+            self._play(frame)  # loads code, and shows what is wrong where it is wrong
+            self._remember(frame, None)
+        else:
+            self._graphs.move_to_end(frame)
+            if self._graphs[frame] is None:
+                self._graphs[frame] = self.gpu.record(lambda: self._play(frame))
+            self.gpu.replay(self._graphs[frame])
+        if self._can_fail:
+            self.work.doubtful[self] = None
+
+    def _play(self, frame: tuple[int, ...]) -> None:
+        self.player.play(self.recipe, frame, is_not_once if self._once else None)
+
+    def _remember(self, frame: tuple[int, ...], recorded: Any) -> None:
+        self._graphs[frame] = recorded
+        if len(self._graphs) > REMEMBERED:
+            _, oldest = self._graphs.popitem(last=False)
+            if oldest is not None:
+                self.gpu.wait()
+                self.gpu.forget(oldest)
+
+    # --- what went wrong --------------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise the first error that a run has met."""
+        if not self._errors.any():
+            return
+        found = self._errors.reshape(-1, 2).copy()
+        self._errors[:] = 0
+        number = int(np.flatnonzero(found[:, 0])[0])
+        where, message, source = sites(self.program)[number - 1][int(found[number, 0]) - 1]
+        raise RunError(where, message.format(value=int(found[number, 1])), source)  # type: ignore[arg-type]
+
+    def _too_large(self) -> str:
+        program = self.program
+        free, total = self.gpu.memory()
+        arena = {n: s.nbytes for n, s in program.memory.slots.items() if s.base in (ARENA, KEPT)}
+        largest = sorted(arena, key=lambda n: -arena[n])[:LARGEST]
+        names = ", ".join(f"{n.type} ({arena[n] / 1e9:.2f} GB, {_where(n)})" for n in largest)
+        return (
+            f"the GPU has no room for this program: {(self.facts.arena + self.facts.kept) / 1e9:.2f} GB live at one time, {free / 1e9:.2f} of "
+            f"{total / 1e9:.2f} GB are free. The largest tensors: {names}. Use a smaller batch (accumulate gradients over "
+            "several if it must stay large), weft.checkpoint, or precision bfloat16."
+        )
+
+
+def _where(node: Node) -> str:
+    return str(node.source) if node.source is not None else node.op.name
+
+
+def _cast(sources: Sequence[Any], capability: int) -> list[Any]:
+    if knobs.debug >= 4:
+        for number, source in enumerate(sources):
+            _say(f"kernel {number}, {source.programs} programs of {source.warps} warps\n{source.text}")
+    return foundry.cast(sources, capability)
+
+
+def _say(text: str) -> None:
+    print(f"weft: {text}", file=sys.stderr)

@@ -1,0 +1,260 @@
+"""A clock for work on a GPU, and the choice between our kernels and a library's by it.
+
+What is compared is what would run: our kernel with the epilogue in it, and the library's with the kernel of the epilogue after it, on
+memory of their own with numbers in it. Times are those of recorded work, since the host is slower than small kernels. Who wins is
+kept on disk. Kernels must be compiled to be measured, and many compile as quickly as one: so a program shows all it has first, and
+what is unknown is measured together.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ...compiler.kernel import Kernel
+from ...compiler.llvm.store import cache
+from ...compiler.memory import nbytes
+from ...compiler.triton import choice, foundry
+from ...compiler.triton.build import order
+from ...compiler.triton.claims import Claim, operations
+from ...compiler.triton.source import KernelSource
+from ...compiler.triton.vendor import HALVES, ConvSpec, Spec, Unsupported, to_json
+from ...errors import RunError
+from ...graph.node import Node
+from .driver import Gpu, OutOfMemory
+from .memory import Memory
+
+RUNS = 5  # of recorded work; the median counts
+SHORT, MOST = 2e-4, 10  # seconds: shorter work is recorded several times in a row, but no more than so often
+LONG = 0.1  # seconds: measured once
+TINY = 1_000_000  # operations: our kernels always win
+HUGE = 200_000_000_000  # operations on 16 bits: libraries always win
+GAIN = 0.97  # a library's time must be below this part of ours: it can share no launch with others
+WORTH = {"product": 2_000_000_000, "convolution": 500_000_000}  # operations from which libraries mostly win
+BLOCK = 1 << 20  # bytes of random numbers; larger memory repeats them
+WARP, STATUS = 32, 16  # threads; bytes that a kernel tells of errors in
+
+
+def seconds(gpu: Gpu, enqueue: Callable[[], None]) -> float:
+    """How long work takes on the GPU, when it is replayed. Meanwhile nobody else puts anything into the stream."""
+    with gpu.lock:
+        return _seconds(gpu, enqueue)
+
+
+def _seconds(gpu: Gpu, enqueue: Callable[[], None]) -> float:
+    enqueue()  # loads code
+    begin = gpu.mark()
+    enqueue()
+    end = gpu.mark()
+    gpu.wait()
+    once = gpu.seconds(begin, end)
+    if once > LONG:
+        return once
+    times = max(1, min(MOST, int(SHORT / max(once, 1e-9))))
+
+    def several() -> None:
+        for _ in range(times):
+            enqueue()
+
+    recorded = gpu.record(several)
+    try:
+        gpu.replay(recorded)
+        marks = [gpu.mark()]
+        for _ in range(RUNS):
+            gpu.replay(recorded)
+            marks.append(gpu.mark())
+        gpu.wait()
+        return statistics.median(gpu.seconds(*pair) for pair in pairwise(marks)) / times
+    finally:
+        gpu.forget(recorded)
+
+
+def filled(gpu: Gpu, size: int) -> Memory:
+    """Memory with numbers in it, small ones whichever type they are read as: zeros are multiplied faster."""
+    room = Memory(gpu, size)
+    bits = np.random.default_rng(0).integers(0x3000, 0x3C00, min(size, BLOCK) // 2 + 1, np.uint16).view(np.uint8)
+    there = min(size, BLOCK)
+    gpu.upload(room.address, bits[:there])
+    while there < size:
+        more = min(there, size - there)
+        gpu.copy(room.address + there, room.address, more)
+        there += more
+    return room
+
+
+@dataclass(frozen=True)
+class _Rivals:
+    """Two ways to do the work of a kernel."""
+
+    kernel: Kernel
+    wanted: Claim
+
+    @cached_property
+    def own(self) -> list[KernelSource]:
+        """Our kernels."""
+        return choice.sources(self.kernel, choice.own_plan(self.kernel, self.wanted.limit))
+
+    @cached_property
+    def after(self) -> list[KernelSource]:
+        """The epilogue of the library's result, if it needs one."""
+        return choice.sources(self.kernel, choice.library_plan(self.kernel, self.wanted))
+
+    @property
+    def sources(self) -> list[KernelSource]:
+        return [*self.own, *self.after]
+
+    def key(self, capability: int) -> str:
+        """All that the times depend on, but for the GPU and the library."""
+        return "\n".join([to_json(self.wanted.spec), *(order(s, capability).to_json() for s in self.sources)])
+
+    @property
+    def tensors(self) -> set[Node]:
+        """All memory that either way touches."""
+        bases = [view.base for view in self.kernel.views]
+        return {
+            *bases,
+            *self.wanted.more,
+            self.wanted.result,
+            *(node for source in self.sources for node in source.arguments),
+        }
+
+
+class Choices:
+    """Who does what on a GPU; `ready` gives a library's way to do something, or raises Unsupported."""
+
+    def __init__(self, gpu: Gpu, ready: Callable[[Spec], Any], key: str) -> None:
+        self.gpu, self._ready, self._key = gpu, ready, key
+        self._here: dict[str, bool] = {}  # the disk may be off
+        self._collected = threading.local()  # by each thread for itself
+
+    def faster(self, kernel: Kernel, wanted: Claim) -> bool:
+        """Whether a library is faster than our kernels: measured now, if it is not known, or later if unknown ones are collected."""
+        if operations(kernel) < TINY:
+            return False
+        if operations(kernel) > HUGE and _type(wanted.spec) in HALVES:
+            return self.can(wanted.spec)
+        rivals = _Rivals(kernel, wanted)
+        key = rivals.key(self.gpu.capability)
+        known, waiting = self._known(key), getattr(self._collected, "waiting", None)
+        if known is not None:
+            return known
+        if waiting is not None:
+            waiting[key] = rivals
+            return expected(kernel, wanted)
+        self._settle({key: rivals})
+        return self._here[key]
+
+    def guess(self, kernel: Kernel, wanted: Claim) -> bool:
+        """The same without measuring, for plans that are not run."""
+        if wanted.wished or operations(kernel) < TINY:
+            return wanted.wished
+        known = self._known(_Rivals(kernel, wanted).key(self.gpu.capability))
+        return expected(kernel, wanted) if known is None else known
+
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Put off what is to be measured until the end of the block."""
+        waiting: dict[str, _Rivals] = {}
+        self._collected.waiting = waiting
+        try:
+            yield
+        finally:
+            self._collected.waiting = None
+        if waiting:
+            self._settle(waiting)
+
+    def _known(self, key: str) -> bool | None:
+        if key not in self._here:
+            content = cache().get(self._full(key))
+            if content is None:
+                return None
+            self._here[key] = _won(json.loads(content))
+        return self._here[key]
+
+    def _full(self, key: str) -> str:
+        return f"rivals {self._key} triton {version('triton')}\n{key}"
+
+    def can(self, spec: Spec) -> bool:
+        """Whether a library does it at all."""
+        try:
+            self._ready(spec)
+        except Unsupported:
+            return False
+        return True
+
+    def _settle(self, unknown: dict[str, _Rivals]) -> None:
+        """Measure, all of them compiled at once. What no library can do needs no measuring."""
+        self.gpu.enter()
+        able = {key: rivals for key, rivals in unknown.items() if self.can(rivals.wanted.spec)}
+        every = [source for rivals in able.values() for source in rivals.sources]
+        code = dict(zip(every, foundry.cast(every, self.gpu.capability), strict=True))
+        loaded = {
+            source: (self.gpu.load(b.code, b.symbol, b.shared), WARP * b.warps, b.shared) for source, b in code.items()
+        }
+        for key, rivals in unknown.items():
+            times: dict[str, float | None] = {}
+            try:
+                if key in able:
+                    times = self._times(rivals, loaded)
+            except OutOfMemory:
+                self._here[key] = expected(rivals.kernel, rivals.wanted)  # another time there may be room
+                continue
+            cache().put(self._full(key), json.dumps(times).encode())
+            self._here[key] = _won(times)
+
+    def _times(self, rivals: _Rivals, loaded: dict[KernelSource, Any]) -> dict[str, float | None]:
+        asked = self._ready(rivals.wanted.spec)
+        rooms = {node: filled(self.gpu, nbytes(node)) for node in rivals.tensors}
+        status, workspace = Memory(self.gpu, STATUS), Memory(self.gpu, asked.workspace)
+        places = {node: room.address for node, room in rooms.items()}
+        arguments = [places[v.base] + v.offset * v.base.dtype.itemsize for v in rivals.kernel.views]
+        arguments += [places[node] for node in rivals.wanted.more]
+
+        def launch(sources: Sequence[KernelSource]) -> None:
+            for source in sources:
+                given = [*(places[node] for node in source.arguments), status.address]
+                function, threads, shared = loaded[source]
+                self.gpu.launch(function, source.programs, threads, shared, given)
+
+        def library() -> None:
+            asked.run([*arguments, places[rivals.wanted.result]], workspace.address, self.gpu.stream)
+            launch(rivals.after)
+
+        return {"own": self._timed(lambda: launch(rivals.own)), "library": self._timed(library)}
+
+    def _timed(self, enqueue: Callable[[], None]) -> float | None:
+        """None if it cannot be run."""
+        try:
+            return seconds(self.gpu, enqueue)
+        except OutOfMemory:
+            raise
+        except RunError:
+            return None
+
+
+def expected(kernel: Kernel, wanted: Claim) -> bool:
+    """Whether a library is faster as a rule."""
+    return operations(kernel) >= WORTH["convolution" if isinstance(wanted.spec, ConvSpec) else "product"]
+
+
+def _won(times: dict[str, float | None]) -> bool:
+    """Whether the library is the one to take."""
+    own, library = times.get("own"), times.get("library")
+    return library is not None and (own is None or library < GAIN * own)
+
+
+def _type(spec: Spec) -> str:
+    return spec.dtype if isinstance(spec, ConvSpec) else spec.a_dtype
+
+
+__all__ = ["Choices", "filled", "seconds"]

@@ -1,0 +1,148 @@
+"""Memory of a GPU: given back when nobody names it any more, filled from the host while other work runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import DType
+from ...graph.node import Shape
+from .driver import Gpu, OutOfMemory
+
+FILLED = 4e12  # bytes a second that a fast GPU fills with zeros
+SMALL = 1 << 16  # bytes: the driver copies so few aside at once, and returns
+
+
+class Memory:
+    """A piece of a GPU's memory."""
+
+    __slots__ = ("__weakref__", "address", "gpu", "nbytes")
+
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        self.gpu, self.nbytes = gpu, nbytes
+        self.address = 0
+        self.address = gpu.allocate(nbytes)
+
+    def __del__(self) -> None:
+        if self.address:
+            try:
+                self.gpu.enter()
+                self.gpu.free(self.address)
+            except Exception:  # at the end of the process, when the driver may be gone already
+                pass
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceArray:
+    """A tensor in the memory of a GPU. `order`: its axes as they follow each other in memory, if not the usual way."""
+
+    memory: Memory
+    shape: Shape
+    dtype: DType
+    order: tuple[int, ...] | None = None
+
+    def numpy(self) -> np.ndarray:
+        """The values on the host, once they are there."""
+        shape = self.shape if self.order is None else tuple(self.shape[a] for a in self.order)
+        array = np.empty(shape, self.dtype.numpy)
+        gpu = self.memory.gpu
+        gpu.enter()
+        if array.nbytes:
+            gpu.download(array, self.memory.address)
+        return array if self.order is None else array.transpose(np.argsort(self.order))
+
+
+def room(gpu: Gpu, shape: Shape, dtype: DType) -> DeviceArray:
+    """Memory for a tensor, not filled."""
+    nbytes = prod(shape) * dtype.itemsize
+    try:
+        return DeviceArray(Memory(gpu, nbytes), shape, dtype)
+    except OutOfMemory:
+        free, total = gpu.memory()
+        raise OutOfMemory(
+            "cuda",
+            f"the GPU has no room for a tensor of {nbytes / 1e9:.2f} GB: {free / 1e9:.2f} of {total / 1e9:.2f} GB are "
+            "free. Drop tensors that are not needed, or use smaller batches.",
+        ) from None
+
+
+def uploaded(gpu: Gpu, array: np.ndarray, dtype: DType) -> DeviceArray:
+    """The array's values in new memory of the GPU."""
+    made = room(gpu, array.shape, dtype)
+    if array.nbytes:
+        gpu.upload(made.memory.address, np.ascontiguousarray(array))
+    return made
+
+
+class Lane:
+    """Two rooms for an argument that comes from the host anew with every call: one is filled while the other is read."""
+
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        self.gpu, self.nbytes = gpu, nbytes
+        self._rooms: list[_Room] = []
+        self._turn = 0
+        self._fixed: Memory | None = None
+
+    def fixed(self) -> int:
+        """A third room, for what comes from the GPU itself."""
+        if self._fixed is None:
+            self._fixed = Memory(self.gpu, self.nbytes)
+        return self._fixed.address
+
+    def fill(self, array: np.ndarray) -> int:
+        """Copy a contiguous array to the GPU beside the work that runs there; gives the address. `done` must follow the work that reads it."""
+        if len(self._rooms) < 2:
+            self._rooms.append(_Room(self.gpu, self.nbytes))
+        self._turn = (self._turn + 1) % len(self._rooms)
+        now = self._rooms[self._turn]
+        if now.host is None:
+            self.gpu.upload(now.memory.address, array)
+            return now.memory.address
+        if now.filled is not None:
+            self.gpu.wait_for(now.filled)  # the host's side of this room is still being copied
+        now.host.array[:] = array.reshape(-1).view(np.uint8)
+        now.filled = self.gpu.upload_beside(now.memory.address, now.host.array, now.read)
+        self.gpu.after(now.filled)
+        return now.memory.address
+
+    def done(self) -> None:
+        """The work that reads the room filled last stands in the stream."""
+        if self._rooms[self._turn].host is not None:
+            self._rooms[self._turn].read = self.gpu.mark()
+
+
+class _Room:
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        self.memory = Memory(gpu, nbytes)
+        self.host = Pinned(gpu, nbytes) if nbytes > SMALL else None
+        self.filled: Any = None
+        self.read: Any = None
+
+
+class Pinned:
+    """Memory of the host that the GPU reads and writes by itself, at the same address."""
+
+    def __init__(self, gpu: Gpu, nbytes: int) -> None:
+        self._gpu = gpu
+        self.array = gpu.pinned(nbytes)
+        self.address = int(self.array.ctypes.data)
+
+    def __del__(self) -> None:
+        if hasattr(self, "array"):
+            try:
+                self._gpu.enter()
+                self._gpu.wait()  # the GPU may still use it
+                self._gpu.unpin(self.array)
+            except Exception:  # at the end of the process, when the driver may be gone already
+                pass
+
+
+def hold(gpu: Gpu, seconds: float) -> None:
+    """Keep the GPU busy for so long: what is put into the stream meanwhile runs without waiting for the host in between."""
+    size = min(1 << 30, gpu.memory()[0] // 4)
+    memory = Memory(gpu, size)
+    for _ in range(1 + int(seconds * FILLED / size)):
+        gpu.clear(memory.address, size)

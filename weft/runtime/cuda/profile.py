@@ -1,0 +1,158 @@
+"""A program on a GPU with a clock: what each launch takes, and the most that this GPU can do.
+
+Launches run one after the other with marks between them, on copies of all memory that they write to. Between the launches of a
+recorded graph there is less time, so the sum is a little above what a replay takes.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from ...compiler.llvm.store import cache
+from ...compiler.memory import nbytes
+from ...compiler.program import FRAME_RESERVED, Program
+from ...compiler.triton.program import launches
+from ...compiler.triton.recipe import Recipe
+from ...compiler.triton.vendor import ProductSpec, Unsupported
+from ...graph.graph import Graph
+from ...knobs import knobs
+from ..profile import CallTime, Profile
+from .driver import Gpu
+from .libraries import Libraries
+from .memory import Memory, hold
+from .player import Player
+
+FEWEST = 5  # runs, if nobody says how many
+ENQUEUED = 40e-6  # seconds that the host takes for a launch and a mark, at the most
+SIDE, COPIED = 8192, 1 << 30  # of the product, and bytes of the copy, that the roof is measured with
+
+
+class Played(Protocol):
+    """What must be known of a program to play it action by action."""
+
+    gpu: Gpu
+    graph: Graph
+    updates: dict[int, int]
+    recipe: Recipe
+    player: Player
+
+    @property
+    def program(self) -> Program:
+        """How it is made up."""
+
+    def reserved(self) -> tuple[int, int, int]:
+        """The first entries of the frame."""
+
+    def shared(self) -> int:
+        """The last one."""
+
+
+def profile(executable: Played, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+    """Run a program on inputs at these addresses, several times, with marks. Nothing is written to the inputs."""
+    gpu, program = executable.gpu, executable.program
+    steps = launches(program)
+    actions = executable.recipe.actions
+    assert len(steps) == len(actions)
+    frame, restore, _rooms = _frame(executable, inputs)
+    runs = []
+    for _ in range(1 + (repeats or FEWEST)):  # the first one loads code
+        for target, source, size in restore:
+            gpu.copy(target, source, size)
+        hold(gpu, ENQUEUED * len(actions))
+        marks = [gpu.mark()]
+        for action in actions:
+            executable.player.play(Recipe((action,)), frame)
+            marks.append(gpu.mark())
+        gpu.wait()
+        runs.append([gpu.seconds(*pair) for pair in pairwise(marks)])
+    seconds = np.median(runs[1:], axis=0) if actions else np.zeros(0)
+    total = dict.fromkeys(program.calls, 0.0)
+    for step, time in zip(steps, seconds, strict=True):
+        for call in step.calls:  # several small kernels share a launch, and its time
+            total[call] += float(time) / len(step.calls)
+    calls = [CallTime(i, call, max(total[call], 1e-9)) for i, call in enumerate(program.calls)]
+    return Profile(program, calls, len(runs) - 1)
+
+
+def _frame(executable: Played, inputs: Sequence[int]) -> tuple[list[int], list[tuple[int, int, int]], list[Memory]]:
+    """Addresses as for a run but with copies of state, how to fill those, and the memory to hold meanwhile."""
+    gpu, graph = executable.gpu, executable.graph
+    states = {i: Memory(gpu, nbytes(graph.inputs[i])) for i in set(executable.updates.values())}
+    restore = [(room.address, inputs[i], room.nbytes) for i, room in states.items() if room.nbytes]
+    results = [Memory(gpu, nbytes(o)) for o in graph.outputs]
+    given = [states[i].address if i in states else address for i, address in enumerate(inputs)]
+    reserved = executable.reserved()
+    assert len(reserved) == FRAME_RESERVED
+    return (
+        [*reserved, *given, *(r.address for r in results), executable.shared()],
+        restore,
+        [*states.values(), *results],
+    )
+
+
+# --- the roof ---------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GpuRoof:
+    """What a GPU can do in a second: products in 16 bits, in TF32 and in float32, and bytes copied."""
+
+    half: float
+    tf32: float
+    single: float
+    bandwidth: float
+
+    def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
+        """The least time for so much work on elements of a size."""
+        rate = self.half if itemsize <= 2 else (self.tf32 if knobs.tf32 else self.single) / max(1, itemsize // 4)
+        return max(flops / rate, nbytes / self.bandwidth)
+
+    def __str__(self) -> str:
+        rates = f"{self.half / 1e12:.0f} TFLOP/s in 16 bits, {self.tf32 / 1e12:.0f} in TF32, {self.single / 1e12:.0f} in float32"
+        return f"{rates}, {self.bandwidth / 1e12:.2f} TB/s"
+
+
+def gpu_roof(gpu: Gpu, libraries: Libraries | None) -> GpuRoof:
+    """The roof of a GPU: measured the first time, then read from the disk."""
+    key = f"gpu roof {gpu.name} {libraries.key if libraries is not None else ''}"
+    known = cache().get(key)
+    if known is not None:
+        return GpuRoof(**json.loads(known))
+    half, tf32, single = (_rate(libraries, *kind) for kind in _KINDS)
+    found = GpuRoof(half, tf32, single, _bandwidth(gpu))
+    cache().put(key, json.dumps(asdict(found)).encode())
+    return found
+
+
+_KINDS = (("bfloat16", False), ("float32", True), ("float32", False))
+
+
+def _rate(libraries: Libraries | None, dtype: str, tf32: bool) -> float:
+    """Operations a second of a large product; without the libraries it is not known, and nothing is bound by it."""
+    if libraries is None:
+        return float("inf")
+    strides = (SIDE * SIDE, SIDE, 1)
+    spec = ProductSpec(1, SIDE, SIDE, SIDE, strides, strides, dtype, dtype, dtype, tf32=tf32)
+    try:
+        return 2 * SIDE**3 / libraries.seconds(spec)
+    except Unsupported:
+        return float("inf")
+
+
+def _bandwidth(gpu: Gpu) -> float:
+    """Bytes a second, read and written, of a large copy."""
+    size = min(COPIED, gpu.memory()[1] // 8)
+    source, target = Memory(gpu, size), Memory(gpu, size)
+    marks = [gpu.mark()]
+    for _ in range(5):
+        gpu.copy(target.address, source.address, size)
+        marks.append(gpu.mark())
+    gpu.wait()
+    return 2 * size / statistics.median(gpu.seconds(*pair) for pair in pairwise(marks[1:]))
