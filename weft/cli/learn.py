@@ -17,6 +17,7 @@ from ..data.resize import resize
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
+from ..runtime import device as find_device
 from ..tensor import Tensor
 from ..train import RunFolder
 from ..train.making import Plan
@@ -24,9 +25,10 @@ from ..train.results import evaluated, write_results, write_text
 from .job import FACTS, Job, facts, job_of, job_of_run
 from .runs import find_run
 from .say import Speaker
+from .settings import DEVICE, on
 from .settings import SETTINGS as SETTINGS
 from .table import pairs, table
-from .words import Setting, flag, number, one_of, read, whole
+from .words import Setting, Words, flag, number, one_of, read, whole
 
 SAMPLE = 1000  # characters that a network for text writes at the end
 
@@ -39,23 +41,33 @@ def train(words: Sequence[str]) -> None:
     """
     given = read("train", words, SETTINGS, 1)
     settings = {**given.settings, "data": given["data"] or (given.plain[0] if given.plain else None)}
-    _fit(job_of("train", settings), None)
+    with on(given["device"]) as device:
+        _fit(job_of("train", {**settings, "device": device.name}), None)
 
 
 def resume(words: Sequence[str]) -> None:
     """Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.
 
-    It goes on at the very step it had come to, with the settings it was started with; others can be given, such as epochs=30.
-    A limit of time holds for one command only.
+    It goes on at the very step it had come to, with the settings it was started with and on the same device; others can be
+    given, such as epochs=30. A limit of time holds for one command only.
     """
     given = read("resume", words, SETTINGS, 1)
     folder = _run_of("resume", given.plain)
-    settings = {**_settings_of("resume", folder), "max_seconds": None, **{n: given[n] for n in given.given}}
+    told = _settings_of("resume", folder)
+    settings = {**told, "max_seconds": None, **{n: given[n] for n in given.given}}
     if not (folder / "state" / "last.safetensors").exists():
         raise RunError(
             "weft resume", f"{folder} has no checkpoint: it was stopped before the first one. Start it anew."
         )
-    _fit(job_of("resume", settings), RunFolder(folder))
+    if "device" not in given.given:
+        _expect_device(told["device"])
+    with on(settings["device"]) as device:
+        job = job_of("resume", {**settings, "device": device.name})
+        if told["device"] not in (None, device.name):
+            job.notes.append(
+                f"it was on {told['device']} before: on {device} it goes on with the same values, but not to the same bits"
+            )
+        _fit(job, RunFolder(folder))
 
 
 def evaluate(words: Sequence[str]) -> None:
@@ -66,15 +78,17 @@ def evaluate(words: Sequence[str]) -> None:
     known = {
         "split": Setting(one_of("train", "validation", "test"), None, "which examples; the test split if nobody says"),
         "data": Setting(str, None, "other data than the run's own, with the same classes"),
+        "device": DEVICE,
         "json": Setting(flag, False, "print JSON, for programs"),
     }
     given = read("eval", words, known, 1)
     folder = _run_of("eval", given.plain)
     settings = _settings_of("eval", folder)
-    job = job_of("eval", {**settings, "data": given["data"] or settings["data"]})
-    split, examples = _held_out(job.splits, given["split"])
-    _, network = job.trained(folder)
-    found = evaluated(network, job.checks(examples), job.loss())
+    with on(given["device"]):
+        job = job_of("eval", {**settings, "data": given["data"] or settings["data"]})
+        split, examples = _held_out(job.splits, given["split"])
+        _, network = job.trained(folder)
+        found = evaluated(network, job.checks(examples), job.loss())
     facts = {
         "run": str(folder),
         "data": job.settings["data"],
@@ -103,12 +117,17 @@ def predict(words: Sequence[str]) -> None:
         "length": Setting(whole, 500, "how many characters to write"),
         "temperature": Setting(number, 0.8, "how daring a text is; 0: always the most likely character"),
         "seed": Setting(whole, 0, "of the text"),
+        "device": DEVICE,
         "json": Setting(flag, False, "print JSON, for programs"),
     }
     given = read("predict", words, known, 1000)
     if len(given.plain) < 2:
         raise UserError("weft predict", "a run and an image are required: weft predict RUN image.jpg.")
-    folder = find_run(given.plain[0])
+    with on(given["device"]):
+        _predict(find_run(given.plain[0]), given)
+
+
+def _predict(folder: Path, given: Words) -> None:
     job = job_of_run(_settings_of("predict", folder), folder)
     model, network = job.trained(folder)
     if isinstance(job.train, data.Text):
@@ -269,6 +288,16 @@ def _run_of(verb: str, plain: Sequence[str]) -> Path:
     if not plain:
         raise UserError(f"weft {verb}", "a run is required: weft runs list shows which there are.")
     return find_run(plain[0])
+
+
+def _expect_device(name: str | None) -> None:
+    """Whoever did not ask for the run's device may not know that there is another way."""
+    try:
+        find_device(name)
+    except UserError as error:
+        raise UserError(
+            "weft resume", f"the run was on {name}. {error.message} device=cpu goes on with it on the CPU."
+        ) from None
 
 
 def _settings_of(verb: str, folder: Path) -> dict[str, Any]:

@@ -24,18 +24,22 @@ from ..nn.count import macs
 from ..ops.convert import asarray
 from ..ops.loss import cross_entropy
 from ..precision import LossScale
+from ..runtime import Device
+from ..runtime import device as find_device
 from ..runtime.native import thread_count
 from ..tensor import Tensor
 from .job import Job as Training
 from .networks import ALIASES, built, full_name, side
 from .runs import find_run, run_folders
-from .settings import SETTINGS
+from .settings import DEVICE, SETTINGS, on
 from .table import as_json, table
 from .words import Setting, Words, flag, nearest, number, one_of, read, sizes, whole
 
 RATE, MOMENTUM = 1e-3, 0.9
 SIDE = 28  # of made images, where the network does not say
 FEWEST = 3  # runs that are timed
+WARM = 4  # calls before
+ROUND = 0.02  # seconds of calls in a row, on a GPU
 PRECISIONS = ("float32", "float16", "bfloat16")
 
 
@@ -63,6 +67,7 @@ _SHAPE = {
     "channels": Setting(_count, None, "of an image; the run's, or 1, if nobody says"),
     "classes": Setting(_count, None, "to tell apart; the run's, or 10, if nobody says"),
     "precision": Setting(one_of(*PRECISIONS), None, "float16 or bfloat16 for mixed precision"),
+    "device": DEVICE,
     "threads": Setting(_count, None, "to run on; all cores if nobody says"),
     "json": Setting(flag, False, "print JSON, for programs"),
 }
@@ -82,7 +87,7 @@ def explain(words: Sequence[str]) -> None:
     }
     given = read("explain", words, known, 1)
     job = _job("explain", given)
-    with knobs.set(threads=given["threads"] or knobs.threads):
+    with on(given["device"]), knobs.set(threads=given["threads"] or knobs.threads):
         step, args = _step(job, given["batch"], given["what"])
         found: Explanation = step.explain(*args)
     if given["json"]:
@@ -109,14 +114,14 @@ def bench(words: Sequence[str]) -> None:
     }
     given = read("bench", words, known, 1)
     job = _job("bench", given)
-    with knobs.set(threads=given["threads"] or knobs.threads):
-        machine = {"cpu": host().cpu, "threads": thread_count()}
+    with on(given["device"]) as device, knobs.set(threads=given["threads"] or knobs.threads):
+        machine, named = _machine(device)
         found = [_timed(job, batch, what, given["seconds"]) for what in given["what"] for batch in given["batch"]]
     if given["json"]:
         print(as_json({**asdict(job), **machine, "rows": [asdict(one) for one in found]}))
         return
     titles = ["what", "batch", "ms", "images/s", "GFLOP/s", "memory", "runs"]
-    print(f"{job}, {machine['cpu']}, {machine['threads']} threads\n")
+    print(f"{job}, {named}\n")
     print(table(titles, [one.cells() for one in found], left=("what",)))
 
 
@@ -134,6 +139,18 @@ class Job:
 
     def __str__(self) -> str:
         return f"{self.network} for {'x'.join(map(str, self.shape))} images, {self.classes} classes, {self.precision}"
+
+
+def _machine(device: Device) -> tuple[dict[str, Any], str]:
+    """What is measured on: as facts, and in words."""
+    if _is_gpu(device):
+        return {"device": device.name, "gpu": device.about()}, device.about()
+    cpu, threads = host().cpu, thread_count()
+    return {"device": device.name, "cpu": cpu, "threads": threads}, f"{cpu}, {threads} threads"
+
+
+def _is_gpu(device: Device) -> bool:
+    return device.free_memory() is not None
 
 
 def _job(verb: str, given: Words) -> Job:
@@ -230,17 +247,26 @@ class Timed:
 
 def _timed(job: Job, batch: int, what: str, seconds: float) -> Timed:
     step, args = _step(job, batch, what)
-    for _ in range(2):  # compiles; touches memory, wakes threads
-        step(*args)
+    _seconds(step, args, WARM)  # compiles; touches memory, wakes threads, records a GPU's work
+    calls = max(1, round(ROUND / _seconds(step, args, 1))) if _is_gpu(find_device()) else 1
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) < FEWEST or time.perf_counter() < end:
-        start = time.perf_counter()
-        step(*args)
-        times.append(time.perf_counter() - start)
+        times.append(_seconds(step, args, calls))
     median = statistics.median(times)
     flops = 2 * macs(step.lower(*args).nodes)
-    return Timed(what, batch, median, batch / median, flops / median / 1e9, step.memory(*args).total, len(times))
+    return Timed(
+        what, batch, median, batch / median, flops / median / 1e9, step.memory(*args).total, calls * len(times)
+    )
+
+
+def _seconds(step: Jit, args: Sequence[Tensor], calls: int) -> float:
+    """The time of a call, of several in a row: a GPU is told of the next one while it works."""
+    start = time.perf_counter()
+    for _ in range(calls):
+        step(*args)
+    find_device().wait()
+    return (time.perf_counter() - start) / calls
 
 
 def bound(found: Explanation) -> str:
@@ -248,7 +274,8 @@ def bound(found: Explanation) -> str:
     if not found.rows:
         return "there is nothing to compute."
     row = max(found.rows, key=lambda one: one.seconds)
-    arithmetic = row.flops / found.roof.flops >= row.nbytes / found.roof.bandwidth
+    traffic = row.nbytes / found.roof.bandwidth
+    arithmetic = row.roof * row.seconds > 1.001 * traffic  # the least time is more than that of the traffic
     limit, part = ("Arithmetic", "arithmetic") if arithmetic else ("Traffic to memory", "memory")
     spared = " (it gets by with fewer operations than are counted)" if row.roof > 1 else ""
     return (

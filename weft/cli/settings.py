@@ -1,7 +1,13 @@
-"""The settings of a training."""
+"""The settings of a training, and where to compute."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..knobs import KNOBS, knobs
+from ..runtime import Device
+from ..runtime import device as find_device
 from .words import Setting, flag, number, one_of, sizes, whole
 
 
@@ -22,6 +28,24 @@ def share(text: str) -> float:
     if not 0.0 <= value < 1.0:
         raise ValueError("it must be a share from 0 to below 1")
     return value
+
+
+def device_name(text: str) -> str:
+    """The name of a device. Whether this machine has it is seen when it is used: a run of another machine may name one."""
+    known = KNOBS["device"].choices
+    if text.partition(":")[0] not in known:
+        raise ValueError(f"it must be one of {', '.join(sorted(known))}")
+    return text
+
+
+DEVICE = Setting(device_name, None, "cpu, cuda, cuda:1, ...; if not given, what WEFT_DEVICE says, else cpu")
+
+
+@contextmanager
+def on(name: str | None) -> Iterator[Device]:
+    """Inside, everything is computed on this device, or on the default one; if there is no such device that is an error."""
+    with knobs.set(device=name or knobs.device):
+        yield find_device()
 
 
 SETTINGS: dict[str, Setting] = {
@@ -55,6 +79,7 @@ SETTINGS: dict[str, Setting] = {
     "clip_norm": Setting(number, None, "the longest gradient; if not given, 1 for text, else any"),
     "loss": Setting(str, None, "by its name; if not given, the labels decide"),
     "precision": Setting(one_of("float16", "bfloat16"), None, "float16 or bfloat16 for mixed precision"),
+    "device": DEVICE,
     "seed": Setting(whole, 0, "of all random numbers"),
     # when to stop
     "patience": Setting(whole, None, "stop after so many epochs without a better result"),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from .. import nn, zoo
 from ..compiler.llvm.target import host
 from ..errors import UserError
+from ..runtime.device import device as find_device
 from ..runtime.device import devices as all_devices
 from ..runtime.native import thread_count
 from .networks import built
@@ -45,9 +46,16 @@ def devices(words: Sequence[str]) -> None:
     """The devices of this machine."""
     given = read("devices", words, {"json": _JSON}, 0)
     facts = {"cpu": host().cpu, "threads": thread_count(), "vector_bits": host().vector_bits}
-    names = [d.name for d in all_devices()]
+    found = all_devices()
+    gpus = {d.name: d.about() for d in found if d.free_memory() is not None}
     if given["json"]:
-        print(json.dumps({"devices": names, **facts}))
-    else:
-        print(f"cpu: {facts['cpu']}, {facts['threads']} threads, vectors of {facts['vector_bits']} bits")
-        print("\n".join(f"{name}: for checks" for name in names if name != "cpu"))
+        print(json.dumps({"devices": [d.name for d in found], **facts, "gpus": gpus}))
+        return
+    print(f"cpu: {facts['cpu']}, {facts['threads']} threads, vectors of {facts['vector_bits']} bits")
+    for device in found:
+        if device.name != "cpu":
+            print(f"{device.name}: {gpus.get(device.name, 'for checks')}")
+    try:
+        find_device("cuda")
+    except UserError as missing:
+        print(f"cuda: none here; {missing.message}")

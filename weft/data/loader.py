@@ -88,6 +88,10 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         """The batches of the next epoch, or what is left of the one that `load` went back to."""
+        return (Batch(asarray(x), asarray(y)) for x, y in self.arrays())
+
+    def arrays(self) -> Iterator[Pair]:
+        """The same as NumPy arrays, which a compiled function takes as they are: a GPU fetches them beside its work."""
         if self._begun:  # somebody stopped early
             self._epoch, self._position = self._epoch + 1, 0
         self._begun = True
@@ -117,13 +121,13 @@ class Loader:
         self._epoch, self._position, self._begun = epoch, position, False
         self._iterations += 1  # whoever still iterates does not move the place any more
 
-    def _epoch_from(self, iteration: int, epoch: int, first: int) -> Iterator[Batch]:
+    def _epoch_from(self, iteration: int, epoch: int, first: int) -> Iterator[Pair]:
         order = self.order(epoch)
         places = (order[i * self.batch : (i + 1) * self.batch] for i in range(first, len(self)))
         for position, (x, y) in enumerate(_filled(self.dataset, places, self.workers, self.prefetch), first + 1):
             if iteration == self._iterations:  # of several iterators the newest says where the loader is
                 self._position = position
-            yield Batch(asarray(x), asarray(y))
+            yield x, y
         if iteration == self._iterations:
             self._epoch, self._position, self._begun = epoch + 1, 0, False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from ..data.dataset import Arrays, Dataset, Splits
@@ -33,6 +34,11 @@ def loaders(data: Any, validation: Any, batch: int, seed: int) -> tuple[Any, Any
 def _dataset(data: Any) -> Any:
     """Two arrays are a dataset."""
     return Arrays(*data) if isinstance(data, tuple) and len(data) == 2 else data
+
+
+def arrays(loader: Any) -> Iterable[Any]:
+    """The batches of a loader for a compiled step: as NumPy arrays, unless somebody wrote a loader of tensors."""
+    return loader.arrays() if isinstance(loader, Loader) else loader
 
 
 def first_batches(loader: Any, count: int, *, shuffle: bool) -> Loader:

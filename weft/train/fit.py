@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from .. import optim
 from ..errors import UserError
 from ..nn.module import Module
 from ..random import seed as set_seed
+from ..runtime import device
 from . import memory
-from .batches import first_batches, loaders
+from .batches import arrays, first_batches, loaders
 from .folder import RunFolder
 from .making import Plan, make
 from .names import Loss, Metrics, Row
@@ -95,13 +97,15 @@ def fit(
         training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
         on_step=on_step,
     )  # fmt: skip
-    ended, gradients = "it failed", sum(p.numpy().nbytes for p in model.parameters())
+    ended, begun = "it failed", training.epoch
+    gradients = sum(prod(p.shape) * p.dtype.itemsize for p in model.parameters())
     try:
         with watch.interruptible():
             while training.epoch < epochs:
                 _freeze(model, body, training.epoch < freeze)
                 steps.set_mode(training=True)
-                memory.check(steps.train, train.dataset, train.batch, settings.get("accumulate", 1), gradients)
+                if training.epoch in (begun, freeze):  # with nothing frozen the step is another one
+                    memory.check(steps.train, train.dataset, train.batch, settings.get("accumulate", 1), gradients)
                 watch.begins_epoch()
                 for x, y in _rest_of_epoch(training, train):
                     watch.stepped(steps.train(x, y), x.shape[0])
@@ -174,7 +178,7 @@ def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any
 
 def _rest_of_epoch(training: Training, train: Any) -> Any:
     """The batches that are left; none if the last thing before a stop was the last of them."""
-    return train if training.batches < len(train) else ()
+    return arrays(train) if training.batches < len(train) else ()
 
 
 def _freeze(model: Module, body: Sequence[str], frozen: bool) -> None:
@@ -199,7 +203,8 @@ def _checked(steps: Steps, watch: Watch, batches: Any) -> Row:
     steps.set_mode(training=False)
     for meter in steps.checks.values():
         meter.reset()
-    for x, y in batches:
+    for x, y in arrays(batches):
         steps.check(x, y)
+        device().keep_up()
         watch.stop_if_interrupted()
     return {name: float(meter.value().item()) for name, meter in steps.checks.items()}

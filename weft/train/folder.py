@@ -32,6 +32,7 @@ from ..errors import RunError, UserError
 from ..io import EventWriter, save
 from ..io.safetensors import replace_file
 from ..nn.module import Module
+from ..runtime import device
 from ..runtime.native import thread_count
 
 
@@ -157,7 +158,7 @@ def environment() -> dict[str, Any]:
     """The machine and the versions, for those who want to repeat a run."""
     return {
         "python": platform.python_version(), "numpy": np.__version__, "system": platform.platform(), "machine": platform.machine(),
-        "cores": os.cpu_count(), "threads": thread_count(), "command": sys.argv, "folder": os.getcwd(),
+        "cores": os.cpu_count(), "threads": thread_count(), "device": device().about(), "command": sys.argv, "folder": os.getcwd(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }  # fmt: skip
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import RunError
 from ..jit import Jit, Memory
+from ..runtime import device
 
 SHARE = 0.9  # of the free memory that may be used: the rest of the process needs some too
 AHEAD = 4  # batches that a loader holds beside the one in use
@@ -21,7 +22,13 @@ LIMITS = (
 
 
 def free_bytes() -> int | None:
-    """The memory that this process may still take: of the machine, or of the container; None where nobody says."""
+    """The memory that a training may still take: of the GPU it runs on, else of the host; None where nobody says."""
+    own = device().free_memory()
+    return _free_on_host() if own is None else own
+
+
+def _free_on_host() -> int | None:
+    """What this process may still take of the machine, or of the container."""
     found = []
     for line in _text("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
@@ -72,10 +79,11 @@ def check(step: Jit, dataset: Any, batch: int, accumulate: int, gradients: int) 
         if smaller
         else "not even one example a step would fit: take a smaller network or smaller inputs"
     )
+    where = "" if device().free_memory() is None else f" on {device()}"
     raise RunError(
         "fit",
         f"a step with {batch} examples needs {_size(total(wanted))} ({_size(wanted.work)} of them while it runs), and {_size(free)} "
-        f"are free. {advice}; weft.checkpoint around parts of the network trades time for memory.",
+        f"are free{where}. {advice}; weft.checkpoint around parts of the network trades time for memory.",
     )
 
 

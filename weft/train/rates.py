@@ -14,6 +14,7 @@ from ..errors import UserError
 from ..ops.convert import asarray
 from ..random import default_generator
 from ..tensor import Tensor
+from .batches import arrays
 from .state import Training
 from .steps import Steps
 
@@ -67,7 +68,7 @@ def steepest(rates: list[float], losses: list[float]) -> float:
 
 def _endless(batches: Any) -> Iterator[Any]:
     while True:
-        yield from batches
+        yield from arrays(batches)
 
 
 @contextmanager

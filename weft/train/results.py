@@ -14,6 +14,7 @@ import numpy as np
 
 from ..data.texts import Text
 from ..io.safetensors import replace_file
+from ..jit import jit
 from ..nn.count import Summary
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
@@ -44,11 +45,16 @@ def evaluated(network: Network, batches: Any, loss: str | Loss | None = None) ->
     dataset = batches.dataset
     task = task_of(np.asarray(dataset.labels[:1]), loss, None)
     meters, outputs = task.meters(), []
-    for x, y in batches:
-        prediction = alike(network(x), y)
-        meters["loss"].update(task.loss(prediction, y), weight=float(x.shape[0]))  # type: ignore[attr-defined]
+
+    @jit
+    def measure(prediction: Tensor, y: Tensor) -> None:
+        meters["loss"].update(task.loss(prediction, y), weight=float(y.shape[0]))  # type: ignore[attr-defined]
         for name in task.makers:
             meters[name].update(prediction, y)  # type: ignore[attr-defined]
+
+    for x, y in batches:
+        prediction = alike(network(x), y)
+        measure(prediction.detach(), y)
         if not isinstance(dataset, Text):
             outputs.append(prediction.numpy())
     numbers = {name: float(meter.value().item()) for name, meter in meters.items()}

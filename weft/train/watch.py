@@ -13,6 +13,7 @@ from typing import Any
 
 from ..errors import RunError
 from ..metrics import Metric
+from ..runtime import device
 from ..tensor import Tensor
 from .folder import RunFolder
 from .state import Training
@@ -74,6 +75,7 @@ class Watch:
         self.training.steps += 1
         self.training.batches += 1
         self.examples += examples
+        device().keep_up()
         now = time.monotonic()
         if self.on_step is not None:
             self.on_step(self._now(loss))
