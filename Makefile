@@ -8,6 +8,16 @@
 #   make format   rewrites the code in the house format
 #   make clean    removes all that make and the tools left behind
 #
+# On a machine with an NVIDIA GPU:
+#
+#   make gpu-test    all tests that need a GPU; fails where there is none
+#   make gpu-bench   measures weft against PyTorch (eager, compiled, CUDA graph) and JAX
+#
+# Both make their environment as the others do, or take the packages of a Python
+# and of a folder that are there already: on a machine without network, carry a
+# folder made by scripts/gpu_wheels.py, and say
+# make gpu-test GPU_PYTHON=python3 GPU_SITE=folder/site
+#
 # Another Python: make test PYTHON=python3.13
 #
 # Kept to what GNU make 3.81 knows, the version that macOS ships.
@@ -22,6 +32,19 @@ VENV_MADE := $(VENV)/.made
 WEFT_INSTALLED := $(VENV)/.weft-installed
 TEST_TOOLS_INSTALLED := $(VENV)/.test-tools-installed
 
+# The Python of the GPU targets. One that is named is taken as it is; with a
+# folder of packages (GPU_SITE), they come before its own.
+GPU_VENV := .venv-gpu
+GPU_INSTALLED := $(GPU_VENV)/.installed
+ifdef GPU_PYTHON
+GPU_NEEDS :=
+else
+GPU_PYTHON := $(GPU_VENV)/bin/python
+GPU_NEEDS := $(GPU_INSTALLED)
+endif
+GPU_PATH = PYTHONPATH="$(CURDIR)$(if $(GPU_SITE),:$(abspath $(GPU_SITE)))$(if $(PYTHONPATH),:$(PYTHONPATH))"
+GPU_WORKERS ?= 8
+
 BENCH_VENV := .venv-bench
 BENCH_INSTALLED := $(BENCH_VENV)/.installed
 
@@ -33,7 +56,7 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 
 # One step at a time, also under `make -j`: the targets share one environment.
 .NOTPARALLEL:
-.PHONY: test check demo bench format clean always
+.PHONY: test check demo bench gpu-test gpu-bench format clean always
 
 # On all cores; a process that is done takes tests from another.
 test: check
@@ -51,12 +74,20 @@ demo: $(WEFT_INSTALLED)
 bench: $(BENCH_INSTALLED)
 	$(BENCH_VENV)/bin/python benchmarks/cpu.py $(BENCH_OPTIONS)
 
+# Tests that measure or fill the GPU's memory come last, with nothing beside them.
+gpu-test: $(GPU_NEEDS)
+	$(GPU_PATH) WEFT_GPU_TESTS_DEVICE=cuda $(GPU_PYTHON) -m pytest tests/gpu -m "not alone" -n $(GPU_WORKERS) --dist worksteal $(GPU_TEST_OPTIONS)
+	$(GPU_PATH) WEFT_GPU_TESTS_DEVICE=cuda $(GPU_PYTHON) -m pytest tests/gpu -m alone $(GPU_TEST_OPTIONS)
+
+gpu-bench: $(GPU_NEEDS)
+	$(GPU_PATH) $(GPU_PYTHON) benchmarks/gpu.py $(BENCH_OPTIONS)
+
 format: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m ruff check --fix .
 	$(VENV_PYTHON) -m ruff format .
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(BENCH_VENV) $(GPU_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(VENV_WORKS),yes)
@@ -88,4 +119,10 @@ $(BENCH_INSTALLED): benchmarks/requirements.txt pyproject.toml
 	@echo "Making the environment of the benchmark, with PyTorch, JAX and ONNX Runtime ..."
 	@$(PYTHON) -m venv $(BENCH_VENV)
 	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt -e .
+	@touch $@
+
+$(GPU_INSTALLED): pyproject.toml
+	@echo "Making the environment for GPUs, with PyTorch and JAX ..."
+	@$(PYTHON) -m venv $(GPU_VENV)
+	@$(GPU_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[cuda,test]" torch "jax[cuda13]"
 	@touch $@

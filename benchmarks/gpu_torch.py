@@ -1,0 +1,175 @@
+"""The contestants' work on a GPU as torch does it: eagerly, compiled, or captured in a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from cases import with_torch
+from cases.networks import Task
+from cases.peers import need
+from gpu_measure import Contestant, Place
+
+EAGER, COMPILED, GRAPH = "eager", "compiled", "graph"
+
+
+def settle(tf32: bool) -> None:
+    """The fastest that is right: cuDNN may choose by measuring; TF32 as the row says."""
+    torch = need("torch")
+    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.backends.cudnn.allow_tf32 = tf32
+    torch.backends.cudnn.benchmark = True
+
+
+def wait() -> None:
+    if Place.is_gpu():
+        need("torch").cuda.synchronize()
+
+
+def free() -> None:
+    """Give back what the allocator keeps, so that the next row's contestants find the memory."""
+    if Place.is_gpu():
+        need("torch").cuda.empty_cache()
+
+
+class _Peak:
+    """The most bytes torch has had in use since it was made, less what was there before."""
+
+    def __init__(self) -> None:
+        if Place.is_gpu():
+            need("torch").cuda.reset_peak_memory_stats()
+            self.before = need("torch").cuda.memory_allocated()
+
+    def __call__(self) -> float:
+        return float(need("torch").cuda.max_memory_allocated() - self.before) if Place.is_gpu() else 0.0
+
+
+def _capture(work: Callable[[], Any]) -> tuple[Any, Any]:
+    """The work as a CUDA graph, and where its result will stand. It is done a few times first, as torch asks."""
+    torch = need("torch")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+    return graph, result
+
+
+class Trained:
+    """A network with its parameters and optimizer, and the step that trains it."""
+
+    def __init__(self, task: Task, way: str = EAGER, precision: str | None = None, last: bool = False) -> None:
+        torch = need("torch")
+        self.start, self.task, self.way = task.fresh.parameters, task, way
+        self.net = with_torch.module(task, last).to(Place.device)
+        x, y = (torch.from_numpy(a).to(Place.device) for a in task.batch())
+        self.x, self.y = with_torch._laid_out(x, last), y
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=task.rate, momentum=task.momentum, fused=True)
+        kind = None if precision is None else getattr(torch, precision)
+
+        def loss(x: Any, y: Any) -> Any:
+            # A captured step must not find casts that an earlier one has kept.
+            mixed = torch.autocast(Place.device, kind, cache_enabled=way != GRAPH) if kind else nullcontext()
+            with mixed:
+                return torch.nn.functional.cross_entropy(self.net(x), y)
+
+        self.loss = torch.compile(loss, dynamic=False, mode="reduce-overhead") if way == COMPILED else loss
+        self.graph, self.result = None, None
+        if way == GRAPH:
+            self.graph, self.result = _capture(self._step)
+            self._begin_again()
+
+    def _step(self) -> Any:
+        self.optimizer.zero_grad(set_to_none=True)
+        value = self.loss(self.x, self.y)
+        value.backward()
+        self.optimizer.step()
+        return value
+
+    def _begin_again(self) -> None:
+        """As if the steps before capturing had not been made."""
+        torch = need("torch")
+        with torch.no_grad():
+            for tensor, value in zip(self.net.parameters(), self.start, strict=True):
+                tensor.copy_(torch.from_numpy(value))
+            for tensor, value in zip(self.net.buffers(), self.task.fresh.statistics, strict=True):
+                tensor.copy_(torch.from_numpy(value))
+            for state in self.optimizer.state.values():
+                for tensor in state.values():
+                    if isinstance(tensor, torch.Tensor):
+                        tensor.zero_()
+
+    def call(self) -> Any:
+        if self.graph is not None:
+            self.graph.replay()
+            return self.result
+        if self.way == COMPILED:
+            need("torch").compiler.cudagraph_mark_step_begin()
+        return self._step()
+
+    def values(self) -> list[np.ndarray]:
+        first = self._loss()
+        after = [p.detach().cpu().numpy() for p in self.net.parameters()]
+        changes = [(p - s).reshape(-1) for p, s in zip(after, self.start, strict=True)]
+        return [np.stack([first, self._loss()]), np.concatenate(changes)]
+
+    def _loss(self) -> np.ndarray:
+        found: np.ndarray = self.call().detach().float().cpu().numpy().copy()
+        return found
+
+
+def training(task: Task, way: str = EAGER, precision: str | None = None, last: bool = False) -> Contestant:
+    peak = _Peak()
+    made = Trained(task, way, precision, last)
+    return Contestant(made.call, wait, made.values, peak)
+
+
+def inference(task: Task, way: str = EAGER, precision: str | None = None, last: bool = False) -> Contestant:
+    torch, peak = need("torch"), _Peak()
+    kind = torch.float32 if precision is None else getattr(torch, precision)
+    net = with_torch.module(task, last).to(Place.device, kind).eval().requires_grad_(False)
+    x = with_torch._laid_out(torch.from_numpy(task.batch()[0]).to(Place.device, kind), last)
+    chosen = torch.compile(net, dynamic=False, mode="reduce-overhead") if way == COMPILED else net
+
+    def run() -> Any:
+        with torch.no_grad() if way == COMPILED else torch.inference_mode():
+            return chosen(x)
+
+    def shown() -> list[np.ndarray]:
+        return [call().float().cpu().numpy()]
+
+    call = run
+    if way == GRAPH:
+        graph, result = _capture(run)
+
+        def call() -> Any:
+            graph.replay()
+            return result
+
+    return Contestant(call, wait, shown, peak)
+
+
+def tensor(pattern: np.ndarray, shape: Sequence[int], dtype: str, last: bool = False) -> Any:
+    """A tensor of the shape, filled with the pattern over and over."""
+    torch = need("torch")
+    size = int(np.prod(shape))
+    few = torch.from_numpy(pattern).to(Place.device, getattr(torch, dtype))
+    whole = few.repeat(-(-size // few.numel()))[:size].view(tuple(shape))
+    return with_torch._laid_out(whole, last)
+
+
+def function(f: Callable[..., Any], inputs: Sequence[Any], look: Callable[[Any], Any]) -> Contestant:
+    """A function of tensors that gives one, run eagerly."""
+    torch = need("torch")
+
+    def run() -> Any:
+        with torch.inference_mode():
+            return f(*inputs)
+
+    return Contestant(run, wait, lambda: [look(run()).float().cpu().contiguous().numpy()])
