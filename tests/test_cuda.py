@@ -289,3 +289,25 @@ def test_tensors_without_elements(gpu):
         assert nothing.numpy().shape == (0, 3)
         np.testing.assert_array_equal(total.numpy(), [0, 0, 0])
         np.testing.assert_array_equal(rest.numpy(), 2 * X)
+
+
+def test_filters_that_are_only_read_lie_in_order_too(gpu):
+    """They are copied once, and not again while they stay the same; after a training step they lie so already."""
+    conv = nn.Conv2d(3, 5, 3)
+    x = np.random.default_rng(2).normal(size=(2, 3, 6, 6)).astype(np.float32)
+    conv(weft.asarray(x))
+    predict = weft.jit(lambda x: conv(x))
+
+    def expected():
+        with weft.knobs.set(device="reference"):
+            return weft.conv(weft.asarray(x), weft.asarray(conv.weight.numpy()), weft.asarray(conv.bias.numpy())).numpy()
+
+    for _ in range(3):
+        np.testing.assert_allclose(predict(x).numpy(), expected(), rtol=1e-4, atol=1e-5)
+    [made] = predict._compiled.values()
+    [state] = [s for s in made.states if s.order is not None]
+    assert state.order == (0, 2, 3, 1)
+    assert not state.written
+    step = weft.jit(lambda: conv.weight.assign(conv.weight * 2))
+    step()
+    np.testing.assert_allclose(predict(x).numpy(), expected(), rtol=1e-4, atol=1e-5)

@@ -424,7 +424,7 @@ def _in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int
     inputs, seen = list(graph.inputs), {}
     for state in states:
         node = graph.inputs[state.position]
-        if not state.written or node.shape not in filters:
+        if node.shape not in filters or not (state.written or home.orders_constants):
             continue
         state.order = home.filter_order(len(node.shape))
         back = tuple(state.order.index(a) for a in range(len(node.shape)))

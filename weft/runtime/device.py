@@ -74,6 +74,7 @@ class Device(ABC):
     """A place where values live and programs run."""
 
     name: str
+    orders_constants = False  # whether filters that are only read lie in `filter_order` too
 
     @abstractmethod
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:

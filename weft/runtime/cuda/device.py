@@ -37,6 +37,8 @@ PACKAGES = ("cuda-bindings", "triton", "nvidia-cudnn-frontend", "nvmath-python")
 class CudaDevice(CompilingDevice):
     """One GPU."""
 
+    orders_constants = True  # the libraries read filters in no other order, and it costs one copy for many calls
+
     def __init__(self, gpu: Gpu, name: str, libraries: Libraries | None = None) -> None:
         super().__init__()
         self.name, self.gpu = name, gpu
