@@ -300,7 +300,9 @@ def test_filters_that_are_only_read_lie_in_order_too(gpu):
 
     def expected():
         with weft.knobs.set(device="reference"):
-            return weft.conv(weft.asarray(x), weft.asarray(conv.weight.numpy()), weft.asarray(conv.bias.numpy())).numpy()
+            return weft.conv(
+                weft.asarray(x), weft.asarray(conv.weight.numpy()), weft.asarray(conv.bias.numpy())
+            ).numpy()
 
     for _ in range(3):
         np.testing.assert_allclose(predict(x).numpy(), expected(), rtol=1e-4, atol=1e-5)
