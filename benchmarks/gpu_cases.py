@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import gpu_jax
@@ -173,7 +173,7 @@ def _contestants(n: Network, make: Callable[[str], Contestant]) -> dict[str, Cal
 
 def _network_case(n: Network, group: str, contestants: dict[str, Callable[[], Contestant]], flops: float) -> Case:
     if n.chaotic:
-        contestants = {name: (lambda make=make: _losses_only(make())) for name, make in contestants.items()}  # type: ignore[misc]
+        contestants = {name: partial(_losses_only, make) for name, make in contestants.items()}
     note = f"torch was seen at {n.before} ms before" if n.before else ""
     goal = None if n.goal is None else 1e-3 * n.goal
     return Case(
@@ -181,7 +181,8 @@ def _network_case(n: Network, group: str, contestants: dict[str, Callable[[], Co
     )  # fmt: skip
 
 
-def _losses_only(made: Contestant) -> Contestant:
+def _losses_only(make: Callable[[], Contestant]) -> Contestant:
+    made = make()
     return replace(made, values=lambda: made.values()[:1])
 
 
@@ -209,12 +210,13 @@ class Function:
     look: Callable[[Any], Any] = lambda y: y
 
     def contestants(self) -> dict[str, Callable[[], Contestant]]:
-        return {name: (lambda library=library: self._made(library)) for name, library in LIBRARIES.items()}  # type: ignore[misc]
+        return {name: partial(self._made, library) for name, library in LIBRARIES.items()}
 
     def _made(self, library: Any) -> Contestant:
         pattern = _pattern()
         inputs = [library.tensor(pattern[i:], shape, self.dtype) for i, shape in enumerate(self.shapes)]
-        return library.function(self.f, inputs, self.look)  # type: ignore[no-any-return]
+        made: Contestant = library.function(self.f, inputs, self.look)
+        return made
 
 
 LIBRARIES = {"torch": gpu_torch, "jax": gpu_jax, "weft": gpu_weft}
@@ -283,7 +285,7 @@ def convolutions() -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution or one of its gradients, images channels last: as all libraries keep them inside a network."""
+    """A convolution or one of its gradients, images and filters channels last: as all libraries keep them inside a network."""
 
     group: str
     layer: Layer
@@ -339,9 +341,9 @@ class Convolution:
             return weft.vjp(f, weft.zeros(self.shape(name), dtype=BF16))[1](g)[0]
 
         def f(*given: Any) -> Any:
-            given = tuple(_first(t) if t.ndim == 4 and n != "w" else t for t, n in zip(given, self.names, strict=True))
+            given = tuple(_first(t) if t.ndim == 4 else t for t in given)
             if self.group == FILTER:
-                return back(lambda w: weft.conv(given[0], w, **how), "w", given[1])
+                return _last(back(lambda w: weft.conv(given[0], w, **how), "w", given[1]))
             if self.group == DATA:
                 return _last(back(lambda x: weft.conv(x, given[1], **how), "x", given[0]))
             y = weft.conv(*given, **how)
@@ -349,10 +351,8 @@ class Convolution:
 
         pattern = _pattern()
         tensors = [gpu_weft.tensor(pattern[i:], self.shape(n), BF16) for i, n in enumerate(self.names)]
-        inputs = [
-            _last(t).realize() if t.ndim == 4 and n != "w" else t for t, n in zip(tensors, self.names, strict=True)
-        ]
-        return gpu_weft.function(f, inputs, lambda y: self._look(y if self.group == FILTER else _first(y)))
+        inputs = [_last(t).realize() if t.ndim == 4 else t for t in tensors]
+        return gpu_weft.function(f, inputs, lambda y: self._look(_first(y)))
 
 
 def _first(x: Any) -> Any:
@@ -380,4 +380,4 @@ def _algorithms(layer: Layer, dtype: str) -> dict[str, Callable[[], Contestant]]
         x, w = (gpu_weft.tensor(pattern[i:], layer.shapes[n], dtype) for i, n in enumerate("xw"))
         return gpu_weft.function(lambda x, w: weft.conv(x, w, padding=1, algorithm=name), [x, w], lambda y: y[:1])
 
-    return {f"weft {name}": (lambda name=name: made(name)) for name in ALL_ALGORITHMS}  # type: ignore[misc]
+    return {f"weft {name}": partial(made, name) for name in ALL_ALGORITHMS}

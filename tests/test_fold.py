@@ -12,7 +12,7 @@ import pytest
 import weft
 from test_simplify import assert_same_values, graph, names
 from weft import nn, zoo
-from weft.compiler.fold import FEW, fold
+from weft.compiler.fold import fold
 from weft.compiler.simplify import simplify
 from weft.graph import Graph, Node, Type, make
 from weft.runtime.reference import interpret
@@ -145,20 +145,58 @@ def test_batch_norm_in_training_is_left_alone() -> None:
     assert fold(step) == step
 
 
-def test_what_is_not_soon_clear_is_left_alone() -> None:
-    """A long computation of a scale might end in the convolution."""
+def test_a_scale_that_takes_long_to_compute() -> None:
+    """A scale cannot be computed from a convolution that nothing else reads, so it need not be looked at."""
 
-    def f(length: int) -> F:
-        def with_scale(x: Any, w: Any, a: Any) -> Any:
-            for _ in range(length):
-                a = weft.sin(a)
-            return weft.conv(x, w) * wide(a)
+    def f(x: Any, w: Any, a: Any) -> Any:
+        for _ in range(200):
+            a = weft.sin(a)
+        return weft.conv(x, w) * wide(a)
 
-        return with_scale
+    before, after = folded(f, IMAGE, FILTER, CHANNELS)
+    assert after != before
+    assert_same_values(before, after, tolerance=2e-5)
 
-    short, long = (simplify(graph(f(n), IMAGE, FILTER, CHANNELS)) for n in (FEW // 2, 2 * FEW))
-    assert fold(short) != short
-    assert fold(long) == long
+
+# How the axes of a filter (filters, channels, rows, columns) follow each other in memory.
+ORDERS = [(0, 2, 3, 1), (2, 3, 1, 0), (3, 0, 2, 1), (1, 2, 0, 3)]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_filter_is_multiplied_as_it_lies_in_memory(order: tuple[int, ...]) -> None:
+    """Below the permute that shows it in the usual order: so the product need not be transposed again."""
+    shape = (4, 4, 2, 4)  # axes of one size: which of them the filters are is to be told by more than that
+    lying = Type(tuple(shape[a] for a in order), weft.float32)
+    usual = tuple(np.argsort(order).tolist())
+
+    def f(x: Any, w: Any, a: Any, b: Any) -> Any:
+        return weft.conv(x, weft.permute_dims(w, usual)) * wide(a) + wide(b)
+
+    def wanted(x: Any, w: Any, a: Any, b: Any) -> Any:
+        column = [1, 1, 1, 1]
+        column[order.index(0)] = 4
+        return weft.conv(x, weft.permute_dims(w * a.reshape(*column), usual)) + wide(b)
+
+    types = (Type((3, 4, 5, 7), weft.float32), lying, CHANNELS, CHANNELS)
+    before, found = folded(f, *types)
+    expected = simplify(graph(wanted, *types))
+    assert found == expected, f"{found.text()}\nexpected\n{expected.text()}"
+    [conv] = [n for n in found.nodes if n.op.name == "conv"]
+    assert conv.inputs[1].op.name == "permute"
+    assert conv.inputs[1].inputs[0].op.name == "mul"
+    assert_same_values(before, found, tolerance=2e-5)
+
+
+def test_a_filter_that_is_permuted_twice() -> None:
+    first, second = (1, 2, 0, 3), (3, 1, 0, 2)
+
+    def f(x: Any, w: Any, a: Any) -> Any:
+        return weft.conv(x, weft.permute_dims(weft.permute_dims(w, first), second)) * wide(a)
+
+    before = graph(f, Type((3, 2, 5, 7), weft.float32), Type((3, 2, 2, 4), weft.float32), CHANNELS)
+    after = fold(before)
+    assert [n.op.name for n in after.nodes][-4:] == ["mul", "permute", "permute", "conv"]
+    assert_same_values(before, after, tolerance=2e-5)
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------------------------

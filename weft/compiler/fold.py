@@ -13,8 +13,6 @@ from math import prod
 from ..graph.graph import Graph, rebuild
 from ..graph.node import OPS, Node, constant, make, toposort
 
-FEW = 64  # nodes that a scale is computed from, to be looked at
-
 
 def fold(graph: Graph) -> Graph:
     """The graph with such chains folded."""
@@ -69,13 +67,13 @@ class _Chain:
         return True
 
     def _by_filter(self, node: Node) -> Node | None:
-        """The value that a node spreads along all but the channels, if it does not depend on the convolution."""
+        """The value that a node spreads along all but the channels. It cannot depend on the end, which one node alone uses."""
         filters, rank = self.conv.shape[1], len(self.conv.shape)
         if node.op.name != "expand" or prod(node.inputs[0].shape) != filters:
             return None
         below = node.inputs[0]
         axis = 1 - (rank - len(below.shape))
-        if axis < 0 or below.shape[axis] != filters or _depends(below, self.conv):
+        if axis < 0 or below.shape[axis] != filters:
             return None
         return make(OPS["reshape"], (below,), ((filters,),))
 
@@ -84,22 +82,17 @@ class _Chain:
         assert scale is not None
         x, w = conv.inputs
         filters, rank = conv.shape[1], len(conv.shape)
-        factor = make(OPS["expand"], (make(OPS["reshape"], (scale,), ((filters, *(1,) * (rank - 1)),)),), (w.shape,))
-        made = make(conv.op, (x, make(OPS["mul"], (w, factor))), conv.params, conv.source)
+        made = make(conv.op, (x, _scaled(w, scale)), conv.params, conv.source)
         if self.shift is None:
             return made
         bias = make(OPS["reshape"], (self.shift,), ((filters, *(1,) * (rank - 2)),))
         return make(OPS["add"], (made, make(OPS["expand"], (bias,), (conv.shape,))), (), self.end.source)
 
 
-def _depends(node: Node, on: Node) -> bool:
-    """Whether a node may be computed from another: if that is not soon clear, it may."""
-    stack, seen = [node], {node}
-    while stack:
-        n = stack.pop()
-        if n is on or len(seen) > FEW:
-            return True
-        new = [i for i in n.inputs if i not in seen]
-        seen.update(new)
-        stack += new
-    return False
+def _scaled(w: Node, scale: Node, axis: int = 0) -> Node:
+    """A filter times a number for each place along an axis, laid out as it is: where it is seen in another order, so is the product."""
+    if w.op.name == "permute":
+        return make(OPS["permute"], (_scaled(w.inputs[0], scale, w.params[0][axis]),), w.params)
+    column = tuple(size if a == axis else 1 for a, size in enumerate(w.shape))
+    factor = make(OPS["expand"], (make(OPS["reshape"], (scale,), (column,)),), (w.shape,))
+    return make(OPS["mul"], (w, factor))

@@ -26,7 +26,9 @@ def pass_list(narrow: DType | None = None, native: bool = True) -> dict[str, Pas
 
     `native`: for CPUs, whose convolutions read float32 only, and whose threads share long sums.
     """
-    mixed: dict[str, Pass] = {} if narrow is None else {"precision": partial(precision, dtype=narrow)}
+    mixed: dict[str, Pass] = (
+        {} if narrow is None else {"precision": partial(precision, dtype=narrow, wide_filters=native)}
+    )
     return {
         "recall": recall,
         "simplify": partial(simplify, compute_again=not native),

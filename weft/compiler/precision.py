@@ -7,7 +7,8 @@ losses and updates stay float32, and so does what comes from outside: parameters
 What feeds a product exists in the narrow type only. If it were narrow for the product and wide for the others, both would be
 kept from the forward to the backward half; so the others read the narrow one, widened again. That halves the memory of
 activations. The last products on a path, such as the gradients of weights, read narrow operands but give their float32 sums:
-nothing that is kept depends on them.
+nothing that is kept depends on them. On GPUs the gradients of filters are rounded, too: NVIDIA's kernels for convolutions have
+narrow results, those for wide ones take half as long again.
 """
 
 from __future__ import annotations
@@ -30,23 +31,27 @@ PICKS = ("window_argmax", "window_tap")
 WIDE_ONLY = ("conv_last", "conv_data_last", "conv_filter_last")
 
 
-def precision(graph: Graph, dtype: DType) -> Graph:
-    """The graph with its float32 products in `dtype`, bodies of control flow included. Its inputs and outputs keep their types."""
+def precision(graph: Graph, dtype: DType, wide_filters: bool = True) -> Graph:
+    """The graph with its float32 products in `dtype`, bodies of control flow included. Its inputs and outputs keep their types.
+
+    `wide_filters`: the gradients of filters are not rounded.
+    """
     if dtype not in (float16, bfloat16):
         raise UserError("precision", f"float16 or bfloat16 is required, got {dtype.name}.")
     bodies: dict[Graph, Graph] = {}
     for body in subgraphs(graph):  # simplified before, as the graph itself is
-        bodies[body] = _Narrowing(simplify(body), dtype, bodies).result()
-    return _Narrowing(graph, dtype, bodies).result()
+        bodies[body] = _Narrowing(simplify(body), dtype, bodies, wide_filters).result()
+    return _Narrowing(graph, dtype, bodies, wide_filters).result()
 
 
 class _Narrowing:
     """One graph on its way. Every node has a wide form; what feeds a product has a narrow one too."""
 
-    def __init__(self, graph: Graph, dtype: DType, bodies: Mapping[Graph, Graph]) -> None:
+    def __init__(self, graph: Graph, dtype: DType, bodies: Mapping[Graph, Graph], wide_filters: bool) -> None:
         self.graph, self.dtype, self.bodies = graph, dtype, bodies
         self.order = toposort([*graph.inputs, *graph.outputs])
-        self.fed, self.last = _fed(self.order), _last_products(self.order)
+        self.fed = _fed(self.order)
+        self.stay_wide = {n for n in _last_products(self.order) if wide_filters or n.op.name != "conv_filter"}
         self.wide: dict[Node, Node] = {}
         self.narrow: dict[Node, Node] = {}
 
@@ -70,7 +75,7 @@ class _Narrowing:
         """The node on the new inputs, of its old type."""
         if _is_product(node):
             operands = tuple(self.narrow[i] for i in node.inputs)
-            if node in self.last:
+            if node in self.stay_wide:
                 return make(node.op, tuple(_cast(o, float32) for o in operands), node.params, node.source)
             return _cast(make(node.op, operands, node.params, node.source), float32)
         known = self.narrow if _reads_narrow(node) and all(map(self._is_only_narrow, node.inputs)) else self.wide

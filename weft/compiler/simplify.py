@@ -14,7 +14,7 @@ import numpy as np
 from ..errors import WeftError
 from ..graph.graph import Graph, rebuild
 from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
-from .centred import centred_sum
+from .sums import centred_sum, scaled_sum
 from .windows import IN_RANGE, SPREAD, TAP
 
 Rewrite = Callable[[Node], Node | None]
@@ -341,6 +341,7 @@ RULES: tuple[Rewrite, ...] = (
     _pooling,
     _one_hot,
     centred_sum,
+    scaled_sum,
 )
 
 

@@ -2,7 +2,8 @@
 
 A program takes `ROWS` places of the outer loops. Each phase walks through its own loops in strips of `WIDTH`: values are tiles of
 ROWS x WIDTH, or columns and rows that broadcast. A reduction keeps a tile of partial results and combines it at the end, always in the
-same order. A kernel without inner loops works on plain rows of elements. Long loops for few rows are cut into parts: see parts.py.
+same order. A kernel without inner loops works on plain rows of elements, or on lines of them where values are read once a column.
+Long loops for few rows are cut into parts: see parts.py.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ MOST_TILE = 4096  # elements of a tile: more would not fit into registers
 FEW = 256  # programs: with no more than these a GPU has room left, and programs are made smaller to fill it
 TALL = 128  # rows side by side, where neighbours in memory are
 LEAST_FLAT, LEAST_TALL = 256, 32  # what is left of them when programs are made smaller: whole lines of memory
+LEAST_LINE, LONG_LINE = 32, 256  # elements of a line that a program reads side by side
+LINES = 32  # that a program takes; half of them where lines are long
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,31 @@ def power(count: int) -> int:
 
 def write_kernel(name: str, nest: ReadyNest, tile: Tile | None = None) -> KernelSource:
     """The source of a nest."""
-    return Loops(name, nest, tile or tile_for(nest)).source()
+    if tile is None:
+        nest, tile = in_lines(nest) or (nest, tile_for(nest))
+    return Loops(name, nest, tile).source()
+
+
+# --- lines ------------------------------------------------------------------------------------------------------------------------
+
+
+def in_lines(nest: ReadyNest) -> tuple[ReadyNest, Tile] | None:
+    """Plain elements of which each line reads the same values, such as batch norm's for each channel, as tiles of lines.
+
+    A program then reads those once for all of its lines, and not for every element. None where there is nothing of the kind, or
+    where it is not worth while.
+    """
+    inner = nest.vector
+    if inner is None or len(nest.phases) != 1 or nest.phases[0].loops or nest.phases[0].reductions:
+        return None
+    [phase], others = nest.phases, tuple(l for l in nest.outer if l is not inner)
+    if not any(s.kind == "load" and set(s.indices[0].loops) == {inner} for s in phase.steps):
+        return None
+    width = min(power(inner.size), LONG_LINE)
+    rows = LINES if width < LONG_LINE else LINES // 2
+    if inner.size < LEAST_LINE or 4 * inner.size < 3 * width or prod(l.size for l in others) < 2 * FEW * rows:
+        return None
+    return ReadyNest(others, [phase.replaced({}, (inner,))], None), Tile(rows, width, 4)
 
 
 class Loops(Writer):

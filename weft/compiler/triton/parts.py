@@ -153,7 +153,8 @@ class _Planner:
         if self.nest.vector is None or not phase.reductions:
             return tile
         height = min(power(self.count), BROAD)  # whole lines of memory, and many loads in flight
-        elements = MOST_TILE // (2 if len(phase.reductions) > 2 else 1)
+        crowded = len(phase.reductions) > 2 or _tensors(phase) > 1
+        elements = MOST_TILE // 2 if crowded else MOST_TILE
         return Tile(height, max(1, min(power(prod(l.size for l in phase.loops)), elements // height)), 8)
 
     def _reserve(self, reduced: Reduced, cut: _Cut, total: Node | None = None) -> None:
@@ -188,6 +189,11 @@ class _Planner:
 def _needed(phase: ReadyPhase) -> set[Node]:
     """What a phase reads of memory, and of rows."""
     return {s.node for s in phase.steps if s.kind in ("row", "load")}
+
+
+def _tensors(phase: ReadyPhase) -> int:
+    """How many tensors its loops walk through."""
+    return sum(s.kind == "load" and any(loop in s.indices[0].loops for loop in phase.loops) for s in phase.steps)
 
 
 # --- the text -------------------------------------------------------------------------------------------------------------------

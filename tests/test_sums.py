@@ -1,4 +1,4 @@
-"""Sums of differences from the mean are zero: where the compiler sees it, where it must not, and what is left of a variance's derivative."""
+"""What the compiler knows of sums: those of differences from the mean are zero, factors that stay the same are multiplied afterwards."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -93,6 +93,56 @@ def test_other_sums_stay(name: str) -> None:
     assert_same_values(before, found, arrays, tolerance=1e-6)
 
 
+# --- multiples ----------------------------------------------------------------------------------------------------------------------
+
+MULTIPLES: dict[str, tuple[F, F, tuple[Type, ...]]] = {
+    "by a number": (lambda x: (x * 3.0).sum(axis=1), lambda x: x.sum(axis=1) * 3.0, (MATRIX,)),
+    "divided by a number": (lambda x: (x / 3.0).sum(axis=1), lambda x: x.sum(axis=1) / 3.0, (MATRIX,)),
+    "negated": (lambda x: (-x).sum(axis=1), lambda x: -x.sum(axis=1), (MATRIX,)),
+    "negated twice, in between a factor": (lambda x: (-(2.0 * -x)).sum(axis=1), lambda x: x.sum(axis=1) * 2.0, (MATRIX,)),
+    "one factor a row": (lambda x, w: (w[:, None] * x).sum(axis=1), lambda x, w: x.sum(axis=1) * w, (MATRIX, COLUMN)),
+    "one factor a column": (lambda x, w: (x * w).sum(axis=0), lambda x, w: x.sum(axis=0) * w, (MATRIX, ROW)),
+    "one factor for all": (lambda x, w: (x * w.sum()).sum(axis=0), lambda x, w: x.sum(axis=0) * w.sum().reshape(1), (MATRIX, ROW)),
+    "inside a product": (
+        lambda x, y, w: ((x * w[:, None, None]) * y).sum(axis=(0, 2, 3)), lambda x, y, w: (x * y).sum(axis=(0, 2, 3)) * w,
+        (IMAGE, IMAGE, CHANNELS),
+    ),
+    "a divisor inside a product": (
+        lambda x, y, w: (x * (y / w[:, None, None])).sum(axis=(0, 2, 3)), lambda x, y, w: (x * y).sum(axis=(0, 2, 3)) / w,
+        (IMAGE, IMAGE, CHANNELS),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MULTIPLES)
+def test_what_stays_the_same_is_multiplied_afterwards(name: str) -> None:
+    f, wanted, types = MULTIPLES[name]
+    before, expected = graph(f, *types), graph(wanted, *types)
+    found = simplify(before)
+    assert found == simplify(expected), found.text()
+    assert_same_values(before, found, tolerance=1e-5)
+
+
+UNCHANGED: dict[str, tuple[F, tuple[Type, ...]]] = {
+    "a factor that varies": (lambda x, w: (x * w).sum(axis=1), (MATRIX, ROW)),
+    "a divisor that varies": (lambda x, w: (x / w).sum(axis=1), (MATRIX, ROW)),
+    "16 bits, which overflow": (lambda x: (x * 0.5).sum(axis=1), (Type((4, 6), weft.float16),)),
+    "whole numbers": (lambda x: (x * 3).sum(axis=1), (Type((4, 6), weft.int32),)),
+    "the greatest": (lambda x: (x * 3.0).max(axis=1), (MATRIX,)),
+    "nothing but what stays": (lambda w: weft.broadcast_to(w[:, None], (4, 6)).sum(axis=1), (COLUMN,)),
+    "exponentials, which are kept as a multiple": (
+        lambda x, g, w: (g * (weft.exp(x) * w[:, None])).sum(axis=1), (MATRIX, MATRIX, COLUMN)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+def test_other_products_are_summed_as_they_are(name: str) -> None:
+    f, types = UNCHANGED[name]
+    before = graph(f, *types)
+    assert names(simplify(before)) == names(before)
+
+
 # --- derivatives --------------------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +214,6 @@ def test_the_derivative_of_batch_norm_by_its_formula(compiled: None) -> None:
 
 
 def test_batch_norm_sums_what_it_must() -> None:
-    """Forward the mean and the squares; backward the gradients of scale and shift, and their like with the scale in them."""
+    """Forward the mean and the squares; backward the gradients of scale and shift. All else is made of these."""
     step = weft.grad(lambda x, a, b, y: (normalised(x, a, b) * y).sum(), argnums=(0, 1, 2))
-    assert sums(step, IMAGE, CHANNELS, CHANNELS, IMAGE) == 6
+    assert sums(step, IMAGE, CHANNELS, CHANNELS, IMAGE) == 4

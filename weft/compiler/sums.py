@@ -1,0 +1,147 @@
+"""What is known of sums before anything is added up. Each is a walk through all of memory, so fewer of them are better.
+
+The variance is a sum of squares of x - mean(x). Its derivative for the mean is a multiple of the sum of x - mean(x), which is zero
+whatever x is, but for rounding. And the derivative of batch norm asks for sums of g, of g times this channel's scale, of g times
+x - mean, and of that times two factors more: two sums, once what does not change along the axes is multiplied afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import reduce
+from math import prod
+
+from ..graph.node import CONST, OPS, Node, constant, make
+
+FEW = 12  # nodes of a product that are looked at
+CHEAP = frozenset(
+    ("add", "sub", "mul", "div", "neg", "where", "cast", "le", "lt", "ge", "gt", "eq", "ne", "maximum", "minimum")
+)
+
+
+def centred_sum(node: Node) -> Node | None:
+    """Zero, for a sum of differences from the mean over the same axes, times what does not change along them."""
+    if node.op.name != "sum" or not node.dtype.is_float:
+        return None
+    x, axes = node.inputs[0], frozenset(node.params[0])
+    while (inner := _unscaled(x, axes)) is not None:
+        x = inner
+    if x.op.name == "sub" and _is_mean(x.inputs[1], x.inputs[0], axes):
+        return constant(0, node.dtype, node.shape)
+    return None
+
+
+def scaled_sum(node: Node) -> Node | None:
+    """A sum of multiples, by what does not change along its axes, as the multiple of a sum. In 16 bits that could overflow."""
+    if node.op.name != "sum" or not node.dtype.is_float or node.dtype.is_half:
+        return None
+    product = _Product(frozenset(node.params[0]))
+    product.take(node.inputs[0])
+    if not product.moving or not (product.still or product.negative):
+        return None
+    rest = reduce(lambda a, b: make(OPS["mul"], (a, b)), product.moving)
+    result = make(node.op, (rest,), node.params, node.source)
+    for name, factor in product.still:
+        result = make(OPS[name], (result, _beside(factor, node)))
+    return make(OPS["neg"], (result,)) if product.negative else result
+
+
+@dataclass
+class _Product:
+    """A product taken apart: what does not change along the axes of a sum, and what does."""
+
+    axes: frozenset[int]
+    still: list[tuple[str, Node]] = field(default_factory=list)  # to multiply by, or to divide by
+    moving: list[Node] = field(default_factory=list)
+    negative: bool = False
+    seen: int = 0
+
+    def take(self, node: Node) -> None:
+        name, inputs = node.op.name, node.inputs
+        self.seen += 1
+        if _is_still(node, self.axes):
+            self.still.append(("mul", node))
+        elif self.seen > FEW or name not in ("neg", "mul", "div") or not all(map(_is_cheap, inputs)):
+            self.moving.append(node)
+        elif name == "neg":
+            self.negative = not self.negative
+            self.take(inputs[0])
+        elif name == "mul":
+            self.take(inputs[0])
+            self.take(inputs[1])
+        elif _is_still(inputs[1], self.axes):
+            self.still.append(("div", inputs[1]))
+            self.take(inputs[0])
+        else:
+            self.moving.append(node)
+
+
+def _is_cheap(node: Node) -> bool:
+    """Whether it may be computed again where a multiple of it was kept: a softmax would be exponentials again."""
+    stack, seen = [node], {node}
+    while stack:
+        n = stack.pop()
+        if n.op.kind == "elementwise" and prod(n.shape) == prod(node.shape) and n.op.name not in CHEAP:
+            return False
+        new = [i for i in n.inputs if i not in seen] if n.op.kind in ("elementwise", "move") else []
+        seen.update(new)
+        stack += new
+        if len(seen) > 4 * FEW:
+            return False
+    return True
+
+
+def _beside(factor: Node, total: Node) -> Node:
+    """What is the same all along the axes of a sum, as something to multiply the sum by."""
+    if factor.op is CONST:
+        return constant(factor.params[0], total.dtype, total.shape)
+    sizes = [_size_before(factor, axis) for axis in range(len(factor.shape)) if axis not in total.params[0]]
+    inner = _unshaped(factor.inputs[0])
+    column = inner if inner.shape == tuple(sizes) else make(OPS["reshape"], (inner,), (tuple(sizes),))
+    return column if column.shape == total.shape else make(OPS["expand"], (column,), (total.shape,))
+
+
+def _unscaled(node: Node, axes: Collection[int]) -> Node | None:
+    """What the node is a multiple of, by something that does not change along the axes."""
+    name, inputs = node.op.name, node.inputs
+    if name == "neg" or (name == "add" and inputs[0] is inputs[1]):
+        return inputs[0]
+    if name in ("mul", "div") and _is_still(inputs[1], axes):
+        return inputs[0]
+    return inputs[1] if name == "mul" and _is_still(inputs[0], axes) else None
+
+
+def _is_still(node: Node, axes: Collection[int]) -> bool:
+    """Whether it is the same all along the axes."""
+    if node.op is CONST:
+        return True
+    return node.op.name == "expand" and all(_size_before(node, axis) == 1 for axis in axes)
+
+
+def _size_before(expanded: Node, axis: int) -> int:
+    """The size along an axis of what was expanded."""
+    shape = expanded.inputs[0].shape
+    place = axis - (len(expanded.shape) - len(shape))
+    return shape[place] if place >= 0 else 1
+
+
+def _is_mean(node: Node, x: Node, axes: frozenset[int]) -> bool:
+    """Whether each element is the mean of x over the axes, at its place."""
+    if node.op.name != "expand":
+        return False
+    for axis, size in enumerate(x.shape):
+        if _size_before(node, axis) != (1 if axis in axes else size):
+            return False
+    quotient = _unshaped(node.inputs[0])
+    if quotient.op.name != "div" or quotient.inputs[1].op is not CONST:
+        return False
+    total, count = _unshaped(quotient.inputs[0]), quotient.inputs[1].params[0]
+    same = total.op.name == "sum" and total.inputs[0] is x and frozenset(total.params[0]) == axes
+    return same and float(count) == prod(x.shape[a] for a in axes)
+
+
+def _unshaped(node: Node) -> Node:
+    while node.op.name == "reshape":
+        node = node.inputs[0]
+    return node
