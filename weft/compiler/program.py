@@ -96,6 +96,7 @@ class Target:
     too_dear: int = TOO_DEAR  # additions that are not made again for every kernel that wants the result
     survey: Callable[[Sequence[Kernel]], None] = _no_survey  # sees what has an anchor before any is planned
     narrow: DType | None = None  # the type in which kernels hand values to each other, on the way to a product
+    gathers: bool = False  # what is made of state alone comes first: small kernels side by side share a launch
 
 
 def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: frozenset[int] = frozenset()) -> Program:
@@ -106,7 +107,7 @@ def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: f
     """
     graph = target.passes(graph)
     graph, fused = _fused(graph, target)
-    order = schedule(fused, {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()})
+    order = schedule(fused, {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()}, target.gathers)
     bodies = {k: _bodies(k, target) for k in order.kernels if _is_control(k)}
     invariant, still = _invariant(order.kernels, {graph.inputs[i] for i in constants})
     shares = _shared(order)

@@ -23,8 +23,11 @@ class Schedule:
     in_place: Mapping[Node, Node]  # new value -> the input whose memory it takes
 
 
-def schedule(fused: Fused, updates: Mapping[Node, Node]) -> Schedule:
-    """An order for the kernels. `updates` says which inputs should be replaced by which results."""
+def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False) -> Schedule:
+    """An order for the kernels. `updates` says which inputs should be replaced by which results.
+
+    `gathers`: what is made of state alone, such as weights in 16 bits, comes first and together.
+    """
     home = {o: k for k in fused.kernels for o in k.outputs}
     readers: dict[Node, list[Kernel]] = defaultdict(list)
     after: dict[Kernel, set[Kernel]] = {k: set() for k in fused.kernels}
@@ -52,7 +55,11 @@ def schedule(fused: Fused, updates: Mapping[Node, Node]) -> Schedule:
     awaited = {k for waiting in after.values() for k in waiting}
     order = _ordered(fused.kernels, after, position)
     last = [k for k in order if k.anchor is None and k not in awaited]
-    return Schedule((*(k for k in order if k not in set(last)), *last), in_place)
+    state = set(updates.values())
+    first = [k for k in order if gathers and k.anchor is None and not after[k] and k.reads and k.reads <= state]
+    moved = {*first, *last}
+    middle = (k for k in order if k not in moved)
+    return Schedule((*(k for k in first if k in awaited), *middle, *last), in_place)
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:

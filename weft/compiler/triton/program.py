@@ -13,9 +13,9 @@ from functools import partial
 from itertools import zip_longest
 from math import prod
 
-from ...dtypes import DType
+from ...dtypes import DType, uint8
 from ...graph.graph import Graph
-from ...graph.node import ITEM, Node
+from ...graph.node import ITEM, Node, Type, placeholder
 from ..kernel import SPECIAL, Kernel
 from ..llvm.library import Plan
 from ..loops import CONVOLUTIONS
@@ -27,7 +27,7 @@ from . import special
 from .build import ALIGNED
 from .choice import choose, claimed, kept_within, plan_rooms, write
 from .claims import Judge
-from .contraction import can_write
+from .contraction import can_write, write_copy
 from .parts import loops_scratch, loops_workspace, write_kernels
 from .source import KernelSource, joined
 from .vendor import Spec
@@ -36,6 +36,8 @@ WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as t
 TOO_DEAR = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
 SMALL = 256  # programs: fewer leave room on a GPU for others beside them
+SHORT = 1 << 18  # bytes: to copy fewer takes less time than to begin
+MOST_COPIES = 32  # in a launch
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def gpu_program(
                     _plan(kernel, 1, (), False, judge)
 
     target = Target(
-        passes, partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, too_dear=TOO_DEAR, survey=survey, narrow=narrow
+        passes, partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, too_dear=TOO_DEAR, survey=survey, narrow=narrow,
+        gathers=True,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 
@@ -134,8 +137,18 @@ def launches(program: Program) -> list[Step]:
     return _steps(program, {}, frozenset())
 
 
+_Launcher = Callable[[KernelSource, Sequence[Slot], bool, tuple[Call, ...]], Launch]
+
+
 def _steps(program: Program, known: dict[object, KernelSource], loose: frozenset[int]) -> list[Step]:
     """The same where some entries of the frame are `loose`: not aligned as memory usually is."""
+
+    def launch(made: KernelSource, slots: Sequence[Slot], once: bool, calls: tuple[Call, ...]) -> Launch:
+        made = replace(made, loose=tuple(i for i, slot in enumerate(slots) if slot.base in loose))
+        # The text does not say of what type memory is, nor whose line an error is put down to.
+        same = (made.body, tuple(node.type for node in made.arguments), made.errors, made.loose)
+        return Launch(known.setdefault(same, made), tuple(slots), once, calls)
+
     places = dict(program.memory.slots)
     for kernel, scratch in program.memory.scratch.items():
         if kernel not in program.bodies:
@@ -149,18 +162,27 @@ def _steps(program: Program, known: dict[object, KernelSource], loose: frozenset
             found.append(Ask(wanted.spec, slots, first.once, (first,)))
             continue
         if first.kind == "copy":
-            found.append(Copy(first.reads[0], first.writes[0], (first,)))
+            found += _copied(calls, launch)
             continue
         if first.kind == "control":
             found.append(_control(program, first, known))
             continue
         for made, done in _in_order(calls):
-            slots = tuple(places[node] for node in made.arguments)
-            made = replace(made, loose=tuple(i for i, slot in enumerate(slots) if slot.base in loose))
-            # The text does not say of what type memory is, nor whose line an error is put down to.
-            same = (made.body, tuple(node.type for node in made.arguments), made.errors, made.loose)
-            found.append(Launch(known.setdefault(same, made), slots, first.once, done))
+            found.append(launch(made, [places[node] for node in made.arguments], first.once, done))
     return found
+
+
+def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Step]:
+    """Copies that do not wait for each other: short ones together, by a kernel of ours."""
+    short = [c for c in calls if 0 < c.reads[0].nbytes <= SHORT]
+    steps: list[Step] = [Copy(c.reads[0], c.writes[0], (c,)) for c in calls if c not in short or len(short) == 1]
+    for begin in range(0, len(short) if len(short) > 1 else 0, MOST_COPIES):
+        some = short[begin : begin + MOST_COPIES]
+        slots = [slot for c in some for slot in (c.reads[0], c.writes[0])]
+        rooms = [placeholder(("copy", i), Type((slot.nbytes,), uint8)) for i, slot in enumerate(slots)]
+        made = joined("kernel", [write_copy("kernel", *pair) for pair in zip(rooms[::2], rooms[1::2], strict=True)])
+        steps.append(launch(made, [slots[rooms.index(n)] for n in made.arguments], False, tuple(some)))
+    return steps
 
 
 def _rooms(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
@@ -205,7 +227,7 @@ def _is_library(call: Call) -> bool:
 
 def _is_alone(call: Call) -> bool:
     """Whether it is no kernel of ours."""
-    return call.kind in ("copy", "control") or _is_library(call)
+    return call.kind == "control" or _is_library(call)
 
 
 def _together(calls: Sequence[Call]) -> list[list[Call]]:
@@ -213,7 +235,8 @@ def _together(calls: Sequence[Call]) -> list[list[Call]]:
     groups: list[list[Call]] = []
     for call in calls:
         last = groups[-1][0] if groups else call
-        if not groups or call.barrier or _is_alone(call) or _is_alone(last) or last.once != call.once:
+        apart = _is_alone(call) or _is_alone(last) or (last.kind == "copy") != (call.kind == "copy")
+        if not groups or call.barrier or apart or last.once != call.once:
             groups.append([])
         groups[-1].append(call)
     return groups

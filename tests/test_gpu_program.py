@@ -1,0 +1,71 @@
+"""Programs for GPUs as launches: what shares one, and in which order they come."""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
+
+import numpy as np
+import pytest
+
+import weft
+from weft.compiler.triton import program as gpu
+from weft.compiler.triton.program import Copy, gpu_program, launches
+from weft.graph.node import Type
+from weft.testing import counted, generator
+
+pytest.importorskip("triton")
+from triton_runner import run_program
+
+F32 = weft.float32
+
+
+def turned_around(*values):
+    """State that changes places: each becomes what the next one was."""
+    return (*values[1:], values[0])
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_state_that_changes_places_goes_by_few_launches(count):
+    arrays = list(generator("state").normal(size=(count, 7, 3)).astype(np.float32))
+    graph = weft.make_graph(turned_around, *arrays)
+    program = gpu_program(graph, {i: i for i in range(count)})
+    steps = launches(program)
+    assert len(steps) == 2  # aside, and back
+    assert [len(step.calls) for step in steps] == [count, count]
+    for found, expected in zip(run_program(program, arrays), turned_around(*arrays), strict=True):
+        np.testing.assert_array_equal(found, expected)
+        counted()
+
+
+def test_large_copies_are_no_kernels(monkeypatch):
+    monkeypatch.setattr(gpu, "SHORT", 16)
+    graph = weft.make_graph(turned_around, *[Type((5,), F32)] * 3)
+    assert all(isinstance(step, Copy) for step in launches(gpu_program(graph, {0: 0, 1: 1, 2: 2})))
+
+
+def test_many_copies_are_several_launches(monkeypatch):
+    monkeypatch.setattr(gpu, "MOST_COPIES", 2)
+    arrays = [np.full((3,), i, np.float32) for i in range(5)]
+    program = gpu_program(weft.make_graph(turned_around, *arrays), {i: i for i in range(5)})
+    assert [len(step.calls) for step in launches(program)] == [2, 2, 1, 2, 2, 1]
+    assert [int(v[0]) for v in run_program(program, arrays)] == [1, 2, 3, 4, 0]
+
+
+def test_weights_become_narrow_first_and_together():
+    """In mixed precision every product wants its weight in 16 bits: one launch for all of them, not one before each."""
+
+    def step(x, a, b, c):
+        def loss(weights):
+            y = x
+            for w in weights:
+                y = weft.tanh(y @ w)
+            return (y * y).sum()
+
+        return tuple(w - 0.1 * g for w, g in zip((a, b, c), weft.grad(loss)((a, b, c)), strict=True))
+
+    weights = [Type((64, 64), F32)] * 3
+    graph = weft.make_graph(step, Type((16, 64), F32), *weights)
+    first, *others = launches(gpu_program(graph, {0: 1, 1: 2, 2: 3}, weft.bfloat16))
+    assert len(first.calls) == 4  # the weights, and the data beside them
+    assert {node.dtype for node in first.kernel.writes} == {weft.bfloat16}
+    assert not any(set(first.kernel.writes) & set(step.kernel.writes) for step in others)
