@@ -170,11 +170,7 @@ def _settle(tf32: bool) -> None:
 def _device_works() -> bool:
     import gpu_weft
 
-    try:
-        gpu_weft.probe()
-    except Exception:
-        return False
-    return True
+    return gpu_weft.works()
 
 
 # --- the process that asks ------------------------------------------------------------------------------------------------------------

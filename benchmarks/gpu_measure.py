@@ -13,13 +13,15 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 from cases import measure
 
 WARM = 4  # calls before the first look at the clock: what is compiled, captured or chosen by measuring is so by then
 MOST_CALLS = 2000  # in a turn
+T = TypeVar("T")
 
 
 class Place:
@@ -88,13 +90,15 @@ def run(case: Case, effort: Effort) -> Row:
     row = Row(case.group, case.name, goal=case.ahead, goal_seconds=case.goal, items=case.items, note=case.note)
     ready: dict[str, Contestant] = {}
     for name, make in case.contestants.items():
-        _try(row, ready, name, lambda name=name, make=make: ready.__setitem__(name, make()))  # type: ignore[misc]
+        made = _try(row, ready, name, make)
+        if made is not None:
+            ready[name] = made
     _compare(ready, row, case.allowed)
     times = _rounds(ready, row, effort)
     row.seconds = {name: statistics.median(t) for name, t in times.items()}
     row.least = {name: min(t) for name, t in times.items()}
     row.rounds = len(next(iter(times.values()), []))
-    _rate(row, times)
+    measure.rate(row, times)
     if case.flops and row.best_weft:
         row.gflops = case.flops / row.seconds[row.best_weft] / 1e9
     ready.clear()
@@ -102,12 +106,12 @@ def run(case: Case, effort: Effort) -> Row:
     return row
 
 
-def _try(row: Row, ready: dict[str, Contestant], name: str, work: Callable[[], Any]) -> Any:
+def _try(row: Row, ready: dict[str, Contestant], name: str, work: Callable[[], T]) -> T | None:
     """Do it, or note why not and go on without this contestant."""
     try:
         return work()
-    except Exception as error:
-        row.failures[name] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+    except Exception as error:  # libraries raise errors of every kind, and one that fails is a result too
+        row.failures[name] = measure.failure(error)
         ready.pop(name, None)
         return None
 
@@ -115,9 +119,9 @@ def _try(row: Row, ready: dict[str, Contestant], name: str, work: Callable[[], A
 def _compare(ready: dict[str, Contestant], row: Row, allowed: float) -> None:
     """Note how far each contestant is from the first peer; one that is wrong is timed and shown, but does not count."""
     first: list[np.ndarray] | None = None
-    for name in sorted(ready, key=_is_ours):
+    for name in sorted(ready, key=measure.is_ours):
         one = ready[name]
-        shown = _try(row, ready, name, lambda one=one: [np.asarray(v, np.float64) for v in one.values()])  # type: ignore[misc]
+        shown = _try(row, ready, name, partial(_shown, one))
         if shown is None:
             continue
         first = shown if first is None else first
@@ -128,14 +132,14 @@ def _compare(ready: dict[str, Contestant], row: Row, allowed: float) -> None:
             row.memory[name] = one.memory()
 
 
-def _is_ours(name: str) -> bool:
-    return name.startswith("weft")
+def _shown(one: Contestant) -> list[np.ndarray]:
+    return [np.asarray(v, np.float64) for v in one.values()]
 
 
 def _rounds(ready: dict[str, Contestant], row: Row, effort: Effort) -> dict[str, list[float]]:
     calls, cost = {}, 0.0
     for name, one in list(ready.items()):
-        once = _try(row, ready, name, lambda one=one: _warmed(one))  # type: ignore[misc]
+        once = _try(row, ready, name, partial(_warmed, one))
         if once is not None:
             calls[name] = max(1, min(MOST_CALLS, int(effort.turn / max(once, 1e-9))))
             cost += once * (calls[name] + 4)
@@ -146,7 +150,7 @@ def _rounds(ready: dict[str, Contestant], row: Row, effort: Effort) -> dict[str,
     try:
         for _ in range(max(effort.least, min(effort.rounds, int(effort.seconds / max(cost, 1e-9))))):
             for name, one in list(ready.items()):
-                if _try(row, ready, name, lambda n=name, o=one: _turn(o, calls[n], times[n], singles[n])) is None:  # type: ignore[misc]
+                if _try(row, ready, name, partial(_turn, one, calls[name], times[name], singles[name])) is None:
                     del times[name], singles[name]
     finally:
         gc.unfreeze()
@@ -178,17 +182,3 @@ def _timed(one: Contestant, calls: int) -> tuple[float, float]:
     free = time.perf_counter()
     one.wait()
     return free - start, time.perf_counter() - start
-
-
-def _rate(row: Row, times: dict[str, list[float]]) -> None:
-    """The ratio of the best peer's time to weft's, the median over rounds; those that were wrong do not count."""
-    ours = [n for n in times if _is_ours(n) and n not in row.failures]
-    peers = [n for n in times if not _is_ours(n) and n not in row.failures]
-    if not ours:
-        return
-    row.best_weft = min(ours, key=row.seconds.__getitem__)
-    mine = times[row.best_weft]
-    row.ratios = {p: statistics.median(t / w for t, w in zip(times[p], mine, strict=True)) for p in peers}
-    if peers:
-        row.best_peer = min(peers, key=row.seconds.__getitem__)
-        row.ratio = row.ratios[row.best_peer]

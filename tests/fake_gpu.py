@@ -29,6 +29,9 @@ class FakeGpu:
         self.functions = {}
         self.lock = threading.RLock()
 
+    def bus(self) -> str:
+        return "0000:3b:00.0"
+
     def enter(self) -> None:
         pass
 

@@ -269,12 +269,22 @@ def assert_agrees(
         assert worst <= allowed, f"result {number}: {worst} away, {allowed} allowed"
 
 
-def both_references(seed: int, steps: int, gradients: bool) -> tuple[Graph, list[np.ndarray], Any, Any]:
-    arrays = leaf_arrays(seed)
-    graph, double = (program(seed, steps, d, gradients) for d in ("float32", "float64"))
-    wide = [a.astype("float64") if a.dtype.kind == "f" else a for a in arrays]
+def both_references(
+    seed: int, steps: int, gradients: bool, dtype: str = "float32"
+) -> tuple[Graph, list[np.ndarray], Any, Any]:
+    """The random program in a float dtype, its inputs, and what it gives by definition: in this dtype and in float64."""
+    kind = weft.asarray(0).astype(dtype).dtype.numpy
+    arrays = [a.astype(kind) if a.dtype.kind == "f" else a for a in leaf_arrays(seed)]
+    wide = [a if a.dtype.kind in "bi" else a.astype("float64") for a in arrays]
+    graph, double = program(seed, steps, kind, gradients), program(seed, steps, "float64", gradients)
     with np.errstate(all="ignore"):
         return graph, arrays, interpret(graph)(*arrays), interpret(double)(*wide)
+
+
+# Other floats, and how far a result may be off.
+in_other_floats = pytest.mark.parametrize(
+    ("dtype", "rounding"), [("float16", 2e-2), ("bfloat16", 1e-1), ("float64", 1e-11)]
+)
 
 
 # --- the tests ----------------------------------------------------------------------------------------------------------------
@@ -287,16 +297,11 @@ def test_random_programs_and_their_gradients(seed: int, steps: int) -> None:
     assert_agrees(compiled_results(graph, arrays), narrow, wide)
 
 
-@pytest.mark.parametrize(("dtype", "rounding"), [("float16", 2e-2), ("bfloat16", 1e-1), ("float64", 1e-11)])
+@in_other_floats
 def test_random_programs_in_other_floats(dtype: str, rounding: float) -> None:
-    kind = weft.asarray(0).astype(dtype).dtype.numpy
     for seed in (1, 2, 3):
-        arrays = [a.astype(kind) if a.dtype.kind == "f" else a for a in leaf_arrays(seed)]
-        wide = [a if a.dtype.kind in "bi" else a.astype("float64") for a in arrays]
-        graph, double = program(seed, 6, kind, True), program(seed, 6, "float64", True)
-        with np.errstate(all="ignore"):
-            narrow, exact = interpret(graph)(*arrays), interpret(double)(*wide)
-        assert_agrees(compiled_results(graph, arrays), narrow, exact, rounding)
+        graph, arrays, narrow, wide = both_references(seed, 6, True, dtype)
+        assert_agrees(compiled_results(graph, arrays), narrow, wide, rounding)
 
 
 @settings(max_examples=10)

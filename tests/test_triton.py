@@ -18,13 +18,12 @@ from weft.compiler.triton.program import gpu_program, launches
 from weft.errors import RunError
 from weft.graph.graph import close as close_graph
 from weft.graph.node import Type, make, placeholder
-from weft.jit import memory_of
 from weft.runtime.reference import interpret
 from weft.testing import close, counted, generator
 from weft.testing.checks import _as_dtype, _define, _float_dtypes
 
 pytest.importorskip("triton")
-from triton_runner import run_graph, run_kernel, run_program
+from triton_runner import run_graph, run_kernel, run_program, training_step
 
 
 @pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)
@@ -163,21 +162,11 @@ def test_contractions_of_other_types(kind):
 
 
 def step_of(model, *shape, classes=10, make=lambda m: optim.sgd(m, 0.1, momentum=0.9)):
-    """A training step with all its inputs: the graph, what it updates, and the arrays."""
+    """A step of training on random numbers: see `training_step`."""
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=shape).astype(np.float32), rng.integers(0, classes, shape[0])
     model(weft.asarray(x[:1]))
-    optimizer = make(model)
-
-    @weft.jit
-    def step(x, y):
-        loss = weft.cross_entropy(model(x), y)
-        optimizer.minimize(loss)
-        return loss
-
-    made = step._for((x, y), {})
-    arrays = [*(s.offset.numpy() for s in made.streams), x, y, *(memory_of(s, made.home) for s in made.states)]
-    return made.graph, made.executable.updates, arrays
+    return training_step(model, make(model), x, y)
 
 
 STEPS = {

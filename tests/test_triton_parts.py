@@ -23,8 +23,8 @@ from weft.compiler.triton.kernels import tile_for, write_kernel
 from weft.compiler.triton.program import LANES, Launch, _joined, gpu_program, launches
 from weft.compiler.triton.source import KernelSource
 from weft.graph.node import Type
-from weft.jit import memory_of
 from weft.runtime.reference import interpret
+from weft.state import memory_of
 from weft.testing import close, counted
 
 pytest.importorskip("triton")

@@ -20,7 +20,6 @@ from weft.dtypes import DTYPES, bfloat16, bool_
 from weft.errors import RunError
 from weft.graph.graph import close as close_graph
 from weft.graph.node import Type, placeholder
-from weft.jit import memory_of
 from weft.ops.indexing import scatter as scatter_op
 from weft.ops.reduce import _CUMPROD, _CUMSUM
 from weft.runtime.reference import interpret
@@ -29,7 +28,7 @@ from weft.testing.checks import _define
 
 pytest.importorskip("triton")
 import triton_runner
-from triton_runner import run_graph, run_program
+from triton_runner import run_graph, run_program, training_step
 
 RNG = np.random.default_rng(11)
 CUMULATIVE = {"cumsum": _CUMSUM, "cumprod": _CUMPROD}
@@ -330,21 +329,10 @@ def test_an_embedding_is_trained(small):
     model = nn.Sequential(nn.Embedding(20, 5), nn.Flatten(), nn.Linear(None, 3))
     words, classes = RNG.integers(0, 20, (6, 4)), RNG.integers(0, 3, 6)
     model(weft.asarray(words[:1]))
-    optimizer = optim.sgd(model, 0.1)
-
-    @weft.jit
-    def step(x, y):
-        loss = weft.cross_entropy(model(x), y)
-        optimizer.minimize(loss)
-        return loss
-
-    compiled = step._for((words, classes), {})
-    arrays = [
-        *(s.offset.numpy() for s in compiled.streams), words, classes, *(memory_of(s, compiled.home) for s in compiled.states)
-    ]  # fmt: skip
-    expected = interpret(compiled.graph)(*arrays)
-    found = run_program(gpu_program(compiled.graph, compiled.executable.updates), arrays)
-    for actual, e, node in zip(found, expected, compiled.graph.outputs, strict=True):
+    graph, updates, arrays = training_step(model, optim.sgd(model, 0.1), words, classes)
+    expected = interpret(graph)(*arrays)
+    found = run_program(gpu_program(graph, updates), arrays)
+    for actual, e, node in zip(found, expected, graph.outputs, strict=True):
         close(actual, e, node.dtype, slack=4.0)
 
 

@@ -139,8 +139,14 @@ def test_libraries_that_do_not_start(cublas, cudnn, monkeypatch):
     def fail(*_):
         raise RuntimeError("no driver")
 
+    def refuse():
+        raise cublas.cuBLASLtError("NOT_INITIALIZED")
+
     monkeypatch.setattr(cublas, "create", fail)
     with pytest.raises(UserError, match=r"cuBLASLt does not start \(no driver\)"):
+        blas.Handle()
+    monkeypatch.setattr(cublas, "create", refuse)
+    with pytest.raises(UserError, match=r"cuBLASLt does not start \(NOT_INITIALIZED\)"):
         blas.Handle()
     monkeypatch.setattr(cudnn, "create_handle", fail)
     with pytest.raises(UserError, match=r"cuDNN does not start \(no driver\)"):

@@ -4,7 +4,7 @@ import ctypes
 import importlib.util
 import math
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import triton.language as tl
 from triton.language.extra import libdevice
 from triton.runtime import interpreter
 
+import weft
 from weft.compiler.fuse import fuse
 from weft.compiler.kernel import SPECIAL, Kernel
 from weft.compiler.memory import ARENA, Slot
@@ -28,6 +29,7 @@ from weft.dtypes import bfloat16, bool_
 from weft.errors import RunError
 from weft.graph import Graph, Node
 from weft.runtime.reference import compute
+from weft.state import memory_of
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="weft-triton-")
 _UNARY = {
@@ -219,6 +221,22 @@ def _defined(node: Node, values: dict[Node, np.ndarray]) -> np.ndarray:
         return np.asarray(node.value.content)
     with np.errstate(all="ignore"):
         return compute(node, [_defined(i, values) for i in node.inputs])
+
+
+def training_step(
+    model: Any, optimizer: Any, x: np.ndarray, y: np.ndarray
+) -> tuple[Graph, Mapping[int, int], list[np.ndarray]]:
+    """A step of training with all its inputs: the graph, what it updates, and the arrays."""
+
+    @weft.jit
+    def step(x: Any, y: Any) -> Any:
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
+
+    made = step._for((x, y), {})
+    arrays = [*(s.offset.numpy() for s in made.streams), x, y, *(memory_of(s, made.home) for s in made.states)]
+    return made.graph, made.executable.updates, arrays
 
 
 def run_program(program: Program, arrays: list[np.ndarray]) -> list[np.ndarray]:

@@ -8,11 +8,10 @@ updated in place, and random streams go on where they stood.
 from __future__ import annotations
 
 import functools
-import operator
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -24,115 +23,19 @@ from .dtypes import DType, DTypeLike, as_dtype, float32, uint64
 from .errors import Source, UserError, user_source
 from .explain import Explanation, explain
 from .graph import Graph
-from .graph.graph import close, substitute
-from .graph.node import DATA, OPS, VARIABLE, Clock, Node, Type, data, fresh_data, make, placeholder
+from .graph.graph import close
+from .graph.node import DATA, VARIABLE, Node, Type, data, fresh_data
 from .knobs import knobs
 from .random import Generator
 from .runtime import Buffer, Device
 from .runtime import device as find_device
 from .runtime.device import Facts
-from .tensor import WATCHED, WITHOUT_HISTORY, Changes, Holder, Tensor, as_tensor, wrap
+from .state import Settings, State, Watcher, in_memory_order, memory_of, states_of
+from .tensor import WATCHED, WITHOUT_HISTORY, Tensor, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
 
 REMEMBERED = 64  # compiled forms of one function
-
-
-class Watcher:
-    """Notes what a traced function does with tensors from outside."""
-
-    def __init__(self) -> None:
-        self.start = Clock.nodes
-        Clock.nodes += 1  # tensors made from now on are younger
-        self.nodes: dict[Tensor, Node] = {}  # what each tensor named when it was first read
-        self.by_node: dict[Node, Tensor] = {}
-        self.grads: dict[Tensor, Tensor | None] = {}
-        self.owners: dict[Tensor, Tensor] = {}  # of tensors that are somebody's .grad
-        self.written: dict[Tensor, None] = {}
-        self.holders: dict[Holder, None] = {}
-
-    def depends(self, holder: Holder) -> None:
-        self.holders[holder] = None
-
-    def saw(self, tensor: Tensor, node: Node) -> Node:
-        if tensor in self.nodes or node.abstract:
-            return self.nodes.get(tensor, node) if tensor._node is self.nodes.get(tensor) else node
-        WATCHED.watch, outside = None, WATCHED.watch
-        try:
-            node = _leaf_of(tensor, taken=self.by_node)
-        finally:
-            WATCHED.watch = outside
-        self.nodes[tensor], self.by_node[node] = node, tensor
-        self.grads[tensor] = tensor.grad
-        if tensor.grad is not None:
-            self.owners[tensor.grad] = tensor
-        return node
-
-    def changed(self, tensor: Tensor) -> None:
-        self.saw(tensor, tensor._node)
-        self.written[tensor] = None
-
-
-def _leaf_of(tensor: Tensor, taken: dict[Node, Tensor]) -> Node:
-    """A leaf that stands for this tensor and no other."""
-    tensor.realize()
-    node = tensor._node
-    if node.op is VARIABLE and node not in taken:
-        return node
-    if node.op is not DATA or node in taken:
-        value = node.value
-        assert value is not None
-        tensor._name(data(Buffer(value.device, value.shape, value.dtype, value.content)))
-    return tensor._node
-
-
-@dataclass
-class State:
-    """A tensor from outside that the program reads, and perhaps replaces."""
-
-    find: Callable[[], Tensor]  # the tensor: always the same one, or the present .grad of another, or a stream's key
-    position: int  # among the program's inputs
-    written: bool
-    order: tuple[int, ...] | None = None  # of its axes in memory, if not the usual one
-    node: Node | None = None  # what the tensor named when its memory was last looked at
-    memory: Any = None
-    address: int = 0
-    references: int = 0  # to the memory, if nobody else has it
-    version: int = -1  # of the value that was last read
-    tensor: Tensor | None = None  # if it is always the same one
-
-
-class Settings:
-    """What objects such as modules were set to when a function was traced: plain values, and which parts they had."""
-
-    def __init__(self, holders: Iterable[Holder]) -> None:
-        self.then = [(h, h.settings()) for h in holders]
-        # Lists and dicts can change without anybody being told: they are looked at every time.
-        mutable = [v for _, found in self.then for v in found.values() if isinstance(v, list | dict)]
-        self.inside = [(v, list(_content_of(v))) for v in mutable]
-        self.changes = Changes.count
-
-    def hold(self) -> bool:
-        """Whether all of it is as it was."""
-        for container, then in self.inside:
-            if len(container) != len(then) or not all(map(operator.is_, _content_of(container), then)):
-                return False
-        if self.changes != Changes.count:
-            if not all(_same(holder.settings(), then) for holder, then in self.then):
-                return False
-            self.changes = Changes.count
-        return True
-
-
-def _content_of(container: Any) -> Iterable[Any]:
-    return container.values() if isinstance(container, dict) else container
-
-
-def _same(now: dict[str, Any], then: dict[str, Any]) -> bool:
-    plain = (bool, int, float, str, tuple)
-    return now.keys() == then.keys() and all(
-        v is then[n] or (isinstance(v, plain) and type(v) is type(then[n]) and v == then[n]) for n, v in now.items()
-    )
 
 
 @dataclass
@@ -354,9 +257,7 @@ class Jit:
             cleared = [t.grad is None for t in grads]
         finally:
             WATCHED.watch = None
-            for tensor, node in watcher.nodes.items():
-                tensor._name(node)
-                tensor.grad = watcher.grads[tensor]
+            watcher.undo()
         numbers = iter(range(len(new_grads)))
         replaced = [(t, None if none else next(numbers)) for t, none in zip(grads, cleared, strict=True)]
         return self._closed(traced, watcher, new_values, replaced, new_grads, planned)
@@ -381,18 +282,12 @@ class Jit:
             graph = close([*inputs, *stray], outputs)
         _refuse_unknown(graph)
         tensors = [*watcher.nodes, *(wrap(n) for n in stray)]
-        first = len(found) + len(traced.inputs)
-        keys = {stream.key: stream for stream in streams}
-        moving = {*keys, *watcher.owners}
-        states = [
-            State(_finder(t, watcher, keys), first + i, t in watcher.written, tensor=None if t in moving else t)
-            for i, t in enumerate(tensors)
-        ]
+        states = states_of(tensors, len(found) + len(traced.inputs), watcher, streams)
         position = {t: s.position for t, s in zip(tensors, states, strict=True)}
         updates = {len(left) + i: position[t] for i, t in enumerate(watcher.written)}
         begin = len(left) + len(new_values)
         home = find_device()
-        graph = _in_memory_order(graph, states, updates, home)
+        graph = in_memory_order(graph, states, updates, home)
         constants = frozenset(s.position for s in states if not s.written)
         compile = (lambda *facts: _Planned(graph, home.planned(*facts))) if planned else home.executable
         return Compiled(
@@ -401,43 +296,6 @@ class Jit:
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
             [o.tracked for o in traced.outputs], user_source(), Settings(watcher.holders) if watcher.holders else None,
         )  # fmt: skip
-
-
-def _finder(tensor: Tensor, watcher: Watcher, keys: dict[Tensor, Generator]) -> Callable[[], Tensor]:
-    """How to find a tensor again: a .grad and the key of a stream may be other objects by then."""
-    if tensor in keys:
-        stream = keys[tensor]
-        return lambda: stream.key
-    if tensor in watcher.owners:
-        owner = watcher.owners[tensor]
-        return lambda: tensor if owner.grad is None else owner.grad
-    return lambda: tensor
-
-
-def _in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int, int], home: Device) -> Graph:
-    """The graph with filters of convolutions, and all that is updated with them, laid out as convolutions like it.
-
-    So neither the filter nor the update of its values is transposed at every step. The tensors that name them see the usual order.
-    """
-    filters = {n.inputs[1].shape for n in graph.nodes if n.op.name in ("conv", "conv_data")}
-    filters |= {n.shape for n in graph.nodes if n.op.name == "conv_filter"}
-    inputs, seen = list(graph.inputs), {}
-    for state in states:
-        node = graph.inputs[state.position]
-        if node.shape not in filters or not (state.written or home.orders_constants):
-            continue
-        state.order = home.filter_order(len(node.shape))
-        back = tuple(state.order.index(a) for a in range(len(node.shape)))
-        moved = placeholder(state.position, Type(tuple(node.shape[a] for a in state.order), node.dtype))
-        inputs[state.position], seen[node] = moved, make(OPS["permute"], (moved,), (back,))
-    if not seen:
-        return graph
-    orders = {s.position: s.order for s in states if s.order is not None}
-    outputs = list(substitute(graph.outputs, seen))
-    for number, position in updates.items():
-        if position in orders:
-            outputs[number] = make(OPS["permute"], (outputs[number],), (orders[position],))
-    return Graph(tuple(inputs), tuple(outputs))
 
 
 def _refuse_unknown(graph: Graph) -> None:
@@ -522,12 +380,10 @@ def _run(made: Compiled, values: Sequence[Any]) -> Any:
             addresses.append(address)
         again = False
         for state in made.states:
-            node = (state.find() if state.tensor is None else state.tensor)._node
-            if node is state.node and (_is_alone(state, node) if state.written else _version(node) == state.version):
-                addresses.append(state.address)
-            else:
-                addresses.append(_refreshed(state, home))
+            if not state.is_known():
+                state.refresh(home)
                 again |= not state.written
+            addresses.append(state.address)
         contents = executable.call(addresses, again)
         for state in made.written:
             assert state.node is not None
@@ -558,48 +414,6 @@ def _given(value: Any) -> Buffer | np.ndarray:
         known = tensor.realize()._node.value
     assert isinstance(known, Buffer)
     return known
-
-
-def _refreshed(state: State, home: Device) -> int:
-    """The address of a state's memory that is not what it was. Memory that is written to belongs to the state alone: else it is copied."""
-    tensor = state.find()
-    node = tensor._node
-    if state.written:
-        memory, content = home.copied(_value(tensor), state.order)
-        value = Buffer(home, node.shape, node.dtype, content)
-        if tensor._owns_parameter:
-            tensor.become_parameter(data(value))
-        else:
-            tensor._name(data(value))
-        del content, value
-    else:
-        memory = memory_of(state, home)
-    state.node, state.memory, state.address = tensor._node, memory, home.address(memory)
-    state.version = _version(state.node)
-    del memory
-    state.references = sys.getrefcount(state.memory)
-    return state.address
-
-
-def memory_of(state: State, home: Device) -> Any:
-    """The value of a state as the program wants to see it."""
-    return home.memory(_value(state.find()), state.order)
-
-
-def _value(tensor: Tensor) -> Buffer:
-    value = tensor.realize()._node.value
-    assert isinstance(value, Buffer)
-    return value
-
-
-def _version(node: Node) -> int:
-    """How often the value was replaced in place by a compiled function."""
-    return node.value.version if isinstance(node.value, Buffer) else -1
-
-
-def _is_alone(state: State, node: Node) -> bool:
-    """Whether nobody else names the state's value, computes with it or looks at its memory."""
-    return node.users == 0 and node.holders == 1 and sys.getrefcount(state.memory) == state.references
 
 
 def jit(

@@ -47,7 +47,7 @@ class Case:
         tuple[float, float]
     ] = ()  # the least that must be done: (operations, bytes moved) one after another
     goal: float | None = None  # how many times faster than the best peer weft should be
-    items: int = 0  # per call, where a rate is of interest (frames)
+    items: int = 0  # per call, where a rate is of interest (images)
     quick: bool = True  # part of a quick run
     allowed: float = ALLOWED
     note: str = ""
@@ -95,14 +95,14 @@ def run(case: Case, effort: Effort, least_seconds: Callable[[Sequence[tuple[floa
     for name, make in case.contestants.items():
         try:
             ready[name] = make()
-        except Exception as error:  # one that fails is a result too
-            row.failures[name] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+        except Exception as error:  # libraries raise errors of every kind, and one that fails is a result too
+            row.failures[name] = failure(error)
     _compare(ready, row, case.allowed)
     times = _rounds(ready, effort)
     row.seconds = {name: statistics.median(t) for name, t in times.items()}
     row.least = {name: min(t) for name, t in times.items()}
     row.rounds = len(next(iter(times.values()), []))
-    _rate(row, times)
+    rate(row, times)
     if case.layers and row.best_weft:
         seconds = row.seconds[row.best_weft]
         row.gflops = sum(f for f, _ in case.layers) / seconds / 1e9
@@ -115,11 +115,11 @@ def run(case: Case, effort: Effort, least_seconds: Callable[[Sequence[tuple[floa
 def _compare(ready: dict[str, Ready], row: Row, allowed: float) -> None:
     """Note how far each contestant is from the first peer; one that fails or is wrong does not take part."""
     shown: dict[str, list[np.ndarray]] = {}
-    for name in [*(n for n in ready if not _ours(n)), *(n for n in ready if _ours(n))]:
+    for name in sorted(ready, key=is_ours):
         try:
             shown[name] = [np.asarray(v, np.float64) for v in ready[name].values()]
-        except Exception as error:
-            row.failures[name] = f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+        except Exception as error:  # as above
+            row.failures[name] = failure(error)
             del ready[name]
             continue
         first = next(iter(shown.values()))
@@ -139,7 +139,12 @@ def difference(expected: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> flo
     return max((float(np.linalg.norm(e - g)) / max(float(np.linalg.norm(e)), 1e-30) for e, g in pairs), default=0.0)
 
 
-def _ours(name: str) -> bool:
+def failure(error: Exception) -> str:
+    """The first line of what went wrong."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0][:300]
+
+
+def is_ours(name: str) -> bool:
     return name.startswith("weft")
 
 
@@ -182,10 +187,10 @@ def _timed(call: Callable[[], Any], times: int) -> float:
     return (Clock.now() - start) / times
 
 
-def _rate(row: Row, times: dict[str, list[float]]) -> None:
+def rate(row: Row, times: dict[str, list[float]]) -> None:
     """The ratio of the best peer's time to weft's, the median over rounds; those that were wrong do not count."""
-    ours = [n for n in times if _ours(n) and n not in row.failures]
-    peers = [n for n in times if not _ours(n) and n not in row.failures]
+    ours = [n for n in times if is_ours(n) and n not in row.failures]
+    peers = [n for n in times if not is_ours(n) and n not in row.failures]
     if not ours:
         return
     row.best_weft = min(ours, key=row.seconds.__getitem__)

@@ -20,25 +20,37 @@ def amount(value: float, unit: str) -> str:
 
 
 def line(row: Row) -> str:
-    ours = _with_rate(row) if row.best_weft else "-"
-    peer = f"{amount(row.seconds[row.best_peer], row.unit)} ({row.best_peer})" if row.best_peer else "-"
-    ratio = "-" if row.ratio is None else f"{row.ratio:.2f}"
-    goal = "" if row.goal is None else f"{row.goal:.2f}"
     roof = "" if row.roof is None else f"{100 * row.roof:.0f} %"
-    return f"| {row.name} | {ours} | {peer} | {ratio} | {goal} | {roof} | {_everything(row)} |"
+    return f"| {row.name} | {ours(row)} | {peer(row)} | {ratio(row)} | {goal(row)} | {roof} | {everything(row)} |"
 
 
-def _with_rate(row: Row) -> str:
+def ours(row: Row) -> str:
+    """The time of weft, and how much it did in a second."""
+    if not row.best_weft:
+        return "-"
     seconds = row.seconds[row.best_weft]
     text = amount(seconds, row.unit)
     if row.gflops is not None:
-        text += f", {row.gflops:.0f} GFLOP/s"
+        text += f", {row.gflops:.0f} GFLOP/s" if row.gflops < 1000 else f", {row.gflops / 1000:.3g} TFLOP/s"
     if row.items:
-        text += f", {row.items / seconds:.1f} frames/s"
+        text += f", {row.items / seconds:.1f} images/s"
     return text
 
 
-def _everything(row: Row) -> str:
+def peer(row: Row) -> str:
+    return f"{amount(row.seconds[row.best_peer], row.unit)} ({row.best_peer})" if row.best_peer else "-"
+
+
+def ratio(row: Row) -> str:
+    return "-" if row.ratio is None else f"{row.ratio:.2f}"
+
+
+def goal(row: Row) -> str:
+    return "" if row.goal is None else f"{row.goal:.2f}"
+
+
+def everything(row: Row) -> str:
+    """All times, and what failed."""
     parts = [f"{name} {amount(value, row.unit)}" for name, value in row.seconds.items()]
     parts += [f"**{name}: {why.replace('|', '/')}**" for name, why in row.failures.items()]
     return "; ".join([*parts, *([row.note] if row.note else [])])

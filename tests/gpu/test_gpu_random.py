@@ -8,7 +8,7 @@ from gpu_tools import run_graph, run_graphs
 
 import weft
 from test_compiler_random import INTEGERS as KINDS
-from test_compiler_random import SHAPES, assert_agrees, both_references, grow_integers, leaf_arrays, program
+from test_compiler_random import SHAPES, assert_agrees, both_references, grow_integers, in_other_floats
 from weft.graph import Graph
 from weft.runtime.reference import interpret
 from weft.testing import counted
@@ -25,16 +25,11 @@ def test_random_programs_and_their_gradients(number: int) -> None:
         assert_agrees(got, narrow, wide)
 
 
-@pytest.mark.parametrize(("dtype", "rounding"), [("float16", 2e-2), ("bfloat16", 1e-1), ("float64", 1e-11)])
+@in_other_floats
 def test_random_programs_in_other_floats(dtype: str, rounding: float) -> None:
-    kind = weft.asarray(0).astype(dtype).dtype.numpy
     for seed in (1, 2, 3):
-        arrays = [a.astype(kind) if a.dtype.kind == "f" else a for a in leaf_arrays(seed)]
-        wide = [a if a.dtype.kind in "bi" else a.astype("float64") for a in arrays]
-        graph, double = program(seed, 6, kind, True), program(seed, 6, "float64", True)
-        with np.errstate(all="ignore"):
-            narrow, exact = interpret(graph)(*arrays), interpret(double)(*wide)
-        assert_agrees(run_graph(graph, arrays), narrow, exact, rounding)
+        graph, arrays, narrow, wide = both_references(seed, 6, True, dtype)
+        assert_agrees(run_graph(graph, arrays), narrow, wide, rounding)
 
 
 @pytest.mark.parametrize("number", range(6))

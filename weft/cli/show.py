@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 
 from .. import nn, zoo
 from ..compiler.llvm.target import host
 from ..errors import UserError
+from ..runtime.cuda.device import CudaDevice
+from ..runtime.cuda.health import health
 from ..runtime.device import device as find_device
 from ..runtime.device import devices as all_devices
 from ..runtime.native import thread_count
@@ -47,14 +50,18 @@ def devices(words: Sequence[str]) -> None:
     given = read("devices", words, {"json": _JSON}, 0)
     facts = {"cpu": host().cpu, "threads": thread_count(), "vector_bits": host().vector_bits}
     found = all_devices()
-    gpus = {d.name: d.about() for d in found if d.free_memory() is not None}
+    gpus = {d.name: (d.about(), health(d.gpu.bus())) for d in found if isinstance(d, CudaDevice)}
     if given["json"]:
-        print(json.dumps({"devices": [d.name for d in found], **facts, "gpus": gpus}))
+        about = {name: what for name, (what, _) in gpus.items()}
+        healths = {name: asdict(how) for name, (_, how) in gpus.items() if how is not None}
+        print(json.dumps({"devices": [d.name for d in found], **facts, "gpus": about, "health": healths}))
         return
     print(f"cpu: {facts['cpu']}, {facts['threads']} threads, vectors of {facts['vector_bits']} bits")
     for device in found:
         if device.name != "cpu":
-            print(f"{device.name}: {gpus.get(device.name, 'for checks')}")
+            what, how = gpus.get(device.name, ("for checks", None))
+            now = "" if how is None else f"; now {how}"
+            print(f"{device.name}: {what}{now}")
     try:
         find_device("cuda")
     except UserError as missing:

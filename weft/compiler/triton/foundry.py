@@ -146,7 +146,7 @@ def serve() -> None:
             made = build_order(Order.from_json(line))
             known: dict[str, Any] = {"symbol": made.symbol, "warps": made.warps, "shared": made.shared}
             known["code"] = base64.b64encode(made.code).decode()
-        except Exception as error:
+        except Exception as error:  # Triton's have no common base, and who waits must be answered
             known = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(known) + "\n")
         answers.flush()

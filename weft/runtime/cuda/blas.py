@@ -44,7 +44,7 @@ class Handle:
         self.compute_types = importlib.import_module("nvmath.bindings.cublas").ComputeType
         try:
             self.address = int(self.library.create())
-        except Exception as error:  # each version of the bindings has its own classes for a library that is not found
+        except (RuntimeError, OSError, self.library.cuBLASLtError) as error:  # it is not found, or says no
             raise UserError("cuda", f"cuBLASLt does not start ({error}). {INSTALL}") from None
         self.version = str(self.library.get_version())
 

@@ -104,6 +104,11 @@ class Gpu:
         attribute = getattr(self._api.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(self._do(name, self._api.cuDeviceGetAttribute(attribute, self._device)))
 
+    def bus(self) -> str:
+        """Its address on the PCI bus: the number of a GPU depends on which ones this process may see."""
+        address: bytes = self._do("address", self._api.cuDeviceGetPCIBusId(32, self._device))
+        return address.split(b"\0")[0].decode()
+
     def enter(self) -> None:
         """Make this thread work on this GPU."""
         if getattr(_THREAD, "context", None) is not self._context:

@@ -31,7 +31,7 @@ class Memory:
             try:
                 self.gpu.enter()
                 self.gpu.free(self.address)
-            except Exception:  # at the end of the process, when the driver may be gone already
+            except Exception:  # the process ends: the driver may be gone, and all that this file imports
                 pass
 
 
@@ -136,7 +136,7 @@ class Pinned:
                 self._gpu.enter()
                 self._gpu.wait()  # the GPU may still use it
                 self._gpu.unpin(self.array)
-            except Exception:  # at the end of the process, when the driver may be gone already
+            except Exception:  # as above
                 pass
 
 

@@ -1,0 +1,71 @@
+"""How a GPU is doing just now, as NVIDIA's management library tells through the package nvidia-ml-py."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Health:
+    """What is known of a GPU at one moment; None is what it does not tell."""
+
+    temperature: int | None  # degrees Celsius
+    power: float | None  # watts
+    power_limit: float | None
+    busy: int | None  # percent of the last moments in which some kernel ran
+    others: int | None  # bytes of its memory that other processes hold
+
+    def __str__(self) -> str:
+        parts = []
+        if self.temperature is not None:
+            parts.append(f"{self.temperature} degrees Celsius")
+        if self.power is not None:
+            limit = "" if self.power_limit is None else f" of {self.power_limit:.0f}"
+            parts.append(f"{self.power:.0f}{limit} W")
+        if self.busy is not None:
+            parts.append(f"{self.busy} % busy")
+        if self.others is not None:
+            parts.append(f"other processes hold {self.others / 2**30:.1f} GiB")
+        return ", ".join(parts)
+
+
+def health(bus: str) -> Health | None:
+    """Of the GPU at this address of the PCI bus; None if the package or its library is not there, or does not know it."""
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError:
+        return None
+    try:
+        return _asked(nvml, nvml.nvmlDeviceGetHandleByPciBusId(bus))
+    except nvml.NVMLError:
+        return None
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _asked(nvml: Any, gpu: Any) -> Health:
+    def ask(question: Callable[..., Any], *more: Any) -> Any:
+        try:
+            return question(gpu, *more)
+        except (nvml.NVMLError, nvml.NVMLLibraryMismatchError):  # not every GPU and driver answers every question
+            return None
+
+    power, limit = ask(nvml.nvmlDeviceGetPowerUsage), ask(nvml.nvmlDeviceGetEnforcedPowerLimit)
+    rates = ask(nvml.nvmlDeviceGetUtilizationRates)
+    found = [ask(nvml.nvmlDeviceGetComputeRunningProcesses), ask(nvml.nvmlDeviceGetGraphicsRunningProcesses)]
+    held = {p.pid: p.usedGpuMemory or 0 for processes in found for p in processes or ()}  # one may do both
+    return Health(
+        ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+        None if power is None else power / 1000,  # it counts milliwatts
+        None if limit is None else limit / 1000,
+        None if rates is None else rates.gpu,
+        None if found == [None, None] else sum(size for pid, size in held.items() if pid != os.getpid()),
+    )
