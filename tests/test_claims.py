@@ -45,18 +45,31 @@ def convolved(spec: ConvSpec, operands: list[np.ndarray]) -> np.ndarray:
         case _:
             value = OPS["conv_filter"].reference(a, b, *how, spec.kernel)
     value = np.moveaxis(value, 1, -1)
-    if "bias" in spec.epilogue:
-        value = value + operands[2]
+    for addend in operands[2:]:  # a bias, a residual
+        value = value + addend
     return np.maximum(value, 0) if "relu" in spec.epilogue else value
+
+
+def multiplied(spec: ProductSpec, memory: list[np.ndarray]) -> np.ndarray:
+    """A product with its epilogue, in float64."""
+    a, b = (_matrices(spec, memory[n], n).astype(np.float64) for n in (0, 1))
+    value = a @ b
+    if spec.has_bias:
+        value = value + _typed(memory[2], spec.c_dtype)[: spec.n].astype(np.float64)
+    if spec.epilogue.endswith("relu"):
+        value = np.maximum(value, 0)
+    if spec.epilogue.endswith("gelu_tanh"):
+        value = value / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)))
+    return value
 
 
 def answer(spec: ConvSpec | ProductSpec, memory: list[np.ndarray]) -> None:
     """Do what a library is asked for, on the bytes of its arguments."""
     if isinstance(spec, ProductSpec):
-        a, b = (_matrices(spec, memory[n], n).astype(np.float64) for n in (0, 1))
-        _typed(memory[2], spec.c_dtype)[: spec.batch * spec.m * spec.n] = (a @ b).reshape(-1)
+        assert len(memory) == len(spec.arguments)
+        _typed(memory[-1], spec.c_dtype)[: spec.batch * spec.m * spec.n] = multiplied(spec, memory).reshape(-1)
         return
-    kinds = {spec.arguments[-1]: spec.result_dtype}
+    kinds = {spec.arguments[-1]: spec.result_dtype, "residual": spec.result_dtype}
     arrays = []
     for name, here in zip(spec.arguments, memory, strict=True):
         sizes = spec.sizes(name)
@@ -101,7 +114,7 @@ def claims_of(graph: Graph, narrow: Any = None, plain: bool = False) -> tuple[Pr
     found: dict[Any, Claim] = {}
 
     def judge(kernel: Any, wanted: Claim) -> bool:
-        if plain and isinstance(wanted.spec, ConvSpec) and wanted.spec.epilogue:
+        if plain and wanted.spec.epilogue:
             return False
         found[kernel] = wanted
         return True
@@ -122,10 +135,11 @@ def asked(
     tolerance: float = 3e-6,
     plain: bool = False,
     filters: tuple[int, ...] = (1,),
+    dtype: Any = weft.float32,
 ) -> list[Claim]:
     """What is claimed for a function; its numbers are right. `filters`: the arguments that lie as libraries want filters."""
     rng = generator(str(shapes))
-    arrays = [rng.normal(size=s).astype(np.float32) for s in shapes]
+    arrays = [rng.normal(size=s).astype(dtype.numpy) for s in shapes]
     lying = [np.moveaxis(a, 1, -1).copy() if n in filters and a.ndim > 2 else a for n, a in enumerate(arrays)]
 
     def seen(*given: Any) -> Any:
@@ -225,8 +239,12 @@ NOT_RIDING: dict[str, tuple[F, tuple[tuple[int, ...], ...]]] = {
     "one number a column": (lambda x, w, b: last(weft.conv(x, w) + b), ((5,),)),
     "one number": (lambda x, w, b: last(weft.conv(x, w) + b), ((),)),
     "the filters the other way round": (lambda x, w, b: last(weft.conv(x, w) + wide(weft.flip(b))), (B,)),
-    "a residual": (lambda x, w, r: last(weft.relu(weft.conv(x, w) + r)), (Y,)),
-    "a residual beside the bias": (lambda x, w, b, r: last(weft.relu(weft.conv(x, w, b) + r)), (B, Y)),
+    "a residual without a bias": (lambda x, w, r: last(weft.relu(weft.conv(x, w) + r)), (Y,)),
+    "a residual that lies otherwise": (lambda x, w, b, r: last(weft.relu(weft.conv(x, w, b) + r)), (B, Y)),
+    "a residual of one row for all": (lambda x, w, b, r: last(weft.relu(weft.conv(x, w, b) + r)), (B, (4, 4, 1, 5))),
+    "two numbers a filter": (lambda x, w, b, c: last(weft.conv(x, w, b) + wide(c)), (B, B)),
+    "a clip": (lambda x, w, b: last(weft.clip(weft.conv(x, w, b), 0.0, 6.0)), (B,)),
+    "a gelu": (lambda x, w, b: last(weft.gelu(weft.conv(x, w, b), approximate="tanh")), (B,)),
     "the first numbers of more": (lambda x, w, b: last(weft.conv(x, w) + wide(b[:4])), ((8,),)),
     "the last numbers of more": (lambda x, w, b: last(weft.conv(x, w) + wide(b[4:])), ((8,),)),
     "a bias that is computed there": (lambda x, w, b: last(weft.conv(x, w) + wide(b * 2.0)), (B,)),
@@ -299,6 +317,259 @@ def test_batch_norm_at_inference_rides_too() -> None:
     assert [c.spec.epilogue for c in found] == [("bias", "relu")] * 2
 
 
+@pytest.mark.parametrize("dtype", [weft.bfloat16, weft.float16], ids=str)
+@pytest.mark.parametrize("name", ["bias", "bias and relu", "with strides and padding", "the bias moved after it"])
+def test_of_16_bits_alone(name: str, dtype: Any) -> None:
+    """The sum is rounded before the bias is added to it, but not by the library."""
+    f, epilogue = RIDING[name]
+    [wanted] = asked(f, X, (8, 8, 3, 2), (8,), dtype=dtype, tolerance=0.02)
+    assert (wanted.spec.epilogue, wanted.direct) == (epilogue, True)
+    assert (wanted.spec.dtype, wanted.spec.result_dtype) == (dtype.name, dtype.name)
+    assert [n.dtype for n in wanted.more] == [dtype]
+
+
+# --- residuals ride too -------------------------------------------------------------------------------------------------------------------
+
+# Images and filters of a block: as high as wide as many channels, so that axes can be mistaken for each other.
+BLOCK = ((2, 8, 8, 8), (8, 8, 3, 3), (8,), (8, 8, 3, 3), (8,))
+
+
+def block(tail: F) -> F:
+    """Two convolutions; `tail` makes the result of the second, its bias and what the first one gave."""
+
+    def f(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
+        y = weft.relu(weft.conv(x, w, b, padding=1))
+        return last(tail(weft.conv(y, v, padding=1), wide(c), y))
+
+    return f
+
+
+RESIDUAL: dict[str, tuple[F, tuple[str, ...]]] = {
+    "a block": (lambda z, c, y: weft.relu(z + c + y), ("bias", "residual", "relu")),
+    "no relu": (lambda z, c, y: z + c + y, ("bias", "residual")),
+    "from the left": (lambda z, c, y: weft.relu(y + (c + z)), ("bias", "residual", "relu")),
+    "before the bias": (lambda z, c, y: weft.relu((z + y) + c), ("bias", "residual", "relu")),
+    "moved there and back": (lambda z, c, y: weft.permute_dims(weft.relu(last(z + c) + last(y)), (0, 3, 1, 2)), ("bias", "residual", "relu")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "mixed"])
+@pytest.mark.parametrize("name", RESIDUAL)
+def test_residuals_ride_on_the_convolution(name: str, precision: str) -> None:
+    tail, epilogue = RESIDUAL[name]
+    how: dict[str, Any] = {
+        "float32": {},
+        "bfloat16": {"dtype": weft.bfloat16, "tolerance": 0.03},
+        "mixed": {"narrow": weft.bfloat16, "tolerance": 0.03},
+    }[precision]
+    if precision == "mixed":  # something must follow for the result to be of 16 bits, as the residual is
+        shapes = (*BLOCK, (8, 8, 1, 1))
+        made = asked(lambda *a: last(weft.conv(weft.permute_dims(block(tail)(*a[:5]), (0, 3, 1, 2)), a[5])), *shapes, filters=(1, 3, 5), **how)  # fmt: skip
+    else:
+        made = asked(block(tail), *BLOCK, filters=(1, 3), **how)
+    first, wanted = made[:2]
+    assert (first.spec.epilogue, wanted.spec.epilogue, wanted.direct) == (("bias", "relu"), epilogue, True)
+    assert wanted.more[1] is first.result
+    assert (wanted.rounded is not None) == (precision == "mixed")
+    assert wanted.spec.result_dtype == wanted.spec.dtype == wanted.more[0].dtype.name == wanted.more[1].dtype.name
+
+
+def test_the_first_samples_of_more_are_a_residual() -> None:
+    def f(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
+        y = weft.relu(weft.conv(x, w, b, padding=1))
+        return last(weft.conv(y[:1], v, c, padding=1) + y[:1])
+
+    assert asked(f, *BLOCK, filters=(1, 3))[-1].spec.epilogue == ("bias", "residual")
+
+    def rest(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
+        y = weft.relu(weft.conv(x, w, b, padding=1))
+        return last(weft.conv(y[:1], v, c, padding=1) + y[1:])
+
+    assert asked(rest, *BLOCK, filters=(1, 3))[-1].spec.epilogue == ()
+
+
+NO_RESIDUAL: dict[str, F] = {
+    "height and width exchanged": lambda z, c, y: weft.relu(z + c + weft.permute_dims(y, (0, 1, 3, 2))),
+    "channels in the place of rows": lambda z, c, y: weft.relu(z + c + weft.permute_dims(y, (0, 2, 1, 3))),
+    "backwards": lambda z, c, y: weft.relu(z + c + weft.flip(y, axis=2)),
+    "one row for all": lambda z, c, y: weft.relu(z + c + y[:, :, :1]),
+    "taken away": lambda z, c, y: weft.relu(z + c - y),
+    "twice as much": lambda z, c, y: weft.relu(z + c + 2.0 * y),
+    "after the relu": lambda z, c, y: weft.relu(z + c) + y,
+    "a relu of its own": lambda z, c, y: weft.relu(z) + c + y,
+    "a clip": lambda z, c, y: weft.clip(z + c + y, 0.0, 6.0),
+    "two of them": lambda z, c, y: weft.relu(z + c + y + weft.flip(y, axis=2)),
+    "no bias": lambda z, c, y: weft.relu(z + y),
+}
+
+
+@pytest.mark.parametrize("name", NO_RESIDUAL)
+def test_residuals_that_do_not_ride(name: str) -> None:
+    f = block(NO_RESIDUAL[name])
+    _, wanted = asked(f, *BLOCK, filters=(1, 3))
+    assert (wanted.spec.epilogue, wanted.direct, wanted.more) == ((), False, ())
+
+
+def test_a_residual_whose_sum_is_read_by_others() -> None:
+    def f(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
+        y = weft.relu(weft.conv(x, w, b, padding=1))
+        z = weft.conv(y, v, c, padding=1)
+        return last(weft.relu(z + y)), last(z)
+
+    _, wanted = asked(f, *BLOCK, filters=(1, 3))
+    assert (wanted.spec.epilogue, wanted.direct) == ((), False)
+
+
+def test_a_residual_of_another_type() -> None:
+    """The block ends in float32, what is added is of 16 bits."""
+    found = asked(block(RESIDUAL["a block"][0]), *BLOCK, filters=(1, 3), narrow=weft.bfloat16, tolerance=0.03)
+    assert [c.spec.epilogue for c in found] == [("bias", "relu"), ()]
+
+
+def test_new_state_is_not_written_over_what_the_library_adds() -> None:
+    """An input of the result's size may be state whose place the result takes, and no library says that it may."""
+
+    def f(x: Any, w: Any, b: Any, s: Any) -> Any:
+        return weft.relu(last(weft.conv(x, w, b, padding=1)) + s)
+
+    images, filters, bias = BLOCK[:3]
+    [wanted] = asked(f, images, filters, bias, images)
+    assert (wanted.spec.epilogue, wanted.direct) == ((), False)
+    [row] = asked(lambda a, b, c: a @ b + c, (1, 8), (8, 8), (8,))
+    assert (row.spec.epilogue, row.direct) == ("", False)
+
+
+# --- bias and activations ride on cuBLASLt --------------------------------------------------------------------------------------------------
+
+FACTORS = ((8, 16), (16, 8), (8,))  # as many rows as columns: a bias must not be mistaken
+
+
+def by_tanh(x: Any) -> Any:
+    return weft.gelu(x, approximate="tanh")
+
+
+def written_out(x: Any) -> Any:
+    """A gelu by tanh as many write it, without care for large numbers."""
+    return x * (weft.tanh((x * x * x * 0.044715 + x) * 0.7978845608) + 1.0) * 0.5
+
+
+ON_PRODUCTS: dict[str, tuple[F, str]] = {
+    "bias": (lambda a, b, c: a @ b + c, "bias"),
+    "bias from the left": (lambda a, b, c: c + a @ b, "bias"),
+    "relu": (lambda a, b, c: weft.relu(a @ b), "relu"),
+    "bias and relu": (lambda a, b, c: weft.relu(a @ b + c), "bias_relu"),
+    "gelu": (lambda a, b, c: by_tanh(a @ b), "gelu_tanh"),
+    "bias and gelu": (lambda a, b, c: by_tanh(a @ b + c), "bias_gelu_tanh"),
+    "a gelu written out": (lambda a, b, c: written_out(a @ b + c), "bias_gelu_tanh"),
+    "turned factors": (lambda a, b, c: weft.relu(b.mT @ a.mT + c), "bias_relu"),
+}
+
+
+@pytest.mark.parametrize("dtype", [weft.float32, weft.bfloat16, weft.float16], ids=str)
+@pytest.mark.parametrize("name", ON_PRODUCTS)
+def test_bias_and_activation_ride_on_the_product(name: str, dtype: Any) -> None:
+    f, epilogue = ON_PRODUCTS[name]
+    how: dict[str, Any] = {"dtype": dtype, "tolerance": 3e-6 if dtype is weft.float32 else 0.02}
+    [wanted] = asked(f, *FACTORS, **how)
+    assert isinstance(wanted.spec, ProductSpec)
+    assert (wanted.spec.epilogue, wanted.direct, wanted.library) == (epilogue, True, "CUBLASLT")
+    assert (wanted.spec.c_dtype, wanted.rounded) == (dtype.name, None)
+    assert [n.shape for n in wanted.more] == ([(8,)] if "bias" in epilogue else [])
+    [without] = asked(f, *FACTORS, plain=True, **how)
+    assert (without.spec.epilogue, without.direct) == ("", False)
+
+
+def test_one_bias_for_a_whole_batch() -> None:
+    [wanted] = asked(lambda a, b, c: weft.relu(a @ b + c), (3, 8, 16), (3, 16, 8), (8,))
+    assert (wanted.spec.batch, wanted.spec.epilogue) == (3, "bias_relu")
+    [each] = asked(lambda a, b, c: weft.relu(a @ b + c), (3, 8, 16), (3, 16, 8), (3, 1, 8))
+    assert (each.spec.epilogue, each.direct) == ("", False)
+    [rows] = asked(lambda a, b, c: by_tanh(a @ b + c).reshape(6, -1), (3, 8, 16), (16, 8), (8,))
+    assert (rows.spec.batch, rows.spec.m, rows.spec.epilogue) == (1, 24, "bias_gelu_tanh")
+
+
+def test_products_in_mixed_precision() -> None:
+    """The bias is of the result's type: a copy where that has 16 bits, itself where it has 32."""
+    shapes = (*FACTORS, (8, 24), (24,))
+    found = asked(
+        lambda a, b, c, d, e: weft.relu(by_tanh(a @ b + c) @ d + e), *shapes, narrow=weft.float16, tolerance=0.01
+    )
+    assert [c.spec.epilogue for c in found] == ["bias_gelu_tanh", "bias_relu"]
+    assert [(c.spec.a_dtype, c.spec.c_dtype) for c in found] == [("float16", "float16"), ("float16", "float32")]
+    assert [(c.more[0].dtype, c.rounded is not None) for c in found] == [(weft.float16, True), (weft.float32, False)]
+
+
+def gelu_like(half: float = 0.5, one: float = 1.0, slope: float = 0.7978845608, cubic: float = 0.044715, low: float = -10.0, high: float = 10.0) -> F:  # fmt: skip
+    def f(x: Any, gate: Any = None) -> Any:
+        near = weft.clip(x if gate is None else gate, low, high)
+        return half * x * (one + weft.tanh(slope * (near + cubic * (near * near * near))))
+
+    return f
+
+
+def cut_by_others(x: Any, low: bool) -> Any:
+    """A gelu whose clip asks another number than the one that it cuts."""
+    near = weft.where((2.0 * x if low else x) < -10.0, -10.0, x)
+    near = weft.where((near if low else 2.0 * near) > 10.0, 10.0, near)
+    return 0.5 * x * (1.0 + weft.tanh(0.7978845608 * (near + 0.044715 * (near * near * near))))
+
+
+NOT_ON_PRODUCTS: dict[str, F] = {
+    "bias along the rows": lambda a, b, c: weft.relu(a @ b + c[:, None]),
+    "one number": lambda a, b, c: weft.relu(a @ b + c[0]),
+    "a bias the other way round": lambda a, b, c: a @ b + weft.flip(c),
+    "the bias is taken away": lambda a, b, c: weft.relu(a @ b - c),
+    "two biases": lambda a, b, c: weft.relu(a @ b + c + weft.flip(c)),
+    "a residual": lambda a, b, c: weft.relu(a @ b + c + b.mT @ a.mT * c),
+    "a scale": lambda a, b, c: (a @ b) * 3.0 + c,
+    "the relu first": lambda a, b, c: weft.relu(a @ b) + c,
+    "a clip": lambda a, b, c: weft.clip(a @ b + c, 0.0, 6.0),
+    "another activation": lambda a, b, c: weft.silu(a @ b + c),
+    "a relu and more": lambda a, b, c: weft.relu(a @ b + c) * 2.0,
+    "a relu of a gelu": lambda a, b, c: weft.relu(by_tanh(a @ b + c)),
+    "the exact gelu": lambda a, b, c: weft.gelu(a @ b + c),
+    "a gelu by the logistic function": lambda a, b, c: (lambda x: x * weft.sigmoid(1.702 * x))(a @ b + c),
+    "half of what": lambda a, b, c: gelu_like(half=0.25)(a @ b + c),
+    "twice the one": lambda a, b, c: gelu_like(one=2.0)(a @ b + c),
+    "another slope": lambda a, b, c: gelu_like(slope=0.8)(a @ b + c),
+    "another cube": lambda a, b, c: gelu_like(cubic=0.05)(a @ b + c),
+    "clipped too early": lambda a, b, c: gelu_like(low=-1.0)(a @ b + c),
+    "clipped too early at the top": lambda a, b, c: gelu_like(high=1.0)(a @ b + c),
+    "clipped by another": lambda a, b, c: cut_by_others(a @ b + c, low=True),
+    "clipped by another at the top": lambda a, b, c: cut_by_others(a @ b + c, low=False),
+    "gated by another": lambda a, b, c: gelu_like()(a @ b, a @ b + c),
+    "gated by itself turned": lambda a, b, c: gelu_like()(a @ b, (a @ b).mT),
+    "turned": lambda a, b, c: (weft.relu(a @ b + c) * 1.0).mT,
+    "the sum is wanted too": lambda a, b, c: (lambda x: (x, by_tanh(x)))(a @ b + c),
+    "the product is wanted too": lambda a, b, c: (a @ b, weft.relu(a @ b + c)),
+}
+
+
+@pytest.mark.parametrize("name", NOT_ON_PRODUCTS)
+def test_what_does_not_ride_on_products(name: str) -> None:
+    for wanted in asked(NOT_ON_PRODUCTS[name], *FACTORS):
+        assert (wanted.spec.epilogue, wanted.more) == ("", ())
+
+
+def test_a_residual_does_not_ride_on_a_product() -> None:
+    def f(a: Any, b: Any, c: Any) -> Any:
+        y = weft.relu(a @ b + c)
+        return weft.relu(y @ y.mT + c + y)
+
+    assert [wanted.spec.epilogue for wanted in asked(f, *FACTORS)] == ["bias_relu", ""]
+
+
+def test_products_of_float64_have_no_epilogue() -> None:
+    [wanted] = asked(lambda a, b, c: weft.relu(a @ b + c), *FACTORS, dtype=weft.float64)
+    assert (wanted.spec.epilogue, wanted.direct) == ("", False)
+
+
+def test_a_bias_that_begins_anywhere_is_added_by_our_kernel() -> None:
+    """Three numbers of 4 bytes: where they are an element of a longer tensor they begin at no multiple of 16 bytes."""
+    [wanted] = asked(lambda a, b, c: weft.relu(a @ b + c), (8, 16), (16, 3), (3,))
+    assert (wanted.spec.epilogue, wanted.direct) == ("", False)
+
+
 # --- where results go -----------------------------------------------------------------------------------------------------------------------
 
 
@@ -348,7 +619,7 @@ def test_a_rounding_is_the_library_s() -> None:
 
 @pytest.mark.parametrize("how", [{}, {"stride": 2, "padding": 1}, {"groups": 2}, {"dilation": 2}], ids=str)
 def test_gradients_of_filters_and_images(how: dict[str, Any]) -> None:
-    """The filter's gradient lies otherwise in the library's memory: it is never direct, even where nothing follows."""
+    """The filter's gradient lies otherwise in the library's memory than it is wanted here: it is not direct, even where nothing follows."""
     filters = (4, 8 // how.get("groups", 1), 3, 2)
 
     def f(x: Any, w: Any, g: Any) -> Any:
@@ -373,6 +644,23 @@ def test_gradients_of_filters_and_images(how: dict[str, Any]) -> None:
 
     [wanted] = asked(as_ours, X, out, filters=())
     assert (wanted.spec.direction, wanted.direct) == ("filter_gradient", False)
+
+
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 2)])
+def test_a_gradient_of_filters_goes_where_it_is_wanted(kernel: tuple[int, int]) -> None:
+    """If it is wanted as libraries write it, filter after filter; a filter of one place lies so in any case."""
+
+    def gradient(x: Any, g: Any) -> Any:
+        return weft.vjp(lambda w: weft.conv(usual(x), w), weft.zeros((16, 8, *kernel)))[1](usual(g))[0]
+
+    size = 5 - kernel[0] + 1, 6 - kernel[1] + 1
+    shapes = (4, 5, 6, 8), (4, *size, 16)
+    [claim] = asked(lambda x, g: last(gradient(x, g)), *shapes, filters=())
+    assert claim.direct
+    [claim] = asked(gradient, *shapes, filters=())
+    assert claim.direct == (kernel == (1, 1))
+    [claim] = asked(lambda x, g: last(gradient(x, g)) * 2.0, *shapes, filters=())
+    assert not claim.direct
 
 
 def test_a_bias_does_not_ride_on_gradients() -> None:
@@ -413,6 +701,15 @@ def test_a_limit_is_for_the_library_and_its_room() -> None:
     [kernel] = [k for k in direct.kernels if k.anchor is not None]
     [limited] = claims(kernel, 100)
     assert limited.spec.workspace == 100
+
+
+def test_a_limit_is_for_the_copy_of_a_bias_too() -> None:
+    graph = weft.make_graph(lambda a, b, c: weft.relu(a @ b + c) @ a, *(weft.zeros(s) for s in FACTORS))
+    program, _ = claims_of(graph, weft.float16)
+    kernel = next(k for k in program.kernels if k.anchor is not None)
+    [fused] = claims(kernel, 16)
+    assert (fused.direct, fused.spec.workspace, fused.limit) == (True, 0, 16)  # eight numbers of 16 bits
+    assert claims(kernel, 15) == []
 
 
 def test_the_first_claim_has_the_epilogue_in_it() -> None:

@@ -529,3 +529,52 @@ def test_bias_and_relu_ride_on_a_convolution_of_the_library(machine, clock, prec
     expected = defined(lambda x, w, b: weft.relu(weft.conv(x, w, padding=1) + b[:, None, None]), x, w, bias.numpy())[0]
     np.testing.assert_allclose(found, expected, rtol=0.03, atol=0.05 if precision else 1e-4)
     assert machine.dnn.runs
+
+
+def phases(program):
+    """What libraries do, and what our kernels do before and after them."""
+    return [[phase.symbol for phase in plan.phases] for plan in program.plans.values()]
+
+
+def compiled(made):
+    return next(iter(made._compiled.values())).executable.program
+
+
+@pytest.mark.parametrize("precision", [None, "float16"])
+@pytest.mark.parametrize("activation", ["relu", "gelu_tanh"])
+def test_bias_and_activation_ride_on_a_product_of_the_library(clock, activation, precision):
+    """The result of the first layer is of the operands' type, so in 16 bits a copy of its bias is rounded; the last is float32."""
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    rng = np.random.default_rng(6)
+    shapes = (24, 40), (40, 16), (16,), (16, 8), (8,)
+    arrays = [(rng.normal(size=s) / 2).astype(np.float32) for s in shapes]
+    active = weft.relu if activation == "relu" else partial(weft.gelu, approximate="tanh")
+
+    def layers(x, w, b, v, c):
+        return active(active(x @ w + b) @ v + c)
+
+    made = weft.jit(layers, precision=precision)
+    for _ in range(3):  # played, recorded, replayed
+        near(made(*arrays).numpy(), defined(layers, *arrays)[0], 0.01 if precision else 2e-6)
+    assert phases(compiled(made)) == ([["bias", "library"], ["library"]] if precision else [["library"], ["library"]])
+    epilogues = {facts.get("EPILOGUE") for facts in clock.blas.records.values() if facts}
+    assert clock.blas.Epilogue[{"relu": "RELU_BIAS", "gelu_tanh": "GELU_BIAS"}[activation]] in epilogues
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_a_residual_rides_on_a_convolution_of_the_library(clock, kind):
+    clock.speeds = {"own": 2.0, "library": 1.0}
+    rng, dtype = np.random.default_rng(7), weft.dtypes.as_dtype(kind, "test").numpy
+    shapes = (2, 6, 6, 16), (16, 3, 3, 16), (16,), (16, 3, 3, 16), (16,)
+    arrays = [(rng.normal(size=s) / 4).astype(dtype) for s in shapes]
+
+    def block(x, w, b, v, c):
+        x, w, v = (weft.permute_dims(t, (0, 3, 1, 2)) for t in (x, w, v))
+        y = weft.relu(weft.conv(x, w, b, padding=1))
+        return weft.permute_dims(weft.relu(weft.conv(y, v, c, padding=1) + y), (0, 2, 3, 1))
+
+    made = weft.jit(block)
+    for _ in range(3):
+        near(made(*arrays).numpy().astype(np.float64), defined(block, *arrays)[0], 0.02 if kind == "bfloat16" else 2e-6)
+    assert phases(compiled(made)) == [["library"], ["library"]]
+    assert clock.dnn.runs

@@ -199,10 +199,8 @@ def plan_rooms(kernel: Kernel, plan: Plan) -> dict[Node, int]:
             rooms.append(teaching.patches(kernel))
         elif phase.symbol == "finish":
             rooms.append(workspace(kernel, _parts(phase)))
-        elif phase.symbol == "after":
-            rooms.append(claimed(kernel, phase).result)
-        elif phase.symbol == "bias":
-            rooms += claimed(kernel, phase).more
+        elif phase.symbol in ("after", "bias"):
+            rooms += filter(None, [claimed(kernel, phase).room])
     return laid_out(rooms)
 
 
@@ -223,7 +221,7 @@ def _parts(phase: Phase) -> int:
 
 
 _WRITERS: dict[str, Callable[[Kernel, Phase], KernelSource]] = {
-    "bias": lambda kernel, phase: write_copy("kernel", claimed(kernel, phase).rounded, *claimed(kernel, phase).more),
+    "bias": lambda kernel, phase: write_copy("kernel", claimed(kernel, phase).rounded, claimed(kernel, phase).more[0]),
     "after": lambda kernel, phase: write_after("kernel", kernel, claimed(kernel, phase).result),
     "whole": lambda kernel, phase: write_contraction("kernel", kernel),
     "parts": lambda kernel, phase: write_parts("kernel", kernel, _parts(phase)),

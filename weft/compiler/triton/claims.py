@@ -1,7 +1,8 @@
 """Which products and convolutions NVIDIA's libraries are asked for, and where they put the result.
 
 A library writes a plain result, of 16 bits where that is all that is made of it. If nothing else is done with it, it goes right to
-where it is wanted; otherwise to memory of the kernel's own, from where a second kernel, the epilogue, takes it.
+where it is wanted, and so it does with an epilogue that the library has; otherwise to memory of the kernel's own, from where a second
+kernel, the epilogue, takes it.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...dtypes import DType
-from ...graph.node import CONST, Node, Type, placeholder
+from ...graph.node import Node, Type, placeholder
 from ...knobs import knobs
 from ..algorithms import described
-from ..index import Place, fresh, linear, moved
-from ..kernel import Kernel, View, anchor_place, anchor_shape, is_contiguous
+from ..kernel import Kernel, View, anchor_shape, is_contiguous
 from ..memory import nbytes
 from .build import ALIGNED
+from .epilogues import Epilogue, epilogue, only_store, unmoved, unnarrowed
 from .vendor import ConvSpec, ProductSpec, Spec, supported
 
 
@@ -28,8 +29,8 @@ class Claim:
     spec: Spec
     result: Node
     direct: bool  # the tensor is one of the program; else only this kernel knows it
-    more: tuple[Node, ...] = ()  # tensors that it reads beside the operands: a bias
-    rounded: Node | None = None  # the bias of the program, if `more` has a copy of it in the operands' type
+    more: tuple[Node, ...] = ()  # tensors that it reads beside the operands: a bias, a residual
+    rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
     limit: int | None = None  # bytes that it may take beside operands and results
     wished: bool = False  # by its name: then it need not be the fastest
 
@@ -37,6 +38,13 @@ class Claim:
     def library(self) -> str:
         """Its name among algorithms."""
         return "CUBLASLT" if isinstance(self.spec, ProductSpec) else "CUDNN"
+
+    @property
+    def room(self) -> Node | None:
+        """The tensor that only its phases know: the result where it is not direct, or the copy of a bias."""
+        if not self.direct:
+            return self.result
+        return self.more[0] if self.rounded is not None else None
 
 
 Judge = Callable[[Kernel, Claim], bool]  # whether a library should do it
@@ -49,7 +57,7 @@ def claims(kernel: Kernel, limit: int | None = None) -> list[Claim]:
     """
     found = []
     for wanted in _unlimited(kernel):
-        left = None if limit is None else limit if wanted.direct else limit - nbytes(wanted.result)
+        left = None if limit is None else limit - (nbytes(wanted.room) if wanted.room is not None else 0)
         if left is None or left >= 0:
             found.append(replace(wanted, spec=replace(wanted.spec, workspace=left), limit=limit))
     return found
@@ -61,90 +69,48 @@ def _unlimited(kernel: Kernel) -> list[Claim]:
     result = _direct(kernel)
     dtype = result.dtype if result is not None else _narrow_use(kernel) or anchor.dtype
     spec = _product(kernel, dtype) if anchor.op.name == "contract" else _convolution(kernel, dtype)
-    if spec is None or not supported(spec) or not _is_aligned(kernel, result):
+    if spec is None or not _is_aligned(kernel, *([result] if result is not None else [])):
         return []
-    if result is not None and not (isinstance(spec, ConvSpec) and spec.direction == "filter_gradient"):
-        return [Claim(spec, result, True)]
-    fused = _with_bias(kernel, spec)
-    return [*([fused] if fused is not None else []), Claim(spec, _own_room(anchor, dtype), False)]
+    if result is not None:
+        found: list[Claim | None] = [Claim(spec, result, True)]
+    else:
+        found = [_fused(kernel, spec), Claim(spec, _own_room(anchor, dtype), False)]
+    return [claim for claim in found if claim is not None and supported(claim.spec)]
 
 
-def _with_bias(kernel: Kernel, spec: Spec) -> Claim | None:
-    """A convolution whose epilogue is a bias for each filter, and perhaps a relu: cuDNN adds it as it writes."""
-    if not isinstance(spec, ConvSpec) or spec.direction != "forward":
+def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
+    """With the epilogue in it, if libraries know it: what they are asked for, and all that they read for it."""
+    done = epilogue(kernel)
+    asked = None if done is None else _asked(spec, done)
+    if done is None or asked is None:
         return None
-    store = _only_store(kernel)
-    if store is None:
+    dtype = done.store.dtype if isinstance(asked, ProductSpec) else kernel.views[0].base.dtype
+    if done.residual is not None and not (done.residual.dtype is done.store.dtype is dtype):
+        return None  # it must be like the result; and as for a bias, there are kernels for the operands' type only
+    given = [node for node in (done.bias, done.residual) if node is not None]
+    if not _is_aligned(kernel, done.store, *given):
         return None
-    node = _unmoved(_uncast(store))
-    value = _unrelu(node)
-    parts = ("bias",) if value is node else ("bias", "relu")
-    value = _unmoved(value)
-    if value.op.name != "add":
+    if done.bias is None or done.bias.dtype is dtype:
+        return Claim(asked, done.store, True, tuple(given))
+    copy = placeholder(("bias", kernel.anchor), Type((prod(done.bias.shape),), dtype))
+    return Claim(asked, done.store, True, (copy, *given[1:]), done.bias)
+
+
+def _asked(spec: Spec, done: Epilogue) -> Spec | None:
+    """A description with an epilogue, if it can be put so: cuBLASLt knows no residual, cuDNN's kernels begin with a bias."""
+    if isinstance(spec, ProductSpec):
+        words = "_".join(filter(None, ("bias" if done.bias is not None else "", done.activation)))
+        fits = bool(words) and done.residual is None
+        return replace(spec, epilogue=words, c_dtype=done.store.dtype.name) if fits else None
+    if done.bias is None:
         return None
-    for sum, other in (value.inputs, value.inputs[::-1]):
-        bias = _unmoved(other)
-        if (
-            _unwidened(sum) is kernel.anchor
-            and bias in kernel.reads
-            and _is_by_filter(other, bias, sum, _unwidened(sum))
-        ):
-            fused = replace(spec, epilogue=parts, result_dtype=store.dtype.name)
-            if not supported(fused) or not _is_aligned(kernel, store):
-                return None
-            dtype = kernel.views[0].base.dtype
-            if bias.dtype is dtype:
-                return Claim(fused, store, True, (bias,))
-            # Libraries have kernels for a bias of the operands' type only, so a copy of it is rounded like them.
-            copy = placeholder(("bias", kernel.anchor), Type((spec.filters,), dtype))
-            return Claim(fused, store, True, (copy,), bias)
-    return None
+    parts = ("bias", *(["residual"] if done.residual is not None else []), *filter(None, [done.activation]))
+    return replace(spec, epilogue=parts, result_dtype=done.store.dtype.name)
 
 
-def _unrelu(node: Node) -> Node:
-    """What a relu is the relu of; anything else is itself."""
-    node = _unmoved(node)
-    if node.op.name != "where":
-        return node
-    test, zero, x = node.inputs
-    zeros = all(n.op is CONST and float(n.params[0]) == 0 for n in (zero, *test.inputs[1:]))
-    return x if test.op.name == "le" and test.inputs[0] is x and zeros else node
-
-
-def _unwidened(node: Node) -> Node:
-    """Below a rounding to 16 bits and back: the library's sum is not rounded in between, and nothing is lost by that."""
-    node = _unmoved(node)
-    if node.op.name == "cast" and node.inputs[0].dtype.is_half:
-        node = _uncast(node.inputs[0])
-    return _unmoved(node)
-
-
-def _is_by_filter(spread: Node, bias: Node, sum: Node, anchor: Node) -> bool:
-    """Whether one of two that are added is a bias with one number for each filter, the last axis of the other's convolution."""
-    place = fresh(spread.shape)
-    there, here = _followed(spread, place, bias), _followed(sum, place, anchor)
-    if there is None or here is None or prod(bias.shape) != anchor.shape[-1]:
-        return False
-    return linear(there, bias.shape) == here[-1]
-
-
-def _followed(node: Node, place: Place, target: Node) -> Place | None:
-    """Where a place of a node lies in another one, if only movement and casts are between them."""
-    while node is not target:
-        if node.op.name == "cast":
-            node = node.inputs[0]
-            continue
-        found = moved(node, place) if node.op.kind == "move" else []
-        if len(found) != 1 or found[0][2]:
-            return None
-        node, place, _ = found[0]
-    return place
-
-
-def _is_aligned(kernel: Kernel, result: Node | None) -> bool:
+def _is_aligned(kernel: Kernel, *more: Node) -> bool:
     """Whether memory begins where libraries expect it, also where it is an element of a longer tensor."""
-    touched = [*(view.base for view in kernel.views), *([result] if result is not None else [])]
-    return all(nbytes(node) % ALIGNED == 0 for node in touched)
+    return all(nbytes(node) % ALIGNED == 0 for node in (*(view.base for view in kernel.views), *more))
 
 
 def _own_room(anchor: Node, dtype: DType) -> Node:
@@ -157,31 +123,9 @@ def _direct(kernel: Kernel) -> Node | None:
     anchor = kernel.anchor
     assert anchor is not None
     if kernel.nest is None:
-        return anchor
-    store = _only_store(kernel)
-    return store if store is not None and _unmoved(_uncast(store)) is anchor else None
-
-
-def _only_store(kernel: Kernel) -> Node | None:
-    """The one tensor that an epilogue writes, if it is all that is wanted and lies as the result does."""
-    anchor = kernel.anchor
-    assert anchor is not None
-    if kernel.nest is None or anchor in kernel.outputs or len(kernel.nest.phases[0].stores) != 1:
-        return None
-    [store] = kernel.nest.phases[0].stores
-    here = linear(anchor_place(anchor, kernel.rows), anchor.shape)
-    return store.node if linear(store.place, store.node.shape) == here else None
-
-
-def _unmoved(node: Node) -> Node:
-    while node.op.kind == "move" and len(node.inputs) == 1:
-        node = node.inputs[0]
-    return node
-
-
-def _uncast(node: Node) -> Node:
-    node = _unmoved(node)
-    return node.inputs[0] if node.op.name == "cast" and node.dtype.is_half else node
+        return None if anchor.op.name == "conv_filter_last" else anchor  # libraries write filters in another order
+    store = only_store(kernel)
+    return store if store is not None and unnarrowed(store) is anchor else None
 
 
 def _narrow_use(kernel: Kernel) -> DType | None:
@@ -189,7 +133,7 @@ def _narrow_use(kernel: Kernel) -> DType | None:
     found: set[DType | None] = {None} if kernel.anchor in kernel.outputs else set()
     for body in kernel.bodies:
         for step in body.steps:
-            if step.kind == "op" and any(_unmoved(i) is kernel.anchor for i in step.node.inputs):
+            if step.kind == "op" and any(unmoved(i) is kernel.anchor for i in step.node.inputs):
                 found.add(step.node.dtype if step.node.op.name == "cast" and step.node.dtype.is_half else None)
     return found.pop() if len(found) == 1 else None
 

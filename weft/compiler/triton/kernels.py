@@ -101,6 +101,7 @@ class Loops(Writer):
         self.nest, self.tile = nest, tile
         self.flat = all(not p.loops for p in nest.phases)
         self.count = prod(l.size for l in nest.outer)
+        self.whole = False  # whether all places of all tiles exist
 
     def source(self) -> KernelSource:
         self.begin_rows("tl.program_id(0)")
@@ -204,6 +205,9 @@ class Total:
         return new
 
     def masked(self, inside: str, new: str) -> str:
+        """What counts of new values: nothing where there is no place."""
+        if self.writer.whole and inside == self.writer.inside:
+            return new
         return f"tl.where({inside}, {new}, {scalar.number(self.dtype, self.neutral)})"
 
     def take(self, new: str, position: str = "") -> None:

@@ -1,8 +1,9 @@
 """A sum, and the sum of squares of differences from the mean, in one walk through memory.
 
-Written as they are defined they take two: the differences are known only once the mean is. But sums of squares from the means of two
-groups can be combined (Chan, Golub, LeVeque): each group's own, and its size times the square of how far its mean is from the mean of both.
-So each lane of a tile, and then each part of a long loop, keeps its own.
+Written as they are defined they take two: the differences are known only once the mean is. But differences from any number near the
+mean will do: the sum of their squares is too large by what their own sum tells. So each part of a long loop takes its first few elements
+for all. And sums of squares from the means of two groups can be combined (Chan, Golub, LeVeque): each group's own, and its size
+times the square of how far its mean is from the mean of both. So each part has its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from ..nest import ReadyPhase, Reduced
 from . import scalar
 from .kernels import Loops, Total
 from .values import Values
+
+FIRST = 16  # elements whose mean is near enough to that of all
 
 
 def mean_squares(phases: Sequence[ReadyPhase], number: int) -> dict[Node, Node]:
@@ -87,35 +90,31 @@ def _behind(phase: ReadyPhase, number: int) -> Step:
 
 
 class Moments(Total):
-    """The running state of both, in each lane of a tile: the sum so far, and the squares from its own mean (Youngs and Cramer).
+    """The running state of both, in each lane of a tile: sums of differences from a number near the mean, and of their squares.
 
-    The walk is from `begin` to `end`, names of the kernel, in steps of `width`.
+    The walk is from `begin` to `end`, names of the kernel, and `first` a tile of the `FIRST` elements that it begins with, or fewer.
     """
 
-    def __init__(self, writer: Loops, reduced: Reduced, width: int, looped: bool) -> None:
+    def __init__(self, writer: Loops, reduced: Reduced, width: int, first: str) -> None:
         super().__init__(writer, reduced, width)
-        self.looped = looped
         self.type = scalar.register(self.dtype)
         self.state.append(writer.let("t", scalar.filled(self.dtype, 0, self.shape)))
+        some = writer.let("near", f"tl.reduce({self.masked(writer.inside, first)}, 1, add, keep_dims=True)")
+        near = writer.let("near", f"{some} / tl.minimum(end - begin, {min(FIRST, width)}).to({self.type})")
+        finite = f"tl.abs({near}) < float('inf')"  # others would make something else of sums that are infinite
+        self.near = writer.let("near", f"tl.where({finite}, {near}, 0.0)")
 
     def add(self, values: Values) -> None:
         write, (total, squares) = self.writer, self.state
-        new = write.let("v", self.masked(write.inside, self.factors(values)))
+        new = write.let("v", self.masked(write.inside, f"{self.factors(values)} - {self.near}"))
         write.line(f"{total} = {total} + {new}")
-        if self.looped:  # the first that a lane sees is its own mean
-            seen = write.let("seen", f"((start - begin) // {self.width} + 1).to({self.type})")
-            weight = write.let("weight", f"1.0 / tl.maximum({seen} * ({seen} - 1.0), 1.0)")
-            apart = write.let("apart", f"{seen} * {new} - {total}")
-            write.line(f"{squares} = {squares} + tl.where({write.inside}, {apart} * {apart} * {weight}, 0.0)")
+        write.line(f"{squares} = tl.fma({new}, {new}, {squares})")
 
     def results(self) -> list[str]:
         write, (total, squares) = self.writer, self.state
-        if self.width == 1:
-            return self.state
-        left = f"end - begin - tl.arange(0, {self.width})[None, :]"
-        seen = write.let("seen", f"(tl.maximum({left} + {self.width - 1}, 0) // {self.width}).to({self.type})")
-        whole = write.let("r", f"tl.reduce({total}, 1, add, keep_dims=True)")
-        mean = f"{whole} / (end - begin).to({self.type})"
-        apart = write.let("apart", f"tl.where({seen} > 0, {total} / tl.maximum({seen}, 1.0) - {mean}, 0.0)")
-        spread = f"tl.reduce({squares} + {seen} * {apart} * {apart}, 1, add, keep_dims=True)"
-        return [whole, write.let("r", spread)]
+        if self.width > 1:
+            total = write.let("r", f"tl.reduce({total}, 1, add, keep_dims=True)")
+            squares = write.let("r", f"tl.reduce({squares}, 1, add, keep_dims=True)")
+        count = write.let("count", f"(end - begin).to({self.type})")
+        spread = f"tl.maximum({squares} - {total} * {total} / {count}, 0.0, propagate_nan=tl.PropagateNan.ALL)"
+        return [write.let("r", f"{total} + {count} * {self.near}"), write.let("r", spread)]

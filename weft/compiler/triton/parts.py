@@ -21,8 +21,8 @@ from ..memory import ALIGN, nbytes
 from ..nest import ReadyNest, ReadyPhase, Reduced
 from . import scalar
 from .kernels import MOST_TILE, Loops, Tile, Total, finds_places, power, tile_for, write_kernel
-from .moments import Moments, mean_squares
-from .source import KernelSource
+from .moments import FIRST, Moments, mean_squares
+from .source import KernelSource, decomposed
 from .values import Values
 
 WANTED = 528  # programs: four for each multiprocessor of a large GPU
@@ -205,6 +205,8 @@ class _Launch(Loops):
     def __init__(self, name: str, plan: _Plan, stage: _Stage) -> None:
         super().__init__(name, plan.nest, stage.cut.tile)
         self.plan, self.stage, self.cut = plan, stage, stage.cut
+        tile, cut = stage.cut.tile, stage.cut
+        self.whole = self.count % tile.rows == cut.length % cut.share == cut.share % tile.width == 0
 
     def source(self) -> KernelSource:
         tiles, phase = -(-self.count // self.tile.rows), self.stage.phase
@@ -279,7 +281,7 @@ class _Launch(Loops):
         self.about(phase)
         self.line(f"begin = part * {cut.share}")
         self.line(f"end = tl.minimum(begin + {cut.share}, {cut.length})")
-        totals = [self._total(reduced) for reduced in phase.reductions]
+        totals = self._totals(phase)
         self.strips(phase, totals, "begin", "end", cut.share)
         for total in totals:
             rooms = [self.plan.rooms[total.reduced.node], *self.plan.squares_of(total.reduced.node)]
@@ -288,10 +290,24 @@ class _Launch(Loops):
             for number, node in enumerate(nodes):
                 self._leave(node, results[min(number, len(results) - 1)])
 
-    def _total(self, reduced: Reduced) -> Total:
-        if self.plan.squares_of(reduced.node):
-            return Moments(self, reduced, self.tile.width, self.cut.share > self.tile.width)
-        return Total(self, reduced, self.tile.width)
+    def _totals(self, phase: ReadyPhase) -> list[Total]:
+        """What the reductions of a phase keep. Where squares are wanted too, it must be known how a part begins."""
+        width, totals = self.tile.width, list[Total]()
+        for reduced in phase.reductions:
+            if self.plan.squares_of(reduced.node):
+                totals.append(Moments(self, reduced, width, self._first(phase, reduced)))
+            else:
+                totals.append(Total(self, reduced, width))
+        return totals
+
+    def _first(self, phase: ReadyPhase, reduced: Reduced) -> str:
+        """What is reduced, at the beginning of the part: a tile."""
+        self.line(f"early = begin + tl.arange(0, {min(FIRST, self.tile.width)})[None, :]")
+        self.line("inside_early = early < end")
+        self.at |= decomposed(phase.loops, "early")
+        self.masks |= dict.fromkeys(phase.loops, "inside_early")
+        self.inside = "inside_rows & inside_early"
+        return Values(self, phase).names[reduced.steps[0]]
 
     def _leave(self, room: Node, value: str) -> None:
         """A part's result, for those who will combine them."""
