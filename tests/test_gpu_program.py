@@ -69,3 +69,16 @@ def test_weights_become_narrow_first_and_together():
     assert len(first.calls) == 4  # the weights, and the data beside them
     assert {node.dtype for node in first.kernel.writes} == {weft.bfloat16}
     assert not any(set(first.kernel.writes) & set(step.kernel.writes) for step in others)
+
+
+def test_a_product_of_a_batch_of_rows_is_one_kernel_with_what_follows():
+    """Rounded in the shape in which it is wanted, in mixed precision: with the bias, the gelu, and the residual."""
+
+    def f(x, a, b, c, d):
+        return x + weft.gelu(x @ a + b) @ c + d
+
+    shapes = (2, 16, 32), (32, 64), (64,), (64, 32), (32,)
+    program = gpu_program(weft.make_graph(f, *(Type(s, F32) for s in shapes)), {}, weft.bfloat16)
+    products = [k for k in program.kernels if k.name == "contract"]
+    assert [k.outputs[0].shape for k in products] == [(2, 16, 64), (2, 16, 32)]
+    assert len(program.kernels) == 5  # and three operands that become narrow

@@ -330,7 +330,17 @@ def _long_reduction(node: Node) -> Node | None:
     return make(node.op, (part,), ((kept.index(first),),), node.source)
 
 
-LATE: tuple[Rewrite, ...] = (_separate_windows, _long_reduction)
+def _rounded_last(node: Node) -> Node | None:
+    """A product's result is rounded once it has the shape in which it is wanted: what follows is then one kernel with it."""
+    if node.op.name != "reshape":
+        return None
+    rounded = node.inputs[0]
+    if rounded.op.name != "cast" or not rounded.dtype.is_half or rounded.inputs[0].op.name != "contract":
+        return None
+    return make(rounded.op, (_reshaped(rounded.inputs[0], node.shape),), rounded.params, rounded.source)
+
+
+LATE: tuple[Rewrite, ...] = (_separate_windows, _long_reduction, _rounded_last)
 RULES: tuple[Rewrite, ...] = (
     _passed_through,
     _folded,
