@@ -13,7 +13,9 @@ _CACHE = tempfile.TemporaryDirectory(prefix="weft-test-cache-")
 os.environ.setdefault("WEFT_CACHE", _CACHE.name)
 
 # Kernels for GPUs run under Triton's interpreter. It asks once, when it is imported, and whoever imports it first is not known.
-os.environ["TRITON_INTERPRET"] = "1"
+# The tests in gpu/ run them for real, in a process of their own.
+if os.environ.get("WEFT_GPU_TESTS_DEVICE", "cpu") == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # A process that was started in the background may have been told to ignore interrupts: tests of them would wait in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -20,7 +20,11 @@ pytest.importorskip("llvmlite")
 from guarded import Guarded
 from weft.compiler.llvm import conv
 from weft.compiler.llvm.conv import ConvShape
+from weft.compiler.llvm.conv_plan import Names
+from weft.compiler.llvm.conv_scatter import scatter_plan
+from weft.compiler.llvm.conv_shape import data_sweep
 from weft.compiler.llvm.library import Plan, run
+from weft.compiler.llvm.target import host
 
 EPILOGUE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5)
 MARGIN = 64  # floats
@@ -255,6 +259,9 @@ def test_random_shapes(direction: str, seed: int) -> None:
 
 
 LAYERS = {
+    "3x3 wide": conv_shape((6, 5), (3, 3), (64, 70), batch=2, before=(1, 1)),
+    "1x1 wide": conv_shape((5, 7), (1, 1), (150, 230), batch=2),
+    "1x1 long": conv_shape((40, 60), (1, 1), (20, 30), batch=2),
     "3x3": conv_shape((12, 11), (3, 3), (32, 48), batch=2, before=(1, 1)),
     "3x3 stride 2": conv_shape((13, 12), (3, 3), (16, 32), batch=2, before=(1, 1), stride=(2, 2)),
     "3x3 odd": conv_shape((15, 9), (3, 3), (21, 37), batch=3, before=(2, 0), after=(0, 1)),
@@ -278,6 +285,54 @@ LAYERS = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers(direction: str, layer: str) -> None:
     check(LAYERS[layer], direction)
+
+
+def scattered(shape: ConvShape, seed: int = 0) -> None:
+    """The data gradient as products that are added up, on any CPU and for any number of channels."""
+    case = make_case(shape, seed)
+    w, strides = layouts(case, seed)
+    sweep, names = data_sweep(shape, strides), Names("g", "x")
+    want, size = expected(case, "data_gradient"), expected(case.sizes(), "data_gradient")
+    plans = {threads: scatter_plan("GEMM", sweep, threads, host(), names) for threads in (1, 2, 16)}
+    results = [execute(plan, case, w, "data_gradient", threads) for threads, plan in plans.items()]
+    assert (abs(results[0] - want) <= 1e-6 * size + 1e-30).all()
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0].view(np.uint32), other.view(np.uint32))
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_scattered_products(seed: int) -> None:
+    shape = random_shape(np.random.default_rng(seed + 1000))
+    filters = shape.filters // shape.groups
+    channels = shape.channels // shape.groups
+    # One group, and taps that are neighbours.
+    dilation = (*shape.dilation[:-1], 1)
+    before, stride = shape.padding, shape.stride
+    scattered(
+        conv_shape(
+            shape.spatial,
+            shape.kernel,
+            (channels, filters),
+            batch=shape.batch,
+            stride=stride,
+            before=before,
+            after=tuple(b + d * k for b, d, k in zip(before, dilation, shape.kernel, strict=True)),
+            dilation=dilation,
+        ),
+        seed,
+    )
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        conv_shape((29, 31), (7, 7), (3, 16), stride=(2, 2), before=(3, 3)),
+        conv_shape((14, 14), (5, 5), (6, 16), batch=3),
+        conv_shape((129, 40), (11, 11), (3, 20), stride=(4, 4), before=(2, 2)),  # more lines than bands of one height
+    ],
+)
+def test_scattered_layers(shape: ConvShape) -> None:
+    scattered(shape)
 
 
 def test_filter_gradient_of_many_pixels() -> None:

@@ -1,9 +1,5 @@
 """The device `cuda` on a GPU made of the host's memory: everything above the driver is the real thing."""
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 import numpy as np
 import pytest
 

@@ -1,9 +1,5 @@
 """Training on the device `cuda`, with `fit` and from the command line, on a GPU made of the host's memory."""
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 import json
 from math import inf
 from pathlib import Path

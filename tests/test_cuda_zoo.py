@@ -1,9 +1,5 @@
 """Every family of the zoo on the device `cuda`: a training step becomes launches, and some of them are run on a fake GPU."""
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 import numpy as np
 import pytest
 

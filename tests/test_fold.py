@@ -1,10 +1,7 @@
 """Checks the pass fold: scales and shifts of channels after a convolution go into its filter, but only where that changes nothing."""
 
-import os
 from collections.abc import Callable
 from typing import Any
-
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 import numpy as np
 import pytest

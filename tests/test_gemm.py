@@ -351,7 +351,8 @@ def test_the_sums_of_a_tile_stay_in_registers(cpu: str, reading: str) -> None:
         kernel = product.Kernel("f32", "f32", "f32", Tile(height, vectors), reading)
         blocks = assembly(product.write(kernel, target), target).split("\n.LBB")
         loop = max(blocks, key=lambda block: block.count("vfmadd")).splitlines()
-        assert sum("vfmadd" in line for line in loop) == 4 * height * vectors
+        steps = 2 if reading == "rows" and target.registers == 32 else 4
+        assert sum("vfmadd" in line for line in loop) == steps * height * vectors
         vector_lines = [line for line in loop if line.startswith("\tv")]
         assert not [line for line in vector_lines if "(%rsp" in line or line.endswith(")")], kernel
 

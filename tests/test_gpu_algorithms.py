@@ -11,8 +11,6 @@ from math import prod
 from pathlib import Path
 from types import SimpleNamespace
 
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 import numpy as np
 import pytest
 

@@ -1,9 +1,5 @@
 """Programs for GPUs as launches: what shares one, and in which order they come."""
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 import numpy as np
 import pytest
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 from weft.cli import main
 from weft.runtime.cuda.health import Health, health
 

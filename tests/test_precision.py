@@ -1,11 +1,8 @@
 """Mixed precision: what the pass does to graphs, how close training stays to float32, and that the loss scale skips bad steps."""
 
 import itertools
-import os
 from collections.abc import Callable
 from typing import Any
-
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
 
 import numpy as np
 import pytest

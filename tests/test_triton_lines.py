@@ -1,9 +1,5 @@
 """Elements whose lines read the same values: tiles of lines, the same numbers, and where they are not worth while."""
 
-import os
-
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 import numpy as np
 import pytest
 

@@ -5,9 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-if __name__ != "__main__":
-    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 import numpy as np
 import pytest
 

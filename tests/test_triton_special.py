@@ -6,8 +6,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported
-
 import numpy as np
 import pytest
 
