@@ -32,7 +32,7 @@ DIRECTIONS: dict[str, Direction] = {"conv": "forward", "conv_data": "data_gradie
 WINOGRAD = frozenset({"WINOGRAD", "WINOGRAD_2X2"})
 LOOPS = "LOOPS"  # the sum that defines a convolution, as a kernel like any other: no plan, no workspace, slow
 NEEDS = {
-    "GEMM": "one group, and stride 1 for the gradient of the data",
+    "GEMM": "one group, and for the gradient of the data stride 1 or, on x86-64, few channels",
     "IMPLICIT_GEMM": "groups of more than one channel",
     "IMPLICIT_PRECOMP_GEMM": "one group",
     "DIRECT": "groups of one channel for the gradient of the filter",

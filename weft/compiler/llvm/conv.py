@@ -16,10 +16,11 @@ from __future__ import annotations
 from math import prod
 from typing import Literal
 
-from . import conv_depth
+from . import conv_depth, conv_scatter
 from .conv_filter_plan import filter_plan
 from .conv_plan import MODES, Names, gemm_plan, pack_phases, sweep_plan
 from .conv_plan import packing as _packing
+from .conv_scatter import scatter_plan, scatters
 from .conv_shape import ConvShape, Sweep, data_sweep, forward_sweep
 from .library import Plan
 from .target import Target, host
@@ -41,8 +42,12 @@ def data_gradient(
     shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None, *, packed: bool = False
 ) -> Plans:
     """All algorithms for the gradient of x, by name."""
-    sweep = data_sweep(shape, w_strides)
-    return _sweeps(shape, sweep, threads, target or host(), Names("g", "x", "w_packed" if packed else "work"), packed)
+    sweep, target = data_sweep(shape, w_strides), target or host()
+    names = Names("g", "x", "w_packed" if packed else "work")
+    found = _sweeps(shape, sweep, threads, target, names, packed)
+    if scatters(shape, sweep, target):
+        found["GEMM"] = scatter_plan("GEMM", sweep, threads, target, names, packed)
+    return found
 
 
 def filter_gradient(shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None) -> Plans:
@@ -61,6 +66,9 @@ def packing(
     if shape.depthwise:
         size = 4 * conv_depth.packed_size(sweep, target)
         return Plan("pack", tuple(conv_depth.pack_phases(sweep, target, "w_packed")), 0, 0), size
+    if direction == "data_gradient" and algorithm == "GEMM" and scatters(shape, sweep, target):
+        size = conv_scatter.packed_size(sweep, target)
+        return Plan("pack", (conv_scatter.pack_phase(sweep, target, "w_packed"),), 0, 0), size
     if algorithm in SIZES:
         size = SIZES[algorithm]
         return Plan("pack", (filter_phase(sweep, target, size, "w_packed"),), 0, 0), 4 * packed_size(
@@ -95,6 +103,10 @@ _PACK = 2.0  # cycles to pack a number of the filter: on x86, where they are wor
 
 def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, target: Target, packed: bool) -> float:
     """The time that a plan should take, in multiply-adds of the direct algorithm."""
+    if plan.name == "GEMM" and direction == "data_gradient":
+        sweep = data_sweep(shape, (0,) * (2 + len(shape.kernel)))
+        if scatters(shape, sweep, target):
+            return 0.0  # the estimate has been made: it is the best
     if plan.name not in SIZES:
         filters = shape.filters * shape.channels // shape.groups * prod(shape.kernel)
         packing = 0.0 if packed or target.arch == "aarch64" else _PACK * 2 * target.lanes(32) * filters

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from .conv_filter import FILTER, PAD, SUM
+from . import gemm
+from .conv_filter import FILTER, FINISH, PAD, SUM
 from .conv_shape import ConvShape
 from .library import Phase, Plan
+from .product import PRODUCT
 from .target import Target
 
 # By architecture and vector registers: (rows, vectors) of register tiles, and what part of the time they do useful work.
@@ -20,15 +22,56 @@ _MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
 _UNITS = 16  # with as many blocks of rows there is enough work for all threads
 _LEAST_CHUNK, _GOOD_CHUNK = 512, 2048  # pixels
 _SUMS = 1 << 21  # the most elements of the sums of all chunks
+_FEW_PIXELS = 2048  # with more of them a product goes through its result too often
+_LARGE = 1 << 15  # elements of a filter that is finished block by block: a smaller one stays in the first caches
 
 
 def filter_plan(name: str, shape: ConvShape, threads: int, target: Target) -> Plan:
+    """A matrix product if it is one, and a short one, else slab by slab."""
+    if target.arch != "aarch64" and _pointwise(shape) and shape.batch * prod(shape.out) <= _FEW_PIXELS:
+        return _product_plan(name, shape, threads, target)
+    return _slab_plan(name, shape, threads, target)
+
+
+def _pointwise(shape: ConvShape) -> bool:
+    """Is the pixel of x that a pixel of g meets always the same one?"""
+    plain = all(n == 1 for n in (*shape.kernel, *shape.stride, shape.groups))
+    return plain and not any(shape.padding) and shape.out == shape.spatial
+
+
+def _product_plan(name: str, shape: ConvShape, threads: int, target: Target) -> Plan:
+    """dw = x^T @ g: nothing has to be packed that a product would not pack."""
+    rows, columns, pixels = shape.channels, shape.filters, shape.batch * prod(shape.out)
+    plan = gemm.plan(rows, columns, pixels, (1, rows), (columns, 1), ldc=columns, threads=threads, target=target)
+    phases = [_renamed(phase, {"a": "x", "b": "g", "c": "w"}) for phase in plan.phases]
+    if rows * columns < _LARGE or not phases[-1].symbol.startswith("product."):
+        return replace(plan, name=name, phases=tuple(phases))
+    values = dict(zip(PRODUCT, phases[-1].arguments, strict=True)) | {"finishes": 0}
+    phases[-1] = replace(phases[-1], arguments=tuple(values.values()))
+    return replace(plan, name=name, phases=(*phases, _finish(shape)))
+
+
+def _renamed(phase: Phase, names: dict[str, str]) -> Phase:
+    arguments = tuple(names.get(a, a) if isinstance(a, str) else a for a in phase.arguments)
+    reads, writes = (frozenset(names.get(n, n) for n in some) for some in (phase.reads, phase.writes))
+    return Phase(phase.symbol, arguments, reads, writes)
+
+
+def _finish(shape: ConvShape, partial: int = 0, chunks: int = 0) -> Phase:
+    """Add up the chunks, if there are any, and show the result to the epilogue, block by block."""
+    numbers = {"partial": partial, "taps": prod(shape.kernel), "inputs": shape.channels // shape.groups}
+    numbers |= {"columns": shape.filters, "chunks": chunks}
+    return FINISH.phase("conv_finish", {}, numbers, reads=["work" if chunks else "w"], writes=["w"])
+
+
+def _slab_plan(name: str, shape: ConvShape, threads: int, target: Target) -> Plan:
     """Patches of x are packed slab by slab, see conv_filter.py."""
     size, padding = _padding(shape)
     phases, start = ([padding], _round(4 * shape.batch * prod(size) * shape.channels)) if padding else ([], 0)
     cut = _Cut.of(shape, threads, target)
+    by_blocks = target.arch != "aarch64" and cut.rows * shape.filters >= _LARGE
     scratch = start + (_round(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
-    partial = start if cut.chunks > 1 else -1
+    partial = start if cut.chunks > 1 else -2 if by_blocks else -1
     thread, numbers = _scratch(shape, cut)
     numbers |= {
         "partial": partial, "scratch": scratch, "batch": shape.batch, "groups": shape.groups,
@@ -45,7 +88,9 @@ def filter_plan(name: str, shape: ConvShape, threads: int, target: Target) -> Pl
     x = "work" if padding else "x"
     symbol = f"conv_filter.{cut.height}x{cut.vectors}"
     phases.append(FILTER.phase(symbol, {"x": x}, numbers, reads=[x, "g"], writes=writes))
-    if cut.chunks > 1:
+    if by_blocks:
+        phases.append(_finish(shape, partial, cut.chunks) if cut.chunks > 1 else _finish(shape))
+    elif cut.chunks > 1:
         numbers = {"partial": partial, "rows": cut.rows, "columns": shape.filters, "chunks": cut.chunks}
         phases.append(SUM.phase("conv_sum", {}, numbers, reads=["work"], writes=["w"]))
     return Plan(name, tuple(phases), scratch + threads * thread, shape.flops)
@@ -78,12 +123,17 @@ class _Cut:
         chunk = max(1, -(-pixels // chunks))
         chunks = max(1, -(-pixels // chunk))
         # The sums of a unit and the panels of g share the second cache with what streams through.
-        most = max(1, target.l2 // 4 // (height * outputs * 4))
+        far = target.arch != "aarch64" and target.registers == 32
+        most = max(1, target.l2 // (2 if far else 4) // (height * outputs * 4))
         strips = -(-blocks // most)
         if chunks * shape.groups < threads:
             strips = -(-strips // threads) * threads
         slab = min(chunk, _MOST_SLAB, max(_LEAST_SLAB, target.l2 // 4 // (outputs * 4)))
         few = max(1, (target.l1 // 2 - slab * width * 4) // (slab * height * 4))
+        if far:
+            # A wide panel of g stays in the first cache, while narrow ones of x come from the second.
+            slab = -(-chunk // -(-chunk // slab))
+            few = max(1, target.l2 // 8 // (slab * height * 4))
         return cls(height, vectors, width, rows, max(1, -(-blocks // strips)), chunk, chunks, slab, few)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from .conv_direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .conv_pack import pack_phase, panels_size, zeros_size
@@ -16,7 +17,7 @@ _TILES = {
     # by architecture and vector registers: pixels of a tile for 4, 3, 2, 1 vectors of output channels
     ("aarch64", 32): {4: 5, 3: 7, 2: 9, 1: 12},
     ("x86_64", 16): {2: 6, 1: 10},
-    ("x86_64", 32): {3: 8, 2: 12, 1: 14},
+    ("x86_64", 32): {3: 8, 2: 12, 1: 12},
 }
 _RECORDS = 24 << 10  # bytes of records of a unit that stay in the first cache
 _UNIT_TILES = 16
@@ -58,6 +59,12 @@ def blocks(sweep: Sweep, target: Target) -> list[Block]:
         rest = min(widest, -(-(outputs - whole) // lanes))
         candidates.append([Block(0, whole, widest), Block(whole, outputs, rest)])
     return min(candidates, key=lambda found: sum(_cycles(sweep, block, target) for block in found))
+
+
+def sweep_cycles(sweep: Sweep, target: Target) -> float:
+    """What it takes one thread, roughly."""
+    pixels = sweep.batch * prod(axis.outside for axis in sweep.axes)
+    return pixels * sum(_cycles(sweep, block, target) for block in blocks(sweep, target))
 
 
 def _cycles(sweep: Sweep, block: Block, target: Target) -> float:

@@ -137,15 +137,15 @@ def _copy_part(code: Code, kind: str, width: int) -> None:
     """The lines of one k are side by side, but there are fewer than the panel has; zeros follow them."""
     pointer, target, valid, k, _, along = code.arguments
     some = [(first, vector(ELEMENTS[kind], size)) for first, size in pieces(width, host().lanes(8 * BYTES[kind]))]
-    masks = [_before(code, code.plus(valid, -first), lanes_of(type)) for first, type in some]
+    masks = [before(code, code.plus(valid, -first), lanes_of(type)) for first, type in some]
     with code.loop(0, k) as at:
         start, home = code.mul(at, along), code.times(at, width)
         for (first, type), mask in zip(some, masks, strict=True):
             here = code.gep(pointer, [code.plus(start, first)], source_etype=ELEMENTS[kind])
-            code.write(_read_masked(code, here, mask, type), target, code.plus(home, first))
+            code.write(read_masked(code, here, mask, type), target, code.plus(home, first))
 
 
-def _before(code: Code, count: Value, lanes: int) -> Value:
+def before(code: Code, count: Value, lanes: int) -> Value:
     """The mask of the first `count` lanes."""
     if lanes == 1:
         return code.icmp_signed(">", count, code.i64(0))
@@ -153,13 +153,19 @@ def _before(code: Code, count: Value, lanes: int) -> Value:
     return code.icmp_signed("<", numbers, code.splat(count, lanes))
 
 
-def _read_masked(code: Code, pointer: Value, mask: Value, type: ir.Type) -> Value:
+def read_masked(code: Code, pointer: Value, mask: Value, type: ir.Type) -> Value:
     """What the mask allows, zeros elsewhere; nothing else is touched."""
     if lanes_of(type) > 1:
         align = ir.Constant(I32, 4)
         return code.intrinsic("masked.load", pointer, align, mask, constant(type, 0.0), types=[type, PTR], result=type)
     safe = code.select(mask, pointer, code.arguments[0])  # the first line is always there
     return code.select(mask, code.read(safe, 0, type), constant(type, 0.0))
+
+
+def write_masked(code: Code, value: Value, pointer: Value, mask: Value) -> None:
+    """The lanes that the mask allows; nothing else is touched."""
+    align = ir.Constant(I32, 4)
+    code.intrinsic("masked.store", value, pointer, align, mask, types=[value.type, PTR], result=VOID)
 
 
 def _copy(code: Code, source: str, kind: str, width: int) -> None:

@@ -12,7 +12,8 @@ whole tile fits. Either way the tile is made on the stack and the part that coun
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +21,9 @@ from llvmlite import ir
 
 from .build import I8, I64, PTR, Code, Int, Value, new_module, vector
 from .library import EPILOGUE, library
-from .panels import BYTES, ELEMENTS, pack_panel, pack_panels, prefetch, transpose
+from .panels import BYTES, ELEMENTS, before, pack_panel, pack_panels, prefetch, read_masked, transpose, write_masked
 from .target import Target, host
-from .tile import Left, Tile, columns, load, multiply, rows, store, zeros
+from .tile import Left, Tile, columns, load, multiply, opaque, rows, store, zeros
 
 # The arguments of a product, by name, in order. Strides, offsets and sizes are in elements of the type they belong to.
 PRODUCT_POINTERS = ("a", "b", "c", "work", "epilogue", "context")
@@ -98,8 +99,11 @@ class _Writer:
         self.height, self.width = kernel.tile.rows, kernel.width(target)
         self.element, self.lanes = ELEMENTS[kernel.kind], kernel.lanes(target)
         self.narrows = self.lanes >= LONG
-        # With a pointer for each row, the addresses to ask for would push sums out of the registers.
-        self.asks = target.arch != "aarch64" and kernel.reading == "columns"
+        self.tall = (
+            target.arch != "aarch64" and target.registers == 32
+        )  # more rows than x86 has registers for addresses
+        # With a pointer for each row, the addresses to ask for would push sums out of few registers.
+        self.asks = self.tall or (target.arch != "aarch64" and kernel.reading == "columns")
         self.out = new_module(kernel.symbol)
 
     def module(self) -> ir.Module:
@@ -162,6 +166,8 @@ class _Writer:
         steps = 4 if tile == self.kernel.tile else 1  # the others are for the edge: short code will do
         if self.kernel.reading == "rows":
             lines = [code.at(a, code.times(a_row, r), self.element) for r in range(tile.rows)]
+            if self.tall:
+                lines, steps = [opaque(code, line) for line in lines], min(2, steps)
             return rows(code, self.target, self.element, lines, steps)
         return columns(code, self.target, tile, self.element, a, a_k, steps)
 
@@ -170,6 +176,12 @@ class _Writer:
 
         The tile has as many vectors as those columns need."""
         code = self._private("edge", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64] + [I64] * 5)
+        with self._unless_whole(code) if self.narrows else nullcontext():
+            self._make_aside(code)
+        return code.done()
+
+    def _make_aside(self, code: Code) -> None:
+        """An edge's tile on the stack, and the part that counts from there to c."""
         a, a_row, a_k, b, b_k, c, c_row, k, add, c_column, *box = code.arguments
         here = code.room(self.element, self.height * self.width)
         here.type = PTR  # llvmlite gives allocas typed pointers, which its stores then check
@@ -178,12 +190,27 @@ class _Writer:
         with code.if_then(code.icmp_signed("!=", add, code.i64(0))):
             self._copy(code, place, tile, c_column, *box)
         arguments = [a, a_row, a_k, b, b_k, here, code.i64(self.width), k, add]
-        needed = code.ceil_div(box[3], self.lanes)
+        self._narrowest(code, arguments, box[3])
+        self._copy(code, tile, place, c_column, *box)
+
+    def _narrowest(self, code: Code, arguments: list[Value], right: Value) -> None:
+        """The tile with as few vectors as the columns before `right` need."""
+        needed = code.ceil_div(right, self.lanes)
         for vectors, inner in self.inner.items():
             with code.if_then(code.icmp_signed("==", needed, code.i64(vectors))) if self.narrows else nullcontext():
                 code.call(inner, arguments)
-        self._copy(code, tile, place, c_column, *box)
-        return code.done()
+
+    @contextmanager
+    def _unless_whole(self, code: Code) -> Iterator[None]:
+        """If all rows of an edge's tile count, and whole vectors of its columns, it is made where it belongs."""
+        *arguments, c_column, top, bottom, left, right = code.arguments
+        wrong = code.or_(code.or_(top, left), code.and_(right, code.i64(self.lanes - 1)))
+        wrong = code.or_(wrong, code.or_(code.xor(bottom, code.i64(self.height)), code.xor(c_column, code.i64(1))))
+        with code.if_else(code.icmp_signed("==", wrong, code.i64(0))) as (then, otherwise):
+            with then:
+                self._narrowest(code, arguments, right)
+            with otherwise:
+                yield
 
     def _copy(self, code: Code, source: _Place, target: _Place, c_column: Value, *box: Value) -> None:
         """A part of a tile, by vectors along its rows where c has them, else by elements along its columns."""
@@ -193,8 +220,11 @@ class _Writer:
                 wide = code.sub(right, code.srem(code.sub(right, left), code.i64(self.lanes)))
                 with code.loop(left, wide, self.lanes) as c:
                     self._move(code, source, target, r, c, self.lanes)
-                with code.loop(wide, right) as c:
-                    self._move(code, source, target, r, c, 1)
+                if self.narrows:
+                    self._move_rest(code, source, target, r, wide, right)
+                else:
+                    with code.loop(wide, right) as c:
+                        self._move(code, source, target, r, c, 1)
             with otherwise:
                 self._copy_turned(code, source, target, *box)
 
@@ -228,6 +258,14 @@ class _Writer:
     def _move(self, code: Code, source: _Place, target: _Place, r: Value, c: Value, lanes: int) -> None:
         start, home = (code.plus(code.mul(r, at.row), code.mul(c, at.column)) for at in (source, target))
         code.write(code.read(source.pointer, start, vector(self.element, lanes)), target.pointer, home)
+
+    def _move_rest(self, code: Code, source: _Place, target: _Place, r: Value, c: Value, right: Value) -> None:
+        """What is left of a row, less than a vector."""
+        kind = vector(self.element, self.lanes)
+        some = before(code, code.sub(right, c), self.lanes)
+        start, home = (code.at(at.pointer, code.plus(code.mul(r, at.row), c), self.element) for at in (source, target))
+        with code.if_then(code.icmp_signed("<", c, right)):
+            write_masked(code, read_masked(code, start, some, kind), home, some)
 
     # --- all tiles --------------------------------------------------------------------------------------------------
 

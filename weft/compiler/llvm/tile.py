@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from llvmlite import ir
 
-from .build import I32, Code, Int, Value, constant, vector
+from .build import I32, PTR, Code, Int, Value, constant, vector
 from .target import Target
 
 
@@ -130,6 +130,15 @@ def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value], st
         return lambda step, row: splat_lane(code, wide[row], step, lanes)
 
     return Left(lanes, False, read) if target.arch == "aarch64" else Left(steps, True, read)
+
+
+def opaque(code: Code, pointer: Value) -> Value:
+    """The same pointer, of which LLVM knows nothing.
+
+    If it sees that rows are at one distance from each other, it computes their addresses anew at each k, all at the top of the loop,
+    reads all splats there, and has no registers left for the sums.
+    """
+    return code.call(ir.InlineAsm(ir.FunctionType(PTR, [PTR]), "", "=r,0"), [pointer])
 
 
 def pieces(count: int, lanes: int) -> list[tuple[int, int]]:
