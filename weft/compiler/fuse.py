@@ -174,7 +174,8 @@ class _Fusion:
         front = {n for n in shared if n.op.kind != "move" and any(u not in shared for u in users[n] | set())}
         chosen: set[Node] = set()
         for node in sorted(front - self.stored, key=lambda n: self.position[n]):
-            if self._is_dear(node, chosen):  # what is made of those before may not be any more
+            # What is made of those before may not be dear any more; but a small one is written and read in no time.
+            if prod(node.shape) < LARGE or self._is_dear(node, chosen):
                 chosen.add(node)
         return chosen
 
