@@ -51,10 +51,11 @@ def data_gradient(
 
 
 def filter_gradient(shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None) -> Plans:
-    """All algorithms for the gradient of w, by name. The strides of w do not matter: the result has its own."""
+    """All algorithms for the gradient of w, by name. The strides say how it is wanted: the result itself has filters side by side."""
     if shape.depthwise:
         return {"DIRECT": conv_depth.filter_plan("DIRECT", shape)}
-    return {"IMPLICIT_GEMM": filter_plan("IMPLICIT_GEMM", shape, threads, target or host())}
+    turned = w_strides[0] != 1
+    return {"IMPLICIT_GEMM": filter_plan("IMPLICIT_GEMM", shape, threads, target or host(), turned)}
 
 
 def packing(

@@ -40,7 +40,7 @@ FILTER = Signature(
     (
         "tid", "threads",
         # Bytes to where in work the chunks' sums are put. -1: there is one chunk, and its sums are the result. -2: the same, but
-        # the epilogue is to see it later (x86).
+        # the epilogue is to see it later.
         "partial",
         "scratch", "scratch_size", "panels", "sums", "offsets",  # a thread's memory: panels of g, of x, sums, offsets
         "batch", "groups", "inputs", "outputs",  # channels of one group
@@ -225,10 +225,7 @@ class _Filter:
                     place = code.plus(code.mul(code.plus(i, j), self.g_blocks), block)
                     top = code.plus(row, code.times(code.plus(i, j), self.tile.rows))
                     self._product(slab, block, j, place, top)
-        shown = final
-        if self.target.arch != "aarch64":
-            shown = code.icmp_signed("==", a.partial, code.i64(-1))
-        with code.if_then(shown):
+        with code.if_then(code.icmp_signed("==", a.partial, code.i64(-1))):
             left = code.mul(group, a.outputs)
             last = code.minimum(code.plus(row, code.times(count, self.tile.rows)), a.rows)
             call_epilogue(code, a, (row, last), (left, code.plus(left, a.outputs)))

@@ -26,11 +26,15 @@ _FEW_PIXELS = 2048  # with more of them a product goes through its result too of
 _LARGE = 1 << 15  # elements of a filter that is finished block by block: a smaller one stays in the first caches
 
 
-def filter_plan(name: str, shape: ConvShape, threads: int, target: Target) -> Plan:
-    """A matrix product if it is one, and a short one, else slab by slab."""
+def filter_plan(name: str, shape: ConvShape, threads: int, target: Target, turned: bool = False) -> Plan:
+    """A matrix product if it is one, and a short one, else slab by slab.
+
+    Turned: whoever wants it has the taps of a channel side by side. A large filter is then finished block by block.
+    """
+    by_blocks = turned and prod(shape.kernel) * shape.channels // shape.groups * shape.filters >= _LARGE
     if target.arch != "aarch64" and _pointwise(shape) and shape.batch * prod(shape.out) <= _FEW_PIXELS:
-        return _product_plan(name, shape, threads, target)
-    return _slab_plan(name, shape, threads, target)
+        return _product_plan(name, shape, threads, target, by_blocks)
+    return _slab_plan(name, shape, threads, target, by_blocks)
 
 
 def _pointwise(shape: ConvShape) -> bool:
@@ -39,12 +43,12 @@ def _pointwise(shape: ConvShape) -> bool:
     return plain and not any(shape.padding) and shape.out == shape.spatial
 
 
-def _product_plan(name: str, shape: ConvShape, threads: int, target: Target) -> Plan:
+def _product_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blocks: bool) -> Plan:
     """dw = x^T @ g: nothing has to be packed that a product would not pack."""
     rows, columns, pixels = shape.channels, shape.filters, shape.batch * prod(shape.out)
     plan = gemm.plan(rows, columns, pixels, (1, rows), (columns, 1), ldc=columns, threads=threads, target=target)
     phases = [_renamed(phase, {"a": "x", "b": "g", "c": "w"}) for phase in plan.phases]
-    if rows * columns < _LARGE or not phases[-1].symbol.startswith("product."):
+    if not by_blocks or not phases[-1].symbol.startswith("product."):
         return replace(plan, name=name, phases=tuple(phases))
     values = dict(zip(PRODUCT, phases[-1].arguments, strict=True)) | {"finishes": 0}
     phases[-1] = replace(phases[-1], arguments=tuple(values.values()))
@@ -64,12 +68,11 @@ def _finish(shape: ConvShape, partial: int = 0, chunks: int = 0) -> Phase:
     return FINISH.phase("conv_finish", {}, numbers, reads=["work" if chunks else "w"], writes=["w"])
 
 
-def _slab_plan(name: str, shape: ConvShape, threads: int, target: Target) -> Plan:
+def _slab_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blocks: bool) -> Plan:
     """Patches of x are packed slab by slab, see conv_filter.py."""
     size, padding = _padding(shape)
     phases, start = ([padding], _round(4 * shape.batch * prod(size) * shape.channels)) if padding else ([], 0)
     cut = _Cut.of(shape, threads, target)
-    by_blocks = target.arch != "aarch64" and cut.rows * shape.filters >= _LARGE
     scratch = start + (_round(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
     partial = start if cut.chunks > 1 else -2 if by_blocks else -1
     thread, numbers = _scratch(shape, cut)

@@ -8,7 +8,8 @@ from math import prod
 from ...dtypes import DType
 from ...graph.node import Node
 from ..algorithms import Choice, decide, described, preferred
-from ..kernel import SPECIAL, Kernel, View
+from ..index import linear
+from ..kernel import SPECIAL, Kernel, View, anchor_place
 from . import conv, gemm, special
 from .library import Phase, Plan
 
@@ -51,8 +52,20 @@ def choice(kernel: Kernel, threads: int) -> Choice:
     if not prod(anchor.shape):
         return Choice(Plan("nothing", (), 0, 0))
     direction, shape = described(anchor)
-    strides = kernel.views[1].strides if direction != "filter_gradient" else (1,) * len(anchor.shape)
+    strides = kernel.views[1].strides if direction != "filter_gradient" else _wanted(kernel)
     return decide(direction, shape, strides, threads, preferred(anchor))
+
+
+def _wanted(kernel: Kernel) -> tuple[int, ...]:
+    """The strides of a filter's gradient, as its epilogue writes it: filters side by side, as in training, or not."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    *taps, channels, filters = anchor.shape
+    stores = kernel.nest.phases[0].stores if kernel.nest is not None else []
+    here = linear(anchor_place(anchor, kernel.rows), anchor.shape) if stores else None
+    if all(linear(s.place, s.node.shape) == here for s in stores):
+        return 1, filters, *(filters * channels for _ in taps)
+    return channels * prod(taps), prod(taps), *(1 for _ in taps)
 
 
 def _short(dtype: DType) -> str:
