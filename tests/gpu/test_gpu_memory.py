@@ -76,7 +76,7 @@ def test_a_program_that_is_dropped_gives_its_memory_back() -> None:
         made.steps(3)
 
     used = []
-    for _ in range(12):  # what comes again and again is compiled, and soon has all the memory of its own that it will ever need
+    for _ in range(12):  # what comes again and again is compiled, and soon has all the memory that it will ever need
         use()
         used.append(in_use())
     assert used[-1] <= used[-4] + (0 if IS_GPU else HOST_MAY_GROW), used
