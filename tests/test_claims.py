@@ -681,11 +681,43 @@ def test_memory_that_begins_anywhere_is_none_for_libraries() -> None:
     assert asked(lambda x, w: last(weft.conv(x, w)), (1, 5, 5, 5), (3, 5, 2, 2)) == []
 
 
-def test_operands_must_lie_there_whole_and_in_order() -> None:
-    """A filter that lies otherwise, or an image that begins in the middle of another, is for our kernel."""
-    assert asked(lambda x, w: last(weft.conv(x, w)), X, W, filters=()) == []
+def test_images_must_lie_there_whole() -> None:
+    """One that begins in the middle of another is for our kernel."""
     assert asked(lambda x, w: last(weft.conv(x[1:3], w)), X, W, filters=(0, 1)) == []
     assert len(asked(lambda x, w: last(weft.conv(x, w)), X, W, filters=(0, 1))) == 1
+
+
+OTHER_FILTERS: dict[str, tuple[F, tuple[int, ...]]] = {
+    "the usual order": (lambda w: w, (4, 8, 3, 2)),
+    "a part of others": (lambda w: w[4:], (8, 8, 3, 2)),
+    "every second one": (lambda w: w[::2], (8, 8, 3, 2)),
+    "filters last": (lambda w: weft.permute_dims(w, (3, 2, 0, 1)), (3, 2, 8, 4)),
+    "turned around": (lambda w: weft.permute_dims(w, (1, 0, 2, 3)), (8, 4, 3, 2)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FILTERS)
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_filters_that_lie_otherwise_are_copied_first(name: str, with_bias: bool) -> None:
+    seen, shape = OTHER_FILTERS[name]
+    if with_bias:
+        [claim] = asked(lambda x, w, b: last(weft.relu(weft.conv(x, seen(w), b))), X, shape, B, filters=(0,))
+        assert claim.spec.epilogue == ("bias", "relu")
+    else:
+        [claim] = asked(lambda x, w: last(weft.conv(x, seen(w))), X, shape, filters=(0,))
+    assert claim.direct
+    assert claim.filter is not None
+    assert claim.rooms == [claim.filter]
+
+
+def test_filters_of_gradients_are_copied_too() -> None:
+    def f(g: Any, w: Any) -> Any:
+        return last(weft.vjp(lambda x: weft.conv(x, w), weft.zeros(X, dtype=g.dtype))[1](g)[0])
+
+    [claim] = asked(f, Y, W, filters=(0,))
+    assert (claim.spec.direction, claim.direct, claim.filter is not None) == ("data_gradient", True, True)
+    [claim] = asked(lambda g, w: weft.tanh(f(g, w)), Y, W, filters=(0,))
+    assert claim.rooms == [claim.filter, claim.result]
 
 
 def test_a_limit_is_for_the_library_and_its_room() -> None:

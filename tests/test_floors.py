@@ -33,6 +33,7 @@ FLOORS = [
     ["tracing"],
     ["control"],
     ["precision"],
+    ["state"],
     ["jit"],
     ["algorithms"],
     ["primitives"],

@@ -22,7 +22,16 @@ from ..memory import nbytes
 from ..program import operand_names
 from . import teaching
 from .claims import Claim, Judge, claims, operations
-from .contraction import parts_for, workspace, write_after, write_contraction, write_copy, write_finish, write_parts
+from .contraction import (
+    parts_for,
+    workspace,
+    write_after,
+    write_contraction,
+    write_copy,
+    write_filter,
+    write_finish,
+    write_parts,
+)
 from .lines import laid_out
 from .source import KernelSource
 
@@ -91,16 +100,18 @@ def own_plan(kernel: Kernel, limit: int | None = None) -> Plan:
 
 def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
     """A library, and one more kernel for the epilogue where the result is not all that is wanted."""
-    limit = () if wanted.limit is None else (wanted.limit,)
+    limit, work = () if wanted.limit is None else (wanted.limit,), frozenset(("work",))
+    how = (*(["direct"] if wanted.direct else []), *limit)
+    before = []
+    if wanted.filter is not None:
+        before.append(Phase("filter", how, frozenset(operand_names(kernel)[1:2]), work))
     if wanted.rounded is not None:
-        bias = Phase("bias", ("epilogue", "direct", *limit), frozenset(), frozenset(("work",)))
-        whole = Phase("library", ("epilogue", "direct", *limit), _operands(kernel) | {"work"}, _result(kernel))
-        return _plan(wanted.library, kernel, bias, whole)
+        before.append(Phase("bias", ("epilogue", *how), frozenset(), work))
+    reads = _operands(kernel) | (work if before else frozenset())
     if wanted.direct:
-        return _in_one(wanted.library, "library", kernel, "direct", *limit)
-    first = Phase("library", limit, _operands(kernel), frozenset(("work",)))
-    after = Phase("after", ("epilogue", *limit), frozenset(("work",)), _result(kernel))
-    return _plan(wanted.library, kernel, first, after)
+        return _plan(wanted.library, kernel, *before, Phase("library", ("epilogue", *how), reads, _result(kernel)))
+    after = Phase("after", ("epilogue", *how), work, _result(kernel))
+    return _plan(wanted.library, kernel, *before, Phase("library", how, reads, work), after)
 
 
 def _gemm_plan(kernel: Kernel) -> Plan:
@@ -199,8 +210,8 @@ def plan_rooms(kernel: Kernel, plan: Plan) -> dict[Node, int]:
             rooms.append(teaching.patches(kernel))
         elif phase.symbol == "finish":
             rooms.append(workspace(kernel, _parts(phase)))
-        elif phase.symbol in ("after", "bias"):
-            rooms += filter(None, [claimed(kernel, phase).room])
+        elif phase.symbol == "library":
+            rooms += claimed(kernel, phase).rooms
     return laid_out(rooms)
 
 
@@ -221,6 +232,7 @@ def _parts(phase: Phase) -> int:
 
 
 _WRITERS: dict[str, Callable[[Kernel, Phase], KernelSource]] = {
+    "filter": lambda kernel, phase: write_filter("kernel", kernel, claimed(kernel, phase).filter),
     "bias": lambda kernel, phase: write_copy("kernel", claimed(kernel, phase).rounded, claimed(kernel, phase).more[0]),
     "after": lambda kernel, phase: write_after("kernel", kernel, claimed(kernel, phase).result),
     "whole": lambda kernel, phase: write_contraction("kernel", kernel),

@@ -7,7 +7,7 @@ kernel, the epilogue, takes it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -19,7 +19,7 @@ from ..kernel import Kernel, View, anchor_shape, is_contiguous
 from ..memory import nbytes
 from .build import ALIGNED
 from .epilogues import Epilogue, epilogue, only_store, unmoved, unnarrowed
-from .vendor import ConvSpec, ProductSpec, Spec, supported
+from .vendor import ConvSpec, ProductSpec, Spec, filter_order, supported
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Claim:
     direct: bool  # the tensor is one of the program; else only this kernel knows it
     more: tuple[Node, ...] = ()  # tensors that it reads beside the operands: a bias, a residual
     rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
+    filter: Node | None = None  # a copy of the filter in the order that libraries want, if it does not lie so
     limit: int | None = None  # bytes that it may take beside operands and results
     wished: bool = False  # by its name: then it need not be the fastest
 
@@ -40,11 +41,14 @@ class Claim:
         return "CUBLASLT" if isinstance(self.spec, ProductSpec) else "CUDNN"
 
     @property
-    def room(self) -> Node | None:
-        """The tensor that only its phases know: the result where it is not direct, or the copy of a bias."""
-        if not self.direct:
-            return self.result
-        return self.more[0] if self.rounded is not None else None
+    def rooms(self) -> list[Node]:
+        """The tensors that only its phases know: copies of a filter and of a bias, and the result where it is not direct."""
+        copies = [self.filter, self.more[0] if self.rounded is not None else None]
+        return [node for node in (*copies, None if self.direct else self.result) if node is not None]
+
+    def operands(self, views: Sequence[View]) -> list[View | Node]:
+        """What it reads as its first arguments: the operands as they lie, or a copy."""
+        return [view if n == 0 or self.filter is None else self.filter for n, view in enumerate(views)]
 
 
 Judge = Callable[[Kernel, Claim], bool]  # whether a library should do it
@@ -57,7 +61,7 @@ def claims(kernel: Kernel, limit: int | None = None) -> list[Claim]:
     """
     found = []
     for wanted in _unlimited(kernel):
-        left = None if limit is None else limit - (nbytes(wanted.room) if wanted.room is not None else 0)
+        left = None if limit is None else limit - sum(map(nbytes, wanted.rooms))
         if left is None or left >= 0:
             found.append(replace(wanted, spec=replace(wanted.spec, workspace=left), limit=limit))
     return found
@@ -75,7 +79,22 @@ def _unlimited(kernel: Kernel) -> list[Claim]:
         found: list[Claim | None] = [Claim(spec, result, True)]
     else:
         found = [_fused(kernel, spec), Claim(spec, _own_room(anchor, dtype), False)]
-    return [claim for claim in found if claim is not None and supported(claim.spec)]
+    copy = _filter_copy(kernel)
+    return [replace(claim, filter=copy) for claim in found if claim is not None and supported(claim.spec)]
+
+
+def _filter_copy(kernel: Kernel) -> Node | None:
+    """Memory for a copy of the filter, if it does not lie as libraries want it: each by itself, its channels last."""
+    anchor, view = kernel.anchor, kernel.views[1]
+    assert anchor is not None
+    if anchor.op.name not in ("conv_last", "conv_data_last"):
+        return None
+    shape = anchor.inputs[1].shape
+    order = filter_order(len(shape))
+    lies = is_contiguous(tuple(view.strides[a] for a in order), tuple(shape[a] for a in order))
+    if lies and not view.offset:
+        return None
+    return placeholder(("filter", anchor), Type((prod(shape),), view.base.dtype))
 
 
 def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
@@ -165,18 +184,13 @@ def _convolution(kernel: Kernel, dtype: DType) -> ConvSpec | None:
     anchor = kernel.anchor
     assert anchor is not None
     first, second = kernel.views
-    if first.offset or second.offset or first.base.dtype is not second.base.dtype:
+    if first.offset or first.base.dtype is not second.base.dtype:
         return None
     direction, shape = described(anchor)
     x, y = anchor.inputs
     if not is_contiguous(first.strides, x.shape):
         return None
-    if direction != "filter_gradient":
-        by_filter = (y.shape[0], *y.shape[2:], y.shape[1])  # each filter by itself, its channels last
-        moved = (second.strides[0], *second.strides[2:], second.strides[1])
-        if not is_contiguous(moved, by_filter):
-            return None
-    elif not is_contiguous(second.strides, y.shape):
+    if direction == "filter_gradient" and (second.offset or not is_contiguous(second.strides, y.shape)):
         return None
     padding = anchor.params[1]
     return ConvSpec(

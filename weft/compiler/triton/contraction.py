@@ -9,7 +9,7 @@ written. A convolution reads its patches in place: nothing is unfolded in memory
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ...dtypes import DType, float32, float64
@@ -20,8 +20,10 @@ from ..kernel import Kernel, View, anchor_place, anchor_shape
 from ..loops import CONVOLUTIONS, plain_loops
 from ..nest import ReadyPhase, ready
 from .kernels import FLAT
+from .lines import element
 from .source import KernelSource, Writer, decomposed
 from .values import Values
+from .vendor import filter_order
 
 
 @dataclass(frozen=True)
@@ -365,6 +367,24 @@ def write_copy(name: str, source: Node | None, target: Node) -> KernelSource:
     value = writer.let("value", f"tl.load({writer.pointer(source)} + row, mask=row < {count}, other=0)")
     writer.line(f"tl.store({writer.pointer(target)} + row, {value}.to(tl.{target.dtype.name}), mask=row < {count})")
     writer.written.append(target)
+    return writer.finished(-(-count // rows), 4)
+
+
+def write_filter(name: str, kernel: Kernel, room: Node | None) -> KernelSource:
+    """A copy of a filter in the order that libraries want."""
+    anchor, view = kernel.anchor, kernel.views[1]
+    assert anchor is not None
+    assert room is not None
+    shape = anchor.inputs[1].shape
+    order = filter_order(len(shape))
+    turned = replace(view, strides=tuple(view.strides[a] for a in order))
+    writer, count = Writer(name), prod(shape)
+    rows = _side(count, FLAT)
+    writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
+    place = element(writer, turned, tuple(shape[a] for a in order), "row")
+    value = writer.let("value", f"tl.load({place}, mask=row < {count}, other=0)")
+    writer.line(f"tl.store({writer.pointer(room)} + row, {value}, mask=row < {count})")
+    writer.written.append(room)
     return writer.finished(-(-count // rows), 4)
 
 

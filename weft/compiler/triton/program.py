@@ -16,7 +16,7 @@ from math import prod
 from ...dtypes import DType, uint8
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node, Type, placeholder
-from ..kernel import SPECIAL, Kernel
+from ..kernel import SPECIAL, Kernel, View
 from ..llvm.library import Plan
 from ..loops import CONVOLUTIONS
 from ..memory import Slot, nbytes
@@ -158,7 +158,10 @@ def _steps(program: Program, known: dict[object, KernelSource], loose: frozenset
         first = calls[0]
         if _is_library(first):
             wanted = claimed(first.kernel, first.phase)
-            slots = (*map(program.viewed, first.kernel.views), *(places[n] for n in (*wanted.more, wanted.result)))
+            read = [
+                program.viewed(o) if isinstance(o, View) else places[o] for o in wanted.operands(first.kernel.views)
+            ]
+            slots = (*read, *(places[n] for n in (*wanted.more, wanted.result)))
             found.append(Ask(wanted.spec, slots, first.once, (first,)))
             continue
         if first.kind == "copy":

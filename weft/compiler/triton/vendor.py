@@ -111,6 +111,11 @@ class ConvSpec:
 Spec = ProductSpec | ConvSpec
 
 
+def filter_order(rank: int) -> tuple[int, ...]:
+    """The axes of a filter (filters, channels, *kernel) as they follow each other in memory: each by itself, its channels last."""
+    return (0, *range(2, rank), 1)
+
+
 def to_json(spec: Spec) -> str:
     """A description as text, for keys and for files."""
     return json.dumps({"kind": "product" if isinstance(spec, ProductSpec) else "convolution"} | asdict(spec))

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...compiler.triton.program import gpu_program
+from ...compiler.triton.vendor import filter_order
 from ...dtypes import DType
 from ...errors import UserError
 from ...graph.graph import Graph, close
@@ -104,8 +105,8 @@ class CudaDevice(CompilingDevice):
         return Facts(memory.arena, memory.kept)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
-        """Each filter by itself, its channels last, as the matrix units read images too."""
-        return (0, *range(2, rank), 1)
+        """As the libraries want it, and as the matrix units read images too."""
+        return filter_order(rank)
 
     def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> Memory:
         content = buffer.content

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.kernel import Kernel
+from ...compiler.kernel import Kernel, View
 from ...compiler.llvm.store import cache
 from ...compiler.memory import nbytes
 from ...compiler.triton import choice, foundry
@@ -217,7 +217,10 @@ class Choices:
         rooms = {node: filled(self.gpu, nbytes(node)) for node in rivals.tensors}
         status, workspace = Memory(self.gpu, STATUS), Memory(self.gpu, asked.workspace)
         places = {node: room.address for node, room in rooms.items()}
-        arguments = [places[v.base] + v.offset * v.base.dtype.itemsize for v in rivals.kernel.views]
+        arguments = [
+            places[o.base] + o.offset * o.base.dtype.itemsize if isinstance(o, View) else places[o]
+            for o in rivals.wanted.operands(rivals.kernel.views)
+        ]
         arguments += [places[node] for node in rivals.wanted.more]
 
         def launch(sources: Sequence[KernelSource]) -> None:
