@@ -128,6 +128,7 @@ UNCHANGED: dict[str, tuple[F, tuple[Type, ...]]] = {
     "a divisor that varies": (lambda x, w: (x / w).sum(axis=1), (MATRIX, ROW)),
     "16 bits, which overflow": (lambda x: (x * 0.5).sum(axis=1), (Type((4, 6), weft.float16),)),
     "whole numbers": (lambda x: (x * 3).sum(axis=1), (Type((4, 6), weft.int32),)),
+    "of nothing": (lambda x, w: (x / w[:, None]).sum(axis=1), (Type((4, 0), weft.float32), COLUMN)),
     "the greatest": (lambda x: (x * 3.0).max(axis=1), (MATRIX,)),
     "nothing but what stays": (lambda w: weft.broadcast_to(w[:, None], (4, 6)).sum(axis=1), (COLUMN,)),
     "exponentials, which are kept as a multiple": (

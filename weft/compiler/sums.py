@@ -33,8 +33,11 @@ def centred_sum(node: Node) -> Node | None:
 
 
 def scaled_sum(node: Node) -> Node | None:
-    """A sum of multiples, by what does not change along its axes, as the multiple of a sum. In 16 bits that could overflow."""
-    if node.op.name != "sum" or not node.dtype.is_float or node.dtype.is_half:
+    """A sum of multiples, by what does not change along its axes, as the multiple of a sum.
+
+    Not in 16 bits, where that could overflow, nor of nothing, which is zero however infinite the factor.
+    """
+    if node.op.name != "sum" or not node.dtype.is_float or node.dtype.is_half or not prod(node.inputs[0].shape):
         return None
     product = _Product(frozenset(node.params[0]))
     product.take(node.inputs[0])
