@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from math import gcd
 
 from ..graph.node import Node, Shape
@@ -198,7 +198,11 @@ def _undivided(term: Term) -> Iterable[tuple[Index, int, Callable[[], Index]]]:
             if isinstance(part, Quotient) and c == 1:
                 others = Index(term.inner.offset, tuple(p for p in term.inner.parts if p[0] is not part))
                 inner = others * part.by + part.inner
-                yield inner, part.by, lambda x=inner, n=part.by * term.size: x.divided(n)[1]  # type: ignore[misc]
+                yield inner, part.by, partial(_rest, inner, part.by * term.size)
+
+
+def _rest(x: Index, by: int) -> Index:
+    return x.divided(by)[1]
 
 
 def loops_of(term: Term) -> frozenset[Loop]:

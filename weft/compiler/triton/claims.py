@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...dtypes import DType
-from ...graph.node import Node, Type, placeholder
+from ...graph.node import Node
 from ...knobs import knobs
 from ..algorithms import described
 from ..kernel import Kernel, View, anchor_shape, is_contiguous
 from ..memory import nbytes
 from .build import ALIGNED
 from .epilogues import Epilogue, epilogue, only_store, unmoved, unnarrowed
+from .lines import room
 from .vendor import ConvSpec, ProductSpec, Spec, filter_order, supported
 
 
@@ -94,7 +95,7 @@ def _filter_copy(kernel: Kernel) -> Node | None:
     lies = is_contiguous(tuple(view.strides[a] for a in order), tuple(shape[a] for a in order))
     if lies and not view.offset:
         return None
-    return placeholder(("filter", anchor), Type((prod(shape),), view.base.dtype))
+    return room("filter", anchor, (prod(shape),), view.base.dtype)
 
 
 def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
@@ -111,7 +112,8 @@ def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
         return None
     if done.bias is None or done.bias.dtype is dtype:
         return Claim(asked, done.store, True, tuple(given))
-    copy = placeholder(("bias", kernel.anchor), Type((prod(done.bias.shape),), dtype))
+    assert kernel.anchor is not None
+    copy = room("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
     return Claim(asked, done.store, True, (copy, *given[1:]), done.bias)
 
 
@@ -134,7 +136,7 @@ def _is_aligned(kernel: Kernel, *more: Node) -> bool:
 
 def _own_room(anchor: Node, dtype: DType) -> Node:
     """Memory for a result, as a tensor that only the two launches of its kernel know."""
-    return placeholder(("library", anchor), Type((prod(anchor.shape),), dtype))
+    return room("library", anchor, (prod(anchor.shape),), dtype)
 
 
 def _direct(kernel: Kernel) -> Node | None:

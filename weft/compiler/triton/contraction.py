@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...dtypes import DType, float32, float64
-from ...graph.node import Node, Type, placeholder
+from ...graph.node import Node
 from ...knobs import knobs
 from ..index import Index, Inside, Loop, Place, fresh, strides, substituted
 from ..kernel import Kernel, View, anchor_place, anchor_shape
 from ..loops import CONVOLUTIONS, plain_loops
 from ..nest import ReadyPhase, ready
 from .kernels import FLAT
-from .lines import element
+from .lines import element, room
 from .source import KernelSource, Writer, decomposed
 from .values import Values
 from .vendor import filter_order
@@ -131,7 +131,7 @@ def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None) -> Ke
 def workspace(kernel: Kernel, parts: int) -> Node:
     """The memory for the sums of all parts, as a tensor that only these two kernels know."""
     assert kernel.anchor is not None
-    return placeholder(("parts", kernel.anchor), Type((parts, prod(kernel.anchor.shape)), _wide(kernel.anchor)))
+    return room("parts", kernel.anchor, (parts, prod(kernel.anchor.shape)), _wide(kernel.anchor))
 
 
 def write_parts(name: str, kernel: Kernel, parts: int) -> KernelSource:

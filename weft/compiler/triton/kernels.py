@@ -15,6 +15,7 @@ from math import prod
 from ...dtypes import bool_
 from ..nest import ReadyNest, ReadyPhase, Reduced, Written
 from . import scalar
+from .lines import power
 from .source import KernelSource, Writer, decomposed
 from .values import Values, combined, neutral
 
@@ -57,11 +58,6 @@ def _spread(rows: int, most: int, least: int) -> int:
     while height > least and 2 * -(-rows // height) <= FEW:
         height //= 2
     return height
-
-
-def power(count: int) -> int:
-    """The least power of two that is not below."""
-    return 1 << max(0, count - 1).bit_length()
 
 
 def write_kernel(name: str, nest: ReadyNest, tile: Tile | None = None) -> KernelSource:

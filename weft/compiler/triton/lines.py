@@ -1,4 +1,4 @@
-"""What sorts, scatters and running totals share: lines along an axis, operands by the number of an element, tensors in scratch."""
+"""What several kinds of kernels share: lines along an axis, operands by the number of an element, tensors in scratch."""
 
 from __future__ import annotations
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from math import prod
 
 from ...dtypes import float32, int64
-from ...graph.node import Node, Type, placeholder
-from ..memory import ALIGN, nbytes
+from ...graph.node import Node
+from ..memory import nbytes
 from ..nest import ReadyNest, ReadyPhase, Reduced
 from . import scalar
-from .kernels import MOST_TILE, Loops, Tile, Total, finds_places, power, tile_for, write_kernel
+from .kernels import MOST_TILE, Loops, Tile, Total, finds_places, tile_for, write_kernel
+from .lines import laid_out, power, room
 from .moments import FIRST, Moments, mean_squares
 from .source import KernelSource, decomposed
 from .values import Values
@@ -42,11 +43,7 @@ def write_kernels(name: str, nest: ReadyNest) -> list[KernelSource]:
 def loops_workspace(nest: ReadyNest) -> dict[Node, int]:
     """The tensors that only the launches of a nest know, and where in its scratch each begins."""
     plan = _planned(nest)
-    found, offset = {}, 0
-    for node in [n for room in plan.rooms.values() for n in room.nodes] if plan is not None else []:
-        found[node] = offset
-        offset += -(-nbytes(node) // ALIGN) * ALIGN
-    return found
+    return laid_out(node for held in (plan.rooms.values() if plan is not None else ()) for node in held.nodes)
 
 
 def loops_scratch(nest: ReadyNest) -> int:
@@ -161,7 +158,7 @@ class _Planner:
         dtype = reduced.node.inputs[0].dtype
         dtypes = [float32 if dtype.is_half else dtype, *([int64] if finds_places(reduced) else [])]
         shape = (cut.parts, self.count)
-        nodes = tuple(placeholder(("parts", reduced.node, i), Type(shape, d)) for i, d in enumerate(dtypes))
+        nodes = tuple(room(f"parts {i}", reduced.node, shape, d) for i, d in enumerate(dtypes))
         self.rooms[reduced.node] = _Room(reduced, cut, nodes, total)
 
     def _finish(self) -> None:
@@ -224,9 +221,9 @@ class _Launch(Loops):
         """The reductions that these phases need, whole. A sum comes before its squares, which need the mean."""
         needed = {node for phase in phases for node in _needed(phase)}
         needed |= {room.total for node, room in self.plan.rooms.items() if node in needed and room.total is not None}
-        for node, room in self.plan.rooms.items():
+        for node, held in self.plan.rooms.items():
             if node in needed:
-                self.rows[node] = self._combined(room)
+                self.rows[node] = self._combined(held)
 
     def _combined(self, room: _Room) -> str:
         parts = room.cut.parts

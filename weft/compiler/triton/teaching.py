@@ -11,10 +11,11 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import DType
-from ...graph.node import Node, Type, placeholder
+from ...graph.node import Node
 from ..index import Index, Loop, strides
 from ..kernel import Kernel, View, anchor_shape
 from .contraction import NOTHING, Contraction, Operand, Tile, finish, groups_of, sum_length
+from .lines import room
 from .source import KernelSource, decomposed
 from .values import Values
 
@@ -37,7 +38,7 @@ def patches(kernel: Kernel) -> Node:
     """The memory for all patches, as a tensor that only the kernels of GEMM know: what is multiplied from the left."""
     anchor = _anchor(kernel)
     count = groups_of(anchor) * anchor_shape(anchor)[1] * sum_length(anchor)
-    return placeholder(("patches", anchor), Type((count,), kernel.views[0].base.dtype))
+    return room("patches", anchor, (count,), kernel.views[0].base.dtype)
 
 
 def write_patches(name: str, kernel: Kernel) -> KernelSource:
