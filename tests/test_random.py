@@ -141,6 +141,29 @@ def test_forks():
     assert by_scan.tolist() == [parent.fork(i).bits(2).tolist() for i in range(4)]
 
 
+def test_a_stream_goes_on_where_the_device_is():
+    """Drawn from on one device, then on another: the same numbers as if it had stayed."""
+    x = np.ones((4, 6), np.float32)
+
+    def four(*devices):
+        generator, drawn = Generator(3), []
+        step = weft.jit(lambda x: weft.dropout(x, 0.5, generator=generator))
+        for name in devices:
+            with weft.knobs.set(device=name):
+                drawn += [weft.dropout(x, 0.5, generator=generator).tolist(), step(x).tolist()]
+        return drawn
+
+    assert four("cpu", "reference", "cpu") == four("cpu", "cpu", "cpu") == four("reference", "cpu", "reference")
+
+
+def test_dropout_is_where_its_tensor_is():
+    there = weft.ones((4, 6)).to_device("reference")
+    generator = Generator(3)
+    generator.bits(3).numpy()
+    weft.dropout(weft.ones(3), 0.5, generator=generator).numpy()
+    assert weft.dropout(there, 0.5, generator=generator).device.name == "reference"
+
+
 def test_drawing_does_not_grow_the_graph():
     """Whether a thousand or a million draws: the position is a plain number, and what is dropped is gone."""
     generator = Generator(1)

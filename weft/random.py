@@ -39,6 +39,7 @@ from .ops.elementwise import nextafter, sqrt, view, where
 from .ops.indexing import take
 from .ops.math import clip
 from .ops.sorting import argsort
+from .runtime import device as find_device
 from .tensor import ArrayLike, Tensor, as_tensor, emit, function, number
 
 # --- the bits ------------------------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class Generator:
 
     def _words(self, *shape: int) -> Tensor:
         with self._lock:  # two threads must not draw the same numbers
-            start = self.offset
+            self.key, start = _at_home(self.key), _at_home(self.offset)
             self.offset = _advance(start, -(-math.prod(shape) // 4))
         return emit(BITS, (self.key, start), (shape,))
 
@@ -228,6 +229,17 @@ def _seed_key(seed: int | Tensor) -> Tensor:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
         raise UserError("random", f"a seed is an int from 0 to 2**64 - 1, got {seed!r}.")
     return number(int(seed), uint64)
+
+
+def _at_home(state: Tensor) -> Tensor:
+    """Where a stream stands, on the default device: it may have been drawn from on another. Traces have no devices."""
+    return state if TRACED.offsets is not None or state._node.device is None else state.to_device(find_device())
+
+
+def _beside(x: Tensor, drawn: Tensor) -> Tensor:
+    """What was drawn, on the device of x."""
+    apart = x._node.device is not None and drawn._node.device not in (None, x._node.device)
+    return drawn.to_device(x.device) if apart else drawn
 
 
 def _advance(offset: Tensor, blocks: int) -> Tensor:
@@ -372,5 +384,5 @@ def dropout(x: ArrayLike, rate: float = 0.5, *, training: bool = True, generator
         return x
     if rate == 1.0:
         return zeros(x.shape, dtype=x.dtype)
-    keep = (generator or default_generator).bernoulli(1.0 - rate, x.shape)
+    keep = _beside(x, (generator or default_generator).bernoulli(1.0 - rate, x.shape))
     return where(keep, x * (1.0 / (1.0 - rate)), 0.0)
