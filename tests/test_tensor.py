@@ -359,6 +359,17 @@ def test_constants_are_at_home_on_every_device() -> None:
     del kept
 
 
+def test_what_may_live_anywhere_is_computed_where_it_is_wanted(
+    other: OtherDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is computed here and carried over."""
+    put: list[int] = []
+    monkeypatch.setattr(other, "put", lambda array, dtype: put.append(array.size))
+    x = (weft.full((7,), 2.0, device="other") * weft.arange(7, device="other")).realize()
+    assert put == []
+    assert (x.device, x.tolist()) == (other, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0])
+
+
 def test_a_value_goes_to_another_device_and_its_derivative_comes_back(other: OtherDevice) -> None:
     w = weft.parameter([1.0, 2.0])
     y = w.to_device(other) * vector(3.0, 4.0).to_device("other")

@@ -58,7 +58,7 @@ def _run(roots: list[Node], home: Device) -> None:
     moves = [node for node in order if node.op is TRANSFER]
     if moves:
         for node in moves:
-            node.value = device(node.params[0]).put(fetch(node.inputs[0]), node.dtype)
+            node.value = _moved(node.inputs[0], device(node.params[0]))
         order = toposort([root for root in roots if _missing(root)], missing)
     wanted = _worth_keeping(order, set(roots))
     for node, value in zip(wanted, home.run(Program(order, wanted)), strict=True):
@@ -93,6 +93,15 @@ def fetch(node: Node) -> np.ndarray:
         evaluate([node])
     assert isinstance(node.value, Buffer)
     return node.value.device.get(node.value)
+
+
+def _moved(node: Node, target: Device) -> Buffer:
+    """The value of a node on a device. What has none yet and may live anywhere is computed right there."""
+    if node.value is None and node.device is None:
+        _run([node], target)
+    if isinstance(node.value, Buffer) and node.value.device is target:
+        return node.value
+    return target.put(fetch(node), node.dtype)
 
 
 def transfer(node: Node, target: Device) -> Node:
