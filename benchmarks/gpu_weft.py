@@ -57,7 +57,7 @@ def training(task: Task, precision: str | None = None) -> Contestant:
 
 
 def inference(task: Task, precision: str | None = None) -> Contestant:
-    model, x = with_weft.model_of(task).eval(), weft.asarray(task.batch()[0])
+    model, x = with_weft.model_of(task).eval(), weft.asarray(task.batch()[0]).astype(precision or "float32").realize()
     step = weft.jit(lambda x: model(x), precision=precision)
     return Contestant(lambda: step(x), wait, lambda: [step(x).numpy()], lambda: float(step.memory(x).total))
 
