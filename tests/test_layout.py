@@ -317,6 +317,54 @@ def test_for_the_gradient_of_the_filter_too(channels: int) -> None:
     assert_same_values(graph(f, x, output), found, tolerance=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("image", "kernel", "stride", "padding", "taps", "channels"),
+    [
+        ((9, 8), (7, 7), (2, 2), 3, (4, 4), 12),
+        ((23, 21), (11, 11), (4, 4), 2, (3, 3), 48),
+        ((6, 7), (3, 3), (2, 2), 1, (2, 2), 12),
+        ((7, 6), (2, 5), (2, 1), ((0, 0), (3, 1)), (1, 5), 8),  # 6 channels of a block, filled up
+        ((9, 9), (3, 3), (3, 3), 0, (1, 1), 28),  # 27
+        ((10, 11), (3, 3), (3, 2), ((4, 0), (0, 5)), (1, 2), 20),  # 18; windows of nothing but zeros, pixels that none sees
+    ],
+)
+def test_windows_that_move_by_more_than_a_pixel_see_blocks(
+    image: Any, kernel: Any, stride: Any, padding: Any, taps: Any, channels: int
+) -> None:
+    """The forward pass and the gradient of the filter read the same blocks, and give what they gave."""
+    x, w = Type((2, 3, *image), weft.float32), Type((5, 3, *kernel), weft.float32)
+
+    def f(x: Any, w: Any) -> Any:
+        y, back = weft.vjp(lambda w: weft.conv(x, w, stride=stride, padding=padding), w)
+        return y, back(weft.sin(y))[0]
+
+    found = with_words(f, x, w)
+    forward, back = (next(n for n in found.nodes if n.op.name == name) for name in ("conv_last", "conv_filter_last"))
+    assert forward.inputs[0] is back.inputs[0]
+    assert forward.inputs[0].shape[-1] == channels
+    assert forward.inputs[1].shape[1:] == (channels, *taps)
+    assert back.shape == (*taps, channels, 5)
+    assert forward.params[:2] == back.params[:2] == ((1, 1), ((0, 0), (0, 0)))
+    assert_same_values(graph(f, x, w), found, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"dilation": 2, "stride": 2},
+        {"stride": (4, 1)},  # more than a filter has taps
+        {"stride": 2, "algorithm": "DIRECT"},
+        {"stride": 1},
+    ],
+)
+def test_other_windows_are_only_filled_up(how: Any) -> None:
+    x, w = Type((2, 3, 9, 9), weft.float32), Type((4, 3, 3, 3), weft.float32)
+    found = with_words(lambda x, w: weft.conv(x, w, **how), x, w)
+    [made] = [n for n in found.nodes if n.op.name == "conv_last"]
+    assert (made.inputs[0].shape, made.inputs[1].shape) == ((2, 9, 9, 4), (4, 4, 3, 3))
+    assert_same_values(graph(lambda x, w: weft.conv(x, w, **how), x, w), found, tolerance=1e-5)
+
+
 def channels_of(found: Graph) -> list[int]:
     return [n.inputs[0].shape[-1] for n in found.nodes if n.op.name in ("conv_last", "conv_filter_last")]
 

@@ -87,17 +87,18 @@ def test_any_number_of_channels(name: str) -> None:
     agrees(all_directions(**how), x, w)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("channels", [2, 3, 5, 7])
 @pytest.mark.parametrize("narrow", [None, weft.bfloat16], ids=["float32", "mixed"])
-def test_images_of_few_channels_are_filled_up(channels: int, narrow: Any) -> None:
-    """To whole words: the gradients of the filters are those of the channels that there are."""
+def test_images_of_few_channels_are_filled_up(channels: int, narrow: Any, stride: int) -> None:
+    """To whole words, or blocks of them: the gradients of the filters are those of the channels that there are."""
     x, w = normal(2, channels, 5, 4), normal(6, channels, 3, 2)
     program = agrees(
-        all_directions(stride=2, padding=1), x, w, narrow=narrow, tolerance=3e-6 if narrow is None else 0.01
+        all_directions(stride=stride, padding=1), x, w, narrow=narrow, tolerance=3e-6 if narrow is None else 0.01
     )
-    word = 4 if narrow is None else 8
+    word, joined = 4 if narrow is None else 8, channels * stride**2
     read = {k.anchor.op.name: k.anchor.inputs[0].shape[-1] for k in program.kernels if k.anchor is not None}
-    filled = word if channels < word else channels
+    filled = joined + -joined % word if channels < word else channels
     assert (read["conv_last"], read["conv_filter_last"]) == (filled, filled)
     assert [o.shape for o in program.graph.outputs[1:]] == [x.shape, w.shape]
 

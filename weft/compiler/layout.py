@@ -16,10 +16,11 @@ import numpy as np
 from ..dtypes import DType, float32, float64
 from ..graph.graph import Graph, rebuild
 from ..graph.node import OPS, Node, Op, Shape, Type, blame, make, toposort
+from .words import Words
 
 
 def layout(graph: Graph, whole_words: bool = False) -> Graph:
-    """The graph laid out. `whole_words`: images of few channels are filled up, so that each pixel begins where 16 bytes do."""
+    """The graph laid out. `whole_words`: images of few channels are filled up, see words.py."""
     done: dict[Node, Node] = {i: i for i in graph.inputs}
     with blame() as put_down_to:  # what is made for a node is put down to its line
         for node in toposort([*graph.inputs, *graph.outputs]):
@@ -132,35 +133,27 @@ def _convolution(node: Node, whole_words: bool) -> Node:
     name, (a, b) = node.op.name, node.inputs
     wide = float64 if node.dtype is float64 else float32 if node.dtype.is_float else node.dtype
     x, other = _wide_last(a, wide), _wide_last(b, wide) if name == "conv_filter" else _cast(b, wide)
-    more = _missing_channels(x, node) if whole_words and name != "conv_data" else 0
+    words = _words(node, x) if whole_words else None
     if name == "conv_filter":
-        made = make(OPS["conv_filter_last"], (_filled(x, more), other), node.params)
+        given, how = (x, node.params) if words is None else (words.image(x), (*words.how, words.taps))
+        made = make(OPS["conv_filter_last"], (given, other), how)
+        made = made if words is None else words.gradient(_cast(made, node.dtype))  # libraries round it for nothing
         rank = len(made.shape)
-        if more:
-            stop = (*made.shape[:-2], made.shape[-2] - more, made.shape[-1])
-            made = make(OPS["slice"], (made,), ((0,) * rank, stop, (1,) * rank))
         return _cast(_move("permute", made, (rank - 1, rank - 2, *range(rank - 2))), node.dtype)
-    if more:  # each filter by itself with its channels last, as such filters lie in memory
-        other = _first(_filled(_wide_last(b, wide), more))
-    made = make(OPS[f"{name}_last"], (_filled(x, more), other), node.params)
-    return _first(_cast(made, node.dtype))
+    how = node.params
+    if words is not None:  # each filter by itself with its channels last, as such filters lie in memory
+        x, other, how = words.image(x), _first(words.filter(_wide_last(b, wide))), words.how
+    return _first(_cast(make(OPS[f"{name}_last"], (x, other), how), node.dtype))
 
 
-def _missing_channels(x: Node, node: Node) -> int:
-    """How many channels an image lacks for a pixel to be 16 bytes. One channel alone is better left alone."""
-    narrow = x.inputs[0] if x.op.name == "cast" else x
-    word, channels = 16 // narrow.dtype.itemsize, x.shape[-1]
-    return word - channels if 1 < channels < word and node.params[3] == 1 and x.dtype.is_float else 0
-
-
-def _filled(x: Node, more: int) -> Node:
-    """More channels, of zeros, below a cast if there is one: so it is the narrow value that is kept."""
-    if not more:
-        return x
-    if x.op.name == "cast":
-        return _cast(_filled(x.inputs[0], more), x.dtype)
-    widths = ((0, 0, 0),) * (len(x.shape) - 1) + ((0, more, 0),)
-    return make(OPS["pad"], (x,), (widths, 0.0))
+def _words(node: Node, x: Node) -> Words | None:
+    """How the image of a convolution, or of its filter's gradient, is filled up."""
+    match node.op.name:
+        case "conv":
+            return Words.of(x, node.inputs[1].shape[2:], node.shape[2:], node.params)
+        case "conv_filter":
+            return Words.of(x, node.params[-1], node.inputs[1].shape[2:], node.params[:-1])
+    return None
 
 
 def _pushed(node: Node) -> Node | None:
