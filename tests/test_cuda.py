@@ -10,6 +10,7 @@ from weft.testing import counted
 
 pytest.importorskip("triton")
 import fake_gpu
+from weft.runtime.cuda import device as cuda_device
 
 
 @pytest.fixture
@@ -275,6 +276,21 @@ def test_results_that_are_kept_stay_what_they_are(gpu):
         last = double(X + i)
     np.testing.assert_array_equal(last.numpy(), 2 * (X + 19))
     assert gpu.memory()[0] <= before
+
+
+@pytest.mark.parametrize(("far", "there"), [(1 << 28, False), (4 * 64 * 64 * 2, True)])
+def test_what_comes_once_is_done_on_the_host_unless_it_is_far(far, there, gpu, monkeypatch):
+    """Two tensors of 64 x 64 numbers are as many bytes as may not be carried to the host and back."""
+    monkeypatch.setattr(cuda_device, "FAR", far)
+    with weft.knobs.set(compile_after=100):
+        x = weft.asarray(np.ones((64, 64), np.float32))
+        downloads = []
+        real = gpu.download
+        monkeypatch.setattr(gpu, "download", lambda *args: (downloads.append(args), real(*args)))
+        y = (x * 2.0 + 1.0).realize()
+        assert (downloads == []) is there
+        assert y.device.name == "cuda"
+        assert y.numpy().tolist() == [[3.0] * 64] * 64
 
 
 def test_tensors_without_elements(gpu):

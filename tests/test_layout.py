@@ -325,7 +325,14 @@ def test_for_the_gradient_of_the_filter_too(channels: int) -> None:
         ((6, 7), (3, 3), (2, 2), 1, (2, 2), 12),
         ((7, 6), (2, 5), (2, 1), ((0, 0), (3, 1)), (1, 5), 8),  # 6 channels of a block, filled up
         ((9, 9), (3, 3), (3, 3), 0, (1, 1), 28),  # 27
-        ((10, 11), (3, 3), (3, 2), ((4, 0), (0, 5)), (1, 2), 20),  # 18; windows of nothing but zeros, pixels that none sees
+        (
+            (10, 11),
+            (3, 3),
+            (3, 2),
+            ((4, 0), (0, 5)),
+            (1, 2),
+            20,
+        ),  # 18; windows of nothing but zeros, pixels that none sees
     ],
 )
 def test_windows_that_move_by_more_than_a_pixel_see_blocks(

@@ -51,7 +51,9 @@ class Words:
         """The image as it is convolved. Below a cast, if there is one: so it is the narrow value that is kept."""
         if x.op.name == "cast":
             return make(OPS["cast"], (self.image(x.inputs[0]),), (x.dtype,))
-        return _padded(_in_blocks(x, self.before, self.count, self.step), [*[(0, 0)] * (len(x.shape) - 1), (0, self.more)])
+        return _padded(
+            _in_blocks(x, self.before, self.count, self.step), [*[(0, 0)] * (len(x.shape) - 1), (0, self.more)]
+        )
 
     def filter(self, w: Node) -> Node:
         """The filters (filters, *kernel, channels) for such an image."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ...compiler.memory import nbytes
 from ...compiler.triton.program import gpu_program
 from ...compiler.triton.vendor import filter_order
 from ...dtypes import DType
@@ -32,6 +33,7 @@ from .memory import DeviceArray, Memory, uploaded
 
 AHEAD = 8  # steps that the host may be ahead of the GPU
 HUGE = 10_000_000_000  # operations: too many to be done by the host even once
+FAR = 1 << 28  # bytes: too many to be carried to the host and back
 PACKAGES = ("cuda-bindings", "triton", "nvidia-cudnn-frontend", "nvmath-python")
 
 
@@ -58,7 +60,8 @@ class CudaDevice(CompilingDevice):
         return array
 
     def is_large(self, program: Program) -> bool:
-        return work(program.order) >= HUGE
+        ends = {*program.wanted, *(i for n in program.order for i in dependencies(n) if i.value is not None)}
+        return work(program.order) >= HUGE or sum(map(nbytes, ends)) >= FAR
 
     def interpret(self, program: Program) -> list[Buffer]:
         """On the host: see the head of this file."""
