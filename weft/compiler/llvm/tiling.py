@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil
+from math import ceil, gcd
 
 from .panels import BYTES
 from .product import LONG, Kernel
@@ -29,8 +29,8 @@ _X86_16 = {
     "rows": {(6, 2): 0.95, (4, 3): 0.94, (4, 2): 0.85},
 }
 _X86_32 = {
-    "columns": {(14, 2): 0.92, (12, 2): 0.92, (9, 3): 0.93, (8, 3): 0.95, (6, 4): 0.94, (14, 1): 0.80},
-    "rows": {(6, 4): 0.94, (9, 3): 0.88, (8, 3): 0.95, (12, 2): 0.88, (8, 2): 0.91, (4, 4): 0.92, (12, 1): 0.82},
+    "columns": {(14, 2): 0.90, (12, 2): 0.88, (9, 3): 0.94, (8, 3): 0.95, (6, 4): 0.95, (14, 1): 0.72},
+    "rows": {(6, 4): 0.96, (9, 3): 0.96, (8, 3): 0.94, (12, 2): 0.89, (8, 2): 0.88, (4, 4): 0.91, (12, 1): 0.75},
 }
 
 _FMAS = 2.0  # vector multiply-adds a cycle
@@ -192,7 +192,7 @@ class _Estimate:
     def cost(self, tall: int, wide: int, blocks: int, k_block: int) -> float:
         """Cycles of all tasks of one thread; a task is tall x wide tiles."""
         p, tile, width = self.p, self.kernel.tile, self.kernel.width(self.target)
-        one = tile.rows * tile.vectors * p.k / (_FMAS * self.rate) * self.delay(tall) + _START * ceil(p.k / k_block)
+        one = tile.rows * tile.vectors * p.k / (_FMAS * self.rate) * self.delay(tall, k_block) + _START * ceil(p.k / k_block)
         total = tall * (wide - self.spared(wide)) * one
         if p.turned:
             total += tall * wide * tile.rows * width * _SCATTER * ceil(p.k / k_block)
@@ -220,13 +220,14 @@ class _Estimate:
             return 0.0
         return -self.p.n % self.kernel.width(self.target) // lanes / self.kernel.tile.vectors
 
-    def delay(self, tall: int) -> float:
+    def delay(self, tall: int, k_block: int) -> float:
         """How much longer the inner loop takes on x86 for what is read in place."""
         if not _is_x86(self.target):
             return 1.0
         p, delay = self.p, 1.0
         if not self.pack_b and not p.b_packed:
-            delay += self.apart(p.b[0], 0.08, 0.35)
+            panel = k_block * self.kernel.width(self.target) * BYTES[p.kind]
+            delay += self.apart(p.b[0], 0.16 * min(1.0, panel / self.target.l1), 1.0)
         if self.kernel.reading == "rows":
             # Rows that begin at the same place of a page share few lines of the second cache.
             crowded = self.apart(p.a[0], 0.0, 0.1)
@@ -236,9 +237,10 @@ class _Estimate:
         return delay
 
     def apart(self, stride: int, usual: float, worst: float) -> float:
-        """The delay of reading at a stride: large ones need many pages, those of whole pages the same lines of the caches."""
+        """The delay of reading at a stride: those of whole pages meet the same lines of the caches, large ones need many pages."""
         size = stride * BYTES[self.p.kind]
-        return worst if size % _PAGE == 0 else usual if size < _PAGE else (usual + worst) / 2
+        crowded = max(usual, worst * gcd(size, _PAGE) / _PAGE)
+        return max(crowded, (usual + worst) / 2) if size > _PAGE else crowded
 
 
 _FEW_ROWS = 64  # of a task whose results stay in the first caches
