@@ -16,7 +16,7 @@ from .target import Target
 _TILES = {
     ("aarch64", 32): {(6, 4): 1.0, (8, 3): 0.98, (8, 2): 0.96, (12, 1): 0.8},
     ("x86_64", 16): {(6, 2): 1.0, (10, 1): 0.8},
-    ("x86_64", 32): {(12, 2): 1.0, (8, 3): 1.0, (14, 1): 0.8},
+    ("x86_64", 32): {(6, 4): 1.0, (9, 3): 1.0, (12, 2): 0.94, (14, 1): 0.76},
 }
 _MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
 _UNITS = 16  # with as many blocks of rows there is enough work for all threads

@@ -17,7 +17,7 @@ _TILES = {
     # by architecture and vector registers: pixels of a tile for 4, 3, 2, 1 vectors of output channels
     ("aarch64", 32): {4: 5, 3: 7, 2: 9, 1: 12},
     ("x86_64", 16): {2: 6, 1: 10},
-    ("x86_64", 32): {3: 8, 2: 12, 1: 12},
+    ("x86_64", 32): {4: 6, 3: 8, 2: 12, 1: 12},
 }
 _RECORDS = 24 << 10  # bytes of records of a unit that stay in the first cache
 _UNIT_TILES = 16
