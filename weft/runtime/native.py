@@ -262,11 +262,13 @@ def _code(
 
     def make() -> bytes:
         program = compiled(graph, updates, threads, narrow, constants)
-        written = write(program)
         fresh.append(program)
-        _show(program, written.module)
+        with library.preparing(call.phase.symbol for call in program.calls if call.phase is not None):
+            written = write(program)
+            _show(program, written.module)
+            code = object_code(written.module)
         facts = NativeFacts(program.memory.arena, program.memory.kept, written.symbols)
-        return json.dumps(asdict(facts)).encode() + b"\n" + object_code(written.module)
+        return json.dumps(asdict(facts)).encode() + b"\n" + code
 
     head, _, code = (make() if knobs.debug >= 3 else kept(key, make)).partition(b"\n")
     if knobs.debug:

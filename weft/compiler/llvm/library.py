@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from llvmlite import ir
 from .build import I64, PTR
 from .engine import Loaded, object_code
 from .store import kept
+from .target import usable_cores
 
 NUMBERS = ("tid", "threads")
 
@@ -61,7 +63,7 @@ class Plan:
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # by the word before the first dot of a symbol
 _loaded: dict[str, Loaded] = {}
-_loading = threading.RLock()
+_loading: dict[str, threading.RLock] = {}  # by symbol
 
 
 def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str], ir.Module]]:
@@ -77,11 +79,25 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
 def address(symbol: str) -> int:
     """Where the function is, made now if it is not there yet."""
     if symbol not in _loaded:
-        with _loading:  # one thread makes it, the others wait
+        with _loading.setdefault(symbol, threading.RLock()):  # one thread makes it, the others wait
             if symbol not in _loaded:
                 code = kept(f"library {symbol}", lambda: object_code(_makers[symbol.split(".")[0]](symbol)))
                 _loaded[symbol] = Loaded(code)
     return _loaded[symbol].address(symbol)
+
+
+@contextmanager
+def preparing(symbols: Iterable[str]) -> Iterator[None]:
+    """Meanwhile, functions are made that are not there yet."""
+    missing = [symbol for symbol in dict.fromkeys(symbols) if symbol not in _loaded]
+    if not missing:
+        yield
+        return
+    with ThreadPoolExecutor(min(len(missing), usable_cores())) as pool:
+        made = [pool.submit(address, symbol) for symbol in missing]
+        yield
+    for one in made:
+        one.result()
 
 
 def run(plan: Plan, pointers: Mapping[str, int], threads: int = 1) -> None:

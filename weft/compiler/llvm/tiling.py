@@ -192,7 +192,9 @@ class _Estimate:
     def cost(self, tall: int, wide: int, blocks: int, k_block: int) -> float:
         """Cycles of all tasks of one thread; a task is tall x wide tiles."""
         p, tile, width = self.p, self.kernel.tile, self.kernel.width(self.target)
-        one = tile.rows * tile.vectors * p.k / (_FMAS * self.rate) * self.delay(tall, k_block) + _START * ceil(p.k / k_block)
+        one = tile.rows * tile.vectors * p.k / (_FMAS * self.rate) * self.delay(tall, k_block) + _START * ceil(
+            p.k / k_block
+        )
         total = tall * (wide - self.spared(wide)) * one
         if p.turned:
             total += tall * wide * tile.rows * width * _SCATTER * ceil(p.k / k_block)

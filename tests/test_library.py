@@ -1,0 +1,55 @@
+"""Functions of the library are made when they are wanted, several at once, and each only once."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import weft
+from weft.compiler.llvm import library, product
+from weft.compiler.llvm.engine import object_code
+from weft.compiler.llvm.target import host
+from weft.compiler.llvm.tile import Tile
+
+SYMBOLS = ["conv_sum", "conv_pad", "product.f32.f32.f32.4x3.columns", "conv_pack.8"]
+
+
+@pytest.fixture(autouse=True)
+def _empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No function is there, neither in memory nor on disk."""
+    monkeypatch.setattr(library, "_loaded", {})
+    monkeypatch.setattr(weft.knobs, "cache", str(tmp_path))
+
+
+def test_what_is_missing_is_made_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for family, maker in list(library._makers.items()):
+        monkeypatch.setitem(library._makers, family, lambda s, maker=maker: (made.append(s), maker(s))[1])
+    library.address("conv_sum")
+    with library.preparing([*SYMBOLS, *SYMBOLS]):
+        assert library.address("conv_pad")
+    assert sorted(made) == sorted(SYMBOLS)
+    assert set(library._loaded) == set(SYMBOLS)
+    with library.preparing(SYMBOLS):
+        pass
+    assert len(made) == len(SYMBOLS)
+
+
+def test_what_goes_wrong_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def maker(symbol: str) -> None:
+        raise ValueError(symbol)
+
+    monkeypatch.setitem(library._makers, "broken", maker)
+    with pytest.raises(ValueError, match=r"broken\.7"), library.preparing(["conv_sum", "broken.7"]):
+        pass
+    assert library.address("conv_sum")
+
+
+def test_threads_make_the_same_code_as_one() -> None:
+    modules = [
+        str(product.write(product.Kernel("f32", "f32", "f32", Tile(*shape), "columns"), host()))
+        for shape in ((4, 3), (8, 2), (5, 4), (4, 5))
+    ]
+    alone = [object_code(m) for m in modules]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(object_code, modules * 3)) == alone * 3
