@@ -255,6 +255,7 @@ class FakeGraph:
         if self.limit is not None and nbytes > self.limit:
             raise RuntimeError("workspace violation")
         self.built = number
+        self.library.builds.append(number)
 
     def get_workspace_size_plan_at_index(self, number):
         return self.library.plans[number][2]
@@ -302,7 +303,7 @@ class FakeCudnn:
     )
 
     def __init__(self):
-        self.runs, self.refuse, self.stream = [], False, None
+        self.runs, self.builds, self.refuse, self.stream = [], [], False, None
 
     def create_handle(self):
         return "handle"

@@ -18,6 +18,7 @@ import weft
 from weft.algorithms import find_algorithms
 from weft.compiler.triton import choice
 from weft.compiler.triton.program import gpu_program
+from weft.compiler.triton.vendor import ConvSpec
 from weft.compiler.work import work
 from weft.errors import UserError
 from weft.knobs import GPU_ALGORITHMS, PRODUCT_ALGORITHMS
@@ -379,11 +380,13 @@ def test_all_is_compiled_at_once_and_measured_once(clock):
     assert len(clock.casts) == 2
     assert clock.casts[0] == 4  # three kernels of ours, and one epilogue: the other results are what is wanted
     clock.timed.clear()
+    clock.dnn.builds.clear()
     another = Libraries(clock.gpu)
     second = cuda_device.CudaDevice(clock.gpu, "cuda", another)
     graph = weft.make_graph(lambda *a: (*network(*a), a[2] + 1), *ARGUMENTS)
     second.executable(graph, {}, None, frozenset())
     assert clock.timed == []
+    assert len(clock.dnn.builds) == len([spec for spec in another._ready if isinstance(spec, ConvSpec)]) > 0
 
 
 def test_small_work_is_ours_and_a_plan_measures_nothing(clock, monkeypatch):

@@ -73,7 +73,6 @@ class Product:
         self._describe(scale)
         self._ways = self._found(WORKSPACE if workspace_limit is None else workspace_limit)
         self.candidates = len(self._ways)
-        self.select(0)
 
     def select(self, number: int) -> None:
         """Let `run` take one of the ways."""
@@ -81,6 +80,10 @@ class Product:
         self.workspace = int(self._ways[number]["workspace_size"])
         if self.workspace:
             self.workspace += self._slack
+
+    def select_first(self) -> None:
+        """The most promising way."""
+        self.select(0)
 
     def compiles(self, number: int) -> bool:
         """Whether a way is compiled when it is selected: all are there already."""

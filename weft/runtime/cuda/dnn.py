@@ -67,8 +67,8 @@ def handle(device: int) -> Handle:
 class Convolution:
     """One convolution, ready to run, with the plans that cuDNN offers for it, the most promising first.
 
-    Plans are built when they are selected, and `select` may find that one of the `candidates` is not to be had. The first run
-    of a plan loads its code: it should not be the one that is recorded.
+    One must be selected before it can run. It is built then, which takes a while, and one of the `candidates` may turn out not to be had. The
+    first run of a plan loads its code: it should not be the one that is recorded.
     """
 
     deterministic = True  # others are never selected
@@ -80,7 +80,6 @@ class Convolution:
         self._uids = range(1, len(spec.arguments) + 1)
         self._graph = self._planned(workspace_limit)
         self.candidates = int(self._graph.get_execution_plan_count())
-        self._select_first()
 
     def select(self, number: int) -> None:
         """Build a plan and let `run` take it."""
@@ -90,6 +89,15 @@ class Convolution:
         except self._refusals as error:
             raise Unsupported(f"cuDNN's plan {number}: {_short(error)}") from None
         self.selected = number
+
+    def select_first(self) -> None:
+        """The most promising plan that can be built."""
+        for number in range(self.candidates):
+            try:
+                return self.select(number)
+            except Unsupported:
+                continue
+        raise Unsupported(f"cuDNN: none of {self.candidates} plans can be built")
 
     def compiles(self, number: int) -> bool:
         """Whether a plan is compiled when it is selected, which takes about a second."""
@@ -124,15 +132,6 @@ class Convolution:
         except self._refusals as error:
             raise Unsupported(f"cuDNN: {_short(error)}") from None
         return graph
-
-    def _select_first(self) -> None:
-        """The most promising plan that can be built."""
-        for number in range(self.candidates):
-            try:
-                return self.select(number)
-            except Unsupported:
-                continue
-        raise Unsupported(f"cuDNN: none of {self.candidates} plans can be built")
 
     def _written(self) -> Any:
         """The convolution as a graph of cuDNN."""

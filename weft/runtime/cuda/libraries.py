@@ -62,12 +62,12 @@ class Libraries:
             try:
                 best = self._fastest(asked)
             except OutOfMemory:  # there is no room to measure: the most promising one, and perhaps another time
+                asked.select_first()
                 return asked
             cache().put(key, json.dumps(best).encode())
         else:
             best = int(json.loads(known))
-        if best != asked.selected:
-            asked.select(best)
+        asked.select(best)
         return asked
 
     def seconds(self, spec: Spec) -> float:
