@@ -372,6 +372,13 @@ def test_plans_that_break_a_promise_are_not_had(cudnn):
     )
 
 
+def test_only_what_is_selected_is_built(cudnn):
+    conv = dnn.Convolution(convolution(tf32=True), None, dnn.Handle())
+    assert (conv.candidates, cudnn.builds) == (4, [])
+    conv.select(2)
+    assert cudnn.builds == [2]
+
+
 def test_plans_within_the_workspace(cudnn):
     assert first_way(dnn.Convolution(convolution(tf32=True), 4095, dnn.Handle())).name == "lean"
     with pytest.raises(Unsupported, match="none of 4 plans"):
