@@ -11,7 +11,7 @@ Peers that are not installed are left out. A run of everything writes benchmarks
 file, or a folder; --keep leaves rows there that are not measured again. The file is written after every row.
 
 The rows are measured in a process beside this one. A row that brings it down, or loses the device, is noted, and the next
-ones are measured in a new process.
+ones are measured in a new process; XLA ends a process where others raise, so the row is tried again without JAX.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from importlib import metadata
 from importlib.util import find_spec
@@ -73,6 +73,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--dry", action="store_true", help="small shapes on the CPU")
     parser.add_argument("--first", nargs=2, help=argparse.SUPPRESS)  # one first step, for a process of its own
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)  # pipe, first row, when the time is over
+    parser.add_argument("--without-jax", nargs="*", type=int, default=[], help=argparse.SUPPRESS)  # rows
     return parser.parse_args()
 
 
@@ -120,13 +121,13 @@ def work(options: argparse.Namespace) -> None:
             if time.time() > until:
                 return
             print(json.dumps({"begin": number}), file=told, flush=True)
-            row = _measured(planned, options, until)
+            row = _measured(planned, options, until, number not in options.without_jax)
             print(json.dumps({"row": asdict(row)}), file=told, flush=True)
             if row.failures and not _device_works():
                 sys.exit(LOST)
 
 
-def _measured(planned: Case | str, options: argparse.Namespace, until: float) -> Row:
+def _measured(planned: Case | str, options: argparse.Namespace, until: float, with_jax: bool) -> Row:
     if isinstance(planned, str):
         import gpu_first
 
@@ -135,7 +136,11 @@ def _measured(planned: Case | str, options: argparse.Namespace, until: float) ->
 
         return gpu_first.row(planned, lambda c: _takes_part(c, options), left, options.dry)
     _settle(planned.tf32)
-    planned.contestants = {n: m for n, m in planned.contestants.items() if _takes_part(n, options) and _is_there(n)}
+    planned.contestants = {
+        name: make
+        for name, make in planned.contestants.items()
+        if _takes_part(name, options) and _is_there(name) and (with_jax or name != "jax")
+    }
     try:
         return gpu_measure.run(planned, _effort(planned, options))
     finally:
@@ -200,31 +205,42 @@ def _rows(options: argparse.Namespace) -> Iterator[Row]:
     """From as many processes, one after the other, as it takes."""
     plan, first = _plan(options), 0
     until = time.time() + options.budget - (time.perf_counter() - START)
+    died: dict[int, str] = {}  # rows that are measured without JAX, and what was said when it took part
     while first < len(plan) and time.time() < until:
         begun = None
         with tempfile.TemporaryFile("w+") as errors:
-            process, messages = _start(first, until, errors)
+            process, messages = _start(first, until, errors, died)
             try:
                 for message in _lines(process, messages, until + GRACE):
                     if "begin" in message:
                         first = begun = message["begin"]
                     else:
-                        yield Row(**message["row"])
+                        row = Row(**message["row"])
+                        row.failures |= {"jax": died[first]} if first in died else {}
+                        yield row
                         first, begun = first + 1, None
             finally:
                 process.kill()
                 process.wait()
-            if begun is not None:
+            if begun is not None and begun not in died and _may_be_jax(plan[begun], options) and time.time() < until:
+                died[begun] = _last_words(process.returncode, errors)
+            elif begun is not None:
                 yield Row(*_title(plan[begun]), failures={"all": _last_words(process.returncode, errors)})
                 first += 1
             elif process.returncode != LOST:
                 return
 
 
-def _start(first: int, until: float, errors: Any) -> tuple[subprocess.Popen[bytes], int]:
+def _may_be_jax(planned: Case | str, options: argparse.Namespace) -> bool:
+    """Whether JAX takes part in a row."""
+    return not isinstance(planned, str) and "jax" in planned.contestants and _takes_part("jax", options)
+
+
+def _start(first: int, until: float, errors: Any, died: Iterable[int]) -> tuple[subprocess.Popen[bytes], int]:
     """A process that measures from one row on, and where it tells of it."""
     reading, writing = os.pipe()
     command = [sys.executable, __file__, *sys.argv[1:], "--worker", str(writing), str(first), str(until)]
+    command += ["--without-jax", *map(str, died)]
     process = subprocess.Popen(command, pass_fds=[writing], stdout=subprocess.DEVNULL, stderr=errors)
     os.close(writing)
     return process, reading
