@@ -11,6 +11,7 @@ from weft.testing import counted
 pytest.importorskip("triton")
 import fake_gpu
 from weft.runtime.cuda import device as cuda_device
+from weft.runtime.cuda import results
 
 
 @pytest.fixture
@@ -220,7 +221,6 @@ def test_an_index_out_of_range_is_told_when_somebody_looks(gpu):
 
 
 def test_a_missing_gpu_is_one_sentence(monkeypatch):
-    from weft.runtime.cuda import device as cuda_device
 
     monkeypatch.setattr(cuda_device, "_found", [])
     with pytest.raises(UserError, match=r"pip install 'weft\[cuda\]'|no NVIDIA"):
@@ -229,7 +229,6 @@ def test_a_missing_gpu_is_one_sentence(monkeypatch):
 
 
 def test_several_gpus_have_numbers(gpu, monkeypatch):
-    from weft.runtime.cuda import device as cuda_device
 
     second = cuda_device.CudaDevice(fake_gpu.FakeGpu(), "cuda:1")
     monkeypatch.setattr(cuda_device, "_found", [*cuda_device._found, second])
@@ -276,6 +275,25 @@ def test_results_that_are_kept_stay_what_they_are(gpu):
         last = double(X + i)
     np.testing.assert_array_equal(last.numpy(), 2 * (X + 19))
     assert gpu.memory()[0] <= before
+
+
+def test_large_results_belong_to_whoever_has_them(gpu, monkeypatch):
+    """A program that is done keeps no memory for them, and is still recorded where addresses come again."""
+    monkeypatch.setattr(results, "LARGE", X.nbytes)
+    double = weft.jit(lambda x: x * 2)
+    for _ in range(3):  # arguments from the host have rooms of their own by then
+        double(X)
+    before, replayed = gpu.memory()[0], gpu.replayed
+    kept = [double(X + i) for i in range(6)]
+    assert gpu.memory()[0] <= before - 6 * X.nbytes
+    for i in range(6):
+        np.testing.assert_array_equal(kept[i].numpy(), 2 * (X + i))
+    del kept
+    assert gpu.memory()[0] == before
+    for i in range(20):
+        np.testing.assert_array_equal(double(X + i).numpy(), 2 * (X + i))
+    assert gpu.memory()[0] == before
+    assert gpu.replayed > replayed
 
 
 @pytest.mark.parametrize(("far", "there"), [(1 << 28, False), (4 * 64 * 64 * 2, True)])

@@ -14,7 +14,9 @@ FAMILIES = (
     "lenet_300_100", "lenet5", "small_cnn", "alexnet", "vgg16_bn", "googlenet", "inception_v3", "inception_resnet_v2", "resnet50",
     "resnet110", "densenet121", "mobilenet_v1", "mobilenet_v2", "efficientnet_b0", "convnext_tiny", "unet", "gpt2", "vit_small",
 )  # fmt: skip
-SIZES = {name: (settings, shape) for name, settings, shape, *_ in reversed(PUBLISHED)}  # the plain ones come first there
+SIZES = {
+    name: (settings, shape) for name, settings, shape, *_ in reversed(PUBLISHED)
+}  # the plain ones come first there
 
 
 def made(name: str) -> tuple[Any, np.ndarray]:
