@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,9 +59,16 @@ class Compiled:
     settings: Settings | None = None  # that it was traced under
     lock: Any = field(default_factory=threading.Lock)
     written: list[State] = field(init=False)
+    sizes: list[int] = field(init=False)  # bytes of each result
+    row: type | None = field(init=False)  # list or tuple, if the result is one of tensors and nothing else
+    any_tracked: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.written = [state for state in self.states if state.written]
+        self.any_tracked = any(self.tracked)
+        self.sizes = [prod(shape) * dtype.itemsize for shape, dtype in self.results]
+        flat = all(child.kind is None for child in self.structure.children)
+        self.row = self.structure.kind if flat and self.structure.kind in (list, tuple) else None
 
     def fits(self) -> bool:
         """Whether every .grad is there, or missing, as it was, and all settings are what they were."""
@@ -174,7 +182,7 @@ class Jit:
 
     # --- compiling ------------------------------------------------------------------------------------------------------
 
-    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, list[Any]]:
+    def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Sequence[Any]]:
         """What the compiled form depends on, and the arguments that are values."""
         if not kwargs and not self.static:
             types = []
@@ -186,7 +194,7 @@ class Jit:
                 else:
                     break
             else:
-                return (find_device().settings(), tuple(types)), list(args)
+                return (_settings(), tuple(types)), args
         every, structure = flatten((args, kwargs))
         fixed: list[Any] = []
         values: list[Any] = []
@@ -203,8 +211,8 @@ class Jit:
             and not fixed
             and structure.children[0].leaves == len(args) == len(structure.children[0].children)
         ):
-            return (find_device().settings(), tuple(kinds)), values  # plain values, as above
-        return (find_device().settings(), structure, tuple(kinds), tuple(fixed)), values
+            return (_settings(), tuple(kinds)), values  # plain values, as above
+        return (_settings(), structure, tuple(kinds), tuple(fixed)), values
 
     def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
         with self._lock:
@@ -348,6 +356,17 @@ def _hashable(leaf: Any, name: str | int) -> Any:
     return leaf
 
 
+_known: tuple[int, Any] = (-1, None)
+
+
+def _settings() -> Any:
+    """What compiled forms depend on beside their arguments, asked again when a setting was changed."""
+    global _known
+    if _known[0] != knobs.changes:
+        _known = (knobs.changes, find_device().settings())
+    return _known[1]
+
+
 def _difference(old: Any, new: Any) -> str:
     """Why two keys differ, in words."""
     if len(old) != len(new) or old[0] != new[0]:
@@ -371,37 +390,49 @@ def _flat(value: Any) -> list[Any]:
 
 def _run(made: Compiled, values: Sequence[Any]) -> Any:
     """Run the program. Small programs live of how little is done here, so loops over nothing are left out."""
-    home, executable = made.home, made.executable
+    home, executable, streams = made.home, made.executable, made.streams
     with made.lock:
         held, addresses = [], []
-        for position, value in enumerate((*(s.offset for s in made.streams), *values) if made.streams else values):
+        for position, value in enumerate((*(s.offset for s in streams), *values) if streams else values):
             memory, address = executable.argument(position, _given(value))
             held.append(memory)
             addresses.append(address)
         again = False
-        for state in made.states:
-            if not state.is_known():
-                state.refresh(home)
-                again |= not state.written
-            addresses.append(state.address)
+        if made.states:
+            for state in made.states:
+                if not state.is_known():
+                    state.refresh(home)
+                    again |= not state.written
+                addresses.append(state.address)
         contents = executable.call(addresses, again)
-        for state in made.written:
-            assert state.node is not None
-            state.node.value.version += 1  # type: ignore[union-attr]
-    for stream, position in zip(made.streams, contents, strict=False):
-        stream.offset = wrap(data(Buffer(home, (), uint64, position)))
-    results = []
-    for type, content in zip(made.results, contents[len(made.streams) :] if made.streams else contents, strict=True):
-        buffer = Buffer(home, type.shape, type.dtype, content)
-        results.append(wrap(fresh_data(buffer, type, buffer.nbytes, made.source)))
+        if made.written:
+            for state in made.written:
+                state.node.value.version += 1  # type: ignore[union-attr]
+    if streams:
+        for stream, position in zip(streams, contents, strict=False):
+            stream.offset = wrap(data(Buffer(home, (), uint64, position)))
+        contents = contents[len(streams) :]
+    return _handed_out(made, contents)
+
+
+def _handed_out(made: Compiled, contents: Sequence[Any]) -> Any:
+    """The results as tensors, in the structure that the function gave them."""
+    home, source = made.home, made.source
+    results = [
+        wrap(fresh_data(Buffer(home, *type, content), type, nbytes, source))
+        for type, nbytes, content in zip(made.results, made.sizes, contents, strict=True)
+    ]
     if made.grads:
         for tensor, number in made.grads:
             tensor.grad = None if number is None else results[number]
         results = results[len(made.results) - len(made.tracked) :]
-    for result, tracked in zip(results, made.tracked, strict=True):
-        if tracked:
-            WITHOUT_HISTORY.add(result._node)
-    return results[0] if made.structure.kind is None else unflatten(made.structure, results)
+    if made.any_tracked:
+        for result, tracked in zip(results, made.tracked, strict=True):
+            if tracked:
+                WITHOUT_HISTORY.add(result._node)
+    if made.structure.kind is None:
+        return results[0]
+    return unflatten(made.structure, results) if made.row is None else made.row(results)
 
 
 def _given(value: Any) -> Buffer | np.ndarray:

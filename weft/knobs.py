@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from .errors import UserError
 
@@ -141,6 +141,7 @@ class Knobs:
     cache_bytes: int
     data: str
     debug: int
+    changes: ClassVar[int] = 0  # how often a setting was changed: who looks at them often can see that none was
 
     def __init__(self) -> None:
         for name, knob in KNOBS.items():
@@ -150,6 +151,7 @@ class Knobs:
         if name not in KNOBS:
             raise UserError("knobs", f"there is no setting {name!r}. The settings are {', '.join(KNOBS)}.")
         super().__setattr__(name, KNOBS[name].read(name, str(value)))
+        Knobs.changes += 1
 
     @contextmanager
     def set(self, **values: Any) -> Iterator[None]:
@@ -161,6 +163,7 @@ class Knobs:
             yield
         finally:
             self.__dict__.update(before)
+            Knobs.changes += 1
 
 
 knobs = Knobs()

@@ -392,7 +392,7 @@ def data(value: Value) -> Node:
 
 
 def fresh_data(value: Value, type: Type, nbytes: int, source: Source | None) -> Node:
-    """`data` for a value that was made just now, so that no leaf can stand for it yet: without asking, which takes longer."""
+    """`data` for a value that was made just now. It is not in the table, since nobody can ask for it: that would take longer."""
     node = Node.__new__(Node)
     node.op, node.inputs, node.params, node.outputs = DATA, (), (value,), ()
     node.type, node.source, node.value, node.device = type, source, value, value.device
@@ -403,9 +403,6 @@ def fresh_data(value: Value, type: Type, nbytes: int, source: Source | None) -> 
     node.serial = node.born = Clock.nodes
     node.born_bytes = Clock.bytes
     Clock.bytes += nbytes
-    entry = _Entry(node, _forget)
-    entry.key = key = (DATA, (), node.params)
-    _interned[key] = entry
     return node
 
 

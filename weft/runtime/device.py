@@ -29,6 +29,7 @@ class Buffer:
     dtype: DType
     content: Any  # what the device keeps: an array, a pointer, nothing; a tuple for a node with several results
     version: int = 0  # how often a compiled function has replaced the content in place
+    place: int = 0  # the address of the content, once somebody has asked for it
 
     @property
     def nbytes(self) -> int:

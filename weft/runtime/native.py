@@ -165,8 +165,14 @@ class Executable:
 
     def argument(self, position: int, given: Buffer | np.ndarray) -> tuple[np.ndarray, int]:
         """The memory of an argument as the program reads it, to be held during the call, and its address."""
-        array = given if type(given) is np.ndarray else content(given)
-        array = contiguous(array)
+        if isinstance(given, Buffer):
+            if given.place:  # known from an earlier call
+                return given.content, given.place
+            array = contiguous(content(given))
+            if array is given.content:
+                given.place = address(array)
+        else:
+            array = contiguous(given)
         return array, address(array)
 
     def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
@@ -230,20 +236,21 @@ class _Arena:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._memory = np.empty(0, np.uint8)
+        self._memory, self._address = np.empty(0, np.uint8), 0
 
     def address(self, wanted: int) -> int:
         """So many bytes, for as long as the lock is held."""
-        if self._memory.nbytes < wanted + 64:
+        if self._memory.nbytes < wanted + ALIGN:
             self._memory = np.empty(0, np.uint8)  # the old one goes first
             try:
-                self._memory = np.empty(wanted + 64, np.uint8)
+                self._memory = np.empty(wanted + ALIGN, np.uint8)
             except (MemoryError, ValueError):
                 size = f"{wanted >> 20} MiB that live at one time in this program"
                 raise RunError(
                     "run", f"there is no memory for the {size}. Use smaller batches or weft.checkpoint."
                 ) from None
-        return -(-int(self._memory.ctypes.data) // 64) * 64
+            self._address = -(-address(self._memory) // ALIGN) * ALIGN
+        return self._address
 
 
 _arenas: dict[int, _Arena] = {}
