@@ -33,34 +33,33 @@ class Words:
     def of(cls, x: Node, kernel: Shape, out: Shape, how: tuple[Any, ...]) -> Words | None:
         """For a convolution that makes so many results along each axis; None if it has channels enough, or a single one."""
         stride, padding, dilation, groups, prefer = how
-        word, channels, axes = WORD // _narrow(x).dtype.itemsize, x.shape[-1], range(len(kernel))
+        word, channels, ones = WORD // _narrow(x).dtype.itemsize, x.shape[-1], (1,) * len(kernel)
         if groups != 1 or not 1 < channels < word or not x.dtype.is_float:
             return None
         # Who asks for an algorithm wants to see it at work on this very convolution.
-        whole = not prefer and all(d == 1 and s <= k for d, s, k in zip(dilation, stride, kernel, strict=True))
-        if not whole or prod(stride) == 1:
-            ones = (1,) * len(kernel)
+        can = not prefer and all(d == 1 and s <= k for d, s, k in zip(dilation, stride, kernel, strict=True))
+        if not can or prod(stride) == 1:
             return cls(kernel, ones, (0,) * len(kernel), x.shape[1:-1], kernel, channels, word - channels, how)
-        taps = tuple(-(-kernel[a] // stride[a]) for a in axes)
-        count = tuple(out[a] + taps[a] - 1 for a in axes)
-        joined, ones = prod(stride) * channels, (1,) * len(kernel)
+        taps = tuple(-(-k // s) for k, s in zip(kernel, stride, strict=True))
+        count = tuple(n + t - 1 for n, t in zip(out, taps, strict=True))
+        before, joined = tuple(p[0] for p in padding), prod(stride) * channels
         how = ones, ((0, 0),) * len(kernel), ones, 1, prefer
-        return cls(kernel, stride, tuple(p[0] for p in padding), count, taps, joined, -joined % word, how)
+        return cls(kernel, stride, before, count, taps, joined, -joined % word, how)
 
     def image(self, x: Node) -> Node:
-        """The image as it is convolved. Below a cast, if there is one: so it is the narrow value that is kept."""
-        if x.op.name == "cast":
-            return make(OPS["cast"], (self.image(x.inputs[0]),), (x.dtype,))
-        return _padded(
-            _in_blocks(x, self.before, self.count, self.step), [*[(0, 0)] * (len(x.shape) - 1), (0, self.more)]
-        )
+        """The image as it is convolved."""
+        return self._fitted(x, self.before, self.count)
 
     def filter(self, w: Node) -> Node:
         """The filters (filters, *kernel, channels) for such an image."""
-        if w.op.name == "cast":
-            return make(OPS["cast"], (self.filter(w.inputs[0]),), (w.dtype,))
-        blocks = _in_blocks(w, (0,) * len(self.kernel), self.taps, self.step)
-        return _padded(blocks, [*[(0, 0)] * (len(w.shape) - 1), (0, self.more)])
+        return self._fitted(w, (0,) * len(self.kernel), self.taps)
+
+    def _fitted(self, x: Node, before: Shape, count: Shape) -> Node:
+        """In blocks, and filled up. Below a cast, if there is one: so it is the narrow value that is kept."""
+        if x.op.name == "cast":
+            return make(OPS["cast"], (self._fitted(x.inputs[0], before, count),), (x.dtype,))
+        none = [(0, 0)] * (len(x.shape) - 1)
+        return _padded(_in_blocks(x, before, count, self.step), [*none, (0, self.more)])
 
     def gradient(self, w: Node) -> Node:
         """Of the filters of such an image (*taps, channels, filters), those of the image itself (*kernel, channels, filters)."""
