@@ -58,28 +58,31 @@ def test_no_row_begins_when_the_time_is_over(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_costs_one_row(measuring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the process that measures: it gives a row, dies in the second, and goes on with the third."""
+    """A stand-in for the process that measures: it gives a row, dies in the second, and in the third unless JAX stays away."""
     gpu = importlib.import_module("gpu")
     code = """
 import json, os, sys
-pipe, first = int(sys.argv[-3]), int(sys.argv[-2])
+at = sys.argv.index("--worker")
+pipe, first, without = int(sys.argv[at + 1]), int(sys.argv[at + 2]), sys.argv[sys.argv.index("--without-jax") + 1 :]
 with os.fdopen(pipe, "w") as told:
-    for number in range(first, 3):
+    for number in range(first, 4):
         print(json.dumps({"begin": number}), file=told, flush=True)
-        if number == 1:
+        if number == 1 or (number == 2 and "2" not in without):
             print("a bad address", file=sys.stderr, flush=True)
             os.abort()
         print(json.dumps({"row": {"group": "g", "name": f"row {number}"}}), file=told, flush=True)
 """
     monkeypatch.setattr(gpu, "__file__", "-c")
     monkeypatch.setattr(sys, "argv", ["gpu.py", code])
-    monkeypatch.setattr(gpu, "_plan", lambda options: [measuring.Case("g", f"row {n}", {}) for n in range(3)])
+    contestants = [{}, {}, {"jax": None}, {}]
+    rows = [measuring.Case("g", f"row {n}", some) for n, some in enumerate(contestants)]
+    monkeypatch.setattr(gpu, "_plan", lambda options: rows)
     monkeypatch.setattr(gpu, "START", gpu.time.perf_counter())
-    options = gpu.argparse.Namespace(budget=60.0)
-    rows = list(gpu._rows(options))
-    assert [r.name for r in rows] == ["row 0", "row 1", "row 2"]
-    assert rows[1].failures == {"all": "the process ended with -6: a bad address"}
-    assert rows[2].failures == {}
+    options = gpu.argparse.Namespace(budget=60.0, peers=[], skip_compile=False)
+    found = list(gpu._rows(options))
+    assert [r.name for r in found] == ["row 0", "row 1", "row 2", "row 3"]
+    died = "the process ended with -6: a bad address"
+    assert [r.failures for r in found] == [{}, {"all": died}, {"jax": died}, {}]
 
 
 def test_what_a_machine_without_network_is_given(monkeypatch: pytest.MonkeyPatch) -> None:

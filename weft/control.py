@@ -28,6 +28,7 @@ from .graph.node import (
 )
 from .ops.creation import arange, zeros
 from .random import Generator
+from .runtime import transfer
 from .runtime.reference import interpret
 from .tensor import Tensor, as_tensor, wrap
 from .tracing import Trace, trace
@@ -42,7 +43,12 @@ def _united(traces: Sequence[Trace]) -> tuple[list[Node], list[Generator]]:
 
 def _operands(streams: Sequence[Generator], tensors: Sequence[Tensor], captured: Sequence[Node]) -> list[Node]:
     """The inputs of a control node: where streams stand, what the user gives, what the body uses from outside."""
-    return [*(s.offset.node for s in streams), *(t.node for t in tensors), *captured]
+    others = [*(t.node for t in tensors), *captured]
+    home = next((n.device for n in others if n.device is not None), None)
+    positions = [s.offset.node for s in streams]
+    # A stream that was last drawn from on another device goes on where it is used.
+    moved = [n if home is None or n.device in (None, home) else transfer(n, home) for n in positions]
+    return [*moved, *others]
 
 
 def _results(node: Node, streams: Sequence[Generator]) -> list[Tensor]:
