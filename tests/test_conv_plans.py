@@ -18,13 +18,13 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from guarded import Guarded
-from weft.compiler.llvm import conv
+from weft.compiler.llvm import conv, conv_row
 from weft.compiler.llvm.conv import ConvShape
 from weft.compiler.llvm.conv_plan import Names
 from weft.compiler.llvm.conv_scatter import scatter_plan
-from weft.compiler.llvm.conv_shape import data_sweep
+from weft.compiler.llvm.conv_shape import data_sweep, forward_sweep
 from weft.compiler.llvm.library import Plan, run
-from weft.compiler.llvm.target import host
+from weft.compiler.llvm.target import Target, host
 
 EPILOGUE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5)
 MARGIN = 64  # floats
@@ -285,6 +285,49 @@ LAYERS = {
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers(direction: str, layer: str) -> None:
     check(LAYERS[layer], direction)
+
+
+def rowed(shape: ConvShape, direction: str, seed: int = 0) -> bool:
+    """A sweep with pixels in the vectors, whether or not it pays; False if it cannot be done so."""
+    case = make_case(shape, seed)
+    w, strides = layouts(case, seed)
+    sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, strides)
+    if not conv_row.can_by_rows(sweep):
+        return False
+    names = Names("x", "y") if direction == "forward" else Names("g", "x")
+    want, size = expected(case, direction), expected(case.sizes(), direction)
+    plans = {threads: conv_row.row_plan("DIRECT", sweep, threads, host(), names, False) for threads in (1, 2, 16)}
+    results = [execute(plan, case, w, direction, threads) for threads, plan in plans.items()]
+    assert (abs(results[0] - want) <= 1e-6 * size + 1e-30).all()
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0].view(np.uint32), other.view(np.uint32))
+    return True
+
+
+def test_rows_of_pixels() -> None:
+    """Random shapes of one group, mostly with few channels; some longer than a tile, some with more taps than are unrolled."""
+    done = {"forward": 0, "data_gradient": 0}
+    for seed in range(60):
+        rng = np.random.default_rng(seed + 2000)
+        shape = random_shape(rng)
+        wide = int(rng.choice([1, 5, 17, 70])), int(rng.choice([1, 1, 3, 9]))
+        channels = int(rng.integers(1, 5)), int(rng.integers(1, 40)) if seed % 4 else 70
+        stride = (*shape.stride[:-1], 1) if seed % 2 else (1, 1, 1)
+        spatial, kernel = (*shape.spatial[:-1], shape.spatial[-1] + wide[0]), (*shape.kernel[:-1], wide[1])
+        shape = conv_shape(spatial, kernel, channels, batch=shape.batch, stride=stride, before=(0, 2, 3), after=(2, 0, 30), dilation=shape.dilation)  # fmt: skip
+        for direction in done:
+            done[direction] += min(shape.out) >= 1 and rowed(shape, direction, seed)
+    assert min(done.values()) >= 15, done
+
+
+@pytest.mark.parametrize(("channels", "chosen"), [((1, 6), True), ((3, 8), True), ((64, 64), False)])
+def test_few_channels_are_done_by_rows(channels: tuple[int, int], chosen: bool) -> None:
+    """On every CPU, and whoever asks for the direct algorithm gets them."""
+    shape = conv_shape((28, 28), (5, 5), channels, batch=8, before=(2, 2))
+    strides = layouts(make_case(shape), 0)[1]
+    for target in (host(), Target("x86_64", "x", "", 256, 16), Target("x86_64", "x", "", 512, 32), Target("aarch64", "x", "", 128, 32)):  # fmt: skip
+        plan = conv.forward(shape, strides, 2, target)["DIRECT"]
+        assert any(phase.symbol.startswith("conv_row.") for phase in plan.phases) is chosen
 
 
 def scattered(shape: ConvShape, seed: int = 0) -> None:

@@ -20,6 +20,7 @@ from . import conv_depth, conv_scatter
 from .conv_filter_plan import filter_plan
 from .conv_plan import MODES, Names, gemm_plan, pack_phases, sweep_plan
 from .conv_plan import packing as _packing
+from .conv_row import by_rows, row_plan
 from .conv_scatter import scatter_plan, scatters
 from .conv_shape import ConvShape, Sweep, data_sweep, forward_sweep
 from .library import Plan
@@ -123,6 +124,8 @@ def _sweeps(shape: ConvShape, sweep: Sweep, threads: int, target: Target, names:
     for name in MODES:
         if name != "IMPLICIT_PRECOMP_GEMM" or shape.groups == 1:
             found[name] = sweep_plan(name, sweep, threads, target, names, packed)
+    if by_rows(sweep, target):
+        found["DIRECT"] = row_plan("DIRECT", sweep, threads, target, names, packed)
     if sweep.single and shape.groups == 1:
         found["GEMM"] = gemm_plan("GEMM", sweep, threads, target, names, packed)
     if applies(sweep, target):
