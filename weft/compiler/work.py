@@ -42,7 +42,6 @@ SIDE_PHASES = {
     "conv_pack": "pack the filter",
     "winograd_filter": "filter transform",
     "conv_pad": "pad",
-    "conv_planes": "planes",
     "conv_patches": "gather patches",
     "conv_table": "table of places",
     "addup": "add up",

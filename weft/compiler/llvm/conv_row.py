@@ -1,9 +1,10 @@
 """Sweeps with few output channels: pixels of a row fill the vectors.
 
 Elsewhere output channels fill them, and a pixel costs the search for its taps, which hundreds of products pay for. Images of one
-channel, and the gradients of layers that read few, have too few of both. Here the source is copied into planes first, a channel after
-the other in a frame of zeros, so that the pixels of a row lie side by side. Then a register tile of output channels x vectors of pixels
-goes along each row of the result, and reads the planes at each tap from where it happens to lie.
+channel, and the gradients of layers that read few, have too few of both. Here a thread takes some rows of the result at a time. It
+copies what they read into planes of its own, a channel after the other in a frame of zeros, so that the pixels of a row lie side by
+side. Then a register tile of output channels x vectors of pixels goes along each row, and reads the planes at each tap from where it
+happens to lie.
 
 The filter is packed as for other sweeps. Every element of the result is one chain of fused multiply-adds.
 """
@@ -27,20 +28,19 @@ _PIXELS, _CHANNELS = (4, 3, 2, 1), (4, 6, 8, 12)  # vectors of pixels, and outpu
 _SEARCH, _EDGES = 70.0, 90.0  # cycles that a pixel costs the other sweeps, beside what they count; more, with padding
 _STORE = 1.5  # cycles to write an element of a tile, whose pixels lie apart, or one of a plane
 _CLEARLY = 0.8  # of the time of others: estimates are rough
+_STRIPS = 4  # of rows, for each thread
 _UNROLLED = 7  # taps of a row, up to which there is a function for each number
 
-_FRAME = tuple(f"{letter}_{word}" for letter in "zyx" for word in ("inside", "before", "size"))
-PLANES = Signature(("x", "work"), ("tid", "threads", "planes", "batch", "inputs", *_FRAME))
 ROW = Signature(
-    ("packed", "y", "work", "epilogue", "context"),
+    ("x", "packed", "y", "work", "epilogue", "context"),
     (
-        "tid", "threads", "planes",  # where they are in `work`, in bytes
+        "tid", "threads", "planes", "planes_size",  # where they are in `work`, and how large a thread's are, in bytes
         "panel", "width",  # where the panels of these output channels begin in `packed`, in floats; how wide they are
         "column_begin", "column_end", "outputs",  # the output channels of this call, and all
         "last",  # 1: no call for other output channels follows
-        "batch", "inputs", "z_size", "y_size", "x_size",  # of the planes
-        "z_out", "y_out", "x_out", "z_kernel", "y_kernel", "x_kernel",
-        "z_step", "y_step", "z_move", "y_move", "x_move",  # from pixel to pixel, from tap to tap
+        "batch", "inputs", "strip",  # rows that are done at a time
+        "y_size", "x_size",  # of the part of a plane that they read
+        *(f"{letter}_{word}" for letter in "zyx" for word in ("inside", "before", "out", "kernel", "step", "move")),
     ),
 )  # fmt: skip
 
@@ -87,59 +87,44 @@ def _cycles(sweep: Sweep, tile: Tile, target: Target) -> float:
 def row_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool) -> Plan:
     packed, tile = packing(sweep, target), _tile(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
-    planes = 0 if prepacked else -(-packed.floats * 4 // 64) * 64
-    sizes = _sizes(sweep, tile.columns(target.lanes(32)))
-    common = {"planes": planes, "batch": sweep.batch, "inputs": sweep.inputs, "outputs": sweep.outputs}
-    for letter, axis, before, size in zip("zyx", sweep.axes, _before(sweep), sizes, strict=True):
-        facts = {"inside": axis.inside, "before": before, "size": size, "out": axis.outside, "kernel": axis.kernel}
-        facts |= {"step": axis.step, "move": axis.dilation}
-        common |= {f"{letter}_{word}": number for word, number in facts.items()}
-    phases.append(PLANES.phase("conv_planes", {"x": names.source}, common, reads=[names.source], writes=["work"]))
+    planes = 0 if prepacked else _round(packed.floats * 4)
+    common = _geometry(sweep, threads, tile.columns(target.lanes(32)))
+    size = _round(4 * sweep.inputs * sweep.axes[0].kernel * common["y_size"] * common["x_size"])
+    common |= {"planes": planes, "planes_size": size}
     for block, panel in packed.blocks:
         facts = {"panel": panel, "width": block.vectors * target.lanes(32), "last": int(block.end == sweep.outputs)}
         facts |= {"column_begin": block.begin, "column_end": block.end}
         phases.append(_row_phase(tile, common | facts, names))
-    return Plan(name, tuple(phases), planes + 4 * sweep.batch * sweep.inputs * prod(sizes), sweep.flops)
+    return Plan(name, tuple(phases), planes + threads * size, sweep.flops)
+
+
+def _geometry(sweep: Sweep, threads: int, across: int) -> dict[str, int]:
+    """The numbers of the sweep. There are a few strips of rows for each thread; a tile may go beyond the end of a row, and reads zeros."""
+    z, y, x = sweep.axes
+    strips = min(y.outside, -(-_STRIPS * threads // (sweep.batch * z.outside)))
+    strip = -(-y.outside // strips)
+    found = {"batch": sweep.batch, "inputs": sweep.inputs, "outputs": sweep.outputs, "strip": strip}
+    found["y_size"] = (strip - 1) * y.step + (y.kernel - 1) * y.dilation + 1
+    found["x_size"] = -(-x.outside // across) * across + (x.kernel - 1) * x.dilation
+    for letter, axis, before in zip("zyx", sweep.axes, _before(sweep), strict=True):
+        facts = {"inside": axis.inside, "before": before, "out": axis.outside, "kernel": axis.kernel}
+        facts |= {"step": axis.step, "move": axis.dilation}
+        found |= {f"{letter}_{word}": number for word, number in facts.items()}
+    return found
 
 
 def _row_phase(tile: Tile, values: dict[str, int], names: Names) -> Phase:
-    pointers = {"packed": names.packed, "y": names.result}
+    pointers = {"x": names.source, "packed": names.packed, "y": names.result}
     taps = values["x_kernel"] if values["x_kernel"] <= _UNROLLED else 0
     symbol = f"conv_row.{tile.rows}x{tile.vectors}.{taps}"
-    return ROW.phase(symbol, pointers, values, reads=["work", names.packed], writes=[names.result])
+    return ROW.phase(symbol, pointers, values, reads=[names.source, names.packed], writes=[names.result, "work"])
 
 
-def _sizes(sweep: Sweep, across: int) -> tuple[int, int, int]:
-    """Of a plane. A tile may go beyond the end of its row: what it reads there is zeros."""
-    z, y, x = ((a.outside - 1) * a.step + (a.kernel - 1) * a.dilation + 1 for a in sweep.axes)
-    return z, y, x + -sweep.axes[2].outside % across
+def _round(size: int) -> int:
+    return -(-size // 64) * 64
 
 
 # --- code -----------------------------------------------------------------------------------------------------------------------
-
-
-@library("conv_planes")
-def _make_planes(symbol: str) -> ir.Module:
-    """conv_planes: x (batch, z, y, x, inputs) as (batch, inputs, z, y, x) with zeros around it, or cut to what is read."""
-    code, a = PLANES.begin(symbol)
-    first, last = code.share(code.mul(code.mul(a.batch, a.inputs), a.z_size), a.tid, a.threads)
-    left = code.minimum(a.x_before, a.x_size)
-    middle = code.minimum(a.x_inside, code.sub(a.x_size, left))
-    with code.loop(first, last) as slice_, code.loop(0, a.y_size) as y:
-        n, c, z = split(code, slice_, a.inputs, a.z_size)
-        target = code.at(a.work, a.planes, I8)
-        target = code.at(target, code.mul(code.plus(code.mul(slice_, a.y_size), y), a.x_size), F32)
-        fill(code, target, a.x_size)
-        z, y = code.sub(z, a.z_before), code.sub(y, a.y_before)
-        inside = code.and_(code.icmp_unsigned("<", z, a.z_inside), code.icmp_unsigned("<", y, a.y_inside))
-        with code.if_then(inside):
-            row = code.plus(code.mul(code.plus(code.mul(n, a.z_inside), z), a.y_inside), y)
-            source = code.at(a.x, code.plus(code.mul(code.mul(row, a.x_inside), a.inputs), c), F32)
-            home = code.at(target, left, F32)
-            with code.loop(0, middle) as x:
-                code.write(code.read(source, code.mul(x, a.inputs), F32), home, x)
-    code.done()
-    return code.module
 
 
 @library("conv_row")
@@ -163,20 +148,45 @@ class _Row:
         self.aside = numbers(code, tile.rows * self.across, F32)
 
     def write(self) -> None:
-        """A thread's rows of the result, one after the other."""
+        """A thread's strips of rows, one after the other."""
         code, a = self.code, self.a
-        planes = code.at(a.work, a.planes, I8)
-        self.plane = code.mul(code.mul(a.z_size, a.y_size), a.x_size)
-        first, last = code.share(code.mul(code.mul(a.batch, a.z_out), a.y_out), a.tid, a.threads)
-        with code.loop(first, last) as row:
-            n, z, y = split(code, row, a.z_out, a.y_out)
-            line = code.plus(code.mul(code.mul(z, a.z_step), a.y_size), code.mul(y, a.y_step))
-            start = code.plus(code.mul(code.mul(n, a.inputs), self.plane), code.mul(line, a.x_size))
-            source, pixel = code.at(planes, start, F32), code.mul(row, a.x_out)
-            with code.loop(0, a.x_out, self.across) as x:
-                self._panels(code.at(source, x, F32), code.plus(pixel, x), code.sub(a.x_out, x))
-            with code.if_then(code.icmp_signed("!=", a.last, code.i64(0))):
-                call_epilogue(code, a, (pixel, code.plus(pixel, a.x_out)), (0, a.outputs))
+        planes = code.at(a.work, code.plus(a.planes, code.mul(a.tid, a.planes_size)), I8)
+        self.slice = code.mul(a.y_size, a.x_size)
+        strips = code.sdiv(code.plus(a.y_out, a.strip, -1), a.strip)
+        first, last = code.share(code.mul(code.mul(a.batch, a.z_out), strips), a.tid, a.threads)
+        with code.loop(first, last) as unit:
+            n, z, number = split(code, unit, a.z_out, strips)
+            top = code.mul(number, a.strip)
+            self._fill(planes, n, code.mul(z, a.z_step), code.mul(top, a.y_step))
+            begin = code.mul(code.plus(code.mul(n, a.z_out), z), a.y_out)
+            with code.loop(top, code.minimum(code.plus(top, a.strip), a.y_out)) as y:
+                source = code.at(planes, code.mul(code.mul(code.sub(y, top), a.y_step), a.x_size), F32)
+                self._row(source, code.mul(code.plus(begin, y), a.x_out))
+
+    def _fill(self, planes: Value, n: Value, z: Value, y: Value) -> None:
+        """What a strip reads, from line y of slice z of the padded source on."""
+        code, a = self.code, self.a
+        with code.loop(0, a.inputs) as c, code.loop(0, a.z_kernel) as tap, code.loop(0, a.y_size) as line:
+            place = code.plus(code.mul(code.plus(code.mul(c, a.z_kernel), tap), a.y_size), line)
+            target = code.at(planes, code.mul(place, a.x_size), F32)
+            fill(code, target, a.x_size)
+            deep = code.sub(code.plus(z, code.mul(tap, a.z_move)), a.z_before)
+            down = code.sub(code.plus(y, line), a.y_before)
+            inside = code.and_(code.icmp_unsigned("<", deep, a.z_inside), code.icmp_unsigned("<", down, a.y_inside))
+            with code.if_then(inside):
+                row = code.plus(code.mul(code.plus(code.mul(n, a.z_inside), deep), a.y_inside), down)
+                source = code.at(a.x, code.plus(code.mul(code.mul(row, a.x_inside), a.inputs), c), F32)
+                home = code.at(target, a.x_before, F32)
+                with code.loop(0, code.minimum(a.x_inside, code.sub(a.x_size, a.x_before))) as x:
+                    code.write(code.read(source, code.mul(x, a.inputs), F32), home, x)
+
+    def _row(self, source: Value, pixel: Value) -> None:
+        """One row of the result, whose first pixel has this number."""
+        code, a = self.code, self.a
+        with code.loop(0, a.x_out, self.across) as x:
+            self._panels(code.at(source, x, F32), code.plus(pixel, x), code.sub(a.x_out, x))
+        with code.if_then(code.icmp_signed("!=", a.last, code.i64(0))):
+            call_epilogue(code, a, (pixel, code.plus(pixel, a.x_out)), (0, a.outputs))
 
     def _panels(self, source: Value, pixel: Value, pixels: Value) -> None:
         """All output channels of some pixels. The last tile of a panel is moved back until it ends with the panel."""
@@ -199,14 +209,12 @@ class _Row:
         def plane(z: Value, values: list[Value]) -> list[Value]:
             def line(y: Value, values: list[Value]) -> list[Value]:
                 tap = code.mul(code.plus(code.mul(z, a.y_kernel), y), a.x_kernel)
-                down = code.plus(code.mul(code.mul(z, a.z_move), a.y_size), code.mul(y, a.y_move))
                 here = code.at(weights, code.mul(code.mul(tap, a.inputs), a.width), F32)
-                pixels = code.at(source, code.mul(down, a.x_size), F32)
+                down = code.plus(code.mul(z, self.slice), code.mul(code.mul(y, a.y_move), a.x_size))
 
                 def channel(c: Value, values: list[Value]) -> list[Value]:
-                    return self._line(
-                        code.at(pixels, code.mul(c, self.plane), F32), code.at(here, code.mul(c, a.width), F32), values
-                    )
+                    place = code.plus(code.mul(code.mul(c, a.z_kernel), self.slice), down)
+                    return self._line(code.at(source, place, F32), code.at(here, code.mul(c, a.width), F32), values)
 
                 return code.carry(0, a.inputs, values, channel)
 
