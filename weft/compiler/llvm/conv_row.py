@@ -88,7 +88,7 @@ def row_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names
     packed, tile = packing(sweep, target), _tile(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
     planes = 0 if prepacked else _round(packed.floats * 4)
-    common = _geometry(sweep, threads, tile.columns(target.lanes(32)))
+    common = _geometry(sweep, threads, tile, target)
     size = _round(4 * sweep.inputs * sweep.axes[0].kernel * common["y_size"] * common["x_size"])
     common |= {"planes": planes, "planes_size": size}
     for block, panel in packed.blocks:
@@ -98,14 +98,16 @@ def row_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names
     return Plan(name, tuple(phases), planes + threads * size, sweep.flops)
 
 
-def _geometry(sweep: Sweep, threads: int, across: int) -> dict[str, int]:
-    """The numbers of the sweep. There are a few strips of rows for each thread; a tile may go beyond the end of a row, and reads zeros."""
-    z, y, x = sweep.axes
-    strips = min(y.outside, -(-_STRIPS * threads // (sweep.batch * z.outside)))
-    strip = -(-y.outside // strips)
-    found = {"batch": sweep.batch, "inputs": sweep.inputs, "outputs": sweep.outputs, "strip": strip}
+def _geometry(sweep: Sweep, threads: int, tile: Tile, target: Target) -> dict[str, int]:
+    """The numbers of the sweep. There are a few strips of rows for each thread, and what one reads stays in the second cache."""
+    (z, y, x), across = sweep.axes, tile.columns(target.lanes(32))
+    # The last tile may go beyond the end of its row: what it reads there is zeros.
+    width = -(-x.outside // across) * across + (x.kernel - 1) * x.dilation
+    row = 4 * sweep.inputs * z.kernel * width * y.step
+    strips = max(-(-_STRIPS * threads // (sweep.batch * z.outside)), -(-row * y.outside // (target.l2 // 2)))
+    strip = -(-y.outside // min(y.outside, strips))
+    found = {"batch": sweep.batch, "inputs": sweep.inputs, "outputs": sweep.outputs, "strip": strip, "x_size": width}
     found["y_size"] = (strip - 1) * y.step + (y.kernel - 1) * y.dilation + 1
-    found["x_size"] = -(-x.outside // across) * across + (x.kernel - 1) * x.dilation
     for letter, axis, before in zip("zyx", sweep.axes, _before(sweep), strict=True):
         facts = {"inside": axis.inside, "before": before, "out": axis.outside, "kernel": axis.kernel}
         facts |= {"step": axis.step, "move": axis.dilation}
