@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 
 from ..graph.node import Node
 from .index import Index, Inside, Loop, linear, substituted
@@ -167,12 +168,16 @@ def _merged_phase(phase: ReadyPhase) -> ReadyPhase:
 
 def _choose_vectors(nest: ReadyNest, lanes: int) -> None:
     inner_best = 0.0
-    for phase in nest.phases:
+    times = [prod(l.size for l in phase.loops) for phase in nest.phases]  # that a phase does its steps, for each row
+    for phase, often in zip(nest.phases, times, strict=True):
         scored = [(_score(phase, l, lanes), n, l) for n, l in enumerate(phase.loops)]
         if scored:
             score, _, phase.vector = max(scored, key=lambda s: s[:2])
-            inner_best += score
-    outer = [(sum(_score(p, l, lanes) for p in nest.phases), n, l) for n, l in enumerate(nest.outer)]
+            inner_best += often * score
+    outer = [
+        (sum(often * _score(p, l, lanes) for p, often in zip(nest.phases, times, strict=True)), n, l)
+        for n, l in enumerate(nest.outer)
+    ]
     if outer:
         score, _, best = max(outer, key=lambda s: s[:2])
         if score > inner_best or not any(p.loops for p in nest.phases):

@@ -1,0 +1,38 @@
+"""Along which loop a kernel's vectors lie: where its memory does, counted as often as it is read."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import weft
+from weft.compiler.fuse import fuse
+from weft.compiler.nest import ReadyNest, ready
+from weft.compiler.pipeline import applied
+
+CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], str]] = {
+    "sums of rows": (lambda x: x.sum(axis=1), (200, 300), "inner"),
+    "the largest of rows": (lambda x: x.max(axis=1), (200, 300), "inner"),
+    "means of planes": (lambda x: x.mean(axis=(2, 3)), (8, 16, 14, 14), "inner"),
+    "squares of rows": (lambda x: (x * x).sum(axis=1), (200, 300), "inner"),
+    "sums of columns": (lambda x: x.sum(axis=0), (200, 300), "outer"),
+    "sums of channels that lie last": (lambda x: x.sum(axis=(0, 1, 2)), (4, 8, 8, 64), "outer"),
+    "elements": (lambda x: weft.exp(x) + 1.0, (200, 300), "outer"),
+    "softmax": (lambda x: weft.softmax(x), (200, 300), "inner"),
+}
+
+
+def nest_of(f: Callable[..., Any], shape: tuple[int, ...]) -> ReadyNest:
+    [kernel, *_] = fuse(applied(weft.make_graph(f, weft.zeros(shape)))).kernels
+    return ready(kernel, 8)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_vectors_lie_along_the_memory(name: str) -> None:
+    f, shape, where = CASES[name]
+    nest = nest_of(f, shape)
+    assert ("outer" if nest.vector is not None else "inner") == where
+    for phase in nest.phases:
+        along = nest.vector if nest.vector is not None else phase.vector
+        if along is not None:
+            assert all(s.indices[0].coefficient(along) in (0, 1) for s in phase.steps if s.kind == "load")
