@@ -19,7 +19,7 @@ from .conv_code import Signature, call_epilogue, split
 from .conv_filter import SUM
 from .conv_pack import pack_phase, panels_size, zeros_size
 from .conv_plan import Names
-from .conv_shape import SWEEP_WORDS, ConvShape, FilterView, Sweep
+from .conv_shape import SWEEP_WORDS, ConvShape, FilterView, Sweep, whole_lines
 from .conv_sweep import HEAD, Phased, Walk, phases, prepare, record_words
 from .library import Phase, Plan, library
 from .target import Target, host
@@ -61,9 +61,9 @@ def packed_size(sweep: Sweep, target: Target) -> int:
 
 
 def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
-    scratch = 0 if prepacked else _round(4 * packed_size(sweep, target))
+    scratch = 0 if prepacked else whole_lines(4 * packed_size(sweep, target))
     found = [] if prepacked else pack_phases(sweep, target, names.packed)
-    size = _round(8 * record_words(_PIXELS, sweep.most_taps))
+    size = whole_lines(8 * record_words(_PIXELS, sweep.most_taps))
     numbers = {
         **sweep.numbers, "panels": zeros_size(sweep), "scratch": scratch, "scratch_size": size,
     }  # fmt: skip
@@ -89,11 +89,7 @@ def filter_plan(name: str, shape: ConvShape) -> Plan:
         FILTER.phase("conv_depth_filter", {}, numbers, reads=["x", "g"], writes=["work"]),
         SUM.phase("conv_sum", {}, sums, reads=["work"], writes=["w"]),
     )
-    return Plan(name, found, _round(4 * chunks * rows * shape.channels), shape.flops)
-
-
-def _round(size: int) -> int:
-    return -(-size // 64) * 64
+    return Plan(name, found, whole_lines(4 * chunks * rows * shape.channels), shape.flops)
 
 
 # --- native code ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from math import prod
 
 from . import gemm
 from .conv_filter import FILTER, FINISH, PAD, SUM
-from .conv_shape import ConvShape
+from .conv_shape import ConvShape, whole_lines
 from .library import Phase, Plan
 from .product import PRODUCT
 from .target import Target
@@ -71,9 +71,9 @@ def _finish(shape: ConvShape, partial: int = 0, chunks: int = 0) -> Phase:
 def _slab_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blocks: bool) -> Plan:
     """Patches of x are packed slab by slab, see conv_filter.py."""
     size, padding = _padding(shape)
-    phases, start = ([padding], _round(4 * shape.batch * prod(size) * shape.channels)) if padding else ([], 0)
+    phases, start = ([padding], whole_lines(4 * shape.batch * prod(size) * shape.channels)) if padding else ([], 0)
     cut = _Cut.of(shape, threads, target)
-    scratch = start + (_round(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
+    scratch = start + (whole_lines(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
     partial = start if cut.chunks > 1 else -2 if by_blocks else -1
     thread, numbers = _scratch(shape, cut)
     numbers |= {
@@ -154,10 +154,10 @@ def _tile(outputs: int, target: Target) -> tuple[int, int]:
 def _scratch(shape: ConvShape, cut: _Cut) -> tuple[int, dict[str, int]]:
     """The bytes of a thread's memory, and where in it what lies."""
     panels = -(-shape.filters // shape.groups // cut.width)
-    x = _round(panels * cut.slab * cut.width * 4)
-    sums = x + _round(cut.few * cut.slab * cut.height * 4)
-    offsets = sums + _round((cut.unit * panels + 1) * cut.height * cut.width * 4)
-    size = offsets + _round(cut.unit * cut.height * 8)
+    x = whole_lines(panels * cut.slab * cut.width * 4)
+    sums = x + whole_lines(cut.few * cut.slab * cut.height * 4)
+    offsets = sums + whole_lines((cut.unit * panels + 1) * cut.height * cut.width * 4)
+    size = offsets + whole_lines(cut.unit * cut.height * 8)
     return size, {"scratch_size": size, "panels": x, "sums": sums, "offsets": offsets}
 
 
@@ -173,7 +173,3 @@ def _padding(shape: ConvShape) -> tuple[tuple[int, ...], Phase | None]:
         before, padded = lifted.padding[i], reach[i]
         numbers |= {f"{letter}_inside": lifted.spatial[i], f"{letter}_padded": padded, f"{letter}_before": before}
     return reach, PAD.phase("conv_pad", {}, numbers, reads=["x"], writes=["work"])
-
-
-def _round(size: int) -> int:
-    return -(-size // 64) * 64

@@ -7,12 +7,11 @@ from math import prod
 
 from .conv_direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .conv_pack import pack_phase, panels_size, zeros_size
-from .conv_shape import Sweep
+from .conv_shape import Sweep, whole_lines
 from .conv_sweep import record_words
 from .library import Phase, Plan
 from .target import Target
 
-LINE = 64  # bytes
 _TILES = {
     # by architecture and vector registers: pixels of a tile for 4, 3, 2, 1 vectors of output channels
     ("aarch64", 32): {4: 5, 3: 7, 2: 9, 1: 12},
@@ -109,7 +108,7 @@ def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Nam
     mode = MODES[name]
     packed = packing(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
-    scratch = 0 if prepacked else _round(packed.floats * 4)
+    scratch = 0 if prepacked else whole_lines(packed.floats * 4)
     end = scratch
     for block, at in packed.blocks:
         main, used = _block_phases(sweep, threads, target, mode, names, block, at, scratch)
@@ -122,13 +121,13 @@ def gemm_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Name
     """GEMM: all patches are laid out in the workspace, then multiplied with the filter. One phase, no groups."""
     packed = packing(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
-    patches = 0 if prepacked else _round(packed.floats * 4)
-    scratch = patches + _round(-(-sweep.pixels // _PATCHES) * _PATCHES * sweep.taps * sweep.inputs * 4)
+    patches = 0 if prepacked else whole_lines(packed.floats * 4)
+    scratch = patches + whole_lines(-(-sweep.pixels // _PATCHES) * _PATCHES * sweep.taps * sweep.inputs * 4)
     record = record_words(_PATCHES, sweep.taps)
     numbers = {
         **sweep.numbers,
         "scratch": scratch,
-        "scratch_size": _round(record * 8),
+        "scratch_size": whole_lines(record * 8),
         "patches": patches,
         "record": record,
     }
@@ -171,7 +170,7 @@ def _block_phases(
     chunk, strip, channels_first = _units(sweep, threads, tiles, columns, record * 8 + patch)
     numbers = {
         **sweep.numbers, "mode": mode, "x_offset": source, "column_begin": block.begin, "column_end": block.end,
-        "panels": panels, "scratch": scratch, "scratch_size": _round(chunk * (record * 8 + patch)),
+        "panels": panels, "scratch": scratch, "scratch_size": whole_lines(chunk * (record * 8 + patch)),
         "patches": chunk * record * 8, "record": record, "chunk": chunk, "blocks": strip, "channels_first": channels_first,
     }  # fmt: skip
     reads = [names.source, names.packed]
@@ -221,7 +220,3 @@ def _shared(tiles: int, columns: int, most: int, threads: int, weight: float) ->
             best = min(best, (work + reads, chunk, strip))
     _, chunk, strip = best
     return chunk, strip, int(strip < columns)
-
-
-def _round(size: int) -> int:
-    return -(-size // LINE) * LINE

@@ -19,7 +19,7 @@ from llvmlite import ir
 from .build import F32, I8, Code, Value, vector
 from .conv_code import Signature, call_epilogue, fill, numbers, split
 from .conv_plan import Names, blocks, pack_phases, packing, sweep_cycles
-from .conv_shape import Sweep
+from .conv_shape import Sweep, whole_lines
 from .library import Phase, Plan, library
 from .target import Target, host
 from .tile import Tile, columns, multiply, zeros
@@ -87,9 +87,9 @@ def _cycles(sweep: Sweep, tile: Tile, target: Target) -> float:
 def row_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool) -> Plan:
     packed, tile = packing(sweep, target), _tile(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
-    planes = 0 if prepacked else _round(packed.floats * 4)
+    planes = 0 if prepacked else whole_lines(packed.floats * 4)
     common = _geometry(sweep, threads, tile, target)
-    size = _round(4 * sweep.inputs * sweep.axes[0].kernel * common["y_size"] * common["x_size"])
+    size = whole_lines(4 * sweep.inputs * sweep.axes[0].kernel * common["y_size"] * common["x_size"])
     common |= {"planes": planes, "planes_size": size}
     for block, panel in packed.blocks:
         facts = {"panel": panel, "width": block.vectors * target.lanes(32), "last": int(block.end == sweep.outputs)}
@@ -120,10 +120,6 @@ def _row_phase(tile: Tile, values: dict[str, int], names: Names) -> Phase:
     taps = values["x_kernel"] if values["x_kernel"] <= _UNROLLED else 0
     symbol = f"conv_row.{tile.rows}x{tile.vectors}.{taps}"
     return ROW.phase(symbol, pointers, values, reads=[names.source, names.packed], writes=[names.result, "work"])
-
-
-def _round(size: int) -> int:
-    return -(-size // 64) * 64
 
 
 # --- code -----------------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from llvmlite import ir
 
 from .build import F32, I8, Code, Value, vector
 from .conv_code import Signature, call_epilogue, fill, split
-from .conv_plan import LINE, Names, sweep_cycles
-from .conv_shape import ConvShape, Sweep
+from .conv_plan import Names, sweep_cycles
+from .conv_shape import ConvShape, Sweep, whole_lines
 from .library import Phase, Plan, library
 from .panels import before, read_masked, write_masked
 from .target import Target, host
@@ -78,7 +78,7 @@ def _cycles(shape: ConvShape, target: Target) -> float:
 
 def packed_size(sweep: Sweep, target: Target) -> int:
     """The bytes of the packed filter."""
-    return _round(4 * _columns(sweep, target) * sweep.inputs)
+    return whole_lines(4 * _columns(sweep, target) * sweep.inputs)
 
 
 def pack_phase(sweep: Sweep, target: Target, into: str) -> Phase:
@@ -92,7 +92,7 @@ def scatter_plan(name: str, sweep: Sweep, threads: int, target: Target, names: N
     """A data gradient, with the filter in `names.packed`."""
     tile, lines = _TILES[target.registers], sweep.axes[1].outside
     scratch = 0 if prepacked else packed_size(sweep, target)
-    size = _round(4 * _columns(sweep, target) * tile.rows)
+    size = whole_lines(4 * _columns(sweep, target) * tile.rows)
     band = -(-lines // max(1, min(-(-threads // max(1, sweep.batch)), lines // _FEWEST_LINES)))
     numbers = _numbers(sweep, target) | {"bands": -(-lines // band), "lines": band}
     numbers |= {"scratch": scratch, "scratch_size": size}
@@ -120,10 +120,6 @@ def _numbers(sweep: Sweep, target: Target) -> dict[str, int]:
         facts = (axis.kernel, axis.phases, axis.reach, axis.dilation, axis.inside, axis.outside)
         found |= {f"{letter}_{word}": fact for word, fact in zip(_AXIS, facts, strict=True)}
     return found | {"columns": _columns(sweep, target)}
-
-
-def _round(size: int) -> int:
-    return -(-size // LINE) * LINE
 
 
 # --- code -----------------------------------------------------------------------------------------------------------------------

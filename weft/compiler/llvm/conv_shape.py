@@ -19,6 +19,13 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from math import gcd, prod
 
+LINE = 64  # bytes of a line of the cache
+
+
+def whole_lines(size: int) -> int:
+    """So many bytes, and what it takes to fill the last line of the cache."""
+    return -(-size // LINE) * LINE
+
 
 @dataclass(frozen=True)
 class ConvShape:

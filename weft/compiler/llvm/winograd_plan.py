@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .conv_plan import Names, heights
-from .conv_shape import Sweep
+from .conv_shape import Sweep, whole_lines
 from .library import Phase, Plan
 from .target import Target
 from .winograd import APART, FILTER, WINOGRAD
@@ -43,11 +43,11 @@ def winograd_plan(name: str, sweep: Sweep, threads: int, target: Target, names: 
     blocks, points = -(-sweep.outputs // width), (size + 2) ** 2
     tiles = _tiles(sweep, size)
     chunk, strip, channels_first = _units(sweep, threads, tiles, blocks, height, points * 4, target)
-    products = _round(points * (chunk * sweep.inputs + APART) * 4)
-    patch = products + _round(points * (chunk * strip * width + APART) * 4)
-    scratch = 0 if prepacked else _round(packed_size(sweep, target, size) * 4)
+    products = whole_lines(points * (chunk * sweep.inputs + APART) * 4)
+    patch = products + whole_lines(points * (chunk * strip * width + APART) * 4)
+    scratch = 0 if prepacked else whole_lines(packed_size(sweep, target, size) * 4)
     numbers = {
-        "scratch": scratch, "scratch_size": patch + _round(points * sweep.inputs * 4), "products": products, "patch": patch,
+        "scratch": scratch, "scratch_size": patch + whole_lines(points * sweep.inputs * 4), "products": products, "patch": patch,
         "batch": sweep.batch * z.outside, "inputs": sweep.inputs, "outputs": sweep.outputs,
         "y_inside": y.inside, "x_inside": x.inside, "y_outside": y.outside, "x_outside": x.outside,
         "y_first": y.reach - 2, "x_first": x.reach - 2,
@@ -131,7 +131,3 @@ def _shared_units(
             best = min(best, (-(-units // threads) * unit, chunk * height, strip))
     _, chunk, strip = best
     return chunk, strip, int(strip < blocks)
-
-
-def _round(size: int) -> int:
-    return -(-size // 64) * 64
