@@ -13,7 +13,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,7 +65,7 @@ class Compiled:
     def __post_init__(self) -> None:
         self.written = [state for state in self.states if state.written]
         self.any_tracked = any(self.tracked)
-        self.sizes = [prod(shape) * dtype.itemsize for shape, dtype in self.results]
+        self.sizes = [nbytes(node) for node in self.graph.outputs[self.first_result :]]
         flat = all(child.kind is None for child in self.structure.children)
         self.row = self.structure.kind if flat and self.structure.kind in (list, tuple) else None
 
@@ -407,7 +406,7 @@ def _run(made: Compiled, values: Sequence[Any]) -> Any:
         contents = executable.call(addresses, again)
         if made.written:
             for state in made.written:
-                state.node.value.version += 1  # type: ignore[union-attr]
+                state.was_replaced()
     if streams:
         for stream, position in zip(streams, contents, strict=False):
             stream.offset = wrap(data(Buffer(home, (), uint64, position)))

@@ -152,6 +152,12 @@ class State:
         del memory  # names in here must not be counted
         self.references = sys.getrefcount(self.memory)
 
+    def was_replaced(self) -> None:
+        """The program has written another value to its memory."""
+        value = None if self.node is None else self.node.value
+        assert isinstance(value, Buffer)
+        value.version += 1
+
 
 def memory_of(state: State, home: Device) -> Any:
     """The value of a state as the program wants to see it."""

@@ -16,6 +16,7 @@ import numpy as np
 from ..dtypes import DType, float32, float64
 from ..graph.graph import Graph, rebuild
 from ..graph.node import OPS, Node, Op, Shape, Type, blame, make, toposort
+from .moves import cast, move
 from .words import Words
 
 
@@ -41,22 +42,6 @@ def _placed(node: Node, whole_words: bool) -> Node:
     return node
 
 
-def _move(name: str, x: Node, *params: Any) -> Node:
-    if name == "permute" and params[0] == tuple(range(len(params[0]))):
-        return x
-    if name == "permute" and x.op.name == "permute":
-        return _move("permute", x.inputs[0], tuple(x.params[0][a] for a in params[0]))
-    if name in ("reshape", "expand") and x.shape == params[0]:
-        return x
-    if name == "reshape" and x.op.name == "reshape":
-        return _move("reshape", x.inputs[0], *params)
-    return make(OPS[name], (x,), params)
-
-
-def _cast(x: Node, dtype: Any) -> Node:
-    return x if x.dtype is dtype else make(OPS["cast"], (x,), (dtype,))
-
-
 # --- matrix products --------------------------------------------------------------------------------------------------------
 
 
@@ -71,12 +56,12 @@ def _contraction(node: Node) -> Node:
     inner = [c for c in a if c in b and c not in out]
     sizes = dict(zip(a + b, x.shape + y.shape, strict=True))
     n, m, k, p = (prod(sizes[c] for c in letters) for letters in (batch, rows, inner, columns))
-    left = _move("reshape", _move("permute", x, tuple(a.index(c) for c in batch + rows + inner)), (n, m, k))
-    right = _move("reshape", _move("permute", y, tuple(b.index(c) for c in batch + inner + columns)), (n, k, p))
-    product = _cast(_product(left, right), node.dtype)
+    left = move("reshape", move("permute", x, tuple(a.index(c) for c in batch + rows + inner)), (n, m, k))
+    right = move("reshape", move("permute", y, tuple(b.index(c) for c in batch + inner + columns)), (n, k, p))
+    product = cast(_product(left, right), node.dtype)
     natural = batch + rows + columns
-    product = _move("reshape", product, tuple(sizes[c] for c in natural))
-    return _move("permute", product, tuple(natural.index(c) for c in out))
+    product = move("reshape", product, tuple(sizes[c] for c in natural))
+    return move("permute", product, tuple(natural.index(c) for c in out))
 
 
 def _product(x: Node, y: Node) -> Node:
@@ -85,16 +70,16 @@ def _product(x: Node, y: Node) -> Node:
     if k == 1 or not x.dtype.is_float:
         spread = (n, m, k, p)
         left, right = (
-            _move("expand", _move("reshape", x, (n, m, k, 1)), spread),
-            _move("expand", _move("reshape", y, (n, 1, k, p)), spread),
+            move("expand", move("reshape", x, (n, m, k, 1)), spread),
+            move("expand", move("reshape", y, (n, 1, k, p)), spread),
         )
         return (
             make(OPS["sum"], (make(OPS["mul"], (left, right)),), ((2,),))
             if k != 1
-            else _move("reshape", make(OPS["mul"], (left, right)), (n, m, p))
+            else move("reshape", make(OPS["mul"], (left, right)), (n, m, p))
         )
     wide = float64 if x.dtype is float64 else float32
-    return make(OPS["contract"], (_cast(x, wide), _cast(y, wide)), ("bmk", "bkn", "bmn"))
+    return make(OPS["contract"], (cast(x, wide), cast(y, wide)), ("bmk", "bkn", "bmn"))
 
 
 # --- convolutions -----------------------------------------------------------------------------------------------------------
@@ -115,35 +100,35 @@ def _is_first(node: Node) -> bool:
 
 
 def _last(node: Node) -> Node:
-    return _move("permute", node, to_last(len(node.shape)))
+    return move("permute", node, to_last(len(node.shape)))
 
 
 def _first(node: Node) -> Node:
-    return _move("permute", node, to_first(len(node.shape)))
+    return move("permute", node, to_first(len(node.shape)))
 
 
 def _wide_last(node: Node, wide: DType) -> Node:
     """Channels last, and wide. What is narrow is moved before it is widened: who reads 16 bits finds them as they should lie."""
     if node.op.name == "cast" and node.dtype is wide and node.inputs[0].dtype.is_half:
         node = node.inputs[0]
-    return _cast(_last(node), wide)
+    return cast(_last(node), wide)
 
 
 def _convolution(node: Node, whole_words: bool) -> Node:
     name, (a, b) = node.op.name, node.inputs
     wide = float64 if node.dtype is float64 else float32 if node.dtype.is_float else node.dtype
-    x, other = _wide_last(a, wide), _wide_last(b, wide) if name == "conv_filter" else _cast(b, wide)
+    x, other = _wide_last(a, wide), _wide_last(b, wide) if name == "conv_filter" else cast(b, wide)
     words = _words(node, x) if whole_words else None
     if name == "conv_filter":
         given, how = (x, node.params) if words is None else (words.image(x), (*words.how, words.taps))
         made = make(OPS["conv_filter_last"], (given, other), how)
-        made = made if words is None else words.gradient(_cast(made, node.dtype))  # libraries round it for nothing
+        made = made if words is None else words.gradient(cast(made, node.dtype))  # libraries round it for nothing
         rank = len(made.shape)
-        return _cast(_move("permute", made, (rank - 1, rank - 2, *range(rank - 2))), node.dtype)
+        return cast(move("permute", made, (rank - 1, rank - 2, *range(rank - 2))), node.dtype)
     how = node.params
     if words is not None:  # each filter by itself with its channels last, as such filters lie in memory
         x, other, how = words.image(x), _first(words.filter(_wide_last(b, wide))), words.how
-    return _first(_cast(make(OPS[f"{name}_last"], (x, other), how), node.dtype))
+    return _first(cast(make(OPS[f"{name}_last"], (x, other), how), node.dtype))
 
 
 def _words(node: Node, x: Node) -> Words | None:
@@ -197,7 +182,7 @@ def _reduced(node: Node) -> Node:
     axes = tuple(sorted(order.index(a) for a in node.params[0]))
     made = make(node.op, (_last(x),), (axes,), node.source)
     kept = [a for a in order if a not in node.params[0]]  # logical axes in the order they now have
-    return _move("permute", made, tuple(kept.index(a) for a in sorted(kept)))
+    return move("permute", made, tuple(kept.index(a) for a in sorted(kept)))
 
 
 # --- convolutions with channels last, as ops of their own ---------------------------------------------------------------------

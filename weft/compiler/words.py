@@ -12,6 +12,7 @@ from math import prod
 from typing import Any
 
 from ..graph.node import OPS, Node, Shape, make
+from .moves import cast, move
 
 WORD = 16  # bytes
 
@@ -57,7 +58,7 @@ class Words:
     def _fitted(self, x: Node, before: Shape, count: Shape) -> Node:
         """In blocks, and filled up. Below a cast, if there is one: so it is the narrow value that is kept."""
         if x.op.name == "cast":
-            return make(OPS["cast"], (self._fitted(x.inputs[0], before, count),), (x.dtype,))
+            return cast(self._fitted(x.inputs[0], before, count), x.dtype)
         none = [(0, 0)] * (len(x.shape) - 1)
         return _padded(_in_blocks(x, before, count, self.step), [*none, (0, self.more)])
 
@@ -67,11 +68,11 @@ class Words:
         w = _begun(w, (*self.taps, self.channels, filters))
         if prod(self.step) == 1:
             return w
-        w = _seen("reshape", w, (*self.taps, *self.step, channels, filters))
+        w = move("reshape", w, (*self.taps, *self.step, channels, filters))
         pairs = [axis for a in range(rank) for axis in (a, rank + a)]
-        w = _seen("permute", w, (*pairs, 2 * rank, 2 * rank + 1))
+        w = move("permute", w, (*pairs, 2 * rank, 2 * rank + 1))
         sizes = tuple(t * s for t, s in zip(self.taps, self.step, strict=True))
-        return _begun(_seen("reshape", w, (*sizes, channels, filters)), (*self.kernel, channels, filters))
+        return _begun(move("reshape", w, (*sizes, channels, filters)), (*self.kernel, channels, filters))
 
 
 def _narrow(x: Node) -> Node:
@@ -87,9 +88,9 @@ def _in_blocks(x: Node, before: Shape, count: Shape, step: Shape) -> Node:
     behind = [max(0, size - b - old) for size, b, old in zip(sizes, before, spatial, strict=True)]
     x = _begun(_padded(x, [(0, 0), *zip(before, behind, strict=True), (0, 0)]), (n, *sizes, c))
     rank = len(step)
-    x = _seen("reshape", x, (n, *(i for pair in zip(count, step, strict=True) for i in pair), c))
-    x = _seen("permute", x, (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1))
-    return _seen("reshape", x, (n, *count, prod(step) * c))
+    x = move("reshape", x, (n, *(i for pair in zip(count, step, strict=True) for i in pair), c))
+    x = move("permute", x, (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1))
+    return move("reshape", x, (n, *count, prod(step) * c))
 
 
 def _padded(x: Node, widths: list[tuple[int, int]]) -> Node:
@@ -99,8 +100,3 @@ def _padded(x: Node, widths: list[tuple[int, int]]) -> Node:
 def _begun(x: Node, shape: Shape) -> Node:
     """The beginning of x, of this shape."""
     return x if x.shape == shape else make(OPS["slice"], (x,), ((0,) * len(shape), shape, (1,) * len(shape)))
-
-
-def _seen(name: str, x: Node, param: Shape) -> Node:
-    unchanged = param == (x.shape if name == "reshape" else tuple(range(len(param))))
-    return x if unchanged else make(OPS[name], (x,), (param,))
