@@ -11,7 +11,7 @@ from weft.testing import counted
 pytest.importorskip("triton")
 import fake_gpu
 from weft.runtime.cuda import device as cuda_device
-from weft.runtime.cuda import results
+from weft.runtime.cuda import executable, results
 
 
 @pytest.fixture
@@ -294,6 +294,20 @@ def test_large_results_belong_to_whoever_has_them(gpu, monkeypatch):
         np.testing.assert_array_equal(double(X + i).numpy(), 2 * (X + i))
     assert gpu.memory()[0] == before
     assert gpu.replayed > replayed
+
+
+@pytest.mark.parametrize(("large", "copies"), [(X.nbytes, 0), (X.nbytes + 1, 1)])
+def test_arguments_that_move_about_are_copied_unless_they_are_large(large, copies, gpu, monkeypatch):
+    """To a place that stays, for the sake of the recorded graph."""
+    monkeypatch.setattr(executable, "LARGE", large)
+    double = weft.jit(lambda x: x * 2)
+    moving = [weft.asarray(X + i).realize() for i in range(6)]
+    double(moving[0])  # makes rooms for results
+    before = gpu.memory()[0]
+    for _ in range(3):
+        for i, x in enumerate(moving):
+            np.testing.assert_array_equal(double(x).numpy(), 2 * (X + i))
+    assert gpu.memory()[0] == before - copies * X.nbytes
 
 
 @pytest.mark.parametrize(("far", "there"), [(1 << 28, False), (4 * 64 * 64 * 2, True)])

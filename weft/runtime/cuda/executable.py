@@ -1,8 +1,8 @@
 """A compiled program on a GPU: played the first time, recorded the second, replayed as one graph from then on.
 
 A recorded graph holds addresses. State stays where it is; an argument from the host goes to one of two rooms in turn; one from the
-GPU is read in place if it comes from the same address again, and else copied to a room; two sets of rooms for results take turns,
-too. So a training loop soon has all the graphs it needs: two.
+GPU is read in place if it comes from the same address again or is large, and else copied to a room; two sets of rooms for results take
+turns, too. So a training loop soon has all the graphs it needs: two.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..profile import Profile
 from .driver import Gpu, OutOfMemory
 from .libraries import Libraries
 from .measure import seconds
-from .memory import DeviceArray, Lane, Memory, Pinned
+from .memory import LARGE, DeviceArray, Lane, Memory, Pinned
 from .player import STATUS, Player, is_not_once, is_once
 from .profile import GpuRoof, gpu_roof, profile
 from .results import Results
@@ -226,10 +226,10 @@ class Executable:
         return self._lanes[position]
 
     def _stable(self, position: int, content: DeviceArray) -> int:
-        """The address of an argument that is on the GPU already. One that moves about is copied to a place that stays."""
+        """The address of an argument that is on the GPU already. One that moves about is copied to a place that stays, if it is not large."""
         address, before = content.memory.address, self._last.get(position)
         self._last[position] = address
-        if before is None or before == address:
+        if before is None or before == address or content.memory.nbytes >= LARGE:
             return address
         fixed = self._lane(position).fixed()
         self.gpu.copy(fixed, address, content.memory.nbytes)

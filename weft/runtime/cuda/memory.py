@@ -13,6 +13,7 @@ from ...graph.node import Shape
 from .driver import Gpu, OutOfMemory
 
 FILLED = 4e12  # bytes a second that a fast GPU fills with zeros
+LARGE = 1 << 26  # bytes: programs keep no rooms of such a size for what comes and goes
 SMALL = 1 << 16  # bytes: the driver copies so few aside at once, and returns
 
 

@@ -16,9 +16,8 @@ from math import prod
 from ...dtypes import DType
 from ...graph.node import Shape
 from .driver import Gpu
-from .memory import DeviceArray, room
+from .memory import LARGE, DeviceArray, room
 
-LARGE = 1 << 26  # bytes of all results
 _OURS = 3  # references to a room that nobody else has: the set's, and two of the question itself
 
 
