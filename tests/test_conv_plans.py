@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from guarded import Guarded
-from weft.compiler.llvm import conv, conv_row
+from weft.compiler.llvm import conv, conv_filter_plan, conv_row
 from weft.compiler.llvm.conv import ConvShape
 from weft.compiler.llvm.conv_plan import Names
 from weft.compiler.llvm.conv_scatter import scatter_plan
@@ -378,9 +378,28 @@ def test_scattered_layers(shape: ConvShape) -> None:
     scattered(shape)
 
 
-def test_filter_gradient_of_many_pixels() -> None:
+@pytest.fixture(params=["packed", "in place"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How filter gradients read x, whatever is best on this CPU."""
+    monkeypatch.setattr(conv_filter_plan, "_splats_are_free", lambda target: request.param == "in place")
+    return str(request.param)
+
+
+def test_filter_gradient_of_many_pixels(reading: str) -> None:
     """Chunks of pixels, whose sums are added in order."""
     check(conv_shape((40, 40), (3, 3), (3, 5), batch=2, before=(1, 1)), "filter_gradient")
+
+
+def test_filter_gradients_packed_and_in_place(reading: str) -> None:
+    """Parts of runs, whole runs, several of them; lines that slabs cut; runs that no block fits, which are packed."""
+    shapes = [*LAYERS.values(), *(random_shape(np.random.default_rng(seed + 4000)) for seed in range(24))]
+    shapes.append(conv_shape((28, 28), (5, 5), (6, 16), batch=3))
+    shapes.append(conv_shape((23, 300), (3, 3), (4, 80), before=(1, 1)))
+    for seed, shape in enumerate(shapes):
+        check(shape, "filter_gradient", seed)
+    symbols = {phase.symbol for shape in shapes for phase in conv_filter_plan.filter_plan("", shape, 2, host()).phases}
+    runs = {symbol.split(".")[2] for symbol in symbols if symbol.count(".") == 2}
+    assert runs == set() if reading == "packed" else {"1", "3"} <= runs
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -6,6 +6,10 @@ depend on the pixel. A unit of work is some blocks of rows and one chunk of the 
 which g is packed in panels of a few output channels that stay in the second cache; for each block of rows it packs x in one panel
 that stays in the first, and adds the products of the panels to its sums.
 
+Neighbours along x and their channels follow each other in memory: they are a run of rows. Where blocks are whole parts of runs, or
+whole runs, and the CPU reads one number into all lanes as quickly as a vector, x is not packed: a block has one pointer for each run,
+which moves along the lines of pixels, and it is the panel of g that stays in the first cache.
+
 Chunks are cut by the shape alone, and their sums are added in order, so results do not depend on the number of threads.
 """
 
@@ -22,7 +26,7 @@ from .build import F32, I1, I8, I64, Code, Value, vector
 from .conv_code import Signature, call_epilogue, copy, fill, split
 from .library import library
 from .target import Target, host
-from .tile import Tile, columns, load, multiply, pieces, store
+from .tile import Right, Sums, Tile, columns, load, multiply, neighbours, opaque, pieces, store
 
 PAD = Signature(
     ("x", "work"),
@@ -42,7 +46,8 @@ FILTER = Signature(
         # Bytes to where in work the chunks' sums are put. -1: there is one chunk, and its sums are the result. -2: the same, but
         # the epilogue is to see it later.
         "partial",
-        "scratch", "scratch_size", "panels", "sums", "offsets",  # a thread's memory: panels of g, of x, sums, offsets
+        "scratch", "scratch_size",  # a thread's memory: panels of g, and from there on
+        "panels", "sums", "offsets", "lines",  # those of x, sums, offsets of rows, lines of pixels
         "batch", "groups", "inputs", "outputs",  # channels of one group
         "rows",  # taps x inputs
         "unit",  # blocks of rows of a unit
@@ -56,6 +61,7 @@ SUM = Signature(("w", "work", "epilogue", "context"), ("tid", "threads", "partia
 FINISH = Signature(
     ("w", "work", "epilogue", "context"), ("tid", "threads", "partial", "taps", "inputs", "columns", "chunks")
 )
+FACTS = 3  # of a line of pixels: see _Filter._line
 _FEW_INPUTS = 32  # of a block that is finished at a time
 
 
@@ -164,10 +170,11 @@ def _add_chunks(code: Code, a: SimpleNamespace, start: Value, count: Value) -> N
 
 @library("conv_filter")
 def _make(symbol: str) -> ir.Module:
-    """conv_filter.ROWSxVECTORS"""
-    height, vectors = map(int, symbol.split(".")[1].split("x"))
+    """conv_filter.ROWSxVECTORS, or conv_filter.ROWSxVECTORS.RUNS: x is read in place, with so many runs in a block of rows."""
+    _, tile, *runs = symbol.split(".")
+    height, vectors = map(int, tile.split("x"))
     code, a = FILTER.begin(symbol)
-    _Filter(code, a, host(), Tile(height, vectors)).write()
+    (_InPlace if runs else _Packed)(code, a, host(), Tile(height, vectors), *map(int, runs)).write()
     code.done()
     return code.module
 
@@ -175,8 +182,8 @@ def _make(symbol: str) -> ir.Module:
 class _Filter:
     """Writes the function for one shape of tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile) -> None:
-        self.code, self.a, self.target, self.tile = code, a, target, tile
+    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile, runs: int = 0) -> None:
+        self.code, self.a, self.target, self.tile, self.runs = code, a, target, tile, runs
         self.lanes = target.lanes(32)
         self.width = tile.columns(self.lanes)
         self.size = tile.rows * self.width
@@ -184,7 +191,8 @@ class _Filter:
     def write(self) -> None:
         code, a = self.code, self.a
         self.g_panels = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
-        self.panels, self.sums, self.offsets = (code.at(self.g_panels, n, I8) for n in (a.panels, a.sums, a.offsets))
+        rest = (a.panels, a.sums, a.offsets, a.lines)
+        self.panels, self.sums, self.offsets, self.lines = (code.at(self.g_panels, n, I8) for n in rest)
         fill(code, self.sums, code.i64(self.size))
         self.pitch = code.mul(a.groups, a.outputs)
         self.pixels = code.mul(code.mul(a.batch, a.z_pixels), code.mul(a.y_pixels, a.x_pixels))
@@ -217,14 +225,14 @@ class _Filter:
                 first=code.icmp_signed("==", p, begin), last=code.icmp_signed(">=", code.plus(p, a.slab), end), result=result,
             )  # fmt: skip
             self._pack_g(group, p, slab.pixels)
+            self._begin(slab)
             with code.loop(0, count, a.few) as i:
                 some = code.minimum(a.few, code.sub(count, i))
-                with code.loop(0, some) as j:
-                    self._pack_x(group, p, slab.pixels, code.plus(i, j), j)
+                self._begin_blocks(slab, i, some)
                 with code.loop(0, self.g_blocks) as block, code.loop(0, some) as j:
                     place = code.plus(code.mul(code.plus(i, j), self.g_blocks), block)
                     top = code.plus(row, code.times(code.plus(i, j), self.tile.rows))
-                    self._product(slab, block, j, place, top)
+                    self._product(slab, block, code.plus(i, j), j, place, top)
         with code.if_then(code.icmp_signed("==", a.partial, code.i64(-1))):
             left = code.mul(group, a.outputs)
             last = code.minimum(code.plus(row, code.times(count, self.tile.rows)), a.rows)
@@ -260,25 +268,93 @@ class _Filter:
             done = code.times(whole, self.width)
             copy(code, code.at(row, done, F32), code.at(target, code.mul(whole, panel), F32), code.sub(a.outputs, done))
 
-    def _pack_x(self, group: Value, p: Value, count: Value, block: Value, panel: Value) -> None:
-        """A panel of x for `count` pixels from p on: line after line of the result's pixels."""
+    def _product(self, slab: _Slab, block: Value, rows_of: Value, panel: Value, place: Value, row: Value) -> None:
+        """Add the products of a block of rows and a panel of g to their sums, and bring those home when they are complete."""
+        code, a, tile = self.code, self.a, self.tile
+        g = code.at(self.g_panels, code.times(code.mul(block, a.slab), self.width), F32)
+        sums = code.at(self.sums, code.times(code.plus(place, 1), self.size), F32)
+        # The first tile of the sums is always zero.
+        initial = load(code, tile, F32, self.lanes, code.select(slab.first, self.sums, sums), self.width)
+        total = self._add(slab, rows_of, panel, g, initial)
+        column = code.times(block, self.width)
+        home = code.at(slab.result, code.plus(code.mul(row, self.pitch), code.mul(slab.group, a.outputs), column), F32)
+        rows, some = (
+            code.minimum(tile.rows, code.sub(a.rows, row)),
+            code.minimum(self.width, code.sub(a.outputs, column)),
+        )
+        full = code.and_(
+            code.icmp_signed("==", rows, code.i64(tile.rows)), code.icmp_signed("==", some, code.i64(self.width))
+        )
+        straight = code.and_(slab.last, full)
+        stride = code.select(straight, self.pitch, code.i64(self.width))
+        store(code, tile, total, self.lanes, code.select(straight, home, sums), stride)
+        with code.if_then(code.and_(slab.last, code.not_(full))), code.loop(0, rows) as i:
+            copy(code, code.at(sums, code.times(i, self.width), F32), code.at(home, code.mul(i, self.pitch), F32), some)
+
+    def _line(self, slab: _Slab, line: Value) -> tuple[Value, Value, Value]:
+        """Of the pixels that a slab has of a line: where the first lies in x, its number in the slab, and how many there are."""
         code, a = self.code, self.a
-        channels = code.mul(a.groups, a.inputs)
-        step = code.mul(a.x_step, channels)
-        first, last = code.sdiv(p, a.x_pixels), code.sdiv(code.plus(p, count, -1), a.x_pixels)
+        p, count, channels = slab.begin, slab.pixels, code.mul(a.groups, a.inputs)
+        start = code.mul(line, a.x_pixels)
+        x0, x1 = code.maximum(0, code.sub(p, start)), code.minimum(a.x_pixels, code.sub(code.plus(p, count), start))
+        n, z, y = split(code, line, a.z_pixels, a.y_pixels)
+        z = code.plus(code.mul(n, a.z_size), code.mul(z, a.z_step))
+        y = code.plus(code.mul(z, a.y_size), code.mul(y, a.y_step))
+        x = code.plus(code.mul(y, a.x_size), code.mul(x0, a.x_step))
+        source = code.plus(code.mul(x, channels), code.mul(slab.group, a.inputs))
+        return source, code.sub(code.plus(start, x0), p), code.sub(x1, x0)
+
+    def _lines(self, slab: _Slab) -> tuple[Value, Value]:
+        """The first line of which a slab has pixels, and the one after the last."""
+        code, a = self.code, self.a
+        end = code.sdiv(code.plus(slab.begin, slab.pixels, -1), a.x_pixels)
+        return code.sdiv(slab.begin, a.x_pixels), code.plus(end, 1)
+
+    def _step(self) -> Value:
+        """From a pixel to its neighbour, in elements of x."""
+        return self.code.mul(self.a.x_step, self.code.mul(self.a.groups, self.a.inputs))
+
+    def _right(self, panel: Value) -> Right:
+        """A panel of g."""
+        code, kind = self.code, vector(F32, self.lanes)
+
+        def read(k: Value, step: int) -> list[Value]:
+            at = code.times(code.plus(k, step), self.width)
+            return [code.read(panel, code.plus(at, v * self.lanes), kind) for v in range(self.tile.vectors)]
+
+        return read
+
+    # --- how x is read ------------------------------------------------------------------------------------------------------
+
+    def _begin(self, slab: _Slab) -> None:
+        """What a slab needs before its first block of rows."""
+
+    def _begin_blocks(self, slab: _Slab, block: Value, count: Value) -> None:
+        """What some blocks of rows need."""
+
+    def _add(self, slab: _Slab, block: Value, panel: Value, g: Value, initial: Sums) -> Sums:
+        """The sums of a block of rows, the panel-th of those that were begun together, with a panel of g added."""
+        raise NotImplementedError
+
+
+class _Packed(_Filter):
+    """x is packed in panels first."""
+
+    def _begin_blocks(self, slab: _Slab, block: Value, count: Value) -> None:
+        with self.code.loop(0, count) as j:
+            self._pack_x(slab, self.code.plus(block, j), j)
+
+    def _pack_x(self, slab: _Slab, block: Value, panel: Value) -> None:
+        """A panel of x for the pixels of a slab: line after line of them."""
+        code, a = self.code, self.a
+        step = self._step()
         at = code.times(block, self.tile.rows)
         offsets = [code.read(self.offsets, code.plus(at, i), I64) for i in range(self.tile.rows)]
-        with code.loop(first, code.plus(last, 1)) as line:
-            start = code.mul(line, a.x_pixels)
-            x0, x1 = code.maximum(0, code.sub(p, start)), code.minimum(a.x_pixels, code.sub(code.plus(p, count), start))
-            n, z, y = split(code, line, a.z_pixels, a.y_pixels)
-            z = code.plus(code.mul(n, a.z_size), code.mul(z, a.z_step))
-            y = code.plus(code.mul(z, a.y_size), code.mul(y, a.y_step))
-            x = code.plus(code.mul(y, a.x_size), code.mul(x0, a.x_step))
-            source = code.at(a.x, code.plus(code.mul(x, channels), code.mul(group, a.inputs)), F32)
-            place = code.plus(code.mul(panel, a.slab), code.sub(code.plus(start, x0), p))
+        with code.loop(*self._lines(slab)) as line:
+            source, first, count = self._line(slab, line)
+            place = code.plus(code.mul(panel, a.slab), first)
             target = code.at(self.panels, code.times(place, self.tile.rows), F32)
-            self._pack_line(source, target, offsets, step, code.sub(x1, x0))
+            self._pack_line(code.at(a.x, source, F32), target, offsets, step, count)
 
     def _pack_line(self, source: Value, target: Value, offsets: list[Value], step: Value, count: Value) -> None:
         code, height = self.code, self.tile.rows
@@ -297,35 +373,42 @@ class _Filter:
                     value = code.read(source, code.plus(here, offsets[i]), F32)
                     code.write(value, target, code.plus(code.times(p, height), i))
 
-    def _product(self, slab: _Slab, block: Value, panel: Value, place: Value, row: Value) -> None:
-        """Add the products of a panel of x and one of g to their sums, and bring those home when they are complete."""
-        code, a, tile, kind = self.code, self.a, self.tile, vector(F32, self.lanes)
-        g = code.at(self.g_panels, code.times(code.mul(block, a.slab), self.width), F32)
-        x = code.at(self.panels, code.times(code.mul(panel, a.slab), tile.rows), F32)
-        sums = code.at(self.sums, code.times(code.plus(place, 1), self.size), F32)
-
-        def right(k: Value, step: int) -> list[Value]:
-            at = code.times(code.plus(k, step), self.width)
-            return [code.read(g, code.plus(at, v * self.lanes), kind) for v in range(tile.vectors)]
-
+    def _add(self, slab: _Slab, block: Value, panel: Value, g: Value, initial: Sums) -> Sums:
+        code, tile = self.code, self.tile
+        x = code.at(self.panels, code.times(code.mul(panel, self.a.slab), tile.rows), F32)
         left = columns(code, self.target, tile, F32, x, tile.rows)
-        # The first tile of the sums is always zero.
-        initial = load(code, tile, F32, self.lanes, code.select(slab.first, self.sums, sums), self.width)
-        total = multiply(code, tile, slab.pixels, left, right, initial)
-        column = code.times(block, self.width)
-        home = code.at(slab.result, code.plus(code.mul(row, self.pitch), code.mul(slab.group, a.outputs), column), F32)
-        rows, some = (
-            code.minimum(tile.rows, code.sub(a.rows, row)),
-            code.minimum(self.width, code.sub(a.outputs, column)),
-        )
-        full = code.and_(
-            code.icmp_signed("==", rows, code.i64(tile.rows)), code.icmp_signed("==", some, code.i64(self.width))
-        )
-        straight = code.and_(slab.last, full)
-        stride = code.select(straight, self.pitch, code.i64(self.width))
-        store(code, tile, total, self.lanes, code.select(straight, home, sums), stride)
-        with code.if_then(code.and_(slab.last, code.not_(full))), code.loop(0, rows) as i:
-            copy(code, code.at(sums, code.times(i, self.width), F32), code.at(home, code.mul(i, self.pitch), F32), some)
+        return multiply(code, tile, slab.pixels, left, self._right(g), initial)
+
+
+class _InPlace(_Filter):
+    """x is read where it lies, line after line."""
+
+    def _begin(self, slab: _Slab) -> None:
+        """The lines of the slab, which are the same for all blocks of rows, are written down."""
+        code = self.code
+        first, end = self._lines(slab)
+        with code.loop(first, end) as line:
+            for i, fact in enumerate(self._line(slab, line)):
+                code.write(fact, self.lines, code.plus(code.times(code.sub(line, first), FACTS), i))
+        self.line_count = code.sub(end, first)
+
+    def _add(self, slab: _Slab, block: Value, panel: Value, g: Value, initial: Sums) -> Sums:
+        code, tile = self.code, self.tile
+        length, step = tile.rows // self.runs, self._step()
+        firsts = [code.plus(code.times(block, tile.rows), run * length) for run in range(self.runs)]
+        runs = [opaque(code, code.at(self.a.x, code.read(self.offsets, at, I64), F32)) for at in firsts]
+
+        def line(number: Value, flat: list[Value]) -> list[Value]:
+            at = code.times(number, FACTS)
+            source, first, count = (code.read(self.lines, code.plus(at, i), I64) for i in range(FACTS))
+            here = [code.at(run, source, F32) for run in runs]
+            right = self._right(code.at(g, code.times(first, self.width), F32))
+            left = neighbours(code, F32, self.lanes, here, length, step)
+            sums = [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+            return [value for row in multiply(code, tile, count, left, right, sums) for value in row]
+
+        flat = code.carry(0, self.line_count, [value for row in initial for value in row], line)
+        return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from . import gemm
-from .conv_filter import FILTER, FINISH, PAD, SUM
+from .conv_filter import FACTS, FILTER, FINISH, PAD, SUM
 from .conv_shape import ConvShape, whole_lines
 from .library import Phase, Plan
 from .product import PRODUCT
@@ -19,6 +19,7 @@ _TILES = {
     ("x86_64", 32): {(6, 4): 1.0, (9, 3): 1.0, (12, 2): 0.94, (14, 1): 0.76},
 }
 _MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
+_MOST_RUNS = 6  # in a block of rows: each has a pointer
 _UNITS = 16  # with as many blocks of rows there is enough work for all threads
 _LEAST_CHUNK, _GOOD_CHUNK = 512, 2048  # pixels
 _SUMS = 1 << 21  # the most elements of the sums of all chunks
@@ -89,7 +90,7 @@ def _slab_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blo
         )
     writes = ["work"] if cut.chunks > 1 else ["w", "work"]
     x = "work" if padding else "x"
-    symbol = f"conv_filter.{cut.height}x{cut.vectors}"
+    symbol = f"conv_filter.{cut.height}x{cut.vectors}" + (f".{cut.runs}" if cut.runs else "")
     phases.append(FILTER.phase(symbol, {"x": x}, numbers, reads=[x, "g"], writes=writes))
     if by_blocks:
         phases.append(_finish(shape, partial, cut.chunks) if cut.chunks > 1 else _finish(shape))
@@ -105,6 +106,7 @@ class _Cut:
 
     height: int
     vectors: int
+    runs: int  # of rows in a block, if x is read in place
     width: int  # of a tile, in floats
     rows: int
     unit: int  # blocks of rows
@@ -116,7 +118,7 @@ class _Cut:
     @classmethod
     def of(cls, shape: ConvShape, threads: int, target: Target) -> _Cut:
         outputs, pixels = shape.filters // shape.groups, shape.batch * prod(shape.out)
-        height, vectors = _tile(outputs, target)
+        height, vectors, runs = _tile(shape, target)
         width = vectors * target.lanes(32)
         rows = prod(shape.kernel) * shape.channels // shape.groups
         blocks = -(-rows // height)
@@ -126,39 +128,75 @@ class _Cut:
         chunk = max(1, -(-pixels // chunks))
         chunks = max(1, -(-pixels // chunk))
         # The sums of a unit and the panels of g share the second cache with what streams through.
-        far = target.arch != "aarch64" and target.registers == 32
+        far = _splats_are_free(target)
         most = max(1, target.l2 // (2 if far else 4) // (height * outputs * 4))
         strips = -(-blocks // most)
         if chunks * shape.groups < threads:
             strips = -(-strips // threads) * threads
         slab = min(chunk, _MOST_SLAB, max(_LEAST_SLAB, target.l2 // 4 // (outputs * 4)))
         few = max(1, (target.l1 // 2 - slab * width * 4) // (slab * height * 4))
+        unit = max(1, -(-blocks // strips))
         if far:
             # A wide panel of g stays in the first cache, while narrow ones of x come from the second.
+            slab = min(slab, max(_LEAST_SLAB, target.l1 * 5 // 8 // (width * 4)))
             slab = -(-chunk // -(-chunk // slab))
-            few = max(1, target.l2 // 8 // (slab * height * 4))
-        return cls(height, vectors, width, rows, max(1, -(-blocks // strips)), chunk, chunks, slab, few)
+            few = unit if runs else max(1, target.l2 // 8 // (slab * height * 4))
+        return cls(height, vectors, runs, width, rows, unit, chunk, chunks, slab, few)
 
 
-def _tile(outputs: int, target: Target) -> tuple[int, int]:
-    """The tile that spends the least time on these output channels and on those that fill up its last column."""
+def _tile(shape: ConvShape, target: Target) -> tuple[int, int, int]:
+    """Rows, vectors, and runs of rows if x is read in place, of the tile that takes the least time."""
+    outputs, lanes = shape.filters // shape.groups, target.lanes(32)
     tiles = _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
 
     def cost(tile: tuple[int, int]) -> float:
-        width = tile[1] * target.lanes(32)
+        width = tile[1] * lanes
         return -(-outputs // width) * width / tiles[tile]
 
-    return min(tiles, key=cost)
+    packed = min(tiles, key=cost)
+    tiles_in_place = _in_place(shape, lanes) if _splats_are_free(target) else []
+    return min(tiles_in_place, key=lambda tile: _cycles(shape, lanes, tile), default=(*packed, 0))
+
+
+def _splats_are_free(target: Target) -> bool:
+    """Does the CPU read one number into all lanes as quickly as a vector, and has it the registers to gain by it?"""
+    return target.arch == "x86_64" and target.registers == 32
+
+
+def _in_place(shape: ConvShape, lanes: int) -> list[tuple[int, int, int]]:
+    """The tiles whose rows are parts of runs, or whole ones, as conv_filter.py has it."""
+    inputs, width = shape.channels // shape.groups, shape.lifted.kernel[-1]
+    length = inputs * (width if shape.groups == 1 and (width == 1 or shape.lifted.dilation[-1] == 1) else 1)
+    runs = prod(shape.kernel) * inputs // length
+    heights = [(rows, 1) for rows in range(1, length + 1) if length % rows == 0]
+    heights += [(length * some, some) for some in range(2, _MOST_RUNS + 1) if runs % some == 0]
+    most = -(-shape.filters // shape.groups // lanes)
+    # Sums, a row of g and a number of x must fit in the registers.
+    return [(rows, v, some) for rows, some in heights for v in range(1, min(4, most) + 1) if rows * v + v + 1 <= 31]
+
+
+def _cycles(shape: ConvShape, lanes: int, tile: tuple[int, int, int]) -> float:
+    """About how long a pixel takes: two sums or two reads in a cycle; a sum is ready for the next after four."""
+    rows, vectors, _ = tile
+    blocks = (
+        prod(shape.kernel)
+        * shape.channels
+        // shape.groups
+        // rows
+        * -(-shape.filters // shape.groups // (lanes * vectors))
+    )
+    return blocks * (max(4.0, rows * vectors / 2) + (rows + vectors) / 16)
 
 
 def _scratch(shape: ConvShape, cut: _Cut) -> tuple[int, dict[str, int]]:
     """The bytes of a thread's memory, and where in it what lies."""
     panels = -(-shape.filters // shape.groups // cut.width)
     x = whole_lines(panels * cut.slab * cut.width * 4)
-    sums = x + whole_lines(cut.few * cut.slab * cut.height * 4)
+    sums = x + (0 if cut.runs else whole_lines(cut.few * cut.slab * cut.height * 4))
     offsets = sums + whole_lines((cut.unit * panels + 1) * cut.height * cut.width * 4)
-    size = offsets + whole_lines(cut.unit * cut.height * 8)
-    return size, {"scratch_size": size, "panels": x, "sums": sums, "offsets": offsets}
+    lines = offsets + whole_lines(cut.unit * cut.height * 8)
+    size = lines + (whole_lines((cut.slab + 1) * FACTS * 8) if cut.runs else 0)
+    return size, {"scratch_size": size, "panels": x, "sums": sums, "offsets": offsets, "lines": lines}
 
 
 def _padding(shape: ConvShape) -> tuple[tuple[int, ...], Phase | None]:

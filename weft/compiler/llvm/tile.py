@@ -132,6 +132,16 @@ def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value], st
     return Left(lanes, False, read) if target.arch == "aarch64" else Left(steps, True, read)
 
 
+def neighbours(code: Code, element: ir.Type, lanes: int, runs: list[Value], length: int, stride: Int) -> Left:
+    """The rows of one k in runs of so many neighbours, each with a pointer, `stride` elements from k to k. For CPUs that read splats."""
+
+    def read(k: Value, count: int) -> Splats:
+        at = code.times(k, stride)
+        return lambda step, row: code.splat(code.read(runs[row // length], code.plus(at, row % length), element), lanes)
+
+    return Left(1, True, read)
+
+
 def opaque(code: Code, pointer: Value) -> Value:
     """The same pointer, of which LLVM knows nothing.
 
