@@ -25,7 +25,8 @@ def made(name: str) -> tuple[Any, np.ndarray]:
     weft.seed(7)
     model = zoo.find(name)(**settings)
     x = floats(2, *shape) if name != "gpt2" else np.random.default_rng(3).integers(0, 50_000, (2, *shape))
-    return model, x
+    model.eval()(x)  # makes what has no sizes yet; nothing is computed
+    return model.train(), x
 
 
 def inferred(name: str) -> np.ndarray:

@@ -19,6 +19,7 @@ _TILES = {
     ("x86_64", 32): {(6, 4): 1.0, (9, 3): 1.0, (12, 2): 0.94, (14, 1): 0.76},
 }
 _MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
+_FEW_VECTORS = 8  # of output channels, for which x is read in place
 _MOST_RUNS = 6  # in a block of rows: each has a pointer
 _UNITS = 16  # with as many blocks of rows there is enough work for all threads
 _LEAST_CHUNK, _GOOD_CHUNK = 512, 2048  # pixels
@@ -137,8 +138,8 @@ class _Cut:
         few = max(1, (target.l1 // 2 - slab * width * 4) // (slab * height * 4))
         unit = max(1, -(-blocks // strips))
         if far:
-            # A wide panel of g stays in the first cache, while narrow ones of x come from the second.
-            slab = min(slab, max(_LEAST_SLAB, target.l1 * 5 // 8 // (width * 4)))
+            # A wide panel of g stays in the first cache, while what is read of x comes from the second.
+            slab = min(slab, max(_LEAST_SLAB, target.l1 // 2 // (width * 4))) if runs else slab
             slab = -(-chunk // -(-chunk // slab))
             few = unit if runs else max(1, target.l2 // 8 // (slab * height * 4))
         return cls(height, vectors, runs, width, rows, unit, chunk, chunks, slab, few)
@@ -154,8 +155,9 @@ def _tile(shape: ConvShape, target: Target) -> tuple[int, int, int]:
         return -(-outputs // width) * width / tiles[tile]
 
     packed = min(tiles, key=cost)
-    tiles_in_place = _in_place(shape, lanes) if _splats_are_free(target) else []
-    return min(tiles_in_place, key=lambda tile: _cycles(shape, lanes, tile), default=(*packed, 0))
+    # With many output channels x is packed once for many products.
+    may_be = _in_place(shape, lanes) if _splats_are_free(target) and outputs <= _FEW_VECTORS * lanes else []
+    return min(may_be, key=lambda tile: _cycles(shape, lanes, tile), default=(*packed, 0))
 
 
 def _splats_are_free(target: Target) -> bool:
@@ -176,7 +178,7 @@ def _in_place(shape: ConvShape, lanes: int) -> list[tuple[int, int, int]]:
 
 
 def _cycles(shape: ConvShape, lanes: int, tile: tuple[int, int, int]) -> float:
-    """About how long a pixel takes: two sums or two reads in a cycle; a sum is ready for the next after four."""
+    """About how long a pixel takes: two sums in a cycle, each ready for the next after four; the loop, and reads that collide."""
     rows, vectors, _ = tile
     blocks = (
         prod(shape.kernel)
@@ -185,7 +187,7 @@ def _cycles(shape: ConvShape, lanes: int, tile: tuple[int, int, int]) -> float:
         // rows
         * -(-shape.filters // shape.groups // (lanes * vectors))
     )
-    return blocks * (max(4.0, rows * vectors / 2) + (rows + vectors) / 16)
+    return blocks * (max(4.0, rows * vectors / 2) + 0.6 + (rows + vectors) / 16)
 
 
 def _scratch(shape: ConvShape, cut: _Cut) -> tuple[int, dict[str, int]]:
