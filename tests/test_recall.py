@@ -56,6 +56,37 @@ def test_no_product_is_computed_again(name: str, reverse: bool) -> None:
     np.testing.assert_allclose(compiled.numpy(), interpret(before)(X, W)[0], rtol=1e-4, atol=1e-4)
 
 
+def gated(h: Any, v: Any, w: Any) -> Any:
+    """Two gates from one product, each through functions that cost more than what is kept."""
+    z = h @ weft.concat([w, -w], axis=1) + weft.concat([v, v], axis=1)
+    return weft.sigmoid(z[:, :3]) * weft.tanh(z[:, 3:]), None
+
+
+def test_what_is_made_of_a_product_is_kept_instead() -> None:
+    """The gates, which are as large as the product together: the way back has neither it nor their functions."""
+    before = weft.make_graph(gradient(gated), X, W)
+    after = recall(before)
+    first, later = scans(after)
+    names = [n.op.name for n in later.params[0].nodes]
+    assert "sigmoid" not in names
+    assert "tanh" not in names
+    assert len(first.params[0].outputs) == len(scans(before)[0].params[0].outputs) + 2
+    np.testing.assert_allclose(interpret(after)(X, W)[0], interpret(before)(X, W)[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        weft.jit(gradient(gated))(X, W).numpy(), interpret(before)(X, W)[0], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_a_product_that_is_read_otherwise_too_is_kept_itself() -> None:
+    """The way back needs its value: the cosine of it is not made of its sine."""
+    before = weft.make_graph(gradient(lambda h, v, w: (weft.sin(h @ w), None)), X, W)
+    first, later = scans(recall(before))
+    assert products(later) < products(scans(before)[1])
+    kept = first.params[0].outputs[-1]
+    assert kept.op.name == "contract"
+    assert "cos" in [n.op.name for n in later.params[0].nodes]
+
+
 def test_second_derivatives() -> None:
     def f(w: Any) -> Any:
         return (gradient(STEPS["tanh"])(weft.asarray(X), w) ** 2).sum()

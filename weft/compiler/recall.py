@@ -2,7 +2,8 @@
 
 The derivative of a scan walks back over the carried values and computes each step anew, for the derivatives of what is in it.
 That is cheap for elementwise steps but not for matrix products and convolutions: those become one more stack that the first
-scan fills and the second reads. `checkpoint` hides a body's insides from this, as it should.
+scan fills and the second reads. Where nothing else is made of them, it is the values made of them that are kept: the gates of an
+LSTM, not what goes into them. `checkpoint` hides a body's insides from this, as it should.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from dataclasses import dataclass
 
 from ..graph.graph import Graph, close, substitute
 from ..graph.node import ITEM, Node, existing, item, make, placeholder
+from .memory import nbytes
 
 EXPENSIVE = ("contract", "conv", "conv_data", "conv_filter")
+CHEAP = ("elementwise", "move")
 
 
 def recall(graph: Graph) -> Graph:
@@ -87,22 +90,19 @@ def _same_steps(first: _Scan, later: _Scan) -> dict[Node, Node]:
 
 
 def _worth(same: Mapping[Node, Node], body: Graph) -> list[Node]:
-    """The nodes to keep: expensive ones, or what alone is made of one and is not larger."""
-    users: dict[Node, list[Node]] = {}
+    """The nodes to keep: expensive ones, or what alone is made of them and is not larger."""
+    users: dict[Node, dict[Node, None]] = {}
     for node in body.nodes:
         for i in node.inputs:
-            users.setdefault(i, []).append(node)
-    found: dict[Node, None] = {}
-    for node in body.nodes:
-        if node not in same or node.op.name not in EXPENSIVE:
-            continue
-        while node not in body.outputs and len(users.get(node, ())) == 1:
-            [user] = users[node]
-            if user not in same or user.type != node.type or user.op.kind != "elementwise":
-                break
-            node = user
-        found[node] = None
-    return list(found)
+            users.setdefault(i, {})[node] = None
+    instead: dict[Node, dict[Node, None]] = {}  # what may be kept in the place of a node
+    for node in reversed(body.nodes):
+        made = users.get(node, {})
+        found = {kept: None for user in made for kept in instead[user]}
+        alone = made and node not in body.outputs and all(n in same and n.op.kind in CHEAP for n in made)
+        instead[node] = found if alone and sum(map(nbytes, found)) <= nbytes(node) else {node: None}
+    expensive = [n for n in body.nodes if n in same and n.op.name in EXPENSIVE]
+    return list({kept: None for node in expensive for kept in instead[node]})
 
 
 def _rebuilt(
