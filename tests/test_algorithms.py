@@ -172,8 +172,11 @@ def test_what_cannot_be_done_is_done_otherwise_and_said():
     made = program(step(how, "WINOGRAD"), x, w)
     notes = {k.anchor.op.name: choice(k, 2).note for k in made.plans}
     assert notes["conv_last"].startswith("WINOGRAD needs a 3 x 3 filter, stride and dilation 1")
-    assert notes["conv_filter_last"] == "WINOGRAD has no gradient of the filter"
+    assert notes["conv_filter_last"].startswith("WINOGRAD needs a 3 x 3 filter, stride and dilation 1")
     assert "WINOGRAD" not in {p.name for p in made.plans.values()}
+    made = program(step(how, "GEMM"), x, w)
+    notes = {k.anchor.op.name: choice(k, 2).note for k in made.plans}
+    assert notes["conv_filter_last"] == "GEMM has no gradient of the filter"
 
 
 def test_winograd_can_be_forbidden():
@@ -181,6 +184,7 @@ def test_winograd_can_be_forbidden():
     with weft.knobs.set(winograd=0):
         assert used(step(how), x, w)["forward"] == "DIRECT"
         assert used(step(how, "WINOGRAD_2X2"), x, w)["forward"] == "DIRECT"
+        assert used(step(how), x, w)["filter"] == "IMPLICIT_GEMM"
         table = weft.find_algorithms(x, w, direction="forward", repetitions=1, **how)
         assert not {"WINOGRAD", "WINOGRAD_2X2"} & {row.name for row in table.rows}
         assert "WINOGRAD is forbidden by the setting winograd" in str(table)

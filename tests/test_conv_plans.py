@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from guarded import Guarded
-from weft.compiler.llvm import conv, conv_filter_plan, conv_row
+from weft.compiler.llvm import conv, conv_filter_plan, conv_row, winograd_gradient_plan
 from weft.compiler.llvm.conv import ConvShape
 from weft.compiler.llvm.conv_plan import Names
 from weft.compiler.llvm.conv_scatter import scatter_plan
@@ -425,6 +425,34 @@ def test_packed_filter(direction: Any) -> None:
         got = execute(plan, case, w, direction, 2, {"w_packed": packed.address, "w": 0})
         usual = execute(getattr(conv, direction)(shape, strides, 2)[name], case, w, direction, 2)
         np.testing.assert_array_equal(got.view(np.uint32), usual.view(np.uint32))
+
+
+def test_gradients_of_filters_by_winograd() -> None:
+    """Blocks of channels that do not divide them, tiles that reach over the edge, more tiles than a slab, chunks, several at once."""
+    shapes = [
+        conv_shape((7, 7), (3, 3), (80, 150), batch=2, before=(1, 1)),
+        conv_shape((30, 34), (3, 3), (16, 16), batch=3, before=(2, 0), after=(0, 1)),
+        conv_shape((9, 50), (3, 3), (33, 64), before=(0, 2)),
+        conv_shape((5, 5), (3, 3), (130, 20), batch=70, before=(1, 1)),
+    ]
+    for seed, shape in enumerate(shapes):
+        assert winograd_gradient_plan.gradient_applies(shape, host())
+        for name in WINOGRAD:
+            check(shape, "filter_gradient", seed, only=name)
+
+
+@pytest.mark.parametrize("target", [Target("aarch64", "x", "", 128, 32), Target("x86_64", "x", "", 512, 32)])
+def test_where_winograd_is_chosen(target: Target) -> None:
+    """For 3 x 3 filters of common layers, in every direction; not for few channels, and not with a stride."""
+    strides = (576, 9, 3, 1)
+    for direction in DIRECTIONS:
+        for channels in (64, 256):
+            shape = conv_shape((32, 32), (3, 3), (channels, channels), batch=8, before=(1, 1))
+            assert conv.choose(direction, shape, strides, 2, target).name.startswith("WINOGRAD")  # type: ignore[arg-type]
+        few = conv_shape((32, 32), (3, 3), (3, 64), batch=8, before=(1, 1))
+        strided = conv_shape((32, 32), (3, 3), (64, 64), batch=8, before=(1, 1), stride=(2, 2))
+        for shape in (few, strided):
+            assert not conv.choose(direction, shape, strides, 2, target).name.startswith("WINOGRAD")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

@@ -42,7 +42,7 @@ NEEDS = {
         "a 3 x 3 filter, stride and dilation 1, one group, and at least as many channels as a vector has lanes",
     ),
 }
-FILTER_GRADIENTS = ("IMPLICIT_GEMM", "DIRECT", LOOPS)
+FILTER_GRADIENTS = ("IMPLICIT_GEMM", "DIRECT", *WINOGRAD, LOOPS)
 
 # --- preferences ----------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from .conv_scatter import scatter_plan, scatters
 from .conv_shape import ConvShape, Sweep, data_sweep, forward_sweep
 from .library import Plan
 from .target import Target, host
+from .winograd_gradient_plan import gradient_applies, gradient_cost, gradient_plan
 from .winograd_plan import SIZES, applies, filter_phase, packed_size, winograd_cost, winograd_plan
 
 Direction = Literal["forward", "data_gradient", "filter_gradient"]
@@ -55,8 +56,11 @@ def filter_gradient(shape: ConvShape, w_strides: tuple[int, ...], threads: int, 
     """All algorithms for the gradient of w, by name. The strides say how it is wanted: the result itself has filters side by side."""
     if shape.depthwise:
         return {"DIRECT": conv_depth.filter_plan("DIRECT", shape)}
-    turned = w_strides[0] != 1
-    return {"IMPLICIT_GEMM": filter_plan("IMPLICIT_GEMM", shape, threads, target or host(), turned)}
+    turned, target = w_strides[0] != 1, target or host()
+    found = {"IMPLICIT_GEMM": filter_plan("IMPLICIT_GEMM", shape, threads, target, turned)}
+    if gradient_applies(shape, target):
+        found |= {name: gradient_plan(name, shape, threads, target, turned) for name in SIZES}
+    return found
 
 
 def packing(
@@ -113,6 +117,8 @@ def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, targ
         filters = shape.filters * shape.channels // shape.groups * prod(shape.kernel)
         packing = 0.0 if packed or target.arch == "aarch64" else _PACK * 2 * target.lanes(32) * filters
         return _COSTS[plan.name] * plan.flops / 2 + packing
+    if direction == "filter_gradient":
+        return gradient_cost(shape, SIZES[plan.name], threads, target)
     sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, (0,) * (2 + len(shape.kernel)))
     return winograd_cost(sweep, SIZES[plan.name], threads, target, packed)
 

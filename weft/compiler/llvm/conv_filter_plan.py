@@ -21,9 +21,9 @@ _TILES = {
 _MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
 _FEW_VECTORS = 8  # of output channels, for which x is read in place
 _MOST_RUNS = 6  # in a block of rows: each has a pointer
-_UNITS = 16  # with as many blocks of rows there is enough work for all threads
+UNITS = 16  # with as many blocks of rows there is enough work for all threads
 _LEAST_CHUNK, _GOOD_CHUNK = 512, 2048  # pixels
-_SUMS = 1 << 21  # the most elements of the sums of all chunks
+SUMS = 1 << 21  # the most elements of the sums of all chunks
 _FEW_PIXELS = 2048  # with more of them a product goes through its result too often
 _LARGE = 1 << 15  # elements of a filter that is finished block by block: a smaller one stays in the first caches
 
@@ -33,10 +33,14 @@ def filter_plan(name: str, shape: ConvShape, threads: int, target: Target, turne
 
     Turned: whoever wants it has the taps of a channel side by side. A large filter is then finished block by block.
     """
-    by_blocks = turned and prod(shape.kernel) * shape.channels // shape.groups * shape.filters >= _LARGE
+    by_blocks = finishes_by_blocks(shape, turned)
     if target.arch != "aarch64" and _pointwise(shape) and shape.batch * prod(shape.out) <= _FEW_PIXELS:
         return _product_plan(name, shape, threads, target, by_blocks)
     return _slab_plan(name, shape, threads, target, by_blocks)
+
+
+def finishes_by_blocks(shape: ConvShape, turned: bool) -> bool:
+    return turned and prod(shape.kernel) * shape.channels // shape.groups * shape.filters >= _LARGE
 
 
 def _pointwise(shape: ConvShape) -> bool:
@@ -70,6 +74,17 @@ def _finish(shape: ConvShape, partial: int = 0, chunks: int = 0) -> Phase:
     return FINISH.phase("conv_finish", {}, numbers, reads=["work" if chunks else "w"], writes=["w"])
 
 
+def ending(shape: ConvShape, partial: int, chunks: int, by_blocks: bool) -> list[Phase]:
+    """Add up the chunks, which lie in `work` from `partial` on, if there are several; show the result to the epilogue if that waits."""
+    if by_blocks:
+        return [_finish(shape, partial, chunks) if chunks > 1 else _finish(shape)]
+    if chunks == 1:
+        return []
+    rows = prod(shape.kernel) * shape.channels // shape.groups
+    numbers = {"partial": partial, "rows": rows, "columns": shape.filters, "chunks": chunks}
+    return [SUM.phase("conv_sum", {}, numbers, reads=["work"], writes=["w"])]
+
+
 def _slab_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blocks: bool) -> Plan:
     """Patches of x are packed slab by slab, see conv_filter.py."""
     size, padding = _padding(shape)
@@ -93,11 +108,7 @@ def _slab_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blo
     x = "work" if padding else "x"
     symbol = f"conv_filter.{cut.height}x{cut.vectors}" + (f".{cut.runs}" if cut.runs else "")
     phases.append(FILTER.phase(symbol, {"x": x}, numbers, reads=[x, "g"], writes=writes))
-    if by_blocks:
-        phases.append(_finish(shape, partial, cut.chunks) if cut.chunks > 1 else _finish(shape))
-    elif cut.chunks > 1:
-        numbers = {"partial": partial, "rows": cut.rows, "columns": shape.filters, "chunks": cut.chunks}
-        phases.append(SUM.phase("conv_sum", {}, numbers, reads=["work"], writes=["w"]))
+    phases += ending(shape, partial, cut.chunks, by_blocks)
     return Plan(name, tuple(phases), scratch + threads * thread, shape.flops)
 
 
@@ -123,9 +134,9 @@ class _Cut:
         width = vectors * target.lanes(32)
         rows = prod(shape.kernel) * shape.channels // shape.groups
         blocks = -(-rows // height)
-        chunks = max(1, min(-(-_UNITS // (shape.groups * blocks)), pixels // _LEAST_CHUNK))
+        chunks = max(1, min(-(-UNITS // (shape.groups * blocks)), pixels // _LEAST_CHUNK))
         # Threads that share out rows pack all of g, each for itself; those that share out pixels do not.
-        chunks = max(chunks, min(_UNITS, pixels // _GOOD_CHUNK, _SUMS // (rows * shape.filters)))
+        chunks = max(chunks, min(UNITS, pixels // _GOOD_CHUNK, SUMS // (rows * shape.filters)))
         chunk = max(1, -(-pixels // chunks))
         chunks = max(1, -(-pixels // chunk))
         # The sums of a unit and the panels of g share the second cache with what streams through.

@@ -15,10 +15,11 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from .build import F32, I8, Code, Value, vector
-from .conv_code import Signature, all_of, call_epilogue, copy, fill, numbers, split
+from .conv_code import Signature, all_of, call_epilogue, copy, numbers, split
 from .library import library
 from .target import Target, host
 from .tile import Tile, multiply, rows, store, zeros
+from .winograd_tiles import Image, square
 from .winograd_transforms import TRANSFORMS, both_axes
 
 WINOGRAD = Signature(
@@ -70,8 +71,8 @@ def _make_filter(symbol: str) -> ir.Module:
             code.plus(code.mul(block, a.width), lane),
             taps,
         )
-        square = [[code.read(taps, (3 * y + x) * lanes, vector(F32, lanes)) for x in range(3)] for y in range(3)]
-        points = both_axes(code, square, TRANSFORMS[size][1])
+        filters = [[code.read(taps, (3 * y + x) * lanes, vector(F32, lanes)) for x in range(3)] for y in range(3)]
+        points = both_axes(code, filters, TRANSFORMS[size][1])
         home = code.plus(code.mul(unit, a.width), lane)
         for i, value in enumerate(value for row in points for value in row):
             code.write(value, a.packed, code.plus(home, code.times(point, i)))
@@ -156,17 +157,8 @@ class _Winograd:
         code, a, reach = self.code, self.a, self.reach
         n, ty, tx = split(code, tile, self.tiles_y, self.tiles_x)
         y, x = code.plus(a.y_first, code.times(ty, self.size)), code.plus(a.x_first, code.times(tx, self.size))
-        line = code.mul(a.x_inside, a.inputs)
-        inside = all_of(
-            code, code.icmp_signed(">=", y, code.i64(0)), code.icmp_signed("<=", code.plus(y, reach), a.y_inside),
-            code.icmp_signed(">=", x, code.i64(0)), code.icmp_signed("<=", code.plus(x, reach), a.x_inside),
-        )  # fmt: skip
-        with code.if_then(code.not_(inside)):
-            self._fill_patch(n, y, x)
-        corner = code.plus(code.mul(code.plus(code.mul(n, a.y_inside), y), line), code.mul(x, a.inputs))
-        corner_at = code.gep(a.x, [corner], source_etype=F32)  # not inbounds: a tile at the edge does not use it
-        pixels = code.select(inside, corner_at, self.patch)
-        pitch = code.select(inside, line, code.times(a.inputs, reach))
+        image = Image(a.x, a.y_inside, a.x_inside, a.inputs, code.i64(0), a.inputs)
+        pixels, pitch, _ = square(code, image, (n, y, x), reach, self.patch)
         home = code.at(self.source, code.mul(place, a.inputs), F32)
         with code.loop(0, a.inputs, self.lanes) as step:
             # The last vector begins a little earlier, so that it ends with the last channel.
@@ -175,30 +167,16 @@ class _Winograd:
 
     def _transform_channels(self, pixels: Value, pitch: Value, home: Value) -> None:
         code, a, reach = self.code, self.a, self.reach
-        square = [
+        values = [
             [
                 code.read(pixels, code.plus(code.times(pitch, y), code.times(a.inputs, x)), self.kind)
                 for x in range(reach)
             ]
             for y in range(reach)
         ]
-        for i, row in enumerate(both_axes(code, square, TRANSFORMS[self.size][0])):
+        for i, row in enumerate(both_axes(code, values, TRANSFORMS[self.size][0])):
             for j, value in enumerate(row):
                 code.write(value, home, code.times(self.source_point, i * reach + j))
-
-    def _fill_patch(self, n: Value, y: Value, x: Value) -> None:
-        """A tile at the edge, with zeros around it."""
-        code, a, reach = self.code, self.a, self.reach
-        with code.loop(0, reach) as i, code.loop(0, reach) as j:
-            yy, xx = code.plus(y, i), code.plus(x, j)
-            target = code.at(self.patch, code.mul(code.plus(code.times(i, reach), j), a.inputs), F32)
-            there = code.and_(code.icmp_unsigned("<", yy, a.y_inside), code.icmp_unsigned("<", xx, a.x_inside))
-            with code.if_else(there) as (then, otherwise):
-                with then:
-                    pixel = code.plus(code.mul(code.plus(code.mul(n, a.y_inside), yy), a.x_inside), xx)
-                    copy(code, code.at(a.x, code.mul(pixel, a.inputs), F32), target, a.inputs)
-                with otherwise:
-                    fill(code, target, a.inputs)
 
     # --- the products -----------------------------------------------------------------------------------------------------
 
@@ -243,11 +221,11 @@ class _Winograd:
 
     def _results(self, products: Value) -> list[list[Value]]:
         code, reach = self.code, self.reach
-        square = [
+        values = [
             [code.read(products, code.times(self.products_point, i * reach + j), self.kind) for j in range(reach)]
             for i in range(reach)
         ]
-        return both_axes(code, square, TRANSFORMS[self.size][2])
+        return both_axes(code, values, TRANSFORMS[self.size][2])
 
     def _store_part(self, values: list[list[Value]], home: Value, height: Value, width: Value, some: Value) -> None:
         """What of a tile at the edge is there."""

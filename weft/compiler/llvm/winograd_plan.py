@@ -69,6 +69,11 @@ _SHARED = 0.6  # cycles to read a number that many threads share
 _FEW_THREADS = 4
 
 
+def transform_cost(target: Target) -> float:
+    """Multiply-adds that could be done while a number of the source or the result is transformed."""
+    return _TRANSFORM.get(target.arch, _TRANSFORM_X86)[0] * 2 * target.lanes(32)
+
+
 def winograd_cost(sweep: Sweep, size: int, threads: int, target: Target, packed: bool) -> float:
     """What it takes, in multiply-adds that all threads could have done meanwhile."""
     vectors, points = _vectors(sweep.outputs, target), (size + 2) ** 2
@@ -85,7 +90,7 @@ def winograd_cost(sweep: Sweep, size: int, threads: int, target: Target, packed:
 def _unit_cost(sweep: Sweep, chunk: int, columns: int, threads: int, target: Target) -> float:
     """Multiply-adds of one point of a unit of so many tiles and output channels."""
     cycle = 2 * target.lanes(32)  # multiply-adds
-    number = _TRANSFORM.get(target.arch, _TRANSFORM_X86)[0] * cycle
+    number = transform_cost(target)
     shared = _SHARED * cycle * sweep.inputs * columns if threads > _FEW_THREADS else 0.0  # the filter
     return chunk * (sweep.inputs * columns + number * (sweep.inputs + columns)) + shared
 

@@ -2,8 +2,10 @@
 
     y = A' [ (G w G') . (B' d B) ] A        d: a tile of (m + 2) x (m + 2) pixels, w: a 3 x 3 filter
 
+    dw = G' [ (A dy A') . (B' d B) ] G      summed over all tiles before the last step: the gradient of the filter
+
 Along one axis this is polynomial multiplication by evaluation at points: 0, 1, -1, (2, -2) and infinity. The functions below
-are the matrices B', G and A' applied to a list of vectors, written with as few operations as the pairs of points allow.
+are the matrices B', G and A', and for the gradient A and G', applied to a list of vectors, written with as few operations as the pairs of points allow.
 """
 
 from __future__ import annotations
@@ -78,7 +80,45 @@ def output_4(code: Code, p: Sequence[Value]) -> list[Value]:
     ]
 
 
+def gradient_2(code: Code, g: Sequence[Value]) -> list[Value]:
+    return [g[0], code.fadd(g[0], g[1]), code.fsub(g[0], g[1]), g[1]]
+
+
+def taps_2(code: Code, p: Sequence[Value]) -> list[Value]:
+    half = constant(p[0].type, 0.5)
+    even, odd = code.fmul(half, code.fadd(p[1], p[2])), code.fmul(half, code.fsub(p[1], p[2]))
+    return [code.fadd(p[0], even), odd, code.fadd(even, p[3])]
+
+
+def gradient_4(code: Code, g: Sequence[Value]) -> list[Value]:
+    even, odd = code.fadd(g[0], g[2]), code.fadd(g[1], g[3])
+    even_2, odd_2 = _scaled(code, 4.0, g[2], g[0]), _scaled(code, 4.0, g[3], g[1])
+    return [
+        g[0],
+        code.fadd(even, odd),
+        code.fsub(even, odd),
+        _scaled(code, 2.0, odd_2, even_2),
+        _scaled(code, -2.0, odd_2, even_2),
+        g[3],
+    ]
+
+
+def taps_4(code: Code, p: Sequence[Value]) -> list[Value]:
+    sixth = constant(p[0].type, 1 / 6)
+    plus, minus = code.fadd(p[1], p[2]), code.fsub(p[1], p[2])
+    plus_2, minus_2 = code.fadd(p[3], p[4]), code.fsub(p[3], p[4])
+    return [
+        _scaled(code, 0.25, p[0], _scaled(code, 1 / 24, plus_2, code.fmul(constant(p[0].type, -1 / 6), plus))),
+        _scaled(code, 1 / 12, minus_2, code.fmul(constant(p[0].type, -1 / 6), minus)),
+        code.fadd(code.fmul(sixth, code.fsub(plus_2, plus)), p[5]),
+    ]
+
+
 TRANSFORMS: dict[int, tuple[Transform, Transform, Transform]] = {
     2: (input_2, filter_2, output_2),
     4: (input_4, filter_4, output_4),
+}
+GRADIENTS: dict[int, tuple[Transform, Transform, Transform]] = {
+    2: (input_2, gradient_2, taps_2),
+    4: (input_4, gradient_4, taps_4),
 }
