@@ -166,9 +166,15 @@ def _tile(shape: ConvShape, target: Target) -> tuple[int, int, int]:
         return -(-outputs // width) * width / tiles[tile]
 
     packed = min(tiles, key=cost)
-    # With many output channels x is packed once for many products.
-    may_be = _in_place(shape, lanes) if _splats_are_free(target) and outputs <= _FEW_VECTORS * lanes else []
+    may_be = _in_place(shape, lanes) if _pays_in_place(shape, target) else []
     return min(may_be, key=lambda tile: _cycles(shape, lanes, tile), default=(*packed, 0))
+
+
+def _pays_in_place(shape: ConvShape, target: Target) -> bool:
+    """Not with many output channels: x is packed once for many products. Nor with pixels so far apart that they leave the first cache."""
+    few = shape.filters // shape.groups <= _FEW_VECTORS * target.lanes(32)
+    apart = 4 * shape.channels * shape.stride[-1]
+    return _splats_are_free(target) and few and apart * _LEAST_SLAB <= target.l1
 
 
 def _splats_are_free(target: Target) -> bool:
@@ -189,7 +195,7 @@ def _in_place(shape: ConvShape, lanes: int) -> list[tuple[int, int, int]]:
 
 
 def _cycles(shape: ConvShape, lanes: int, tile: tuple[int, int, int]) -> float:
-    """About how long a pixel takes: two sums in a cycle, each ready for the next after four; the loop, and reads that collide."""
+    """About how long a pixel takes: two sums and two reads in a cycle, a sum ready for the next after four; the loop, and reads that collide."""
     rows, vectors, _ = tile
     blocks = (
         prod(shape.kernel)
@@ -198,7 +204,7 @@ def _cycles(shape: ConvShape, lanes: int, tile: tuple[int, int, int]) -> float:
         // rows
         * -(-shape.filters // shape.groups // (lanes * vectors))
     )
-    return blocks * (max(4.0, rows * vectors / 2) + 0.6 + (rows + vectors) / 16)
+    return blocks * (max(4.0, rows * vectors / 2, (rows + vectors) / 2) + 1.5 + (rows + vectors) / 16)
 
 
 def _scratch(shape: ConvShape, cut: _Cut) -> tuple[int, dict[str, int]]:

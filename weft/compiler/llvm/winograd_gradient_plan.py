@@ -12,7 +12,7 @@ from .target import Target
 from .winograd_gradient import APART, GRADIENT
 from .winograd_plan import SIZES, transform_cost
 
-_TILES = {("aarch64", 32): (8, 2), ("x86_64", 32): (6, 4), ("x86_64", 16): (6, 2)}  # rows and vectors
+_TILES = {("aarch64", 32): (8, 2), ("x86_64", 32): (4, 4), ("x86_64", 16): (6, 2)}  # rows and vectors
 _MOST = 64  # channels of a block
 _SLAB = 64  # tiles: fewer would stay in the second cache, but then sums are loaded and stored too often
 _LEAST_CHUNK = 32
