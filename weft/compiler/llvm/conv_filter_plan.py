@@ -20,6 +20,7 @@ _TILES = {
 }
 _MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
 _FEW_VECTORS = 8  # of output channels, for which x is read in place
+_PACK_TOGETHER, _PACK_ONE = 2.0, 1.3  # cycles to pack the rows of a block side by side, and one of several that are not
 _MOST_RUNS = 6  # in a block of rows: each has a pointer
 UNITS = 16  # with as many blocks of rows there is enough work for all threads
 _LEAST_CHUNK, _GOOD_CHUNK = 512, 2048  # pixels
@@ -165,9 +166,10 @@ def _tile(shape: ConvShape, target: Target) -> tuple[int, int, int]:
         width = tile[1] * lanes
         return -(-outputs // width) * width / tiles[tile]
 
-    packed = min(tiles, key=cost)
-    may_be = _in_place(shape, lanes) if _pays_in_place(shape, target) else []
-    return min(may_be, key=lambda tile: _cycles(shape, lanes, tile), default=(*packed, 0))
+    packed = (*min(tiles, key=cost), 0)
+    if not _pays_in_place(shape, target):
+        return packed
+    return min(packed, *_in_place(shape, lanes), key=lambda tile: _cycles(shape, lanes, tile))
 
 
 def _pays_in_place(shape: ConvShape, target: Target) -> bool:
@@ -182,11 +184,16 @@ def _splats_are_free(target: Target) -> bool:
     return target.arch == "x86_64" and target.registers == 32
 
 
-def _in_place(shape: ConvShape, lanes: int) -> list[tuple[int, int, int]]:
-    """The tiles whose rows are parts of runs, or whole ones, as conv_filter.py has it."""
+def _runs(shape: ConvShape) -> tuple[int, int]:
+    """The runs of rows that follow each other in memory: how long, and how many."""
     inputs, width = shape.channels // shape.groups, shape.lifted.kernel[-1]
     length = inputs * (width if shape.groups == 1 and (width == 1 or shape.lifted.dilation[-1] == 1) else 1)
-    runs = prod(shape.kernel) * inputs // length
+    return length, prod(shape.kernel) * inputs // length
+
+
+def _in_place(shape: ConvShape, lanes: int) -> list[tuple[int, int, int]]:
+    """The tiles whose rows are parts of runs, or whole ones, as conv_filter.py has it."""
+    length, runs = _runs(shape)
     heights = [(rows, 1) for rows in range(1, length + 1) if length % rows == 0]
     heights += [(length * some, some) for some in range(2, _MOST_RUNS + 1) if runs % some == 0]
     most = -(-shape.filters // shape.groups // lanes)
@@ -195,16 +202,14 @@ def _in_place(shape: ConvShape, lanes: int) -> list[tuple[int, int, int]]:
 
 
 def _cycles(shape: ConvShape, lanes: int, tile: tuple[int, int, int]) -> float:
-    """About how long a pixel takes: two sums and two reads in a cycle, a sum ready for the next after four; the loop, and reads that collide."""
-    rows, vectors, _ = tile
-    blocks = (
-        prod(shape.kernel)
-        * shape.channels
-        // shape.groups
-        // rows
-        * -(-shape.filters // shape.groups // (lanes * vectors))
-    )
-    return blocks * (max(4.0, rows * vectors / 2, (rows + vectors) / 2) + 1.5 + (rows + vectors) / 16)
+    """About how long a pixel takes."""
+    rows, vectors, runs = tile
+    length, count = _runs(shape)
+    # Two sums and two reads in a cycle, a sum ready for the next after four; then the loop, and reads that collide.
+    product = max(4.0, rows * vectors / 2, (rows + vectors) / 2) + 1.5 + (rows + vectors) / 16
+    packing = 0.0 if runs else _PACK_TOGETHER if length >= 2 * rows else _PACK_ONE * rows
+    blocks = -(-length * count // rows), -(-shape.filters // shape.groups // (lanes * vectors))
+    return blocks[0] * (blocks[1] * product + packing)
 
 
 def _scratch(shape: ConvShape, cut: _Cut) -> tuple[int, dict[str, int]]:
