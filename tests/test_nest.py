@@ -7,8 +7,9 @@ import pytest
 
 import weft
 from weft.compiler.fuse import fuse
+from weft.compiler.llvm.module import write
 from weft.compiler.nest import ReadyNest, ready
-from weft.compiler.pipeline import applied
+from weft.compiler.pipeline import applied, compiled
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], str]] = {
     "sums of rows": (lambda x: x.sum(axis=1), (200, 300), "inner"),
@@ -36,3 +37,20 @@ def test_vectors_lie_along_the_memory(name: str) -> None:
         along = nest.vector if nest.vector is not None else phase.vector
         if along is not None:
             assert all(s.indices[0].coefficient(along) in (0, 1) for s in phase.steps if s.kind == "load")
+
+
+@pytest.mark.parametrize(
+    ("f", "shape", "asks"),
+    [
+        (lambda x: x.sum(axis=0), (2048, 512), True),
+        (lambda x: (x * x).sum(axis=(0, 1)), (64, 32, 512), True),
+        (lambda x: x.sum(axis=0), (2048, 16), False),  # the next row is close
+        (lambda x: x.sum(axis=1), (2048, 512), False),
+        (lambda x: x + 1.0, (2048, 512), False),
+    ],
+)
+def test_reductions_of_columns_ask_for_the_rows_to_come(
+    f: Callable[..., Any], shape: tuple[int, ...], asks: bool
+) -> None:
+    text = str(write(compiled(weft.make_graph(f, weft.zeros(shape)), {}, 2)).module)
+    assert ("llvm.prefetch" in text) is asks

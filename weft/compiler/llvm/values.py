@@ -18,6 +18,8 @@ from ..nest import ReadyPhase
 from . import scalar
 from .build import I1, I32, I64, Code, Int, Value, constant, lanes_of, vector
 from .combine import better, combined, identity, philox
+from .conv_shape import LINE
+from .panels import prefetch
 
 
 class Surroundings(Protocol):
@@ -52,6 +54,10 @@ _MESSAGES = {
     "shr": "a shift by a negative number has no meaning.",
 }
 _PUBLIC = {"shl": "bitwise_left_shift", "shr": "bitwise_right_shift"}
+
+
+_FAR = 512  # bytes
+_AHEAD = 8  # steps
 
 
 class Values:
@@ -277,6 +283,7 @@ class Values:
         elif step == 0:
             raw = code.read(pointer, self._base(position), element)
         elif step == 1:
+            self._ask_ahead(node, position)
             raw = code.read(pointer, self._base(position), vector(element, self.lanes))
         elif step == -1:
             raw = code.read(pointer, code.plus(self._base(position), 1 - self.lanes), vector(element, self.lanes))
@@ -288,6 +295,21 @@ class Values:
             base = self._base(position)
             raw = code.gather_lanes([code.read(pointer, code.plus(base, step * k), element) for k in range(self.lanes)])
         return scalar.from_storage(code, raw, dtype)
+
+    def _ask_ahead(self, node: Node, position: Index) -> None:
+        """Prefetch where columns are reduced: each step down is so far from the last that the CPU does not guess the next."""
+        inner = self.phase.loops[-1] if self.phase.reductions and self.phase.loops else None
+        if inner is None or inner is self.along:
+            return
+        stride, size = position.coefficient(inner), node.dtype.itemsize
+        if stride is None or abs(stride) * size < _FAR:
+            return
+        start = self.code.plus(self._base(position), stride * _AHEAD)
+        for at in range(0, self.lanes, LINE // size):
+            place = self.code.gep(
+                self.emitter.pointer(node), [self.code.plus(start, at)], source_etype=scalar.storage_type(node.dtype)
+            )
+            prefetch(self.code, place)  # not inbounds: after the last row there is nothing
 
     def store(self, node: Node, position: Index, value: Value) -> None:
         code = self.code
