@@ -185,6 +185,12 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         element = element_of(value.type)
         self.store(value, self.at(pointer, index, element), align=_size(element))
 
+    def prefetch(self, pointer: Value, index: Int, element: ir.Type) -> None:
+        """Ask for pointer[index], which will be read soon; the address may lie anywhere."""
+        place = self.gep(pointer, [self.i64(index)], source_etype=element)
+        read, keep, data = (ir.Constant(I32, value) for value in (0, 3, 1))
+        self.intrinsic("prefetch", place, read, keep, data, result=VOID)
+
     def room(self, element: ir.Type, count: int, align: int = 64) -> Value:
         """An array on the stack, made once at the function's entry."""
         return self.variable(ir.ArrayType(element, count), align)

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from .build import F32, I1, I8, I64, PTR, Code, Value, constant, lanes_of, vector
+from .conv_chunks import SUM
 from .conv_code import Signature, call_epilogue, split
-from .conv_filter import SUM
 from .conv_pack import pack_phase, panels_size, zeros_size
 from .conv_plan import Names
 from .conv_shape import SWEEP_WORDS, ConvShape, FilterView, Sweep, whole_lines

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from . import gemm
-from .conv_filter import FACTS, FILTER, FINISH, PAD, SUM
+from .conv_chunks import FINISH, SUM
+from .conv_filter import FACTS, FILTER, PAD
 from .conv_shape import ConvShape, whole_lines
 from .library import Phase, Plan
 from .product import PRODUCT

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from math import gcd, prod
 
-LINE = 64  # bytes of a line of the cache
+from .target import LINE
 
 
 def whole_lines(size: int) -> int:

@@ -91,7 +91,7 @@ def pack_panels(module: ir.Module, source: str, kind: str, width: int) -> ir.Fun
         with code.loop(0, flat, name="panel") as p:
             here = code.plus(start, code.times(p, width))
             ahead = code.plus(here, code.times(along, _AHEAD))
-            prefetch(code, code.gep(pointer, [ahead], source_etype=ELEMENTS[source]))
+            code.prefetch(pointer, ahead, ELEMENTS[source])
             _copy_line(code, (pointer, here), (target, code.plus(home, code.mul(p, apart))), source, kind, width)
     with code.loop(flat, code.ceil_div(lines, width), name="panel") as p:
         line = code.times(p, width)
@@ -213,12 +213,6 @@ def _collect(code: Code, source: str, kind: str, width: int) -> None:
         start = code.mul(code.minimum(line, code.plus(valid, -1)), across)
         value = read_as(code, pointer, code.plus(start, code.mul(at, along)), source, kind, 1)
         code.write(value, target, code.plus(code.times(at, width), line))
-
-
-def prefetch(code: Code, pointer: Value) -> None:
-    """Ask for what will be read soon; the address may lie anywhere."""
-    read, keep, data = (ir.Constant(I32, value) for value in (0, 3, 1))
-    code.intrinsic("prefetch", pointer, read, keep, data, result=VOID)
 
 
 # --- elements -----------------------------------------------------------------------------------------------------------

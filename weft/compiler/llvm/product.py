@@ -21,8 +21,8 @@ from llvmlite import ir
 
 from .build import I8, I64, PTR, Code, Int, Value, new_module, vector
 from .library import EPILOGUE, library
-from .panels import BYTES, ELEMENTS, before, pack_panel, pack_panels, prefetch, read_masked, transpose, write_masked
-from .target import Target, host
+from .panels import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
+from .target import LINE, Target, host
 from .tile import Left, Tile, columns, load, multiply, opaque, rows, store, zeros
 
 # The arguments of a product, by name, in order. Strides, offsets and sizes are in elements of the type they belong to.
@@ -47,7 +47,6 @@ PRODUCT = PRODUCT_POINTERS + (
 )  # fmt: skip
 
 
-LINE = 64  # bytes of a line of the cache
 AHEAD = 16  # ks that x86 asks for before they are needed
 LONG = 8  # lanes of a vector so long that the last panel is made of as few as possible
 PANEL_GAP = 16  # elements between packed panels of a strip, so that they do not all fall on the same lines of the cache
@@ -160,7 +159,7 @@ class _Writer:
     def _ask_ahead(self, code: Code, pointer: Value, start: Int, tile: Tile) -> None:
         """Prefetch a row of a tile, line by line of the cache."""
         for column in range(0, tile.columns(self.lanes), LINE // BYTES[self.kernel.kind]):
-            prefetch(code, code.gep(pointer, [code.plus(start, column)], source_etype=self.element))
+            code.prefetch(pointer, code.plus(start, column), self.element)
 
     def _left(self, code: Code, tile: Tile, a: Value, a_row: Value, a_k: Value) -> Left:
         steps = 4 if tile == self.kernel.tile else 1  # the others are for the edge: short code will do

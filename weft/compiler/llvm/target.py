@@ -11,6 +11,8 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
+LINE = 64  # bytes of a line of the cache
+
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
 llvm.initialize_native_asmparser()

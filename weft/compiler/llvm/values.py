@@ -18,8 +18,7 @@ from ..nest import ReadyPhase
 from . import scalar
 from .build import I1, I32, I64, Code, Int, Value, constant, lanes_of, vector
 from .combine import better, combined, identity, philox
-from .conv_shape import LINE
-from .panels import prefetch
+from .target import LINE
 
 
 class Surroundings(Protocol):
@@ -54,10 +53,8 @@ _MESSAGES = {
     "shr": "a shift by a negative number has no meaning.",
 }
 _PUBLIC = {"shl": "bitwise_left_shift", "shr": "bitwise_right_shift"}
-
-
-_FAR = 512  # bytes
-_AHEAD = 8  # steps
+_FAR = 512  # bytes from row to row, from which on CPUs do not fetch the next by themselves
+_AHEAD = 8  # rows
 
 
 class Values:
@@ -304,12 +301,9 @@ class Values:
         stride, size = position.coefficient(inner), node.dtype.itemsize
         if stride is None or abs(stride) * size < _FAR:
             return
-        start = self.code.plus(self._base(position), stride * _AHEAD)
+        start, element = self.code.plus(self._base(position), stride * _AHEAD), scalar.storage_type(node.dtype)
         for at in range(0, self.lanes, LINE // size):
-            place = self.code.gep(
-                self.emitter.pointer(node), [self.code.plus(start, at)], source_etype=scalar.storage_type(node.dtype)
-            )
-            prefetch(self.code, place)  # not inbounds: after the last row there is nothing
+            self.code.prefetch(self.emitter.pointer(node), self.code.plus(start, at), element)
 
     def store(self, node: Node, position: Index, value: Value) -> None:
         code = self.code
