@@ -24,13 +24,30 @@ def gradient_applies(shape: ConvShape, target: Target) -> bool:
     return plain and all(_block(n, target) for n in (shape.channels, shape.filters))
 
 
-def _block(channels: int, target: Target) -> int:
+def _block(channels: int, target: Target, most: int = _MOST) -> int:
     """The channels of a block: as many as may be, such that the last block has a vector too; 0 if there is no way."""
     lanes = target.lanes(32)
     if channels < lanes:
         return 0
-    good = (n for n in range(_MOST, 0, -lanes) if channels % n == 0 or channels % n >= lanes)
+    good = (n for n in range(most // lanes * lanes, 0, -lanes) if channels % n == 0 or channels % n >= lanes)
     return min(channels, next(good, 0))
+
+
+def _blocks(shape: ConvShape, rows: int, columns: int) -> int:
+    return -(-shape.channels // rows) * -(-shape.filters // columns)
+
+
+def _smaller(shape: ConvShape, rows: int, columns: int, units: int, target: Target) -> tuple[int, int]:
+    """Blocks cut until there are so many of them, though more is transformed then, or until they cannot be cut."""
+    while _blocks(shape, rows, columns) < units:
+        halves = _block(shape.channels, target, rows // 2), _block(shape.filters, target, columns // 2)
+        if rows >= columns and halves[0]:
+            rows = halves[0]
+        elif halves[1]:
+            columns = halves[1]
+        else:
+            break
+    return rows, columns
 
 
 @dataclass(frozen=True)
@@ -49,17 +66,19 @@ class _Cut:
     slab: int  # tiles
 
     @classmethod
-    def of(cls, shape: ConvShape, size: int, target: Target) -> _Cut:
+    def of(cls, shape: ConvShape, size: int, threads: int, target: Target) -> _Cut:
         height, vectors = _TILES.get((target.arch, target.registers), (4, 2))
         rows, columns = _block(shape.channels, target), _block(shape.filters, target)
+        tiles = shape.batch * prod(-(-n // size) for n in shape.out)
+        chunks = -(-UNITS // _blocks(shape, rows, columns))
+        chunks = max(1, min(chunks, tiles // _LEAST_CHUNK, SUMS // (9 * shape.channels * shape.filters)))
+        chunk = max(1, -(-tiles // chunks))
+        chunks = max(1, -(-tiles // chunk))
+        rows, columns = _smaller(shape, rows, columns, -(-threads // chunks), target)
         width = vectors * target.lanes(32)
         x_pitch, g_pitch = -(-rows // height) * height, -(-columns // width) * width
-        tiles = shape.batch * prod(-(-n // size) for n in shape.out)
-        blocks = -(-shape.channels // rows) * -(-shape.filters // columns)
-        chunks = max(1, min(-(-UNITS // blocks), tiles // _LEAST_CHUNK, SUMS // (9 * shape.channels * shape.filters)))
-        chunk = max(1, -(-tiles // chunks))
         slab = -(-chunk // -(-chunk // _SLAB))
-        return cls(height, vectors, rows, columns, x_pitch, g_pitch, tiles, chunk, max(1, -(-tiles // chunk)), slab)
+        return cls(height, vectors, rows, columns, x_pitch, g_pitch, tiles, chunk, chunks, slab)
 
 
 _SHORT = 1.25  # how much longer a product takes whose sums come from memory and go back after a slab
@@ -67,7 +86,7 @@ _SHORT = 1.25  # how much longer a product takes whose sums come from memory and
 
 def gradient_cost(shape: ConvShape, size: int, threads: int, target: Target) -> float:
     """What it takes, in multiply-adds that all threads could have done meanwhile."""
-    cut, number = _Cut.of(shape, size, target), transform_cost(target)
+    cut, number = _Cut.of(shape, size, threads, target), transform_cost(target)
     blocks = -(-shape.channels // cut.rows), -(-shape.filters // cut.columns)
     pairs = shape.channels * shape.filters
     tile = pairs + number * (shape.channels * blocks[1] + shape.filters * blocks[0])
@@ -78,7 +97,7 @@ def gradient_cost(shape: ConvShape, size: int, threads: int, target: Target) -> 
 
 def gradient_plan(name: str, shape: ConvShape, threads: int, target: Target, turned: bool) -> Plan:
     size = SIZES[name]
-    cut, points = _Cut.of(shape, size, target), (size + 2) ** 2
+    cut, points = _Cut.of(shape, size, threads, target), (size + 2) ** 2
     by_blocks = finishes_by_blocks(shape, turned)
     scratch = whole_lines(4 * cut.chunks * 9 * shape.channels * shape.filters) if cut.chunks > 1 else 0
     gradients = whole_lines(4 * points * (cut.slab * cut.x_pitch + APART))
