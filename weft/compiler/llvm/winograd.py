@@ -17,9 +17,9 @@ from llvmlite import ir
 from .build import F32, I8, Code, Value, vector
 from .conv_code import Signature, all_of, call_epilogue, copy, numbers, split
 from .library import library
-from .target import Target, host
-from .tile import Tile, multiply, rows, store, zeros
-from .winograd_tiles import Image, square
+from .target import host
+from .tile import multiply, rows, store, zeros
+from .winograd_tiles import APART, Image, Writer, square, written
 from .winograd_transforms import TRANSFORMS, both_axes
 
 WINOGRAD = Signature(
@@ -34,7 +34,6 @@ WINOGRAD = Signature(
         "channels_first",  # do threads share out blocks of output channels (1) or chunks of tiles (0)?
     ),
 )  # fmt: skip
-APART = 16  # floats between the matrices of two points: at distances of powers of 2 they would get in each other's way
 FILTER = Signature(
     ("w", "packed"),
     ("tid", "threads", "outputs", "inputs", "width", "base", "output_stride", "input_stride", "y_stride", "x_stride"),
@@ -44,12 +43,7 @@ FILTER = Signature(
 @library("winograd")
 def _make(symbol: str) -> ir.Module:
     """winograd.SIZE.ROWSxVECTORS"""
-    _, size, shape = symbol.split(".")
-    height, vectors = map(int, shape.split("x"))
-    code, a = WINOGRAD.begin(symbol)
-    _Winograd(code, a, host(), int(size), Tile(height, vectors)).write()
-    code.done()
-    return code.module
+    return written(symbol, WINOGRAD, _Winograd)
 
 
 @library("winograd_filter")
@@ -100,16 +94,8 @@ def _read_taps(code: Code, a: SimpleNamespace, source: Value, column: Value, tap
                 code.write(code.select(there, value, ir.Constant(F32, 0.0)), target, lane)
 
 
-class _Winograd:
-    """Writes the function for one size and one shape of tile of its matrix products."""
-
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, size: int, tile: Tile) -> None:
-        self.code, self.a, self.target, self.size, self.tile = code, a, target, size, tile
-        self.reach = size + 2  # pixels of a tile of the source
-        self.points = self.reach**2
-        self.lanes = target.lanes(32)
-        self.kind = vector(F32, self.lanes)
-        self.width = tile.columns(self.lanes)
+class _Winograd(Writer):
+    """Tiles of the source, products, tiles of the result."""
 
     def write(self) -> None:
         code, a = self.code, self.a

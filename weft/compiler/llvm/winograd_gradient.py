@@ -9,16 +9,15 @@ over its tiles in slabs. Chunks are cut by the shape alone, and added in order: 
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import functools
 
 from llvmlite import ir
 
-from .build import F32, I8, Code, Value, vector
+from .build import F32, I8, Value
 from .conv_code import Signature, call_epilogue, fill, split
 from .library import library
-from .target import Target, host
-from .tile import Tile, columns, load, multiply, store
-from .winograd_tiles import Image, square
+from .tile import columns, load, multiply, store
+from .winograd_tiles import APART, Image, Writer, square, written
 from .winograd_transforms import GRADIENTS, Transform, both_axes
 
 GRADIENT = Signature(
@@ -35,42 +34,27 @@ GRADIENT = Signature(
         "chunk", "chunks", "slab",  # tiles
     ),
 )  # fmt: skip
-APART = 16  # floats between the matrices of two points: at distances of powers of 2 they would get in each other's way
 
 
 @library("winograd_gradient")
 def _make(symbol: str) -> ir.Module:
     """winograd_gradient.SIZE.ROWSxVECTORS"""
-    _, size, shape = symbol.split(".")
-    height, vectors = map(int, shape.split("x"))
-    code, a = GRADIENT.begin(symbol)
-    _Gradient(code, a, host(), int(size), Tile(height, vectors)).write()
-    code.done()
-    return code.module
+    return written(symbol, GRADIENT, _Gradient)
 
 
-class _Gradient:
-    """Writes the function for one size and one shape of tile of its matrix products."""
-
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, size: int, tile: Tile) -> None:
-        self.code, self.a, self.target, self.size, self.tile = code, a, target, size, tile
-        self.reach = size + 2
-        self.points = self.reach**2
-        self.lanes = target.lanes(32)
-        self.kind = vector(F32, self.lanes)
-        self.width = tile.columns(self.lanes)
+class _Gradient(Writer):
+    """Tiles of x and of g, their products for each point, the taps."""
 
     def write(self) -> None:
         code, a = self.code, self.a
         self.x = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
         self.g, sums, self.patch = (code.at(self.x, n, I8) for n in (a.gradients, a.sums, a.patch))
-        # Channels after the last stay zero: what other kernels left there may be numbers with which some CPUs are slow.
-        fill(code, self.x, code.sdiv(a.sums, code.i64(4)))
         self.nothing = sums  # a tile of zeros comes before the sums
         fill(code, self.nothing, code.i64(self.tile.rows * self.width))
         self.sums = code.at(sums, self.tile.rows * self.width, F32)
         self.x_pitch = code.times(code.ceil_div(a.rows, self.tile.rows), self.tile.rows)
         self.g_pitch = code.times(code.ceil_div(a.columns, self.width), self.width)
+        self._clear()
         self.x_point = code.plus(code.mul(a.slab, self.x_pitch), APART)
         self.g_point = code.plus(code.mul(a.slab, self.g_pitch), APART)
         self.sums_point = code.plus(code.mul(self.x_pitch, self.g_pitch), APART)
@@ -86,6 +70,14 @@ class _Gradient:
                 code.minimum(a.columns, code.sub(a.outputs, column)),
             )
             self._unit(chunk, (row, rows), (column, some))
+
+    def _clear(self) -> None:
+        """Channels after the last stay zero: what other kernels left there may be numbers with which some CPUs are slow."""
+        code, a = self.code, self.a
+        pairs = ((a.rows, self.x_pitch), (a.columns, self.g_pitch), (a.inputs, a.rows), (a.outputs, a.columns))
+        over = [code.icmp_signed("!=", code.srem(n, m), code.i64(0)) for n, m in pairs]
+        with code.if_then(functools.reduce(code.or_, over)):
+            fill(code, self.x, code.sdiv(a.sums, code.i64(4)))
 
     def _unit(self, chunk: Value, inputs: tuple[Value, Value], outputs: tuple[Value, Value]) -> None:
         """The tiles of a chunk, for some channels: (first, count) of each."""

@@ -9,8 +9,9 @@ from .conv_filter_plan import SUMS, UNITS, ending, finishes_by_blocks
 from .conv_shape import ConvShape, whole_lines
 from .library import Plan
 from .target import Target
-from .winograd_gradient import APART, GRADIENT
+from .winograd_gradient import GRADIENT
 from .winograd_plan import SIZES, transform_cost
+from .winograd_tiles import APART
 
 _TILES = {("aarch64", 32): (8, 2), ("x86_64", 32): (4, 4), ("x86_64", 16): (6, 2)}  # rows and vectors
 _MOST = 64  # channels of a block

@@ -6,7 +6,8 @@ from .conv_plan import Names, heights
 from .conv_shape import Sweep, whole_lines
 from .library import Phase, Plan
 from .target import Target
-from .winograd import APART, FILTER, WINOGRAD
+from .winograd import FILTER, WINOGRAD
+from .winograd_tiles import APART
 
 SIZES = {"WINOGRAD": 4, "WINOGRAD_2X2": 2}  # the results of a tile along each axis, by the name of the algorithm
 

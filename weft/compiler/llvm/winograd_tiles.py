@@ -1,11 +1,45 @@
-"""Squares of pixels that Winograd's transforms read: in place, or with zeros around them where they reach over an edge."""
+"""What Winograd's functions share: how they are written, and the squares of pixels that their transforms read."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import SimpleNamespace
 
-from .build import F32, Code, Value
-from .conv_code import all_of, below, copy, fill
+from llvmlite import ir
+
+from .build import F32, Code, Value, vector
+from .conv_code import Signature, all_of, below, copy, fill
+from .target import Target, host
+from .tile import Tile
+
+APART = 16  # floats between the matrices of two points: at distances of powers of 2 they would get in each other's way
+
+
+class Writer(ABC):
+    """Writes a function for one size and one shape of tile of its matrix products."""
+
+    def __init__(self, code: Code, a: SimpleNamespace, target: Target, size: int, tile: Tile) -> None:
+        self.code, self.a, self.target, self.size, self.tile = code, a, target, size, tile
+        self.reach = size + 2  # pixels of a square of the source
+        self.points = self.reach**2
+        self.lanes = target.lanes(32)
+        self.kind = vector(F32, self.lanes)
+        self.width = tile.columns(self.lanes)
+
+    @abstractmethod
+    def write(self) -> None:
+        """The whole body."""
+
+
+def written(symbol: str, signature: Signature, writer: type[Writer]) -> ir.Module:
+    """The function NAME.SIZE.ROWSxVECTORS."""
+    _, size, shape = symbol.split(".")
+    height, vectors = map(int, shape.split("x"))
+    code, a = signature.begin(symbol)
+    writer(code, a, host(), int(size), Tile(height, vectors)).write()
+    code.done()
+    return code.module
 
 
 @dataclass(frozen=True)
@@ -25,7 +59,7 @@ def square(
 ) -> tuple[Value, Value, Value]:
     """Where the pixels from (image, y, x) on begin, and the floats from line to line and from pixel to pixel.
 
-    A square that is not whole is copied to `patch`, without its other channels.
+    A square that reaches over an edge is copied to `patch`, with zeros around it and without its other channels.
     """
     n, y, x = place
     inside = all_of(
