@@ -19,7 +19,7 @@ pytest.importorskip("llvmlite")
 
 from guarded import Guarded
 from weft.compiler.llvm import conv, conv_filter_plan, conv_row, winograd_gradient_plan
-from weft.compiler.llvm.conv import ConvShape
+from weft.compiler.llvm.conv import ConvShape, Direction
 from weft.compiler.llvm.conv_plan import Names
 from weft.compiler.llvm.conv_scatter import scatter_plan
 from weft.compiler.llvm.conv_shape import data_sweep, forward_sweep
@@ -29,7 +29,7 @@ from weft.compiler.llvm.target import Target, host
 EPILOGUE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5)
 MARGIN = 64  # floats
 POISON = np.float32(-1234.5)
-DIRECTIONS = ("forward", "data_gradient", "filter_gradient")
+DIRECTIONS: tuple[Direction, ...] = ("forward", "data_gradient", "filter_gradient")
 
 
 def out_size(size: int, kernel: int, stride: int, before: int, after: int, dilation: int) -> int:
@@ -448,11 +448,11 @@ def test_where_winograd_is_chosen(target: Target) -> None:
     for direction in DIRECTIONS:
         for channels in (64, 256):
             shape = conv_shape((32, 32), (3, 3), (channels, channels), batch=8, before=(1, 1))
-            assert conv.choose(direction, shape, strides, 2, target).name.startswith("WINOGRAD")  # type: ignore[arg-type]
+            assert conv.choose(direction, shape, strides, 2, target).name.startswith("WINOGRAD")
         few = conv_shape((32, 32), (3, 3), (3, 64), batch=8, before=(1, 1))
         strided = conv_shape((32, 32), (3, 3), (64, 64), batch=8, before=(1, 1), stride=(2, 2))
         for shape in (few, strided):
-            assert not conv.choose(direction, shape, strides, 2, target).name.startswith("WINOGRAD")  # type: ignore[arg-type]
+            assert not conv.choose(direction, shape, strides, 2, target).name.startswith("WINOGRAD")
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

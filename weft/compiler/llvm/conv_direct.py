@@ -23,7 +23,7 @@ from .conv_shape import SWEEP_WORDS
 from .conv_sweep import HEAD, Phased, Walk, flatten, phases, prepare
 from .library import library
 from .target import Target, host
-from .tile import Tile, multiply, rows, zeros
+from .tile import Tile, flattened, in_rows, multiply, rows, zeros
 
 IN_PLACE, COPIED, PREPARED = 0, 1, 2
 
@@ -196,11 +196,10 @@ class _Direct:
                 place = code.times(code.plus(k, step), self.width)
                 return [code.read(filters, code.plus(place, v * self.lanes), kind) for v in range(tile.vectors)]
 
-            sums = [values[i * tile.vectors : (i + 1) * tile.vectors] for i in range(tile.rows)]
-            sums = multiply(code, tile, length, rows(code, self.target, F32, pointers), right, sums)
-            return [value for row in sums for value in row]
+            left = rows(code, self.target, F32, pointers)
+            return flattened(multiply(code, tile, length, left, right, in_rows(tile, values)))
 
-        none = [value for row in zeros(tile, F32, self.lanes) for value in row]
+        none = flattened(zeros(tile, F32, self.lanes))
         self._store(code.carry(0, segments, none, segment), record, group, column, valid)
 
     def _store(self, values: list[Value], record: Value, group: Value, column: Value, valid: Value) -> None:

@@ -16,6 +16,7 @@ Chunks are cut by the shape alone, and their sums are added in order, so results
 from __future__ import annotations
 
 import functools
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from .build import F32, I1, I8, I64, Code, Value, vector
 from .conv_code import Signature, call_epilogue, copy, fill, split
 from .library import library
 from .target import Target, host
-from .tile import Right, Sums, Tile, columns, load, multiply, neighbours, opaque, pieces, store
+from .tile import Right, Sums, Tile, columns, flattened, in_rows, load, multiply, neighbours, opaque, pieces, store
 
 PAD = Signature(
     ("x", "work"),
@@ -98,7 +99,7 @@ def _make(symbol: str) -> ir.Module:
     return code.module
 
 
-class _Filter:
+class _Filter(ABC):
     """Writes the function for one shape of tile."""
 
     def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile, runs: int = 0) -> None:
@@ -144,10 +145,9 @@ class _Filter:
                 first=code.icmp_signed("==", p, begin), last=code.icmp_signed(">=", code.plus(p, a.slab), end), result=result,
             )  # fmt: skip
             self._pack_g(group, p, slab.pixels)
-            self._begin(slab)
             with code.loop(0, count, a.few) as i:
                 some = code.minimum(a.few, code.sub(count, i))
-                self._begin_blocks(slab, i, some)
+                self._begin(slab, i, some)
                 with code.loop(0, self.g_blocks) as block, code.loop(0, some) as j:
                     place = code.plus(code.mul(code.plus(i, j), self.g_blocks), block)
                     top = code.plus(row, code.times(code.plus(i, j), self.tile.rows))
@@ -245,21 +245,19 @@ class _Filter:
 
     # --- how x is read ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, slab: _Slab) -> None:
-        """What a slab needs before its first block of rows."""
+    @abstractmethod
+    def _begin(self, slab: _Slab, block: Value, count: Value) -> None:
+        """What some blocks of rows need before their products."""
 
-    def _begin_blocks(self, slab: _Slab, block: Value, count: Value) -> None:
-        """What some blocks of rows need."""
-
+    @abstractmethod
     def _add(self, slab: _Slab, block: Value, panel: Value, g: Value, initial: Sums) -> Sums:
         """The sums of a block of rows, the panel-th of those that were begun together, with a panel of g added."""
-        raise NotImplementedError
 
 
 class _Packed(_Filter):
     """x is packed in panels first."""
 
-    def _begin_blocks(self, slab: _Slab, block: Value, count: Value) -> None:
+    def _begin(self, slab: _Slab, block: Value, count: Value) -> None:
         with self.code.loop(0, count) as j:
             self._pack_x(slab, self.code.plus(block, j), j)
 
@@ -302,8 +300,8 @@ class _Packed(_Filter):
 class _InPlace(_Filter):
     """x is read where it lies, line after line."""
 
-    def _begin(self, slab: _Slab) -> None:
-        """The lines of the slab, which are the same for all blocks of rows, are written down."""
+    def _begin(self, slab: _Slab, block: Value, count: Value) -> None:
+        """The lines of the slab, which are the same for all of them, are written down."""
         code = self.code
         first, end = self._lines(slab)
         with code.loop(first, end) as line:
@@ -323,11 +321,9 @@ class _InPlace(_Filter):
             here = [code.at(run, source, F32) for run in runs]
             right = self._right(code.at(g, code.times(first, self.width), F32))
             left = neighbours(code, F32, self.lanes, here, length, step)
-            sums = [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
-            return [value for row in multiply(code, tile, count, left, right, sums) for value in row]
+            return flattened(multiply(code, tile, count, left, right, in_rows(tile, flat)))
 
-        flat = code.carry(0, self.line_count, [value for row in initial for value in row], line)
-        return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+        return in_rows(tile, code.carry(0, self.line_count, flattened(initial), line))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from .conv_plan import Names, blocks, pack_phases, packing, sweep_cycles
 from .conv_shape import Sweep, whole_lines
 from .library import Phase, Plan, library
 from .target import Target, host
-from .tile import Tile, columns, multiply, zeros
+from .tile import Tile, columns, flattened, multiply, zeros
 
 _PIXELS, _CHANNELS = (4, 3, 2, 1), (4, 6, 8, 12)  # vectors of pixels, and output channels, of a tile
 _SEARCH, _EDGES = 70.0, 90.0  # cycles that a pixel costs the other sweeps, beside what they count; more, with padding
@@ -218,7 +218,7 @@ class _Row:
 
             return code.carry(0, a.y_kernel, values, line)
 
-        none = [value for row in zeros(tile, F32, self.lanes) for value in row]
+        none = flattened(zeros(tile, F32, self.lanes))
         for i, value in enumerate(code.carry(0, a.z_kernel, none, plane)):
             code.write(value, self.aside, i * self.lanes)
 

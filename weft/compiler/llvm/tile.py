@@ -72,9 +72,18 @@ def multiply(code: Code, tile: Tile, length: Value, left: Left, right: Right, in
         return advance
 
     whole = code.sub(length, code.urem(length, code.i64(left.steps)))
-    flat = code.carry(0, whole, [value for row in initial for value in row], body(left.steps), step=left.steps)
+    flat = code.carry(0, whole, flattened(initial), body(left.steps), step=left.steps)
     if left.steps > 1:
         flat = code.carry(whole, length, flat, body(1))
+    return in_rows(tile, flat)
+
+
+def flattened(sums: Sums) -> list[Value]:
+    """Row after row: what a loop carries."""
+    return [value for row in sums for value in row]
+
+
+def in_rows(tile: Tile, flat: list[Value]) -> Sums:
     return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
