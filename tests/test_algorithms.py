@@ -118,11 +118,7 @@ def test_all_names_are_known():
 
 def test_the_call_the_block_and_the_setting():
     x, w, how = tensors()
-    everywhere = {
-        "forward": "GEMM",
-        "data": "GEMM",
-        "filter": "IMPLICIT_GEMM",
-    }  # a filter gradient by GEMM does not exist
+    everywhere = dict.fromkeys(NAMES.values(), "GEMM")
     assert used(step(how), x, w) == by_default()
     assert used(step(how, "GEMM"), x, w) == everywhere
     with weft.algorithms(prefer="GEMM"):
@@ -174,9 +170,9 @@ def test_what_cannot_be_done_is_done_otherwise_and_said():
     assert notes["conv_last"].startswith("WINOGRAD needs a 3 x 3 filter, stride and dilation 1")
     assert notes["conv_filter_last"].startswith("WINOGRAD needs a 3 x 3 filter, stride and dilation 1")
     assert "WINOGRAD" not in {p.name for p in made.plans.values()}
+    x, w, how = tensors("grouped")
     made = program(step(how, "GEMM"), x, w)
-    notes = {k.anchor.op.name: choice(k, 2).note for k in made.plans}
-    assert notes["conv_filter_last"] == "GEMM has no gradient of the filter"
+    assert {choice(k, 2).note for k in made.plans} == {"GEMM needs one group"}
 
 
 def test_winograd_can_be_forbidden():

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from guarded import Guarded
-from weft.compiler.llvm import conv, conv_filter_plan, conv_row, winograd_gradient_plan
+from weft.compiler.llvm import conv, conv_filter_plan, conv_filter_tiles, conv_row, winograd_gradient_plan
 from weft.compiler.llvm.conv import ConvShape, Direction
 from weft.compiler.llvm.conv_plan import Names
 from weft.compiler.llvm.conv_scatter import scatter_plan
@@ -348,8 +348,7 @@ def test_scattered_products(seed: int) -> None:
     shape = random_shape(np.random.default_rng(seed + 1000))
     filters = shape.filters // shape.groups
     channels = shape.channels // shape.groups
-    # One group, and taps that are neighbours.
-    dilation = (*shape.dilation[:-1], 1)
+    dilation = shape.dilation if seed % 2 else (*shape.dilation[:-1], 1)
     before, stride = shape.padding, shape.stride
     scattered(
         conv_shape(
@@ -378,28 +377,29 @@ def test_scattered_layers(shape: ConvShape) -> None:
     scattered(shape)
 
 
-@pytest.fixture(params=["packed", "in place"])
-def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How filter gradients read x, whatever is best on this CPU."""
-    monkeypatch.setattr(conv_filter_plan, "_splats_are_free", lambda target: request.param == "in place")
-    return str(request.param)
+@pytest.fixture(params=[False, True], ids=["near", "far"])
+def far(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether filter gradients are cut as if x could be read from the second cache, whatever is best on this CPU."""
+    monkeypatch.setattr(conv_filter_plan, "splats_are_free", lambda target: request.param)
+    return bool(request.param)
 
 
-def test_filter_gradient_of_many_pixels(reading: str) -> None:
+def test_filter_gradient_of_many_pixels(far: bool) -> None:
     """Chunks of pixels, whose sums are added in order."""
     check(conv_shape((40, 40), (3, 3), (3, 5), batch=2, before=(1, 1)), "filter_gradient")
 
 
-def test_filter_gradients_packed_and_in_place(reading: str) -> None:
-    """Parts of runs, whole runs, several of them; lines that slabs cut; runs that no block fits, which are packed."""
+def test_filter_gradients_packed_and_in_place(far: bool) -> None:
+    """Parts of runs, whole runs, several of them; lines that slabs cut; runs that only a block of one row divides."""
     shapes = [*LAYERS.values(), *(random_shape(np.random.default_rng(seed + 4000)) for seed in range(24))]
     shapes.append(conv_shape((28, 28), (5, 5), (6, 16), batch=3))
     shapes.append(conv_shape((23, 300), (3, 3), (4, 80), before=(1, 1)))
+    shapes.append(conv_shape((9, 8), (2, 1), (37, 20)))
     for seed, shape in enumerate(shapes):
         check(shape, "filter_gradient", seed)
-    symbols = {phase.symbol for shape in shapes for phase in conv_filter_plan.filter_plan("", shape, 2, host()).phases}
-    runs = {symbol.split(".")[2] for symbol in symbols if symbol.count(".") == 2}
-    assert runs == set() if reading == "packed" else {"1", "3"} <= runs
+    tiles = {conv_filter_tiles.in_place_tile(shape, host()) for shape in shapes if not shape.depthwise}
+    assert {1, 3} <= {tile.runs for tile in tiles}
+    assert 1 in {tile.rows for tile in tiles}
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)

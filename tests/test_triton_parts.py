@@ -18,7 +18,7 @@ from weft.compiler.triton import kernels, parts
 from weft.compiler.triton.build import build
 from weft.compiler.triton.kernels import tile_for, write_kernel
 from weft.compiler.triton.program import LANES, Launch, _joined, gpu_program, launches
-from weft.compiler.triton.source import KernelSource
+from weft.compiler.triton.source import KernelSource, joined
 from weft.graph.node import Type
 from weft.runtime.reference import interpret
 from weft.state import memory_of
@@ -295,13 +295,36 @@ def test_tiles_keep_a_gpu_busy(monkeypatch):
     assert tile_of(weft.softmax, (4096, 10))[0].rows >= 64  # several short rows
 
 
-def test_kernels_of_many_warps_and_of_few_are_launched_apart():
-    def source(number, warps):
-        return KernelSource(f"k{number}", f"@triton.jit\ndef k{number}(status):\n    pass\n", (), (), 1, warps, 2, ())
+def idle(number, warps):
+    """A kernel of one program that does nothing."""
+    return KernelSource(f"k{number}", f"@triton.jit\ndef k{number}(status):\n    pass\n", (), (), 1, warps, 2, ())
 
-    found = list(_joined([(source(i, w), ()) for i, w in enumerate((8, 1, 4, 8, 2))]))
+
+def test_kernels_of_many_warps_and_of_few_are_launched_apart():
+    found = list(_joined([(idle(i, w), ()) for i, w in enumerate((8, 1, 4, 8, 2))]))
     assert [s.warps for s, _ in found] == [2, 8]
     assert [s.body.count("def part") for s, _ in found] == [2, 3]
+
+
+def test_hundreds_of_kernels_are_joined_in_several_launches_none_of_them_deep():
+    found = [source for source, _ in _joined([(idle(i, 4), ()) for i in range(300)])]
+    assert [s.programs for s in found] == [128, 128, 44]
+    for source in found:
+        ifs = [line for line in source.body.splitlines() if line.lstrip().startswith("if ")]
+        assert len(ifs) == source.programs - 1
+        assert max(len(line) - len(line.lstrip()) for line in ifs) <= 4 * 7  # 2 ** 7 is 128
+
+
+def test_each_program_finds_its_kernel():
+    source = joined("kernel", [idle(i, 4) for i in range(11)])
+    main = source.body[source.body.index("def kernel") :].replace("tl.program_id(0)", "number")
+    calls = []
+    names = {f"part{i}": lambda place, status, i=i: calls.append((i, place)) for i in range(11)}
+    for number in range(11):
+        names["number"] = number
+        exec(main, names)
+        names["kernel"](None)
+    assert calls == [(i, 0) for i in range(11)]
 
 
 # --- code for GPUs, without one ---------------------------------------------------------------------------------------------------

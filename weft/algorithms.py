@@ -253,7 +253,7 @@ def _refused(case: _Case, names: Sequence[str], measured: Mapping[str, Any]) -> 
     missing = [name for name in names if name not in measured]
     if not _has_plans(case.dtype):
         return dict.fromkeys(missing, f"{case.dtype.name} is computed by {LOOPS} only")
-    return {name: refusal(name, case.direction) for name in missing}
+    return {name: refusal(name) for name in missing}
 
 
 class _Gpu:

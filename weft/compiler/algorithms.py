@@ -32,17 +32,15 @@ DIRECTIONS: dict[str, Direction] = {"conv": "forward", "conv_data": "data_gradie
 WINOGRAD = frozenset({"WINOGRAD", "WINOGRAD_2X2"})
 LOOPS = "LOOPS"  # the sum that defines a convolution, as a kernel like any other: no plan, no workspace, slow
 NEEDS = {
-    "GEMM": "one group, and for the gradient of the data stride 1 or, on x86-64, few channels",
+    "GEMM": "one group",
     "IMPLICIT_GEMM": "groups of more than one channel",
     "IMPLICIT_PRECOMP_GEMM": "one group",
-    "DIRECT": "groups of one channel for the gradient of the filter",
     "CUDNN": "an NVIDIA GPU",
     **dict.fromkeys(
         WINOGRAD,
         "a 3 x 3 filter, stride and dilation 1, one group, and at least as many channels as a vector has lanes",
     ),
 }
-FILTER_GRADIENTS = ("IMPLICIT_GEMM", "DIRECT", *WINOGRAD, LOOPS)
 
 # --- preferences ----------------------------------------------------------------------------------------------------------
 
@@ -134,7 +132,7 @@ def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], thr
     if prefer in (NO_WORKSPACE, LOOPS):
         return Choice(least, f"{least.workspace} bytes of workspace are the least")
     if prefer in (*ALGORITHMS, *GPU_ALGORITHMS):
-        return Choice(_fastest(direction, shape, strides, threads, plans), refusal(prefer, direction))
+        return Choice(_fastest(direction, shape, strides, threads, plans), refusal(prefer))
     limit = workspace_limit(prefer)
     fitting = {name: plan for name, plan in plans.items() if limit is None or plan.workspace <= limit}
     if not fitting:
@@ -142,12 +140,10 @@ def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], thr
     return Choice(_fastest(direction, shape, strides, threads, fitting))
 
 
-def refusal(name: str, direction: Direction) -> str:
+def refusal(name: str) -> str:
     """Why an algorithm does not do a case."""
     if name in WINOGRAD and not knobs.winograd:
         return f"{name} is forbidden by the setting winograd"
-    if direction == "filter_gradient" and name in ALGORITHMS and name not in FILTER_GRADIENTS:
-        return f"{name} has no gradient of the filter"
     return f"{name} needs {NEEDS[name]}"
 
 

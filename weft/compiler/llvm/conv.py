@@ -17,7 +17,7 @@ from math import prod
 from typing import Literal
 
 from . import conv_depth, conv_scatter
-from .conv_filter_plan import filter_plan
+from .conv_filter_plan import filter_cost, filter_plans
 from .conv_plan import MODES, Names, gemm_plan, pack_phases, sweep_plan
 from .conv_plan import packing as _packing
 from .conv_row import by_rows, row_plan
@@ -47,9 +47,14 @@ def data_gradient(
     sweep, target = data_sweep(shape, w_strides), target or host()
     names = Names("g", "x", "w_packed" if packed else "work")
     found = _sweeps(shape, sweep, threads, target, names, packed)
-    if scatters(shape, sweep, target):
+    if _by_scattering(shape, sweep, target):
         found["GEMM"] = scatter_plan("GEMM", sweep, threads, target, names, packed)
     return found
+
+
+def _by_scattering(shape: ConvShape, sweep: Sweep, target: Target) -> bool:
+    """Does GEMM multiply first and add up then? It can lay out patches first only where all pixels have the same taps."""
+    return shape.groups == 1 and (not sweep.single or scatters(shape, sweep, target))
 
 
 def filter_gradient(shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None) -> Plans:
@@ -57,7 +62,7 @@ def filter_gradient(shape: ConvShape, w_strides: tuple[int, ...], threads: int, 
     if shape.depthwise:
         return {"DIRECT": conv_depth.filter_plan("DIRECT", shape)}
     turned, target = w_strides[0] != 1, target or host()
-    found = {"IMPLICIT_GEMM": filter_plan("IMPLICIT_GEMM", shape, threads, target, turned)}
+    found = filter_plans(shape, threads, target, turned)
     if gradient_applies(shape, target):
         found |= {name: gradient_plan(name, shape, threads, target, turned) for name in SIZES}
     return found
@@ -72,7 +77,7 @@ def packing(
     if shape.depthwise:
         size = 4 * conv_depth.packed_size(sweep, target)
         return Plan("pack", tuple(conv_depth.pack_phases(sweep, target, "w_packed")), 0, 0), size
-    if direction == "data_gradient" and algorithm == "GEMM" and scatters(shape, sweep, target):
+    if direction == "data_gradient" and algorithm == "GEMM" and _by_scattering(shape, sweep, target):
         size = conv_scatter.packed_size(sweep, target)
         return Plan("pack", (conv_scatter.pack_phase(sweep, target, "w_packed"),), 0, 0), size
     if algorithm in SIZES:
@@ -116,6 +121,8 @@ def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, targ
     if plan.name not in SIZES:
         filters = shape.filters * shape.channels // shape.groups * prod(shape.kernel)
         packing = 0.0 if packed or target.arch == "aarch64" else _PACK * 2 * target.lanes(32) * filters
+        if direction == "filter_gradient":
+            return filter_cost(plan.name, shape, target) * (_COSTS["IMPLICIT_GEMM"] * plan.flops / 2 + packing)
         return _COSTS[plan.name] * plan.flops / 2 + packing
     if direction == "filter_gradient":
         return gradient_cost(shape, SIZES[plan.name], threads, target)

@@ -7,8 +7,8 @@ which g is packed in panels of a few output channels that stay in the second cac
 that stays in the first, and adds the products of the panels to its sums.
 
 Neighbours along x and their channels follow each other in memory: they are a run of rows. Where blocks are whole parts of runs, or
-whole runs, and the CPU reads one number into all lanes as quickly as a vector, x is not packed: a block has one pointer for each run,
-which moves along the lines of pixels, and it is the panel of g that stays in the first cache.
+whole runs, x need not be packed: a block has one pointer for each run, which moves along the lines of pixels, and it is the panel of g
+that stays in the first cache. What has to be known of a slab's lines is written down before its products, or for all slabs at once.
 
 Chunks are cut by the shape alone, and their sums are added in order, so results do not depend on the number of threads.
 """
@@ -25,6 +25,7 @@ from llvmlite import ir
 
 from .build import F32, I1, I8, I64, Code, Value, vector
 from .conv_code import Signature, call_epilogue, copy, fill, split
+from .conv_lines import FACTS, LINE_WORDS, lines_of, part_of, place_in_table, write_down
 from .library import library
 from .target import Target, host
 from .tile import Right, Sums, Tile, columns, flattened, in_rows, load, multiply, neighbours, opaque, pieces, store
@@ -49,15 +50,16 @@ FILTER = Signature(
         "partial",
         "scratch", "scratch_size",  # a thread's memory: panels of g, and from there on
         "panels", "sums", "offsets", "lines",  # those of x, sums, offsets of rows, lines of pixels
-        "batch", "groups", "inputs", "outputs",  # channels of one group
+        "x_offset",  # bytes to where x begins
+        "table",  # bytes to where in work the lines of all slabs are. -1: nowhere
+        "outputs",  # channels of one group of g
         "rows",  # taps x inputs
         "unit",  # blocks of rows of a unit
-        "chunk", "chunks",  # pixels of a chunk
-        "slab", "few",  # pixels and blocks of rows that are packed at a time
-        *(f"{i}_{word}" for i in "zyx" for word in ("kernel", "pixels", "step", "move", "size")),
+        "few",  # blocks of rows that are packed at a time
+        *LINE_WORDS,
+        *(f"{i}_{word}" for i in "zyx" for word in ("kernel", "move")),
     ),
 )  # fmt: skip
-FACTS = 3  # of a line of pixels: see _Filter._line
 
 
 @library("conv_pad")
@@ -114,6 +116,7 @@ class _Filter(ABC):
         rest = (a.panels, a.sums, a.offsets, a.lines)
         self.panels, self.sums, self.offsets, self.lines = (code.at(self.g_panels, n, I8) for n in rest)
         fill(code, self.sums, code.i64(self.size))
+        self.x = code.at(a.x, a.x_offset, I8)
         self.pitch = code.mul(a.groups, a.outputs)
         self.pixels = code.mul(code.mul(a.batch, a.z_pixels), code.mul(a.y_pixels, a.x_pixels))
         self.g_blocks = code.ceil_div(a.outputs, self.width)
@@ -210,25 +213,6 @@ class _Filter(ABC):
         with code.if_then(code.and_(slab.last, code.not_(full))), code.loop(0, rows) as i:
             copy(code, code.at(sums, code.times(i, self.width), F32), code.at(home, code.mul(i, self.pitch), F32), some)
 
-    def _line(self, slab: _Slab, line: Value) -> tuple[Value, Value, Value]:
-        """Of the pixels that a slab has of a line: where the first lies in x, its number in the slab, and how many there are."""
-        code, a = self.code, self.a
-        p, count, channels = slab.begin, slab.pixels, code.mul(a.groups, a.inputs)
-        start = code.mul(line, a.x_pixels)
-        x0, x1 = code.maximum(0, code.sub(p, start)), code.minimum(a.x_pixels, code.sub(code.plus(p, count), start))
-        n, z, y = split(code, line, a.z_pixels, a.y_pixels)
-        z = code.plus(code.mul(n, a.z_size), code.mul(z, a.z_step))
-        y = code.plus(code.mul(z, a.y_size), code.mul(y, a.y_step))
-        x = code.plus(code.mul(y, a.x_size), code.mul(x0, a.x_step))
-        source = code.plus(code.mul(x, channels), code.mul(slab.group, a.inputs))
-        return source, code.sub(code.plus(start, x0), p), code.sub(x1, x0)
-
-    def _lines(self, slab: _Slab) -> tuple[Value, Value]:
-        """The first line of which a slab has pixels, and the one after the last."""
-        code, a = self.code, self.a
-        end = code.sdiv(code.plus(slab.begin, slab.pixels, -1), a.x_pixels)
-        return code.sdiv(slab.begin, a.x_pixels), code.plus(end, 1)
-
     def _step(self) -> Value:
         """From a pixel to its neighbour, in elements of x."""
         return self.code.mul(self.a.x_step, self.code.mul(self.a.groups, self.a.inputs))
@@ -267,11 +251,11 @@ class _Packed(_Filter):
         step = self._step()
         at = code.times(block, self.tile.rows)
         offsets = [code.read(self.offsets, code.plus(at, i), I64) for i in range(self.tile.rows)]
-        with code.loop(*self._lines(slab)) as line:
-            source, first, count = self._line(slab, line)
+        with code.loop(*lines_of(code, a, slab.begin, slab.pixels)) as line:
+            source, first, count = part_of(code, a, slab.group, slab.begin, slab.pixels, line)
             place = code.plus(code.mul(panel, a.slab), first)
             target = code.at(self.panels, code.times(place, self.tile.rows), F32)
-            self._pack_line(code.at(a.x, source, F32), target, offsets, step, count)
+            self._pack_line(code.at(self.x, source, F32), target, offsets, step, count)
 
     def _pack_line(self, source: Value, target: Value, offsets: list[Value], step: Value, count: Value) -> None:
         code, height = self.code, self.tile.rows
@@ -301,26 +285,27 @@ class _InPlace(_Filter):
     """x is read where it lies, line after line."""
 
     def _begin(self, slab: _Slab, block: Value, count: Value) -> None:
-        """The lines of the slab, which are the same for all of them, are written down."""
-        code = self.code
-        first, end = self._lines(slab)
-        with code.loop(first, end) as line:
-            for i, fact in enumerate(self._line(slab, line)):
-                code.write(fact, self.lines, code.plus(code.times(code.sub(line, first), FACTS), i))
+        """The lines of the slab, which are the same for all of them, are written down, unless the table has them."""
+        code, a = self.code, self.a
+        none = code.icmp_signed("<", a.table, code.i64(0))
+        self.facts = code.select(none, self.lines, place_in_table(code, a, slab.begin))
+        with code.if_then(none):
+            write_down(code, a, slab.group, slab.begin, slab.pixels, self.facts)
+        first, end = lines_of(code, a, slab.begin, slab.pixels)
         self.line_count = code.sub(end, first)
 
     def _add(self, slab: _Slab, block: Value, panel: Value, g: Value, initial: Sums) -> Sums:
         code, tile = self.code, self.tile
         length, step = tile.rows // self.runs, self._step()
         firsts = [code.plus(code.times(block, tile.rows), run * length) for run in range(self.runs)]
-        runs = [opaque(code, code.at(self.a.x, code.read(self.offsets, at, I64), F32)) for at in firsts]
+        runs = [opaque(code, code.at(self.x, code.read(self.offsets, at, I64), F32)) for at in firsts]
 
         def line(number: Value, flat: list[Value]) -> list[Value]:
             at = code.times(number, FACTS)
-            source, first, count = (code.read(self.lines, code.plus(at, i), I64) for i in range(FACTS))
+            source, first, count = (code.read(self.facts, code.plus(at, i), I64) for i in range(FACTS))
             here = [code.at(run, source, F32) for run in runs]
             right = self._right(code.at(g, code.times(first, self.width), F32))
-            left = neighbours(code, F32, self.lanes, here, length, step)
+            left = neighbours(code, self.target, F32, here, length, step)
             return flattened(multiply(code, tile, count, left, right, in_rows(tile, flat)))
 
         return in_rows(tile, code.carry(0, self.line_count, flattened(initial), line))

@@ -7,38 +7,53 @@ from math import prod
 
 from . import gemm
 from .conv_chunks import FINISH, SUM
-from .conv_filter import FACTS, FILTER, PAD
-from .conv_shape import ConvShape, whole_lines
+from .conv_filter import FILTER, PAD
+from .conv_filter_tiles import FilterTile, in_place_tile, packed_tile, pays_in_place, splats_are_free
+from .conv_lines import FACTS, LINES
+from .conv_plan import patches_phase
+from .conv_shape import ConvShape, forward_sweep, whole_lines
 from .library import Phase, Plan
 from .product import PRODUCT
 from .target import Target
 
-# By architecture and vector registers: (rows, vectors) of register tiles, and what part of the time they do useful work.
-_TILES = {
-    ("aarch64", 32): {(6, 4): 1.0, (8, 3): 0.98, (8, 2): 0.96, (12, 1): 0.8},
-    ("x86_64", 16): {(6, 2): 1.0, (10, 1): 0.8},
-    ("x86_64", 32): {(6, 4): 1.0, (9, 3): 1.0, (12, 2): 0.94, (14, 1): 0.76},
-}
 _MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
-_FEW_VECTORS = 8  # of output channels, for which x is read in place
-_PACK_TOGETHER, _PACK_ONE = 2.0, 1.3  # cycles to pack the rows of a block side by side, and one of several that are not
-_MOST_RUNS = 6  # in a block of rows: each has a pointer
 UNITS = 16  # with as many blocks of rows there is enough work for all threads
 _LEAST_CHUNK, _GOOD_CHUNK = 512, 2048  # pixels
 SUMS = 1 << 21  # the most elements of the sums of all chunks
 _FEW_PIXELS = 2048  # with more of them a product goes through its result too often
 _LARGE = 1 << 15  # elements of a filter that is finished block by block: a smaller one stays in the first caches
+# How much longer than the fastest one another algorithm takes, roughly.
+_COSTS = {"DIRECT": 1.1, "IMPLICIT_PRECOMP_GEMM": 1.12, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
 
 
-def filter_plan(name: str, shape: ConvShape, threads: int, target: Target, turned: bool = False) -> Plan:
-    """A matrix product if it is one, and a short one, else slab by slab.
+def filter_plans(shape: ConvShape, threads: int, target: Target, turned: bool = False) -> dict[str, Plan]:
+    """All algorithms but Winograd's, by name.
 
-    Turned: whoever wants it has the taps of a channel side by side. A large filter is then finished block by block.
+    Turned: whoever wants the result has the taps of a channel side by side. A large filter is then finished block by block.
     """
     by_blocks = finishes_by_blocks(shape, turned)
+    packed, in_place = packed_tile(shape, target), in_place_tile(shape, target)
+
+    def plan(name: str, tile: FilterTile) -> Plan:
+        return _slab_plan(name, shape, tile, threads, target, by_blocks)
+
+    found = {"IMPLICIT_GEMM": plan("IMPLICIT_GEMM", packed), "DIRECT": plan("DIRECT", in_place)}
+    if shape.groups == 1:
+        found["IMPLICIT_PRECOMP_GEMM"] = plan("IMPLICIT_PRECOMP_GEMM", in_place)
+        gemm = _product_plan if _pointwise(shape) else _patches_plan
+        found["GEMM"] = gemm("GEMM", shape, threads, target, by_blocks)
+    return found
+
+
+def filter_cost(name: str, shape: ConvShape, target: Target) -> float:
+    """How long an algorithm takes, measured by the fastest of filter_plans."""
+    return 1.0 if name == _fastest(shape, target) else _COSTS[name]
+
+
+def _fastest(shape: ConvShape, target: Target) -> str:
     if target.arch != "aarch64" and _pointwise(shape) and shape.batch * prod(shape.out) <= _FEW_PIXELS:
-        return _product_plan(name, shape, threads, target, by_blocks)
-    return _slab_plan(name, shape, threads, target, by_blocks)
+        return "GEMM"
+    return "DIRECT" if pays_in_place(shape, target) else "IMPLICIT_GEMM"
 
 
 def finishes_by_blocks(shape: ConvShape, turned: bool) -> bool:
@@ -87,40 +102,73 @@ def ending(shape: ConvShape, partial: int, chunks: int, by_blocks: bool) -> list
     return [SUM.phase("conv_sum", {}, numbers, reads=["work"], writes=["w"])]
 
 
-def _slab_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blocks: bool) -> Plan:
-    """Patches of x are packed slab by slab, see conv_filter.py."""
-    size, padding = _padding(shape)
-    phases, start = ([padding], whole_lines(4 * shape.batch * prod(size) * shape.channels)) if padding else ([], 0)
-    cut = _Cut.of(shape, threads, target)
-    scratch = start + (whole_lines(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
-    partial = start if cut.chunks > 1 else -2 if by_blocks else -1
-    thread, numbers = _scratch(shape, cut)
+def _slab_plan(name: str, shape: ConvShape, tile: FilterTile, threads: int, target: Target, by_blocks: bool) -> Plan:
+    """Patches of x are packed slab by slab, or read in place, see conv_filter.py."""
+    phases, source, start = _padded(shape)
+    cut = _Cut.of(shape, tile, threads, target)
+    main, end = _slab_phases(shape, cut, threads, source, start, by_blocks, prepared=name == "IMPLICIT_PRECOMP_GEMM")
+    phases += [*main, *ending(shape, start, cut.chunks, by_blocks)]
+    return Plan(name, tuple(phases), end, shape.flops)
+
+
+def _patches_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blocks: bool) -> Plan:
+    """All patches are laid out in the workspace. What is left is a convolution of them with a single tap."""
+    phases, source, place = _padded(shape)
+    sweep = forward_sweep(replace(shape.lifted, spatial=source.size, padding=(0, 0, 0)), (0,) * 5)
+    gathering, start, used = patches_phase(sweep, threads, source.pointer, "work", place)
+    images, pixels = min(1, shape.batch), max(1, shape.batch) * prod(shape.out)
+    rows = prod(shape.kernel) * shape.channels
+    flat = ConvShape(images, rows, shape.filters, 1, (pixels,), (1,), (1,), (0,), (1,), (pixels,))
+    cut = _Cut.of(flat, packed_tile(flat, target), threads, target)
+    main, end = _slab_phases(flat, cut, threads, _Source("work", (1, 1, pixels), place), start, by_blocks)
+    phases += [gathering, *main, *ending(shape, start, cut.chunks, by_blocks)]
+    return Plan(name, tuple(phases), max(end, used), shape.flops)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where x lies."""
+
+    pointer: str
+    size: tuple[int, ...]  # along its three axes
+    offset: int = 0  # bytes
+
+
+def _slab_phases(
+    shape: ConvShape, cut: _Cut, threads: int, source: _Source, start: int, by_blocks: bool, prepared: bool = False
+) -> tuple[list[Phase], int]:
+    """All but the end, in the workspace from the byte `start` on: first the sums of the chunks, if there are several. And where it ends."""
+    table = start + (whole_lines(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
+    lines = cut.slab_lines(shape)
+    slabs = cut.chunks * -(-cut.chunk // cut.slab)
+    scratch = table + (whole_lines(8 * FACTS * lines * slabs) if prepared else 0)
+    thread, numbers = _scratch(shape, cut, 0 if prepared else lines)
     numbers |= {
-        "partial": partial, "scratch": scratch, "batch": shape.batch, "groups": shape.groups,
+        "partial": start if cut.chunks > 1 else -2 if by_blocks else -1, "scratch": scratch, "x_offset": source.offset,
+        "table": table if prepared else -1, "slab_lines": lines, "batch": shape.batch, "groups": shape.groups,
         "inputs": shape.channels // shape.groups, "outputs": shape.filters // shape.groups,
         "rows": cut.rows, "unit": cut.unit, "chunk": cut.chunk, "chunks": cut.chunks, "slab": cut.slab, "few": cut.few,
     }  # fmt: skip
     lifted = shape.lifted
     for i, letter in enumerate("zyx"):
-        facts = (lifted.kernel[i], lifted.out[i], lifted.stride[i], lifted.dilation[i], size[i])
+        facts = (lifted.kernel[i], lifted.out[i], lifted.stride[i], lifted.dilation[i], source.size[i])
         numbers |= dict(
             zip((f"{letter}_{w}" for w in ("kernel", "pixels", "step", "move", "size")), facts, strict=True)
         )
+    reads = [source.pointer, "g", *(["work"] if prepared else [])]
     writes = ["work"] if cut.chunks > 1 else ["w", "work"]
-    x = "work" if padding else "x"
-    symbol = f"conv_filter.{cut.height}x{cut.vectors}" + (f".{cut.runs}" if cut.runs else "")
-    phases.append(FILTER.phase(symbol, {"x": x}, numbers, reads=[x, "g"], writes=writes))
-    phases += ending(shape, partial, cut.chunks, by_blocks)
-    return Plan(name, tuple(phases), scratch + threads * thread, shape.flops)
+    phases = [LINES.phase("conv_lines", {}, numbers, reads=[], writes=["work"])] if prepared else []
+    phases.append(
+        FILTER.phase(f"conv_filter.{cut.tile.name}", {"x": source.pointer}, numbers, reads=reads, writes=writes)
+    )
+    return phases, scratch + threads * thread
 
 
 @dataclass(frozen=True)
 class _Cut:
     """How the work is cut. Only the chunks, whose sums are added, must not depend on the number of threads."""
 
-    height: int
-    vectors: int
-    runs: int  # of rows in a block, if x is read in place
+    tile: FilterTile
     width: int  # of a tile, in floats
     rows: int
     unit: int  # blocks of rows
@@ -130,109 +178,60 @@ class _Cut:
     few: int  # blocks of rows packed at a time
 
     @classmethod
-    def of(cls, shape: ConvShape, threads: int, target: Target) -> _Cut:
+    def of(cls, shape: ConvShape, tile: FilterTile, threads: int, target: Target) -> _Cut:
         outputs, pixels = shape.filters // shape.groups, shape.batch * prod(shape.out)
-        height, vectors, runs = _tile(shape, target)
-        width = vectors * target.lanes(32)
+        width = tile.vectors * target.lanes(32)
         rows = prod(shape.kernel) * shape.channels // shape.groups
-        blocks = -(-rows // height)
+        blocks = -(-rows // tile.rows)
         chunks = max(1, min(-(-UNITS // (shape.groups * blocks)), pixels // _LEAST_CHUNK))
         # Threads that share out rows pack all of g, each for itself; those that share out pixels do not.
         chunks = max(chunks, min(UNITS, pixels // _GOOD_CHUNK, SUMS // (rows * shape.filters)))
         chunk = max(1, -(-pixels // chunks))
         chunks = max(1, -(-pixels // chunk))
         # The sums of a unit and the panels of g share the second cache with what streams through.
-        far = _splats_are_free(target)
-        most = max(1, target.l2 // (2 if far else 4) // (height * outputs * 4))
+        far = splats_are_free(target)
+        most = max(1, target.l2 // (2 if far else 4) // (tile.rows * outputs * 4))
         strips = -(-blocks // most)
         if chunks * shape.groups < threads:
             strips = -(-strips // threads) * threads
         slab = min(chunk, _MOST_SLAB, max(_LEAST_SLAB, target.l2 // 4 // (outputs * 4)))
-        few = max(1, (target.l1 // 2 - slab * width * 4) // (slab * height * 4))
+        few = max(1, (target.l1 // 2 - slab * width * 4) // (slab * tile.rows * 4))
         unit = max(1, -(-blocks // strips))
-        if far:
+        if tile.runs:
             # A wide panel of g stays in the first cache, while what is read of x comes from the second.
-            slab = min(slab, max(_LEAST_SLAB, target.l1 // 2 // (width * 4))) if runs else slab
+            slab, few = min(slab, max(_LEAST_SLAB, target.l1 // 2 // (width * 4))), unit
+        if far:
             slab = -(-chunk // -(-chunk // slab))
-            few = unit if runs else max(1, target.l2 // 8 // (slab * height * 4))
-        return cls(height, vectors, runs, width, rows, unit, chunk, chunks, slab, few)
+            few = few if tile.runs else max(1, target.l2 // 8 // (slab * tile.rows * 4))
+        return cls(tile, width, rows, unit, chunk, chunks, slab, few)
+
+    def slab_lines(self, shape: ConvShape) -> int:
+        """The most lines of pixels that a slab has a part of; none if nobody asks."""
+        wide = shape.out[-1]
+        return (self.slab + wide - 2) // wide + 1 if self.tile.runs else 0
 
 
-def _tile(shape: ConvShape, target: Target) -> tuple[int, int, int]:
-    """Rows, vectors, and runs of rows if x is read in place, of the tile that takes the least time."""
-    outputs, lanes = shape.filters // shape.groups, target.lanes(32)
-    tiles = _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
-
-    def cost(tile: tuple[int, int]) -> float:
-        width = tile[1] * lanes
-        return -(-outputs // width) * width / tiles[tile]
-
-    packed = (*min(tiles, key=cost), 0)
-    if not _pays_in_place(shape, target):
-        return packed
-    return min(packed, *_in_place(shape, lanes), key=lambda tile: _cycles(shape, lanes, tile))
-
-
-def _pays_in_place(shape: ConvShape, target: Target) -> bool:
-    """Not with many output channels: x is packed once for many products. Nor with pixels so far apart that they leave the first cache."""
-    few = shape.filters // shape.groups <= _FEW_VECTORS * target.lanes(32)
-    apart = 4 * shape.channels * shape.stride[-1]
-    return _splats_are_free(target) and few and apart * _LEAST_SLAB <= target.l1
-
-
-def _splats_are_free(target: Target) -> bool:
-    """Does the CPU read one number into all lanes as quickly as a vector, and has it the registers to gain by it?"""
-    return target.arch == "x86_64" and target.registers == 32
-
-
-def _runs(shape: ConvShape) -> tuple[int, int]:
-    """The runs of rows that follow each other in memory: how long, and how many."""
-    inputs, width = shape.channels // shape.groups, shape.lifted.kernel[-1]
-    length = inputs * (width if shape.groups == 1 and (width == 1 or shape.lifted.dilation[-1] == 1) else 1)
-    return length, prod(shape.kernel) * inputs // length
-
-
-def _in_place(shape: ConvShape, lanes: int) -> list[tuple[int, int, int]]:
-    """The tiles whose rows are parts of runs, or whole ones, as conv_filter.py has it."""
-    length, runs = _runs(shape)
-    heights = [(rows, 1) for rows in range(1, length + 1) if length % rows == 0]
-    heights += [(length * some, some) for some in range(2, _MOST_RUNS + 1) if runs % some == 0]
-    most = -(-shape.filters // shape.groups // lanes)
-    # Sums, a row of g and a number of x must fit in the registers.
-    return [(rows, v, some) for rows, some in heights for v in range(1, min(4, most) + 1) if rows * v + v + 1 <= 31]
-
-
-def _cycles(shape: ConvShape, lanes: int, tile: tuple[int, int, int]) -> float:
-    """About how long a pixel takes."""
-    rows, vectors, runs = tile
-    length, count = _runs(shape)
-    # Two sums and two reads in a cycle, a sum ready for the next after four; then the loop, and reads that collide.
-    product = max(4.0, rows * vectors / 2, (rows + vectors) / 2) + 1.5 + (rows + vectors) / 16
-    packing = 0.0 if runs else _PACK_TOGETHER if length >= 2 * rows else _PACK_ONE * rows
-    blocks = -(-length * count // rows), -(-shape.filters // shape.groups // (lanes * vectors))
-    return blocks[0] * (blocks[1] * product + packing)
-
-
-def _scratch(shape: ConvShape, cut: _Cut) -> tuple[int, dict[str, int]]:
+def _scratch(shape: ConvShape, cut: _Cut, own_lines: int) -> tuple[int, dict[str, int]]:
     """The bytes of a thread's memory, and where in it what lies."""
-    panels = -(-shape.filters // shape.groups // cut.width)
+    panels, tile = -(-shape.filters // shape.groups // cut.width), cut.tile
     x = whole_lines(panels * cut.slab * cut.width * 4)
-    sums = x + (0 if cut.runs else whole_lines(cut.few * cut.slab * cut.height * 4))
-    offsets = sums + whole_lines((cut.unit * panels + 1) * cut.height * cut.width * 4)
-    lines = offsets + whole_lines(cut.unit * cut.height * 8)
-    size = lines + (whole_lines((cut.slab + 1) * FACTS * 8) if cut.runs else 0)
+    sums = x + (0 if tile.runs else whole_lines(cut.few * cut.slab * tile.rows * 4))
+    offsets = sums + whole_lines((cut.unit * panels + 1) * tile.rows * cut.width * 4)
+    lines = offsets + whole_lines(cut.unit * tile.rows * 8)
+    size = lines + whole_lines(8 * FACTS * own_lines)
     return size, {"scratch_size": size, "panels": x, "sums": sums, "offsets": offsets, "lines": lines}
 
 
-def _padding(shape: ConvShape) -> tuple[tuple[int, ...], Phase | None]:
-    """The spatial size that the filter is swept over, and the phase that pads x to it, if it must be."""
+def _padded(shape: ConvShape) -> tuple[list[Phase], _Source, int]:
+    """x with all that the kernel reaches, which may have to be made at the beginning of the workspace; and where that is free."""
     lifted = shape.lifted
     facts = zip(lifted.out, lifted.stride, lifted.kernel, lifted.dilation, strict=True)
     reach = tuple((o - 1) * s + (k - 1) * d + 1 for o, s, k, d in facts)
     if not any(lifted.padding) and all(r <= i for r, i in zip(reach, lifted.spatial, strict=True)):
-        return lifted.spatial, None
+        return [], _Source("x", lifted.spatial), 0
     numbers = {"offset": 0, "batch": shape.batch, "channels": shape.channels}
     for i, letter in enumerate("zyx"):
         before, padded = lifted.padding[i], reach[i]
         numbers |= {f"{letter}_inside": lifted.spatial[i], f"{letter}_padded": padded, f"{letter}_before": before}
-    return reach, PAD.phase("conv_pad", {}, numbers, reads=["x"], writes=["work"])
+    padding = PAD.phase("conv_pad", {}, numbers, reads=["x"], writes=["work"])
+    return [padding], _Source("work", reach), whole_lines(4 * shape.batch * prod(reach) * shape.channels)

@@ -122,22 +122,8 @@ def gemm_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Name
     packed = packing(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
     patches = 0 if prepacked else whole_lines(packed.floats * 4)
-    scratch = patches + whole_lines(-(-sweep.pixels // _PATCHES) * _PATCHES * sweep.taps * sweep.inputs * 4)
-    record = record_words(_PATCHES, sweep.taps)
-    numbers = {
-        **sweep.numbers,
-        "scratch": scratch,
-        "scratch_size": whole_lines(record * 8),
-        "patches": patches,
-        "record": record,
-    }
-    pointers = {"x": names.source, "packed": names.packed}
-    phases.append(
-        PATCHES.phase(
-            f"conv_patches.{_PATCHES}", pointers, numbers, reads=[names.source, names.packed], writes=["work"]
-        )
-    )
-    end = scratch + threads * numbers["scratch_size"]
+    gathering, scratch, end = patches_phase(sweep, threads, names.source, names.packed, patches)
+    phases.append(gathering)
     z, y, x = (replace(axis, inside=1, outside=1, kernel=1, dilation=1, reach=0, step=1) for axis in sweep.axes)
     x = replace(x, inside=sweep.pixels, outside=sweep.pixels)
     flat = replace(sweep, batch=1, inputs=sweep.taps * sweep.inputs, axes=(z, y, x))
@@ -148,6 +134,21 @@ def gemm_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Name
         phases += main
         end = max(end, scratch + used)
     return Plan(name, tuple(phases), end, sweep.flops)
+
+
+def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: int) -> tuple[Phase, int, int]:
+    """Lay out the patches of all pixels from the byte `place` of the workspace on; where they end, and where what it needs itself.
+
+    What lies in the padding is read from where `zeros` begins.
+    """
+    scratch = place + whole_lines(-(-sweep.pixels // _PATCHES) * _PATCHES * sweep.taps * sweep.inputs * 4)
+    record = record_words(_PATCHES, sweep.taps)
+    own = {"scratch": scratch, "scratch_size": whole_lines(record * 8), "patches": place, "record": record}
+    phase = PATCHES.phase(
+        f"conv_patches.{_PATCHES}", {"x": source, "packed": zeros}, sweep.numbers | own,
+        reads=[source, zeros], writes=["work"],
+    )  # fmt: skip
+    return phase, scratch, scratch + threads * own["scratch_size"]
 
 
 def _block_phases(

@@ -1,8 +1,9 @@
-"""Data gradients of few channels: products of whole vectors, added up where they belong (col2im).
+"""Data gradients as products that are added up where they belong (col2im).
 
-The gradient of an image with 3 channels would fill 3 lanes of a vector if the channels of a pixel lay in them. Here the lanes hold
-all taps of the kernel and their channels at once: for each pixel of g, the product of its channels with the filter as a matrix
-(filters, taps x channels). Its rows, those of a kernel row being neighbours in the image, are then added to the result.
+For each pixel of g, the product of its channels with the filter as a matrix (filters, taps x channels) is computed. Its parts, those
+of a kernel row being neighbours in the image unless the kernel is dilated, are then added to the result. This pays for few channels:
+the gradient of an image with 3 of them would fill 3 lanes of a vector if the channels of a pixel lay in them; here the lanes hold all
+taps and their channels at once.
 
 A unit of work is a band of lines of one image. Every element of the result is the sum of its products in the order of g's pixels,
 however the work is cut: lines of g that reach into two bands are multiplied for both of them.
@@ -35,7 +36,7 @@ _AXIS = (
 _SHAPE = ("images", "filters", "channels", *(f"{letter}_{word}" for letter in "zyx" for word in _AXIS))
 SCATTER = Signature(
     ("g", "packed", "x", "work", "epilogue", "context"),
-    ("tid", "threads", "bands", "lines", "columns", "scratch", "scratch_size", *_SHAPE),
+    ("tid", "threads", "bands", "lines", "columns", "row_taps", "scratch", "scratch_size", *_SHAPE),
 )
 PACK = Signature(
     ("w", "packed"),
@@ -61,10 +62,9 @@ _FEWEST_LINES = 8  # of a band
 
 def scatters(shape: ConvShape, sweep: Sweep, target: Target) -> bool:
     """Whether a data gradient is better done so. Only x86 can write a part of a vector."""
-    # The taps of a kernel row must be neighbours in the image.
-    possible = target.arch != "aarch64" and shape.groups == 1 and shape.dilation[-1] == 1
+    quick = target.arch != "aarch64" and shape.groups == 1 and shape.dilation[-1] == 1
     few = shape.channels < target.lanes(32)
-    return possible and few and _cycles(shape, target) < sweep_cycles(sweep, target)
+    return quick and few and _cycles(shape, target) < sweep_cycles(sweep, target)
 
 
 def _cycles(shape: ConvShape, target: Target) -> float:
@@ -96,6 +96,8 @@ def scatter_plan(name: str, sweep: Sweep, threads: int, target: Target, names: N
     band = -(-lines // max(1, min(-(-threads // max(1, sweep.batch)), lines // _FEWEST_LINES)))
     numbers = _numbers(sweep, target) | {"bands": -(-lines // band), "lines": band}
     numbers |= {"scratch": scratch, "scratch_size": size}
+    across = sweep.axes[2]
+    numbers["row_taps"] = across.kernel if across.dilation == 1 else 1  # that are neighbours in the image
     pointers = {"g": names.source, "x": names.result, "packed": names.packed}
     main = SCATTER.phase(
         f"conv_scatter.{tile.rows}x{tile.vectors}", pointers, numbers,
@@ -171,6 +173,7 @@ class _Scatter:
         code, a = self.code, self.a
         self.products = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
         self.row = code.mul(a.x_kernel, a.channels)  # floats of a kernel row
+        self.row_parts = code.sdiv(a.x_kernel, a.row_taps)
         self.line = code.mul(a.x_size, a.channels)  # floats of a line of the image
         self.pixels = code.mul(code.mul(a.images, a.z_source), code.mul(a.y_source, a.x_source))
         first, last = code.share(code.mul(a.images, a.bands), a.tid, a.threads)
@@ -235,20 +238,25 @@ class _Scatter:
             code.sub(code.mul(at, getattr(a, f"{letter}_step")), getattr(a, f"{letter}_reach"))
             for letter, at in zip("zyx", place, strict=True)
         )
-        left = code.maximum(0, code.sub(code.i64(0), x0))  # taps that fall before the line, and those up to its end
-        right = code.minimum(a.x_kernel, code.sub(a.x_size, x0))
-        skip, count = code.mul(left, a.channels), code.mul(code.sub(right, left), a.channels)
-        source = code.at(self.products, code.plus(code.mul(i, a.columns), skip), F32)
-        start = code.mul(code.plus(x0, left), a.channels)
-        with code.loop(0, a.z_kernel) as tz, code.loop(0, a.y_kernel) as ty:
-            z, y = code.plus(z0, code.mul(tz, a.z_dilation)), code.plus(y0, code.mul(ty, a.y_dilation))
-            inside = code.and_(code.icmp_signed(">=", y, top), code.icmp_signed("<", y, bottom))
-            inside = code.and_(inside, code.icmp_unsigned("<", z, a.z_size))
-            with code.if_then(inside):
-                line = code.plus(code.mul(code.plus(planes, z), a.y_size), y)
-                target = code.at(a.x, code.plus(code.mul(line, self.line), start), F32)
-                tap = code.plus(code.mul(tz, a.y_kernel), ty)
-                self._add_row(code.at(source, code.mul(tap, self.row), F32), target, count)
+        with code.loop(0, self.row_parts) as part:
+            first = code.mul(part, a.row_taps)
+            here = code.plus(x0, code.mul(first, a.x_dilation))
+            left = code.maximum(
+                0, code.sub(code.i64(0), here)
+            )  # taps that fall before the line, and those up to its end
+            right = code.minimum(a.row_taps, code.sub(a.x_size, here))
+            skip, count = code.mul(code.plus(first, left), a.channels), code.mul(code.sub(right, left), a.channels)
+            source = code.at(self.products, code.plus(code.mul(i, a.columns), skip), F32)
+            start = code.mul(code.plus(here, left), a.channels)
+            with code.loop(0, a.z_kernel) as tz, code.loop(0, a.y_kernel) as ty:
+                z, y = code.plus(z0, code.mul(tz, a.z_dilation)), code.plus(y0, code.mul(ty, a.y_dilation))
+                inside = code.and_(code.icmp_signed(">=", y, top), code.icmp_signed("<", y, bottom))
+                inside = code.and_(inside, code.icmp_unsigned("<", z, a.z_size))
+                with code.if_then(inside):
+                    line = code.plus(code.mul(code.plus(planes, z), a.y_size), y)
+                    target = code.at(a.x, code.plus(code.mul(line, self.line), start), F32)
+                    tap = code.plus(code.mul(tz, a.y_kernel), ty)
+                    self._add_row(code.at(source, code.mul(tap, self.row), F32), target, count)
 
     def _add_row(self, source: Value, target: Value, count: Value) -> None:
         """target += source, whole vectors and the rest of one."""

@@ -104,15 +104,23 @@ def columns(
     lanes = _lanes(target, element)
     if target.arch != "aarch64":
         return _scalars(code, element, lanes, pointer, stride, steps)
+    return _by_lanes(code, element, lanes, [pointer], tile.rows, stride, steps)
+
+
+def _by_lanes(
+    code: Code, element: ir.Type, lanes: int, runs: list[Value], length: int, stride: Int, steps: int
+) -> Left:
+    """Runs of so many neighbours in whole vectors, of which the products take one lane after the other (NEON)."""
 
     def read(k: Value, count: int) -> Splats:
         places: list[list[tuple[Value, int]]] = []  # by step, by row: a vector and the lane of it
         for step in range(count):
             start = code.times(code.plus(k, step), stride)
             places.append([])
-            for first, size in pieces(tile.rows, lanes):
-                some = code.read(pointer, code.plus(start, first), vector(element, size))
-                places[step] += [(some, lane) for lane in range(size)]
+            for run in runs:
+                for first, size in pieces(length, lanes):
+                    some = code.read(run, code.plus(start, first), vector(element, size))
+                    places[step] += [(some, lane) for lane in range(size)]
         return lambda step, row: splat_lane(code, *places[step][row], lanes)
 
     return Left(steps, False, read)
@@ -141,8 +149,11 @@ def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value], st
     return Left(lanes, False, read) if target.arch == "aarch64" else Left(steps, True, read)
 
 
-def neighbours(code: Code, element: ir.Type, lanes: int, runs: list[Value], length: int, stride: Int) -> Left:
-    """The rows of one k in runs of so many neighbours, each with a pointer, `stride` elements from k to k. For CPUs that read splats."""
+def neighbours(code: Code, target: Target, element: ir.Type, runs: list[Value], length: int, stride: Int) -> Left:
+    """The rows of one k in runs of so many neighbours, each with a pointer, `stride` elements from k to k."""
+    lanes = _lanes(target, element)
+    if target.arch == "aarch64":
+        return _by_lanes(code, element, lanes, runs, length, stride, steps=2)
 
     def read(k: Value, count: int) -> Splats:
         at = code.times(k, stride)

@@ -38,6 +38,7 @@ LANES = 32  # of a warp: loops as long as that are worth reading side by side
 SMALL = 256  # programs: fewer leave room on a GPU for others beside them
 SHORT = 1 << 18  # bytes: to copy fewer takes less time than to begin
 MOST_COPIES = 32  # in a launch
+MOST_JOINED = 128  # kernels in a launch: to compile twice as many takes four times as long
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ def _joined(made: Sequence[_Made]) -> Iterator[_Made]:
     """
     groups: list[list[_Made]] = []
     for one in sorted(made, key=lambda m: m[0].warps):
-        if not groups or one[0].warps > 2 * groups[-1][0][0].warps:
+        if not groups or one[0].warps > 2 * groups[-1][0][0].warps or len(groups[-1]) == MOST_JOINED:
             groups.append([])
         groups[-1].append(one)
     for group in groups:

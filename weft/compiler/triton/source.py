@@ -98,21 +98,34 @@ def joined(name: str, sources: Sequence[KernelSource]) -> KernelSource:
     if len(sources) == 1:
         return sources[0]
     arguments = list(dict.fromkeys(node for source in sources for node in source.arguments))
-    parts, lines, errors, first = [], [], list[Site](), 0
+    places = {node: f"p{i}" for i, node in enumerate(arguments)}
+    parts, calls, errors, first = [], [], list[Site](), 0
     for number, source in enumerate(sources):
-        given = ", ".join([*(f"p{arguments.index(node)}" for node in source.arguments), "status"])
+        given = ", ".join([*(places[node] for node in source.arguments), "status"])
         parts.append(_as_part(source, f"part{number}", len(errors)))
-        lines.append(f"    {'if' if not number else 'elif'} program < {first + source.programs}:")
-        lines.append(f"        part{number}(program - {first}, {given})")
+        calls.append((first, f"part{number}(program - {first}, {given})"))
         first += source.programs
         errors += source.errors
-    names = ", ".join([*(f"p{i}" for i in range(len(arguments))), "status"])
+    lines = _chosen(calls, "    ")
+    names = ", ".join([*places.values(), "status"])
     main = f"@triton.jit\ndef {name}({names}):\n    program = tl.program_id(0)\n" + "\n".join(lines) + "\n"
     writes = tuple(dict.fromkeys(node for source in sources for node in source.writes))
     return KernelSource(
         name, "\n\n".join([*parts, main]), tuple(arguments), writes, first, max(s.warps for s in sources),
         max(s.stages for s in sources), tuple(errors),
     )  # fmt: skip
+
+
+def _chosen(calls: Sequence[tuple[int, str]], indent: str) -> list[str]:
+    """The call that a program makes, found by halving: a chain of hundreds of cases would be too deep for Triton.
+
+    Each comes with the number of the first program that makes it.
+    """
+    if len(calls) == 1:
+        return [indent + calls[0][1]]
+    middle = len(calls) // 2
+    before, after = (_chosen(some, indent + "    ") for some in (calls[:middle], calls[middle:]))
+    return [f"{indent}if program < {calls[middle][0]}:", *before, f"{indent}else:", *after]
 
 
 def _as_part(source: KernelSource, name: str, errors: int) -> str:
