@@ -180,7 +180,7 @@ def test_winograd_can_be_forbidden():
     with weft.knobs.set(winograd=0):
         assert used(step(how), x, w)["forward"] == "DIRECT"
         assert used(step(how, "WINOGRAD_2X2"), x, w)["forward"] == "DIRECT"
-        assert used(step(how), x, w)["filter"] == "IMPLICIT_GEMM"
+        assert used(step(how, "WINOGRAD"), x, w)["filter"] == by_default()["filter"]
         table = weft.find_algorithms(x, w, direction="forward", repetitions=1, **how)
         assert not {"WINOGRAD", "WINOGRAD_2X2"} & {row.name for row in table.rows}
         assert "WINOGRAD is forbidden by the setting winograd" in str(table)
@@ -265,9 +265,8 @@ def test_the_fastest_is_the_one_that_was_measured():
 
 
 def pretend(name, milliseconds=0.001):
-    """As if an algorithm had been measured as the fastest, forward and for the data."""
-    for kind in ("conv", "conv_data"):
-        direction, shape = facts()[kind]
+    """As if an algorithm had been measured as the fastest in every direction."""
+    for direction, shape in facts().values():
         times = dict.fromkeys(candidates(direction, shape, strides(shape), 2), 1.0)
         remember(direction, shape, thread_count(), times | {name: milliseconds})
 
@@ -277,7 +276,7 @@ def test_measurements_outlive_the_process(tmp_path):
     assert used(step(how), x, w) == by_default()
     pretend("IMPLICIT_PRECOMP_GEMM")
     choices.forget()  # the memory of this process, as if it were another
-    wanted = {"forward": "IMPLICIT_PRECOMP_GEMM", "data": "IMPLICIT_PRECOMP_GEMM", "filter": "IMPLICIT_GEMM"}
+    wanted = dict.fromkeys(NAMES.values(), "IMPLICIT_PRECOMP_GEMM")
     assert used(step(how), x, w) == wanted
     script = (
         "import json, test_algorithms as t\nx, w, how = t.tensors()\nprint(json.dumps(t.used(t.step(how), x, w)))\n"

@@ -380,7 +380,7 @@ def test_scattered_layers(shape: ConvShape) -> None:
 @pytest.fixture(params=[False, True], ids=["near", "far"])
 def far(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether filter gradients are cut as if x could be read from the second cache, whatever is best on this CPU."""
-    monkeypatch.setattr(conv_filter_plan, "splats_are_free", lambda target: request.param)
+    monkeypatch.setattr(conv_filter_plan, "_reads_far", lambda target: request.param)
     return bool(request.param)
 
 

@@ -8,7 +8,7 @@ from math import prod
 from . import gemm
 from .conv_chunks import FINISH, SUM
 from .conv_filter import FILTER, PAD
-from .conv_filter_tiles import FilterTile, in_place_tile, packed_tile, pays_in_place, splats_are_free
+from .conv_filter_tiles import FilterTile, in_place_tile, packed_tile, pays_in_place
 from .conv_lines import FACTS, LINES
 from .conv_plan import patches_phase
 from .conv_shape import ConvShape, forward_sweep, whole_lines
@@ -189,7 +189,7 @@ class _Cut:
         chunk = max(1, -(-pixels // chunks))
         chunks = max(1, -(-pixels // chunk))
         # The sums of a unit and the panels of g share the second cache with what streams through.
-        far = splats_are_free(target)
+        far = _reads_far(target)
         most = max(1, target.l2 // (2 if far else 4) // (tile.rows * outputs * 4))
         strips = -(-blocks // most)
         if chunks * shape.groups < threads:
@@ -209,6 +209,11 @@ class _Cut:
         """The most lines of pixels that a slab has a part of; none if nobody asks."""
         wide = shape.out[-1]
         return (self.slab + wide - 2) // wide + 1 if self.tile.runs else 0
+
+
+def _reads_far(target: Target) -> bool:
+    """Is x read from the second cache? AVX-512 reads a number of it for each of its wide sums."""
+    return target.arch == "x86_64" and target.registers == 32
 
 
 def _scratch(shape: ConvShape, cut: _Cut, own_lines: int) -> tuple[int, dict[str, int]]:

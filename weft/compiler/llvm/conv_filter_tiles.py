@@ -17,8 +17,8 @@ _TILES = {
 }
 _MOST_VECTORS = 4
 _MOST_RUNS = 6  # in a block of rows: each has a pointer
-_FEW_VECTORS = 8  # of output channels, for which x is read in place
-_NEAR_PIXELS = 96  # that must stay in the first cache
+# Where it may pay to read x in place: at most so many vectors of output channels, and so many pixels that stay in the first cache.
+_IN_PLACE = {("aarch64", 32): (16, 256), ("x86_64", 32): (8, 96)}
 _PACK_TOGETHER, _PACK_ONE = 2.0, 1.3  # cycles to pack the rows of a block side by side, and one of several that are not
 
 
@@ -61,17 +61,12 @@ def pays_in_place(shape: ConvShape, target: Target) -> bool:
 
     Not with many output channels: x is packed once for many products. Nor with pixels so far apart that they leave the first cache.
     """
-    few = shape.filters // shape.groups <= _FEW_VECTORS * target.lanes(32)
+    vectors, pixels = _IN_PLACE.get((target.arch, target.registers), (0, 0))
     apart = 4 * shape.channels * shape.stride[-1]
-    if not splats_are_free(target) or not few or apart * _NEAR_PIXELS > target.l1:
+    if shape.filters // shape.groups > vectors * target.lanes(32) or apart * pixels > target.l1:
         return False
     packed, in_place = packed_tile(shape, target), in_place_tile(shape, target)
     return _cycles(shape, target, in_place) < _cycles(shape, target, packed)
-
-
-def splats_are_free(target: Target) -> bool:
-    """Does the CPU read one number into all lanes as quickly as a vector, and has it the registers to gain by it?"""
-    return target.arch == "x86_64" and target.registers == 32
 
 
 def _runs(shape: ConvShape) -> tuple[int, int]:
