@@ -295,9 +295,10 @@ def test_tiles_keep_a_gpu_busy(monkeypatch):
     assert tile_of(weft.softmax, (4096, 10))[0].rows >= 64  # several short rows
 
 
-def idle(number, warps):
+def idle(number, warps, shared=0):
     """A kernel of one program that does nothing."""
-    return KernelSource(f"k{number}", f"@triton.jit\ndef k{number}(status):\n    pass\n", (), (), 1, warps, 2, ())
+    body = f"@triton.jit\ndef k{number}(status):\n    pass\n"
+    return KernelSource(f"k{number}", body, (), (), 1, warps, 2, (), shared=shared)
 
 
 def test_kernels_of_many_warps_and_of_few_are_launched_apart():
@@ -313,6 +314,15 @@ def test_hundreds_of_kernels_are_joined_in_several_launches_none_of_them_deep():
         ifs = [line for line in source.body.splitlines() if line.lstrip().startswith("if ")]
         assert len(ifs) == source.programs - 1
         assert max(len(line) - len(line.lstrip()) for line in ifs) <= 4 * 7  # 2 ** 7 is 128
+
+
+def test_kernels_that_fill_the_shared_memory_are_launched_apart():
+    found = [
+        source
+        for source, _ in _joined([(idle(i, 4, size << 10), ()) for i, size in enumerate((48, 48, 48, 0, 200, 0, 1))])
+    ]
+    assert [s.programs for s in found] == [2, 2, 1, 2]
+    assert [s.shared >> 10 for s in found] == [96, 48, 200, 1]
 
 
 def test_each_program_finds_its_kernel():

@@ -12,68 +12,29 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .compiled import Compiled, given
 from .compiler.memory import nbytes
 from .compiler.pipeline import can_compile, passes
-from .dtypes import DType, DTypeLike, as_dtype, float32, uint64
-from .errors import Source, UserError, user_source
+from .dtypes import DType, DTypeLike, as_dtype, float32
+from .errors import UserError, user_source
 from .explain import Explanation, explain
 from .graph import Graph
 from .graph.graph import close
-from .graph.node import DATA, VARIABLE, Node, Type, data, fresh_data
+from .graph.node import DATA, VARIABLE, Node, Type
 from .knobs import knobs
-from .random import Generator
-from .runtime import Buffer, Device
 from .runtime import device as find_device
 from .runtime.device import Facts
-from .state import Settings, State, Watcher, in_memory_order, memory_of, states_of
-from .tensor import WATCHED, WITHOUT_HISTORY, Tensor, as_tensor, wrap
+from .state import Settings, Watcher, in_memory_order, memory_of, states_of
+from .tensor import WATCHED, Tensor, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
 
 REMEMBERED = 64  # compiled forms of one function
-
-
-@dataclass
-class Compiled:
-    """A function compiled for arguments of one structure."""
-
-    graph: Graph
-    home: Device  # that it was compiled for
-    executable: Any  # a runtime.device.Executable, or what it would need
-    structure: Structure  # of the result
-    states: list[State]
-    streams: list[Generator]
-    arguments: int
-    results: list[Type] = field(default_factory=list)
-    first_result: int = 0  # among the graph's outputs; state comes before
-    grads: list[tuple[Tensor, int | None]] = field(default_factory=list)  # whose .grad is replaced, by which result
-    had_grads: list[tuple[Tensor, bool]] = field(default_factory=list)  # which tensors had one when it was traced
-    tracked: list[bool] = field(default_factory=list)  # which results were computed from parameters
-    source: Source | None = None  # the line that results are put down to
-    settings: Settings | None = None  # that it was traced under
-    lock: Any = field(default_factory=threading.Lock)
-    written: list[State] = field(init=False)
-    sizes: list[int] = field(init=False)  # bytes of each result
-    row: type | None = field(init=False)  # list or tuple, if the result is one of tensors and nothing else
-    any_tracked: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.written = [state for state in self.states if state.written]
-        self.any_tracked = any(self.tracked)
-        self.sizes = [nbytes(node) for node in self.graph.outputs[self.first_result :]]
-        flat = all(child.kind is None for child in self.structure.children)
-        self.row = self.structure.kind if flat and self.structure.kind in (list, tuple) else None
-
-    def fits(self) -> bool:
-        """Whether every .grad is there, or missing, as it was, and all settings are what they were."""
-        if self.settings and not self.settings.hold():
-            return False
-        return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
 
 
 @dataclass
@@ -121,7 +82,7 @@ class Jit:
             made = self._compile(key, args, kwargs)
         elif len(self._compiled) > 1:
             self._compiled.move_to_end(key)
-        return _run(made, leaves)
+        return made.run(leaves)
 
     # --- looking inside -------------------------------------------------------------------------------------------------
 
@@ -149,12 +110,12 @@ class Jit:
         made = self._for(args, kwargs)
         _, values = self._key(args, kwargs)
         with made.lock:
-            given = [
-                made.executable.argument(i, _given(v))
+            passed = [
+                made.executable.argument(i, given(v))
                 for i, v in enumerate((*(s.offset for s in made.streams), *values))
             ]
             held = [memory_of(s, made.home) for s in made.states]
-            return explain(made.executable, [*(address for _, address in given), *map(made.home.address, held)])
+            return explain(made.executable, [*(address for _, address in passed), *map(made.home.address, held)])
 
     def memory(self, *args: Any, **kwargs: Any) -> Memory:
         """The memory that a call with these arguments needs. It is planned, not compiled: that is much quicker."""
@@ -382,68 +343,6 @@ def _flat(value: Any) -> list[Any]:
         if type(value) is tuple
         else [value]
     )
-
-
-# --- running ------------------------------------------------------------------------------------------------------------------
-
-
-def _run(made: Compiled, values: Sequence[Any]) -> Any:
-    """Run the program. Small programs live of how little is done here, so loops over nothing are left out."""
-    home, executable, streams = made.home, made.executable, made.streams
-    with made.lock:
-        held, addresses = [], []
-        for position, value in enumerate((*(s.offset for s in streams), *values) if streams else values):
-            memory, address = executable.argument(position, _given(value))
-            held.append(memory)
-            addresses.append(address)
-        again = False
-        if made.states:
-            for state in made.states:
-                if not state.is_known():
-                    state.refresh(home)
-                    again |= not state.written
-                addresses.append(state.address)
-        contents = executable.call(addresses, again)
-        if made.written:
-            for state in made.written:
-                state.was_replaced()
-    if streams:
-        for stream, position in zip(streams, contents, strict=False):
-            stream.offset = wrap(data(Buffer(home, (), uint64, position)))
-        contents = contents[len(streams) :]
-    return _handed_out(made, contents)
-
-
-def _handed_out(made: Compiled, contents: Sequence[Any]) -> Any:
-    """The results as tensors, in the structure that the function gave them."""
-    home, source = made.home, made.source
-    results = [
-        wrap(fresh_data(Buffer(home, *type, content), type, nbytes, source))
-        for type, nbytes, content in zip(made.results, made.sizes, contents, strict=True)
-    ]
-    if made.grads:
-        for tensor, number in made.grads:
-            tensor.grad = None if number is None else results[number]
-        results = results[len(made.results) - len(made.tracked) :]
-    if made.any_tracked:
-        for result, tracked in zip(results, made.tracked, strict=True):
-            if tracked:
-                WITHOUT_HISTORY.add(result._node)
-    if made.structure.kind is None:
-        return results[0]
-    return unflatten(made.structure, results) if made.row is None else made.row(results)
-
-
-def _given(value: Any) -> Buffer | np.ndarray:
-    """The value of an argument, wherever it is."""
-    if type(value) is np.ndarray:
-        return value
-    tensor = value if type(value) is Tensor else as_tensor(value)
-    known = tensor._node.value
-    if known is None:
-        known = tensor.realize()._node.value
-    assert isinstance(known, Buffer)
-    return known
 
 
 def jit(

@@ -10,7 +10,7 @@ from typing import Any
 
 from .graph import Graph
 from .graph.graph import substitute
-from .graph.node import DATA, OPS, VARIABLE, Clock, Node, Type, data, make, placeholder
+from .graph.node import CLOCK, DATA, OPS, VARIABLE, Node, Type, data, make, placeholder
 from .random import Generator
 from .runtime import Buffer, Device
 from .tensor import WATCHED, Changes, Holder, Tensor
@@ -22,8 +22,8 @@ class Watcher:
     """Notes what a traced function does with tensors from outside."""
 
     def __init__(self) -> None:
-        self.start = Clock.nodes
-        Clock.nodes += 1  # tensors made from now on are younger
+        self.start = CLOCK.nodes
+        CLOCK.nodes += 1  # tensors made from now on are younger
         self.nodes: dict[Tensor, Node] = {}  # what each tensor named when it was first read
         self.by_node: dict[Node, Tensor] = {}
         self.grads: dict[Tensor, Tensor | None] = {}

@@ -32,11 +32,25 @@ from .dtypes import (
     iinfo,
     scalar_dtype,
 )
-from .errors import RunError, UserError, WeftError
+from .errors import RunError, Source, UserError, WeftError
 from .graph import Graph, close
-from .graph.node import VARIABLE, Cell, Clock, Node, Op, Shape, constant, data, make, unfinished, variable
+from .graph.node import (
+    CLOCK,
+    VARIABLE,
+    Cell,
+    Node,
+    Op,
+    Shape,
+    Type,
+    constant,
+    data,
+    fresh_data,
+    make,
+    unfinished,
+    variable,
+)  # fmt: skip
 from .knobs import knobs
-from .runtime import Device, evaluate, fetch, transfer
+from .runtime import Buffer, Device, evaluate, fetch, transfer
 from .runtime import device as find_device
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -79,12 +93,20 @@ def wrap(node: Node) -> Tensor:
     """A tensor that names a node. Work that nobody has looked at for long is done now, so that loops stay bounded."""
     tensor = Tensor.__new__(Tensor)
     tensor.grad = None
-    tensor.born = Clock.nodes
+    tensor.born = CLOCK.nodes
     node.holders += 1
     tensor._node = node
-    if Clock.nodes - node.born > knobs.pending_nodes or Clock.bytes - node.born_bytes > knobs.pending_bytes:
+    if CLOCK.nodes - node.born > knobs.pending_nodes or CLOCK.bytes - node.born_bytes > knobs.pending_bytes:
         if WATCHED.watch is None:
             _catch_up()
+    return tensor
+
+
+def fresh_tensor(home: Device, content: Any, type: Type, nbytes: int, source: Source | None) -> Tensor:
+    """A tensor with a value that was made just now."""
+    tensor = Tensor.__new__(Tensor)
+    tensor._node = node = fresh_data(Buffer(home, type.shape, type.dtype, content), type, nbytes, source)
+    tensor.grad, tensor.born, node.holders = None, node.born, 1
     return tensor
 
 
@@ -118,7 +140,7 @@ class Changes:
 
 class _Watched(threading.local):
     watch: Watch | None = None
-    since: float = math.inf  # the Clock when the function that is being traced was called
+    since: float = math.inf  # the CLOCK when the function that is being traced was called
 
 
 WATCHED = _Watched()
@@ -135,10 +157,10 @@ def _catch_up() -> None:
 
     That needs a look at all live nodes, so it happens at most once in half the limit.
     """
-    nodes, held = Clock.nodes - _LastCatchUp.nodes, Clock.bytes - _LastCatchUp.bytes
+    nodes, held = CLOCK.nodes - _LastCatchUp.nodes, CLOCK.bytes - _LastCatchUp.bytes
     if nodes > knobs.pending_nodes // 2 or held > knobs.pending_bytes // 2:
-        _LastCatchUp.nodes, _LastCatchUp.bytes = Clock.nodes, Clock.bytes
-        waiting = unfinished(Clock.nodes - knobs.pending_nodes // 2, Clock.bytes - knobs.pending_bytes // 2)
+        _LastCatchUp.nodes, _LastCatchUp.bytes = CLOCK.nodes, CLOCK.bytes
+        waiting = unfinished(CLOCK.nodes - knobs.pending_nodes // 2, CLOCK.bytes - knobs.pending_bytes // 2)
         try:
             evaluate(waiting)
         except RunError:
@@ -168,12 +190,12 @@ class Tensor:
     __array_ufunc__ = None  # so that `numpy_array + tensor` asks the tensor
 
     _node: Node
-    born: int  # the Clock when it was made: whether it was there before a function was traced
+    born: int  # the CLOCK when it was made: whether it was there before a function was traced
     grad: Tensor | None
 
     def __init__(self, value: Any, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> None:
         self.grad = None
-        self.born = Clock.nodes
+        self.born = CLOCK.nodes
         self._node = _call("asarray", value, dtype=dtype)._node
         self._node.holders += 1
         if requires_grad:

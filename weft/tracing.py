@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .graph.graph import Graph, close, substitute
-from .graph.node import DATA, VARIABLE, Clock, Node, Type, dependencies, placeholder, toposort
+from .graph.node import CLOCK, DATA, VARIABLE, Node, Type, dependencies, placeholder, toposort
 from .random import GENERATORS, TRACED, Generator
 from .tensor import WATCHED, as_tensor, wrap
 from .tree import Structure, flatten, unflatten
@@ -27,7 +27,7 @@ class Trace:
     outputs: list[Node]
     structure: Structure
     streams: dict[Generator, tuple[Node, Node]]  # the position it found and the position it left
-    start: int  # the Clock before it was called
+    start: int  # the CLOCK before it was called
 
     def types(self) -> list[Type]:
         return [o.type for o in self.outputs]
@@ -51,7 +51,7 @@ class Trace:
 
 def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure) -> Trace:
     """Call a function with tensors that stand for values of the given types."""
-    start = Clock.nodes
+    start = CLOCK.nodes
     inputs = [placeholder(object(), t) for t in types]
     marks = {stream: wrap(placeholder(object(), stream.offset._node.type)) for stream in list(GENERATORS)}
     outside, TRACED.offsets = TRACED.offsets, dict(marks)

@@ -120,11 +120,16 @@ def blame() -> Iterator[Callable[[Source | None], None]]:
         _blame.source = before
 
 
-class Clock:
+class _Clock:
     """Counts what was ever created, so that the age of unfinished work is a subtraction."""
 
-    nodes = 0
-    bytes = 0
+    __slots__ = ("bytes", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes = self.bytes = 0
+
+
+CLOCK = _Clock()
 
 
 class Node:
@@ -149,8 +154,8 @@ class Node:
     value: Value | None  # the memo of its value
     holders: int  # how many live tensors name it: its value is kept once known
     users: int  # how many live nodes have it as input
-    serial: int  # the Clock when it was made
-    born: int  # the Clock when the oldest unfinished work in it began
+    serial: int  # the CLOCK when it was made
+    born: int  # the CLOCK when the oldest unfinished work in it began
     born_bytes: int
 
     @property
@@ -258,9 +263,9 @@ def _new(
 
 def _inherit(node: Node) -> None:
     """What a node takes over from its inputs: device, tracker, age, and whether it has a value at all."""
-    Clock.nodes += 1
-    node.serial = Clock.nodes
-    device, tracker, abstract, born, born_bytes = None, None, False, Clock.nodes, Clock.bytes
+    CLOCK.nodes += 1
+    node.serial = CLOCK.nodes
+    device, tracker, abstract, born, born_bytes = None, None, False, CLOCK.nodes, CLOCK.bytes
     for x in node.inputs:
         if x.device is not device and x.device is not None:
             if device is not None:
@@ -287,7 +292,7 @@ def _fill_leaf(node: Node) -> None:
     elif node.op is DATA:
         node.value = node.params[0]
         node.device = node.params[0].device
-        Clock.bytes += node.params[0].nbytes
+        CLOCK.bytes += node.params[0].nbytes
     elif node.op is VARIABLE:
         cell: Cell = node.params[0]
         node.value, node.device, node.tracker = cell.value, cell.device, PARAMETERS
@@ -394,15 +399,16 @@ def data(value: Value) -> Node:
 def fresh_data(value: Value, type: Type, nbytes: int, source: Source | None) -> Node:
     """`data` for a value that was made just now. It is not in the table, since nobody can ask for it: that would take longer."""
     node = Node.__new__(Node)
-    node.op, node.inputs, node.params, node.outputs = DATA, (), (value,), ()
+    node.op, node.params = DATA, (value,)
+    node.inputs = node.outputs = ()
     node.type, node.source, node.value, node.device = type, source, value, value.device
     node.shape, node.dtype = type
     node.holders = node.users = 0
     node.abstract, node.tracker = False, None
-    Clock.nodes += 1
-    node.serial = node.born = Clock.nodes
-    node.born_bytes = Clock.bytes
-    Clock.bytes += nbytes
+    clock = CLOCK
+    node.serial = node.born = clock.nodes = clock.nodes + 1
+    node.born_bytes = clock.bytes
+    clock.bytes += nbytes
     return node
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from ..dtypes import DEFAULT_FLOAT
 from ..errors import UserError
 from ..graph.graph import Graph
-from ..graph.node import Clock, Node, Type, toposort
+from ..graph.node import CLOCK, Node, Type, toposort
 from ..tensor import Tensor, as_tensor
 from ..tracing import trace
 from ..tree import flatten
@@ -126,7 +126,7 @@ def _type_of(example: Any) -> Type:
 
 @dataclass
 class _Call:
-    """A call of a part: what it made lies between two times of the Clock."""
+    """A call of a part: what it made lies between two times of the CLOCK."""
 
     module: Module
     depth: int
@@ -143,13 +143,13 @@ class _Calls:
         self.open: list[_Call] = []
 
     def begins(self, module: Module) -> None:
-        call = _Call(module, len(self.open), Clock.nodes)
+        call = _Call(module, len(self.open), CLOCK.nodes)
         self.made.append(call)
         self.open.append(call)
 
     def ends(self, module: Module, result: Any) -> None:
         call = self.open.pop()
-        call.end, call.result = Clock.nodes, result
+        call.end, call.result = CLOCK.nodes, result
 
 
 def _summary(module: Module, calls: list[_Call], nodes: list[Node]) -> Summary:

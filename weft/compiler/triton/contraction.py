@@ -243,7 +243,10 @@ class Contraction(Writer):
             Values(self, NOTHING).store(room, own_position(self.loops), "total", f"part * {room.shape[1]}")
         else:
             finish(self, self.kernel, self.loops, "total")
-        return self.finished(programs * self.parts, self.tile.warps, self.tile.stages)
+        t = self.tile
+        numbers = t.stages * (t.rows + t.columns) * t.depth
+        wide = max(operand.view.base.dtype.itemsize for operand in (self.left, self.right))
+        return self.finished(programs * self.parts, t.warps, t.stages, numbers * wide)
 
     def _tiles(self) -> int:
         """Which tile of the result this program makes; how many there are."""

@@ -39,6 +39,7 @@ SMALL = 256  # programs: fewer leave room on a GPU for others beside them
 SHORT = 1 << 18  # bytes: to copy fewer takes less time than to begin
 MOST_COPIES = 32  # in a launch
 MOST_JOINED = 128  # kernels in a launch: to compile twice as many takes four times as long
+MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
 
 
 @dataclass(frozen=True)
@@ -263,9 +264,13 @@ def _joined(made: Sequence[_Made]) -> Iterator[_Made]:
     Those of many warps and of few do not go together: all would run with many.
     """
     groups: list[list[_Made]] = []
+    shared = 0  # of the last group
     for one in sorted(made, key=lambda m: m[0].warps):
-        if not groups or one[0].warps > 2 * groups[-1][0][0].warps or len(groups[-1]) == MOST_JOINED:
+        shared += one[0].shared
+        full = groups and (len(groups[-1]) == MOST_JOINED or shared > MOST_SHARED)
+        if not groups or full or one[0].warps > 2 * groups[-1][0][0].warps:
             groups.append([])
+            shared = one[0].shared
         groups[-1].append(one)
     for group in groups:
         yield joined("kernel", [source for source, _ in group]), tuple(call for _, calls in group for call in calls)

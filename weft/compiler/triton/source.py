@@ -29,6 +29,7 @@ class KernelSource:
     stages: int
     errors: tuple[Site, ...]
     loose: tuple[int, ...] = ()  # arguments whose memory may begin anywhere, not where wide loads can
+    shared: int = 0  # bytes of shared memory that strips of operands take, at the most
 
     @property
     def text(self) -> str:
@@ -73,13 +74,13 @@ class Writer:
             self.errors.append(entry)
         return self.errors.index(entry) + 1
 
-    def finished(self, programs: int, warps: int, stages: int = 2) -> KernelSource:
+    def finished(self, programs: int, warps: int, stages: int = 2, shared: int = 0) -> KernelSource:
         arguments = ", ".join([*self.pointers.values(), "status"])
         if self.errors:
             self.lines.insert(0, f"    {FIRST_ERROR}")
         body = f"@triton.jit\ndef {self.name}({arguments}):\n" + "\n".join(self.lines) + "\n"
         return KernelSource(
-            self.name, body, tuple(self.pointers), tuple(self.written), programs, warps, stages, tuple(self.errors)
+            self.name, body, tuple(self.pointers), tuple(self.written), programs, warps, stages, tuple(self.errors), shared=shared,
         )  # fmt: skip
 
 
@@ -112,7 +113,7 @@ def joined(name: str, sources: Sequence[KernelSource]) -> KernelSource:
     writes = tuple(dict.fromkeys(node for source in sources for node in source.writes))
     return KernelSource(
         name, "\n\n".join([*parts, main]), tuple(arguments), writes, first, max(s.warps for s in sources),
-        max(s.stages for s in sources), tuple(errors),
+        max(s.stages for s in sources), tuple(errors), shared=sum(s.shared for s in sources),
     )  # fmt: skip
 
 
