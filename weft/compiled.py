@@ -64,7 +64,8 @@ class Compiled:
             with lock:
                 held, addresses = [], []  # memory must not go while it is read
                 for position, value in enumerate((*(s.offset for s in streams), *values) if streams else values):
-                    memory, address = argument(position, given(value))
+                    known = value._node.value if type(value) is Tensor else None
+                    memory, address = argument(position, given(value) if known is None else known)
                     held.append(memory)
                     addresses.append(address)
                 again = False

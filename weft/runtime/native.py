@@ -33,7 +33,7 @@ from ..graph.node import Node, Shape
 from ..knobs import knobs
 from .device import Buffer, Facts
 from .profile import Profile, profile
-from .team import symbols, team
+from .team import address_of, symbols, team
 
 SMALL, LARGE = 1 << 14, 1 << 24  # operations: too few for several threads; too many to interpret even once
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
@@ -42,21 +42,6 @@ FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 def thread_count() -> int:
     """How many threads programs run on."""
     return knobs.threads or usable_cores()
-
-
-def address(array: np.ndarray) -> int:
-    """Where an array's elements begin."""
-    found: int = _pointer_at(id(array) + _DATA).value if _DATA else array.ctypes.data
-    return found
-
-
-# NumPy's C interface fixes where an array object keeps the pointer to its data; reading it there takes a tenth of the time of
-# `array.ctypes.data`, which a call of a compiled function would otherwise spend most of its time on.
-_pointer_at = ctypes.c_size_t.from_address
-_DATA = object.__basicsize__
-_sample = np.zeros(3)
-if _pointer_at(id(_sample) + _DATA).value != _sample.ctypes.data:
-    _DATA = 0
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
@@ -128,7 +113,7 @@ class Executable:
         linked = [*symbols(), *((s, library.address(s)) for s in facts.symbols)]
         self._loaded = Loaded(code, linked)
         self._main = self._loaded.address("main")
-        self._team = team(threads)
+        self._team, self._place = team(threads), address_of()
         self._status = (ctypes.c_int64 * 3)(0, 0, 1)  # error, its value, whether what is kept must be made
         count = len(graph.inputs) + len(graph.outputs)
         self._frame = (ctypes.c_int64 * (FRAME_RESERVED + count))()
@@ -170,10 +155,10 @@ class Executable:
                 return given.content, given.place
             array = contiguous(content(given))
             if array is given.content:
-                given.place = address(array)
+                given.place = self._place(array)
         else:
             array = contiguous(given)
-        return array, address(array)
+        return array, self._place(array)
 
     def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
         """Run it on inputs at these addresses; new memory with each output that does not replace an input."""
@@ -183,7 +168,7 @@ class Executable:
                 addresses.append(0)
             else:
                 outputs.append(array := _empty(*room))
-                addresses.append(address(array))
+                addresses.append(self._place(array))
         self.run(addresses, again)
         return outputs
 
@@ -208,7 +193,7 @@ class Executable:
         """Room for what is kept, and whether it must be made at this run."""
         if self._kept is None:
             self._kept = np.empty(self.facts.kept + ALIGN, np.uint8)
-            self._frame[2] = -(-address(self._kept) // ALIGN) * ALIGN
+            self._frame[2] = -(-self._place(self._kept) // ALIGN) * ALIGN
         self._status[2] = again or not self._made
         self._made = False  # unless the run comes to its end
 
@@ -249,7 +234,7 @@ class _Arena:
                 raise RunError(
                     "run", f"there is no memory for the {size}. Use smaller batches or weft.checkpoint."
                 ) from None
-            self._address = -(-address(self._memory) // ALIGN) * ALIGN
+            self._address = -(-address_of()(self._memory) // ALIGN) * ALIGN
         return self._address
 
 

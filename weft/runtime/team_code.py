@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from ..compiler.llvm.build import I32, I64, PTR, VOID, Code, Int, Value, new_module
+from ..compiler.llvm.build import I8, I32, I64, PTR, VOID, Code, Int, Value, new_module
 
 PROGRAM = ir.FunctionType(VOID, [PTR, I64, I64, PTR])  # frame, tid, threads, team
 BARRIER = ir.FunctionType(I64, [PTR, I64, I64])  # team, tid, threads
@@ -69,7 +69,7 @@ def native_module(arch: str) -> ir.Module:
     # In an order in which each calls only those before it.
     for write in (_write_listen, _write_barrier, _write_publish, _write_launch, _write_turn, _write_enter):
         write(module)
-    for write in (_write_dismiss, _write_sleep, _write_work):
+    for write in (_write_dismiss, _write_sleep, _write_work, _write_address):
         write(module)
     return module
 
@@ -234,6 +234,13 @@ def _write_enter(module: ir.Module) -> None:
     with code.if_then(code.has(stopped, Stop.RAISED), likely=False):
         code.ret(nothing)
     code.done(code.ask("PyLong_FromLong", stopped))
+
+
+def _write_address(module: ir.Module) -> None:
+    """address(self, array): where the elements of a NumPy array begin, for Python. The pointer is the first thing of an array's own."""
+    code = _TeamCode.begin(module, "team.address", [PTR, PTR], PTR)
+    place = code.read(code.at(code.arguments[1], object.__basicsize__, I8), 0, I64)
+    code.done(code.ask("PyLong_FromLong", place))
 
 
 def _write_turn(module: ir.Module) -> None:
