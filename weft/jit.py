@@ -75,8 +75,10 @@ class Jit:
             return self.function(*args, **kwargs)
         key, leaves = self._key(args, kwargs)
         for leaf in leaves:
-            if type(leaf) is Tensor and (leaf._node.abstract or leaf._node.tracked):
-                return self.function(*args, **kwargs)  # it is being traced or differentiated
+            if type(leaf) is Tensor:
+                node = leaf._node
+                if node.abstract or (node.tracker is not None and node.tracked):
+                    return self.function(*args, **kwargs)  # it is being traced or differentiated
         made = self._compiled.get(key)
         if made is None or not made.fits():
             made = self._compile(key, args, kwargs)
