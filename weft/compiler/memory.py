@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from math import prod
 
 from ..graph.node import Node
+from .arena import ALIGN as ALIGN
+from .arena import Arena, Room, most, place
 from .index import linear
 from .kernel import Kernel
 
-ALIGN = 64
 ARENA, KEPT = 0, 2  # the frame's entries for the arena, and for what is kept from run to run
 
 
@@ -70,64 +71,63 @@ def plan(
     """
     birth, death = _lifetimes(kernels, shares, hidden)
     slots: dict[Node, Slot] = dict(fixed)
-    kept = _Arena(KEPT)
+    kept = Arena()
+
+    def keep(size: int) -> Slot:
+        kept.take(room := Room(size, 0, 0))
+        return Slot(KEPT, room.offset, size)
+
     for kernel in kernels:
         if kernel in lasting:
-            slots |= {n: kept.take(nbytes(n)) for n in kernel.outputs if n not in slots}
-    prepared = {k: kept.take(size) for k, size in packed.items() if size}
+            slots |= {n: keep(nbytes(n)) for n in kernel.outputs if n not in slots}
+    prepared = {k: keep(size) for k, size in packed.items() if size}
     dying: dict[int, list[Node]] = defaultdict(list)
     for node, last in death.items():
         dying[len(kernels) if node in to_the_end else last].append(node)
     born: dict[int, list[Node]] = defaultdict(list)
     for node, first in birth.items():
         born[first].append(node)
-    planner = _Planner(slots, shares, fixed, kept.size)
+    rooms = _Rooms(slots, shares, len(kernels))
     for i, kernel in enumerate(kernels):
-        planner.step(kernel, born[i], dying[i], scratch.get(kernel, 0))
-    slots |= {k.anchor: planner.rooms.get(k, NOWHERE) for k in hidden if k.anchor is not None}
-    return Memory(slots, planner.rooms, prepared, planner.arena.size, kept.size, planner.most)
+        rooms.step(i, kernel, born[i], dying[i], scratch.get(kernel, 0))
+    size = place(rooms.all)
+    slots |= {node: Slot(ARENA, room.offset, nbytes(node)) for node, room in rooms.of.items()}
+    spaces = {kernel: Slot(ARENA, room.offset, room.nbytes) for kernel, room in rooms.scratch.items()}
+    for new in sorted((n for n in shares if n in birth and n not in slots), key=birth.__getitem__):
+        slots[new] = slots[shares[new]]
+    slots |= {k.anchor: spaces.get(k, NOWHERE) for k in hidden if k.anchor is not None}
+    return Memory(slots, spaces, prepared, size, kept.size, kept.size + most(rooms.all))
 
 
-class _Planner:
-    """The arena as it is taken and given back, kernel after kernel."""
+class _Rooms:
+    """The rooms of the arena, and who lives in them when."""
 
-    def __init__(
-        self, slots: dict[Node, Slot], shares: Mapping[Node, Node], fixed: Mapping[Node, Slot], kept: int
-    ) -> None:
-        self.slots, self.shares, self.fixed = slots, shares, fixed
-        self.arena = _Arena(ARENA)
-        self.rooms: dict[Kernel, Slot] = {}
-        self.live = self.most = kept
+    def __init__(self, slots: Mapping[Node, Slot], shares: Mapping[Node, Node], moments: int) -> None:
+        self.slots, self.shares, self.moments = slots, shares, moments  # who has a place already, or takes another's
+        self.of: dict[Node, Room] = {}
+        self.scratch: dict[Kernel, Room] = {}
+        self.all: list[Room] = []
 
-    def step(self, kernel: Kernel, born: list[Node], dying: list[Node], scratch: int) -> None:
-        slots, arena = self.slots, self.arena
-        reusable = _overwritable(kernel, [n for n in dying if self._is_ours(n)])
-        for node in (n for n in born if n not in slots and n not in self.shares):
+    def step(self, i: int, kernel: Kernel, born: list[Node], dying: list[Node], scratch: int) -> None:
+        reusable = _overwritable(kernel, [n for n in dying if n in self.of])
+        for node in (n for n in born if n not in self.slots and n not in self.shares):
             place = _position(kernel, node) if reusable else None
             old = next((o for o in reusable if nbytes(o) == nbytes(node) and reusable[o] == place), None)
             if old is not None:
                 del reusable[old]
                 dying.remove(old)
-                slots[node] = slots[old]
+                self.of[node] = self.of[old]
             else:
-                slots[node] = arena.take(nbytes(node))
-                self.live += nbytes(node)
-        for node in (n for n in born if n in self.shares):
-            slots[node] = slots[self.shares[node]]
+                self.of[node] = self._new(nbytes(node), i, self.moments)
         if scratch:
-            self.rooms[kernel] = arena.take(scratch)
-            self.live += scratch
-        self.most = max(self.most, self.live)
-        if scratch:
-            arena.give_back(self.rooms[kernel])
-            self.live -= scratch
+            self.scratch[kernel] = self._new(scratch, i, i)
         for node in dying:
-            if self._is_ours(node) and node not in self.shares:
-                arena.give_back(slots[node])
-                self.live -= nbytes(node)
+            if node in self.of:
+                self.of[node].end = i
 
-    def _is_ours(self, node: Node) -> bool:
-        return node in self.slots and self.slots[node].base == ARENA and node not in self.fixed
+    def _new(self, size: int, begin: int, end: int) -> Room:
+        self.all.append(Room(size, begin, end))
+        return self.all[-1]
 
 
 def _lifetimes(
@@ -168,40 +168,3 @@ def _position(kernel: Kernel, node: Node) -> object:
         if store.node is node:
             return linear(store.place, node.shape), node.dtype.itemsize
     return None
-
-
-class _Arena:
-    """Free pieces of one growing range: the smallest that fits is taken."""
-
-    def __init__(self, base: int) -> None:
-        self.base, self.size = base, 0
-        self.free: list[tuple[int, int]] = []  # (offset, bytes), by offset
-
-    def take(self, wanted: int) -> Slot:
-        rounded = max(ALIGN, -(-wanted // ALIGN) * ALIGN)
-        fitting = [(n, o) for o, n in self.free if n >= rounded]
-        if fitting:
-            n, offset = min(fitting)
-            self.free.remove((offset, n))
-            if n > rounded:
-                self._put(offset + rounded, n - rounded)
-        elif self.free and sum(self.free[-1]) == self.size:  # the last piece is free: make it longer
-            offset, _ = self.free.pop()
-            self.size = offset + rounded
-        else:
-            offset, self.size = self.size, self.size + rounded
-        return Slot(self.base, offset, wanted)
-
-    def give_back(self, slot: Slot) -> None:
-        self._put(slot.offset, max(ALIGN, -(-slot.nbytes // ALIGN) * ALIGN))
-
-    def _put(self, offset: int, n: int) -> None:
-        self.free.append((offset, n))
-        self.free.sort()
-        joined: list[tuple[int, int]] = []
-        for start, length in self.free:
-            if joined and sum(joined[-1]) == start:
-                joined[-1] = (joined[-1][0], joined[-1][1] + length)
-            else:
-                joined.append((start, length))
-        self.free = joined

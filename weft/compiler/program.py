@@ -97,6 +97,7 @@ class Target:
     survey: Callable[[Sequence[Kernel]], None] = _no_survey  # sees what has an anchor before any is planned
     narrow: DType | None = None  # the type in which kernels hand values to each other, on the way to a product
     gathers: bool = False  # what is made of state alone comes first: small kernels side by side share a launch
+    much: int = 1 << 16  # bytes that are worth freeing early: who does so may no longer be side by side with others
 
 
 def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: frozenset[int] = frozenset()) -> Program:
@@ -107,7 +108,8 @@ def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: f
     """
     graph = target.passes(graph)
     graph, fused = _fused(graph, target)
-    order = schedule(fused, {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()}, target.gathers)
+    replaced = {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()}
+    order = schedule(fused, replaced, target.gathers, target.much)
     bodies = {k: _bodies(k, target) for k in order.kernels if _is_control(k)}
     invariant, still = _invariant(order.kernels, {graph.inputs[i] for i in constants})
     shares = _shared(order)

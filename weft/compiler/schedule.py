@@ -3,18 +3,22 @@
 A kernel runs after what it reads. State that is updated in place adds the other direction: whoever reads the old value runs
 before the kernel that writes the new one. Where that would be a circle the update goes to other memory first, and is
 copied at the end.
+
+Whoever frees more memory than he takes runs as soon as he can: the gradient of a weight right after the last use of the weight, and
+not at the end, to where the gradients of all layers would have to be kept.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..graph.node import Node
 from .fuse import Fused
 from .index import linear
 from .kernel import Kernel
+from .memory import nbytes
 
 
 @dataclass(frozen=True)
@@ -23,10 +27,11 @@ class Schedule:
     in_place: Mapping[Node, Node]  # new value -> the input whose memory it takes
 
 
-def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False) -> Schedule:
+def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, much: int = 1) -> Schedule:
     """An order for the kernels. `updates` says which inputs should be replaced by which results.
 
-    `gathers`: what is made of state alone, such as weights in 16 bits, comes first and together.
+    `gathers`: what is made of state alone, such as weights in 16 bits, comes first and together. `much`: bytes that are worth freeing
+    early.
     """
     home = {o: k for k in fused.kernels for o in k.outputs}
     readers: dict[Node, list[Kernel]] = defaultdict(list)
@@ -51,15 +56,17 @@ def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False) 
         if not any(_depends(k, writer, after) for k in earlier):
             after[writer] |= earlier
             in_place[new] = old
-    # What nobody waits for comes last and together: the updates of an optimizer need no barrier among them.
     awaited = {k for waiting in after.values() for k in waiting}
-    order = _ordered(fused.kernels, after, position)
-    last = [k for k in order if k.anchor is None and k not in awaited]
+    # What nobody waits for comes last and together: the updates of an optimizer need no barrier among them.
+    last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
+    order = _thrifty(_ordered(fused.kernels, after, position), after, last, {*fused.graph.outputs}, much)
     state = set(updates.values())
-    first = [k for k in order if gathers and k.anchor is None and not after[k] and k.reads and k.reads <= state]
-    moved = {*first, *last}
-    middle = (k for k in order if k not in moved)
-    return Schedule((*(k for k in first if k in awaited), *middle, *last), in_place)
+    first = [
+        k
+        for k in order
+        if gathers and k.anchor is None and k in awaited and not after[k] and k.reads and k.reads <= state
+    ]
+    return Schedule((*first, *(k for k in order if k not in first)), in_place)
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
@@ -109,3 +116,42 @@ def _ordered(
             else:
                 stack += sorted(waiting, key=position.__getitem__, reverse=True)
     return tuple(order)
+
+
+def _thrifty(
+    order: Sequence[Kernel],
+    after: Mapping[Kernel, set[Kernel]],
+    last: Collection[Kernel],
+    results: Collection[Node],
+    much: int,
+) -> list[Kernel]:
+    """The same order, `last` at the end, but of those that could run, one that frees much more memory than it takes goes first."""
+    readers, made = (
+        Counter(n for k in order for n in k.reads),
+        {o for k in order for o in k.outputs if o not in results},
+    )
+    followers: dict[Kernel, list[Kernel]] = defaultdict(list)
+    missing = {k: len(after[k]) for k in order}
+    for kernel in order:
+        for earlier in after[kernel]:
+            followers[earlier].append(kernel)
+
+    def freed(kernel: Kernel) -> int:
+        """Bytes that are there no more after it, less those that it makes."""
+        last = (n for n in kernel.reads if n in made and readers[n] == 1)
+        return sum(map(nbytes, last)) - sum(nbytes(o) for o in kernel.outputs if o in made)
+
+    position = {k: (k in last, i) for i, k in enumerate(order)}
+    ready = [k for k in order if not missing[k]]
+    found = []
+    while ready:
+        ready.sort(key=position.__getitem__)
+        kernel = next((k for k in ready if freed(k) >= much), ready[0])
+        ready.remove(kernel)
+        found.append(kernel)
+        readers.subtract(kernel.reads)
+        for follower in followers[kernel]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                ready.append(follower)
+    return found

@@ -37,6 +37,7 @@ TOO_DEAR = 64  # additions that take longer than it takes to write a number and 
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
 SMALL = 256  # programs: fewer leave room on a GPU for others beside them
 SHORT = 1 << 18  # bytes: to copy fewer takes less time than to begin
+MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
 MOST_COPIES = 32  # in a launch
 MOST_JOINED = 128  # kernels in a launch: to compile twice as many takes four times as long
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
@@ -112,7 +113,7 @@ def gpu_program(
 
     target = Target(
         passes, partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, too_dear=TOO_DEAR, survey=survey, narrow=narrow,
-        gathers=True,
+        gathers=True, much=MUCH,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 
