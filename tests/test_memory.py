@@ -15,9 +15,12 @@ import pytest
 import weft
 from test_compiler_random import program as random_program
 from test_fuse import STEPS, trained
+from weft.compiler import arena
+from weft.compiler.arena import Room
 from weft.compiler.memory import ALIGN, ARENA, Slot, nbytes
 from weft.compiler.pipeline import compiled
 from weft.compiler.program import Program
+from weft.compiler.triton.program import gpu_program
 from weft.graph import Type
 from weft.testing import counted
 
@@ -308,3 +311,67 @@ def test_the_arena_is_little_more_than_what_must_live_together(name: str) -> Non
     [made] = step._compiled.values()
     memory = made.executable.program.memory
     assert memory.needed <= memory.arena <= 1.3 * memory.needed + 64 * ALIGN
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["cpu", "gpu"])
+def test_gradients_are_used_up_on_the_way_back(gpu: bool) -> None:
+    """What lives at the worst moment are the results of all layers and a few gradients, not the gradients of all of them too."""
+    layers, size = 12, 256 if not gpu else 2048
+    weights = [weft.parameter(np.zeros((size, size), np.float32)) for _ in range(layers)]
+
+    def step(x: weft.Tensor, *weights: weft.Tensor) -> Any:
+        def loss(*weights: weft.Tensor) -> weft.Tensor:
+            y = x
+            for w in weights:
+                y = weft.relu(y @ w)
+            return y.sum()
+
+        slopes = weft.grad(loss, tuple(range(layers)))(*weights)
+        return tuple(w - 0.1 * g for w, g in zip(weights, slopes, strict=True))
+
+    graph = weft.make_graph(step, Type((size, size), weft.float32), *(w.node.type for w in weights))
+    updates = {i: i + 1 for i in range(layers)}
+    program = gpu_program(graph, updates) if gpu else compiled(graph, updates, 2)
+    assert_sound(program)
+    one = 4 * size * size
+    assert (layers - 1) * one <= program.memory.needed <= (layers + 4) * one
+    assert program.memory.arena <= (layers + 5) * one
+
+
+# --- places in the arena --------------------------------------------------------------------------------------------------------------
+
+
+def random_rooms(rng: np.random.Generator) -> list[Room]:
+    count = int(rng.integers(1, 40))
+    begins = sorted(int(b) for b in rng.integers(0, 30, count))
+    return [Room(int(rng.integers(1, 5000)), b, b + int(rng.integers(0, 12))) for b in begins]
+
+
+@pytest.mark.parametrize("way", [arena.place, arena._in_turn, arena._largest_first])
+def test_rooms_that_are_there_together_do_not_overlap(way: Callable[[list[Room]], int]) -> None:
+    for seed in range(60):
+        rooms = random_rooms(np.random.default_rng(seed))
+        size = way(rooms)
+        assert size == max(r.offset + r.rounded for r in rooms)
+        assert size >= arena.most(rooms)
+        for a, b in itertools.combinations(rooms, 2):
+            together = a.begin <= b.end and b.begin <= a.end
+            assert not (together and a.offset < b.offset + b.rounded and b.offset < a.offset + a.rounded)
+        counted(len(rooms))
+
+
+def test_most_is_what_is_there_at_the_worst_moment() -> None:
+    for seed in range(40):
+        rooms = random_rooms(np.random.default_rng(seed))
+        moments = range(max(r.end for r in rooms) + 1)
+        assert arena.most(rooms) == max(sum(r.nbytes for r in rooms if r.begin <= m <= r.end) for m in moments)
+    assert arena.most([]) == arena.place([]) == 0
+
+
+def test_rooms_are_placed_largest_first_where_it_is_worth_it() -> None:
+    """A small room that stays keeps a large one out of the place of two others."""
+    rooms = [Room(6400, 0, 1), Room(640, 0, 9), Room(6400, 0, 1), Room(12800, 2, 3)]
+    assert arena._in_turn(rooms) == 6400 + 640 + 12800
+    assert arena.place(rooms) == 6400 + 640 + 6400
+    little = [Room(6400, 0, 9), Room(64, 0, 1), Room(64, 0, 9), Room(128, 2, 3)]
+    assert arena.place(little) == arena._in_turn(little)  # what would be saved is less than a tenth

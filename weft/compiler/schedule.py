@@ -61,12 +61,12 @@ def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, 
     last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
     order = _thrifty(_ordered(fused.kernels, after, position), after, last, {*fused.graph.outputs}, much)
     state = set(updates.values())
-    first = [
-        k
-        for k in order
-        if gathers and k.anchor is None and k in awaited and not after[k] and k.reads and k.reads <= state
-    ]
-    return Schedule((*first, *(k for k in order if k not in first)), in_place)
+
+    def comes_first(kernel: Kernel) -> bool:
+        loops = kernel.anchor is None and kernel in awaited and not after[kernel]
+        return gathers and loops and bool(kernel.reads) and kernel.reads <= state
+
+    return Schedule(tuple(sorted(order, key=lambda k: not comes_first(k))), in_place)
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
