@@ -34,6 +34,7 @@ FLOORS = [
     ["control"],
     ["precision"],
     ["state"],
+    ["compiled"],
     ["jit"],
     ["algorithms"],
     ["primitives"],
