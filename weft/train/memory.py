@@ -13,6 +13,7 @@ from ..jit import Jit, Memory
 from ..runtime import device
 
 SHARE = 0.9  # of the free memory that may be used: the rest of the process needs some too
+MARGIN = 8  # the part of its work by which a program may differ from one that computes all but the same
 AHEAD = 4  # batches that a loader holds beside the one in use
 MOST_BATCH, LEAST_STEPS = 256, 20  # of a batch that is chosen here: small enough for so many steps an epoch
 LIMITS = (
@@ -72,8 +73,13 @@ def check(step: Jit, dataset: Any, batch: int, accumulate: int, gradients: int) 
     wanted, free = need(step, dataset, batch), free_bytes()
     if free is None or total(wanted) <= SHARE * free:
         return wanted
-    more = gradients if accumulate == 1 else 0
-    smaller = _largest(lambda b: total(need(step, dataset, b)) + more <= SHARE * free, batch // 2)
+
+    def accumulating(batch: int) -> int:
+        """What a step would need that adds its gradients up: another program, whose plan may be a little larger."""
+        found = need(step, dataset, batch)
+        return total(found) + (gradients + found.work // MARGIN if accumulate == 1 else 0)
+
+    smaller = _largest(lambda b: accumulating(b) <= SHARE * free, batch // 2)
     advice = (
         f"batch={smaller} accumulate={accumulate * -(-batch // smaller)} would fit, and sees as many examples a step"
         if smaller

@@ -40,8 +40,8 @@ def filter_plans(shape: ConvShape, threads: int, target: Target, turned: bool = 
     found = {"IMPLICIT_GEMM": plan("IMPLICIT_GEMM", packed), "DIRECT": plan("DIRECT", in_place)}
     if shape.groups == 1:
         found["IMPLICIT_PRECOMP_GEMM"] = plan("IMPLICIT_PRECOMP_GEMM", in_place)
-        gemm = _product_plan if _pointwise(shape) else _patches_plan
-        found["GEMM"] = gemm("GEMM", shape, threads, target, by_blocks)
+        multiplied = _product_plan if _pointwise(shape) else _patches_plan
+        found["GEMM"] = multiplied("GEMM", shape, threads, target, by_blocks)
     return found
 
 
