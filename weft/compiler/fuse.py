@@ -96,6 +96,12 @@ def _overlaps(node: Node) -> bool:
     return taps(node) > 1 and any(s < k for k, s in zip(*node.params[:2], strict=True))
 
 
+def _largest(nodes: Collection[Node]) -> set[Node]:
+    """The largest of these tensors; none if they are single numbers."""
+    most = max((prod(n.shape) for n in nodes), default=0)
+    return {n for n in nodes if prod(n.shape) == most > 1}
+
+
 class _Fusion:
     """The state of one attempt."""
 
@@ -345,20 +351,20 @@ class _Fusion:
                 alike[tuple(l.size for l in kernel.nest.outer)].append(kernel)
         for group in alike.values():
             for i, first in enumerate(group):
+                if not self._is_alive(first):
+                    continue
+                large = _largest(first.reads)
                 for second in group[i + 1 :]:
-                    if self._is_alive(first) and self._is_alive(second):
-                        self._join(first, second)
+                    if not large.isdisjoint(second.reads) and self._is_alive(second) and self._join(first, second):
+                        large = _largest(first.reads)
 
-    def _join(self, first: Kernel, second: Kernel) -> None:
+    def _join(self, first: Kernel, second: Kernel) -> bool:
         assert first.nest is not None
         assert second.nest is not None
         if is_flexible(first.nest) != is_flexible(second.nest):
-            return
-        large = max(prod(n.shape) for n in first.reads)
-        if not any(prod(n.shape) == large and large > 1 for n in first.reads & second.reads):
-            return
+            return False
         if self._depends(first, second) or self._depends(second, first):
-            return
+            return False
         values = {old: Index(0, ((new, 1),)) for old, new in zip(second.nest.outer, first.nest.outer, strict=True)}
         phases = [moved_phase(p, values) for p in second.nest.phases]
         first.nest = Nest(first.nest.outer, jammed([*first.nest.phases, *phases], self.stored))
@@ -367,6 +373,7 @@ class _Fusion:
         for output in second.outputs:
             self.home[output] = first
         self._refresh(first)
+        return True
 
     def _depends(self, kernel: Kernel, on: Kernel) -> bool:
         stack, seen = [kernel], set()
