@@ -126,10 +126,8 @@ def _thrifty(
     much: int,
 ) -> list[Kernel]:
     """The same order, `last` at the end, but of those that could run, one that frees much more memory than it takes goes first."""
-    readers, made = (
-        Counter(n for k in order for n in k.reads),
-        {o for k in order for o in k.outputs if o not in results},
-    )
+    readers = Counter(n for k in order for n in k.reads)
+    made = {o for k in order for o in k.outputs if o not in results}
     followers: dict[Kernel, list[Kernel]] = defaultdict(list)
     missing = {k: len(after[k]) for k in order}
     for kernel in order:

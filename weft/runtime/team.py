@@ -54,6 +54,8 @@ class Team:
         Programs that several threads of Python run on one team run one after another, in the order of the calls.
         """
         stopped = (self._enter or self._start())(function, frame)
+        if not stopped:
+            return
         if stopped == Stop.NESTED:
             raise UserError("team", "this thread is running a program already; a signal's handler cannot run one.")
         if stopped == Stop.FORKED:

@@ -241,9 +241,8 @@ class _Scatter:
         with code.loop(0, self.row_parts) as part:
             first = code.mul(part, a.row_taps)
             here = code.plus(x0, code.mul(first, a.x_dilation))
-            left = code.maximum(
-                0, code.sub(code.i64(0), here)
-            )  # taps that fall before the line, and those up to its end
+            # Taps that fall before the line, and those up to its end.
+            left = code.maximum(0, code.sub(code.i64(0), here))
             right = code.minimum(a.row_taps, code.sub(a.x_size, here))
             skip, count = code.mul(code.plus(first, left), a.channels), code.mul(code.sub(right, left), a.channels)
             source = code.at(self.products, code.plus(code.mul(i, a.columns), skip), F32)
