@@ -14,7 +14,7 @@ import pytest
 from llvmlite import ir
 
 from guarded import guarded_array
-from weft.compiler.llvm import gemm, library, product, tiling
+from weft.compiler.llvm import gemm, library, matvec, product, tiling
 from weft.compiler.llvm.build import I64, PTR, Code, new_module
 from weft.compiler.llvm.engine import assembly, load
 from weft.compiler.llvm.panels import ELEMENTS
@@ -175,6 +175,22 @@ def test_vectors_with_a_long_k(outputs: int, turned: bool) -> None:
     solve(Case(outputs, 1, 20_001, a_turned=turned, accumulate=True))
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("kind", DTYPES)
+def test_vectors_with_a_matrix_beyond_the_caches(turned: bool, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read in few streams and asked for ahead, as if these matrices were large; in pieces, where results lie side by side in them."""
+    monkeypatch.setattr(matvec, "_FAR", 0)
+    monkeypatch.setattr(matvec, "_LONG", 1 << 12)
+    for outputs, k in ((70, 300), (131, 77), (5, 64), (700, 259)):
+        for accumulate in (False, True):
+            case = Case(1, outputs, k, b_turned=turned, accumulate=accumulate)
+            case.dtype, case.b_type = ("f64", "") if kind == "f64" else ("f32", kind)
+            solve(case)
+            symbols = [phase.symbol for phase in case.plan().phases]
+            assert any(s.startswith("matvec.") and s.endswith(".far") for s in symbols)
+            assert any(s.startswith("addup") for s in symbols) is (not turned and outputs >= 64)
+
+
 def test_all_ways_of_all_problems() -> None:
     """Whatever the estimate would choose elsewhere works too."""
     tried, shape = set(), (37, 61, 70)
@@ -214,7 +230,7 @@ def test_packed_beforehand(shape: tuple[int, int, int]) -> None:
     "case",
     [
         Case(64, 300, 784), Case(49, 512, 700, b_turned=True), Case(30, 40, 5000, a_turned=True), Case(1, 700, 300),
-        Case(1, 700, 300, b_turned=True), Case(3, 1, 30_000), Case(17, 19, 23, batch=7),
+        Case(1, 700, 300, b_turned=True), Case(3, 1, 30_000), Case(17, 19, 23, batch=7), Case(1, 2100, 2101),
     ],
     ids=lambda case: f"{case.m}x{case.n}x{case.k}",
 )  # fmt: skip

@@ -3,12 +3,15 @@
     dots    the ks of a row side by side: several rows at a time, several sums a row, added up in a fixed order
     spread  the rows of a k side by side: several ks at a time are added to a block of results that stays in the cache
 
-Threads share out the results. Few results with a long k are cut in pieces of k first, as a batch with partial results.
+Threads share out the results. Few results with a long k are cut in pieces of k first, as a batch with partial results; so is a large
+matrix that is spread, because a thread then reads one long stretch of memory. A matrix that is too large for the caches is read in
+fewer streams at a time, and asked for ahead.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 from math import ceil
 
 from llvmlite import ir
@@ -18,7 +21,7 @@ from .library import Phase, Plan, library
 from .panels import BYTES, ELEMENTS, read_as
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
 from .product import call_epilogue
-from .target import host
+from .target import LINE, host
 from .tiling import Problem
 
 # The arguments of both, by name, in order. `line` is the stride between rows for dots, between ks for spread.
@@ -32,15 +35,18 @@ MATVEC = (
     "finishes",  # 1: these are the final results, for the epilogue to see
     "across",  # 1: the results are a row of c, not a column
 )  # fmt: skip
-_ROWS = 4  # rows that dots reads at a time
-_LINES = 8  # ks that spread reads at a time
-_BLOCK = 2048  # results that spread keeps in the cache
+_ROWS, _FAR_ROWS = 4, 1  # rows that dots reads at a time, of a matrix in the caches and of a larger one
+_LINES, _FAR_LINES = 8, 2  # ks that spread reads at a time
+_AHEAD = 512  # bytes that dots asks for ahead; spread asks for its next ks
+_FAR = 4 << 20  # bytes of a larger one
+_BLOCK = 4096  # results that spread keeps in the cache
+_STRETCHES, _LONG = 16, 1 << 22  # pieces of a matrix of so many elements that is spread
 
 
 @library("matvec")
 def make(symbol: str) -> ir.Module:
-    """matvec.HOW.TYPE.TYPE_OF_A: y = A x, or y += A x, by all threads together."""
-    _, how, kind, source = symbol.split(".")
+    """matvec.HOW.TYPE.TYPE_OF_A, or with .far at the end: y = A x, or y += A x, by all threads together."""
+    _, how, kind, source, *far = symbol.split(".")
     module = new_module(symbol)
     code = Code.begin(module, symbol, [PTR] * 6 + [I64] * (len(MATVEC) - 6))
     of = dict(zip(MATVEC, code.arguments, strict=True))
@@ -49,7 +55,7 @@ def make(symbol: str) -> ir.Module:
     with code.loop(first, last, name="task") as task:
         z, top = code.sdiv(task, blocks), code.mul(code.srem(task, blocks), of["block"])
         bottom = code.minimum(code.plus(top, of["block"]), of["m"])
-        here = _Matrix(code, of, kind, source, z)
+        here = _Matrix(code, of, kind, source, z, bool(far))
         here.dots(top, bottom) if how == "dots" else here.spread(top, bottom)
         some = code.icmp_unsigned("!=", of["epilogue"], ir.Constant(PTR, None))
         with code.if_then(code.and_(some, code.icmp_signed("!=", of["finishes"], code.i64(0)))):
@@ -64,8 +70,9 @@ def make(symbol: str) -> ir.Module:
 class _Matrix:
     """Writes the code for some rows of one matrix of the batch."""
 
-    def __init__(self, code: Code, of: dict[str, Value], kind: str, source: str, z: Value) -> None:
-        self.code, self.of, self.kind, self.source = code, of, kind, source
+    def __init__(self, code: Code, of: dict[str, Value], kind: str, source: str, z: Value, far: bool) -> None:
+        self.code, self.of, self.kind, self.source, self.far = code, of, kind, source, far
+        self.line = max(1, LINE // BYTES[source])  # elements of a line of the cache
         self.element, self.lanes = ELEMENTS[kind], host().lanes(8 * BYTES[kind])
         self.a = code.at(of["a"], code.mul(z, of["a_batch"]), ELEMENTS[source])
         self.x = code.at(of["x"], code.mul(z, of["x_batch"]), self.element)
@@ -76,10 +83,10 @@ class _Matrix:
     # --- dots -------------------------------------------------------------------------------------------------------
 
     def dots(self, top: Value, bottom: Value) -> None:
-        code = self.code
-        whole = code.sub(bottom, code.srem(code.sub(bottom, top), code.i64(_ROWS)))
-        with code.loop(top, whole, _ROWS, name="row") as row:
-            self._dots(row, _ROWS)
+        code, rows = self.code, _FAR_ROWS if self.far else _ROWS
+        whole = code.sub(bottom, code.srem(code.sub(bottom, top), code.i64(rows)))
+        with code.loop(top, whole, rows, name="row") as row:
+            self._dots(row, rows)
         with code.loop(whole, bottom, name="row") as row:
             self._dots(row, 1)
 
@@ -105,6 +112,9 @@ class _Matrix:
 
     def _advance(self, lines: list[Value], k: Value, totals: list[Value], sums: int) -> list[Value]:
         code, lanes = self.code, self.lanes
+        if self.far and sums > 1:
+            for line, at in product(lines, range(0, sums * lanes, self.line)):
+                code.prefetch(line, code.plus(k, at + _AHEAD // BYTES[self.source]), ELEMENTS[self.source])
         for v in range(sums):
             x = code.read(self.x, code.plus(k, v * lanes), vector(self.element, lanes))
             for r, line in enumerate(lines):
@@ -138,9 +148,10 @@ class _Matrix:
         code = self.code
         with code.if_then(code.not_(self.adds)), code.loop(top, bottom) as row:
             code.write(constant(self.element, 0.0), self.y, row)
-        whole = code.sub(self.k, code.srem(self.k, code.i64(_LINES)))
-        with code.loop(0, whole, _LINES, name="k") as k:
-            self._spread(k, _LINES, top, bottom)
+        count = _FAR_LINES if self.far else _LINES
+        whole = code.sub(self.k, code.srem(self.k, code.i64(count)))
+        with code.loop(0, whole, count, name="k") as k:
+            self._spread(k, count, top, bottom)
         with code.loop(whole, self.k, name="k") as k:
             self._spread(k, 1, top, bottom)
 
@@ -148,14 +159,22 @@ class _Matrix:
         code, of, lanes = self.code, self.of, self.lanes
         lines = [code.at(self.a, code.mul(code.plus(k, s), of["line"]), ELEMENTS[self.source]) for s in range(count)]
         factors = [code.read(self.x, code.plus(k, s), self.element) for s in range(count)]
-        whole = code.sub(bottom, code.srem(code.sub(bottom, top), code.i64(lanes)))
-        for first, last, width in ((top, whole, lanes), (whole, bottom, 1)):
+        size = code.sub(bottom, top)
+        some = max(1, self.line // lanes)  # vectors in a line of the cache
+        wide, whole = (code.sub(bottom, code.srem(size, code.i64(n))) for n in (some * lanes, lanes))
+        for first, last, width, times in ((top, wide, lanes, some), (wide, whole, lanes, 1), (whole, bottom, 1, 1)):
             splats = [code.splat(factor, width) for factor in factors]
-            with code.loop(first, last, width, name="row") as row:
-                total = code.read(self.y, row, vector(self.element, width))
-                for line, splat in zip(lines, splats, strict=True):
-                    total = code.fma(read_as(code, line, row, self.source, self.kind, width), splat, total)
-                code.write(total, self.y, row)
+            with code.loop(first, last, width * times, name="row") as row:
+                if self.far and width == lanes:
+                    following = code.plus(row, code.times(of["line"], count))
+                    for line, at in product(lines, range(0, width * times, self.line)):
+                        code.prefetch(line, code.plus(following, at), ELEMENTS[self.source])
+                for v in range(times):
+                    at = code.plus(row, v * width)
+                    total = code.read(self.y, at, vector(self.element, width))
+                    for line, splat in zip(lines, splats, strict=True):
+                        total = code.fma(read_as(code, line, at, self.source, self.kind, width), splat, total)
+                    code.write(total, self.y, at)
 
 
 # --- plans --------------------------------------------------------------------------------------------------------------
@@ -177,7 +196,7 @@ def plan(p: Problem) -> Plan | None:
         a=side.name, x=x.name, batch=p.batch, m=outputs, k=p.k, last_k=p.k, a_batch=side.batch, x_batch=x.batch,
         y="c", y_step=step, y_batch=p.c_batch, y_offset=0, accumulate=int(p.accumulate), finishes=1, across=int(across),
     )  # fmt: skip
-    length = ceil(p.k / pieces_of(outputs, p.k) / 16) * 16
+    length = ceil(p.k / pieces_of(outputs, p.k, spread=side.strides[1] != 1) / 16) * 16
     pieces = ceil(p.k / length) if p.batch == 1 else 1
     if pieces > 1:
         values |= named(batch=pieces, k=length, last_k=p.k - (pieces - 1) * length, a_batch=length * side.strides[1])
@@ -215,11 +234,15 @@ def _phase(p: Problem, side: _Side, values: Values) -> Phase:
     unit = _ROWS if how == "dots" else 64
     shares = max(1, p.threads // int(values["batch"]))
     block = min(_BLOCK, ceil(ceil(int(values["m"]) / shares) / unit) * unit)
+    matrices = p.batch if side.batch else 1
+    far = ".far" if matrices * max(p.m, p.n) * p.k * BYTES[side.kind] > _FAR else ""
     reads = {str(values["a"]), str(values["x"]), "context"} | ({"c"} if p.accumulate else set())
     values = values | named(line=line, block=block)
-    return phase(f"matvec.{how}.{p.kind}.{side.kind}", MATVEC, values, reads, {str(values["y"])})
+    return phase(f"matvec.{how}.{p.kind}.{side.kind}{far}", MATVEC, values, reads, {str(values["y"])})
 
 
-def pieces_of(outputs: int, k: int) -> int:
-    """How many pieces k is cut in: by the shape alone, where there is little else to share out."""
+def pieces_of(outputs: int, k: int, spread: bool = False) -> int:
+    """How many pieces k is cut in: by the shape alone, where there is little else to share out, or to read in long stretches."""
+    if spread and outputs * k >= _LONG and 64 <= outputs <= 2 * _BLOCK:
+        return _STRETCHES
     return 1 if outputs >= 64 else max(1, min(64, k // 8192 if outputs < 8 else k // 2048))
