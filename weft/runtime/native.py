@@ -37,7 +37,6 @@ from .team import address_of, symbols, team
 
 SMALL, LARGE = 1 << 14, 1 << 24  # operations: too few for several threads; too many to interpret even once
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
-_START = 8 * FRAME_RESERVED  # of the addresses in a frame
 
 
 def thread_count() -> int:
@@ -122,7 +121,6 @@ class Executable:
         self._frame[1] = ctypes.addressof(self._status)
         self._fill = struct.Struct(f"={count}q").pack_into
         self._arena = _arenas.setdefault(threads, _Arena())
-        self._lock, self._scratch, self._keeps = self._arena.lock, facts.arena, facts.kept > 0
         self._observed = knobs.debug < 2
         # What the memory of each output must be; None for those that replace an input.
         self._rooms = [None if i in updates else (o.shape, o.dtype.numpy) for i, o in enumerate(graph.outputs)]
@@ -180,11 +178,11 @@ class Executable:
             self._observed = True
             for observe in OBSERVERS:
                 observe(self, addresses)
-        with self._lock:
-            self._fill(self._frame, _START, *addresses)
-            if self._scratch:
-                self._frame[0] = self._arena.address(self._scratch)
-            if self._keeps:
+        with self._arena.lock:
+            self._fill(self._frame, 8 * FRAME_RESERVED, *addresses)
+            if self.facts.arena:
+                self._frame[0] = self._arena.address(self.facts.arena)
+            if self.facts.kept:
                 self._keep(again)
             self._team.run(self._main, self._frame_address)
             self._made = True
