@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -24,22 +25,13 @@ class Room:
     nbytes: int
     begin: int
     end: int
-    offset: int = 0
-
-    @property
-    def rounded(self) -> int:
-        return max(ALIGN, -(-self.nbytes // ALIGN) * ALIGN)
 
 
-def place(rooms: Sequence[Room]) -> int:
-    """Give all rooms, which come in the order of their beginning, their offsets; the bytes of the whole range."""
-    size = _in_turn(rooms)
-    before = [room.offset for room in rooms]
-    if rooms and (best := _largest_first(rooms)) <= _WORTH * size:
-        return best
-    for room, offset in zip(rooms, before, strict=True):
-        room.offset = offset
-    return size
+def place(rooms: Sequence[Room]) -> tuple[list[int], int]:
+    """The offsets of rooms, which come in the order of their beginning, and the bytes of the whole range."""
+    in_turn, largest_first = _in_turn(rooms), _largest_first(rooms)
+    sizes = _size(rooms, in_turn), _size(rooms, largest_first)
+    return (largest_first, sizes[1]) if sizes[1] <= _WORTH * sizes[0] else (in_turn, sizes[0])
 
 
 def most(rooms: Sequence[Room]) -> int:
@@ -48,17 +40,27 @@ def most(rooms: Sequence[Room]) -> int:
     for room in rooms:
         changes[room.begin] += room.nbytes
         changes[room.end + 1] -= room.nbytes
-    return max(0, *np.cumsum([changes[moment] for moment in sorted(changes)]).tolist()) if rooms else 0
+    return max(accumulate((changes[moment] for moment in sorted(changes)), initial=0))
 
 
-def _largest_first(rooms: Sequence[Room]) -> int:
-    begins, ends, starts, stops = (np.zeros(len(rooms), np.int64) for _ in range(4))
-    for count, room in enumerate(sorted(rooms, key=lambda r: (-r.rounded, r.begin))):
+def _rounded(nbytes: int) -> int:
+    return max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
+
+
+def _size(rooms: Sequence[Room], offsets: Sequence[int]) -> int:
+    return max((offset + _rounded(room.nbytes) for room, offset in zip(rooms, offsets, strict=True)), default=0)
+
+
+def _largest_first(rooms: Sequence[Room]) -> list[int]:
+    order = sorted(range(len(rooms)), key=lambda i: (-rooms[i].nbytes, rooms[i].begin))
+    begins, ends, starts, stops = (np.zeros(len(rooms), np.int64) for _ in range(4))  # of those that have a place
+    found = [0] * len(rooms)
+    for count, i in enumerate(order):
+        room, wanted = rooms[i], _rounded(rooms[i].nbytes)
         beside = (begins[:count] <= room.end) & (ends[:count] >= room.begin)
-        room.offset = _lowest(starts[:count][beside], stops[:count][beside], room.rounded)
-        begins[count], ends[count] = room.begin, room.end
-        starts[count], stops[count] = room.offset, room.offset + room.rounded
-    return int(stops.max())
+        found[i] = _lowest(starts[:count][beside], stops[:count][beside], wanted)
+        begins[count], ends[count], starts[count], stops[count] = room.begin, room.end, found[i], found[i] + wanted
+    return found
 
 
 def _lowest(starts: np.ndarray, stops: np.ndarray, wanted: int) -> int:
@@ -69,18 +71,17 @@ def _lowest(starts: np.ndarray, stops: np.ndarray, wanted: int) -> int:
     return int(free[np.argmax(gaps >= wanted)])
 
 
-def _in_turn(rooms: Sequence[Room]) -> int:
-    ending: dict[int, list[Room]] = defaultdict(list)
-    for room in rooms:
-        ending[room.end].append(room)
-    arena, moment = Arena(), 0
-    for room in rooms:
+def _in_turn(rooms: Sequence[Room]) -> list[int]:
+    arena, found, moment = Arena(), list[int](), 0
+    ending: dict[int, list[int]] = defaultdict(list)  # the rooms that end at a moment
+    for i, room in enumerate(rooms):
         for earlier in range(moment, room.begin):
             for old in ending[earlier]:
-                arena.give_back(old)
+                arena.give_back(found[old], rooms[old].nbytes)
         moment = room.begin
-        arena.take(room)
-    return arena.size
+        ending[room.end].append(i)
+        found.append(arena.take(room.nbytes))
+    return found
 
 
 class Arena:
@@ -90,22 +91,24 @@ class Arena:
         self.size = 0
         self.free: list[tuple[int, int]] = []  # (offset, bytes), by offset
 
-    def take(self, room: Room) -> None:
-        rounded = room.rounded
-        fitting = [(n, o) for o, n in self.free if n >= rounded]
+    def take(self, nbytes: int) -> int:
+        """The offset of so many bytes."""
+        wanted = _rounded(nbytes)
+        fitting = [(n, o) for o, n in self.free if n >= wanted]
         if fitting:
-            n, room.offset = min(fitting)
-            self.free.remove((room.offset, n))
-            if n > rounded:
-                self._put(room.offset + rounded, n - rounded)
+            n, offset = min(fitting)
+            self.free.remove((offset, n))
+            if n > wanted:
+                self._put(offset + wanted, n - wanted)
         elif self.free and sum(self.free[-1]) == self.size:  # the last piece is free: make it longer
-            room.offset, _ = self.free.pop()
-            self.size = room.offset + rounded
+            offset, _ = self.free.pop()
+            self.size = offset + wanted
         else:
-            room.offset, self.size = self.size, self.size + rounded
+            offset, self.size = self.size, self.size + wanted
+        return offset
 
-    def give_back(self, room: Room) -> None:
-        self._put(room.offset, room.rounded)
+    def give_back(self, offset: int, nbytes: int) -> None:
+        self._put(offset, _rounded(nbytes))
 
     def _put(self, offset: int, n: int) -> None:
         self.free.append((offset, n))

@@ -74,8 +74,7 @@ def plan(
     kept = Arena()
 
     def keep(size: int) -> Slot:
-        kept.take(room := Room(size, 0, 0))
-        return Slot(KEPT, room.offset, size)
+        return Slot(KEPT, kept.take(size), size)
 
     for kernel in kernels:
         if kernel in lasting:
@@ -90,9 +89,10 @@ def plan(
     rooms = _Rooms(slots, shares, len(kernels))
     for i, kernel in enumerate(kernels):
         rooms.step(i, kernel, born[i], dying[i], scratch.get(kernel, 0))
-    size = place(rooms.all)
-    slots |= {node: Slot(ARENA, room.offset, nbytes(node)) for node, room in rooms.of.items()}
-    spaces = {kernel: Slot(ARENA, room.offset, room.nbytes) for kernel, room in rooms.scratch.items()}
+    offsets, size = place(rooms.all)
+    placed = {r: Slot(ARENA, offset, r.nbytes) for r, offset in zip(rooms.all, offsets, strict=True)}
+    slots |= {node: placed[room] for node, room in rooms.of.items()}
+    spaces = {kernel: placed[room] for kernel, room in rooms.scratch.items()}
     for new in sorted((n for n in shares if n in birth and n not in slots), key=birth.__getitem__):
         slots[new] = slots[shares[new]]
     slots |= {k.anchor: spaces.get(k, NOWHERE) for k in hidden if k.anchor is not None}
