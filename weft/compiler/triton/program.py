@@ -265,16 +265,18 @@ def _joined(made: Sequence[_Made]) -> Iterator[_Made]:
     Those of many warps and of few do not go together: all would run with many.
     """
     groups: list[list[_Made]] = []
-    shared = 0  # of the last group
     for one in sorted(made, key=lambda m: m[0].warps):
-        shared += one[0].shared
-        full = groups and (len(groups[-1]) == MOST_JOINED or shared > MOST_SHARED)
-        if not groups or full or one[0].warps > 2 * groups[-1][0][0].warps:
-            groups.append([])
-            shared = one[0].shared
-        groups[-1].append(one)
+        if groups and _goes_with([source for source, _ in groups[-1]], one[0]):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
     for group in groups:
         yield joined("kernel", [source for source, _ in group]), tuple(call for _, calls in group for call in calls)
+
+
+def _goes_with(group: Sequence[KernelSource], one: KernelSource) -> bool:
+    few = len(group) < MOST_JOINED and sum(source.shared for source in group) + one.shared <= MOST_SHARED
+    return few and one.warps <= 2 * group[0].warps
 
 
 def _sources(call: Call) -> list[KernelSource]:
