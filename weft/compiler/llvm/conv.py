@@ -118,16 +118,21 @@ def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, targ
         sweep = data_sweep(shape, (0,) * (2 + len(shape.kernel)))
         if scatters(shape, sweep, target):
             return 0.0  # the estimate has been made: it is the best
-    if plan.name not in SIZES:
-        filters = shape.filters * shape.channels // shape.groups * prod(shape.kernel)
-        packing = 0.0 if packed or target.arch == "aarch64" else _PACK * 2 * target.lanes(32) * filters
-        if direction == "filter_gradient":
-            return filter_cost(plan.name, shape, target) * (_COSTS["IMPLICIT_GEMM"] * plan.flops / 2 + packing)
-        return _COSTS[plan.name] * plan.flops / 2 + packing
     if direction == "filter_gradient":
-        return gradient_cost(shape, SIZES[plan.name], threads, target)
+        if plan.name in SIZES:
+            return gradient_cost(shape, SIZES[plan.name], threads, target)
+        return filter_cost(plan.name, shape, target) * _plain_cost("IMPLICIT_GEMM", plan, shape, target, packed)
+    if plan.name not in SIZES:
+        return _plain_cost(plan.name, plan, shape, target, packed)
     sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, (0,) * (2 + len(shape.kernel)))
     return winograd_cost(sweep, SIZES[plan.name], threads, target, packed)
+
+
+def _plain_cost(name: str, plan: Plan, shape: ConvShape, target: Target, packed: bool) -> float:
+    """Of an algorithm that makes all multiplications of the definition."""
+    filters = shape.filters * shape.channels // shape.groups * prod(shape.kernel)
+    packing = 0.0 if packed or target.arch == "aarch64" else _PACK * 2 * target.lanes(32) * filters
+    return _COSTS[name] * plan.flops / 2 + packing
 
 
 def _sweeps(shape: ConvShape, sweep: Sweep, threads: int, target: Target, names: Names, packed: bool) -> Plans:
