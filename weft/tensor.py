@@ -48,7 +48,7 @@ from .graph.node import (
     make,
     unfinished,
     variable,
-)  # fmt: skip
+)
 from .knobs import knobs
 from .runtime import Buffer, Device, evaluate, fetch, transfer
 from .runtime import device as find_device
