@@ -109,6 +109,7 @@ TRAINED = [
     Network("MLP 784-300-100-10, batch 128, float32", networks.mlp, (128, 784), goal=0.05, before=0.098, dry=(4, 784)),
     Network("LeNet-5, batch 128, float32", networks.lenet, (128, 1, 28, 28), goal=0.15, before=0.364, dry=(4, 1, 28, 28)),
     Network("LeNet-5, batch 128, bfloat16", networks.lenet, (128, 1, 28, 28), BF16, goal=0.15, before=0.352, allowed=0.1, dry=(4, 1, 28, 28)),
+    Network("GPT-2's feed-forward layers, two pairs, 8192 tokens, bfloat16", networks.feed_forward, (8192, 768), BF16, allowed=0.1, classes=768, dry=(16, 768)),
     Network("CIFAR CNN, batch 512, bfloat16", networks.cifar_cnn, (512, 3, 32, 32), BF16, goal=1.1, before=1.49, allowed=0.15),
     Network("ResNet-18 for 32x32, batch 512, bfloat16", networks.resnet18, (512, 3, 32, 32), BF16, goal=6.0, before=6.69, allowed=0.5, late=True),
     Network("ResNet-50, batch 256, bfloat16", resnet50, (256, *IMAGE), BF16, goal=36.0, before=37.9, allowed=0.05, chaotic=True, classes=1000, late=True),

@@ -19,6 +19,15 @@ def at(address, sizes, strides, dtype):
     return np.lib.stride_tricks.as_strided(flat, sizes, [s * flat.itemsize for s in strides])
 
 
+def gelu_slope(gradient, x):
+    """The derivative of a gelu by tanh, as a quotient of small differences."""
+
+    def gelu(x):
+        return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+    return gradient * (gelu(x + 1e-6) - gelu(x - 1e-6)) / 2e-6
+
+
 # --- cuBLASLt -----------------------------------------------------------------------------------------------------------------
 
 
@@ -35,10 +44,14 @@ class FakeCublasLt:
 
     cuBLASLtError = CublasLtError
     Epilogue = enum.IntEnum(
-        "Epilogue", {"DEFAULT": 1, "RELU": 2, "BIAS": 4, "RELU_BIAS": 6, "GELU": 32, "GELU_BIAS": 36}
+        "Epilogue",
+        {"DEFAULT": 1, "RELU": 2, "BIAS": 4, "RELU_BIAS": 6, "GELU": 32, "GELU_BIAS": 36}
+        | {"GELU_AUX": 160, "GELU_AUX_BIAS": 164, "DGELU": 192},
     )
     ReductionScheme = enum.IntEnum("ReductionScheme", {"COMPUTE_TYPE": 2})
-    MatmulDescAttribute = _numbers("MatmulDescAttribute", "TRANSA TRANSB EPILOGUE BIAS_POINTER")
+    MatmulDescAttribute = _numbers(
+        "MatmulDescAttribute", "TRANSA TRANSB EPILOGUE BIAS_POINTER EPILOGUE_AUX_POINTER EPILOGUE_AUX_LD"
+    )
     MatrixLayoutAttribute = _numbers("MatrixLayoutAttribute", "BATCH_COUNT STRIDED_BATCH_OFFSET")
     MatmulPreferenceAttribute = _numbers(
         "MatmulPreferenceAttribute",
@@ -82,7 +95,12 @@ class FakeCublasLt:
     matmul_desc_destroy = matrix_layout_destroy = matmul_preference_destroy = _destroy
 
     def get_matmul_desc_attribute_dtype(self, attribute):
-        return {"EPILOGUE": np.uint32, "BIAS_POINTER": np.int64}.get(attribute.name, np.int32)
+        return {
+            "EPILOGUE": np.uint32,
+            "BIAS_POINTER": np.int64,
+            "EPILOGUE_AUX_POINTER": np.int64,
+            "EPILOGUE_AUX_LD": np.int64,
+        }.get(attribute.name, np.int32)
 
     def get_matrix_layout_attribute_dtype(self, attribute):
         return {"BATCH_COUNT": np.int32, "STRIDED_BATCH_OFFSET": np.int64}[attribute.name]
@@ -156,6 +174,14 @@ class FakeCublasLt:
             value = value + at(facts["BIAS_POINTER"], [value.shape[1]], [1], result.dtype).astype(float)[:, None]
         if facts["EPILOGUE"] & 2:
             value = np.maximum(value, 0)
+        if facts["EPILOGUE"] & 128:
+            rows, columns = value.shape[1:]
+            assert (len(value), facts["EPILOGUE_AUX_LD"] % 8) == (1, 0)
+            kept = at(facts["EPILOGUE_AUX_POINTER"], [rows, columns], [1, facts["EPILOGUE_AUX_LD"]], result.dtype)
+            if facts["EPILOGUE"] & 64:
+                value = gelu_slope(value, kept.astype(float))
+            else:
+                kept[...] = value[0]
         if facts["EPILOGUE"] & 32:
             value = value / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (value + 0.044715 * value**3)))
         result[...] = value

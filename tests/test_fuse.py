@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from weft.compiler.fuse import TOO_DEAR, fuse
-from weft.compiler.pipeline import compiled
+from weft.compiler.pipeline import applied, compiled
 from weft.compiler.program import Program
 from weft.compiler.simplify import simplify
 from weft.compiler.triton.program import gpu_program
@@ -385,3 +385,17 @@ def test_what_is_kept_in_16_bits_is_not_widened_for_windows() -> None:
     image, filters = Type((2, 8, 33, 33), weft.float32), Type((8, 8, 3, 3), weft.float32)
     program = gpu_program(weft.make_graph(f, image, filters, filters), {}, weft.bfloat16)
     assert not [n for k in program.kernels if k.anchor is None for n in k.outputs if n.shape == (2, 33, 33, 8) and n.dtype is weft.float32]  # fmt: skip
+
+
+def test_a_result_and_its_bias_are_kept_as_one() -> None:
+    """Where several want the sum, and nobody the result alone, it is the sum that is written."""
+
+    def kept(f: F, *more: tuple[int, ...]) -> list[list[str]]:
+        shapes = ((32, 16), (16, 24), (24,), *more)
+        fused = fuse(applied(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes))))
+        return [[n.op.name for n in k.outputs] for k in fused.kernels if k.anchor is not None]
+
+    assert kept(lambda a, b, c: both_ways(a @ b + c)) == [["add"]]
+    assert kept(lambda a, b, c: both_ways(c + a @ b)) == [["add"]]
+    assert kept(lambda a, b, c: (*both_ways(a @ b + c), a @ b)) != [["add"]]  # the result is wanted itself
+    assert kept(lambda a, b, c, d: both_ways(a @ b + d), (32, 24)) == [["contract"]]  # to read that again is no less

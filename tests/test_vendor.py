@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fake_vendors import FakeCublasLt, FakeCudnn
+from fake_vendors import FakeCublasLt, FakeCudnn, gelu_slope
 from weft.compiler.triton.vendor import ConvSpec, ProductSpec, Unsupported, from_json, lines, supported, to_json
 from weft.errors import RunError, UserError
 from weft.runtime.cuda import blas, dnn
@@ -48,6 +48,8 @@ def test_descriptions_survive_as_text(spec):
 def test_arguments_have_names():
     assert replace(PRODUCT, epilogue="bias_relu").arguments == ("a", "b", "bias", "c")
     assert replace(PRODUCT, epilogue="relu").arguments == ("a", "b", "c")
+    assert replace(PRODUCT, epilogue="bias_gelu_tanh_sum").arguments == ("a", "b", "bias", "sum", "c")
+    assert replace(PRODUCT, epilogue="dgelu_tanh").arguments == ("a", "b", "sum", "c")
     assert convolution(epilogue=("bias", "residual", "relu")).arguments == ("x", "w", "bias", "residual", "y")
     assert convolution("data_gradient").arguments == ("dy", "w", "dx")
     assert convolution("filter_gradient").arguments == ("x", "dy", "dw")
@@ -79,6 +81,9 @@ def test_how_matrices_lie(matrix, lying):
         ({}, True),
         ({"epilogue": "bias_gelu_tanh"}, True),
         ({"epilogue": "gelu"}, False),  # by erf, which cuBLASLt has not
+        ({"epilogue": "dgelu_tanh", "n": 8, "b_strides": (48, 8, 1)}, True),
+        ({"epilogue": "dgelu_tanh"}, False),  # rows of 5 do not begin where wide loads may
+        ({"epilogue": "dgelu_tanh", "n": 8, "b_strides": (48, 8, 1), "batch": 2}, False),
         ({"k": 0}, False),
         ({"m": 2**31}, False),
         ({"a_strides": (48, 12, 2)}, False),
@@ -220,6 +225,23 @@ def test_epilogues(cublas, epilogue):
     if "gelu" in epilogue:
         expected = expected / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (expected + 0.044715 * expected**3)))
     np.testing.assert_allclose(c, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("epilogue", ["gelu_tanh_sum", "bias_gelu_tanh_sum", "dgelu_tanh"])
+def test_the_sum_of_a_gelu_is_written_or_read(cublas, epilogue):
+    rng = np.random.default_rng(2)
+    shapes = {"a": (4, 6), "b": (6, 8), "bias": (8,), "sum": (4, 8), "c": (4, 8)}
+    named = {name: rng.normal(size=size).astype(np.float32) for name, size in shapes.items()}
+    spec, given = replace(PRODUCT, n=8, b_strides=(48, 8, 1), epilogue=epilogue), named["sum"].copy()
+    product = first_way(blas.Product(spec, None, blas.Handle()))
+    product.run([named[name].ctypes.data for name in spec.arguments], 0, 0)
+    sums = named["a"].astype(float) @ named["b"] + (named["bias"] if "bias" in epilogue else 0)
+    if epilogue == "dgelu_tanh":
+        expected, kept = gelu_slope(sums, given.astype(float)), given
+    else:
+        expected, kept = sums / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (sums + 0.044715 * sums**3))), sums
+    np.testing.assert_allclose(named["c"], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(named["sum"], kept, rtol=1e-5, atol=1e-6)
 
 
 def test_ways_within_the_workspace(cublas):

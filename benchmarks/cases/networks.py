@@ -24,6 +24,7 @@ class Ops(Protocol):
     def conv(self, x: Any, w: Any, b: Any = None, stride: int = 1, padding: int = 0) -> Any: ...
     def linear(self, x: Any, w: Any, b: Any) -> Any: ...
     def relu(self, x: Any) -> Any: ...
+    def gelu(self, x: Any) -> Any: ...  # by tanh
     def add(self, x: Any, y: Any) -> Any: ...
     def max_pool(self, x: Any, size: int, stride: int, padding: int = 0) -> Any: ...
     def mean_pool(self, x: Any) -> Any: ...
@@ -101,6 +102,8 @@ class Shapes:
     def relu(self, x: Shape) -> Shape:
         return x
 
+    gelu = relu
+
     def add(self, x: Shape, y: Shape) -> Shape:
         assert x == y
         return x
@@ -172,6 +175,14 @@ def mlp(o: Any, p: Supply, x: Any) -> Any:
     x = o.relu(o.linear(x, p.weight(300, 784), p.bias(300)))
     x = o.relu(o.linear(x, p.weight(100, 300), p.bias(100)))
     return o.linear(x, p.weight(10, 100), p.bias(10))
+
+
+def feed_forward(o: Any, p: Supply, x: Any) -> Any:
+    """What stands beside attention in two blocks of GPT-2; what leaves the second is taken for logits."""
+    for _ in range(2):
+        x = o.gelu(o.linear(x, p.weight(3072, 768), p.bias(3072)))
+        x = o.linear(x, p.weight(768, 3072), p.bias(768))
+    return x
 
 
 def lenet(o: Any, p: Supply, x: Any) -> Any:

@@ -34,6 +34,9 @@ class JaxOps:
     def relu(self, x: Any) -> Any:
         return self.nn.relu(x)
 
+    def gelu(self, x: Any) -> Any:
+        return self.nn.gelu(x, approximate=True)
+
     def add(self, x: Any, y: Any) -> Any:
         return x + y
 

@@ -29,6 +29,9 @@ class TorchOps:
     def relu(self, x: Any) -> Any:
         return self.f.relu(x)
 
+    def gelu(self, x: Any) -> Any:
+        return self.f.gelu(x, approximate="tanh")
+
     def add(self, x: Any, y: Any) -> Any:
         return x + y
 

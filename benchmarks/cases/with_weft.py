@@ -42,8 +42,16 @@ class Lstm(nn.Module):
         return self.classifier(outputs[-1])
 
 
+class FeedForward(nn.Sequential):
+    """Two pairs of layers with a gelu between them."""
+
+    def __init__(self) -> None:
+        super().__init__(*(nn.FeedForward(768, activation=nn.GELU(approximate=True)) for _ in range(2)))
+
+
 MODELS: dict[Network, Callable[[], nn.Module]] = {
     networks.mlp: zoo.lenet_300_100,
+    networks.feed_forward: FeedForward,
     networks.lenet: lambda: zoo.lenet5_classic(activation="relu", pooling="max"),
     networks.cifar_cnn: Cifar,
     networks.resnet18: zoo.resnet18_cifar,

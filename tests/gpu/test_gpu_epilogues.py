@@ -11,6 +11,7 @@ import pytest
 from gpu_tools import IS_GPU
 
 import weft
+from weft.compiler.triton.choice import claimed
 from weft.runtime.reference import interpret
 from weft.testing import counted
 
@@ -133,6 +134,57 @@ def test_layers_in_mixed_precision(dtype: str) -> None:
 
     shapes = ((256, 128), (128, 512), (512,), (512, 64), (64,))
     check(layers, arrays_of(shapes, "float32"), 4e-3 if dtype == "float16" else 3e-2, precision=dtype)
+
+
+def derivatives(x: Any, w: Any, b: Any, v: Any, g: Any) -> Any:
+    """Of two layers with a gelu between them, as one tensor: what goes into the first bias, and into the input."""
+
+    def layers(x: Any, b: Any) -> Any:
+        return by_tanh(x @ w + b) @ v
+
+    _, back = weft.vjp(layers, x, b)
+    data, bias = back(g)
+    return weft.concat([data, bias[None]])
+
+
+PAIR = ((256, 512), (512, 512), (512,), (512, 128), (256, 128))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), *HALVES])
+def test_the_derivative_of_a_gelu_on_a_product(dtype: str, tolerance: float) -> None:
+    program = check(derivatives, arrays_of(PAIR, dtype), tolerance)
+    asked = [claimed(kernel, plan.phases[-1]).spec.epilogue for kernel, plan in _by_library(program)]
+    assert not IS_GPU or dtype == "float32" or {"bias_gelu_tanh_sum", "dgelu_tanh"} <= set(asked), asked
+
+
+def _by_library(program: Any) -> list[Any]:
+    return [(k, p) for k, p in program.plans.items() if p.phases[-1].symbol == "library"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_derivative_of_a_gelu_in_mixed_precision(dtype: str) -> None:
+    check(derivatives, arrays_of(PAIR, "float32"), 4e-3 if dtype == "float16" else 3e-2, precision=dtype)
+
+
+@pytest.mark.parametrize(("dtype", "large"), [("float16", 1e4), ("bfloat16", 1e15), ("float32", 1e15)])
+def test_derivatives_of_large_numbers_are_none_or_one(dtype: str, large: float) -> None:
+    """Where a cube overflows: a gradient passes above zero, and nothing does below."""
+    kind = weft.asarray(0).astype(dtype).dtype.numpy
+    rng = np.random.default_rng(0)
+    w, g, v = (rng.normal(size=s).astype(kind) for s in ((64, 64), (64, 64), (64, 64)))
+    x = (np.eye(64) * large).astype(kind)  # so that sums are large, whichever way they are added up
+    sums = x.astype(np.float64) @ w.astype(np.float64)
+
+    def into(x: Any, w: Any, v: Any, g: Any) -> Any:
+        return weft.vjp(lambda sums: by_tanh(sums) @ v, x @ w)[1](g)[0]
+
+    with weft.knobs.set(**BY_LIBRARY):
+        found = weft.jit(into)(x, w, v, g).numpy().astype(np.float64)
+    expected = np.where(sums > 0, g.astype(np.float64) @ v.astype(np.float64).T, 0.0)
+    far = np.abs(sums) > 10
+    assert far.mean() > 0.99
+    np.testing.assert_allclose(found[far], expected[far], rtol=0, atol=3e-2 * np.abs(expected).max())
+    counted()
 
 
 def test_a_batch_with_one_bias() -> None:

@@ -15,7 +15,7 @@ A pair is only merged if no third kernel stands between them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -34,6 +34,7 @@ from .kernel import (
     is_copy,
     is_narrowing,
     is_widening,
+    unmoved,
     view,
 )
 from .loops import (
@@ -172,18 +173,34 @@ class _Fusion:
                 for step in part.steps:
                     if step.kind in ("op", "bits", "window", "same", "guard", "choose"):
                         inside[step.node].add(kernel)
-        shared = {n for n, kernels in inside.items() if len(kernels) > 1 and self._is_dear(n)}
-        users = defaultdict(set)
+        users: dict[Node, set[Node]] = defaultdict(set)
         for node in self.nodes:
             for i in node.inputs:
                 users[i].add(node)
-        front = {n for n in shared if n.op.kind != "move" and any(u not in shared for u in users[n] | set())}
+        several = {n for n, kernels in inside.items() if len(kernels) > 1}
+        shared = {n for n in several if self._is_dear(n) or self._stands_for_an_anchor(n, users)}
+        front = {n for n in shared if n.op.kind != "move" and any(u not in shared for u in users[n])}
         chosen: set[Node] = set()
         for node in sorted(front - self.stored, key=lambda n: self.position[n]):
             # What is made of those before may not be dear any more; but a small one is written and read in no time.
-            if prod(node.shape) < LARGE or self._is_dear(node, chosen):
+            if prod(node.shape) < LARGE or self._is_dear(node, chosen) or self._stands_for_an_anchor(node, users):
                 chosen.add(node)
         return chosen
+
+    def _stands_for_an_anchor(self, node: Node, users: Mapping[Node, set[Node]]) -> bool:
+        """Whether it is a result and its bias, and nobody wants the result alone: then the sum is written in its place."""
+        if node.op.name != "add":
+            return False
+        for result, bias in (node.inputs, node.inputs[::-1]):
+            if prod(unmoved(bias).shape) * MANY > prod(node.shape):
+                continue
+            while len(users[result]) == 1 and result not in self.graph.outputs:
+                if has_epilogue(result):
+                    return True
+                if result.op.kind != "move" and result.op.name != "cast":
+                    break
+                result = result.inputs[0]
+        return False
 
     def _is_dear(self, node: Node, more: Collection[Node] = ()) -> bool:
         """Whether it is better computed once and read: it is long work, or made of several tensors, each as large as itself.

@@ -112,6 +112,13 @@ def _is_read_through(node: Node, widens: bool) -> bool:
     return (node.op.kind == "move" and node.op.name not in ("pad", "concat")) or (widens and is_widening(node))
 
 
+def unmoved(node: Node) -> Node:
+    """What a node is made of by movement alone."""
+    while node.op.kind == "move" and len(node.inputs) == 1:
+        node = node.inputs[0]
+    return node
+
+
 def is_widening(node: Node) -> bool:
     """16 bits as float32."""
     return node.op.name == "cast" and node.dtype is float32 and node.inputs[0].dtype.is_half
@@ -119,17 +126,15 @@ def is_widening(node: Node) -> bool:
 
 def is_narrowing(node: Node) -> bool:
     """float32 as 16 bits: done to be kept, unless it is what somebody else keeps anyway."""
-    below = node.inputs[0] if node.op.name == "cast" and node.dtype.is_half else None
-    while below is not None and below.op.kind == "move" and len(below.inputs) == 1:
-        below = below.inputs[0]
-    return below is not None and below.dtype is float32 and below.op.name not in GIVEN and below.op is not CONST
+    if node.op.name != "cast" or not node.dtype.is_half:
+        return False
+    below = unmoved(node.inputs[0])
+    return below.dtype is float32 and below.op.name not in GIVEN and below.op is not CONST
 
 
 def is_wide_copy(node: Node) -> bool:
     """16 bits as float32 for a kernel that can read nothing else. It should live for that kernel only."""
-    while node.op.kind == "move" and len(node.inputs) == 1:
-        node = node.inputs[0]
-    return is_widening(node)
+    return is_widening(unmoved(node))
 
 
 def is_contiguous(steps: Sequence[int], shape: Sequence[int]) -> bool:

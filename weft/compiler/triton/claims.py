@@ -15,10 +15,10 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ...knobs import knobs
 from ..algorithms import described
-from ..kernel import Kernel, View, anchor_shape, is_contiguous
+from ..kernel import Kernel, View, anchor_shape, is_contiguous, unmoved
 from ..memory import nbytes
 from .build import ALIGNED
-from .epilogues import Epilogue, epilogue, only_store, unmoved, unnarrowed
+from .epilogues import Epilogue, epilogue, only_store, unnarrowed
 from .lines import room
 from .vendor import ConvSpec, ProductSpec, Spec, filter_order, supported
 
@@ -30,7 +30,9 @@ class Claim:
     spec: Spec
     result: Node
     direct: bool  # the tensor is one of the program; else only this kernel knows it
-    more: tuple[Node, ...] = ()  # tensors that it reads beside the operands: a bias, a residual
+    more: tuple[
+        Node, ...
+    ] = ()  # tensors beside the operands: a bias, a residual, the sum that a gelu is taken of, and writes
     rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
     filter: Node | None = None  # a copy of the filter in the order that libraries want, if it does not lie so
     limit: int | None = None  # bytes that it may take beside operands and results
@@ -105,9 +107,9 @@ def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
     if done is None or asked is None:
         return None
     dtype = done.store.dtype if isinstance(asked, ProductSpec) else kernel.views[0].base.dtype
-    if done.residual is not None and not (done.residual.dtype is done.store.dtype is dtype):
-        return None  # it must be like the result; and as for a bias, there are kernels for the operands' type only
-    given = [node for node in (done.bias, done.residual) if node is not None]
+    if any(node is not None and not (node.dtype is done.store.dtype is dtype) for node in (done.residual, done.sum)):
+        return None  # they must be like the result; and as for a bias, there are kernels for the operands' type only
+    given = [node for node in (done.bias, done.residual, done.sum) if node is not None]
     if not _is_aligned(kernel, done.store, *given):
         return None
     if done.bias is None or done.bias.dtype is dtype:
@@ -120,10 +122,11 @@ def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
 def _asked(spec: Spec, done: Epilogue) -> Spec | None:
     """A description with an epilogue, if it can be put so: cuBLASLt knows no residual, cuDNN's kernels begin with a bias."""
     if isinstance(spec, ProductSpec):
-        words = "_".join(filter(None, ("bias" if done.bias is not None else "", done.activation)))
+        kept = "sum" if done.sum is not None and done.activation == "gelu_tanh" else ""
+        words = "_".join(filter(None, ("bias" if done.bias is not None else "", done.activation, kept)))
         fits = bool(words) and done.residual is None
         return replace(spec, epilogue=words, c_dtype=done.store.dtype.name) if fits else None
-    if done.bias is None:
+    if done.bias is None or done.sum is not None:
         return None
     parts = ("bias", *(["residual"] if done.residual is not None else []), *filter(None, [done.activation]))
     return replace(spec, epilogue=parts, result_dtype=done.store.dtype.name)

@@ -1,45 +1,78 @@
 """What is done with a product or convolution, read from its graph, as far as NVIDIA's libraries can do it as they write.
 
-That is a bias with one number for each column, a residual that lies as the result does, and then a relu or the gelu by tanh. Where
-operands are of 16 bits, sums may be rounded to them between these steps: libraries round at the end only, and nothing is lost by that.
+That is a bias with one number for each column, a residual that lies as the result does, and then a relu or the gelu by tanh, which may
+write what it was taken of as well: that is what its derivative, which may follow a product too, is computed from. Where operands are of
+16 bits, sums may be rounded to them between these steps: libraries round at the end only, and nothing is lost by that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from math import isclose, pi, prod, sqrt
+from dataclasses import dataclass, replace
+from math import isclose, prod
 
 from ...graph.node import CONST, Node
 from ..index import Index, Place, fresh, linear, moved
-from ..kernel import GIVEN, Kernel, anchor_place
+from ..kernel import GIVEN, Kernel, anchor_place, unmoved
 from ..memory import nbytes
+from .slopes import CUBIC, SLOPE, computes, gelu_slope
 
 MOST_ADDED = 2  # a bias and a residual
 MOST_FACTORS = 5  # of a product that is part of a gelu
+MOST_STEPS = 80  # of a derivative of a gelu; it has about 40
 SATURATED = 10.0  # from here the tanh of a gelu is one: what is cut off beyond changes nothing
-SLOPE, CUBIC = sqrt(2 / pi), 0.044715  # of a gelu by tanh
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The one tensor that is made of a result: activation(result + bias + residual)."""
+    """The tensor that is made of a result: activation(result + bias + residual).
+
+    Beside it a gelu may leave what it was taken of, the sum. The derivative of a gelu reads that.
+    """
 
     store: Node
-    activation: str  # "", "relu" or "gelu_tanh"
-    bias: Node | None
-    residual: Node | None
+    activation: str  # "", "relu", "gelu_tanh" or "dgelu_tanh"
+    bias: Node | None = None
+    residual: Node | None = None
+    sum: Node | None = None
 
 
 def epilogue(kernel: Kernel) -> Epilogue | None:
     """What a kernel does with the result of its anchor, if it is nothing but that."""
-    anchor, store = kernel.anchor, only_store(kernel)
-    assert anchor is not None
-    if store is None or not store.dtype.is_float:
+    stores = _stores(kernel)
+    if not all(store.dtype.is_float for store in stores):
         return None
+    match stores:
+        case [store]:
+            return _activation(kernel, store) or _slope(kernel, store)
+        case [one, other]:
+            return _activation(kernel, one, other) or _activation(kernel, other, one)
+    return None
+
+
+def only_store(kernel: Kernel) -> Node | None:
+    """The one tensor that an epilogue writes, if it is all that is wanted and lies as a library writes the result."""
+    stores = _stores(kernel)
+    return stores[0] if len(stores) == 1 else None
+
+
+def _stores(kernel: Kernel) -> list[Node]:
+    """The tensors that an epilogue writes, if they are all that is wanted and lie as a library writes the result."""
+    if kernel.nest is None or kernel.anchor in kernel.outputs:
+        return []
+    stores, written = kernel.nest.phases[0].stores, _written(kernel)
+    lie = all(_same(linear(store.place, store.node.shape), written) for store in stores)
+    return [store.node for store in stores] if lie else []
+
+
+def _activation(kernel: Kernel, store: Node, sum: Node | None = None) -> Epilogue | None:
+    """An activation of sums; `sum` is where these are kept, if they are."""
+    anchor = kernel.anchor
+    assert anchor is not None
     activation, value = _activated(unnarrowed(store))
-    rounds = all(view.base.dtype.is_half for view in kernel.views)
-    reader = _Reader(anchor, kernel.reads, rounds)
+    reader = _Reader(anchor, kernel.reads, _rounds(kernel))
+    if sum is not None and (activation != "gelu_tanh" or reader.unrounded(sum) is not reader.unrounded(value)):
+        return None
     found = reader.summed(value, fresh(value.shape), MOST_ADDED)
     if found is None:
         return None
@@ -48,15 +81,25 @@ def epilogue(kernel: Kernel) -> Epilogue | None:
     given = [p for p in placed if p is not None and not _may_be_replaced(p[0], store)]
     if len(given) != len(added):
         return None
-    return _sorted(anchor, here, given, store, activation)
+    return _sorted(anchor, here, given, Epilogue(store, activation, sum=sum))
 
 
-def only_store(kernel: Kernel) -> Node | None:
-    """The one tensor that an epilogue writes, if it is all that is wanted and lies as a library writes the result."""
-    if kernel.nest is None or kernel.anchor in kernel.outputs or len(kernel.nest.phases[0].stores) != 1:
+def _slope(kernel: Kernel, store: Node) -> Epilogue | None:
+    """The derivative of a gelu, times the result."""
+    anchor, steps = kernel.anchor, kernel.bodies[0].steps
+    assert anchor is not None
+    loads = [step for step in steps if step.kind == "load"]
+    given = {step.node for step in loads} - {anchor}
+    if len(given) != 1 or len(loads) != 2 or len(steps) > MOST_STEPS:
         return None
-    [store] = kernel.nest.phases[0].stores
-    return store.node if _same(linear(store.place, store.node.shape), _written(kernel)) else None
+    [sum] = given
+    fits = all(_same(step.indices[0], _written(kernel)) for step in loads) and not _may_be_replaced(sum, store)
+    return Epilogue(store, "dgelu_tanh", sum=sum) if fits and computes(steps, gelu_slope, anchor, sum) else None
+
+
+def _rounds(kernel: Kernel) -> bool:
+    """Whether operands are of 16 bits."""
+    return all(view.base.dtype.is_half for view in kernel.views)
 
 
 def _written(kernel: Kernel) -> Index:
@@ -67,13 +110,6 @@ def _written(kernel: Kernel) -> Index:
         return linear(anchor_place(anchor, kernel.rows), anchor.shape)
     _, element, filter = kernel.rows
     return Index(0, tuple((l, step) for l, step in ((filter, element.size), (element, 1)) if l.size != 1))
-
-
-def unmoved(node: Node) -> Node:
-    """What a node is made of by movement alone."""
-    while node.op.kind == "move" and len(node.inputs) == 1:
-        node = node.inputs[0]
-    return node
 
 
 def unnarrowed(node: Node) -> Node:
@@ -116,6 +152,14 @@ class _Reader:
         node, place = self._below(node, place)
         return (node, linear(place, node.shape)) if node in self.reads else None
 
+    def unrounded(self, node: Node) -> Node:
+        """What a node is made of by movement, and by roundings where they do not count."""
+        while True:
+            below = unmoved(node)
+            if below is node and not (self.rounds and _is_rounding(node)):
+                return node
+            node = below.inputs[0] if below is node else below
+
     def _below(self, node: Node, place: Place) -> tuple[Node, Place]:
         while node not in self.reads:
             if self.rounds and _is_rounding(node):
@@ -136,16 +180,14 @@ def _is_rounding(node: Node) -> bool:
     return any(k.is_half for k in kinds) and all(k.is_half or k.name == "float32" for k in kinds)
 
 
-def _sorted(
-    anchor: Node, here: Place, added: list[tuple[Node, Index]], store: Node, activation: str
-) -> Epilogue | None:
+def _sorted(anchor: Node, here: Place, added: list[tuple[Node, Index]], known: Epilogue) -> Epilogue | None:
     """Which of the tensors is the bias and which the residual, in whichever order they are added."""
     for biases, residuals in ((added[:1], added[1:]), (added[1:], added[:1])):
         if all(_is_by_column(*b, here, anchor) for b in biases) and all(
             _is_whole(there, here, anchor) for _, there in residuals
         ):
             bias, residual = (next((node for node, _ in found), None) for found in (biases, residuals))
-            return Epilogue(store, activation, bias, residual)
+            return replace(known, bias=bias, residual=residual)
     return None
 
 
@@ -255,4 +297,4 @@ def _number(node: Node) -> float | None:
     return float(node.params[0]) if node.op is CONST else None
 
 
-__all__ = ["Epilogue", "epilogue", "only_store", "unmoved", "unnarrowed"]
+__all__ = ["Epilogue", "epilogue", "only_store", "unnarrowed"]

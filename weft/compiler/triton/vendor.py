@@ -16,7 +16,9 @@ from .build import ALIGNED
 
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 HALVES = ("float16", "bfloat16")
-PRODUCT_EPILOGUES = ("", "bias", "relu", "bias_relu", "gelu_tanh", "bias_gelu_tanh")
+PRODUCT_EPILOGUES = (
+    "", "bias", "relu", "bias_relu", "gelu_tanh", "bias_gelu_tanh", "gelu_tanh_sum", "bias_gelu_tanh_sum", "dgelu_tanh",
+)  # fmt: skip
 CONV_EPILOGUES = ("bias", "residual", "relu")  # any of them, in this order
 _CONV_ARGUMENTS = {
     "forward": ("x", "w", "y"),
@@ -35,7 +37,8 @@ class Unsupported(Exception):
 class ProductSpec:
     """c = epilogue(a @ b), a batch of m×k by k×n matrices. Strides count elements; c is contiguous.
 
-    The bias has n elements of c's type. The GELU is the one by tanh, cuBLASLt has no other.
+    The bias has n elements of c's type. The GELU is the one by tanh, cuBLASLt has no other; the sum that it is taken of is like c: its
+    derivative, dgelu_tanh, reads it, and gelu_tanh_sum writes it beside the result.
     """
 
     batch: int
@@ -55,11 +58,15 @@ class ProductSpec:
     @property
     def arguments(self) -> tuple[str, ...]:
         """What `run` gets addresses of, in this order."""
-        return ("a", "b", *(["bias"] if self.has_bias else []), "c")
+        return ("a", "b", *(["bias"] if self.has_bias else []), *(["sum"] if self.has_sum else []), "c")
 
     @property
     def has_bias(self) -> bool:
         return self.epilogue.startswith("bias")
+
+    @property
+    def has_sum(self) -> bool:
+        return self.epilogue.endswith("sum") or self.epilogue.startswith("dgelu")
 
 
 @dataclass(frozen=True)
@@ -153,6 +160,8 @@ def _product_supported(spec: ProductSpec) -> bool:
     if lines(spec.m, spec.k, *spec.a_strides[1:]) is None or lines(spec.k, spec.n, *spec.b_strides[1:]) is None:
         return False
     if spec.epilogue not in PRODUCT_EPILOGUES or (spec.epilogue and spec.a_dtype == "float64"):
+        return False
+    if spec.has_sum and (spec.batch > 1 or spec.n % _WIDE):
         return False
     return spec.a_dtype == spec.b_dtype and _result_fits(spec.a_dtype, spec.c_dtype)
 

@@ -23,9 +23,14 @@ WORKSPACE = 32 << 20  # bytes, unless the caller limits them: what NVIDIA advise
 _TYPES = {"float16": 2, "bfloat16": 14, "float32": 0, "float64": 1}  # the numbers of cudaDataType
 _EPILOGUES = {
     "": "DEFAULT", "bias": "BIAS", "relu": "RELU", "bias_relu": "RELU_BIAS", "gelu_tanh": "GELU", "bias_gelu_tanh": "GELU_BIAS",
+    "gelu_tanh_sum": "GELU_AUX", "bias_gelu_tanh_sum": "GELU_AUX_BIAS", "dgelu_tanh": "DGELU",
 }  # fmt: skip
+_POINTERS = {
+    "bias": "BIAS_POINTER",
+    "sum": "EPILOGUE_AUX_POINTER",
+}  # how they are told where arguments of epilogues are
 _SLACK = 16  # bytes more than they ask for, for products with an epilogue: nvmath-python works around a fault so
-_SOME_ADDRESS = 1 << 20  # stands for a bias while ways are looked for; nothing reads it
+_SOME_ADDRESS = 1 << 20  # stands for such an argument while ways are looked for; nothing reads it
 
 
 def library() -> Any:
@@ -97,10 +102,9 @@ class Product:
 
     def run(self, addresses: Sequence[int], workspace: int, stream: int) -> None:
         """Enqueue on a stream: the addresses of `spec.arguments` in their order, and that of a workspace."""
-        a, b, *bias, c = addresses
+        a, b, *_, c = addresses
         try:
-            if bias:
-                self._set_bias(bias[0])
+            self._point(dict(zip(self.spec.arguments, addresses, strict=True)))
             self._library.matmul(
                 self._handle.address, self._operation, self._factors.ctypes.data,
                 b, self._b, a, self._a, self._factors[1:].ctypes.data, c, self._c, c, self._c,
@@ -125,8 +129,9 @@ class Product:
         self._set_operation(attributes.TRANSA, b_turned)
         self._set_operation(attributes.TRANSB, a_turned)
         self._set_operation(attributes.EPILOGUE, getattr(lt.Epilogue, _EPILOGUES[spec.epilogue]))
-        if spec.has_bias:
-            self._set_bias(_SOME_ADDRESS)
+        self._point(dict.fromkeys(spec.arguments, _SOME_ADDRESS))
+        if spec.has_sum:
+            self._set_operation(attributes.EPILOGUE_AUX_LD, spec.n)
 
     def _layout(self, dtype: str, rows: int, columns: int, strides: Sequence[int]) -> tuple[int, bool]:
         """A matrix as cuBLASLt sees it, whose columns are our rows, and whether it is to be transposed."""
@@ -153,8 +158,11 @@ class Product:
             lt.get_matmul_desc_attribute_dtype(attribute),
         )
 
-    def _set_bias(self, address: int) -> None:
-        self._set_operation(self._library.MatmulDescAttribute.BIAS_POINTER, address)
+    def _point(self, addresses: dict[str, int]) -> None:
+        """Say where the arguments of the epilogue are."""
+        for name, attribute in _POINTERS.items():
+            if name in addresses:
+                self._set_operation(getattr(self._library.MatmulDescAttribute, attribute), addresses[name])
 
     def _found(self, limit: int) -> np.ndarray:
         """The ways that need no more workspace than that."""
