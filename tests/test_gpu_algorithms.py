@@ -348,6 +348,30 @@ def test_cublaslt_by_name_and_the_setting_compiles_anew(machine):
         assert bool(machine.blas.runs) == runs
 
 
+def gelu_layers(x, w, b, v, g):
+    """The derivatives of two layers with a gelu between them, and what comes out."""
+
+    def layers(x, b):
+        return weft.gelu(x @ w + b, approximate="tanh") @ v
+
+    out, back = weft.vjp(layers, x, b)
+    return (out, *back(g))
+
+
+def test_a_gelu_and_its_derivative_by_cublaslt(machine):
+    rng = np.random.default_rng(0)
+    shapes = ((16, 24), (24, 8), (8,), (8, 32), (16, 32))
+    arrays = [rng.normal(size=s).astype(np.float32) for s in shapes]
+    made = weft.jit(gelu_layers)
+    expected = defined(gelu_layers, *arrays)
+    with weft.knobs.set(matmul_algorithm="CUBLASLT"):
+        for _ in range(3):  # played, recorded, replayed
+            for actual, e in zip(made(*arrays), expected, strict=True):
+                near(actual.numpy(), e, 2e-6)
+    epilogues = {spec.epilogue for spec in machine.libraries._ready}
+    assert {"bias_gelu_tanh_sum", "dgelu_tanh"} <= epilogues
+
+
 # --- the fastest --------------------------------------------------------------------------------------------------------------------
 
 

@@ -115,10 +115,15 @@ def _sizes(spec: Spec) -> list[int]:
     if isinstance(spec, ConvSpec):
         types = [spec.dtype] * (len(spec.arguments) - 1) + [spec.result_dtype]
         return [prod(spec.sizes(name)) * BYTES[t] for name, t in zip(spec.arguments, types, strict=True)]
-    a = _extent(spec.batch, spec.m, spec.k, spec.a_strides) * BYTES[spec.a_dtype]
-    b = _extent(spec.batch, spec.k, spec.n, spec.b_strides) * BYTES[spec.b_dtype]
-    bias = [spec.n * BYTES[spec.c_dtype]] if spec.has_bias else []
-    return [a, b, *bias, spec.batch * spec.m * spec.n * BYTES[spec.c_dtype]]
+    result = spec.batch * spec.m * spec.n * BYTES[spec.c_dtype]
+    known = {
+        "a": _extent(spec.batch, spec.m, spec.k, spec.a_strides) * BYTES[spec.a_dtype],
+        "b": _extent(spec.batch, spec.k, spec.n, spec.b_strides) * BYTES[spec.b_dtype],
+        "bias": spec.n * BYTES[spec.c_dtype],
+        "sum": result,
+        "c": result,
+    }
+    return [known[name] for name in spec.arguments]
 
 
 def _extent(batch: int, rows: int, columns: int, strides: tuple[int, int, int]) -> int:
