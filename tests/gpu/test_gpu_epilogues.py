@@ -137,14 +137,13 @@ def test_layers_in_mixed_precision(dtype: str) -> None:
 
 
 def derivatives(x: Any, w: Any, b: Any, v: Any, g: Any) -> Any:
-    """Of two layers with a gelu between them, as one tensor: what goes into the first bias, and into the input."""
+    """Of two layers with a gelu between them, as one tensor: what goes into the input, the first bias and the second weight."""
 
-    def layers(x: Any, b: Any) -> Any:
+    def layers(x: Any, b: Any, v: Any) -> Any:
         return by_tanh(x @ w + b) @ v
 
-    _, back = weft.vjp(layers, x, b)
-    data, bias = back(g)
-    return weft.concat([data, bias[None]])
+    data, bias, weight = weft.vjp(layers, x, b, v)[1](g)
+    return weft.concat([data, bias[None], weight.mT])
 
 
 PAIR = ((256, 512), (512, 512), (512,), (512, 128), (256, 128))
