@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 from math import prod
 
 from ..errors import InternalError
@@ -113,14 +114,15 @@ class _Fusion:
         self.stored = self._stored(dear)
         self.home: dict[Node, Kernel] = {}
         self.readers: dict[Node, set[Kernel]] = defaultdict(set)
-        self.top: dict[Kernel, int] = {}  # the last position among a kernel's outputs and all that it depends on
+        self.last: dict[Kernel, int] = {}  # the last position among a kernel's outputs
+        self.top: dict[Kernel, int] = {}  # the same, and among those of all that it depends on
         for node in self.nodes:
             if node in self.stored and node.op.name not in GIVEN and node.op is not ITEM:
                 self._begin(node)
         # Rows are built from the reductions onwards, everything else from the results backwards: a chain is whole before
         # it becomes the epilogue of an anchor.
         for backwards in (False, True):
-            for kernel in sorted(set(self.home.values()), key=self._first, reverse=backwards):
+            for kernel in sorted(set(self.home.values()), key=self.last.__getitem__, reverse=backwards):
                 if self._is_alive(kernel):
                     self._absorb(kernel, rows_only=not backwards)
         self._join_siblings()
@@ -272,7 +274,8 @@ class _Fusion:
         for node in kernel.reads:
             self.readers[node].add(kernel)
         below = [self.top[k] for n in kernel.reads if (k := self.home.get(n)) is not None]
-        self.top[kernel] = max([self._first(kernel), *below, self.top.get(kernel, 0)])
+        self.last[kernel] = max(self.position[o] for o in kernel.outputs)
+        self.top[kernel] = max([self.last[kernel], *below, self.top.get(kernel, 0)])
         self._raise(kernel)
 
     def _raise(self, kernel: Kernel) -> None:
@@ -285,9 +288,6 @@ class _Fusion:
                     self.top[reader] = self.top[k]
                     stack.append(reader)
 
-    def _first(self, kernel: Kernel) -> int:
-        return max(self.position[o] for o in kernel.outputs)
-
     # --- merging -------------------------------------------------------------------------------------------------------
 
     def _is_alive(self, kernel: Kernel) -> bool:
@@ -297,10 +297,10 @@ class _Fusion:
         """Merge the kernel with its producers as long as one fits. It may end as the epilogue of one."""
         tried: set[Kernel] = set()
         while kernel.nest is not None and kernel.anchor is None and not is_copy(kernel):
-            producers = {self.home[n] for n in kernel.reads if n in self.home} - tried
+            producers = self._sources(kernel) - tried
             if not producers:
                 return
-            producer = max(producers, key=self._first)
+            producer = max(producers, key=self.last.__getitem__)
             tried.add(producer)
             if rows_only and not (producer.nest is not None and (producer.nest.rows or kernel.nest.rows)):
                 continue
@@ -312,18 +312,38 @@ class _Fusion:
             elif self._take_in(producer, kernel):
                 tried = set()
 
+    def _sources(self, kernel: Kernel) -> set[Kernel]:
+        """The kernels that write what this one reads."""
+        return {k for n in kernel.reads if (k := self.home.get(n)) is not None}
+
     def _between(self, producer: Kernel, consumer: Kernel) -> bool:
         """Whether a third kernel needs the producer and is needed by the consumer."""
-        stack = [k for n in consumer.reads if (k := self.home.get(n)) is not None and k is not producer]
-        seen: set[Kernel] = set()
-        while stack:
-            kernel = stack.pop()
-            if kernel is producer:
+        home, top, least = self.home, self.top, self.top[producer]
+        seen = self._sources(consumer) - {producer}
+        left = [(top[k], id(k), k) for k in seen if top[k] >= least]
+        heapify(left)
+        while left:  # the lowest comes first: mostly it is one of the next
+            for node in heappop(left)[2].reads:
+                kernel = home.get(node)
+                if kernel is None or kernel in seen:
+                    continue
+                if kernel is producer:
+                    return True
+                seen.add(kernel)
+                if top[kernel] >= least:
+                    heappush(left, (top[kernel], id(kernel), kernel))
+        return False
+
+    def _leads_to(self, first: Kernel, second: Kernel) -> bool:
+        """Whether the second reads what the first writes, or what is made of it."""
+        top, most = self.top, self.top[second]
+        seen, left = {first}, [first] if top[first] <= most else []
+        while left:
+            readers = {r for o in left.pop().outputs for r in self.readers[o]} - seen
+            if second in readers:
                 return True
-            if kernel in seen or self.top[kernel] < self.top[producer]:
-                continue
-            seen.add(kernel)
-            stack += [self.home[n] for n in kernel.reads if n in self.home]
+            seen |= readers
+            left += [r for r in readers if top[r] <= most]
         return False
 
     def _places(self, kernel: Kernel, nodes: Iterable[Node]) -> dict[Node, set[Place]]:
@@ -363,7 +383,7 @@ class _Fusion:
     def _join_siblings(self) -> None:
         """Kernels with the same loops that read the same large tensor read it together."""
         alike: dict[tuple[int, ...], list[Kernel]] = defaultdict(list)
-        for kernel in sorted(set(self.home.values()), key=self._first):
+        for kernel in sorted(set(self.home.values()), key=self.last.__getitem__):
             if kernel.anchor is None and kernel.nest is not None and kernel.reads and not is_copy(kernel):
                 alike[tuple(l.size for l in kernel.nest.outer)].append(kernel)
         for group in alike.values():
@@ -380,7 +400,7 @@ class _Fusion:
         assert second.nest is not None
         if is_flexible(first.nest) != is_flexible(second.nest):
             return False
-        if self._depends(first, second) or self._depends(second, first):
+        if self._leads_to(first, second) or self._leads_to(second, first):
             return False
         values = {old: Index(0, ((new, 1),)) for old, new in zip(second.nest.outer, first.nest.outer, strict=True)}
         phases = [moved_phase(p, values) for p in second.nest.phases]
@@ -391,18 +411,6 @@ class _Fusion:
             self.home[output] = first
         self._refresh(first)
         return True
-
-    def _depends(self, kernel: Kernel, on: Kernel) -> bool:
-        stack, seen = [kernel], set()
-        while stack:
-            k = stack.pop()
-            if k is on:
-                return True
-            if k in seen or self.top[k] < self.top[on]:
-                continue
-            seen.add(k)
-            stack += [self.home[n] for n in k.reads if n in self.home]
-        return False
 
     def _needed(self, node: Node, inside: set[Kernel]) -> bool:
         """Whether a node must be written although these kernels become one."""
@@ -440,7 +448,7 @@ class _Fusion:
         return True
 
     def result(self) -> Fused:
-        kernels = sorted(set(self.home.values()), key=self._first)
+        kernels = sorted(set(self.home.values()), key=self.last.__getitem__)
         order = toposort(kernels, lambda k: [self.home[n] for n in k.reads if n in self.home and self.home[n] is not k])
         place = {k: i for i, k in enumerate(order)}
         if any(place[self.home[n]] > i for i, k in enumerate(order) for n in k.reads if n in self.home):

@@ -20,6 +20,7 @@ from .llvm.library import Plan
 from .memory import ALIGN, ARENA, Memory, Slot, nbytes, plan
 from .precision import handed_on
 from .schedule import Schedule, schedule
+from .uncollected import uncollected
 
 FRAME_RESERVED = 3  # the arena, the status, what is kept
 
@@ -100,6 +101,7 @@ class Target:
     much: int = 1 << 16  # bytes that are worth freeing early: who does so may no longer be side by side with others
 
 
+@uncollected
 def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: frozenset[int] = frozenset()) -> Program:
     """The graph as a program.
 

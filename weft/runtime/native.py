@@ -26,6 +26,7 @@ from ..compiler.llvm.target import usable_cores
 from ..compiler.memory import ALIGN
 from ..compiler.pipeline import compiled
 from ..compiler.program import FRAME_RESERVED, Program
+from ..compiler.uncollected import uncollected
 from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph
@@ -241,6 +242,7 @@ class _Arena:
 _arenas: dict[int, _Arena] = {}
 
 
+@uncollected
 def _code(
     graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None, constants: frozenset[int]
 ) -> tuple[bytes, NativeFacts]:
