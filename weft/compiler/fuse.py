@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from math import prod
 
@@ -57,6 +58,7 @@ DEAR = {
 }  # fmt: skip
 TOO_DEAR = 10  # to be computed again in another kernel
 LARGE, MANY = 1 << 14, 3  # elements of a value, and how many tensors of its size it takes, to be computed once
+SPREAD = 4  # times as many elements as what they are read from: it is spread along rows
 TOO_LONG = 300  # steps in a body: compile time grows faster than they do
 
 
@@ -114,6 +116,7 @@ class _Fusion:
         self.stored = self._stored(dear)
         self.home: dict[Node, Kernel] = {}
         self.readers: dict[Node, set[Kernel]] = defaultdict(set)
+        self.linear = lru_cache(None)(linear)  # the same places are looked at again and again
         self.last: dict[Kernel, int] = {}  # the last position among a kernel's outputs
         self.top: dict[Kernel, int] = {}  # the same, and among those of all that it depends on
         for node in self.nodes:
@@ -152,7 +155,7 @@ class _Fusion:
                 x = x.inputs[0]
             if x in stored or x.op is CONST or x.op.name == "iota":
                 continue
-            spread = prod(node.shape) >= 4 * prod(x.shape)
+            spread = prod(node.shape) >= SPREAD * prod(x.shape)
             dear = 3 if prod(x.shape) > 1 else self.limit  # a kernel for one number must be worth it
             if _overlaps(node) or (spread and self._cone_cost(x, stored) >= dear):
                 yield x
@@ -194,7 +197,7 @@ class _Fusion:
         if node.op.name != "add":
             return False
         for result, bias in (node.inputs, node.inputs[::-1]):
-            if prod(unmoved(bias).shape) * MANY > prod(node.shape):
+            if prod(node.shape) < SPREAD * prod(unmoved(bias).shape):
                 continue
             while len(users[result]) == 1 and result not in self.graph.outputs:
                 if has_epilogue(result):
@@ -267,7 +270,7 @@ class _Fusion:
         if kernel.nest is not None:
             rows = kernel.nest.rows
             for phase in kernel.nest.phases:
-                kernel.bodies.append(phase_body(phase, self.stored, rows))
+                kernel.bodies.append(phase_body(phase, self.stored, rows, self.linear))
                 reads |= {s.node for s in kernel.bodies[-1].steps if s.kind == "load"}
         own = set(kernel.outputs) | ({kernel.anchor} if kernel.anchor is not None else set())
         kernel.reads = reads - own

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from math import gcd
 
 from ..graph.node import Node, Shape
@@ -232,7 +232,6 @@ def strides(shape: Shape) -> Shape:
     return tuple(reversed(result))
 
 
-@lru_cache(1 << 14)  # fusion looks at the same places again and again
 def linear(place: Place, shape: Shape) -> Index:
     """The position of a place in a contiguous tensor."""
     total = Index()

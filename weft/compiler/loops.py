@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ..errors import InternalError
-from ..graph.node import CONST, Node, toposort
+from ..graph.node import CONST, Node, Shape, toposort
 from .index import (
     Index,
     Inside,
@@ -35,6 +35,7 @@ from .index import (
 )
 
 Key = tuple[Node, Place]  # an element that is wanted: of which node, at which place
+Position = Callable[[Place, Shape], Index]
 UNROLLED_TAPS = 25  # windows up to this size are written out, larger ones are loops
 WINDOWS = ("window_sum", "window_max", "window_argmax", "window_tap", "window_spread")
 
@@ -78,8 +79,10 @@ def is_inline(node: Node) -> bool:
     )
 
 
-def body(wanted: Iterable[Key], stored: Collection[Node], rows: Collection[Node] = ()) -> Body:
-    """The steps that compute the wanted elements from stored nodes and row values."""
+def body(
+    wanted: Iterable[Key], stored: Collection[Node], rows: Collection[Node] = (), position: Position = linear
+) -> Body:
+    """The steps that compute the wanted elements from stored nodes and row values. `position`: `linear`, or one that remembers."""
 
     def below(key: Key) -> Sequence[Key]:
         return needs(key, stored, rows)
@@ -88,7 +91,7 @@ def body(wanted: Iterable[Key], stored: Collection[Node], rows: Collection[Node]
     number: dict[Key, int] = {}
     steps = []
     for key in order:
-        steps.append(_step(key, number, stored, rows))
+        steps.append(_step(key, number, stored, rows, position))
         number[key] = len(number)
     return Body(tuple(steps), number)
 
@@ -124,12 +127,14 @@ def needs(key: Key, stored: Collection[Node], rows: Collection[Node] = ()) -> li
     raise InternalError("loops", f"{node} cannot be computed inside a loop.")
 
 
-def _step(key: Key, number: Mapping[Key, int], stored: Collection[Node], rows: Collection[Node]) -> Step:
+def _step(
+    key: Key, number: Mapping[Key, int], stored: Collection[Node], rows: Collection[Node], position: Position
+) -> Step:
     node, place = key
     if node in rows:
         return Step("row", node, place)
     if node in stored:
-        return Step("load", node, place, indices=(linear(place, node.shape),))
+        return Step("load", node, place, indices=(position(place, node.shape),))
     name = node.op.name
     if name == "const":
         return Step(name, node, place)

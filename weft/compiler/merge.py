@@ -16,6 +16,7 @@ from .loops import (
     Body,
     Nest,
     Phase,
+    Position,
     Reduction,
     Store,
     body,
@@ -26,7 +27,7 @@ from .loops import (
 ROW_BYTES = 256 << 10  # a row with reductions should stay in the cache
 
 
-def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node]) -> Body:
+def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
     """The steps of a phase: what it stores itself is at hand, everything else that is stored is read."""
     own = {s.node for s in phase.stores}
     reduced = {r.node for r in phase.reductions}
@@ -34,7 +35,7 @@ def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node]) -> 
     for r in phase.reductions:
         wanted += r.factors
     wanted += [k for r in phase.reductions for k in condition_reads(r.conditions)]
-    return body(wanted, _Without(stored, own), set(rows) - reduced)
+    return body(wanted, _Without(stored, own), set(rows) - reduced, position)
 
 
 class _Without:
