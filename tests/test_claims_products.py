@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import weft
-from claims_tools import F, asked
+from claims_tools import F, asked, claims_of
 from weft.compiler.triton.claims import Claim
 from weft.compiler.triton.vendor import ProductSpec
 
@@ -167,16 +168,14 @@ def slope(g: Any, x: Any, act: F = by_tanh) -> Any:
     return weft.grad(lambda x: weft.sum(act(x) * g))(x)
 
 
-def riding(f: F) -> Claim:
-    """What is claimed for a product, of which a function makes something together with a result of the program."""
-    found = asked(lambda a, b, x: (lambda s: (s, f(a @ b, s)))(x @ x), (8, 16), (16, 8), (8, 8), tolerance=1e-5)
-    [wanted] = [c for c in found if c.spec.k == 16]
-    return wanted
+def riding(f: F) -> list[Claim]:
+    """What is claimed for two products: a result of the program, and one that a function makes something of together with it."""
+    return asked(lambda a, b, x: (lambda s: (s, f(a @ b, s)))(x @ x), (8, 16), (16, 8), (8, 8), tolerance=1e-5)
 
 
 def test_a_derivative_of_what_was_read() -> None:
-    wanted = riding(slope)
-    assert (wanted.spec.epilogue, wanted.direct) == ("dgelu_tanh", True)
+    _, wanted = riding(slope)
+    assert (wanted.spec.epilogue, wanted.spec.k, wanted.direct) == ("dgelu_tanh", 16, True)
     # A given tensor of the same size may be state whose place the result takes.
     [given] = asked(lambda a, b, x: slope(a @ b, x), (8, 16), (16, 8), (8, 8))
     assert given.spec.epilogue == ""
@@ -195,6 +194,15 @@ NO_SLOPE: dict[str, F] = {
     "but at one point": lambda g, x: weft.where(x == 0.3125, 0.0, slope(g, x)),
     "but beyond a border": lambda g, x: weft.where(x > 14.0, 0.0, slope(g, x)),
     "but for large gradients": lambda g, x: weft.where(g > 1.0, 0.0, slope(g, x)),
+    "but where it is nan": lambda g, x: (lambda y: weft.where(weft.isnan(y), 0.0, y))(slope(g, x)),
+    "but where it is infinite": lambda g, x: (lambda y: weft.where(weft.isfinite(y), y, 0.0))(slope(g, x)),
+    "but for nan": lambda g, x: weft.where(x <= x, slope(g, x), 0.0),
+    "but where a square is small": lambda g, x: weft.where(x * x < 1e-9, 0.0, slope(g, x)),
+    "but near to zero": lambda g, x: weft.where((x > 0.0) & (x < 1e-4), 0.0, slope(g, x)),
+    "but for small gradients": lambda g, x: weft.where(weft.abs(g) < 1e-4, 0.0, slope(g, x)),
+    "of rounded gradients": lambda g, x: slope(g.astype("bfloat16").astype("float32"), x),
+    "rounded on the way": lambda g, x: slope(g, x).astype("bfloat16").astype("float32"),
+    "up to infinity": lambda g, x: weft.where(x < np.inf, slope(g, x), 0.0),
     "of clipped gradients": lambda g, x: slope(weft.clip(g, -50.0, 50.0), x),
     "of a clipped one": lambda g, x: slope(g, x, gelu_like(high=1.0)),
 }
@@ -202,8 +210,44 @@ NO_SLOPE: dict[str, F] = {
 
 @pytest.mark.parametrize("name", NO_SLOPE)
 def test_what_is_no_derivative_of_a_gelu(name: str) -> None:
-    wanted = riding(NO_SLOPE[name])
-    assert (wanted.spec.epilogue, wanted.more) == ("", ())
+    found = riding(NO_SLOPE[name])
+    assert found
+    assert not any(wanted.spec.epilogue or wanted.more for wanted in found)
+
+
+OTHER_KINDS: dict[str, tuple[F, str]] = {
+    "masked": (lambda a, b, m: weft.where(m, a @ b, -np.inf), "bool"),
+    "masked the other way": (lambda a, b, m: weft.where(~m, a @ b, 0.0), "bool"),
+    "masked by bits": (lambda a, b, m: weft.where((m & 1) == 1, a @ b, 0.0), "uint8"),
+    "scaled by integers": (lambda a, b, m: (a @ b) * m.astype("float32"), "int32"),
+    "by bits of floats": (lambda a, b, m: weft.where(weft.signbit(m), a @ b, 0.0), "float32"),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_KINDS)
+def test_what_is_made_with_numbers_of_other_kinds(name: str) -> None:
+    f, kind = OTHER_KINDS[name]
+    graph = weft.make_graph(f, weft.ones((8, 16)), weft.ones((16, 8)), weft.ones((8, 8), dtype=kind))
+    [wanted] = claims_of(graph)[1]
+    assert (wanted.spec.epilogue, wanted.direct) == ("", False)
+
+
+ANOTHER_SUM: dict[str, F] = {
+    "of another bias": lambda y, c, d: (lambda n: (n[1], by_tanh(n[0])))(weft.concat([(y + c)[None], (y + d)[None]])),
+    "of twice as much": lambda y, c, d: (lambda n: (n[1], by_tanh(n[0])))(weft.concat([y[None], 2.0 * y[None]])),
+    "of a bias the other way round": lambda y, c, d: (lambda n: (n[1], by_tanh(n[0])))(
+        y[None] + weft.concat([c[None], weft.flip(c)[None]])[:, None, :]
+    ),
+    "without the bias": lambda y, c, d: (y, by_tanh(y + c)),
+    "with one more": lambda y, c, d: (y + c + d, by_tanh(y + c)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANOTHER_SUM)
+def test_another_sum_is_not_that_of_the_gelu(name: str) -> None:
+    """Their numbers are compared, too."""
+    for wanted in asked(lambda a, b, c, d: ANOTHER_SUM[name](a @ b, c, d), *FACTORS, (8,)):
+        assert not wanted.spec.has_sum
 
 
 def test_sums_of_a_batch_or_of_odd_rows_are_our_kernel_s() -> None:

@@ -399,3 +399,24 @@ def test_a_result_and_its_bias_are_kept_as_one() -> None:
     assert kept(lambda a, b, c: both_ways(c + a @ b)) == [["add"]]
     assert kept(lambda a, b, c: (*both_ways(a @ b + c), a @ b)) != [["add"]]  # the result is wanted itself
     assert kept(lambda a, b, c, d: both_ways(a @ b + d), (32, 24)) == [["contract"]]  # to read that again is no less
+
+
+def test_a_sum_that_is_larger_than_the_result_is_not_kept() -> None:
+    shapes = ((2, 64, 32), (2, 64, 32), (32, 32), (32, 32), (32,))
+
+    def pairs(q: Any, k: Any, v: Any, w: Any, c: Any) -> Any:
+        """Every row of one with every row of the other."""
+        return both_ways(((q @ v)[:, :, None, :] + (k @ w)[:, None, :, :]).reshape(-1, 32))
+
+    def part(q: Any, k: Any, v: Any, w: Any, c: Any) -> Any:
+        return both_ways((q.reshape(-1, 32) @ v)[:, :16] + c[:16])
+
+    def turned(q: Any, k: Any, v: Any, w: Any, c: Any) -> Any:
+        return both_ways(weft.flip(q.reshape(-1, 32) @ v) + c)
+
+    def widened(q: Any, k: Any, v: Any, w: Any, c: Any) -> Any:
+        return both_ways((q.reshape(-1, 32).astype("float16") @ v.astype("float16")).astype("float32") + c)
+
+    for f in (pairs, part, turned, widened):
+        fused = fuse(applied(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes))), too_dear=64)
+        assert "add" not in [n.op.name for k in fused.kernels for n in k.outputs], f.__name__

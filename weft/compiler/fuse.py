@@ -74,14 +74,15 @@ class Fused:
 WIDENS = frozenset(("contract",))  # anchors that make float32 of 16 bits by themselves, on a CPU
 
 
-def fuse(graph: Graph, widens: frozenset[str] = WIDENS, too_dear: int = TOO_DEAR) -> Fused:
+def fuse(graph: Graph, widens: frozenset[str] = WIDENS, too_dear: int = TOO_DEAR, narrows: bool = False) -> Fused:
     """The graph as kernels.
 
-    `widens`: the anchors that make float32 of 16 bits by themselves. `too_dear`: to be computed again in another kernel.
+    `widens`: the anchors that make float32 of 16 bits by themselves. `too_dear`: to be computed again in another kernel. `narrows`: what
+    kernels hand to each other will be made narrow.
     """
     dear: set[Node] = set()
     while True:
-        fusion = _Fusion(graph, dear, widens, too_dear)
+        fusion = _Fusion(graph, dear, widens, too_dear, narrows)
         more = fusion.too_dear()
         if more <= dear:  # some were taken in again by one of their readers
             return fusion.result()
@@ -109,8 +110,8 @@ def _largest(nodes: Collection[Node]) -> set[Node]:
 class _Fusion:
     """The state of one attempt."""
 
-    def __init__(self, graph: Graph, dear: set[Node], widens: frozenset[str], limit: int) -> None:
-        self.graph, self.widens, self.limit = graph, widens, limit
+    def __init__(self, graph: Graph, dear: set[Node], widens: frozenset[str], limit: int, narrows: bool) -> None:
+        self.graph, self.widens, self.limit, self.narrows = graph, widens, limit, narrows
         self.nodes = graph.nodes
         self.position = {n: i for i, n in enumerate(self.nodes)}
         self.stored = self._stored(dear)
@@ -202,10 +203,16 @@ class _Fusion:
             while len(users[result]) == 1 and result not in self.graph.outputs:
                 if has_epilogue(result):
                     return True
-                if result.op.kind != "move" and result.op.name != "cast":
+                if not self._is_as_large(result):
                     break
                 result = result.inputs[0]
         return False
+
+    def _is_as_large(self, node: Node) -> bool:
+        """Whether it is another node with its elements in another order or type, and takes no more memory when it is written."""
+        return node.op.name in ("reshape", "permute") or (
+            node.op.name == "cast" and (self.narrows or node.dtype.itemsize <= node.inputs[0].dtype.itemsize)
+        )
 
     def _is_dear(self, node: Node, more: Collection[Node] = ()) -> bool:
         """Whether it is better computed once and read: it is long work, or made of several tensors, each as large as itself.

@@ -138,7 +138,7 @@ def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: f
 
 def _fused(graph: Graph, target: Target) -> tuple[Graph, Fused]:
     """The graph as kernels, in mixed precision with what they hand on in the narrow type."""
-    fused = fuse(graph, target.widens, target.too_dear)
+    fused = fuse(graph, target.widens, target.too_dear, target.narrow is not None)
     while target.narrow is not None:
         narrowed = handed_on(graph, [n for k in fused.kernels for n in k.outputs], target.narrow)
         if narrowed is graph:

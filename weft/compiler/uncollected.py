@@ -18,10 +18,10 @@ class _Uncollected(ContextDecorator):
 
     def __enter__(self) -> None:
         with self._lock:
-            if not self._busy:
+            self._busy += 1
+            if self._busy == 1:
                 self._before = gc.isenabled()
                 gc.disable()
-            self._busy += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:

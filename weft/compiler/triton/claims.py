@@ -30,9 +30,7 @@ class Claim:
     spec: Spec
     result: Node
     direct: bool  # the tensor is one of the program; else only this kernel knows it
-    more: tuple[
-        Node, ...
-    ] = ()  # tensors beside the operands: a bias, a residual, the sum that a gelu is taken of, and writes
+    more: tuple[Node, ...] = ()  # tensors beside the operands: a bias, a residual, the sum that a gelu is of
     rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
     filter: Node | None = None  # a copy of the filter in the order that libraries want, if it does not lie so
     limit: int | None = None  # bytes that it may take beside operands and results

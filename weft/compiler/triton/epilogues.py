@@ -15,7 +15,7 @@ from ...graph.node import CONST, Node
 from ..index import Index, Place, fresh, linear, moved
 from ..kernel import GIVEN, Kernel, anchor_place, unmoved
 from ..memory import nbytes
-from .slopes import CUBIC, SLOPE, computes, gelu_slope
+from .slopes import CUBIC, SLOPE, is_gelu_slope
 
 MOST_ADDED = 2  # a bias and a residual
 MOST_FACTORS = 5  # of a product that is part of a gelu
@@ -46,7 +46,7 @@ def epilogue(kernel: Kernel) -> Epilogue | None:
         case [store]:
             return _activation(kernel, store) or _slope(kernel, store)
         case [one, other]:
-            return _activation(kernel, one, other) or _activation(kernel, other, one)
+            return _with_sum(kernel, one, other) or _with_sum(kernel, other, one)
     return None
 
 
@@ -65,14 +65,20 @@ def _stores(kernel: Kernel) -> list[Node]:
     return [store.node for store in stores] if lie else []
 
 
-def _activation(kernel: Kernel, store: Node, sum: Node | None = None) -> Epilogue | None:
-    """An activation of sums; `sum` is where these are kept, if they are."""
+def _with_sum(kernel: Kernel, store: Node, sum: Node) -> Epilogue | None:
+    """A gelu, and what it is taken of."""
+    done, kept = _activation(kernel, store), _activation(kernel, sum)
+    if done is None or kept is None or (done.activation, kept.activation) != ("gelu_tanh", ""):
+        return None
+    return replace(done, sum=sum) if (done.bias, done.residual) == (kept.bias, kept.residual) else None
+
+
+def _activation(kernel: Kernel, store: Node) -> Epilogue | None:
+    """An activation of a sum."""
     anchor = kernel.anchor
     assert anchor is not None
     activation, value = _activated(unnarrowed(store))
     reader = _Reader(anchor, kernel.reads, _rounds(kernel))
-    if sum is not None and (activation != "gelu_tanh" or reader.unrounded(sum) is not reader.unrounded(value)):
-        return None
     found = reader.summed(value, fresh(value.shape), MOST_ADDED)
     if found is None:
         return None
@@ -81,20 +87,22 @@ def _activation(kernel: Kernel, store: Node, sum: Node | None = None) -> Epilogu
     given = [p for p in placed if p is not None and not _may_be_replaced(p[0], store)]
     if len(given) != len(added):
         return None
-    return _sorted(anchor, here, given, Epilogue(store, activation, sum=sum))
+    return _sorted(anchor, here, given, Epilogue(store, activation))
 
 
 def _slope(kernel: Kernel, store: Node) -> Epilogue | None:
-    """The derivative of a gelu, times the result."""
+    """The derivative of a gelu, times the result of a product."""
     anchor, steps = kernel.anchor, kernel.bodies[0].steps
     assert anchor is not None
     loads = [step for step in steps if step.kind == "load"]
     given = {step.node for step in loads} - {anchor}
-    if len(given) != 1 or len(loads) != 2 or len(steps) > MOST_STEPS:
+    if anchor.op.name != "contract" or len(given) != 1 or len(loads) != 2 or len(steps) > MOST_STEPS:
         return None
     [sum] = given
-    fits = all(_same(step.indices[0], _written(kernel)) for step in loads) and not _may_be_replaced(sum, store)
-    return Epilogue(store, "dgelu_tanh", sum=sum) if fits and computes(steps, gelu_slope, anchor, sum) else None
+    lie = all(_same(step.indices[0], _written(kernel)) for step in loads)
+    if not lie or sum.dtype is not store.dtype or _may_be_replaced(sum, store):
+        return None
+    return Epilogue(store, "dgelu_tanh", sum=sum) if is_gelu_slope(steps, anchor, sum, _rounds(kernel)) else None
 
 
 def _rounds(kernel: Kernel) -> bool:
@@ -151,14 +159,6 @@ class _Reader:
         """The stored tensor that a node is a view of, and where in it the element lies."""
         node, place = self._below(node, place)
         return (node, linear(place, node.shape)) if node in self.reads else None
-
-    def unrounded(self, node: Node) -> Node:
-        """What a node is made of by movement, and by roundings where they do not count."""
-        while True:
-            below = unmoved(node)
-            if below is node and not (self.rounds and _is_rounding(node)):
-                return node
-            node = below.inputs[0] if below is node else below
 
     def _below(self, node: Node, place: Place) -> tuple[Node, Place]:
         while node not in self.reads:

@@ -25,10 +25,7 @@ _EPILOGUES = {
     "": "DEFAULT", "bias": "BIAS", "relu": "RELU", "bias_relu": "RELU_BIAS", "gelu_tanh": "GELU", "bias_gelu_tanh": "GELU_BIAS",
     "gelu_tanh_sum": "GELU_AUX", "bias_gelu_tanh_sum": "GELU_AUX_BIAS", "dgelu_tanh": "DGELU",
 }  # fmt: skip
-_POINTERS = {
-    "bias": "BIAS_POINTER",
-    "sum": "EPILOGUE_AUX_POINTER",
-}  # how they are told where arguments of epilogues are
+_POINTERS = {"bias": "BIAS_POINTER", "sum": "EPILOGUE_AUX_POINTER"}  # of what epilogues read and write
 _SLACK = 16  # bytes more than they ask for, for products with an epilogue: nvmath-python works around a fault so
 _SOME_ADDRESS = 1 << 20  # stands for such an argument while ways are looked for; nothing reads it
 
