@@ -77,11 +77,12 @@ def test_in_mixed_precision() -> None:
 
     shapes = ((2, 8, 6, 6), (8, 8, 3, 3), (8,), (8, 8, 2, 2), (8,))
     found = asked(f, *shapes, narrow=weft.bfloat16, tolerance=0.02, filters=(1, 3))
-    assert [c.spec.epilogue for c in found] == [("bias", "relu")] * 2
     assert [(c.spec.dtype, c.spec.result_dtype) for c in found] == [("bfloat16", "bfloat16"), ("bfloat16", "float32")]
-    for wanted in found:  # libraries know a bias of the operands' type only
-        [copy] = wanted.more
-        assert (copy.dtype, copy.shape, wanted.rounded.dtype) == (weft.bfloat16, (8,), weft.float32)
+    first, second = found
+    assert (first.spec.epilogue, second.spec.epilogue) == (("bias", "relu"), ())
+    # Libraries know a bias of the operands' type only, and the second result is not rounded: nor may its bias be.
+    [copy] = first.more
+    assert (copy.dtype, copy.shape, first.rounded.dtype) == (weft.bfloat16, (8,), weft.float32)
     without = asked(f, *shapes, narrow=weft.bfloat16, tolerance=0.02, plain=True, filters=(1, 3))
     assert [(c.spec.epilogue, c.direct) for c in without] == [((), False)] * 2
 
@@ -137,7 +138,7 @@ def test_a_rounding_above_movement_is_no_relu(relu: bool) -> None:
     """Of 16 bits, with one more axis and then rounded: there is a bias, and nothing else unless somebody says so."""
 
     def f(x: Any, w: Any, b: Any) -> Any:
-        y = last(weft.conv(half(x), half(w))) + b
+        y = half(last(weft.conv(half(x), half(w)))) + b
         return (weft.relu(y) if relu else y)[:, None].astype("bfloat16")
 
     [wanted] = asked(f, X, (8, 8, 3, 2), (8,), tolerance=0.02)
@@ -313,6 +314,35 @@ def test_what_is_wanted_otherwise_goes_to_memory_of_its_own() -> None:
     for wanted in (turned, more, both):
         assert not wanted.direct
         assert wanted.result.params[0][0] == "library"
+
+
+RESULTS: dict[str, F] = {
+    "itself": lambda y: (y, y.astype("float16")),
+    "turned": lambda y: (y.mT, y.astype("float16")),
+    "in another shape": lambda y: (y.reshape(64), 2.0 * y.astype("float16")),
+    "beside a test": lambda y: (y, y.astype("float16") > 0.0),
+    "as a part": lambda y: (weft.concat([y, y]), y.astype("float16")),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_that_is_wanted_whole_is_not_rounded(name: str) -> None:
+    """Though somebody else wants it in 16 bits; their numbers are compared."""
+
+    def f(a: Any, b: Any) -> Any:
+        return RESULTS[name](a.astype("float32") @ b.astype("float32"))
+
+    for wanted in asked(f, (8, 16), (16, 8), dtype=weft.float16, tolerance=1e-3):
+        assert wanted.spec.c_dtype == "float32"
+
+
+def test_a_bias_is_rounded_only_where_the_result_is() -> None:
+    def rounded(a: Any, b: Any, c: Any) -> Any:
+        wide = c.astype("float32") * 1.5
+        return weft.relu(a.astype("float32") @ b.astype("float32") + wide).astype("float16")
+
+    [wanted] = asked(rounded, (8, 16), (16, 8), (8,), dtype=weft.float16, tolerance=1e-3)
+    assert (wanted.spec.epilogue, wanted.rounded) == ("", None)
 
 
 def test_a_rounding_is_the_library_s() -> None:

@@ -156,6 +156,17 @@ def test_a_gelu_keeps_its_sum_for_its_derivative(act: F, how: str) -> None:
     assert len(found) == 6
 
 
+def test_derivatives_of_large_numbers() -> None:
+    found = asked(
+        lambda a, b, x: (lambda s: (s, slope(a @ b, s)))((1e5 * x) @ (1e5 * x)),
+        (8, 16),
+        (16, 8),
+        (8, 8),
+        tolerance=1e-5,
+    )
+    assert [c.spec.epilogue for c in found] == ["", "dgelu_tanh"]
+
+
 def test_a_sum_that_is_a_result_is_kept_too() -> None:
     [wanted] = asked(lambda a, b, c: (lambda x: (x, by_tanh(x)))(a @ b + c), *FACTORS)
     assert (wanted.spec.epilogue, wanted.direct, len(wanted.more)) == ("bias_gelu_tanh_sum", True, 2)
@@ -203,6 +214,9 @@ NO_SLOPE: dict[str, F] = {
     "of rounded gradients": lambda g, x: slope(g.astype("bfloat16").astype("float32"), x),
     "rounded on the way": lambda g, x: slope(g, x).astype("bfloat16").astype("float32"),
     "up to infinity": lambda g, x: weft.where(x < np.inf, slope(g, x), 0.0),
+    "of softly clipped gradients": lambda g, x: slope(1e10 * weft.tanh(1e-10 * g), x),
+    "and a square": lambda g, x: slope(g, x) + 1e-13 * (g * g),
+    "and a little more": lambda g, x: slope(g, x) + 1e-9,
     "of clipped gradients": lambda g, x: slope(weft.clip(g, -50.0, 50.0), x),
     "of a clipped one": lambda g, x: slope(g, x, gelu_like(high=1.0)),
 }

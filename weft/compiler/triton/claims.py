@@ -15,7 +15,7 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ...knobs import knobs
 from ..algorithms import described
-from ..kernel import Kernel, View, anchor_shape, is_contiguous, unmoved
+from ..kernel import Kernel, View, anchor_shape, is_contiguous
 from ..memory import nbytes
 from .build import ALIGNED
 from .epilogues import Epilogue, epilogue, only_store, unnarrowed
@@ -113,6 +113,8 @@ def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
     if done.bias is None or done.bias.dtype is dtype:
         return Claim(asked, done.store, True, tuple(given))
     assert kernel.anchor is not None
+    if dtype not in (kernel.anchor.dtype, _narrow_use(kernel)):
+        return None  # who rounds the result before the bias is added loses as much as who rounds the bias; but nobody does here
     copy = room("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
     return Claim(asked, done.store, True, (copy, *given[1:]), done.bias)
 
@@ -153,10 +155,16 @@ def _direct(kernel: Kernel) -> Node | None:
 def _narrow_use(kernel: Kernel) -> DType | None:
     """The 16-bit type that all which is done with the result begins with."""
     found: set[DType | None] = {None} if kernel.anchor in kernel.outputs else set()
-    for body in kernel.bodies:
-        for step in body.steps:
-            if step.kind == "op" and any(unmoved(i) is kernel.anchor for i in step.node.inputs):
-                found.add(step.node.dtype if step.node.op.name == "cast" and step.node.dtype.is_half else None)
+    for phase, body in zip(kernel.nest.phases if kernel.nest is not None else (), kernel.bodies, strict=True):
+        results: set[int] = set()  # steps that give the result, wherever it was moved
+        for number, step in enumerate(body.steps):
+            if step.node is kernel.anchor or (step.kind == "same" and results.intersection(step.args)):
+                results.add(number)
+            elif results.intersection(step.args):
+                rounds = step.kind == "op" and step.node.op.name == "cast" and step.node.dtype.is_half
+                found.add(step.node.dtype if rounds else None)
+        if any(body.number[store.node, store.place] in results for store in phase.stores):
+            found.add(None)
     return found.pop() if len(found) == 1 else None
 
 
