@@ -46,19 +46,25 @@ class _Peak:
         return float(need("torch").cuda.max_memory_allocated() - self.before) if Place.is_gpu() else 0.0
 
 
-def _capture(work: Callable[[], Any]) -> tuple[Any, Any]:
-    """The work as a CUDA graph, and where its result will stand. It is done a few times first, as torch asks."""
-    torch = need("torch")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = work()
-    return graph, result
+class _Captured:
+    """Work as a CUDA graph: a call replays it, and gives where its result stands."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work  # a graph knows addresses only: what it reads must not be given back while it can be replayed
+        torch = need("torch")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):  # as torch asks
+                work()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.result = work()
+
+    def __call__(self) -> Any:
+        self.graph.replay()
+        return self.result
 
 
 class Trained:
@@ -80,9 +86,9 @@ class Trained:
                 return torch.nn.functional.cross_entropy(self.net(x), y)
 
         self.loss = torch.compile(loss, dynamic=False, mode="reduce-overhead") if way == COMPILED else loss
-        self.graph, self.result = None, None
+        self.captured = None
         if way == GRAPH:
-            self.graph, self.result = _capture(self._step)
+            self.captured = _Captured(self._step)
             self._begin_again()
 
     def _step(self) -> Any:
@@ -106,9 +112,8 @@ class Trained:
                         tensor.zero_()
 
     def call(self) -> Any:
-        if self.graph is not None:
-            self.graph.replay()
-            return self.result
+        if self.captured is not None:
+            return self.captured()
         if self.way == COMPILED:
             need("torch").compiler.cudagraph_mark_step_begin()
         return self._step()
@@ -141,18 +146,8 @@ def inference(task: Task, way: str = EAGER, precision: str | None = None, last: 
         with torch.no_grad() if way == COMPILED else torch.inference_mode():
             return chosen(x)
 
-    def shown() -> list[np.ndarray]:
-        return [call().float().cpu().numpy()]
-
-    call = run
-    if way == GRAPH:
-        graph, result = _capture(run)
-
-        def call() -> Any:
-            graph.replay()
-            return result
-
-    return Contestant(call, wait, shown, peak)
+    call = _Captured(run) if way == GRAPH else run
+    return Contestant(call, wait, lambda: [call().float().cpu().numpy()], peak)
 
 
 def tensor(pattern: np.ndarray, shape: Sequence[int], dtype: str, last: bool = False) -> Any:

@@ -1,11 +1,14 @@
 """The benchmark of GPUs, tried without one: rows come out, failures are results, and a process that dies costs one row."""
 
+import gc
 import importlib
 import json
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -130,6 +133,24 @@ def test_failures_are_results(measuring: Any) -> None:
     table = importlib.import_module("gpu_table")
     assert "**jax: ValueError: not today**" in table.line(row)
     assert table.HEAD.splitlines()[0].count("|") == table.line(row).count("|")
+
+
+def test_a_captured_graph_keeps_what_it_reads(measuring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch knows what a graph writes, and not what it reads: parameters that nobody else holds would be given back."""
+    gpu_torch = importlib.import_module("gpu_torch")
+    monkeypatch.setattr(gpu_torch, "need", lambda name: MagicMock())
+    parameters = np.ones(3)
+    read = weakref.ref(parameters)
+
+    def work(parameters: np.ndarray = parameters) -> float:
+        return float(parameters.sum())
+
+    captured = gpu_torch._Captured(work)
+    del work, parameters
+    gc.collect()
+    assert read() is not None
+    assert captured() == 3.0
+    captured.graph.replay.assert_called_once_with()
 
 
 def test_the_layers_of_resnet_50(measuring: Any, monkeypatch: pytest.MonkeyPatch) -> None:
