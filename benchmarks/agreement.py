@@ -109,8 +109,10 @@ def attention() -> Iterator[Row]:
         peer, ours = torch.nn.MultiheadAttention(16, 4, batch_first=True), nn.MultiHeadAttention(16, 4)
         for i, part in enumerate((ours.query, ours.key, ours.value)):
             rows = slice(16 * i, 16 * i + 16)
+            assert part.bias is not None
             part.weight.assign(weft.asarray(peer.in_proj_weight.detach().numpy()[rows]))
             part.bias.assign(weft.asarray(peer.in_proj_bias.detach().numpy()[rows]))
+        assert ours.output.bias is not None
         ours.output.weight.assign(weft.asarray(peer.out_proj.weight.detach().numpy()))
         ours.output.bias.assign(weft.asarray(peer.out_proj.bias.detach().numpy()))
         pairs = [(ours.output.weight, peer.out_proj.weight), (ours.output.bias, peer.out_proj.bias)]

@@ -312,8 +312,9 @@ def _path(options: argparse.Namespace, gpu: str) -> Path | None:
     """The file asked for. Without one, only a run of everything is kept, so that a partial one does not replace it."""
     short = re.sub(r"[^a-z0-9]+", "-", gpu.lower().replace("nvidia", "")).strip("-")
     name = f"gpu-{short}.json"
-    if options.json is not None:
-        return options.json / name if options.json.is_dir() else options.json
+    asked: Path | None = options.json
+    if asked is not None:
+        return asked / name if asked.is_dir() else asked
     return None if options.only or options.dry or options.peers else HERE / "results" / name
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from cases import networks, with_weft
 from cases.convolutions import Layer
 from cases.networks import Shapes, Supply, Task
+from cases.peers import need
 from gpu_measure import Case, Contestant, Place
 
 import weft
@@ -309,7 +310,7 @@ class Convolution:
         return y if self.group == FILTER else y[:1]
 
     def torch(self, fused: bool = False) -> Contestant:
-        torch, layer = gpu_torch.need("torch"), self.layer
+        torch, layer = need("torch"), self.layer
         pairs = [layer.stride] * 2, [layer.padding] * 2, [1, 1]
 
         def backward(g: Any, x: Any, w: Any, data: bool) -> Any:

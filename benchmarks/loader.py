@@ -83,7 +83,11 @@ def step_speeds(dataset: data.Dataset, plain: Step, augmented: Step, seconds: fl
     """
     batches = endless(data.Loader(dataset, BATCH, drop_last=True))
     x, y = next(batches)
-    calls = lambda: plain(x, y), lambda: plain(*next(batches)), lambda: augmented(*next(batches))
+    calls: tuple[Callable[[], weft.Tensor], ...] = (
+        lambda: plain(x, y),
+        lambda: plain(*next(batches)),
+        lambda: augmented(*next(batches)),
+    )
     for call in calls:
         call().item()
     turns = [[per_call(call, seconds / 8) for call in calls] for _ in range(8)]

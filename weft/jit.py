@@ -8,12 +8,12 @@ updated in place, and random streams go on where they stood.
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import FunctionType, MethodType
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from .compiler.pipeline import can_compile, passes
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import UserError, user_source
 from .explain import Explanation, explain
+from .forms import Forms, forms_for
 from .graph import Graph
 from .graph.graph import close
 from .graph.node import DATA, VARIABLE, Node, Type
@@ -30,11 +31,12 @@ from .knobs import knobs
 from .runtime import device as find_device
 from .runtime.device import Facts
 from .state import Settings, Watcher, in_memory_order, memory_of, states_of
-from .tensor import WATCHED, Tensor, as_tensor, wrap
+from .tensor import WATCHED, Holder, Tensor, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
 
 REMEMBERED = 64  # compiled forms of one function
+R = TypeVar("R")  # what a function gives
 
 
 @dataclass
@@ -58,19 +60,17 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-class Jit:
+class Jit(Generic[R]):
     """A compiled function; see `jit`."""
 
     def __init__(
-        self, function: Callable[..., Any], static: Sequence[str | int], remember: int, narrow: DType | None = None
+        self, function: Callable[..., R], static: Collection[str | int], remember: int, narrow: DType | None = None
     ) -> None:
         functools.update_wrapper(self, function)
-        self.function, self.static, self.remember, self.narrow = function, tuple(static), remember, narrow
-        self._compiled: OrderedDict[Any, Compiled] = OrderedDict()
-        self._others: dict[Any, list[Compiled]] = {}  # all forms of a key: with and without grads to add to
-        self._lock = threading.RLock()
+        self.function, self.static, self.remember, self.narrow = function, static, remember, narrow
+        self._compiled, self._others, self._lock = Forms.none()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **kwargs: Any) -> R:  # arrays and numbers will do where it says tensors
         if WATCHED.watch is not None:  # inside another traced function it is just a function
             return self.function(*args, **kwargs)
         key, leaves = self._key(args, kwargs)
@@ -84,7 +84,29 @@ class Jit:
             made = self._compile(key, args, kwargs)
         elif len(self._compiled) > 1:
             self._compiled.move_to_end(key)
-        return made.run(leaves)
+        found: R = made.run(leaves)
+        return found
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Jit[R]:
+        """As a method of an object: compiled for this object, which is no argument but part of what the function finds outside."""
+        if instance is None or not isinstance(self.function, FunctionType):
+            return self
+        forms = forms_for(instance, self)
+        if forms is None:
+            raise UserError(
+                "jit",
+                f"objects of {type(instance).__name__} have no room for a compiled method: they have __slots__ and no "
+                "__dict__. Add '__dict__' to the __slots__.",
+            )
+        method: Jit[R] = object.__new__(Jit)
+        method.__dict__.update(
+            self.__dict__
+        )  # a light one, made at every call: it holds the object, its programs do not
+        method.__dict__["__wrapped__"] = method.function = MethodType(self.function, instance)
+        method._compiled, method._others, method._lock = forms
+        if self.static:
+            method.static = {s - 1 if isinstance(s, int) else s for s in self.static}
+        return method
 
     # --- looking inside -------------------------------------------------------------------------------------------------
 
@@ -188,10 +210,19 @@ class Jit:
                 made = self._traced(args, kwargs)
                 self._others.setdefault(key, []).append(made)
             self._compiled[key] = made
-            if len(self._compiled) > self.remember:
-                oldest, _ = self._compiled.popitem(last=False)
-                self._others.pop(oldest, None)
+            self._compiled.move_to_end(key)
+            self._make_room()
             return made
+
+    def _make_room(self) -> None:
+        """Let programs go until `remember` are left: first those of arguments that were not seen for longest."""
+        while sum(map(len, self._others.values())) > self.remember:
+            key, latest = next(iter(self._compiled.items()))
+            spare = next((made for made in self._others[key] if made is not latest), None)
+            if spare is None:
+                del self._others[key], self._compiled[key]
+            else:
+                self._others[key].remove(spare)
 
     def _say_why(self, key: Any) -> None:
         name = getattr(self.function, "__name__", "function")
@@ -218,6 +249,9 @@ class Jit:
             inner_args, inner_kwargs = unflatten(structure, given)
             return self.function(*inner_args, **inner_kwargs)
 
+        owner = getattr(self.function, "__self__", None)
+        if isinstance(owner, Holder):
+            watcher.depends(owner)
         WATCHED.watch = watcher
         try:
             traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)))
@@ -347,6 +381,22 @@ def _flat(value: Any) -> list[Any]:
     )
 
 
+@overload
+def jit(
+    function: Callable[..., R],
+    *,
+    static: str | int | Sequence[str | int] = (),
+    remember: int = REMEMBERED,
+    precision: DTypeLike | None = None,
+) -> Jit[R]: ...
+
+
+@overload
+def jit(
+    *, static: str | int | Sequence[str | int] = (), remember: int = REMEMBERED, precision: DTypeLike | None = None
+) -> Callable[[Callable[..., R]], Jit[R]]: ...
+
+
 def jit(
     function: Callable[..., Any] | None = None,
     *,
@@ -359,7 +409,8 @@ def jit(
     Everything the function computes becomes one program: derivatives, the update of parameters, random numbers. Tensors from
     outside are found by tracing; those it assigns to are updated in place. `static` names arguments (by position or name) whose
     values are part of the program: a new value compiles again. At most `remember` programs are kept. With `precision` "bfloat16" or
-    "float16", matrix products and convolutions work in that type and what they read is kept in it (see docs/precision.md).
+    "float16", matrix products and convolutions work in that type and what they read is kept in it (see docs/precision.md). A method is
+    compiled for each object apart.
 
     >>> import weft
     >>> w = weft.asarray([1.0, 2.0])
@@ -370,12 +421,43 @@ def jit(
     >>> step(weft.asarray([1.0, 1.0])).item(), w.tolist()
     (2.0, [0.5, 1.5])
     """
-    names = (static,) if isinstance(static, str | int) else tuple(static)
     if function is None:
-        return functools.partial(jit, static=names, remember=remember, precision=precision)
+        return functools.partial(jit, static=static, remember=remember, precision=precision)
     if not callable(function):
         raise UserError("jit", f"a function is required, got {function!r}.")
-    return Jit(function, names, remember, _narrow(precision))
+    wanted = (static,) if isinstance(static, str | int) else tuple(static)
+    return Jit(function, _static(function, wanted), remember, _narrow(precision))
+
+
+def _static(function: Callable[..., Any], wanted: Sequence[str | int]) -> frozenset[str | int]:
+    """These arguments by position and by name: a call may pass them either way."""
+    try:
+        signature = inspect.signature(function) if wanted else inspect.Signature()
+    except (TypeError, ValueError):  # some functions written in C do not say what they take
+        return frozenset(wanted)
+    found: set[str | int] = set()
+    for argument in wanted:
+        ways = _ways(signature, argument)
+        if not ways:
+            raise UserError(
+                "jit", f"there is no argument {argument!r} that could be static: the function takes {signature}."
+            )
+        found |= ways
+    return frozenset(found)
+
+
+def _ways(signature: inspect.Signature, argument: str | int) -> set[str | int]:
+    """The position and the name by which calls can pass this argument."""
+    parameters = signature.parameters.values()
+    places = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    for place, p in enumerate(places):
+        if argument in (place, p.name):
+            return {place} if p.kind is p.POSITIONAL_ONLY else {place, p.name}
+    if isinstance(argument, str):
+        taken = any(p.kind is p.VAR_KEYWORD or (p.kind is p.KEYWORD_ONLY and p.name == argument) for p in parameters)
+    else:
+        taken = argument >= 0 and any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    return {argument} if taken else set()
 
 
 def _narrow(precision: DTypeLike | None) -> DType | None:

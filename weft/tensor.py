@@ -125,17 +125,22 @@ class Watch(Protocol):
         """What the function does follows from the settings of this object, such as a module's mode."""
 
 
-class Holder(Protocol):
-    """An object with settings that functions on tensors follow. Every assignment of one adds to `Changes.count`."""
-
-    def settings(self) -> dict[str, Any]:
-        """The settings that hold now, by name."""
-
-
 class Changes:
     """How often settings of any holder were changed: while it stays the same, nothing needs to be compared."""
 
     count = 0
+
+
+class Holder:
+    """An object with settings that functions on tensors follow."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        Changes.count += 1  # compiled functions look again whether they still fit
+        super().__setattr__(name, value)
+
+    def settings(self) -> dict[str, Any]:
+        """The settings that hold now, by name."""
+        raise NotImplementedError
 
 
 class _Watched(threading.local):

@@ -39,7 +39,8 @@ class Lstm(nn.Module):
 
     def forward(self, x: weft.Tensor) -> weft.Tensor:
         outputs, _ = self.lstm(x)
-        return self.classifier(outputs[-1])
+        scores: weft.Tensor = self.classifier(outputs[-1])
+        return scores
 
 
 class FeedForward(nn.Sequential):
@@ -69,6 +70,7 @@ def model_of(task: Task) -> nn.Module:
     folded = task.network is networks.resnet50  # its norms are in the filters and biases of the others
     for module in model.modules():
         if isinstance(module, nn.BatchNorm) and folded:
+            assert module.shift is not None
             module.shift.assign(weft.asarray(next(values)))
             module.var.assign(module.var - module.eps)
         else:

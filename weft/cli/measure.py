@@ -195,7 +195,7 @@ def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
     return job.name, job.train.shape[0], job.size(), outputs
 
 
-def _step(job: Job, batch: int, what: str) -> tuple[Jit, tuple[Tensor, ...]]:
+def _step(job: Job, batch: int, what: str) -> tuple[Jit[Any], tuple[Tensor, ...]]:
     """A compiled function and its arguments: made images, and labels to learn."""
     random = np.random.default_rng(0)
     model = built(job.network, job.classes, job.shape[0]).eval()
@@ -260,7 +260,7 @@ def _timed(job: Job, batch: int, what: str, seconds: float) -> Timed:
     )
 
 
-def _seconds(step: Jit, args: Sequence[Tensor], calls: int) -> float:
+def _seconds(step: Jit[Any], args: Sequence[Tensor], calls: int) -> float:
     """The time of a call, of several in a row: a GPU is told of the next one while it works."""
     start = time.perf_counter()
     for _ in range(calls):

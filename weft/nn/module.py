@@ -26,7 +26,7 @@ from ..dtypes import DEFAULT_FLOAT, DTypeLike, as_dtype
 from ..errors import UserError
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
-from ..tensor import WATCHED, Changes, Tensor
+from ..tensor import WATCHED, Holder, Tensor
 from ..tracing import outside
 from . import init
 
@@ -106,7 +106,7 @@ class Symbol:
         self.module, self.args, self.kwargs = module, args, dict(kwargs or {})
 
 
-class Module:
+class Module(Holder):
     """A part of a network; see the head of this file."""
 
     training: bool = True
@@ -147,10 +147,6 @@ class Module:
             setattr(self, name, _made(shape, unknown.start, unknown.trained))
 
     # --- settings --------------------------------------------------------------------------------------------------------
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        Changes.count += 1  # compiled functions look again whether they still fit
-        super().__setattr__(name, value)
 
     def settings(self) -> dict[str, Any]:
         """What its computation follows from: its attributes, and which of its parameters are frozen."""
@@ -263,8 +259,7 @@ class Module:
         for module in self.modules():
             for name, value in list(vars(module).items()):
                 if not name.startswith("_"):
-                    super(Module, module).__setattr__(name, _converted(value, wanted))
-        Changes.count += 1
+                    setattr(module, name, _converted(value, wanted))
         return self
 
     # --- for people -------------------------------------------------------------------------------------------------------

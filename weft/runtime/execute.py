@@ -36,7 +36,8 @@ def _refuse_abstract(order: list[Node]) -> None:
             raise UserError(
                 "evaluate",
                 "this tensor stands for a value that is not known while a function is being traced. "
-                "Return it from the function, or decide with weft.where, weft.cond or weft.while_loop.",
+                "Return it from the function, or decide with weft.where, weft.cond or weft.while_loop. "
+                "An argument that the function must know, such as a count, is named in weft.jit(..., static=...).",
             )
 
 

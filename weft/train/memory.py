@@ -48,7 +48,7 @@ def _text(path: str) -> str:
         return ""
 
 
-def need(step: Jit, dataset: Any, batch: int) -> Memory:
+def need(step: Jit[Any], dataset: Any, batch: int) -> Memory:
     """What a training step with batches of this size needs. Nothing is run."""
     return step.memory(*_like(dataset, batch))
 
@@ -64,7 +64,7 @@ def total(memory: Memory) -> int:
     return memory.total + AHEAD * memory.arguments
 
 
-def check(step: Jit, dataset: Any, batch: int, accumulate: int, gradients: int) -> Memory:
+def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: int) -> Memory:
     """What it needs, if it fits; else an error that says what would. The step is compiled, as it must be anyway.
 
     `gradients` are the bytes that gradients take when they are accumulated.
@@ -93,7 +93,7 @@ def check(step: Jit, dataset: Any, batch: int, accumulate: int, gradients: int) 
     )
 
 
-def choose_batch(step: Jit, dataset: Any) -> int:
+def choose_batch(step: Jit[Any], dataset: Any) -> int:
     """The largest power of two that fits in half of the free memory and leaves enough steps in an epoch."""
     free = free_bytes()
     most = max(1, min(MOST_BATCH, len(dataset) // LEAST_STEPS))
