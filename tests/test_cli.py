@@ -35,6 +35,7 @@ def test_defaults_then_a_file_then_the_command(tmp_path: Path) -> None:
 
 WRONG = {
     "an unknown setting": (["epoch=3"], "there is no setting 'epoch'. Did you mean epochs?"),
+    "a setting as others call it": (["max_epochs=3"], "there is no setting 'max_epochs'. Did you mean epochs?"),
     "nothing like it": (["zzz=3"], "there is no setting 'zzz'. Known: cfg, epochs"),
     "no number": (["epochs=many"], "epochs=many cannot be used: invalid literal"),
     "below zero": (["epochs=-1"], "epochs=-1 cannot be used: it must be 0 or more"),

@@ -197,9 +197,9 @@ def test_what_is_no_data() -> None:
 
 
 def test_settings_that_are_not_known() -> None:
-    with refused(UserError, "there is no setting 'colr'. Did you mean 'colour'?"):
+    with refused(UserError, "there is no setting 'colr'. Did you mean colour?"):
         data.open_dataset("digits", colr=None)
-    with refused(UserError, "there is no setting 'replace'. Known: size, resize, colour"):
+    with refused(UserError, "there is no setting 'replace'. Known: colour, "):
         data.open_dataset("digits", replace=True)
 
 

@@ -109,7 +109,17 @@ ERRORS: dict[str, tuple[dict[str, Any], str]] = {
     "metric": ({"metrics": ("f17",)}, "there is no metric 'f17' to train with. Known: accuracy"),
     "optimizer": ({"optimizer": "adamm"}, "there is no optimizer 'adamm'"),
     "loss": ({"loss": "none"}, "there is no loss 'none'"),
-    "setting": ({"momentun": 0.9}, "there is no setting 'momentun'"),
+    "setting": ({"optimizer": "sgd", "momentun": 0.9}, "there is no setting 'momentun'. Did you mean momentum?"),
+    "a setting of ours": ({"epoch": 3}, "there is no setting 'epoch'. Did you mean epochs?"),
+    "as others call it": ({"batch_size": 8}, "there is no setting 'batch_size'. Did you mean batch?"),
+    "as others call the optimizer's": (
+        {"learning_rate": 1e-3},
+        "there is no setting 'learning_rate'. Did you mean rate?",
+    ),
+    "a setting of another": (
+        {"momentum": 0.9},
+        "there is no setting 'momentum'. Known: accumulate, amsgrad, average, b1, ",
+    ),
     "resume without a folder": ({"resume": True}, "resume=True needs the folder of the run"),
 }
 

@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable, Sequence
 
 from ..errors import RunError, UserError, WeftError
+from ..hints import nearest
 from .cfg import cfg
 from .dataset import dataset
 from .learn import evaluate, predict, resume, train
 from .measure import bench, explain
 from .runs import runs
 from .show import devices, models, summary
-from .words import Help, first_line, nearest
+from .words import Help, first_line
 
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,

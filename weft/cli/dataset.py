@@ -15,10 +15,11 @@ from ..data.known import data_folder, get_known, is_here
 from ..data.made import describe, is_made
 from ..data.resize import WAYS
 from ..errors import UserError, WeftError
+from ..hints import nearest
 from .bar import Bars
 from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
 from .table import as_json, pairs, table
-from .words import Setting, flag, nearest, one_of, part, read, share_or_path, sizes, whole
+from .words import Setting, flag, one_of, part, read, share_or_path, sizes, whole
 
 _JSON = Setting(flag, False, "print JSON, for programs")
 _FROM = Setting(str, None, "a folder that has the files of a known set; no network is needed then")

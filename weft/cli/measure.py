@@ -18,6 +18,7 @@ from .. import nn, optim, zoo
 from ..compiler.llvm.target import host
 from ..errors import UserError
 from ..explain import Explanation
+from ..hints import nearest
 from ..jit import Jit, jit
 from ..knobs import knobs
 from ..nn.count import macs
@@ -33,7 +34,7 @@ from .networks import ALIASES, built, full_name, side
 from .runs import find_run, run_folders
 from .settings import DEVICE, SETTINGS, on
 from .table import as_json, table
-from .words import Setting, Words, flag, nearest, number, one_of, read, sizes, whole
+from .words import Setting, Words, flag, number, one_of, read, sizes, whole
 
 RATE, MOMENTUM = 1e-3, 0.9
 SIDE = 28  # of made images, where the network does not say

@@ -11,8 +11,8 @@ from typing import Any
 from .. import nn, zoo
 from ..data import Dataset, Text
 from ..errors import UserError
+from ..hints import nearest
 from ..nn.losses import hinge
-from .words import nearest
 
 ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The side of the images that a network is made for, where it does not take any.

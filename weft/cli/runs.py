@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..hints import nearest
 from ..report import compare as facts
 from ..report.run import Run, read_run
 from ..report.scale import duration, short
 from .table import as_json, pairs, table
-from .words import Setting, Words, as_text, flag, nearest, one_of, part, read
+from .words import Setting, Words, as_text, flag, one_of, part, read
 
 DEEPEST = 4  # folders below the root that runs are looked for in
 MOST_EPOCHS = 12  # lines of the table of epochs

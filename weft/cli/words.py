@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from ..hints import nearest
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,6 @@ def one_of(*known: str) -> Callable[[str], str]:
         return text
 
     return chosen
-
-
-def nearest(word: str, known: Sequence[str]) -> str:
-    """A hint for a word that is not known."""
-    close = difflib.get_close_matches(word, known, 1)
-    return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted(known))}."
 
 
 class Help(Exception):

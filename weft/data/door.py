@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, UserError
+from ..hints import nearest
 from .cifar import CIFAR10_FILES, CIFAR100_FILES, from_cifar
 from .create import Progress, create
 from .dataset import Splits
@@ -206,9 +207,7 @@ def _checked(making: Mapping[str, Any]) -> dict[str, Any]:
     names = (*MAKING, "length")
     for name in making:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."
-            raise UserError("open_dataset", f"there is no setting {name!r}. {hint}")
+            raise UserError("open_dataset", f"there is no setting {name!r}. {nearest(name, names)}")
     return {name: value for name, value in making.items() if value is not None}
 
 

@@ -30,6 +30,7 @@ from .optimizer import OPTIMIZERS as OPTIMIZERS
 from .optimizer import Optimizer as Optimizer
 from .optimizer import find as find
 from .optimizer import optimizer as optimizer
+from .optimizer import settings_of as settings_of
 from .plateau import ReduceOnPlateau as ReduceOnPlateau
 from .schedules import SCHEDULES as SCHEDULES
 from .schedules import Schedule as Schedule

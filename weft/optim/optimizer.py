@@ -23,6 +23,7 @@ from typing import Any
 from ..derivatives import gradients
 from ..dtypes import float32, int64
 from ..errors import UserError
+from ..hints import nearest
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.creation import zeros
@@ -274,8 +275,8 @@ def optimizer(chain: Chain) -> Callable[..., Optimizer]:
             every = {**settings, **own}
             unknown = [word for word in every if word not in known]
             if unknown:
-                words = ", ".join([*known, *_COMMON])
-                raise UserError(name, f"there is no setting {unknown[0]!r}. Settings: {words}.")
+                hint = nearest(unknown[0], settings_of(make))
+                raise UserError(name, f"there is no setting {unknown[0]!r}. {hint}")
             rated = every.pop("rate", known["rate"].default)
             _check_rate(name, rated)
             made.append(Group(functools.partial(chain, rate=rated), tensors, rated, every))
@@ -285,12 +286,17 @@ def optimizer(chain: Chain) -> Callable[..., Optimizer]:
     return make
 
 
+def settings_of(make: Callable[..., Optimizer]) -> list[str]:
+    """The settings that a maker of optimizers knows."""
+    return [*inspect.signature(make).parameters, *_COMMON]
+
+
 def find(name: str | Callable[..., Optimizer]) -> Callable[..., Optimizer]:
     """The maker of optimizers by its name."""
     if callable(name):
         return name
     if name not in OPTIMIZERS:
-        raise UserError("optim", f"there is no optimizer {name!r}. Known: {', '.join(OPTIMIZERS)}.")
+        raise UserError("optim", f"there is no optimizer {name!r}. {nearest(str(name).lower(), list(OPTIMIZERS))}")
     return OPTIMIZERS[name]
 
 

@@ -7,6 +7,7 @@ A run that was killed goes on with `resume=True` and ends with the very same bit
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,6 +16,7 @@ from typing import Any
 
 from .. import optim
 from ..errors import UserError
+from ..hints import nearest
 from ..nn.module import Module
 from ..random import seed as set_seed
 from ..runtime import device
@@ -80,6 +82,7 @@ def fit(
     own = {
         k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")
     }
+    _check_settings(optimizer, settings)
     _check_counts(epochs=epochs, keep=keep, freeze=freeze, fast_dev_run=fast_dev_run, overfit=overfit)
     run = None if folder is None or fast_dev_run else RunFolder(folder)
     set_seed(seed)
@@ -152,6 +155,17 @@ def _number_of(batch: Any) -> int:
     if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
         raise UserError("fit", f'batch is a whole number from 1, or "auto", got {batch!r}.')
     return batch
+
+
+def _check_settings(optimizer: str | Callable[..., optim.Optimizer], settings: Mapping[str, Any]) -> None:
+    """Settings that are not ours are the optimizer's: one that nobody knows may be ours by another name."""
+    if not isinstance(optimizer, str):
+        return  # somebody else's: it will say so itself
+    theirs = optim.settings_of(optim.find(optimizer))
+    for name in settings:
+        if name not in theirs:
+            ours = [n for n, p in inspect.signature(fit).parameters.items() if p.kind is p.KEYWORD_ONLY]
+            raise UserError("fit", f"there is no setting {name!r}. {nearest(name, [*ours, *theirs])}")
 
 
 def _check_counts(**counts: Any) -> None:
