@@ -31,7 +31,7 @@ from .random import Generator
 from .runtime import transfer
 from .runtime.reference import interpret
 from .tensor import Tensor, as_tensor, wrap
-from .tracing import Trace, trace
+from .tracing import Changed, Trace, trace
 from .tree import Structure, flatten, unflatten
 
 
@@ -55,7 +55,9 @@ def _results(node: Node, streams: Sequence[Generator]) -> list[Tensor]:
     """The results of a control node; its streams, which come first, move on."""
     every = [wrap(item(node, i)) for i in range(len(node.outputs))]
     for stream, position in zip(streams, every, strict=False):
-        stream.offset = position
+        stream.offset = (
+            position.detach() if position._node.tracked else position
+        )  # it must not keep the parameters' history
     return every[len(streams) :]
 
 
@@ -144,13 +146,17 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         def with_settings(*values: Tensor) -> Any:  # flags, names and numbers stay what they are
             rest = iter(values)
             args, kwargs = unflatten(structure, [next(rest) if v else x for x, v in zip(leaves, is_value, strict=True)])
-            return f(*args, **kwargs)
+            return f(*args, **kwargs), list(state.before)
 
         types = [o._node.type for o in operands]
-        traced = trace(with_settings, types, flatten(tuple(operands))[1])
+        with Changed() as state:  # batch norm moves its statistics
+            traced = trace(with_settings, types, flatten(tuple(operands))[1], watched=True)
         captured, streams = _united([traced])
         node = make(CALL, tuple(_operands(streams, operands, captured)), (traced.graph(captured, streams),))
-        return unflatten(traced.structure, _results(node, streams))
+        result, changed = unflatten(traced.structure, _results(node, streams))
+        for tensor, value in zip(state.before, changed, strict=True):
+            tensor.assign(value.detach())
+        return result
 
     return call
 

@@ -254,7 +254,7 @@ class Jit(Generic[R]):
             watcher.depends(owner)
         WATCHED.watch = watcher
         try:
-            traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)))
+            traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)), watched=True)
             new_values = [_content(t) for t in watcher.written]
             grads = [t for t, before in watcher.grads.items() if t.grad is not before]
             new_grads = [t.grad.node for t in grads if t.grad is not None]

@@ -146,6 +146,7 @@ class Holder:
 class _Watched(threading.local):
     watch: Watch | None = None
     since: float = math.inf  # the CLOCK when the function that is being traced was called
+    inner: float = -1  # the CLOCK when the body of a loop or the like inside of it was called, while that is traced
 
 
 WATCHED = _Watched()
@@ -444,13 +445,13 @@ class Tensor:
                 f"{self._node.type} cannot take a value of type {value._node.type}: an in-place change keeps shape and dtype.",
             )
         watch = WATCHED.watch
-        if watch is not None and self.born <= watch.start:
-            watch.changed(self)
-        elif value._node.abstract and not self._node.abstract and watch is None:
+        if self.born <= WATCHED.inner and (watch is not None or value._node.abstract):
             raise UserError(
                 "assign",
                 "a tensor from outside cannot be changed inside a function that is being traced. Return the new value.",
             )
+        if watch is not None and self.born <= watch.start:
+            watch.changed(self)
         if self._owns_parameter:
             self.become_parameter(value.detach().node)
         else:

@@ -1,0 +1,291 @@
+"""`weft.vmap`: every op on many examples against the same op on each, and functions of every kind."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import weft
+from jit_tools import floats
+from test_ops import DECLARED
+from weft import nn
+from weft.graph import Op
+from weft.tensor import emit
+from weft.testing import generator
+
+MAPPABLE = [op for op in DECLARED if op.arity != 0 and op.name != "random_bits"]
+SIZE = 3
+
+
+def stacked(f: Any, *arguments: Any) -> np.ndarray:
+    """The definition: one example after the other. What is no list is shared."""
+    results = []
+    for i in range(SIZE):
+        results.append(f(*(a[i] if isinstance(a, list) else a for a in arguments)).numpy())
+    return np.stack(results)
+
+
+def other(x: Any, rng: np.random.Generator) -> np.ndarray:
+    """An input with the same values at other places: it is still one that the op accepts."""
+    x = np.asarray(x)
+    return rng.permutation(x.reshape(-1)).reshape(x.shape)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["reference", "cpu"])
+@pytest.mark.parametrize("op", MAPPABLE, ids=lambda op: op.name)
+def test_every_op_in_every_way(op: Op, compiled: bool) -> None:
+    rng = generator(op.name)
+
+    def apply(*inputs: Any) -> weft.Tensor:
+        return emit(op, tuple(map(weft.asarray, inputs)), sample.params)
+
+    with weft.knobs.set(device="cpu" if compiled else "reference"):
+        for sample in op.samples(rng):  # type: ignore[misc]
+            count = len(sample.inputs)
+            ways = [w for w in itertools.product((False, True), repeat=count) if any(w)]
+            for way in ways if count <= 3 else [ways[-1], *(w for w in ways if sum(w) == 1)]:
+                given = [
+                    [other(x, rng) for _ in range(SIZE)] if m else x for x, m in zip(sample.inputs, way, strict=True)
+                ]
+                whole = [weft.asarray(np.stack(x) if m else x) for x, m in zip(given, way, strict=True)]
+                mapped = weft.vmap(apply, in_axes=[0 if m else None for m in way])
+                found = (weft.jit(mapped) if compiled else mapped)(*whole)
+                expected = stacked(apply, *given)
+                assert found.dtype == weft.asarray(expected).dtype
+                np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+
+
+# --- axes ---------------------------------------------------------------------------------------------------------------------------
+
+
+def test_axes_of_arguments_and_results() -> None:
+    x, y = floats(4, 3, 5), floats(5, 2, seed=1)
+    f = weft.vmap(lambda x, y: (x @ y, {"a": y}), in_axes=(1, None), out_axes=(-1, {"a": None}))
+    product, rest = f(x, weft.asarray(y))
+    np.testing.assert_allclose(product.numpy(), (x @ y).transpose(0, 2, 1), rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(rest["a"].numpy(), y)
+    a, b = floats(5, 4), floats(4, 5, seed=2)
+    found = weft.vmap(lambda d, k: d["a"] * d["b"][0] + k, in_axes=({"a": 0, "b": (1,)}, None))(
+        {"a": a, "b": (b,)}, 2.0
+    )
+    np.testing.assert_allclose(found.numpy(), a * b.T + 2.0, rtol=1e-6)
+
+
+def test_arguments_by_name_are_mapped_and_plain_values_shared() -> None:
+    f = weft.vmap(lambda x, power, *, add, how: (x**power + add) if how == "up" else x)
+    found = f(weft.asarray([1.0, 2.0, 3.0]), 2, add=weft.asarray([10.0, 20.0, 30.0]), how="up")
+    assert found.tolist() == [11.0, 24.0, 39.0]
+
+
+def test_what_is_the_same_for_all_is_computed_once_and_spread() -> None:
+    w = weft.asarray(floats(6, 6))
+    f = weft.vmap(lambda x: (x * 2.0, w @ w), out_axes=(0, None))
+    doubled, product = f(weft.ones((3, 2)))
+    assert (doubled.shape, product.shape) == ((3, 2), (6, 6))
+    assert weft.vmap(lambda x: w)(weft.ones(3)).shape == (3, 6, 6)
+
+
+def test_no_examples() -> None:
+    assert weft.vmap(lambda x: x @ x)(weft.ones((0, 4))).shape == (0,)
+
+
+ERRORS = {
+    "sizes": (lambda: weft.vmap(lambda a, b: a + b)(weft.ones(2), weft.ones(3)), "of sizes 2 and 3"),
+    "none": (lambda: weft.vmap(lambda a: a)(3.0), "is required, got axes for none"),
+    "no axis": (lambda: weft.vmap(lambda a: a)(weft.asarray(3.0)), "without axes cannot be mapped"),
+    "too far": (lambda: weft.vmap(lambda a: a, in_axes=1)(weft.ones(3)), "axis 1 does not exist"),
+    "another structure": (
+        lambda: weft.vmap(lambda a, b: a, in_axes=(0,))(1, 2),
+        r"in_axes must be an int, None, or nested as",
+    ),
+    "a text": (lambda: weft.vmap(lambda a: a, in_axes="0")(weft.ones(3)), "in_axes must be an int"),
+    "not one for all": (
+        lambda: weft.vmap(lambda a: a, out_axes=None)(weft.ones(3)),
+        "its axis in out_axes cannot be None",
+    ),
+}
+
+
+@pytest.mark.parametrize("call", ERRORS.values(), ids=ERRORS)
+def test_errors(call: Any) -> None:
+    make, text = call
+    with pytest.raises(weft.UserError, match=text):
+        make()
+
+
+def test_a_value_of_one_example_cannot_be_looked_at() -> None:
+    with pytest.raises(weft.UserError, match="is not known while a function is being traced"):
+        weft.vmap(lambda x: x if x > 0 else -x)(weft.ones(3))
+
+
+def test_tensors_from_outside_cannot_be_changed() -> None:
+    total = weft.asarray(0.0)
+    for call in (weft.vmap(lambda x: total.assign(total + x)), weft.jit(weft.vmap(lambda x: total.assign(total + x)))):
+        with pytest.raises(weft.UserError, match="a tensor from outside cannot be changed"):
+            call(weft.ones(3))
+    assert total.item() == 0.0
+
+
+def test_an_op_without_a_rule() -> None:
+    with pytest.raises(weft.UserError, match="the op 'random_bits' has no rule for many examples at once"):
+        weft.vmap(lambda seed: weft.random.Generator(seed).uniform((2,)))(weft.asarray(np.arange(3, dtype=np.uint64)))
+
+
+# --- with the other transforms --------------------------------------------------------------------------------------------------------
+
+
+def loss(w: weft.Tensor, x: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
+    return ((weft.tanh(x @ w) - y) ** 2).sum()
+
+
+def test_a_gradient_for_each_example_and_through_the_map() -> None:
+    w, x, y = (weft.asarray(floats(*s, seed=i)) for i, s in enumerate([(4, 2), (3, 4), (3, 2)]))
+    each = weft.vmap(weft.grad(loss), in_axes=(None, 0, 0))(w, x, y)
+    np.testing.assert_allclose(each.numpy(), stacked(weft.grad(loss), w, list(x), list(y)), rtol=1e-5, atol=1e-6)
+    through = weft.grad(lambda w: weft.vmap(loss, in_axes=(None, 0, 0))(w, x, y).sum())(w)
+    np.testing.assert_allclose(through.numpy(), each.numpy().sum(0), rtol=1e-4, atol=1e-5)
+    fast = weft.jit(weft.vmap(weft.grad(loss), in_axes=(None, 0, 0)))(w, x, y)
+    np.testing.assert_allclose(fast.numpy(), each.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_maps_inside_maps() -> None:
+    a, b = floats(3, 4), floats(5, 4, seed=1)
+    products = weft.vmap(weft.vmap(lambda x, y: (x * y).sum(), in_axes=(None, 0)), in_axes=(0, None))(a, b)
+    np.testing.assert_allclose(products.numpy(), a @ b.T, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gradient_for_each_example_of_a_network() -> None:
+    weft.seed(3)
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 3 * 3, 5), nn.LayerNorm(5),
+    ).eval()  # fmt: skip
+    x, y = weft.asarray(floats(SIZE, 1, 6, 6)), weft.asarray([0, 3, 4])
+    parameters = model.parameters()
+
+    def one(x: weft.Tensor, y: weft.Tensor) -> list[weft.Tensor]:
+        return weft.gradients(nn.cross_entropy(model(x[None]), y[None]), parameters)
+
+    found = weft.jit(weft.vmap(one))(x, y)
+    for n in range(len(parameters)):
+        expected = stacked(lambda x, y, n=n: one(x, y)[n], list(x), list(y))
+        np.testing.assert_allclose(found[n].numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_network_for_each_example() -> None:
+    """An ensemble: the filters differ, so a convolution has groups for each."""
+    w, x = floats(SIZE, 4, 2, 3, 3), floats(2, 2, 7, 7, seed=1)
+    f = lambda w, x: weft.conv(x, w, stride=2, padding=1)  # noqa: E731
+    expected = stacked(f, list(w), x)
+    np.testing.assert_allclose(weft.jit(weft.vmap(f, in_axes=(0, None)))(w, x).numpy(), expected, rtol=1e-4, atol=1e-5)
+    back = weft.grad(lambda w, x: (f(w, x) ** 2).sum(), argnums=(0, 1))
+    found = weft.jit(weft.vmap(back, in_axes=(0, None)))(w, x)
+    for n in range(2):
+        expected = stacked(lambda w, x, n=n: back(w, x)[n], list(map(weft.asarray, w)), weft.asarray(x))
+        np.testing.assert_allclose(found[n].numpy(), expected, rtol=1e-3, atol=1e-4)
+
+
+# --- control flow ------------------------------------------------------------------------------------------------------------------------
+
+
+def run_scan(x: Any, w: Any) -> Any:
+    def step(carry: Any, now: Any) -> Any:
+        total, count = carry
+        return (weft.tanh(total * w + now), count + 1), total
+
+    (last, count), every = weft.scan(step, (weft.zeros(()), weft.asarray(0)), x)
+    return last + every.sum() + count
+
+
+CONTROL = {
+    "scan over mapped steps": (run_scan, (0, None)),
+    "scan with a mapped constant": (run_scan, (None, 0)),
+    "scan with both": (run_scan, (0, 0)),
+    "backwards": (lambda x, w: weft.scan(lambda c, v: (c * w + v, c), weft.zeros(()), x, reverse=True)[1][0], (0, 0)),
+    "a condition for all": (lambda x, w: weft.cond(w > 100.0, lambda x: x, lambda x: x * w, x).sum(), (0, None)),
+    "a condition for each": (lambda x, w: weft.cond(x.sum() > 0, lambda x: x * 2.0, lambda x: x - w, x).sum(), (0, None)),
+    "a branch that gives what is shared": (lambda x, w: weft.cond(x[0] > 0, lambda x: x, lambda x: weft.ones(4), x).sum(), (0, None)),
+    "a loop": (
+        lambda x, w: weft.while_loop(lambda s: (s[0] ** 2).sum() < 50.0, lambda s: [s[0] * 1.7 + w, s[1] + 1], [x, weft.asarray(0)])[1],
+        (0, None),
+    ),
+    "checkpoint": (lambda x, w: weft.checkpoint(lambda x: weft.sin(x) * w)(x).sum(), (0, None)),
+    "an own derivative": (lambda x, w: weft.custom_vjp(lambda a, b: a * b, lambda g, y, a, b: (g * b * 3.0, (g * a).sum()))(x, w).sum(), (0, None)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "jit"])
+@pytest.mark.parametrize("name", CONTROL)
+def test_control_flow(name: str, compiled: bool) -> None:
+    f, axes = CONTROL[name]
+    x, w = floats(SIZE, 4), np.abs(floats(SIZE, seed=1)) + 0.5
+    x, w = (v if a == 0 else v[0] for v, a in zip((x, w), axes, strict=True))
+    mapped = weft.vmap(f, in_axes=axes)
+    given = [list(map(weft.asarray, v)) if a == 0 else weft.asarray(v) for v, a in zip((x, w), axes, strict=True)]
+    found = (weft.jit(mapped) if compiled else mapped)(weft.asarray(x), weft.asarray(w))
+    np.testing.assert_allclose(found.numpy(), stacked(f, *given), rtol=1e-5, atol=1e-5)
+    if name == "a loop":
+        return  # has no derivative
+    back = weft.grad(f, argnums=(0, 1))
+    both = weft.vmap(back, in_axes=axes)
+    slopes = (weft.jit(both) if compiled else both)(weft.asarray(x), weft.asarray(w))
+    through = weft.grad(lambda x, w: mapped(x, w).sum(), argnums=(0, 1))(weft.asarray(x), weft.asarray(w))
+    for n, axis in enumerate(axes):
+        expected = stacked(lambda *a, n=n: back(*a)[n], *given)
+        np.testing.assert_allclose(slopes[n].numpy(), expected, rtol=1e-4, atol=1e-4)
+        summed = expected if axis == 0 else expected.sum(0)
+        np.testing.assert_allclose(through[n].numpy(), summed, rtol=1e-4, atol=1e-4)
+
+
+# --- random numbers ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_each_example_draws_numbers_of_its_own() -> None:
+    weft.seed(5)
+    noise = weft.vmap(lambda x: (x + weft.random.uniform((7,)), weft.random.uniform((5,))))
+    first, second = noise(weft.zeros((100, 1)))
+    third, _ = noise(weft.zeros((100, 1)))
+    drawn = np.concatenate([first.numpy().ravel(), second.numpy().ravel(), third.numpy().ravel()])
+    assert len(np.unique(drawn)) > len(drawn) - 3  # two of 24 bits may meet by chance
+    assert abs(drawn.mean() - 0.5) < 0.03
+    weft.seed(5)
+    again, _ = noise(weft.zeros((100, 1)))
+    np.testing.assert_array_equal(again.numpy(), first.numpy())
+    weft.seed(5)
+    compiled, _ = weft.jit(noise)(weft.zeros((100, 1)))
+    np.testing.assert_array_equal(compiled.numpy(), first.numpy())
+
+
+def test_draws_in_loops_are_refused() -> None:
+    noisy = weft.checkpoint(lambda x: x * weft.random.uniform(()))
+    for f in (noisy, lambda x: x + noisy(weft.ones(()))):
+        with pytest.raises(weft.UserError, match="draws random numbers inside scan, cond, while_loop or checkpoint"):
+            weft.vmap(f)(weft.ones(3))
+
+
+# --- matrices of derivatives ------------------------------------------------------------------------------------------------------------------
+
+
+def test_jacobians() -> None:
+    x, m = weft.asarray(floats(3)), weft.asarray(floats(2, 3, seed=1))
+    np.testing.assert_allclose(weft.jacobian(lambda x: m @ x)(x).numpy(), m.numpy(), rtol=1e-6)
+    by_x, by_m = weft.jacobian(lambda x, m: weft.tanh(m @ x), argnums=(0, 1))(x, m)
+    slope = 1 - np.tanh(m.numpy() @ x.numpy()) ** 2
+    np.testing.assert_allclose(by_x.numpy(), slope[:, None] * m.numpy(), rtol=1e-5)
+    np.testing.assert_allclose(
+        by_m.numpy(), np.eye(2)[:, :, None] * (slope[:, None] * x.numpy())[:, None], rtol=1e-5, atol=1e-7
+    )
+    both = weft.jit(weft.jacobian(lambda x: {"sum": x.sum(), "square": x * x}))(x)
+    assert both["sum"].tolist() == [1.0, 1.0, 1.0]
+    np.testing.assert_allclose(both["square"].numpy(), np.diag(2 * x.numpy()), rtol=1e-6)
+    parts = weft.jacobian(lambda d: d["a"] * d["b"])({"a": x, "b": x + 1.0})
+    np.testing.assert_allclose(parts["b"].numpy(), np.diag(x.numpy()), rtol=1e-6)
+
+
+def test_hessians() -> None:
+    x = weft.asarray(floats(4))
+    a = floats(4, 4, seed=1)
+    found = weft.jit(weft.hessian(lambda x: x @ weft.asarray(a) @ x + (x**3).sum()))(x)
+    np.testing.assert_allclose(found.numpy(), a + a.T + np.diag(6 * x.numpy()), rtol=1e-5, atol=1e-6)
+    mixed = weft.hessian(lambda x, y: (x * y).sum() ** 2, argnums=(0, 1))(x, x)
+    np.testing.assert_allclose(mixed[0][1].numpy(), mixed[1][0].numpy().T, rtol=1e-5, atol=1e-6)

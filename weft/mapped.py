@@ -1,0 +1,281 @@
+"""A computation on one example made into one on many: the walk over its nodes, and the rule of each op.
+
+Every value becomes one with the examples along its first axis, unless it is the same for all of them: then it stays what it is, and is
+computed once. Rules are written in graph ops, so what comes out can be differentiated, compiled and mapped again.
+"""
+
+from __future__ import annotations
+
+import math
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import UserError
+from .graph import Graph
+from .graph.graph import rebuild
+from .graph.node import ITEM, Node, Op, Shape, blame, toposort
+from .ops.contract import contract
+from .ops.creation import iota
+from .ops.declare import expand_to
+from .ops.elementwise import where
+from .ops.movement import moveaxis, permute_dims, reshape
+from .ops.window import Pairs
+from .random import BITS
+from .tensor import Tensor, emit, wrap
+
+Each = tuple[Node, bool]  # a value, and whether the examples are its first axis
+# By the names of ops: (call, op, *params) -> the result, with the examples in front; of an op with several results a list of Each.
+RULES: dict[str, Callable[..., Any]] = {}
+
+
+@dataclass
+class Call:
+    """The inputs of an op whose results differ from example to example."""
+
+    size: int  # how many examples
+    tensors: list[Tensor]
+    mapped: list[bool]  # which of them differ
+
+    def each(self, i: int) -> Tensor:
+        """An input with the examples in front, spread over them if it is the same for all."""
+        x = self.tensors[i]
+        return x if self.mapped[i] else expand_to(reshape(x, (1, *x.shape)), (self.size, *x.shape))
+
+    def all(self) -> tuple[Tensor, ...]:
+        return tuple(self.each(i) for i in range(len(self.tensors)))
+
+
+def walk(
+    roots: Sequence[Node],
+    known: Mapping[Node, Each],
+    size: int,
+    start: int = -1,
+    draw: Mapping[Node, Node] | None = None,
+) -> list[Each]:
+    """The roots, given what some nodes have become. Nodes from before the CLOCK `start` stay what they are.
+
+    `draw` has, for the keys of random streams, the positions that these had: each example draws numbers of its own.
+    """
+    done, several = dict(known), dict[Node, list[Each]]()
+    with blame() as put_down_to:
+        for node in toposort(roots, lambda n: () if n in known or n.serial <= start else n.inputs):
+            if node in done or node in several:
+                continue
+            put_down_to(node.source)
+            inputs = [] if node.serial <= start else [done[i] for i in node.inputs if i in done]
+            if node.op is ITEM and node.inputs[0] in several:
+                done[node] = several[node.inputs[0]][node.params[0]]
+            elif node.op is BITS and draw is not None and node.inputs[0] in draw:
+                done[node] = _drawn(inputs, draw[node.inputs[0]], node.params[0], size).node, True
+            elif any(mapped for _, mapped in inputs):
+                made = _apply(node, inputs, size)
+                if isinstance(made, list):
+                    several[node] = made
+                else:
+                    done[node] = made.node, True
+            else:
+                _refuse_draws(node, start)
+                done[node] = rebuild(node, tuple(n for n, _ in inputs)) if inputs else node, False
+    return [done[root] for root in roots]
+
+
+def _apply(node: Node, inputs: Sequence[Each], size: int) -> Any:
+    call = Call(size, [wrap(n) for n, _ in inputs], [mapped for _, mapped in inputs])
+    known = RULES.get(node.op.name)
+    if known is None and node.op.kind != "elementwise":
+        raise UserError(
+            "vmap", f"the op {node.op.name!r} has no rule for many examples at once. Enter one in weft.mapped.RULES."
+        )
+    return emit(node.op, call.all(), node.params) if known is None else known(call, node.op, *node.params)
+
+
+# --- random numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _drawn(inputs: Sequence[Each], start: Node, shape: Shape, size: int) -> Tensor:
+    """Bits for all examples, from a stream that goes on `size` times as fast, so that no two draws overlap."""
+    key, position = (wrap(n) for n, _ in inputs)
+    return emit(BITS, (key, times_as_far(wrap(start), position, size)), ((size, *shape),))
+
+
+def times_as_far(start: Tensor, position: Tensor, size: int) -> Tensor:
+    """A position of a stream, when each step from the start is so many times as long."""
+    return start + (position - start) * size
+
+
+def draws(graph: Graph) -> bool:
+    """Whether a graph, or one inside of it, draws random numbers."""
+    inner = (p for n in graph.nodes for p in n.params if isinstance(p, Graph))
+    return any(n.op is BITS for n in graph.nodes) or any(map(draws, inner))
+
+
+def _refuse_draws(node: Node, start: int) -> None:
+    if node.serial > start and node.op.kind == "control":
+        refuse_draws(p for p in node.params if isinstance(p, Graph))
+
+
+def refuse_draws(bodies: Iterable[Graph]) -> None:
+    """Streams that move on inside of loops and branches cannot be told apart by examples."""
+    if any(map(draws, bodies)):
+        raise UserError(
+            "vmap",
+            "the function draws random numbers inside scan, cond, while_loop or checkpoint, where each example would draw the same. "
+            "Draw them before, and pass them in.",
+        )
+
+
+# --- the rules: movement -------------------------------------------------------------------------------------------------------
+
+
+def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def enter(f: Callable[..., Any]) -> Callable[..., Any]:
+        RULES.update(dict.fromkeys(names, f))
+        return f
+
+    return enter
+
+
+def _behind(axes: Iterable[int]) -> tuple[int, ...]:
+    """Axes of an example, counted behind that of the examples."""
+    return tuple(a + 1 for a in axes)
+
+
+@rule("tag")
+def _tag(call: Call, op: Op, key: object) -> Tensor:
+    return call.tensors[0]  # the derivative that it was for is there already
+
+
+@rule("transfer")
+def _unchanged(call: Call, op: Op, *params: Any) -> Tensor:
+    return emit(op, (call.tensors[0],), params)
+
+
+@rule("reshape")
+def _reshape(call: Call, op: Op, shape: Shape) -> Tensor:
+    return reshape(call.tensors[0], (call.size, *shape))
+
+
+@rule("permute")
+def _permute(call: Call, op: Op, axes: Shape) -> Tensor:
+    return permute_dims(call.tensors[0], (0, *_behind(axes)))
+
+
+@rule("expand")
+def _expand(call: Call, op: Op, shape: Shape) -> Tensor:
+    x = call.tensors[0]
+    new = len(shape) - (x.ndim - 1)
+    return expand_to(reshape(x, (call.size, *[1] * new, *x.shape[1:])), (call.size, *shape))
+
+
+@rule("pad")
+def _pad(call: Call, op: Op, widths: tuple[Shape, ...], value: Any) -> Tensor:
+    return emit(op, (call.tensors[0],), (((0, 0, 0), *widths), value))
+
+
+@rule("slice")
+def _slice(call: Call, op: Op, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
+    return emit(op, (call.tensors[0],), ((0, *starts), (call.size, *stops), (1, *steps)))
+
+
+@rule("concat")
+def _concat(call: Call, op: Op, axis: int) -> Tensor:
+    return emit(op, call.all(), (axis + 1,))
+
+
+# --- along axes, over axes, over windows ------------------------------------------------------------------------------------------
+
+
+@rule("flip", "sum", "prod", "max", "min")
+def _over_axes(call: Call, op: Op, axes: Shape) -> Tensor:
+    return emit(op, (call.tensors[0],), (_behind(axes),))
+
+
+@rule("argmax", "argmin", "cumsum", "cumprod", "argsort")
+def _along_axis(call: Call, op: Op, axis: int, *rest: Any) -> Tensor:
+    return emit(op, (call.tensors[0],), (axis + 1, *rest))
+
+
+@rule("window_sum", "window_max")
+def _windows(call: Call, op: Op, size: Shape, stride: Shape, padding: Pairs, dilation: Shape) -> Tensor:
+    return emit(op, (call.tensors[0],), ((1, *size), (1, *stride), ((0, 0), *padding), (1, *dilation)))
+
+
+@rule("window_argmax")
+def _window_places(call: Call, op: Op, *window: Any) -> Tensor:
+    places = _windows(call, op, *window)  # among the elements of all examples; below 0 in padding
+    others = iota(call.size) * math.prod(call.tensors[0].shape[1:])
+    before = expand_to(reshape(others, (call.size, *[1] * (places.ndim - 1))), places.shape)
+    return where(places < 0, places, places - before)
+
+
+# --- products and convolutions -------------------------------------------------------------------------------------------------
+
+
+@rule("contract")
+def _contract(call: Call, op: Op, a: str, b: str, out: str) -> Tensor:
+    """The examples are one more letter, of those that have them."""
+    new = next(c for c in string.ascii_letters if c not in a + b)
+    x, y = call.tensors
+    return contract(x, y, new * call.mapped[0] + a, new * call.mapped[1] + b, new + out)
+
+
+@rule("conv", "conv_data")
+def _conv(call: Call, op: Op, *params: Any) -> Tensor:
+    """If the filter is one for all, examples are images like others; else each has groups of its own."""
+    if not call.mapped[1]:
+        x, w = call.tensors
+        y = emit(op, (reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])), w), params)
+        return reshape(y, (*x.shape[:2], *y.shape[1:]))
+    x, w = call.all()
+    y = emit(
+        op, (_as_channels(x), reshape(w, (w.shape[0] * w.shape[1], *w.shape[2:]))), _with_groups(params, call.size)
+    )
+    return moveaxis(reshape(y, (y.shape[0], call.size, y.shape[1] // call.size, *y.shape[2:])), 1, 0)
+
+
+@rule("conv_filter")
+def _conv_filter(call: Call, op: Op, *params: Any) -> Tensor:
+    """Each example has groups of channels of its own, and gets filters of its own."""
+    x, g = call.all()
+    w = emit(op, (_as_channels(x), _as_channels(g)), _with_groups(params, call.size))
+    return reshape(w, (call.size, w.shape[0] // call.size, *w.shape[1:]))
+
+
+def _as_channels(x: Tensor) -> Tensor:
+    """(examples, images, channels, ...) -> (images, examples * channels, ...)"""
+    return reshape(moveaxis(x, 0, 1), (x.shape[1], x.shape[0] * x.shape[2], *x.shape[3:]))
+
+
+def _with_groups(params: tuple[Any, ...], size: int) -> tuple[Any, ...]:
+    stride, padding, dilation, groups, *rest = params
+    return (stride, padding, dilation, groups * size, *rest)
+
+
+# --- reading and writing at indices ------------------------------------------------------------------------------------------------
+
+
+@rule("gather")
+def _gather(call: Call, op: Op, axes: Shape, wraps: bool) -> Tensor:
+    x, *indices = call.tensors
+    if not any(call.mapped[1:]):  # all read at the same places: the examples come behind the axes of the indices
+        return moveaxis(emit(op, (x, *indices), (_behind(axes), wraps)), indices[0].ndim, 0)
+    several = [call.each(i) for i in range(1, len(call.tensors))]
+    if not call.mapped[0]:
+        return emit(op, (x, *several), (axes, wraps))
+    return emit(op, (x, _own_rows(several[0]), *several), ((0, *_behind(axes)), wraps))
+
+
+@rule("scatter")
+def _scatter(call: Call, op: Op, axes: Shape, how: str) -> Tensor:
+    x, values, *indices = call.each(0), call.each(1), *call.tensors[2:]
+    if not any(call.mapped[2:]):
+        return emit(op, (x, moveaxis(values, 0, indices[0].ndim), *indices), (_behind(axes), how))
+    several = [call.each(i) for i in range(2, len(call.tensors))]
+    return emit(op, (x, values, _own_rows(several[0]), *several), ((0, *_behind(axes)), how))
+
+
+def _own_rows(like: Tensor) -> Tensor:
+    """An index that leads each example to itself."""
+    return expand_to(reshape(iota(like.shape[0]), (like.shape[0], *[1] * (like.ndim - 1))), like.shape)

@@ -1,0 +1,131 @@
+"""Loops and branches on many examples at once: their bodies are mapped, and examples that disagree are told apart by `where`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .control import while_loop
+from .derivatives import Rule
+from .graph import Graph
+from .graph.graph import close
+from .graph.node import Op, Type, item, make, placeholder
+from .mapped import Call, Each, refuse_draws, rule, walk
+from .ops.elementwise import where
+from .ops.movement import moveaxis, reshape
+from .ops.reduce import any as any_of
+from .ops.reduce import sum
+from .tensor import Tensor, wrap
+
+
+def mapped_graph(
+    graph: Graph, mapped: Sequence[bool], size: int, wanted: Sequence[bool] = ()
+) -> tuple[Graph, list[bool]]:
+    """The graph on many examples, and which of its results differ. Those that are wanted to are spread if they do not."""
+    refuse_draws([graph])
+    fresh = [
+        placeholder(object(), Type((size, *n.shape), n.dtype) if m else n.type)
+        for n, m in zip(graph.inputs, mapped, strict=True)
+    ]
+    found = walk(graph.outputs, dict(zip(graph.inputs, zip(fresh, mapped, strict=True), strict=True)), size)
+    spread = [
+        _spread(each, size) if want else each for each, want in zip(found, wanted or [False] * len(found), strict=True)
+    ]
+    return close(fresh, [n for n, _ in spread]), [m for _, m in spread]
+
+
+def _spread(each: Each, size: int) -> Each:
+    return Call(size, [wrap(each[0])], [each[1]]).each(0).node, True
+
+
+def _applied(graph: Graph, inputs: Sequence[Each], size: int) -> list[Each]:
+    """The graph on many examples, node by node."""
+    refuse_draws([graph])
+    return walk(graph.outputs, dict(zip(graph.inputs, inputs, strict=True)), size)
+
+
+def _results(op: Op, inputs: Sequence[Tensor], params: tuple[Any, ...], mapped: Sequence[bool]) -> list[Each]:
+    node = make(op, tuple(x.node for x in inputs), params)
+    return [(item(node, i), m) for i, m in enumerate(mapped)]
+
+
+@rule("call")
+def _call(call: Call, op: Op, body: Graph) -> list[Each]:
+    graph, mapped = mapped_graph(body, call.mapped, call.size)
+    return _results(op, call.tensors, (graph,), mapped)
+
+
+@rule("custom")
+def _custom(call: Call, op: Op, own: Rule, count: int) -> list[Each]:
+    """The user's derivative is mapped as well; what is the same for all examples gets the sum of theirs."""
+    from .vmap import vmap  # which stands above: a rule is a function of the user's
+
+    mapped = call.mapped[count:]
+
+    def back(g: Any, y: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
+        def one(g: Any, y: Any, *inputs: Tensor) -> list[Any]:
+            given = own.vjp(g, y, *inputs)
+            return list(given) if isinstance(given, tuple | list) else [given]
+
+        found = vmap(one, in_axes=(0, 0, *(0 if m else None for m in mapped)))(g, y, *inputs)
+        return tuple(ct if ct is None or m else sum(ct, axis=0) for ct, m in zip(found, mapped, strict=True))
+
+    inputs = [*(call.each(i) for i in range(count)), *call.tensors[count:]]
+    return _results(op, inputs, (Rule(back, own.structure), count), [True] * count)
+
+
+@rule("cond")
+def _cond(call: Call, op: Op, then: Graph, other: Graph) -> list[Each]:
+    """A branch is taken by all; where examples disagree both are computed."""
+    condition, rest = call.tensors[0], call.mapped[1:]
+    if not call.mapped[0]:
+        wanted = [a or b for a, b in zip(*(mapped_graph(g, rest, call.size)[1] for g in (then, other)), strict=True)]
+        graphs = tuple(mapped_graph(g, rest, call.size, wanted)[0] for g in (then, other))
+        return _results(op, call.tensors, graphs, wanted)
+    inputs = [(t.node, m) for t, m in zip(call.tensors[1:], rest, strict=True)]
+    chosen, not_chosen = (_applied(g, inputs, call.size) for g in (then, other))
+    return [_chosen(condition, a, b, call.size) for a, b in zip(chosen, not_chosen, strict=True)]
+
+
+def _chosen(condition: Tensor, a: Each, b: Each, size: int) -> Each:
+    x, y = wrap(_spread(a, size)[0]), wrap(_spread(b, size)[0])
+    return where(reshape(condition, (size, *[1] * (x.ndim - 1))), x, y).node, True
+
+
+@rule("while_loop")
+def _while(call: Call, op: Op, test: Graph, body: Graph, carried: int) -> list[Each]:
+    """It goes on while any example does; those that are done keep what they have."""
+    constants = [(t.node, m) for t, m in zip(call.tensors[carried:], call.mapped[carried:], strict=True)]
+
+    def going(values: Sequence[Tensor]) -> Tensor:
+        [each] = _applied(test, [*((v.node, True) for v in values), *constants], call.size)
+        return wrap(_spread(each, call.size)[0])
+
+    def step(values: Sequence[Tensor]) -> list[Tensor]:
+        goes_on = going(values)
+        new = _applied(body, [*((v.node, True) for v in values), *constants], call.size)
+        return [wrap(_chosen(goes_on, each, (v.node, True), call.size)[0]) for each, v in zip(new, values, strict=True)]
+
+    start = [call.each(i) for i in range(carried)]
+    return [(v.node, True) for v in while_loop(lambda values: any_of(going(values)), step, start)]
+
+
+@rule("scan")
+def _scan(
+    call: Call, op: Op, body: Graph, carried: int, sequences: int, length: int, reverse: bool, history: bool
+) -> list[Each]:
+    """What is carried differs if it does so at the beginning or after any step."""
+    mapped = list(call.mapped)
+    while True:
+        _, after = mapped_graph(body, mapped, call.size)
+        grown = [m or (i < carried and after[i]) for i, m in enumerate(mapped)]
+        if grown == mapped:
+            break
+        mapped = grown
+    graph, after = mapped_graph(body, mapped, call.size, [*mapped[:carried], *after[carried:]])
+    inputs = [call.each(i) if m else x for i, (x, m) in enumerate(zip(call.tensors, mapped, strict=True))]
+    for i in range(carried, carried + sequences):
+        inputs[i] = moveaxis(inputs[i], 0, 1) if mapped[i] else inputs[i]  # steps come first
+    every = [*after, *(after[:carried] if history else ())]
+    made = _results(op, inputs, (graph, carried, sequences, length, reverse, history), every)
+    return [(moveaxis(wrap(n), 1, 0).node, True) if m and i >= carried else (n, m) for i, (n, m) in enumerate(made)]

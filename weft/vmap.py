@@ -1,0 +1,175 @@
+"""`weft.vmap`: a function of one example, applied to many at once; and what it makes easy: matrices of derivatives.
+
+The function is traced once, with tensors that stand for one example. Then each of its ops is replaced by one on all examples
+(mapped.py): no loop is left.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import mapped_control as mapped_control  # its rules
+from .derivatives import grad, vjp
+from .errors import UserError
+from .graph.node import Node, Type
+from .mapped import Call, times_as_far, walk
+from .ops.creation import eye, zeros
+from .ops.declare import normal_axis
+from .ops.movement import moveaxis, reshape
+from .tensor import Tensor, as_tensor, wrap
+from .tracing import trace
+from .tree import Structure, flatten, map_tree, unflatten
+
+Axes = int | None | Sequence[Any] | dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Axis:
+    number: int | None
+
+
+def vmap(f: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
+    """f, a function of one example, as a function of many: of arrays with one more axis, and with no loop inside.
+
+    `in_axes` says which axis of each argument goes over the examples, None for arguments that all of them share: one for all, or one
+    for each argument, nested as the argument is. `out_axes` says the same of the results. Numbers and other plain values are shared.
+    Each example draws random numbers of its own.
+
+    >>> import weft
+    >>> lengths = vmap(lambda v: (v * v).sum())
+    >>> lengths(weft.asarray([[3.0, 4.0], [6.0, 8.0]])).tolist()
+    [25.0, 100.0]
+    >>> each = vmap(weft.grad(lambda w, x: weft.tanh(w * x)), in_axes=(None, 0))  # a gradient for each example
+    >>> each(weft.asarray(1.0), weft.zeros(3)).shape
+    (3,)
+    """
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        leaves, structure = flatten((args, kwargs))
+        axes = [a.number for a in flatten((_axes("in_axes", in_axes, args), _axes("in_axes", 0, kwargs)))[0]]
+        is_mapped = [a is not None and isinstance(x, Tensor | np.ndarray) for x, a in zip(leaves, axes, strict=True)]
+        values = [_in_front(as_tensor(x), a) for x, a, m in zip(leaves, axes, is_mapped, strict=True) if m]
+        size = _size(values)
+
+        def one(*examples: Tensor) -> Any:
+            rest = iter(examples)
+            args, kwargs = unflatten(
+                structure, [next(rest) if m else x for x, m in zip(leaves, is_mapped, strict=True)]
+            )
+            return f(*args, **kwargs)
+
+        results, shape_of_results = _traced(one, values, size)
+        wanted = flatten(_axes("out_axes", out_axes, unflatten(shape_of_results, results)))[0]
+        return unflatten(shape_of_results, [_out(r, a.number) for r, a in zip(results, wanted, strict=True)])
+
+    return call
+
+
+def _traced(one: Callable[..., Any], values: Sequence[Tensor], size: int) -> tuple[list[Call], Structure]:
+    """The results of the function for all examples; streams that it drew from go on."""
+    types = [Type(v.shape[1:], v.dtype) for v in values]
+    traced = trace(one, types, Structure(tuple, (), (Structure(None),) * len(types)))
+    known: dict[Node, tuple[Node, bool]] = {p: (v.node, True) for p, v in zip(traced.inputs, values, strict=True)}
+    before = {stream: stream.offset for stream in traced.streams}
+    known |= {found: (before[stream].node, False) for stream, (found, _) in traced.streams.items()}
+    draw = {stream.key.node: before[stream].node for stream in traced.streams}
+    roots = [*traced.outputs, *(left for _, left in traced.streams.values())]
+    found = walk(roots, known, size, traced.start, draw)
+    for stream, (left, _) in zip(traced.streams, found[len(traced.outputs) :], strict=True):
+        stream.offset = times_as_far(before[stream], wrap(left), size)
+    return [Call(size, [wrap(n)], [m]) for n, m in found[: len(traced.outputs)]], traced.structure
+
+
+# --- axes ------------------------------------------------------------------------------------------------------------------------
+
+
+def _axes(name: str, axes: Axes, value: Any) -> Any:
+    """The axes in the structure of the value: one that is given for a part of it holds for all in there."""
+    if axes is None or (isinstance(axes, int) and not isinstance(axes, bool)):
+        return map_tree(lambda _: _Axis(axes), value)
+    if isinstance(axes, dict) and isinstance(value, dict) and axes.keys() == value.keys():
+        return {k: _axes(name, axes[k], value[k]) for k in value}
+    if isinstance(axes, tuple | list) and isinstance(value, tuple | list) and len(axes) == len(value):
+        parts = [_axes(name, a, v) for a, v in zip(axes, value, strict=True)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    shape = flatten(value)[1]
+    raise UserError("vmap", f"{name} must be an int, None, or nested as {shape}, got {axes!r}.")
+
+
+def _in_front(x: Tensor, axis: int | None) -> Tensor:
+    if x.ndim == 0:
+        raise UserError("vmap", "an argument without axes cannot be mapped. Say None for it in in_axes.")
+    assert axis is not None
+    return moveaxis(x, normal_axis("vmap", axis, x.ndim), 0)
+
+
+def _size(values: Sequence[Tensor]) -> int:
+    sizes = sorted({v.shape[0] for v in values})
+    if len(sizes) != 1:
+        given = "of sizes " + " and ".join(map(str, sizes)) if sizes else "for none"
+        raise UserError("vmap", f"an axis of one size in all arguments that are mapped is required, got axes {given}.")
+    return sizes[0]
+
+
+def _out(result: Call, axis: int | None) -> Tensor:
+    if axis is None:
+        if result.mapped[0]:
+            raise UserError("vmap", "a result differs from example to example: its axis in out_axes cannot be None.")
+        return result.tensors[0]
+    return moveaxis(result.each(0), 0, normal_axis("vmap", axis, result.each(0).ndim))
+
+
+# --- matrices of derivatives --------------------------------------------------------------------------------------------------------
+
+
+def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """All derivatives of all results by all elements of an argument: for a result y and an argument x, of shape y.shape + x.shape.
+
+    >>> import weft
+    >>> jacobian(lambda x: weft.stack([x[0] * x[1], x[1] ** 2]))(weft.asarray([2.0, 3.0])).tolist()
+    [[3.0, 2.0], [0.0, 6.0]]
+    """
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @functools.wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        def of_chosen(*chosen: Any) -> Any:
+            full = list(args)
+            for number, value in zip(numbers, chosen, strict=True):
+                full[number] = value
+            return f(*full, **kwargs)
+
+        value, back = vjp(of_chosen, *(args[n] for n in numbers))
+        results, structure = flatten(value)
+
+        def rows(i: int) -> Any:
+            """The derivatives of one result, with its axes in front."""
+            y = as_tensor(results[i])
+            others = [zeros(as_tensor(r).shape, dtype=as_tensor(r).dtype) for r in results]
+
+            def row(ct: Tensor) -> Any:
+                found = back(unflatten(structure, [*others[:i], ct, *others[i + 1 :]]))
+                return found[0] if isinstance(argnums, int) else found
+
+            basis = reshape(eye(y.size, dtype=y.dtype), (y.size, *y.shape))
+            return map_tree(lambda g: reshape(g, (*y.shape, *g.shape[1:])), vmap(row)(basis))
+
+        return unflatten(structure, [rows(i) for i in range(len(results))])
+
+    return call
+
+
+def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """All second derivatives of a function with a scalar result.
+
+    >>> import weft
+    >>> hessian(lambda x: x[0] ** 2 * x[1])(weft.asarray([2.0, 3.0])).tolist()
+    [[6.0, 4.0], [4.0, 0.0]]
+    """
+    return jacobian(grad(f, argnums), argnums)
