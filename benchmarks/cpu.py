@@ -83,7 +83,7 @@ def run(options: argparse.Namespace, threads: int) -> None:
 
 
 def _rows(options: argparse.Namespace, threads: int, least_seconds: Callable[..., float]) -> Iterator[Any]:
-    from cases import alone, calls, convolutions, inference, measure, products, training
+    from cases import alone, calls, convolutions, inference, mapped, measure, products, training
 
     def wanted(group: str, name: str) -> bool:
         text = f"{group}: {name}".lower()
@@ -96,6 +96,7 @@ def _rows(options: argparse.Namespace, threads: int, least_seconds: Callable[...
         training.cases(options.quick),
         inference.cases(options.quick, threads),
         calls.cases(options.quick),
+        mapped.cases(options.quick),
     ):
         for case in kind:
             if wanted(case.group, case.name) and (case.quick or not options.quick):

@@ -110,6 +110,20 @@ def test_loops_and_branches_cannot_change_tensors_from_outside(body: str, compil
     assert total.item() == 1.0
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "jit"])
+def test_bodies_cannot_leave_gradients_outside(compiled: bool) -> None:
+    w = weft.parameter(2.0)
+
+    def backwards(x: weft.Tensor) -> weft.Tensor:
+        (w * x).backward()
+        return x
+
+    for run in (weft.vmap(backwards), lambda x: weft.scan(lambda c, v: (c, backwards(v)), weft.asarray(0.0), x)):
+        with pytest.raises(weft.UserError, match=r"\[backward\] a function that is being traced cannot leave"):
+            (weft.jit(run) if compiled else run)(weft.ones(3))
+        assert w.grad is None
+
+
 def test_a_body_may_change_what_it_made_itself() -> None:
     def body(carry: weft.Tensor, x: weft.Tensor) -> Any:
         own = weft.zeros(2)

@@ -15,7 +15,7 @@ from .errors import InternalError, UserError
 from .graph.node import CONST, ITEM, OPS, TAG, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
 from .ops.creation import ones_like, zeros
 from .ops.elementwise import WHERE, stop_gradient, where
-from .tensor import FUNCTIONS, WITHOUT_HISTORY, Tensor, as_tensor, wrap
+from .tensor import FUNCTIONS, WATCHED, WITHOUT_HISTORY, Tensor, as_tensor, wrap
 from .tree import flatten, unflatten
 
 # --- the walk ------------------------------------------------------------------------------------------------------------
@@ -338,6 +338,12 @@ def backward(y: Tensor, gradient: Any = None) -> None:
     for node, derivative in zip(found, pull([y.node], [seed], found), strict=True):
         owner = node.params[0].owner()
         if owner is not None and derivative is not None:
+            if owner.born <= WATCHED.inner and derivative._node.abstract:
+                raise UserError(
+                    "backward",
+                    "a function that is being traced cannot leave anything in the .grad of a parameter from outside. "
+                    "Return what weft.gradients(y, [x, ...]) gives.",
+                )
             derivative = stop_gradient(derivative)
             owner.grad = derivative if owner.grad is None else owner.grad + derivative
 
