@@ -8,6 +8,7 @@ import pytest
 import weft
 from jit_tools import floats
 from weft import nn, optim
+from weft.graph.node import toposort
 
 
 def trained(kept: bool, compiled: bool, steps: int = 4) -> list[np.ndarray]:
@@ -77,6 +78,40 @@ def test_when_the_function_fails_nothing_has_changed() -> None:
         assert (total + 1.0).item() == 2.0
 
 
+@pytest.mark.parametrize("looks", [True, False])
+def test_history_does_not_grow(looks: bool) -> None:
+    """Each call reads what the one before has changed: it must not keep it, and all before, alive."""
+    total = weft.asarray(0.0)
+    f = weft.checkpoint(lambda x: total.assign(total + x) * weft.random.uniform(()))
+    sizes = []
+    for _ in range(60):
+        found = f(weft.asarray(1.0))
+        if looks:
+            found.item()
+        sizes.append(len(toposort([total._node, found._node])))
+    assert max(sizes) == max(sizes[:5])
+    assert total.item() == 60.0
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("wrap", [lambda f: f, weft.jit], ids=["plain", "jit"])
+def test_derivatives_through_what_it_changed(wrap: Any, nested: bool) -> None:
+    """As an auxiliary loss that is kept in a tensor."""
+
+    def value(x: weft.Tensor) -> weft.Tensor:
+        kept = weft.zeros(())
+
+        def f(x: weft.Tensor) -> weft.Tensor:
+            kept.assign(kept + x * x)
+            return x
+
+        outer = weft.checkpoint(f)
+        y = weft.checkpoint(lambda x: outer(x))(x) if nested else outer(x)
+        return kept + y
+
+    assert wrap(weft.grad(value))(weft.asarray(3.0)).item() == 7.0
+
+
 def test_parameters_cannot_be_changed_inside() -> None:
     w = weft.parameter(1.0)
     with pytest.raises(weft.UserError, match=r"\[checkpoint\] a parameter cannot be changed in here"):
@@ -115,10 +150,16 @@ def test_bodies_cannot_leave_gradients_outside(compiled: bool) -> None:
     w = weft.parameter(2.0)
 
     def backwards(x: weft.Tensor) -> weft.Tensor:
-        (w * x).backward()
+        (w * x).sum().backward()
         return x
 
-    for run in (weft.vmap(backwards), lambda x: weft.scan(lambda c, v: (c, backwards(v)), weft.asarray(0.0), x)):
+    inside = weft.checkpoint(backwards)
+    for run in (
+        inside,
+        weft.vmap(inside),
+        weft.vmap(backwards),
+        lambda x: weft.scan(lambda c, v: (c, backwards(v)), weft.asarray(0.0), x),
+    ):
         with pytest.raises(weft.UserError, match=r"\[backward\] a function that is being traced cannot leave"):
             (weft.jit(run) if compiled else run)(weft.ones(3))
         assert w.grad is None

@@ -141,6 +141,25 @@ def test_a_copy_does_not_share_programs(way: Any) -> None:
     assert (a.add(1.0).item(), a.total.item()) == (2.0, 2.0)
 
 
+def test_the_copy_of_a_copy_of_one_that_is_gone() -> None:
+    for _ in range(20):  # the new object may lie where the old one lay
+        a = Counter(0.0)
+        a.add(1.0)
+        b = copy.copy(a)
+        del a
+        c = copy.copy(b)
+        c.total = weft.asarray(100.0)
+        assert (c.add(1.0).item(), c.total.item()) == (101.0, 101.0)
+
+
+def test_a_method_that_an_object_stores_is_copied_with_it() -> None:
+    a = Counter(0.0)
+    a.kept = a.add  # type: ignore[attr-defined]
+    b = copy.deepcopy(a)
+    assert b.kept(5.0).item() == 5.0
+    assert (a.total.item(), b.total.item()) == (0.0, 5.0)
+
+
 def test_programs_are_not_put_into_files() -> None:
     a = Plain()
     assert a.double(2.0).item() == 4.0
@@ -156,16 +175,28 @@ def test_objects_without_room_are_refused() -> None:
         def f(self, x: weft.Tensor) -> weft.Tensor:
             return x
 
-    with pytest.raises(weft.UserError, match=r"\[jit\] objects of Tight have no room.*Add '__dict__' to the __slots__"):
+    with pytest.raises(
+        weft.UserError, match=r"\[jit\] objects of Tight have no room.*Compile a function outside of the class"
+    ):
         Tight().f(1.0)
 
 
-@pytest.mark.parametrize("way", ["decorated", "by hand", "forward"])
+WAYS: dict[str, Any] = {
+    "decorated": lambda m: m.step,
+    "by hand": lambda m: weft.jit(Noisy.step.__wrapped__.__get__(m)),
+    "forward": lambda m: weft.jit(m.forward),
+    "by the class": lambda m: lambda x: Noisy.step(m, x),
+    "in a function": lambda m: weft.jit(lambda x: m.step(x)),
+    "twice": lambda m: weft.jit(m.step),
+    "by the class in a function": lambda m: weft.jit(lambda x: Noisy.step(m, x)),
+    "differentiated": lambda m: weft.jit(weft.grad(lambda x: m.step(x) * x / 2.0)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_methods_of_modules_follow_their_settings(way: str) -> None:
     model = Noisy()
-    step = {"decorated": model.step, "by hand": weft.jit(Noisy.step.__wrapped__.__get__(model))}.get(
-        way, weft.jit(model.forward)
-    )
+    step = WAYS[way](model)
     assert step(3.0).item() == 6.0
     model.scale = 5.0
     assert step(3.0).item() == 15.0
@@ -173,6 +204,40 @@ def test_methods_of_modules_follow_their_settings(way: str) -> None:
     assert step(3.0).item() == 3.0
     model.train()
     assert step(3.0).item() == 15.0
+
+
+def test_methods_of_modules_follow_their_parts() -> None:
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            self.inner = nn.Linear(3, 2)
+
+        @weft.jit
+        def weights(self) -> weft.Tensor:
+            return self.inner.weight * 1.0
+
+    model = Net()
+    assert model.weights().dtype == weft.float32
+    assert model.astype("float16").weights().dtype == weft.float16
+    model.inner.weight = weft.parameter(np.zeros((2, 3), "float32"))
+    assert not model.weights().numpy().any()
+
+
+def test_a_property() -> None:
+    class Square:
+        def __init__(self, side: float) -> None:
+            self.side = weft.asarray(side)
+
+        @property
+        @weft.jit
+        def area(self) -> weft.Tensor:
+            return self.side * self.side
+
+    a, b = Square(2.0), Square(3.0)
+    assert (a.area.item(), b.area.item(), a.area.item()) == (4.0, 9.0, 4.0)
+    seen = weakref.ref(a)
+    del a
+    gc.collect()
+    assert seen() is None
 
 
 def test_a_compiled_forward() -> None:
@@ -214,6 +279,13 @@ def test_static_arguments_by_position_and_by_name(static: Any) -> None:
     assert traces == [3, 3, 4, 2]
 
 
+def test_static_values_that_are_equal_and_not_the_same() -> None:
+    kind = weft.jit(lambda x, n: x + {int: 1.0, bool: 2.0, float: 3.0}[type(n)], static="n")
+    assert [kind(0.0, n).item() for n in (1, True, 1.0, 1)] == [1.0, 2.0, 3.0, 1.0]
+    sign = weft.jit(lambda x, n: weft.copysign(x, weft.asarray(n)), static=1)
+    assert [sign(1.0, n).item() for n in (0.0, -0.0)] == [1.0, -1.0]
+
+
 def test_static_arguments_of_methods() -> None:
     a = Counter(0.0)
     assert (a.repeated(2.0, 3).item(), a.repeated(2.0, times=4).item(), a.repeated(2.0).item()) == (6.0, 8.0, 2.0)
@@ -252,6 +324,19 @@ def test_settings_that_change_all_the_time_do_not_pile_up() -> None:
         step(weft.ones(4))
         assert sum(map(len, step._others.values())) <= 3
     assert len(step._compiled) == 1
+
+
+@pytest.mark.parametrize("remember", [-1, "a", 2.0])
+def test_how_many_to_remember_is_a_whole_number(remember: Any) -> None:
+    with pytest.raises(weft.UserError, match=r"\[jit\] remember is a whole number from 0, got"):
+        weft.jit(lambda x: x, remember=remember)
+
+
+def test_remembering_nothing() -> None:
+    f, traces = counting(lambda x: x + 1.0)
+    fast = weft.jit(f, remember=0)
+    assert [fast(1.0).item(), fast(2.0).item()] == [2.0, 3.0]
+    assert len(traces) == 2
 
 
 def test_the_arguments_seen_last_are_remembered() -> None:

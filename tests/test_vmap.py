@@ -88,6 +88,11 @@ def test_what_is_the_same_for_all_is_computed_once_and_spread() -> None:
 
 def test_no_examples() -> None:
     assert weft.vmap(lambda x: x @ x)(weft.ones((0, 4))).shape == (0,)
+    image, filters = weft.ones((1, 2, 5, 5)), weft.zeros((0, 4, 2, 3, 3))
+    assert weft.vmap(lambda w: weft.conv(image, w))(filters).shape == (0, 1, 4, 3, 3)
+    by_w = weft.vmap(weft.grad(lambda w: weft.conv(image, w).sum()))(filters)
+    assert by_w.shape == (0, 4, 2, 3, 3)
+    assert weft.vmap(lambda x: weft.cond(x > 0, lambda x: x, lambda x: -x, x))(weft.ones(0)).shape == (0,)
 
 
 ERRORS = {
@@ -172,6 +177,29 @@ def test_a_gradient_for_each_example_of_a_network() -> None:
         np.testing.assert_allclose(found[n].numpy(), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_parameters_that_the_function_makes() -> None:
+    def one(x: weft.Tensor) -> weft.Tensor:
+        p = weft.parameter(x * 2.0)
+        [slope] = weft.gradients((p**3).sum(), [p])
+        return slope + p
+
+    x = weft.asarray(floats(3, 2))
+    expected = 12 * x.numpy() ** 2 + 2 * x.numpy()
+    for f in (weft.vmap(one), weft.jit(weft.vmap(one))):
+        np.testing.assert_allclose(f(x).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_shared_arrays_are_tensors_inside() -> None:
+    found = weft.vmap(lambda w, i: w[i], in_axes=(None, 0))(np.arange(5.0), weft.asarray([1, 2]))
+    assert found.tolist() == [1.0, 2.0]
+
+
+def test_a_rule_with_too_few_cotangents() -> None:
+    f = weft.custom_vjp(lambda a, b: a * b, lambda g, y, a, b: (g,))
+    with pytest.raises(weft.UserError, match=r"\[custom_vjp\] a cotangent for each of 2 inputs is required, got 1"):
+        weft.grad(lambda x, w: weft.vmap(f, in_axes=(0, None))(x, w).sum())(weft.ones(3), weft.asarray(2.0))
+
+
 def test_a_network_for_each_example() -> None:
     """An ensemble: the filters differ, so a convolution has groups for each."""
     w, x = floats(SIZE, 4, 2, 3, 3), floats(2, 2, 7, 7, seed=1)
@@ -237,6 +265,62 @@ def test_control_flow(name: str, compiled: bool) -> None:
         np.testing.assert_allclose(through[n].numpy(), summed, rtol=1e-4, atol=1e-4)
 
 
+def gcd(a: Any, b: Any) -> Any:
+    def step(s: Any) -> Any:
+        return [s[1], weft.while_loop(lambda r: r >= s[1], lambda r: r - s[1], s[0])]  # without end if s[1] is 0
+
+    return weft.while_loop(lambda s: s[1] > 0, step, [a, b])[0]
+
+
+TABLE = weft.asarray([1.0, 2.0, 3.0, 4.0, 5.0])
+KEPT_FROM: dict[str, tuple[Any, list[Any]]] = {
+    "an index that does not exist": (lambda i: weft.cond(i < 5, lambda i: TABLE[i], lambda i: weft.asarray(0.0), i), [[1, 7, 4]]),
+    "a division by 0": (lambda n: weft.cond(n != 0, lambda n: 10 // n, lambda n: n, n), [[0, 3, 5]]),
+    "an index behind the end of a loop": (
+        lambda k: weft.while_loop(lambda s: s[0] < 5, lambda s: [s[0] + k, s[1] + TABLE[s[0]]], [weft.asarray(0), weft.asarray(0.0)])[1],
+        [[1, 2, 5]],
+    ),
+    "a loop without end": (
+        lambda x: weft.cond(x > 0, lambda x: weft.while_loop(lambda y: y < 100, lambda y: y * 2, x), lambda x: x, x), [[1.0, -1.0, 3.0]],
+    ),
+    "a loop without end in a loop": (gcd, [[12, 7, 100], [18, 3, 75]]),
+    "a branch that nobody takes": (lambda i: weft.cond(i < 5, lambda i: TABLE[i], lambda i: TABLE[i - 5], i), [[1, 0, 4]]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "jit"])
+@pytest.mark.parametrize("name", KEPT_FROM)
+def test_examples_are_kept_from_what_they_do_not_choose(name: str, compiled: bool) -> None:
+    f, values = KEPT_FROM[name]
+    mapped = weft.jit(weft.vmap(f)) if compiled else weft.vmap(f)
+    found = mapped(*map(weft.asarray, values))
+    np.testing.assert_allclose(found.numpy(), stacked(f, *(list(map(weft.asarray, v)) for v in values)))
+
+
+BRANCHES = {
+    "log": lambda x: weft.log(x).sum(),
+    "sqrt": lambda x: weft.sqrt(x).sum(),
+    "reciprocal": lambda x: (1.0 / x) @ x,
+    "scan": lambda x: weft.scan(lambda c, v: (c + weft.log(v), None), weft.asarray(0.0), x)[0],
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_a_branch_not_taken_has_no_influence_on_derivatives(name: str) -> None:
+    w = weft.asarray(2.0)
+
+    def f(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
+        return weft.cond(x.sum() > 0, lambda x: BRANCHES[name](x) * w, lambda x: x.sum() * 2.0, x)  # type: ignore[no-any-return]
+
+    x = weft.asarray([[-1.0, -2.0], [0.0, 0.0], [4.0, 1.0]])
+    by_x, by_w = weft.grad(lambda x, w: weft.vmap(f, in_axes=(0, None))(x, w).sum(), argnums=(0, 1))(x, w)
+    back = weft.grad(f, argnums=(0, 1))
+    np.testing.assert_allclose(by_x.numpy(), stacked(lambda x: back(x, w)[0], list(x)), rtol=1e-6)
+    np.testing.assert_allclose(by_w.numpy(), stacked(lambda x: back(x, w)[1], list(x)).sum(), rtol=1e-6)
+    again = weft.hessian(lambda x: weft.vmap(f, in_axes=(0, None))(x, w).sum())(x)
+    assert np.isfinite(again.numpy()).all()
+
+
 # --- random numbers ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -254,6 +338,29 @@ def test_each_example_draws_numbers_of_its_own() -> None:
     weft.seed(5)
     compiled, _ = weft.jit(noise)(weft.zeros((100, 1)))
     np.testing.assert_array_equal(compiled.numpy(), first.numpy())
+
+
+def test_streams_are_told_apart_by_their_positions() -> None:
+    """Not by their keys: those of two streams may be equal, and a key may be computed while the function is traced."""
+    late = weft.random.Generator(1).fork()
+
+    def looks(x: weft.Tensor) -> weft.Tensor:
+        drawn = late.uniform((2,))
+        late.key.item()
+        return drawn + x
+
+    assert len(np.unique(weft.vmap(looks)(weft.zeros(4)).numpy())) == 8
+    first, second = weft.random.Generator(7), weft.random.Generator(7)
+    expected = weft.random.Generator(7).uniform((600,)).numpy()
+    first.uniform((40,)).numpy()  # ten blocks on
+    a, b = weft.vmap(lambda x: (first.uniform((4,)), second.uniform((4,))))(weft.zeros(3))
+    np.testing.assert_array_equal(a.numpy().ravel(), expected[40:52])
+    np.testing.assert_array_equal(b.numpy().ravel(), expected[:12])
+    np.testing.assert_array_equal(first.uniform((4,)).numpy(), expected[52:56])
+    own = weft.vmap(lambda x: weft.random.Generator(5).uniform((2,)) + 0.0 * weft.random.uniform((2,)) + x)(
+        weft.zeros((3, 1))
+    )
+    assert len(np.unique(own.numpy(), axis=0)) == 1  # a stream that each example begins anew
 
 
 def test_draws_in_loops_are_refused() -> None:
@@ -280,6 +387,22 @@ def test_jacobians() -> None:
     np.testing.assert_allclose(both["square"].numpy(), np.diag(2 * x.numpy()), rtol=1e-6)
     parts = weft.jacobian(lambda d: d["a"] * d["b"])({"a": x, "b": x + 1.0})
     np.testing.assert_allclose(parts["b"].numpy(), np.diag(x.numpy()), rtol=1e-6)
+
+
+ARGUMENTS: dict[str, tuple[Any, str]] = {
+    "too far": (lambda x: weft.jacobian(lambda a: a, argnums=3)(x), r"\[jacobian\] argument 3 was asked for, but 1 were given"),
+    "by name": (lambda x: weft.jacobian(lambda a: a)(a=x), r"\[jacobian\] argument 0 was asked for, but 0 were given by position"),
+    "a name": (lambda x: weft.jacobian(lambda a: a, argnums="a")(x), r"\[jacobian\] argument 'a' was asked for"),
+    "twice": (lambda x: weft.jacobian(lambda a: a, argnums=(0, -1))(x), r"\[jacobian\] each argument can be asked for once"),
+    "whole numbers": (lambda x: weft.jacobian(lambda a: a)(weft.asarray([1])), r"\[jacobian\] argument 0 holds int64 values"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", ARGUMENTS.values(), ids=ARGUMENTS)
+def test_arguments_of_jacobians(call: Any) -> None:
+    make, text = call
+    with pytest.raises(weft.UserError, match=text):
+        make(weft.ones(2))
 
 
 def test_hessians() -> None:

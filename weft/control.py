@@ -19,6 +19,7 @@ from .dtypes import bool_
 from .errors import UserError
 from .graph.graph import Graph, close, substitute
 from .graph.node import (
+    OPS,
     Node,
     Op,
     Type,
@@ -28,9 +29,9 @@ from .graph.node import (
 )
 from .ops.creation import arange, zeros
 from .random import Generator
-from .runtime import transfer
+from .runtime import evaluate, transfer
 from .runtime.reference import interpret
-from .tensor import Tensor, as_tensor, wrap
+from .tensor import WATCHED, Tensor, as_tensor, wrap
 from .tracing import Changed, Trace, trace
 from .tree import Structure, flatten, unflatten
 
@@ -129,6 +130,19 @@ def _call_vjp(
 CALL = Op("call", "control", _call_infer, lambda values, body: interpret(body)(*values), _call_vjp, ("body",))
 
 
+def _tracked(node: Node) -> list[bool]:
+    """Which results of a checkpoint come, by a way that has a derivative, from what derivatives may be asked by."""
+    body: Graph = node.params[0]
+    sources = {i for i, x in zip(body.inputs, node.inputs, strict=True) if x.tracked or _may_be_tracked(x)}
+    reached = leading(body.nodes, sources)
+    return [o in reached for o in body.outputs]
+
+
+def _may_be_tracked(x: Node) -> bool:
+    """Of what stands for a value in the body of somebody else it is not known."""
+    return x.abstract and x.dtype.is_float and x.op is not OPS["stop_gradient"]
+
+
 def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     """f, but its inner values are not kept for the derivative: they are computed again from its inputs.
 
@@ -153,12 +167,22 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
             traced = trace(with_settings, types, flatten(tuple(operands))[1], watched=True)
         captured, streams = _united([traced])
         node = make(CALL, tuple(_operands(streams, operands, captured)), (traced.graph(captured, streams),))
-        result, changed = unflatten(traced.structure, _results(node, streams))
-        for tensor, value in zip(state.before, changed, strict=True):
-            tensor.assign(value.detach())
+        results = _results(node, streams)
+        result, values = unflatten(traced.structure, results)
+        if values:
+            _change(list(state.before), values, _tracked(node)[-len(values) :])
+            if (
+                WATCHED.watch is None and not node.abstract
+            ):  # else each call would wait, and keep what it waits for, until the next
+                evaluate([t._node for t in (*results, *state.before, *(s.offset for s in streams))])
         return result
 
     return call
+
+
+def _change(state: Sequence[Tensor], values: Sequence[Tensor], tracked: Sequence[bool]) -> None:
+    for tensor, value, moves in zip(state, values, tracked, strict=True):
+        tensor.assign(value if moves else value.detach())
 
 
 # --- cond ------------------------------------------------------------------------------------------------------------------

@@ -200,26 +200,20 @@ def value_and_grad(
     >>> value_and_grad(lambda x: x * x)(as_tensor(3.0))
     (Tensor(9., dtype=float32), Tensor(6., dtype=float32))
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        if len({n % len(args) for n in numbers if args}) != len(numbers):
-            raise UserError("grad", f"each argument can be asked for once, got argnums={argnums} for {len(args)}.")
-        chosen = _choose(args, numbers)
+        of_chosen, chosen = by_arguments("grad", f, argnums, args, kwargs)
         aux: list[Any] = []
 
-        def of_chosen(*values: Any) -> Any:
-            full = list(args)
-            for number, value in zip(numbers, values, strict=True):
-                full[number] = value
-            result = f(*full, **kwargs)
+        def of_scalar(*values: Any) -> Any:
+            result = of_chosen(*values)
             if has_aux:
                 result, rest = result
                 aux.append(rest)
             return _scalar("grad", result)
 
-        value, pullback = vjp(of_chosen, *chosen)
+        value, pullback = vjp(of_scalar, *chosen)
         derivatives = pullback(ones_like(value))
         answer = derivatives[0] if isinstance(argnums, int) else derivatives
         return ((value, aux[0]) if has_aux else value), answer
@@ -227,15 +221,33 @@ def value_and_grad(
     return call
 
 
-def _choose(args: tuple[Any, ...], numbers: tuple[int, ...]) -> list[Any]:
+def by_arguments(
+    name: str, f: Callable[..., Any], argnums: int | Sequence[int], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Callable[..., Any], list[Any]]:
+    """f as a function of some of its arguments alone, and what these are."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    chosen = _choose(name, args, numbers)
+    if len({n % len(args) for n in numbers}) != len(numbers):
+        raise UserError(name, f"each argument can be asked for once, got argnums={argnums} for {len(args)}.")
+
+    def of_chosen(*values: Any) -> Any:
+        full = list(args)
+        for number, value in zip(numbers, values, strict=True):
+            full[number] = value
+        return f(*full, **kwargs)
+
+    return of_chosen, chosen
+
+
+def _choose(name: str, args: tuple[Any, ...], numbers: tuple[int, ...]) -> list[Any]:
     chosen = []
     for number in numbers:
-        if not -len(args) <= number < len(args):
-            raise UserError("grad", f"argument {number} was asked for, but {len(args)} were given.")
+        if not isinstance(number, int) or not -len(args) <= number < len(args):
+            raise UserError(name, f"argument {number!r} was asked for, but {len(args)} were given by position.")
         for leaf in flatten(args[number])[0]:
             if not as_tensor(leaf).dtype.is_float:
                 raise UserError(
-                    "grad",
+                    name,
                     f"argument {number} holds {as_tensor(leaf).dtype.name} values, which have no derivative. "
                     "Pass floats, or choose other arguments with argnums.",
                 )
@@ -338,7 +350,8 @@ def backward(y: Tensor, gradient: Any = None) -> None:
     for node, derivative in zip(found, pull([y.node], [seed], found), strict=True):
         owner = node.params[0].owner()
         if owner is not None and derivative is not None:
-            if owner.born <= WATCHED.inner and derivative._node.abstract:
+            body = WATCHED.inner if WATCHED.watch is None else max(WATCHED.inner, WATCHED.watch.body)
+            if owner.born <= body and derivative._node.abstract:
                 raise UserError(
                     "backward",
                     "a function that is being traced cannot leave anything in the .grad of a parameter from outside. "

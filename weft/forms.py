@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import OrderedDict
 from typing import Any, NamedTuple
 
@@ -28,24 +29,29 @@ class Forms(NamedTuple):
 class _Methods:
     """The programs of one object's methods. A copy of the object, which has its attributes, does not share them."""
 
-    def __init__(self, owner: int = 0) -> None:
-        self.owner = owner  # the object's id
+    def __init__(self, owner: Any = None) -> None:
+        self.owner = None if owner is None else weakref.ref(owner)
         self.forms: dict[Any, Forms] = {}
+
+    def belong_to(self, instance: Any) -> bool:
+        return self.owner is not None and self.owner() is instance
 
     def __reduce__(self) -> Any:
         return _Methods, ()  # programs are not copied, and not put into files
 
 
-def forms_for(instance: Any, method: Any) -> Forms | None:
-    """The programs of a method for this object, or class; None if the object has no room for attributes."""
-    attributes = getattr(instance, "__dict__", None)
-    if attributes is None:
-        return None
-    methods: _Methods | None = attributes.get(_KEPT)
-    if methods is None or methods.owner != id(instance):
-        methods = _Methods(id(instance))
+def has_room(instance: Any) -> bool:
+    """Whether programs can be kept on this object."""
+    return (hasattr(instance, "__dict__") and hasattr(instance, "__weakref__")) or isinstance(instance, type)
+
+
+def forms_for(instance: Any, method: Any) -> Forms:
+    """The programs of a method for this object, or class."""
+    methods: _Methods | None = instance.__dict__.get(_KEPT)
+    if methods is None or not methods.belong_to(instance):
+        methods = _Methods(instance)
         if isinstance(instance, type):
             setattr(instance, _KEPT, methods)
         else:
-            attributes[_KEPT] = methods  # nobody is asked: some objects forbid or note assignments
+            instance.__dict__[_KEPT] = methods  # nobody is asked: some objects forbid or note assignments
     return methods.forms.get(method) or methods.forms.setdefault(method, Forms.none())

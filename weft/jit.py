@@ -7,6 +7,7 @@ updated in place, and random streams go on where they stood.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
@@ -23,7 +24,7 @@ from .compiler.pipeline import can_compile, passes
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import UserError, user_source
 from .explain import Explanation, explain
-from .forms import Forms, forms_for
+from .forms import Forms, forms_for, has_room
 from .graph import Graph
 from .graph.graph import close
 from .graph.node import DATA, VARIABLE, Node, Type
@@ -31,7 +32,7 @@ from .knobs import knobs
 from .runtime import device as find_device
 from .runtime.device import Facts
 from .state import Settings, Watcher, in_memory_order, memory_of, states_of
-from .tensor import WATCHED, Holder, Tensor, as_tensor, wrap
+from .tensor import WATCHED, Holder, Tensor, Watch, as_tensor, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
 
@@ -69,9 +70,16 @@ class Jit(Generic[R]):
         functools.update_wrapper(self, function)
         self.function, self.static, self.remember, self.narrow = function, static, remember, narrow
         self._compiled, self._others, self._lock = Forms.none()
+        self._is_method = isinstance(function, FunctionType) and function.__code__.co_varnames[:1] in (
+            ("self",),
+            ("cls",),
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:  # arrays and numbers will do where it says tensors
+        if self._is_method and args and has_room(args[0]):  # by its class, or by a property
+            return self.__get__(args[0])(*args[1:], **kwargs)
         if WATCHED.watch is not None:  # inside another traced function it is just a function
+            self._tell_owner(WATCHED.watch)
             return self.function(*args, **kwargs)
         key, leaves = self._key(args, kwargs)
         for leaf in leaves:
@@ -83,7 +91,9 @@ class Jit(Generic[R]):
         if made is None or not made.fits():
             made = self._compile(key, args, kwargs)
         elif len(self._compiled) > 1:
-            self._compiled.move_to_end(key)
+            with self._lock:  # another thread may let it go
+                if key in self._compiled:
+                    self._compiled.move_to_end(key)
         found: R = made.run(leaves)
         return found
 
@@ -91,22 +101,33 @@ class Jit(Generic[R]):
         """As a method of an object: compiled for this object, which is no argument but part of what the function finds outside."""
         if instance is None or not isinstance(self.function, FunctionType):
             return self
-        forms = forms_for(instance, self)
-        if forms is None:
+        if not has_room(instance):
             raise UserError(
                 "jit",
-                f"objects of {type(instance).__name__} have no room for a compiled method: they have __slots__ and no "
-                "__dict__. Add '__dict__' to the __slots__.",
+                f"objects of {type(instance).__name__} have no room for a compiled method: their __slots__ name neither "
+                "'__dict__' nor '__weakref__', or they are tuples. Compile a function outside of the class.",
             )
-        method: Jit[R] = object.__new__(Jit)
-        method.__dict__.update(
-            self.__dict__
+        method: Jit[R] = object.__new__(
+            Jit
         )  # a light one, made at every call: it holds the object, its programs do not
+        method.__dict__.update(self.__dict__)
         method.__dict__["__wrapped__"] = method.function = MethodType(self.function, instance)
-        method._compiled, method._others, method._lock = forms
+        method._compiled, method._others, method._lock = forms_for(instance, self)
+        method._is_method = False
         if self.static:
             method.static = {s - 1 if isinstance(s, int) else s for s in self.static}
         return method
+
+    def __deepcopy__(self, memo: Any) -> Jit[R]:
+        """Of a method of an object that is copied: that of the copy. Programs are not copied."""
+        return Jit(copy.deepcopy(self.function, memo), self.static, self.remember, self.narrow)
+
+    def _tell_owner(self, watch: Watch) -> None:
+        """What a method of a module does follows from its settings, and from those of its parts."""
+        owner = getattr(self.function, "__self__", None)
+        if isinstance(owner, Holder):
+            for holder in owner.holders():
+                watch.depends(holder)
 
     # --- looking inside -------------------------------------------------------------------------------------------------
 
@@ -249,9 +270,7 @@ class Jit(Generic[R]):
             inner_args, inner_kwargs = unflatten(structure, given)
             return self.function(*inner_args, **inner_kwargs)
 
-        owner = getattr(self.function, "__self__", None)
-        if isinstance(owner, Holder):
-            watcher.depends(owner)
+        self._tell_owner(watcher)
         WATCHED.watch = watcher
         try:
             traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)), watched=True)
@@ -349,7 +368,8 @@ def _hashable(leaf: Any, name: str | int) -> Any:
             "jit",
             f"argument {name!r} is neither a value nor hashable: {type(leaf).__name__}. Static arguments must be hashable.",
         ) from None
-    return leaf
+    # Equal is not enough: 1, True and 1.0 are, and 0.0 and -0.0.
+    return type(leaf), repr(leaf) if isinstance(leaf, float) else leaf
 
 
 _known: tuple[int, Any] = (-1, None)
@@ -425,6 +445,8 @@ def jit(
         return functools.partial(jit, static=static, remember=remember, precision=precision)
     if not callable(function):
         raise UserError("jit", f"a function is required, got {function!r}.")
+    if not isinstance(remember, int) or remember < 0:
+        raise UserError("jit", f"remember is a whole number from 0, got {remember!r}.")
     wanted = (static,) if isinstance(static, str | int) else tuple(static)
     return Jit(function, _static(function, wanted), remember, _narrow(precision))
 

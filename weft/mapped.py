@@ -15,9 +15,9 @@ from typing import Any
 from .errors import UserError
 from .graph import Graph
 from .graph.graph import rebuild
-from .graph.node import ITEM, Node, Op, Shape, blame, toposort
+from .graph.node import ITEM, VARIABLE, Node, Op, Shape, blame, dependencies, toposort
 from .ops.contract import contract
-from .ops.creation import iota
+from .ops.creation import iota, zeros
 from .ops.declare import expand_to
 from .ops.elementwise import where
 from .ops.movement import moveaxis, permute_dims, reshape
@@ -52,23 +52,24 @@ def walk(
     known: Mapping[Node, Each],
     size: int,
     start: int = -1,
-    draw: Mapping[Node, Node] | None = None,
+    streams: Mapping[Node, Node] | None = None,
 ) -> list[Each]:
     """The roots, given what some nodes have become. Nodes from before the CLOCK `start` stay what they are.
 
-    `draw` has, for the keys of random streams, the positions that these had: each example draws numbers of its own.
+    `streams` has, for nodes that stand for the positions of random streams, where these begin: each example draws numbers of its own.
     """
-    done, several = dict(known), dict[Node, list[Each]]()
+    done, several, begin = dict(known), dict[Node, list[Each]](), dict(streams or {})
     with blame() as put_down_to:
-        for node in toposort(roots, lambda n: () if n in known or n.serial <= start else n.inputs):
+        for node in toposort(roots, lambda n: () if n in known or n.serial <= start else dependencies(n)):
             if node in done or node in several:
                 continue
             put_down_to(node.source)
-            inputs = [] if node.serial <= start else [done[i] for i in node.inputs if i in done]
+            inputs = [] if node.serial <= start else [done[i] for i in dependencies(node) if i in done]
+            stream = next((begin[i] for i in node.inputs if i in begin), None)
             if node.op is ITEM and node.inputs[0] in several:
                 done[node] = several[node.inputs[0]][node.params[0]]
-            elif node.op is BITS and draw is not None and node.inputs[0] in draw:
-                done[node] = _drawn(inputs, draw[node.inputs[0]], node.params[0], size).node, True
+            elif node.op is BITS and stream is not None:
+                done[node] = _drawn(inputs, stream, node.params[0], size).node, True
             elif any(mapped for _, mapped in inputs):
                 made = _apply(node, inputs, size)
                 if isinstance(made, list):
@@ -77,11 +78,18 @@ def walk(
                     done[node] = made.node, True
             else:
                 _refuse_draws(node, start)
-                done[node] = rebuild(node, tuple(n for n, _ in inputs)) if inputs else node, False
+                done[node] = rebuild(node, tuple(n for n, _ in inputs)) if node.inputs and inputs else node, False
+                if stream is not None:
+                    begin[node] = stream  # a position further on
     return [done[root] for root in roots]
 
 
 def _apply(node: Node, inputs: Sequence[Each], size: int) -> Any:
+    if node.op is VARIABLE:
+        return wrap(inputs[0][0])  # a parameter that the function made, and that waits for its value
+    if not size:
+        nothing = [zeros((0, *t.shape), dtype=t.dtype) for t in node.outputs or (node.type,)]
+        return [(t.node, True) for t in nothing] if node.outputs else nothing[0]
     call = Call(size, [wrap(n) for n, _ in inputs], [mapped for _, mapped in inputs])
     known = RULES.get(node.op.name)
     if known is None and node.op.kind != "elementwise":

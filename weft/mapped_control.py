@@ -1,4 +1,4 @@
-"""Loops and branches on many examples at once: their bodies are mapped, and examples that disagree are told apart by `where`."""
+"""Loops and branches on many examples at once: their bodies are mapped, and examples that disagree are told apart afterwards."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from typing import Any
 
 from .control import while_loop
 from .derivatives import Rule
+from .dtypes import int8
 from .graph import Graph
 from .graph.graph import close
 from .graph.node import Op, Type, item, make, placeholder
 from .mapped import Call, Each, refuse_draws, rule, walk
+from .ops.creation import iota, zeros
 from .ops.elementwise import where
+from .ops.indexing import take
 from .ops.movement import moveaxis, reshape
 from .ops.reduce import any as any_of
-from .ops.reduce import sum
+from .ops.reduce import argmax, sum
 from .tensor import Tensor, wrap
 
 
@@ -68,6 +71,8 @@ def _custom(call: Call, op: Op, own: Rule, count: int) -> list[Each]:
             return list(given) if isinstance(given, tuple | list) else [given]
 
         found = vmap(one, in_axes=(0, 0, *(0 if m else None for m in mapped)))(g, y, *inputs)
+        if len(found) != len(mapped):
+            return tuple(found)  # who asked will say so
         return tuple(ct if ct is None or m else sum(ct, axis=0) for ct, m in zip(found, mapped, strict=True))
 
     inputs = [*(call.each(i) for i in range(count)), *call.tensors[count:]]
@@ -76,15 +81,35 @@ def _custom(call: Call, op: Op, own: Rule, count: int) -> list[Each]:
 
 @rule("cond")
 def _cond(call: Call, op: Op, then: Graph, other: Graph) -> list[Each]:
-    """A branch is taken by all; where examples disagree both are computed."""
-    condition, rest = call.tensors[0], call.mapped[1:]
+    """A branch is taken by all; where examples disagree each branch is computed for those that want it."""
+    condition, inputs, rest = call.tensors[0], call.tensors[1:], call.mapped[1:]
     if not call.mapped[0]:
         wanted = [a or b for a, b in zip(*(mapped_graph(g, rest, call.size)[1] for g in (then, other)), strict=True)]
         graphs = tuple(mapped_graph(g, rest, call.size, wanted)[0] for g in (then, other))
         return _results(op, call.tensors, graphs, wanted)
-    inputs = [(t.node, m) for t, m in zip(call.tensors[1:], rest, strict=True)]
-    chosen, not_chosen = (_applied(g, inputs, call.size) for g in (then, other))
+    chosen, not_chosen = (
+        _branch(op, graph, taken, inputs, rest, call.size) for graph, taken in ((then, condition), (other, ~condition))
+    )
     return [_chosen(condition, a, b, call.size) for a, b in zip(chosen, not_chosen, strict=True)]
+
+
+def _branch(
+    op: Op, graph: Graph, taken: Tensor, inputs: Sequence[Tensor], mapped: Sequence[bool], size: int
+) -> list[Each]:
+    """A branch for the examples that take it; nothing is computed if there are none."""
+    body, every = mapped_graph(graph, mapped, size, [True] * len(graph.outputs))
+    nothing = [zeros(o.shape, dtype=o.dtype).node for o in body.outputs]
+    given = _with_stand_ins(taken, inputs, mapped)
+    return _results(op, [any_of(taken), *given], (body, Graph(body.inputs, tuple(nothing))), every)
+
+
+def _with_stand_ins(taken: Tensor, inputs: Sequence[Tensor], mapped: Sequence[bool]) -> list[Tensor]:
+    """The inputs, with one example that takes part in the place of those that do not.
+
+    Theirs may be what the body is kept from: an index that does not exist, the logarithm of 0, a loop without end.
+    """
+    rows = where(taken, iota(taken.shape[0]), argmax(taken.astype(int8)))
+    return [take(x, rows, axis=0) if m else x for x, m in zip(inputs, mapped, strict=True)]
 
 
 def _chosen(condition: Tensor, a: Each, b: Each, size: int) -> Each:
@@ -95,15 +120,19 @@ def _chosen(condition: Tensor, a: Each, b: Each, size: int) -> Each:
 @rule("while_loop")
 def _while(call: Call, op: Op, test: Graph, body: Graph, carried: int) -> list[Each]:
     """It goes on while any example does; those that are done keep what they have."""
-    constants = [(t.node, m) for t, m in zip(call.tensors[carried:], call.mapped[carried:], strict=True)]
+    constants, mapped = call.tensors[carried:], call.mapped[carried:]
+
+    def applied(graph: Graph, values: Sequence[Tensor]) -> list[Each]:
+        flags = [True] * carried + mapped
+        return _applied(graph, [(v.node, m) for v, m in zip(values, flags, strict=True)], call.size)
 
     def going(values: Sequence[Tensor]) -> Tensor:
-        [each] = _applied(test, [*((v.node, True) for v in values), *constants], call.size)
+        [each] = applied(test, [*values, *constants])
         return wrap(_spread(each, call.size)[0])
 
     def step(values: Sequence[Tensor]) -> list[Tensor]:
         goes_on = going(values)
-        new = _applied(body, [*((v.node, True) for v in values), *constants], call.size)
+        new = applied(body, _with_stand_ins(goes_on, [*values, *constants], [True] * carried + mapped))
         return [wrap(_chosen(goes_on, each, (v.node, True), call.size)[0]) for each, v in zip(new, values, strict=True)]
 
     start = [call.each(i) for i in range(carried)]

@@ -22,7 +22,7 @@ class Watcher:
     """Notes what a traced function does with tensors from outside."""
 
     def __init__(self) -> None:
-        self.start = CLOCK.nodes
+        self.start, self.body = CLOCK.nodes, -1
         CLOCK.nodes += 1  # tensors made from now on are younger
         self.nodes: dict[Tensor, Node] = {}  # what each tensor named when it was first read
         self.by_node: dict[Node, Tensor] = {}

@@ -114,6 +114,7 @@ class Watch(Protocol):
     """Somebody who traces a function and wants to know which tensors from outside it uses and changes."""
 
     start: int  # tensors born later are the function's own
+    body: int  # the CLOCK when a body began in which nothing can be left in a .grad from before; -1: it is no body
 
     def saw(self, tensor: Tensor, node: Node) -> Node:
         """The tensor is read: the node that stands for its value."""
@@ -141,6 +142,10 @@ class Holder:
     def settings(self) -> dict[str, Any]:
         """The settings that hold now, by name."""
         raise NotImplementedError
+
+    def holders(self) -> Sequence[Holder]:
+        """Itself, and the parts of it that have settings of their own."""
+        return [self]
 
 
 class _Watched(threading.local):

@@ -76,13 +76,18 @@ class Changed:
 
     def __init__(self) -> None:
         self.outer = WATCHED.watch
-        self.start = CLOCK.nodes
+        self.start = self.body = CLOCK.nodes
         CLOCK.nodes += 1  # tensors made from now on are younger
         self.before: dict[Tensor, Node] = {}
 
     def saw(self, tensor: Tensor, node: Node) -> Node:
-        known = self.outer is None or tensor in self.before or tensor.born > self.outer.start
-        return node if known or self.outer is None else self.outer.saw(tensor, node)
+        if tensor in self.before:
+            return node
+        WATCHED.watch = self.outer
+        try:
+            return tensor.node
+        finally:
+            WATCHED.watch = self
 
     def changed(self, tensor: Tensor) -> None:
         if tensor._owns_parameter:

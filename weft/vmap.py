@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from . import mapped_control as mapped_control  # its rules
-from .derivatives import grad, vjp
+from .derivatives import by_arguments, grad, vjp
 from .errors import UserError
 from .graph.node import Node, Type
 from .mapped import Call, times_as_far, walk
@@ -56,12 +56,12 @@ def vmap(f: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callab
         is_mapped = [a is not None and isinstance(x, Tensor | np.ndarray) for x, a in zip(leaves, axes, strict=True)]
         values = [_in_front(as_tensor(x), a) for x, a, m in zip(leaves, axes, is_mapped, strict=True) if m]
         size = _size(values)
+        shared = [as_tensor(x) if isinstance(x, np.ndarray) else x for x in leaves]
 
         def one(*examples: Tensor) -> Any:
             rest = iter(examples)
-            args, kwargs = unflatten(
-                structure, [next(rest) if m else x for x, m in zip(leaves, is_mapped, strict=True)]
-            )
+            every = [next(rest) if m else x for x, m in zip(shared, is_mapped, strict=True)]
+            args, kwargs = unflatten(structure, every)
             return f(*args, **kwargs)
 
         results, shape_of_results = _traced(one, values, size)
@@ -77,10 +77,10 @@ def _traced(one: Callable[..., Any], values: Sequence[Tensor], size: int) -> tup
     traced = trace(one, types, Structure(tuple, (), (Structure(None),) * len(types)))
     known: dict[Node, tuple[Node, bool]] = {p: (v.node, True) for p, v in zip(traced.inputs, values, strict=True)}
     before = {stream: stream.offset for stream in traced.streams}
-    known |= {found: (before[stream].node, False) for stream, (found, _) in traced.streams.items()}
-    draw = {stream.key.node: before[stream].node for stream in traced.streams}
+    begin = {found: before[stream].node for stream, (found, _) in traced.streams.items()}
+    known |= {found: (node, False) for found, node in begin.items()}
     roots = [*traced.outputs, *(left for _, left in traced.streams.values())]
-    found = walk(roots, known, size, traced.start, draw)
+    found = walk(roots, known, size, traced.start, begin)
     for stream, (left, _) in zip(traced.streams, found[len(traced.outputs) :], strict=True):
         stream.offset = times_as_far(before[stream], wrap(left), size)
     return [Call(size, [wrap(n)], [m]) for n, m in found[: len(traced.outputs)]], traced.structure
@@ -93,18 +93,18 @@ def _axes(name: str, axes: Axes, value: Any) -> Any:
     """The axes in the structure of the value: one that is given for a part of it holds for all in there."""
     if axes is None or (isinstance(axes, int) and not isinstance(axes, bool)):
         return map_tree(lambda _: _Axis(axes), value)
-    if isinstance(axes, dict) and isinstance(value, dict) and axes.keys() == value.keys():
+    shape = flatten(value)[1]
+    if shape.kind is dict and isinstance(axes, dict) and axes.keys() == value.keys():
         return {k: _axes(name, axes[k], value[k]) for k in value}
-    if isinstance(axes, tuple | list) and isinstance(value, tuple | list) and len(axes) == len(value):
+    if shape.children and shape.kind is not dict and isinstance(axes, tuple | list) and len(axes) == len(value):
         parts = [_axes(name, a, v) for a, v in zip(axes, value, strict=True)]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    shape = flatten(value)[1]
     raise UserError("vmap", f"{name} must be an int, None, or nested as {shape}, got {axes!r}.")
 
 
 def _in_front(x: Tensor, axis: int | None) -> Tensor:
     if x.ndim == 0:
-        raise UserError("vmap", "an argument without axes cannot be mapped. Say None for it in in_axes.")
+        raise UserError("vmap", "an argument without axes cannot be mapped. Pass it by position, with None in in_axes.")
     assert axis is not None
     return moveaxis(x, normal_axis("vmap", axis, x.ndim), 0)
 
@@ -135,17 +135,11 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     >>> jacobian(lambda x: weft.stack([x[0] * x[1], x[1] ** 2]))(weft.asarray([2.0, 3.0])).tolist()
     [[3.0, 2.0], [0.0, 6.0]]
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
-        def of_chosen(*chosen: Any) -> Any:
-            full = list(args)
-            for number, value in zip(numbers, chosen, strict=True):
-                full[number] = value
-            return f(*full, **kwargs)
-
-        value, back = vjp(of_chosen, *(args[n] for n in numbers))
+        of_chosen, chosen = by_arguments("jacobian", f, argnums, args, kwargs)
+        value, back = vjp(of_chosen, *chosen)
         results, structure = flatten(value)
 
         def rows(i: int) -> Any:

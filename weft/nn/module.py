@@ -201,6 +201,10 @@ class Module(Holder):
             waiting += reversed([(_join(path, n), v) for n, v in _parts(module) if isinstance(v, Module)])
         return {path: module for module, path in found.items()}
 
+    def holders(self) -> list[Module]:
+        """All modules whose settings it follows."""
+        return self.modules()
+
     def modules(self) -> list[Module]:
         """Itself and all its parts."""
         return list(self.named_modules().values())

@@ -275,7 +275,7 @@ def optimizer(chain: Chain) -> Callable[..., Optimizer]:
             every = {**settings, **own}
             unknown = [word for word in every if word not in known]
             if unknown:
-                hint = nearest(unknown[0], settings_of(make))
+                hint = nearest(unknown[0], list(known) if unknown[0] in own else settings_of(make))
                 raise UserError(name, f"there is no setting {unknown[0]!r}. {hint}")
             rated = every.pop("rate", known["rate"].default)
             _check_rate(name, rated)
