@@ -415,3 +415,43 @@ def test_a_value_known_on_one_device_does_not_follow_to_another() -> None:
         assert f(weft.asarray(x)).tolist() == expected
     assert f(weft.asarray(x)).tolist() == expected
     assert weft.jit(f)(x).tolist() == expected
+
+
+def test_what_was_computed_from_parameters_keeps_its_history() -> None:
+    w = weft.parameter([1.0, 2.0])
+    doubled = w * 2.0
+    f = weft.jit(lambda x: x * doubled)
+    for _ in range(2):
+        assert f(np.float32([3.0, 4.0])).tolist() == [6.0, 16.0]
+        assert weft.gradients(doubled.sum(), [w])[0].tolist() == [2.0, 2.0]
+    doubled.assign(doubled + 1.0)
+    assert f(np.float32([1.0, 1.0])).tolist() == [3.0, 5.0]
+
+
+@pytest.mark.parametrize("way", ["alone", "beside", "backward"])
+def test_derivatives_do_not_reach_what_was_computed_before(way: str) -> None:
+    """Nor is the part that they do reach given out as all of it."""
+    w = weft.parameter([1.0, 2.0])
+    doubled = w * 2.0
+
+    def step(x: weft.Tensor) -> weft.Tensor | None:
+        if way == "backward":
+            (x * doubled * w).sum().backward()
+            return w.grad
+        return weft.gradients((x * doubled if way == "alone" else x * doubled * w).sum(), [w])[0]
+
+    with pytest.raises(weft.UserError, match=r"a part of the value was made .* before this one was compiled"):
+        weft.jit(step)(weft.ones(2))
+    assert weft.gradients(doubled.sum(), [w])[0].tolist() == [2.0, 2.0]
+    detached = doubled.detach()
+    found = weft.jit(lambda x: weft.gradients((x * detached * w).sum(), [w])[0])(weft.ones(2))
+    assert found.tolist() == [2.0, 4.0]
+
+
+def test_nor_what_a_compiled_function_gave() -> None:
+    w = weft.parameter([1.0, 2.0])
+    made = weft.jit(lambda: w * 2.0)()
+    for call in (lambda: weft.gradients((made * w).sum(), [w]), lambda: (made * w).sum().backward()):
+        with pytest.raises(weft.UserError, match=r"a part of the value was made by a compiled function"):
+            call()
+    assert weft.gradients((made.detach() * w).sum(), [w])[0].tolist() == [2.0, 4.0]

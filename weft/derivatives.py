@@ -327,13 +327,8 @@ def gradients(y: Any, xs: Sequence[Tensor], gradient: Any = None) -> list[Tensor
                 "tensors is dropped once they are looked at. Write x = weft.parameter(...), or use weft.grad(function).",
             )
     _parameters(y, "gradients")
+    _refuse_what_has_no_history(y, "gradients")
     found = pull([y.node], [_seed("gradients", y, gradient)], [x.node for x in xs])
-    if any(g is None for g in found) and not WITHOUT_HISTORY.isdisjoint(toposort([y.node])):
-        raise UserError(
-            "gradients",
-            "the value was made by a compiled function, which keeps no history of how it used parameters. "
-            "Take the derivatives inside that function.",
-        )
     return _zeros_for_none(found, xs)
 
 
@@ -347,6 +342,7 @@ def backward(y: Tensor, gradient: Any = None) -> None:
     found = _parameters(y, "backward")
     if not found:
         raise UserError("backward", "the value was not computed from any parameter. Make one with weft.parameter(...).")
+    _refuse_what_has_no_history(y, "backward")
     for node, derivative in zip(found, pull([y.node], [seed], found), strict=True):
         owner = node.params[0].owner()
         if owner is not None and derivative is not None:
@@ -359,6 +355,19 @@ def backward(y: Tensor, gradient: Any = None) -> None:
                 )
             derivative = stop_gradient(derivative)
             owner.grad = derivative if owner.grad is None else owner.grad + derivative
+
+
+def _refuse_what_has_no_history(y: Tensor, name: str) -> None:
+    """A derivative that is not known would be missing without a word."""
+    if WITHOUT_HISTORY:
+        order = toposort([y.node])
+        lost = WITHOUT_HISTORY.intersection(order)
+        if lost and y.node in leading(order, set(lost)):
+            raise UserError(
+                name,
+                "a part of the value was made by a compiled function, or before this one was compiled: no history is kept of how "
+                "it used parameters. Compute it, and take the derivatives, inside of one function; or detach() it, if it counts as given.",
+            )
 
 
 def _parameters(y: Tensor, name: str) -> list[Node]:

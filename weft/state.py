@@ -13,7 +13,7 @@ from .graph.graph import substitute
 from .graph.node import CLOCK, DATA, OPS, VARIABLE, Node, Type, data, make, placeholder
 from .random import Generator
 from .runtime import Buffer, Device
-from .tensor import WATCHED, Changes, Holder, Tensor
+from .tensor import WATCHED, WITHOUT_HISTORY, Changes, Holder, Tensor
 
 # --- while a function is traced ---------------------------------------------------------------------------------------------------
 
@@ -26,6 +26,7 @@ class Watcher:
         CLOCK.nodes += 1  # tensors made from now on are younger
         self.nodes: dict[Tensor, Node] = {}  # what each tensor named when it was first read
         self.by_node: dict[Node, Tensor] = {}
+        self.histories: dict[Tensor, Node] = {}  # what those named that were computed from parameters
         self.grads: dict[Tensor, Tensor | None] = {}
         self.owners: dict[Tensor, Tensor] = {}  # of tensors that are somebody's .grad
         self.written: dict[Tensor, None] = {}
@@ -39,9 +40,14 @@ class Watcher:
             return self.nodes.get(tensor, node) if tensor._node is self.nodes.get(tensor) else node
         WATCHED.watch, outside = None, WATCHED.watch
         try:
+            tensor.realize()
+            history = tensor._node
             node = _leaf_of(tensor, taken=self.by_node)
         finally:
             WATCHED.watch = outside
+        if history.tracked and node is not history:  # in here it has none; outside it keeps it
+            self.histories[tensor] = history
+            WITHOUT_HISTORY.add(node)
         self.nodes[tensor], self.by_node[node] = node, tensor
         self.grads[tensor] = tensor.grad
         if tensor.grad is not None:
@@ -55,13 +61,12 @@ class Watcher:
     def undo(self) -> None:
         """Let all tensors be again what they were: tracing computes nothing."""
         for tensor, node in self.nodes.items():
-            tensor._name(node)
+            tensor._name(self.histories.get(tensor, node))
             tensor.grad = self.grads[tensor]
 
 
 def _leaf_of(tensor: Tensor, taken: dict[Node, Tensor]) -> Node:
-    """A leaf that stands for this tensor and no other."""
-    tensor.realize()
+    """A leaf that stands for this tensor, whose value is known, and no other."""
     node = tensor._node
     if node.op is VARIABLE and node not in taken:
         return node

@@ -155,7 +155,8 @@ class _Watched(threading.local):
 
 
 WATCHED = _Watched()
-# Values that came out of compiled functions and were computed from parameters there: derivatives cannot be asked for from outside.
+# Values that were computed from parameters in a compiled function, or before one that uses them was compiled: between inside and outside
+# no derivative is known.
 WITHOUT_HISTORY: weakref.WeakSet[Node] = weakref.WeakSet()
 
 
