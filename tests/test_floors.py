@@ -19,6 +19,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # every room, and no room may import it.
 FLOORS = [
     ["errors"],
+    ["hints"],
     ["knobs"],
     ["dtypes"],
     ["tree"],
@@ -32,9 +33,11 @@ FLOORS = [
     ["random"],
     ["tracing"],
     ["control"],
+    ["vmap"],
     ["precision"],
     ["state"],
     ["compiled"],
+    ["forms"],
     ["jit"],
     ["algorithms"],
     ["primitives"],

@@ -1,7 +1,7 @@
 """`weft.vmap`: a function of one example, applied to many at once; and what it makes easy: matrices of derivatives.
 
 The function is traced once, with tensors that stand for one example. Then each of its ops is replaced by one on all examples
-(mapped.py): no loop is left.
+(ops.py): no loop is left.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from . import mapped_control as mapped_control  # its rules
-from .derivatives import by_arguments, grad, vjp
-from .errors import UserError
-from .graph.node import Node, Type
-from .mapped import Call, times_as_far, walk
-from .ops.creation import eye, zeros
-from .ops.declare import normal_axis
-from .ops.movement import moveaxis, reshape
-from .tensor import Tensor, as_tensor, wrap
-from .tracing import trace
-from .tree import Structure, flatten, map_tree, unflatten
+from ..derivatives import Rule, by_arguments, grad, vjp
+from ..errors import UserError
+from ..graph.node import Node, Op, Type
+from ..ops.creation import eye, zeros
+from ..ops.declare import normal_axis
+from ..ops.movement import moveaxis, reshape
+from ..tensor import Tensor, as_tensor, wrap
+from ..tracing import trace
+from ..tree import Structure, flatten, map_tree, unflatten
+from .bodies import results
+from .ops import Call, Each, rule, times_as_far, walk
 
 Axes = int | None | Sequence[Any] | dict[str, Any]
 
@@ -64,9 +64,9 @@ def vmap(f: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callab
             args, kwargs = unflatten(structure, every)
             return f(*args, **kwargs)
 
-        results, shape_of_results = _traced(one, values, size)
-        wanted = flatten(_axes("out_axes", out_axes, unflatten(shape_of_results, results)))[0]
-        return unflatten(shape_of_results, [_out(r, a.number) for r, a in zip(results, wanted, strict=True)])
+        found, structure_of_results = _traced(one, values, size)
+        wanted = flatten(_axes("out_axes", out_axes, unflatten(structure_of_results, found)))[0]
+        return unflatten(structure_of_results, [_out(r, a.number) for r, a in zip(found, wanted, strict=True)])
 
     return call
 
@@ -125,6 +125,28 @@ def _out(result: Call, axis: int | None) -> Tensor:
     return moveaxis(result.each(0), 0, normal_axis("vmap", axis, result.each(0).ndim))
 
 
+# --- derivatives of the user's own ------------------------------------------------------------------------------------------------
+
+
+@rule("custom")
+def _custom(call: Call, op: Op, own: Rule, count: int) -> list[Each]:
+    """The user's derivative is mapped as well; what is the same for all examples gets the sum of theirs."""
+    mapped = call.mapped[count:]
+
+    def back(g: Any, y: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
+        def one(g: Any, y: Any, *inputs: Tensor) -> list[Any]:
+            given = own.vjp(g, y, *inputs)
+            return list(given) if isinstance(given, tuple | list) else [given]
+
+        found = vmap(one, in_axes=(0, 0, *(0 if m else None for m in mapped)))(g, y, *inputs)
+        if len(found) != len(mapped):
+            return tuple(found)  # who asked will say so
+        return tuple(ct if ct is None or m else ct.sum(axis=0) for ct, m in zip(found, mapped, strict=True))
+
+    inputs = [*(call.each(i) for i in range(count)), *call.tensors[count:]]
+    return results(op, inputs, (Rule(back, own.structure), count), [True] * count)
+
+
 # --- matrices of derivatives --------------------------------------------------------------------------------------------------------
 
 
@@ -140,12 +162,12 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     def call(*args: Any, **kwargs: Any) -> Any:
         of_chosen, chosen = by_arguments("jacobian", f, argnums, args, kwargs)
         value, back = vjp(of_chosen, *chosen)
-        results, structure = flatten(value)
+        ys, structure = flatten(value)
 
         def rows(i: int) -> Any:
             """The derivatives of one result, with its axes in front."""
-            y = as_tensor(results[i])
-            others = [zeros(as_tensor(r).shape, dtype=as_tensor(r).dtype) for r in results]
+            y = as_tensor(ys[i])
+            others = [zeros(as_tensor(r).shape, dtype=as_tensor(r).dtype) for r in ys]
 
             def row(ct: Tensor) -> Any:
                 found = back(unflatten(structure, [*others[:i], ct, *others[i + 1 :]]))
@@ -154,7 +176,7 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
             basis = reshape(eye(y.size, dtype=y.dtype), (y.size, *y.shape))
             return map_tree(lambda g: reshape(g, (*y.shape, *g.shape[1:])), vmap(row)(basis))
 
-        return unflatten(structure, [rows(i) for i in range(len(results))])
+        return unflatten(structure, [rows(i) for i in range(len(ys))])
 
     return call
 

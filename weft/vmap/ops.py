@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import UserError
-from .graph import Graph
-from .graph.graph import rebuild
-from .graph.node import ITEM, VARIABLE, Node, Op, Shape, blame, dependencies, toposort
-from .ops.contract import contract
-from .ops.creation import iota, zeros
-from .ops.declare import expand_to
-from .ops.elementwise import where
-from .ops.movement import moveaxis, permute_dims, reshape
-from .ops.window import Pairs
-from .random import BITS
-from .tensor import Tensor, emit, wrap
+from ..errors import UserError
+from ..graph import Graph
+from ..graph.graph import rebuild
+from ..graph.node import ITEM, VARIABLE, Node, Op, Shape, blame, dependencies, toposort
+from ..ops.contract import contract
+from ..ops.creation import iota, zeros
+from ..ops.declare import expand_to
+from ..ops.elementwise import where
+from ..ops.movement import moveaxis, permute_dims, reshape
+from ..ops.window import Pairs
+from ..random import BITS
+from ..tensor import Tensor, emit, wrap
 
 Each = tuple[Node, bool]  # a value, and whether the examples are its first axis
 # By the names of ops: (call, op, *params) -> the result, with the examples in front; of an op with several results a list of Each.
@@ -94,7 +94,8 @@ def _apply(node: Node, inputs: Sequence[Each], size: int) -> Any:
     known = RULES.get(node.op.name)
     if known is None and node.op.kind != "elementwise":
         raise UserError(
-            "vmap", f"the op {node.op.name!r} has no rule for many examples at once. Enter one in weft.mapped.RULES."
+            "vmap",
+            f"the op {node.op.name!r} has no rule for many examples at once. Enter one in RULES of weft.vmap.ops.",
         )
     return emit(node.op, call.all(), node.params) if known is None else known(call, node.op, *node.params)
 

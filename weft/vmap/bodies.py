@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .control import while_loop
-from .derivatives import Rule
-from .dtypes import int8
-from .graph import Graph
-from .graph.graph import close
-from .graph.node import Op, Type, item, make, placeholder
-from .mapped import Call, Each, refuse_draws, rule, walk
-from .ops.creation import iota, zeros
-from .ops.elementwise import where
-from .ops.indexing import take
-from .ops.movement import moveaxis, reshape
-from .ops.reduce import any as any_of
-from .ops.reduce import argmax, sum
-from .tensor import Tensor, wrap
+from ..control import while_loop
+from ..dtypes import int8
+from ..graph import Graph
+from ..graph.graph import close
+from ..graph.node import Op, Type, item, make, placeholder
+from ..ops.creation import iota, zeros
+from ..ops.elementwise import where
+from ..ops.indexing import take
+from ..ops.movement import moveaxis, reshape
+from ..ops.reduce import any as any_of
+from ..ops.reduce import argmax
+from ..tensor import Tensor, wrap
+from .ops import Call, Each, refuse_draws, rule, walk
 
 
 def mapped_graph(
@@ -47,7 +46,7 @@ def _applied(graph: Graph, inputs: Sequence[Each], size: int) -> list[Each]:
     return walk(graph.outputs, dict(zip(graph.inputs, inputs, strict=True)), size)
 
 
-def _results(op: Op, inputs: Sequence[Tensor], params: tuple[Any, ...], mapped: Sequence[bool]) -> list[Each]:
+def results(op: Op, inputs: Sequence[Tensor], params: tuple[Any, ...], mapped: Sequence[bool]) -> list[Each]:
     node = make(op, tuple(x.node for x in inputs), params)
     return [(item(node, i), m) for i, m in enumerate(mapped)]
 
@@ -55,28 +54,7 @@ def _results(op: Op, inputs: Sequence[Tensor], params: tuple[Any, ...], mapped: 
 @rule("call")
 def _call(call: Call, op: Op, body: Graph) -> list[Each]:
     graph, mapped = mapped_graph(body, call.mapped, call.size)
-    return _results(op, call.tensors, (graph,), mapped)
-
-
-@rule("custom")
-def _custom(call: Call, op: Op, own: Rule, count: int) -> list[Each]:
-    """The user's derivative is mapped as well; what is the same for all examples gets the sum of theirs."""
-    from .vmap import vmap  # which stands above: a rule is a function of the user's
-
-    mapped = call.mapped[count:]
-
-    def back(g: Any, y: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
-        def one(g: Any, y: Any, *inputs: Tensor) -> list[Any]:
-            given = own.vjp(g, y, *inputs)
-            return list(given) if isinstance(given, tuple | list) else [given]
-
-        found = vmap(one, in_axes=(0, 0, *(0 if m else None for m in mapped)))(g, y, *inputs)
-        if len(found) != len(mapped):
-            return tuple(found)  # who asked will say so
-        return tuple(ct if ct is None or m else sum(ct, axis=0) for ct, m in zip(found, mapped, strict=True))
-
-    inputs = [*(call.each(i) for i in range(count)), *call.tensors[count:]]
-    return _results(op, inputs, (Rule(back, own.structure), count), [True] * count)
+    return results(op, call.tensors, (graph,), mapped)
 
 
 @rule("cond")
@@ -86,7 +64,7 @@ def _cond(call: Call, op: Op, then: Graph, other: Graph) -> list[Each]:
     if not call.mapped[0]:
         wanted = [a or b for a, b in zip(*(mapped_graph(g, rest, call.size)[1] for g in (then, other)), strict=True)]
         graphs = tuple(mapped_graph(g, rest, call.size, wanted)[0] for g in (then, other))
-        return _results(op, call.tensors, graphs, wanted)
+        return results(op, call.tensors, graphs, wanted)
     chosen, not_chosen = (
         _branch(op, graph, taken, inputs, rest, call.size) for graph, taken in ((then, condition), (other, ~condition))
     )
@@ -100,7 +78,7 @@ def _branch(
     body, every = mapped_graph(graph, mapped, size, [True] * len(graph.outputs))
     nothing = [zeros(o.shape, dtype=o.dtype).node for o in body.outputs]
     given = _with_stand_ins(taken, inputs, mapped)
-    return _results(op, [any_of(taken), *given], (body, Graph(body.inputs, tuple(nothing))), every)
+    return results(op, [any_of(taken), *given], (body, Graph(body.inputs, tuple(nothing))), every)
 
 
 def _with_stand_ins(taken: Tensor, inputs: Sequence[Tensor], mapped: Sequence[bool]) -> list[Tensor]:
@@ -156,5 +134,5 @@ def _scan(
     for i in range(carried, carried + sequences):
         inputs[i] = moveaxis(inputs[i], 0, 1) if mapped[i] else inputs[i]  # steps come first
     every = [*after, *(after[:carried] if history else ())]
-    made = _results(op, inputs, (graph, carried, sequences, length, reverse, history), every)
+    made = results(op, inputs, (graph, carried, sequences, length, reverse, history), every)
     return [(moveaxis(wrap(n), 1, 0).node, True) if m and i >= carried else (n, m) for i, (n, m) in enumerate(made)]
