@@ -70,10 +70,8 @@ class Jit(Generic[R]):
         functools.update_wrapper(self, function)
         self.function, self.static, self.remember, self.narrow = function, static, remember, narrow
         self._compiled, self._others, self._lock = Forms.none()
-        self._is_method = isinstance(function, FunctionType) and function.__code__.co_varnames[:1] in (
-            ("self",),
-            ("cls",),
-        )
+        first = function.__code__.co_varnames[:1] if isinstance(function, FunctionType) else ()
+        self._is_method = first in (("self",), ("cls",))
 
     def __call__(self, *args: Any, **kwargs: Any) -> R:  # arrays and numbers will do where it says tensors
         if self._is_method and args and has_room(args[0]):  # by its class, or by a property
@@ -107,9 +105,8 @@ class Jit(Generic[R]):
                 f"objects of {type(instance).__name__} have no room for a compiled method: their __slots__ name neither "
                 "'__dict__' nor '__weakref__', or they are tuples. Compile a function outside of the class.",
             )
-        method: Jit[R] = object.__new__(
-            Jit
-        )  # a light one, made at every call: it holds the object, its programs do not
+        # A light one, made at every call: it holds the object, its programs do not.
+        method: Jit[R] = object.__new__(Jit)
         method.__dict__.update(self.__dict__)
         method.__dict__["__wrapped__"] = method.function = MethodType(self.function, instance)
         method._compiled, method._others, method._lock = forms_for(instance, self)
