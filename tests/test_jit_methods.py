@@ -123,7 +123,7 @@ def test_a_method_keeps_its_object() -> None:
 
 def test_programs_go_with_their_object() -> None:
     a = Counter(0.0)
-    a.itself = a  # type: ignore[attr-defined]
+    a.itself = a
     a.add(1.0)
     seen, total = weakref.ref(a), weakref.ref(a.total)
     del a
@@ -154,7 +154,7 @@ def test_the_copy_of_a_copy_of_one_that_is_gone() -> None:
 
 def test_a_method_that_an_object_stores_is_copied_with_it() -> None:
     a = Counter(0.0)
-    a.kept = a.add  # type: ignore[attr-defined]
+    a.kept = a.add
     b = copy.deepcopy(a)
     assert b.kept(5.0).item() == 5.0
     assert (a.total.item(), b.total.item()) == (0.0, 5.0)

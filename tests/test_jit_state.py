@@ -455,3 +455,16 @@ def test_nor_what_a_compiled_function_gave() -> None:
         with pytest.raises(weft.UserError, match=r"a part of the value was made by a compiled function"):
             call()
     assert weft.gradients((made.detach() * w).sum(), [w])[0].tolist() == [2.0, 4.0]
+
+
+def test_what_other_parameters_made_counts_as_given() -> None:
+    """A teacher's answers, the images of a generator: they were not made of what is trained."""
+    teacher, student = weft.parameter([1.0, 2.0]), weft.parameter([3.0, 4.0])
+    answers = weft.jit(lambda: teacher * 2.0)()
+    assert weft.gradients((answers * student).sum(), [student])[0].tolist() == [2.0, 4.0]
+    (answers * student).sum().backward()
+    assert student.grad is not None
+    assert student.grad.tolist() == [2.0, 4.0]
+    doubled = teacher * 2.0
+    found = weft.jit(lambda x: weft.gradients((x * doubled * student).sum(), [student])[0])(weft.ones(2))
+    assert found.tolist() == [2.0, 4.0]

@@ -41,7 +41,7 @@ def test_every_op_in_every_way(op: Op, compiled: bool) -> None:
         return emit(op, tuple(map(weft.asarray, inputs)), sample.params)
 
     with weft.knobs.set(device="cpu" if compiled else "reference"):
-        for sample in op.samples(rng):  # type: ignore[misc]
+        for sample in op.samples(rng):
             count = len(sample.inputs)
             ways = [w for w in itertools.product((False, True), repeat=count) if any(w)]
             for way in ways if count <= 3 else [ways[-1], *(w for w in ways if sum(w) == 1)]:
@@ -203,7 +203,10 @@ def test_a_rule_with_too_few_cotangents() -> None:
 def test_a_network_for_each_example() -> None:
     """An ensemble: the filters differ, so a convolution has groups for each."""
     w, x = floats(SIZE, 4, 2, 3, 3), floats(2, 2, 7, 7, seed=1)
-    f = lambda w, x: weft.conv(x, w, stride=2, padding=1)  # noqa: E731
+
+    def f(w: Any, x: Any) -> weft.Tensor:
+        return weft.conv(x, w, stride=2, padding=1)
+
     expected = stacked(f, list(w), x)
     np.testing.assert_allclose(weft.jit(weft.vmap(f, in_axes=(0, None)))(w, x).numpy(), expected, rtol=1e-4, atol=1e-5)
     back = weft.grad(lambda w, x: (f(w, x) ** 2).sum(), argnums=(0, 1))
@@ -310,7 +313,7 @@ def test_a_branch_not_taken_has_no_influence_on_derivatives(name: str) -> None:
     w = weft.asarray(2.0)
 
     def f(x: weft.Tensor, w: weft.Tensor) -> weft.Tensor:
-        return weft.cond(x.sum() > 0, lambda x: BRANCHES[name](x) * w, lambda x: x.sum() * 2.0, x)  # type: ignore[no-any-return]
+        return weft.cond(x.sum() > 0, lambda x: BRANCHES[name](x) * w, lambda x: x.sum() * 2.0, x)
 
     x = weft.asarray([[-1.0, -2.0], [0.0, 0.0], [4.0, 1.0]])
     by_x, by_w = weft.grad(lambda x, w: weft.vmap(f, in_axes=(0, None))(x, w).sum(), argnums=(0, 1))(x, w)

@@ -7,6 +7,7 @@ left out.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -92,6 +93,7 @@ class Compiled:
         homes, sources = repeat(self.home), repeat(self.source)
         hidden = len(types) - len(self.tracked)  # results that are for .grad alone
         tracked = [number for number, is_tracked in enumerate(self.tracked) if is_tracked]
+        parameters = [weakref.ref(s.tensor) for s in self.states if s.tensor is not None and s.tensor._owns_parameter]
         whole = structure.kind in (list, tuple) and all(child.kind is None for child in structure.children)
 
         def hand_out(contents: Sequence[Any]) -> Any:
@@ -101,7 +103,7 @@ class Compiled:
             if hidden:
                 results = results[hidden:]
             for number in tracked:
-                WITHOUT_HISTORY.add(results[number]._node)
+                WITHOUT_HISTORY[results[number]._node] = parameters
             if structure.kind is None:
                 return results[0]
             if whole:

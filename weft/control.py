@@ -56,9 +56,8 @@ def _results(node: Node, streams: Sequence[Generator]) -> list[Tensor]:
     """The results of a control node; its streams, which come first, move on."""
     every = [wrap(item(node, i)) for i in range(len(node.outputs))]
     for stream, position in zip(streams, every, strict=False):
-        stream.offset = (
-            position.detach() if position._node.tracked else position
-        )  # it must not keep the parameters' history
+        # It must not keep the history of parameters that a body used.
+        stream.offset = position.detach() if position._node.tracked else position
     return every[len(streams) :]
 
 
@@ -171,9 +170,8 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         result, values = unflatten(traced.structure, results)
         if values:
             _change(list(state.before), values, _tracked(node)[-len(values) :])
-            if (
-                WATCHED.watch is None and not node.abstract
-            ):  # else each call would wait, and keep what it waits for, until the next
+            # Else each call would wait for the next one, and keep all that it waits for.
+            if WATCHED.watch is None and not node.abstract:
                 evaluate([t._node for t in (*results, *state.before, *(s.offset for s in streams))])
         return result
 

@@ -327,7 +327,7 @@ def gradients(y: Any, xs: Sequence[Tensor], gradient: Any = None) -> list[Tensor
                 "tensors is dropped once they are looked at. Write x = weft.parameter(...), or use weft.grad(function).",
             )
     _parameters(y, "gradients")
-    _refuse_what_has_no_history(y, "gradients")
+    _refuse_what_has_no_history(y, xs, "gradients")
     found = pull([y.node], [_seed("gradients", y, gradient)], [x.node for x in xs])
     return _zeros_for_none(found, xs)
 
@@ -342,7 +342,7 @@ def backward(y: Tensor, gradient: Any = None) -> None:
     found = _parameters(y, "backward")
     if not found:
         raise UserError("backward", "the value was not computed from any parameter. Make one with weft.parameter(...).")
-    _refuse_what_has_no_history(y, "backward")
+    _refuse_what_has_no_history(y, [node.params[0].owner() for node in found], "backward")
     for node, derivative in zip(found, pull([y.node], [seed], found), strict=True):
         owner = node.params[0].owner()
         if owner is not None and derivative is not None:
@@ -357,17 +357,17 @@ def backward(y: Tensor, gradient: Any = None) -> None:
             owner.grad = derivative if owner.grad is None else owner.grad + derivative
 
 
-def _refuse_what_has_no_history(y: Tensor, name: str) -> None:
-    """A derivative that is not known would be missing without a word."""
-    if WITHOUT_HISTORY:
-        order = toposort([y.node])
-        lost = WITHOUT_HISTORY.intersection(order)
-        if lost and y.node in leading(order, set(lost)):
-            raise UserError(
-                name,
-                "a part of the value was made by a compiled function, or before this one was compiled: no history is kept of how "
-                "it used parameters. Compute it, and take the derivatives, inside of one function; or detach() it, if it counts as given.",
-            )
+def _refuse_what_has_no_history(y: Tensor, parameters: Sequence[Tensor | None], name: str) -> None:
+    """A part of a derivative that is not known would be missing without a word."""
+    order = toposort([y.node]) if WITHOUT_HISTORY else []
+    asked = {id(p) for p in parameters if p is not None}
+    lost = {n for n in order if any(id(p()) in asked for p in WITHOUT_HISTORY.get(n, ()))}
+    if lost and y.node in leading(order, lost):
+        raise UserError(
+            name,
+            "a part of the value was made by a compiled function, or before this one was compiled: no history is kept of how it used "
+            "parameters. Compute it, and take the derivatives, inside of one function; or detach() it, if it counts as given.",
+        )
 
 
 def _parameters(y: Tensor, name: str) -> list[Node]:

@@ -16,9 +16,7 @@ class Forms(NamedTuple):
     """The programs of one function, or of a method for one object."""
 
     latest: OrderedDict[Any, Compiled]  # by what they depend on; that of the last call comes last
-    all: dict[
-        Any, list[Compiled]
-    ]  # those that do not fit now, too: with and without grads to add to, for other settings
+    all: dict[Any, list[Compiled]]  # with those that do not fit now: they had grads to add to, or other settings
     lock: threading.RLock
 
     @classmethod

@@ -10,7 +10,7 @@ from typing import Any
 
 from .graph import Graph
 from .graph.graph import substitute
-from .graph.node import CLOCK, DATA, OPS, VARIABLE, Node, Type, data, make, placeholder
+from .graph.node import CLOCK, DATA, OPS, VARIABLE, Node, Type, data, make, placeholder, toposort
 from .random import Generator
 from .runtime import Buffer, Device
 from .tensor import WATCHED, WITHOUT_HISTORY, Changes, Holder, Tensor
@@ -47,7 +47,7 @@ class Watcher:
             WATCHED.watch = outside
         if history.tracked and node is not history:  # in here it has none; outside it keeps it
             self.histories[tensor] = history
-            WITHOUT_HISTORY.add(node)
+            WITHOUT_HISTORY[node] = [n.params[0].owner for n in toposort([history]) if n.op is VARIABLE]
         self.nodes[tensor], self.by_node[node] = node, tensor
         self.grads[tensor] = tensor.grad
         if tensor.grad is not None:

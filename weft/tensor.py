@@ -156,8 +156,8 @@ class _Watched(threading.local):
 
 WATCHED = _Watched()
 # Values that were computed from parameters in a compiled function, or before one that uses them was compiled: between inside and outside
-# no derivative is known.
-WITHOUT_HISTORY: weakref.WeakSet[Node] = weakref.WeakSet()
+# no derivative is known. With the parameters that each may have been computed from.
+WITHOUT_HISTORY: weakref.WeakKeyDictionary[Node, Sequence[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
 
 
 class _LastCatchUp:
