@@ -243,7 +243,10 @@ def condition_reads(conditions: Iterable[Inside]) -> list[Key]:
 
 @dataclass
 class Reduction:
-    """A node that is the sum (or another combination) over `loops` of the product of `factors`, a row value."""
+    """A node that is the sum (or another combination) over `loops` of the product of `factors`, a row value.
+
+    The factors of a `window_spread` are a window's tap and its value: the value counts where that tap is the one that is looked at.
+    """
 
     node: Node
     place: Place  # in the outer loops
@@ -291,7 +294,7 @@ def reduction(node: Node, place: Place) -> Reduction:
     if taps(node):
         tap = fresh(node.params[0])
         there, held = window_place(node, place, tap)
-        return Reduction(node, place, plain_loops(tap), ((x, there),), held)
+        return Reduction(node, place, plain_loops(tap), tuple((i, there) for i in node.inputs), held)
     axes = (node.params[0],) if name in ("argmax", "argmin") else node.params[0]
     rest = iter(place)
     there = tuple(_own_loop(n) if axis in axes else next(rest) for axis, n in enumerate(x.shape))

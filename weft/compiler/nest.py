@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from ..dtypes import DType
 from ..graph.node import Node
-from .index import Index, Inside, Loop, linear, substituted
+from .index import Index, Inside, Loop, Place, linear, substituted
 from .kernel import Kernel
-from .loops import Key, Step, mergeable, split, substituted_place
+from .loops import Key, Reduction, Step, mergeable, split, substituted_place
 
 
 @dataclass
@@ -32,7 +33,17 @@ class Reduced:
     node: Node
     steps: tuple[int, ...]
     conditions: tuple[Inside, ...]
-    positions: tuple[Index, ...]  # where argmax is looking
+    positions: tuple[Index, ...]  # what argmax reports of the element it looks at
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the values that are combined."""
+        return self.node.dtype if self.node.op.name == "window_spread" else self.node.inputs[0].dtype
+
+    @property
+    def finds(self) -> bool:
+        """Whether it is after positions, not values."""
+        return self.node.op.name in ("argmax", "argmin", "window_argmax", "window_tap")
 
 
 @dataclass
@@ -98,7 +109,7 @@ def ready(kernel: Kernel, lanes: int) -> ReadyNest:
         stores = [Written(s.node, body.number[(s.node, s.place)], linear(s.place, s.node.shape)) for s in phase.stores]
         reductions = [
             Reduced(r.node, tuple(body.number[k] for k in r.factors), r.conditions,
-                    tuple(_argument_position(r.node, place, x) for x, place in r.factors))
+                    tuple(_argument_position(r, place, x) for x, place in r.factors))
             for r in phase.reductions
         ]  # fmt: skip
         phases.append(ReadyPhase(phase.loops, body.steps, dict(body.number), stores, reductions))
@@ -112,10 +123,14 @@ def ready(kernel: Kernel, lanes: int) -> ReadyNest:
     return result
 
 
-def _argument_position(node: Node, place: tuple[Index, ...], x: Node) -> Index:
-    if node.op.name in ("argmax", "argmin"):
-        along: Index = place[node.params[0]]
+def _argument_position(reduction: Reduction, place: Place, x: Node) -> Index:
+    name = reduction.node.op.name
+    if name in ("argmax", "argmin"):
+        along: Index = place[reduction.node.params[0]]
         return along
+    if name in ("window_tap", "window_spread"):  # the number of the tap
+        loops = reduction.loops
+        return linear(tuple(Index(0, ((loop, 1),)) for loop in loops), tuple(loop.size for loop in loops))
     return linear(place, x.shape)
 
 

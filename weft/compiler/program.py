@@ -120,7 +120,8 @@ def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: f
     plans = {
         k: target.planner(k, target.threads, still, _only_for_epilogue(k) and k.anchor not in shares) for k in anchored
     }
-    fixed, copies = _fixed(graph, order, updates)
+    prepared = {n for k in invariant for n in k.outputs}
+    fixed, copies = _fixed(graph, order, updates, prepared)
     scratch = {k: p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
     scratch |= {k: target.scratch_of(k) for k in order.kernels if k.anchor is None}
     packed = {k: p.packed for k, p in plans.items()}
@@ -235,8 +236,13 @@ def control_rooms(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
     return rooms
 
 
-def _fixed(graph: Graph, order: Schedule, updates: Mapping[int, int]) -> tuple[dict[Node, Slot], list[int]]:
-    """The nodes whose memory comes with the call, and the outputs that must be copied at the end."""
+def _fixed(
+    graph: Graph, order: Schedule, updates: Mapping[int, int], prepared: Collection[Node]
+) -> tuple[dict[Node, Slot], list[int]]:
+    """The nodes whose memory comes with the call, and the outputs that must be copied at the end.
+
+    A result that is `prepared`, computed once and kept, must reach the memory of every later call too: it is copied there.
+    """
     fixed = {node: Slot(FRAME_RESERVED + i, 0, nbytes(node)) for i, node in enumerate(graph.inputs)}
     copies = []
     for number, node in enumerate(graph.outputs):
@@ -245,9 +251,10 @@ def _fixed(graph: Graph, order: Schedule, updates: Mapping[int, int]) -> tuple[d
             and number in updates
             and order.in_place[node] is graph.inputs[updates[number]]
             and node not in fixed
+            and node not in prepared
         ):
             fixed[node] = fixed[order.in_place[node]]
-        elif node in fixed or number in updates:
+        elif node in fixed or node in prepared or number in updates:
             copies.append(number)
         else:
             fixed[node] = Slot(FRAME_RESERVED + len(graph.inputs) + number, 0, nbytes(node))

@@ -186,9 +186,9 @@ class Executable:
             if self.facts.kept:
                 self._keep(again)
             self._team.run(self._main, self._frame_address)
-            self._made = True
             if self._status[0]:
                 self._raise()
+            self._made = True
 
     def _keep(self, again: bool) -> None:
         """Room for what is kept, and whether it must be made at this run."""

@@ -18,7 +18,7 @@ def identity(kind: str, dtype: DType, lanes: int) -> Value:
     """What a reduction of nothing gives."""
     if kind == "prod":
         return scalar.number(dtype, 1, lanes)
-    if kind not in ("max", "min", "argmax", "argmin", "window_max", "window_argmax"):
+    if kind not in ("max", "min", "argmax", "argmin", "window_max", "window_argmax", "window_tap"):
         return scalar.number(dtype, 0, lanes)
     greatest = kind in ("min", "argmin")
     if dtype.is_float:

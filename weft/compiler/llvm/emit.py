@@ -14,7 +14,7 @@ from ...graph.node import Node
 from ..index import Loop
 from ..nest import ReadyNest, ReadyPhase, Reduced
 from . import scalar
-from .build import I64, Code, Int, Value, constant, vector
+from .build import I32, I64, Code, Int, Value, constant, vector
 from .combine import better, combined, identity, product
 from .values import Errors, Values
 
@@ -187,8 +187,8 @@ class _Total:
         self.emitter, self.reduced, self.lanes = emitter, reduced, lanes
         self.code = emitter.code
         self.kind = reduced.node.op.name
-        self.dtype: DType = reduced.node.inputs[0].dtype
-        self.finds = self.kind in ("argmax", "argmin", "window_argmax")
+        self.dtype: DType = reduced.dtype
+        self.finds = reduced.finds
         self.rooms = []
         for value in self.start():
             room = self.code.variable(value.type)
@@ -204,10 +204,7 @@ class _Total:
 
     def add(self, values: Values) -> None:
         code = self.code
-        new = values.value(self.reduced.steps[0])
-        for step in self.reduced.steps[1:]:
-            new = product(code, new, values.value(step), self.dtype)
-        new = values.spread(new)
+        new = self._won(values) if self.kind == "window_spread" else self._product(values)
         inside = values.conditions(self.reduced.conditions)
         if self.finds:
             position = values.spread(values.index(self.reduced.positions[0]))
@@ -221,10 +218,25 @@ class _Total:
         for room, value in zip(self.rooms, state, strict=True):
             code.store(value, room)
 
+    def _product(self, values: Values) -> Value:
+        new = values.value(self.reduced.steps[0])
+        for step in self.reduced.steps[1:]:
+            new = product(self.code, new, values.value(step), self.dtype)
+        return values.spread(new)
+
+    def _won(self, values: Values) -> Value:
+        """A window's value, if the tap that won in it is the one that is looked at."""
+        code = self.code
+        tap, value = (values.spread(values.value(step)) for step in self.reduced.steps)
+        here = code.trunc(values.spread(values.index(self.reduced.positions[0])), tap.type)
+        return code.select(code.icmp_signed("==", tap, here), value, identity(self.kind, self.dtype, self.lanes))
+
     def combine(self, a: tuple[Value, ...], b: tuple[Value, ...]) -> tuple[Value, ...]:
         if self.finds:
             return better(self.code, a, b, self.dtype, self.kind != "argmin")
         return (combined(self.code, self.kind, a[0], b[0], self.dtype),)
 
     def result(self, state: tuple[Value, ...]) -> Value:
+        if self.kind == "window_tap":
+            return self.code.trunc(state[1], vector(I32, self.lanes))
         return state[1] if self.finds else scalar.rounded(self.code, state[0], self.dtype)

@@ -177,8 +177,8 @@ class Total:
 
     def __init__(self, writer: Loops, reduced: Reduced, width: int) -> None:
         self.writer, self.reduced, self.width = writer, reduced, width
-        self.kind, self.dtype = reduced.node.op.name, reduced.node.inputs[0].dtype
-        self.finds = finds_places(reduced)
+        self.kind, self.dtype = reduced.node.op.name, reduced.dtype
+        self.finds = reduced.finds
         self.neutral = neutral(self.kind, self.dtype)
         self.shape = f"({writer.tile.rows},)" if writer.flat else f"({writer.tile.rows}, {width})"
         self.state = [writer.let("t", scalar.filled(self.dtype, self.neutral, self.shape))]
@@ -196,6 +196,10 @@ class Total:
     def factors(self, values: Values) -> str:
         """The product of what is reduced."""
         new = values.names[self.reduced.steps[0]]
+        if self.kind == "window_spread":  # a window's value, if the tap that won in it is the one that is looked at
+            value = values.names[self.reduced.steps[1]]
+            zero = scalar.number(self.dtype, self.neutral)
+            return self.writer.let("v", f"tl.where({new} == {values.index(self.reduced.positions[0])}, {value}, {zero})")
         for step in self.reduced.steps[1:]:
             new = self.writer.let("v", f"{new} * {values.names[step]}")
         return new
@@ -232,12 +236,8 @@ class Total:
         return [write.let("r", f"tl.reduce({self.state[0]}, 1, {combine}, keep_dims=True)")]
 
     def end(self) -> str:
-        return self.results()[-1]
+        found = self.results()[-1]
+        return self.writer.let("r", f"{found}.to(tl.int32)") if self.kind == "window_tap" else found
 
     def _finder(self) -> str:
         return "smallest" if self.kind == "argmin" else "greatest"
-
-
-def finds_places(reduced: Reduced) -> bool:
-    """Whether a reduction is after places, not values."""
-    return reduced.node.op.name in ("argmax", "argmin", "window_argmax")

@@ -20,7 +20,7 @@ from ...graph.node import Node
 from ..memory import nbytes
 from ..nest import ReadyNest, ReadyPhase, Reduced
 from . import scalar
-from .kernels import MOST_TILE, Loops, Tile, Total, finds_places, tile_for, write_kernel
+from .kernels import MOST_TILE, Loops, Tile, Total, tile_for, write_kernel
 from .lines import laid_out, power, room
 from .moments import FIRST, Moments, mean_squares
 from .source import KernelSource, decomposed
@@ -155,8 +155,8 @@ class _Planner:
         return Tile(height, max(1, min(power(prod(l.size for l in phase.loops)), elements // height)), 8)
 
     def _reserve(self, reduced: Reduced, cut: _Cut, total: Node | None = None) -> None:
-        dtype = reduced.node.inputs[0].dtype
-        dtypes = [float32 if dtype.is_half else dtype, *([int64] if finds_places(reduced) else [])]
+        dtype = reduced.dtype
+        dtypes = [float32 if dtype.is_half else dtype, *([int64] if reduced.finds else [])]
         shape = (cut.parts, self.count)
         nodes = tuple(room(f"parts {i}", reduced.node, shape, d) for i, d in enumerate(dtypes))
         self.rooms[reduced.node] = _Room(reduced, cut, nodes, total)

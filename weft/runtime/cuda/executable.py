@@ -300,6 +300,7 @@ class Executable:
             return
         found = self._errors.reshape(-1, 2).copy()
         self._errors[:] = 0
+        self._made = False  # what is kept may have met it
         number = int(np.flatnonzero(found[:, 0])[0])
         where, message, source = sites(self.program)[number - 1][int(found[number, 0]) - 1]
         raise RunError(where, message.format(value=int(found[number, 1])), source)  # type: ignore[arg-type]
