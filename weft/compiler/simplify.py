@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import bool_
 from ..errors import WeftError
 from ..graph.graph import Graph, rebuild
 from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
@@ -258,6 +259,7 @@ def _spread(node: Node, shape: tuple[int, ...]) -> Node:
 # --- once the layout is known ------------------------------------------------------------------------------------------------
 
 PIECES = 64  # a long sum for few results is cut in about so many, which threads can share
+FEW_PIECES = 16  # fewer are not worth it: an axis without better factors is cut unevenly
 LONG = 4096  # elements
 
 
@@ -311,12 +313,23 @@ def _long_reduction(node: Node) -> Node | None:
     if length < LONG or results * LONG > prod(x.shape) or results > LONG:
         return None
     first = next(a for a in axes if x.shape[a] > 1)
+    if x.shape[first] < FEW_PIECES:
+        first = max(axes, key=lambda a: x.shape[a])
     n = x.shape[first]
     pieces = next((p for p in range(min(PIECES, n), 1, -1) if n % p == 0), 1)
     if len(axes) > 1 and n <= PIECES * 4 and n > 1:
         pieces = n
+    elif pieces < FEW_PIECES and n >= PIECES * FEW_PIECES:
+        return _with_rest(node, first)
     if pieces == 1 or length // pieces < 16:
         return None
+    return _in_pieces(node, first, pieces)
+
+
+def _in_pieces(node: Node, first: int, pieces: int) -> Node:
+    """A reduction of the reductions of so many pieces, equal parts of an axis."""
+    x, axes = node.inputs[0], node.params[0]
+    n = x.shape[first]
     apart = (*x.shape[:first], pieces, n // pieces, *x.shape[first + 1 :])
     inner = tuple(
         sorted({*(a + 1 if a > first else a for a in axes if a != first), *((first + 1,) if n > pieces else ())})
@@ -328,6 +341,24 @@ def _long_reduction(node: Node) -> Node | None:
     )
     kept = [a for a in range(len(x.shape)) if a not in axes or a == first]
     return make(node.op, (part,), ((kept.index(first),),), node.source)
+
+
+def _with_rest(node: Node, axis: int) -> Node:
+    """A reduction of what can be cut evenly, and of the few elements that are left over along an axis without good factors."""
+    x = node.inputs[0]
+    end = x.shape[axis] - x.shape[axis] % PIECES
+
+    def part(begin: int, end: int) -> Node:
+        where = [(begin, end, 1) if a == axis else (0, n, 1) for a, n in enumerate(x.shape)]
+        some = make(OPS["slice"], (x,), tuple(zip(*where, strict=True)))
+        return make(node.op, (some,), node.params, node.source)
+
+    both = _in_pieces(part(0, end), axis, PIECES), part(end, x.shape[axis])
+    return _elementwise((_OF_BOOLS if node.dtype is bool_ else _COMBINES)[node.op.name], *both)
+
+
+_COMBINES = {"sum": "add", "prod": "mul", "max": "maximum", "min": "minimum"}
+_OF_BOOLS = {"max": "or_", "min": "and_"}
 
 
 def _rounded_last(node: Node) -> Node | None:

@@ -6,6 +6,8 @@ from ...dtypes import DType
 from . import scalar
 from .build import I32, I64, Code, Value, constant, lanes_of, vector
 
+NOT_SUMS = ("prod", "max", "min", "window_max")  # reductions of values; all others add them up
+
 
 def product(code: Code, a: Value, b: Value, dtype: DType) -> Value:
     if lanes_of(a.type) != lanes_of(b.type):

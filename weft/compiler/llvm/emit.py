@@ -2,11 +2,15 @@
 
 Every step is written for single elements and for vectors of `lanes` elements along the vector loop: the loop runs in
 vectors, then element by element over the rest. A step that is the same in all lanes stays a single number.
+
+A sum of many floats is a sum of blocks: the few terms of a block are added one after another, the few blocks of a group likewise,
+and groups are added up with compensation (Kahan). So the error does not grow with the number of terms.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from ...dtypes import DType
@@ -15,9 +19,10 @@ from ..index import Loop
 from ..nest import ReadyNest, ReadyPhase, Reduced
 from . import scalar
 from .build import I32, I64, Code, Int, Value, constant, vector
-from .combine import better, combined, identity, product
+from .combine import NOT_SUMS, better, combined, identity, product
 from .values import Errors, Values
 
+TERMS = 32  # of a sum that are added one after another: terms of a block, and blocks of a group
 BLOCK = 4096  # elements of a vector loop that one thread takes at a time, when there is no other loop to share out
 
 
@@ -103,13 +108,35 @@ class Emitter:
             else:
                 self._store_loops(phase, lanes)
 
-    def _nested(self, loops: Sequence[Loop], inside: Callable[[], None]) -> None:
+    def _nested(
+        self, loops: Sequence[Loop], inside: Callable[[], None], cut: Cut | None = None, sums: Sequence[_Totals] = ()
+    ) -> None:
         if not loops:
             inside()
             return
-        with self.code.loop(0, loops[0].size, name="r") as index:
+        for index in self._iterations(loops[0], (1, 0, loops[0].size), cut, sums):
             self.at[loops[0]] = index
-            self._nested(loops[1:], inside)
+            self._nested(loops[1:], inside, cut, sums)
+
+    def _iterations(
+        self, loop: Loop, strip: tuple[int, int, int], cut: Cut | None, sums: Sequence[_Totals]
+    ) -> Iterator[Value]:
+        """A loop over a strip (step, first, last), block by block if it is the one that is cut; the caller writes the body."""
+        code, (step, first, last) = self.code, strip
+        if last - first == step:  # once is no loop
+            yield code.i64(first)
+        elif cut is None or cut.loop is not loop:
+            with code.loop(first, last, step, name="r") as index:
+                yield index
+        else:
+            size = cut.count * step
+            with code.loop(first, last, size, name="block") as begin:
+                end = code.plus(begin, size)
+                whole = (last - first) % size == 0
+                with code.loop(begin, end if whole else code.minimum(end, last), step, name="r") as index:
+                    yield index
+                for totals in sums:
+                    totals.end_block()
 
     def _store_loops(self, phase: ReadyPhase, lanes: int) -> None:
         if phase.vector is None:
@@ -135,24 +162,33 @@ class Emitter:
     def _reduce(self, phase: ReadyPhase, lanes: int) -> None:
         along = phase.vector
         if along is None:
-            totals = [_Total(self, r, lanes) for r in phase.reductions]
-            self._nested(phase.loops, lambda: self._accumulate(phase, totals, lanes, self.nest.vector))
-            for reduced, total in zip(phase.reductions, totals, strict=True):
-                self.rows[reduced.node] = total.result(total.read())
+            cut = cut_of(phase.loops, [l.size for l in phase.loops])
+            totals = _Totals(self, phase, lanes, cut is not None)
+            self._nested(
+                phase.loops, lambda: self._accumulate(phase, totals, lanes, self.nest.vector), cut, [totals]
+            )
+            for total in totals.every:
+                self.rows[total.reduced.node] = total.result(total.read())
             return
-        by_width = {w: [_Total(self, r, w) for r in phase.reductions] for w, _, _ in strips(0, along.size, self.lanes)}
+        pieces = strips(0, along.size, self.lanes)
+        cut = cut_of(phase.loops, [*(l.size for l in phase.loops[:-1]), along.size // self.lanes or 1])
+        by_width = {width: _Totals(self, phase, width, cut is not None) for width, _, _ in pieces}
 
         def inside() -> None:
-            for width, index in self._strips(0, along.size):
-                self.at[along] = index
-                self._accumulate(phase, by_width[width], width, along)
+            for width, first, last in pieces:
+                totals = by_width[width]
+                for index in self._iterations(along, (width, first, last), cut, [totals]):
+                    self.at[along] = index
+                    self._accumulate(phase, totals, width, along)
+                if cut is not None and cut.loop is along and last - first == width:
+                    totals.end_block()  # the loops around may be long too
 
-        self._nested(phase.loops[:-1], inside)
+        self._nested(phase.loops[:-1], inside, cut, list(by_width.values()))
         for position, reduced in enumerate(phase.reductions):
             final = _Total(self, reduced, 1)
             states = [final.start()]
             for width, many in by_width.items():
-                found = many[position].read()
+                found = many.every[position].read()
                 states += [self._lane(found, k) for k in range(width)]
             while len(states) > 1:  # as a tree, always the same one
                 pairs = zip(states[::2], [*states[1::2], None], strict=False)
@@ -162,9 +198,9 @@ class Emitter:
     def _lane(self, state: tuple[Value, ...], lane: int) -> tuple[Value, ...]:
         return tuple(self.code.lane(v, lane) for v in state)
 
-    def _accumulate(self, phase: ReadyPhase, totals: list[_Total], lanes: int, along: Loop | None) -> None:
+    def _accumulate(self, phase: ReadyPhase, totals: _Totals, lanes: int, along: Loop | None) -> None:
         values = Values(self, phase, lanes, along)
-        for total in totals:
+        for total in totals.every:
             total.add(values)
 
 
@@ -180,27 +216,103 @@ def strips(start: int, stop: int, lanes: int) -> list[tuple[int, int, int]]:
     return found
 
 
-class _Total:
-    """The running state of a reduction: the value so far, and for argmax where it was found."""
+@dataclass(frozen=True)
+class Cut:
+    """The loop that cuts a long sum into blocks, and how many of its iterations are a block."""
 
-    def __init__(self, emitter: Emitter, reduced: Reduced, lanes: int) -> None:
+    loop: Loop
+    count: int
+
+
+def cut_of(loops: Sequence[Loop], counts: Sequence[int]) -> Cut | None:
+    """Where to cut a sum over these loops, the innermost last, so that a block has at most TERMS terms; None if all are one block."""
+    terms = 1
+    for loop, count in zip(reversed(loops), reversed(counts), strict=True):
+        if terms * count > TERMS:
+            return Cut(loop, max(1, TERMS // terms))
+        terms *= count
+    return None
+
+
+class _Totals:
+    """The reductions of a phase in vectors of one width, and how many blocks of their sums are done."""
+
+    def __init__(self, emitter: Emitter, phase: ReadyPhase, lanes: int, in_blocks: bool) -> None:
+        self.code = emitter.code
+        self.every = [_Total(emitter, reduced, lanes, in_blocks) for reduced in phase.reductions]
+        self.done = self.code.variable(I64)
+        self.code.store(self.code.i64(0), self.done)
+
+    def end_block(self) -> None:
+        code, sums = self.code, [total for total in self.every if total.before]
+        if not sums:
+            return
+        for total in sums:
+            total.end_block()
+        done = code.add(code.load(self.done, typ=I64), code.i64(1))
+        code.store(done, self.done)
+        with code.if_then(code.icmp_unsigned("==", code.urem(done, code.i64(TERMS)), code.i64(0)), likely=False):
+            for total in sums:
+                total.end_group()
+
+
+class _Total:
+    """The running state of a reduction: the value so far, and for argmax where it was found.
+
+    A sum in blocks has the value of the present block and, of those before, the present group, the sum of groups, and what rounding has
+    added to that.
+    """
+
+    def __init__(self, emitter: Emitter, reduced: Reduced, lanes: int, in_blocks: bool = False) -> None:
         self.emitter, self.reduced, self.lanes = emitter, reduced, lanes
         self.code = emitter.code
         self.kind = reduced.node.op.name
         self.dtype: DType = reduced.dtype
         self.finds = reduced.finds
-        self.rooms = []
-        for value in self.start():
-            room = self.code.variable(value.type)
-            self.code.store(value, room)
-            self.rooms.append(room)
+        self.rooms = [self._variable(value) for value in self.start()]
+        self.before: list[Value] = []
+        if in_blocks and self.dtype.is_float and not self.finds and self.kind not in NOT_SUMS:
+            self.before = [self._variable(*self.start()) for _ in range(3)]
+
+    def _variable(self, value: Value) -> Value:
+        room = self.code.variable(value.type)
+        self.code.store(value, room)
+        return room
 
     def start(self) -> tuple[Value, ...]:
         neutral = identity(self.kind, self.dtype, self.lanes)
         return (neutral, constant(vector(I64, self.lanes), -1)) if self.finds else (neutral,)
 
     def read(self) -> tuple[Value, ...]:
+        """The state at the end."""
+        if not self.before:
+            return self._running()
+        self.end_block()
+        self.end_group()
+        return (self._load(self.before[1]),)
+
+    def _running(self) -> tuple[Value, ...]:
         return tuple(self.code.load(room, typ=s.type) for room, s in zip(self.rooms, self.start(), strict=True))
+
+    def _load(self, room: Value) -> Value:
+        return self.code.load(room, typ=self.start()[0].type)
+
+    def end_block(self) -> None:
+        """Add the block to its group."""
+        code, [zero], [block], group = self.code, self.start(), self.rooms, self.before[0]
+        code.store(code.fadd(self._load(group), self._load(block)), group)
+        code.store(zero, block)
+
+    def end_group(self) -> None:
+        """Add the group to those before, less what rounding has added to them; of infinities that is nothing."""
+        code, [zero] = self.code, self.start()
+        group, whole, excess = map(self._load, self.before)
+        term = code.fsub(group, excess)
+        total = code.fadd(whole, term)
+        excess = code.fsub(code.fsub(total, whole), term)
+        is_finite = code.fcmp_ordered("==", code.fsub(excess, excess), zero)
+        for value, place in zip((zero, total, code.select(is_finite, excess, zero)), self.before, strict=True):
+            code.store(value, place)
 
     def add(self, values: Values) -> None:
         code = self.code
@@ -210,11 +322,11 @@ class _Total:
             position = values.spread(values.index(self.reduced.positions[0]))
             if inside is not None:
                 position = code.select(inside, position, constant(position.type, -1))
-            state = self.combine(self.read(), (new, position))
+            state = self.combine(self._running(), (new, position))
         else:
             if inside is not None:
                 new = code.select(inside, new, identity(self.kind, self.dtype, self.lanes))
-            state = self.combine(self.read(), (new,))
+            state = self.combine(self._running(), (new,))
         for room, value in zip(self.rooms, state, strict=True):
             code.store(value, room)
 
