@@ -105,6 +105,11 @@ KNOBS: dict[str, Knob] = {
         "How GPUs compute matrix products: fastest, no_workspace, workspace:BYTES, or an algorithm by name.",
     ),
     "winograd": Knob(_switch, 1, "0 forbids the algorithms WINOGRAD and WINOGRAD_2X2, whose errors are larger."),
+    "fast_math": Knob(
+        _switch,
+        0,
+        "1 allows compiled code to reorder arithmetic where that can change which values overflow or are not a number.",
+    ),
     "tf32": Knob(
         _switch,
         0,
@@ -136,6 +141,7 @@ class Knobs:
     conv_algorithm: str
     matmul_algorithm: str
     winograd: int
+    fast_math: int
     tf32: int
     cache: str
     cache_bytes: int

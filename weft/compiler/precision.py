@@ -7,7 +7,8 @@ losses and updates stay float32, and so does what comes from outside: parameters
 What feeds a product exists in the narrow type only. If it were narrow for the product and wide for the others, both would be
 kept from the forward to the backward half; so the others read the narrow one, widened again. That halves the memory of
 activations. The last products on a path, such as the gradients of weights, read narrow operands but give their float32 sums:
-nothing that is kept depends on them. On GPUs the gradients of filters are rounded, too: NVIDIA's kernels for convolutions have
+nothing that is kept depends on them. Which of several values is the greatest, and whether two are equal, is asked before rounding:
+the derivative of a maximum looks for the element that equals it, and would find none that equals the rounded one. On GPUs the gradients of filters are rounded, too: NVIDIA's kernels for convolutions have
 narrow results, those for wide ones take half as long again.
 """
 
@@ -20,7 +21,7 @@ from math import prod
 from ..dtypes import DType, bfloat16, float16, float32
 from ..errors import UserError
 from ..graph.graph import Graph, rebuild
-from ..graph.node import OPS, Node, make, toposort
+from ..graph.node import CONST, OPS, Node, make, toposort
 from ..graph.text import subgraphs
 from .simplify import simplify
 
@@ -28,6 +29,7 @@ PRODUCTS = ("contract", "conv", "conv_data", "conv_filter")
 # Which element is the greatest, and what it is, can be asked before rounding or after it.
 COMMUTES = ("window_max",)
 PICKS = ("window_argmax", "window_tap")
+EXACT = ("max", "min", "argmax", "argmin", "eq", "ne")  # ask which values are equal or greatest: of values before rounding
 WIDE_ONLY = ("conv_last", "conv_data_last", "conv_filter_last")
 
 
@@ -45,7 +47,7 @@ def precision(graph: Graph, dtype: DType, wide_filters: bool = True) -> Graph:
 
 
 class _Narrowing:
-    """One graph on its way. Every node has a wide form; what feeds a product has a narrow one too."""
+    """One graph on its way. Every node has a wide form; what feeds a product has a narrow one too, and an exact one, not yet rounded."""
 
     def __init__(self, graph: Graph, dtype: DType, bodies: Mapping[Graph, Graph], wide_filters: bool) -> None:
         self.graph, self.dtype, self.bodies = graph, dtype, bodies
@@ -54,6 +56,7 @@ class _Narrowing:
         self.stay_wide = {n for n in _last_products(self.order) if wide_filters or n.op.name != "conv_filter"}
         self.wide: dict[Node, Node] = {}
         self.narrow: dict[Node, Node] = {}
+        self.exact: dict[Node, Node] = {}
 
     def result(self) -> Graph:
         for node in self.order:
@@ -65,11 +68,15 @@ class _Narrowing:
             self.narrow[node] = make(node.op, tuple(self.narrow[i] for i in node.inputs), node.params, node.source)
             self.wide[node] = self._rebuilt(node)
         elif node in self.fed:
-            new = self._rebuilt(node)
+            self.exact[node] = new = self._rebuilt(node)
             self.narrow[node] = _cast(new, self.dtype)
             self.wide[node] = _cast(self.narrow[node], float32) if node.inputs else new
         else:
             self.wide[node] = self._rebuilt(node)
+        if node not in self.exact:
+            inputs = tuple(self.exact[i] for i in node.inputs)
+            is_moved = node.op.kind == "move" and inputs != tuple(self.wide[i] for i in node.inputs)
+            self.exact[node] = make(node.op, inputs, node.params, node.source) if is_moved else self.wide[node]
 
     def _rebuilt(self, node: Node) -> Node:
         """The node on the new inputs, of its old type."""
@@ -78,7 +85,9 @@ class _Narrowing:
             if node in self.stay_wide:
                 return make(node.op, tuple(_cast(o, float32) for o in operands), node.params, node.source)
             return _cast(make(node.op, operands, node.params, node.source), float32)
-        known = self.narrow if _reads_narrow(node) and all(map(self._is_only_narrow, node.inputs)) else self.wide
+        known = self.exact if _reads_exact(node) else self.wide
+        if _reads_narrow(node) and all(map(self._is_only_narrow, node.inputs)):
+            known = self.narrow
         inputs = tuple(known[i] for i in node.inputs)
         params = tuple(self.bodies.get(p, p) if isinstance(p, Graph) else p for p in node.params)
         return node if (inputs, params) == (node.inputs, node.params) else make(node.op, inputs, params, node.source)
@@ -98,6 +107,11 @@ def _moves(node: Node) -> bool:
 
 def _reads_narrow(node: Node) -> bool:
     return node.op.name in PICKS
+
+
+def _reads_exact(node: Node) -> bool:
+    """A comparison with a constant can ask the rounded value: it stands on the same side, and need not be kept twice."""
+    return node.op.name in EXACT and not any(_below_moves(i)[1].op is CONST for i in node.inputs)
 
 
 def _fed(order: list[Node]) -> set[Node]:
@@ -143,6 +157,7 @@ def handed_on(graph: Graph, written: Iterable[Node], dtype: DType) -> Graph:
     chosen = {
         n for n in written
         if n.dtype is float32 and prod(n.shape) >= LARGE and n not in final and n.inputs and n.op.kind in ("elementwise", "move")
+        and _below_moves(n)[1].op.name not in EXACT
     } - set(graph.outputs) - {n for n in graph.nodes if _is_widened(n)}  # fmt: skip
     if not chosen:
         return graph

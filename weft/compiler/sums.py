@@ -1,8 +1,10 @@
 """What is known of sums before anything is added up. Each is a walk through all of memory, so fewer of them are better.
 
 The variance is a sum of squares of x - mean(x). Its derivative for the mean is a multiple of the sum of x - mean(x), which is zero
-whatever x is, but for rounding. And the derivative of batch norm asks for sums of g, of g times this channel's scale, of g times
-x - mean, and of that times two factors more: two sums, once what does not change along the axes is multiplied afterwards.
+but for rounding if all x are finite, and else is not finite, as the mean is not: mean - mean is both, without a walk through memory.
+
+A sum of multiples is the multiple of a sum, unless one of them overflows: `((x / x.max()) ** 2).sum()` is written so that it does not.
+Such algebra is done only if the setting `fast_math` allows it.
 """
 
 from __future__ import annotations
@@ -10,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import reduce
-from math import prod
+from math import isfinite, prod
 
 from ..graph.node import CONST, OPS, Node, constant, make
+from ..knobs import knobs
 
 FEW = 12  # nodes of a product that are looked at
 CHEAP = frozenset(
@@ -21,23 +24,31 @@ CHEAP = frozenset(
 
 
 def centred_sum(node: Node) -> Node | None:
-    """Zero, for a sum of differences from the mean over the same axes, times what does not change along them."""
+    """A sum of differences from the mean over the same axes, times what does not change along them: mean - mean, times that."""
     if node.op.name != "sum" or not node.dtype.is_float:
         return None
     x, axes = node.inputs[0], frozenset(node.params[0])
-    while (inner := _unscaled(x, axes)) is not None:
-        x = inner
-    if x.op.name == "sub" and _is_mean(x.inputs[1], x.inputs[0], axes):
-        return constant(0, node.dtype, node.shape)
-    return None
+    factors: list[tuple[str, Node]] = []
+    while (found := _unscaled(x, axes)) is not None:
+        x, more = found
+        factors += more
+    if x.op.name != "sub" or not _is_mean(x.inputs[1], x.inputs[0], axes):
+        return None
+    mean = _beside(x.inputs[1], node)
+    result = make(OPS["sub"], (mean, mean), (), node.source)
+    for name, factor in reversed(factors):
+        result = make(OPS[name], (result, _beside(factor, node)))
+    return result
 
 
 def scaled_sum(node: Node) -> Node | None:
-    """A sum of multiples, by what does not change along its axes, as the multiple of a sum.
+    """A sum of multiples, by what does not change along its axes, as the multiple of a sum: with `fast_math` only.
 
-    Not in 16 bits, where that could overflow, nor of nothing, which is zero however infinite the factor.
+    Not in 16 bits, where that often overflows, nor of nothing, which is zero however infinite the factor.
     """
-    if node.op.name != "sum" or not node.dtype.is_float or node.dtype.is_half or not prod(node.inputs[0].shape):
+    if not knobs.fast_math or node.op.name != "sum" or not node.dtype.is_float or node.dtype.is_half:
+        return None
+    if not prod(node.inputs[0].shape):
         return None
     product = _Product(frozenset(node.params[0]))
     product.take(node.inputs[0])
@@ -105,14 +116,24 @@ def _beside(factor: Node, total: Node) -> Node:
     return column if column.shape == total.shape else make(OPS["expand"], (column,), (total.shape,))
 
 
-def _unscaled(node: Node, axes: Collection[int]) -> Node | None:
-    """What the node is a multiple of, by something that does not change along the axes."""
-    name, inputs = node.op.name, node.inputs
-    if name == "neg" or (name == "add" and inputs[0] is inputs[1]):
-        return inputs[0]
-    if name in ("mul", "div") and _is_still(inputs[1], axes):
-        return inputs[0]
-    return inputs[1] if name == "mul" and _is_still(inputs[0], axes) else None
+def _unscaled(node: Node, axes: Collection[int]) -> tuple[Node, list[tuple[str, Node]]] | None:
+    """What the node is a multiple of, by something that does not change along the axes, and that, unless it leaves a zero as it is."""
+    name, (a, *rest) = node.op.name, node.inputs or (node,)
+    if name == "neg" or (name == "add" and a is rest[0]):
+        return a, []
+    if name not in ("mul", "div"):
+        return None
+    b = rest[0]
+    if name == "mul" and not _is_still(b, axes):
+        a, b = b, a
+    if not _is_still(b, axes):
+        return None
+    return a, [] if b.op is CONST and _is_plain(b) else [(name, b)]
+
+
+def _is_plain(number: Node) -> bool:
+    value = float(number.params[0])
+    return isfinite(value) and value != 0
 
 
 def _is_still(node: Node, axes: Collection[int]) -> bool:

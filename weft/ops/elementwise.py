@@ -142,14 +142,22 @@ def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     return _power(x1, x2)
 
 
-def _larger_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    # Where both are equal each gets half, so that the derivative does not depend on the order of the operands.
-    share = where(a == b, 0.5, where(y == a, 1.0, 0.0)).astype(g.dtype)
-    return g * share, g * (1.0 - share)
+def _winner_vjp(wins: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    def vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        # Where both are equal each gets half, so that the derivative does not depend on the order of the operands.
+        # The result is not asked which one it was: mixed precision may have rounded it.
+        share = where(a == b, 0.5, where(wins(a, b), 1.0, 0.0)).astype(g.dtype)
+        return g * share, g * (1.0 - share)
+
+    return vjp
 
 
-maximum = binary("maximum", np.maximum, _larger_vjp, "The larger of two; nan if either is nan.", commutes=True)
-minimum = binary("minimum", np.minimum, _larger_vjp, "The smaller of two; nan if either is nan.", commutes=True)
+maximum = binary(
+    "maximum", np.maximum, _winner_vjp(lambda a, b: a > b), "The larger of two; nan if either is nan.", commutes=True
+)
+minimum = binary(
+    "minimum", np.minimum, _winner_vjp(lambda a, b: a < b), "The smaller of two; nan if either is nan.", commutes=True
+)
 
 
 def _atan2_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
