@@ -268,7 +268,7 @@ def pretend(name, milliseconds=0.001):
     """As if an algorithm had been measured as the fastest in every direction."""
     for direction, shape in facts().values():
         times = dict.fromkeys(candidates(direction, shape, strides(shape), 2), 1.0)
-        remember(direction, shape, thread_count(), times | {name: milliseconds})
+        remember(direction, shape, times | {name: milliseconds})
 
 
 def test_measurements_outlive_the_process(tmp_path):
@@ -311,19 +311,18 @@ def test_measurements_know_limits_and_what_is_forbidden():
         assert "WINOGRAD" not in used(step(how), x, w)["forward"]
 
 
-def test_another_shape_and_another_number_of_threads_were_not_measured():
+def test_another_shape_was_not_measured():
     pretend("GEMM")
     direction, shape = facts()["conv"]
-    assert measured(direction, shape, thread_count())["GEMM"] == 0.001
-    assert not measured(direction, shape, thread_count() + 1)
-    assert not measured("data_gradient", facts("strided")["conv_data"][1], thread_count())
+    assert measured(direction, shape)["GEMM"] == 0.001
+    assert not measured("data_gradient", facts("strided")["conv_data"][1])
 
 
 def test_a_damaged_measurement_is_none():
     direction, shape = facts()["conv"]
     for content in (b"", b"[1]", b'{"GEMM": "soon"}', b"\xff"):
-        choices.cache().put(choices._key(direction, shape, thread_count()), content)
-        assert measured(direction, shape, thread_count()) == {}
+        choices.cache().put(choices._key(direction, shape), content)
+        assert measured(direction, shape) == {}
 
 
 def test_measurements_without_a_disk():
@@ -336,24 +335,23 @@ def test_measurements_without_a_disk():
 def test_the_key_of_a_program_holds_the_choices():
     x, w, how = tensors()
     graph = weft.make_graph(step(how), x, w)
-    found = [fingerprint(graph, 2)]
+    found = [fingerprint(graph)]
     with weft.knobs.set(winograd=0):
-        found.append(fingerprint(graph, 2))
+        found.append(fingerprint(graph))
     with weft.knobs.set(conv_algorithm="DIRECT"):
-        found.append(fingerprint(graph, 2))
+        found.append(fingerprint(graph))
     for name in ("GEMM", "DIRECT"):
         direction, shape = facts()["conv"]
-        remember(direction, shape, 2, {"GEMM": 2.0, "DIRECT": 2.0} | {name: 1.0})
-        found.append(fingerprint(graph, 2))
-        assert fingerprint(graph, 1) == found[0]
+        remember(direction, shape, {"GEMM": 2.0, "DIRECT": 2.0} | {name: 1.0})
+        found.append(fingerprint(graph))
     assert len(set(found)) == len(found)
-    assert fingerprint(weft.make_graph(lambda x: x + 1, x), 2) == ""
+    assert fingerprint(weft.make_graph(lambda x: x + 1, x)) == ""
 
 
 def test_convolutions_inside_control_flow_count_too():
     x, w, how = tensors("grouped")
     step = weft.make_graph(lambda x, w: weft.checkpoint(lambda x: weft.conv(x, w, **how))(x), x, w)
-    assert fingerprint(step, 2) != ""
+    assert fingerprint(step) != ""
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,6 @@ FUNCTIONS = {
 }
 
 
-
 def results(value):
     return [r.numpy() for r in weft.tree.flatten(value)[0]]
 

@@ -99,7 +99,12 @@ def test_gradients(name):
 
 @pytest.mark.parametrize("which", BAD)
 def test_differences_of_huge_values(which):
-    for f in (lambda x: x - x, lambda x: x * 2.0 - x * 2.0, lambda x: (x * 0.5).max() - (x * 0.5).min(), lambda x: x / x):
+    for f in (
+        lambda x: x - x,
+        lambda x: x * 2.0 - x * 2.0,
+        lambda x: (x * 0.5).max() - (x * 0.5).min(),
+        lambda x: x / x,
+    ):
         check(f, with_bad(X, BAD[which]))
 
 

@@ -545,9 +545,13 @@ def test_numbers_of_a_step_that_hands_on_narrow_values(monkeypatch: pytest.Monke
 CHOSEN: dict[str, Callable[..., Any]] = {
     "max": lambda x, w: weft.max(x, axis=2) @ w,
     "min of something computed": lambda x, w: weft.min(weft.sin(x), axis=2) @ w,
-    "max of a max, both feed products": lambda x, w: (weft.max(x, axis=2) @ w) + weft.max(weft.max(x, axis=2), axis=0) @ w,
+    "max of a max, both feed products": lambda x, w: (
+        (weft.max(x, axis=2) @ w) + weft.max(weft.max(x, axis=2), axis=0) @ w
+    ),
     "moved before it is used": lambda x, w: weft.max(x, axis=2, keepdims=True).reshape(4, 5)[::-1] @ w,
-    "max of what feeds a product": lambda x, w: (weft.exp(x)[:, :, 0] @ w) * weft.max(weft.exp(x), axis=(1, 2))[:, None],
+    "max of what feeds a product": lambda x, w: (
+        (weft.exp(x)[:, :, 0] @ w) * weft.max(weft.exp(x), axis=(1, 2))[:, None]
+    ),
     "the larger of two": lambda x, w: weft.maximum(x[:, :, 0], x[:, :, 1]) @ w,
     "the smaller of two": lambda x, w: weft.minimum(weft.sin(x[:, :, 0]), x[:, :, 1]) @ w,
     "clipped": lambda x, w: weft.clip(x[:, :, 0], -0.5, 0.5) @ w,

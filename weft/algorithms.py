@@ -238,7 +238,7 @@ class _Cpu:
         seconds = _interleaved(runs, repetitions)
         if len(runs) > 1:
             times = {name: 1e3 * s for name, s in seconds.items() if name != LOOPS}
-            remember(case.direction, case.shape, self.threads, times)
+            remember(case.direction, case.shape, times)
         rows = [case.row(name, seconds[name], plans[name], operands, run.result) for name, run in runs.items()]
         return rows, _refused(case, ALGORITHMS, plans)
 

@@ -3,7 +3,8 @@
 A preference is a word (`knobs.preference` has its forms): the fastest algorithm, none with a workspace, none with more than
 so many bytes, or an algorithm by name. It is a parameter of the convolution; an empty one means the setting conv_algorithm.
 GPUs have algorithms of their own (triton/choice.py), and need none that is slow to do without a workspace.
-The fastest is the one that `find_algorithms` measured on this machine for this shape, or else the heuristic's.
+The fastest is the one that `find_algorithms` measured on this machine for this shape, or else the heuristic's, for all cores of the
+machine: results must not change with the setting `threads`, and algorithms round differently.
 An algorithm that cannot do a case is not an error: another one does it, and the note of the choice says so.
 """
 
@@ -132,12 +133,12 @@ def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], thr
     if prefer in (NO_WORKSPACE, LOOPS):
         return Choice(least, f"{least.workspace} bytes of workspace are the least")
     if prefer in (*ALGORITHMS, *GPU_ALGORITHMS):
-        return Choice(_fastest(direction, shape, strides, threads, plans), refusal(prefer))
+        return Choice(_fastest(direction, shape, strides, plans), refusal(prefer))
     limit = workspace_limit(prefer)
     fitting = {name: plan for name, plan in plans.items() if limit is None or plan.workspace <= limit}
     if not fitting:
         return Choice(least, f"no plan fits into {limit} bytes: {least.workspace} are the least")
-    return Choice(_fastest(direction, shape, strides, threads, fitting))
+    return Choice(_fastest(direction, shape, strides, fitting))
 
 
 def refusal(name: str) -> str:
@@ -153,16 +154,14 @@ def workspace_limit(prefer: str) -> int | None:
     return int(size) if kind == "workspace" else None
 
 
-def _fastest(
-    direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, plans: Mapping[str, Plan]
-) -> Plan:
+def _fastest(direction: Direction, shape: ConvShape, strides: tuple[int, ...], plans: Mapping[str, Plan]) -> Plan:
     """The fastest of these plans: as measured, or else as estimated."""
-    times = measured(direction, shape, threads)
+    times = measured(direction, shape)
     known = [name for name in plans if name in times]
     if known:
         return plans[min(known, key=lambda name: times[name])]
     forbidden = frozenset(ALGORITHMS) - set(plans)
-    return conv.choose(direction, shape, strides, threads, forbid=forbidden)
+    return plans[conv.choose(direction, shape, strides, usable_cores(), forbid=forbidden).name]
 
 
 def by_loops(node: Node) -> bool:
@@ -213,21 +212,21 @@ def _first(shape: tuple[int, ...]) -> tuple[int, ...]:
 _here: dict[str, dict[str, float]] = {}  # measured by this process: the disk may be off
 
 
-def _key(direction: Direction, shape: ConvShape, threads: int) -> str:
+def _key(direction: Direction, shape: ConvShape) -> str:
     """The strides of the filter are left out: every algorithm packs it first, so they change little."""
-    return f"{maker()}\nalgorithms {direction} {threads} threads {astuple(shape)}"
+    return f"{maker()}\nalgorithms {direction} {astuple(shape)}"
 
 
-def remember(direction: Direction, shape: ConvShape, threads: int, milliseconds: Mapping[str, float]) -> None:
+def remember(direction: Direction, shape: ConvShape, milliseconds: Mapping[str, float]) -> None:
     """Keep how long each algorithm took, for this process and the next ones."""
-    key = _key(direction, shape, threads)
+    key = _key(direction, shape)
     _here[key] = dict(milliseconds)
     cache().put(key, json.dumps(_here[key]).encode())
 
 
-def measured(direction: Direction, shape: ConvShape, threads: int) -> dict[str, float]:
+def measured(direction: Direction, shape: ConvShape) -> dict[str, float]:
     """What was remembered; empty if nothing was."""
-    key = _key(direction, shape, threads)
+    key = _key(direction, shape)
     if key in _here:
         return _here[key]
     content = cache().get(key)
@@ -243,14 +242,14 @@ def forget() -> None:
     _here.clear()
 
 
-def fingerprint(graph: Graph, threads: int) -> str:
+def fingerprint(graph: Graph) -> str:
     """All that the choice of algorithms in a graph depends on besides the graph itself: part of the key of its code."""
-    facts = [_fact(node, threads) for node in _every_node(graph) if node.op.name.removesuffix("_last") in DIRECTIONS]
+    facts = [_fact(node) for node in _every_node(graph) if node.op.name.removesuffix("_last") in DIRECTIONS]
     return f"{knobs.conv_algorithm} winograd {knobs.winograd} {facts}" if facts else ""
 
 
-def _fact(node: Node, threads: int) -> list[str]:
-    times = measured(*described(node), threads)
+def _fact(node: Node) -> list[str]:
+    times = measured(*described(node))
     return sorted(times, key=lambda name: times[name])
 
 

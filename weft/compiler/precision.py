@@ -29,7 +29,14 @@ PRODUCTS = ("contract", "conv", "conv_data", "conv_filter")
 # Which element is the greatest, and what it is, can be asked before rounding or after it.
 COMMUTES = ("window_max",)
 PICKS = ("window_argmax", "window_tap")
-EXACT = ("max", "min", "argmax", "argmin", "eq", "ne")  # ask which values are equal or greatest: of values before rounding
+EXACT = (
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "eq",
+    "ne",
+)  # ask which values are equal or greatest: of values before rounding
 WIDE_ONLY = ("conv_last", "conv_data_last", "conv_filter_last")
 
 

@@ -248,7 +248,7 @@ def _code(
 ) -> tuple[bytes, NativeFacts]:
     """The object code of a program, from the disk if it is there."""
     mixed = "" if narrow is None else f" precision {narrow.name}"
-    choices = fingerprint(graph, threads)
+    choices = fingerprint(graph)
     inputs = f"updates {sorted(updates.items())} constants {sorted(constants)}"
     key = f"program {FORMAT} threads {threads}{mixed} {inputs} {choices}\n{graph.text()}"
     start = time.perf_counter()

@@ -164,9 +164,7 @@ class Emitter:
         if along is None:
             cut = cut_of(phase.loops, [l.size for l in phase.loops])
             totals = _Totals(self, phase, lanes, cut is not None)
-            self._nested(
-                phase.loops, lambda: self._accumulate(phase, totals, lanes, self.nest.vector), cut, [totals]
-            )
+            self._nested(phase.loops, lambda: self._accumulate(phase, totals, lanes, self.nest.vector), cut, [totals])
             for total in totals.every:
                 self.rows[total.reduced.node] = total.result(total.read())
             return

@@ -199,7 +199,9 @@ class Total:
         if self.kind == "window_spread":  # a window's value, if the tap that won in it is the one that is looked at
             value = values.names[self.reduced.steps[1]]
             zero = scalar.number(self.dtype, self.neutral)
-            return self.writer.let("v", f"tl.where({new} == {values.index(self.reduced.positions[0])}, {value}, {zero})")
+            return self.writer.let(
+                "v", f"tl.where({new} == {values.index(self.reduced.positions[0])}, {value}, {zero})"
+            )
         for step in self.reduced.steps[1:]:
             new = self.writer.let("v", f"{new} * {values.names[step]}")
         return new
