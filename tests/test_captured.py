@@ -21,44 +21,47 @@ def floats(*shape, seed=0):
     return weft.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
 
 
-X, W, V = floats(2, 3, 8, 8), floats(4, 3, 3, 3, seed=1), floats(5, 7, seed=2)
-I = weft.asarray([2, 0, 1])
+def functions():
+    """Functions of one argument, which some ignore, and of captured tensors that are made here, on the device in force."""
+    X, W, V = floats(2, 3, 8, 8), floats(4, 3, 3, 3, seed=1), floats(5, 7, seed=2)
+    I = weft.asarray([2, 0, 1])
+    return {
+        "sort": lambda a: weft.sort(V, axis=1),
+        "argsort": lambda a: weft.argsort(V, axis=0),
+        "softmax": lambda a: weft.softmax(V),
+        "product": lambda a: V @ V.T,
+        "matrix times vector": lambda a: V @ V[0],
+        "convolution": lambda a: weft.conv(X, W),
+        "convolution with an epilogue": lambda a: weft.relu(weft.conv(X, W, padding=1) + 1.0),
+        "sum": lambda a: V.sum(),
+        "cumulative sum": lambda a: weft.cumulative_sum(V, axis=1),
+        "gather": lambda a: V[I],
+        "scatter": lambda a: V.at[I].add(1.0),
+        "max pooling": lambda a: weft.max_pool(X, 2),
+        "gradient": lambda a: weft.grad(lambda v: weft.tanh(v @ V.T).sum())(V),
+        "filter gradient": lambda a: weft.grad(lambda w: (weft.conv(X, w) ** 2).sum())(W),
+        "a captured tensor itself": lambda a: V,
+        "a part of one": lambda a: V[1:3],
+        "the same result twice": lambda a: (weft.exp(V), weft.exp(V)),
+        "beside one that changes": lambda a: (weft.exp(V).sum(axis=1), weft.exp(V) * a),
+        "one made of another": lambda a: (weft.softmax(V), weft.softmax(V).sum(axis=0), a + 1.0),
+        "nothing but a number": lambda a: (weft.ones((3,)) * 2.0, weft.arange(4), V * 2.0),
+        "scan that ignores its carry": lambda a: weft.scan(lambda s, x: (s + x, weft.softmax(V)), a, V[:, 0]),
+        "scan with an invariant carry": lambda a: weft.scan(lambda s, x: (weft.exp(V).sum(), s + x), a, V[:, 0]),
+        "scan in a scan": lambda a: weft.scan(
+            lambda s, x: (s + x, weft.scan(lambda t, y: (t + y, V @ V.T), x, V[0])[1]), a, V[:, 0]
+        ),
+        "while loop with an invariant carry": lambda a: weft.while_loop(
+            lambda s: s[0] < 4, lambda s: (s[0] + 1, weft.sort(V)), (weft.asarray(0), weft.zeros(V.shape))
+        ),
+        "cond": lambda a: weft.cond(a > 1.5, lambda: weft.softmax(V), lambda: weft.sort(V)),
+        "gradient through a scan": lambda a: weft.grad(
+            lambda v: weft.scan(lambda s, x: (weft.tanh(s @ V.T @ v), s.sum()), V, V[:, 0])[1].sum()
+        )(V),
+    }
 
-# Each maps captured tensors (and one argument, which some ignore) to results.
-FUNCTIONS = {
-    "sort": lambda a: weft.sort(V, axis=1),
-    "argsort": lambda a: weft.argsort(V, axis=0),
-    "softmax": lambda a: weft.softmax(V),
-    "product": lambda a: V @ V.T,
-    "matrix times vector": lambda a: V @ V[0],
-    "convolution": lambda a: weft.conv(X, W),
-    "convolution with an epilogue": lambda a: weft.relu(weft.conv(X, W, padding=1) + 1.0),
-    "sum": lambda a: V.sum(),
-    "cumulative sum": lambda a: weft.cumulative_sum(V, axis=1),
-    "gather": lambda a: V[I],
-    "scatter": lambda a: V.at[I].add(1.0),
-    "max pooling": lambda a: weft.max_pool(X, 2),
-    "gradient": lambda a: weft.grad(lambda v: weft.tanh(v @ V.T).sum())(V),
-    "filter gradient": lambda a: weft.grad(lambda w: (weft.conv(X, w) ** 2).sum())(W),
-    "a captured tensor itself": lambda a: V,
-    "a part of one": lambda a: V[1:3],
-    "the same result twice": lambda a: (weft.exp(V), weft.exp(V)),
-    "beside one that changes": lambda a: (weft.exp(V).sum(axis=1), weft.exp(V) * a),
-    "one made of another": lambda a: (weft.softmax(V), weft.softmax(V).sum(axis=0), a + 1.0),
-    "nothing but a number": lambda a: (weft.ones((3,)) * 2.0, weft.arange(4), V * 2.0),
-    "scan that ignores its carry": lambda a: weft.scan(lambda s, x: (s + x, weft.softmax(V)), a, V[:, 0]),
-    "scan with an invariant carry": lambda a: weft.scan(lambda s, x: (weft.exp(V).sum(), s + x), a, V[:, 0]),
-    "scan in a scan": lambda a: weft.scan(
-        lambda s, x: (s + x, weft.scan(lambda t, y: (t + y, V @ V.T), x, V[0])[1]), a, V[:, 0]
-    ),
-    "while loop with an invariant carry": lambda a: weft.while_loop(
-        lambda s: s[0] < 4, lambda s: (s[0] + 1, weft.sort(V)), (weft.asarray(0), weft.zeros(V.shape))
-    ),
-    "cond": lambda a: weft.cond(a > 1.5, lambda: weft.softmax(V), lambda: weft.sort(V)),
-    "gradient through a scan": lambda a: weft.grad(
-        lambda v: weft.scan(lambda s, x: (weft.tanh(s @ V.T @ v), s.sum()), V, V[:, 0])[1].sum()
-    )(V),
-}
+
+NAMES = list(functions())
 
 
 def results(value):
@@ -77,15 +80,15 @@ def check_calls(f, count=4):
             np.testing.assert_allclose(g, w, rtol=2e-5, atol=2e-5, err_msg=f"call {call}")
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_call_gives_the_same(name):
-    check_calls(FUNCTIONS[name])
+    check_calls(functions()[name])
 
 
 @pytest.mark.parametrize("name", ["sort", "product", "convolution", "beside one that changes"])
 def test_results_belong_to_their_call(name):
     """An earlier result does not change when the function is called again, nor do two calls share memory."""
-    f = weft.jit(FUNCTIONS[name])
+    f = weft.jit(functions()[name])
     first = results(f(weft.asarray(1.0)))
     copies = [r.copy() for r in first]
     second = results(f(weft.asarray(2.0)))
@@ -139,7 +142,7 @@ def test_the_norm_of_a_frozen_weight_beside_a_training_step():
 
 
 def test_an_error_in_what_is_computed_once_comes_again():
-    where = weft.asarray([9])
+    V, where = floats(5, 7, seed=2), weft.asarray([9])
     f = weft.jit(lambda a: weft.sort(V[where]) + a)
     for _ in range(3):
         with pytest.raises(RunError, match="index 9"):
@@ -150,5 +153,6 @@ def test_an_error_in_what_is_computed_once_comes_again():
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
 def test_with_threads(threads):
+    V = floats(5, 7, seed=2)
     with weft.knobs.set(threads=threads):
         check_calls(lambda a: (weft.sort(V), V @ V.T + a, weft.softmax(V)))
