@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler import loops
+from weft.compiler.thresholds import thresholds
 from weft.testing import counted
 
 # Shape, window, options: 25 taps and 26, one to three dimensions, overlapping or not, with padding, stride and dilation.
@@ -92,9 +92,8 @@ def test_nan_wins_and_gets_the_gradient():
 
 
 @pytest.mark.parametrize("case", [((2, 3, 8, 8), 3, {"stride": 1, "padding": 1}), ((2, 3, 8, 8), 2, {}), ((1, 2, 20), 4, {"stride": 3})], ids=str)
-def test_small_windows_as_loops(case, monkeypatch):
+def test_small_windows_as_loops(case):
     """A window of any size can be a loop."""
-    monkeypatch.setattr(loops, "UNROLLED_TAPS", 0)
-    with weft.knobs.set(cache="off"):
+    with weft.knobs.set(cache="off"), thresholds.set(unrolled_taps=0):
         check(case, "float32")
         check(case, "float32", weft.avg_pool)

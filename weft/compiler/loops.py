@@ -33,10 +33,10 @@ from .index import (
     moved,
     substituted,
 )
+from .thresholds import thresholds
 
 Key = tuple[Node, Place]  # an element that is wanted: of which node, at which place
 Position = Callable[[Place, Shape], Index]
-UNROLLED_TAPS = 25  # windows up to this size are written out, larger ones are loops
 WINDOWS = ("window_sum", "window_max", "window_argmax", "window_tap", "window_spread")
 
 
@@ -75,7 +75,7 @@ def is_inline(node: Node) -> bool:
     return (
         node.op.kind in ("elementwise", "move", "random")
         or node.op.name in ("const", "iota", "gather")
-        or (0 < taps(node) <= UNROLLED_TAPS)
+        or (0 < taps(node) <= thresholds.unrolled_taps)
     )
 
 

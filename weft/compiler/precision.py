@@ -24,6 +24,7 @@ from ..graph.graph import Graph, rebuild
 from ..graph.node import CONST, OPS, Node, make, toposort
 from ..graph.text import subgraphs
 from .simplify import simplify
+from .thresholds import thresholds
 
 PRODUCTS = ("contract", "conv", "conv_data", "conv_filter")
 # Which element is the greatest, and what it is, can be asked before rounding or after it.
@@ -151,9 +152,6 @@ def _cast(node: Node, dtype: DType) -> Node:
     return make(OPS["cast"], (node,), (dtype,), node.source)
 
 
-LARGE = 1 << 14  # elements: for fewer it is not worth losing digits
-
-
 def handed_on(graph: Graph, written: Iterable[Node], dtype: DType) -> Graph:
     """The graph with large values that one kernel writes for others in `dtype`.
 
@@ -163,7 +161,7 @@ def handed_on(graph: Graph, written: Iterable[Node], dtype: DType) -> Graph:
     final = _final(graph)
     chosen = {
         n for n in written
-        if n.dtype is float32 and prod(n.shape) >= LARGE and n not in final and n.inputs and n.op.kind in ("elementwise", "move")
+        if n.dtype is float32 and prod(n.shape) >= thresholds.handed_on_elements and n not in final and n.inputs and n.op.kind in ("elementwise", "move")
         and _below_moves(n)[1].op.name not in EXACT
     } - set(graph.outputs) - {n for n in graph.nodes if _is_widened(n)}  # fmt: skip
     if not chosen:

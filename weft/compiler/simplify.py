@@ -16,6 +16,7 @@ from ..errors import WeftError
 from ..graph.graph import Graph, rebuild
 from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
 from .sums import centred_sum, scaled_sum
+from .thresholds import thresholds
 from .windows import IN_RANGE, SPREAD, TAP
 
 Rewrite = Callable[[Node], Node | None]
@@ -258,10 +259,6 @@ def _spread(node: Node, shape: tuple[int, ...]) -> Node:
 
 # --- once the layout is known ------------------------------------------------------------------------------------------------
 
-PIECES = 64  # a long sum for few results is cut in about so many, which threads can share
-FEW_PIECES = 16  # fewer are not worth it: an axis without better factors is cut unevenly
-LONG = 4096  # elements
-
 
 def _separate_windows(node: Node) -> Node | None:
     """Windows that do not overlap: each element belongs to one, and compares the winner's number with its own."""
@@ -310,16 +307,20 @@ def _long_reduction(node: Node) -> Node | None:
     x, axes = node.inputs[0], node.params[0]
     results = prod(node.shape)
     length = prod(x.shape[a] for a in axes)
-    if length < LONG or results * LONG > prod(x.shape) or results > LONG:
+    if (
+        length < thresholds.long_reduction
+        or results * thresholds.long_reduction > prod(x.shape)
+        or results > thresholds.long_reduction
+    ):
         return None
     first = next(a for a in axes if x.shape[a] > 1)
-    if x.shape[first] < FEW_PIECES:
+    if x.shape[first] < thresholds.even_pieces:
         first = max(axes, key=lambda a: x.shape[a])
     n = x.shape[first]
-    pieces = next((p for p in range(min(PIECES, n), 1, -1) if n % p == 0), 1)
-    if len(axes) > 1 and n <= PIECES * 4 and n > 1:
+    pieces = next((p for p in range(min(thresholds.reduction_pieces, n), 1, -1) if n % p == 0), 1)
+    if len(axes) > 1 and n <= thresholds.reduction_pieces * 4 and n > 1:
         pieces = n
-    elif pieces < FEW_PIECES and n >= PIECES * FEW_PIECES:
+    elif pieces < thresholds.even_pieces and n >= thresholds.reduction_pieces * thresholds.even_pieces:
         return _with_rest(node, first)
     if pieces == 1 or length // pieces < 16:
         return None
@@ -346,14 +347,14 @@ def _in_pieces(node: Node, first: int, pieces: int) -> Node:
 def _with_rest(node: Node, axis: int) -> Node:
     """A reduction of what can be cut evenly, and of the few elements that are left over along an axis without good factors."""
     x = node.inputs[0]
-    end = x.shape[axis] - x.shape[axis] % PIECES
+    end = x.shape[axis] - x.shape[axis] % thresholds.reduction_pieces
 
     def part(begin: int, end: int) -> Node:
         where = [(begin, end, 1) if a == axis else (0, n, 1) for a, n in enumerate(x.shape)]
         some = make(OPS["slice"], (x,), tuple(zip(*where, strict=True)))
         return make(node.op, (some,), node.params, node.source)
 
-    both = _in_pieces(part(0, end), axis, PIECES), part(end, x.shape[axis])
+    both = _in_pieces(part(0, end), axis, thresholds.reduction_pieces), part(end, x.shape[axis])
     return _elementwise((_OF_BOOLS if node.dtype is bool_ else _COMBINES)[node.op.name], *both)
 
 

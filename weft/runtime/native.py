@@ -26,6 +26,7 @@ from ..compiler.llvm.target import usable_cores
 from ..compiler.memory import ALIGN
 from ..compiler.pipeline import compiled
 from ..compiler.program import FRAME_RESERVED, Program
+from ..compiler.thresholds import thresholds
 from ..compiler.uncollected import uncollected
 from ..dtypes import DType
 from ..errors import RunError
@@ -36,7 +37,7 @@ from .device import Buffer, Facts
 from .profile import Profile, profile
 from .team import address_of, symbols, team
 
-SMALL, LARGE = 1 << 14, 1 << 24  # operations: too few for several threads; too many to interpret even once
+LARGE = 1 << 24  # operations: too many to interpret even once
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 
 
@@ -67,7 +68,7 @@ def _empty(shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
 
 def fitting_threads(graph: Graph) -> int:
     """As many threads as are worth waking for it."""
-    return thread_count() if work(graph.nodes) > SMALL else 1
+    return thread_count() if work(graph.nodes) > thresholds.threaded_work else 1
 
 
 def work(nodes: Iterable[Node]) -> int:

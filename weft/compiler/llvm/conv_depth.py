@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ..thresholds import thresholds
 from .build import F32, I1, I8, I64, PTR, Code, Value, constant, lanes_of, vector
 from .conv_chunks import SUM
 from .conv_code import Signature, call_epilogue, split
@@ -25,7 +26,7 @@ from .library import Phase, Plan, library
 from .target import Target, host
 
 _PIXELS = 4  # of a tile
-_CHUNKS, _LEAST_CHUNK = 16, 256  # of a filter gradient: as many pieces, of so many pixels or more
+_CHUNKS = 16  # of a filter gradient, at the most
 
 SWEEP = Signature(
     ("x", "packed", "y", "work", "epilogue", "context"),
@@ -76,7 +77,7 @@ def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Nam
 def filter_plan(name: str, shape: ConvShape) -> Plan:
     lifted = shape.lifted
     lines = shape.batch * lifted.out[0] * lifted.out[1]
-    chunks = max(1, min(_CHUNKS, lines * lifted.out[2] // _LEAST_CHUNK, lines))
+    chunks = max(1, min(_CHUNKS, lines * lifted.out[2] // thresholds.depthwise_chunk, lines))
     a_chunk = max(1, -(-lines // chunks))
     chunks, rows = max(1, -(-lines // a_chunk)), prod(shape.kernel)
     numbers = {"partial": 0, "batch": shape.batch, "channels": shape.channels, "lines": a_chunk, "chunks": chunks}

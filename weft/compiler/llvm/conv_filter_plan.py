@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from ..thresholds import thresholds
 from . import gemm
 from .conv_chunks import FINISH, SUM
 from .conv_filter import FILTER, PAD
@@ -16,12 +17,9 @@ from .library import Phase, Plan
 from .product import PRODUCT
 from .target import Target
 
-_MOST_SLAB, _LEAST_SLAB = 256, 96  # pixels packed at a time
 UNITS = 16  # with as many blocks of rows there is enough work for all threads
-_LEAST_CHUNK, _GOOD_CHUNK = 512, 2048  # pixels
 SUMS = 1 << 21  # the most elements of the sums of all chunks
 _FEW_PIXELS = 2048  # with more of them a product goes through its result too often
-_LARGE = 1 << 15  # elements of a filter that is finished block by block: a smaller one stays in the first caches
 # How much longer than the fastest one another algorithm takes, roughly.
 _COSTS = {"DIRECT": 1.1, "IMPLICIT_PRECOMP_GEMM": 1.12, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
 
@@ -57,7 +55,7 @@ def _fastest(shape: ConvShape, target: Target) -> str:
 
 
 def finishes_by_blocks(shape: ConvShape, turned: bool) -> bool:
-    return turned and prod(shape.kernel) * shape.channels // shape.groups * shape.filters >= _LARGE
+    return turned and prod(shape.kernel) * shape.channels // shape.groups * shape.filters >= thresholds.filter_by_blocks
 
 
 def _pointwise(shape: ConvShape) -> bool:
@@ -183,9 +181,9 @@ class _Cut:
         width = tile.vectors * target.lanes(32)
         rows = prod(shape.kernel) * shape.channels // shape.groups
         blocks = -(-rows // tile.rows)
-        chunks = max(1, min(-(-UNITS // (shape.groups * blocks)), pixels // _LEAST_CHUNK))
+        chunks = max(1, min(-(-UNITS // (shape.groups * blocks)), pixels // thresholds.filter_chunk))
         # Threads that share out rows pack all of g, each for itself; those that share out pixels do not.
-        chunks = max(chunks, min(UNITS, pixels // _GOOD_CHUNK, SUMS // (rows * shape.filters)))
+        chunks = max(chunks, min(UNITS, pixels // thresholds.filter_good_chunk, SUMS // (rows * shape.filters)))
         chunk = max(1, -(-pixels // chunks))
         chunks = max(1, -(-pixels // chunk))
         # The sums of a unit and the panels of g share the second cache with what streams through.
@@ -194,12 +192,12 @@ class _Cut:
         strips = -(-blocks // most)
         if chunks * shape.groups < threads:
             strips = -(-strips // threads) * threads
-        slab = min(chunk, _MOST_SLAB, max(_LEAST_SLAB, target.l2 // 4 // (outputs * 4)))
+        slab = min(chunk, thresholds.filter_slab, max(thresholds.filter_least_slab, target.l2 // 4 // (outputs * 4)))
         few = max(1, (target.l1 // 2 - slab * width * 4) // (slab * tile.rows * 4))
         unit = max(1, -(-blocks // strips))
         if tile.runs:
             # A wide panel of g stays in the first cache, while what is read of x comes from the second.
-            slab, few = min(slab, max(_LEAST_SLAB, target.l1 // 2 // (width * 4))), unit
+            slab, few = min(slab, max(thresholds.filter_least_slab, target.l1 // 2 // (width * 4))), unit
         if far:
             slab = -(-chunk // -(-chunk // slab))
             few = few if tile.runs else max(1, target.l2 // 8 // (slab * tile.rows * 4))

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ..thresholds import thresholds
 from .build import F32, I8, Code, Value, vector
 from .conv_code import Signature, call_epilogue, fill, numbers, split
 from .conv_plan import Names, blocks, pack_phases, packing, sweep_cycles
@@ -29,7 +30,6 @@ _SEARCH, _EDGES = 70.0, 90.0  # cycles that a pixel costs the other sweeps, besi
 _STORE = 1.5  # cycles to write an element of a tile, whose pixels lie apart, or one of a plane
 _CLEARLY = 0.8  # of the time of others: estimates are rough
 _STRIPS = 4  # of rows, for each thread
-_UNROLLED = 7  # taps of a row, up to which there is a function for each number
 
 ROW = Signature(
     ("x", "packed", "y", "work", "epilogue", "context"),
@@ -117,7 +117,7 @@ def _geometry(sweep: Sweep, threads: int, tile: Tile, target: Target) -> dict[st
 
 def _row_phase(tile: Tile, values: dict[str, int], names: Names) -> Phase:
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
-    taps = values["x_kernel"] if values["x_kernel"] <= _UNROLLED else 0
+    taps = values["x_kernel"] if values["x_kernel"] <= thresholds.row_taps else 0
     symbol = f"conv_row.{tile.rows}x{tile.vectors}.{taps}"
     return ROW.phase(symbol, pointers, values, reads=[names.source, names.packed], writes=[names.result, "work"])
 

@@ -18,6 +18,7 @@ from llvmlite import ir
 
 from ...dtypes import DType, as_dtype, bool_
 from ...graph.node import Node
+from ..thresholds import thresholds
 from .build import F32, F64, I64, PTR, Code, Value, constant, element_of, like, new_module, vector
 from .library import Phase, Plan, library
 from .scalar import from_storage, register_type, storage_type, to_storage
@@ -29,10 +30,6 @@ CUMULATE = ("x", "y", "work", "tid", "threads", "outer", "n", "inner", "chunks",
 _TOGETHER = 4  # lines that are followed at a time
 _STEP = 4  # floats of a line that are read and converted at a time
 _SUMS = 4  # vectors of sums that make a total
-_BLOCK = 512  # the most columns of a block, whose totals stay in the cache
-_NARROW = 64  # the least
-_CHUNK = 8192  # the least elements of a chunk
-_TASKS = 8  # with so many lines, or blocks of columns, none needs to be cut
 _CHUNKS = 64  # else into so many
 
 
@@ -224,7 +221,7 @@ class _Columns:
         line, chunk = code.sdiv(task, of["chunks"]), code.srem(task, of["chunks"])
         first, last = code.share(of["n"], chunk, of["chunks"])
         begin = code.plus(code.mul(code.mul(line, of["n"]), of["inner"]), left)
-        totals = code.room(ir.IntType(8), _BLOCK * way.bytes)
+        totals = code.room(ir.IntType(8), thresholds.cumulate_columns * way.bytes)
         self._begin(totals, code.sub(task, chunk), task, left, width)
         with code.loop(first, last, name="row") as row:
             base = code.plus(begin, code.mul(row, of["inner"]))
@@ -275,7 +272,11 @@ def plan(node: Node, threads: int) -> Plan:
     if not outer * n * inner:
         return Plan("nothing", (), 0, 0)
     way, how = _Way(node.op.name, x.dtype), "lines" if inner == 1 else "columns"
-    block = min(_BLOCK, inner, _NARROW * ceil(inner * outer / (_TASKS * _NARROW)))
+    block = min(
+        thresholds.cumulate_columns,
+        inner,
+        thresholds.cumulate_narrow * ceil(inner * outer / (thresholds.cumulate_tasks * thresholds.cumulate_narrow)),
+    )
     alone = threads == 1 and not x.dtype.is_float  # integers come out the same, cut or not
     chunks = 1 if alone else _chunks(way, outer * ceil(inner / block), n, block)
     arguments = ("x0", "y", "work", "tid", "threads", outer, n, inner, chunks, block)
@@ -292,6 +293,6 @@ def _phase(symbol: str, part: str, arguments: tuple[str | int, ...]) -> Phase:
 
 def _chunks(way: _Way, tasks: int, n: int, block: int) -> int:
     """How many chunks a line is cut in, by the shape alone."""
-    if tasks >= _TASKS or way.op == "cumprod":
+    if tasks >= thresholds.cumulate_tasks or way.op == "cumprod":
         return 1
-    return max(1, min(ceil(_CHUNKS / tasks), n * block // _CHUNK))
+    return max(1, min(ceil(_CHUNKS / tasks), n * block // thresholds.cumulate_chunk))

@@ -17,13 +17,11 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ..index import Loop
 from ..nest import ReadyNest, ReadyPhase, Reduced
+from ..thresholds import thresholds
 from . import scalar
 from .build import I32, I64, Code, Int, Value, constant, vector
 from .combine import NOT_SUMS, better, combined, identity, product
 from .values import Errors, Values
-
-TERMS = 32  # of a sum that are added one after another: terms of a block, and blocks of a group
-BLOCK = 4096  # elements of a vector loop that one thread takes at a time, when there is no other loop to share out
 
 
 class Emitter:
@@ -53,7 +51,11 @@ class Emitter:
         across = [l for l in nest.outer if l is not nest.vector]
         rows = prod(l.size for l in across)
         length = nest.vector.size if nest.vector is not None else 1
-        block = length if rows >= 64 or nest.vector is None else max(self.lanes, min(BLOCK, -(-length // 64)))
+        block = (
+            length
+            if rows >= 64 or nest.vector is None
+            else max(self.lanes, min(thresholds.task_elements, -(-length // 64)))
+        )
         block = -(-block // self.lanes) * self.lanes if block < length else max(length, 1)
         blocks = -(-length // block)
         first, last = code.share(rows * blocks, tid, threads)
@@ -226,8 +228,8 @@ def cut_of(loops: Sequence[Loop], counts: Sequence[int]) -> Cut | None:
     """Where to cut a sum over these loops, the innermost last, so that a block has at most TERMS terms; None if all are one block."""
     terms = 1
     for loop, count in zip(reversed(loops), reversed(counts), strict=True):
-        if terms * count > TERMS:
-            return Cut(loop, max(1, TERMS // terms))
+        if terms * count > thresholds.sum_terms:
+            return Cut(loop, max(1, thresholds.sum_terms // terms))
         terms *= count
     return None
 
@@ -249,7 +251,9 @@ class _Totals:
             total.end_block()
         done = code.add(code.load(self.done, typ=I64), code.i64(1))
         code.store(done, self.done)
-        with code.if_then(code.icmp_unsigned("==", code.urem(done, code.i64(TERMS)), code.i64(0)), likely=False):
+        with code.if_then(
+            code.icmp_unsigned("==", code.urem(done, code.i64(thresholds.sum_terms)), code.i64(0)), likely=False
+        ):
             for total in sums:
                 total.end_group()
 

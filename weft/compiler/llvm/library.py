@@ -18,6 +18,7 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..thresholds import thresholds
 from .build import I64, PTR
 from .engine import Loaded, object_code
 from .store import kept
@@ -62,8 +63,8 @@ class Plan:
 
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # by the word before the first dot of a symbol
-_loaded: dict[str, Loaded] = {}
-_loading: dict[str, threading.RLock] = {}  # by symbol
+_loaded: dict[tuple[str, str], Loaded] = {}  # by symbol and changed thresholds
+_loading: dict[tuple[str, str], threading.RLock] = {}
 
 
 def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str], ir.Module]]:
@@ -78,18 +79,20 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
 
 def address(symbol: str) -> int:
     """Where the function is, made now if it is not there yet."""
-    if symbol not in _loaded:
-        with _loading.setdefault(symbol, threading.RLock()):  # one thread makes it, the others wait
-            if symbol not in _loaded:
+    key = symbol, thresholds.changed()
+    if key not in _loaded:
+        with _loading.setdefault(key, threading.RLock()):  # one thread makes it, the others wait
+            if key not in _loaded:
                 code = kept(f"library {symbol}", lambda: object_code(_makers[symbol.split(".")[0]](symbol)))
-                _loaded[symbol] = Loaded(code)
-    return _loaded[symbol].address(symbol)
+                _loaded[key] = Loaded(code)
+    return _loaded[key].address(symbol)
 
 
 @contextmanager
 def preparing(symbols: Iterable[str]) -> Iterator[None]:
     """Meanwhile, functions are made that are not there yet."""
-    missing = [symbol for symbol in dict.fromkeys(symbols) if symbol not in _loaded]
+    changed = thresholds.changed()
+    missing = [symbol for symbol in dict.fromkeys(symbols) if (symbol, changed) not in _loaded]
     if not missing:
         yield
         return

@@ -16,6 +16,7 @@ from math import ceil
 
 from llvmlite import ir
 
+from ..thresholds import thresholds
 from .build import I64, PTR, Code, Value, constant, new_module, vector
 from .library import Phase, Plan, library
 from .panels import BYTES, ELEMENTS, read_as
@@ -38,9 +39,7 @@ MATVEC = (
 _ROWS, _FAR_ROWS = 4, 1  # rows that dots reads at a time, of a matrix in the caches and of a larger one
 _LINES, _FAR_LINES = 8, 2  # ks that spread reads at a time
 _AHEAD = 512  # bytes that dots asks for ahead; spread asks for its next ks
-_FAR = 4 << 20  # bytes of a larger one
-_BLOCK = 4096  # results that spread keeps in the cache
-_STRETCHES, _LONG = 16, 1 << 22  # pieces of a matrix of so many elements that is spread
+_STRETCHES = 16  # pieces of a long matrix that is spread
 
 
 @library("matvec")
@@ -233,9 +232,9 @@ def _phase(p: Problem, side: _Side, values: Values) -> Phase:
     how, line = ("dots", side.strides[0]) if side.strides[1] == 1 else ("spread", side.strides[1])
     unit = _ROWS if how == "dots" else 64
     shares = max(1, p.threads // int(values["batch"]))
-    block = min(_BLOCK, ceil(ceil(int(values["m"]) / shares) / unit) * unit)
+    block = min(thresholds.matvec_block, ceil(ceil(int(values["m"]) / shares) / unit) * unit)
     matrices = p.batch if side.batch else 1
-    far = ".far" if matrices * max(p.m, p.n) * p.k * BYTES[side.kind] > _FAR else ""
+    far = ".far" if matrices * max(p.m, p.n) * p.k * BYTES[side.kind] > thresholds.matvec_far else ""
     reads = {str(values["a"]), str(values["x"]), "context"} | ({"c"} if p.accumulate else set())
     values = values | named(line=line, block=block)
     return phase(f"matvec.{how}.{p.kind}.{side.kind}{far}", MATVEC, values, reads, {str(values["y"])})
@@ -243,6 +242,6 @@ def _phase(p: Problem, side: _Side, values: Values) -> Phase:
 
 def pieces_of(outputs: int, k: int, spread: bool = False) -> int:
     """How many pieces k is cut in: by the shape alone, where there is little else to share out, or to read in long stretches."""
-    if spread and outputs * k >= _LONG and 64 <= outputs <= 2 * _BLOCK:
+    if spread and outputs * k >= thresholds.matvec_long and 64 <= outputs <= 2 * thresholds.matvec_block:
         return _STRETCHES
-    return 1 if outputs >= 64 else max(1, min(64, k // 8192 if outputs < 8 else k // 2048))
+    return 1 if outputs >= 64 else max(1, min(64, k // (thresholds.matvec_piece * (4 if outputs < 8 else 1))))

@@ -18,6 +18,7 @@ from llvmlite import ir
 
 from ...dtypes import DType, as_dtype, bool_, float32
 from ...graph.node import Node
+from ..thresholds import thresholds
 from .build import I8, I32, I64, PTR, Code, Value, constant, new_module, vector
 from .library import Phase, Plan, library
 from .scalar import from_storage, storage_type, to_storage
@@ -37,10 +38,7 @@ ROWS = (
     "offsets",
     "columns",
 )  # and a size and a stride an axis
-_BLOCK = 512  # indices that are looked through before those found are done
 _TILE = 16  # columns with gaps between them that are done at a time
-_COLUMNS = 1024  # bytes of a row that are enough for a thread
-_FEW = 64  # indices a thread that are too few to share out
 
 
 @library("scatter")
@@ -147,9 +145,9 @@ class _Rows:
     def _own_rows(self, low: Value, high: Value) -> None:
         """Offsets in blocks: those of this thread are put in a list without a branch, then done."""
         code, of = self.code, self.of
-        mine = code.room(I64, _BLOCK)
-        with code.loop(0, of["count"], _BLOCK, name="block") as block:
-            end = code.minimum(of["count"], code.plus(block, _BLOCK))
+        mine = code.room(I64, thresholds.scatter_block)
+        with code.loop(0, of["count"], thresholds.scatter_block, name="block") as block:
+            end = code.minimum(of["count"], code.plus(block, thresholds.scatter_block))
 
             def look(k: Value, found: list[Value]) -> list[Value]:
                 offset = code.read(self.offsets, k, I64)
@@ -293,7 +291,11 @@ def _by_columns(count: int, sizes: Sequence[int], itemsize: int, gaps: bool, thr
     """Whether threads share out the columns of all rows: where rows are long, or too few."""
     if not sizes:
         return False
-    enough = 2 * _TILE if gaps else (64 if count < _FEW * threads else _COLUMNS) // itemsize
+    enough = (
+        2 * _TILE
+        if gaps
+        else (64 if count < thresholds.scatter_few * threads else thresholds.scatter_columns) // itemsize
+    )
     return sizes[-1] >= enough * threads
 
 

@@ -18,13 +18,12 @@ from llvmlite import ir
 
 from ...dtypes import DType, as_dtype
 from ...graph.node import Node
+from ..thresholds import thresholds
 from .build import I32, I64, PTR, Code, Value, constant, lanes_of, new_module, vector
 from .library import Phase, Plan, library
 from .scalar import storage_type
 from .target import host
 
-_SHORT = 96  # elements of a row that are compared in pairs
-_LONG = 1 << 14  # elements of a row that several threads sort
 _DIGITS = 256  # values of a byte of a key
 
 # The arguments by name, in order. A row is `step` elements apart in x and y, and without gaps in the workspace, where
@@ -168,7 +167,7 @@ class _Rows:
     def write(self) -> None:
         code, of = self.code, self.of
         first, last = code.share(of["rows"], of["tid"], of["threads"])
-        with code.if_else(code.icmp_signed("<=", self.n, code.i64(_SHORT))) as (short, longer):
+        with code.if_else(code.icmp_signed("<=", self.n, code.i64(thresholds.sort_by_pairs))) as (short, longer):
             with short, code.loop(first, last, name="row") as row:
                 self._short_row(row)
             with longer, code.loop(first, last, name="row") as row:
@@ -178,7 +177,7 @@ class _Rows:
         """As many elements as a vector has are compared with all others at a time."""
         code, type = self.code, self.record.key
         lanes = host().lanes(type.width)
-        keys = code.room(type, _SHORT + lanes)
+        keys = code.room(type, thresholds.sort_by_pairs + lanes)
         base = self.elements.base(row)
         with code.loop(0, self.n) as i:
             code.write(self.elements.key(base, i, type), keys, i)
@@ -374,12 +373,12 @@ def plan(node: Node, threads: int) -> Plan:
     record: _Record = _Wide() if x.dtype.bits > 32 or n >= 1 << 32 else _Narrow()
     way = "descending" if descending else "ascending"
     rounds = ceil(rows / threads) * threads / rows  # how much of the threads' time rows alone would leave unused
-    if threads > 1 and n >= _LONG and rounds > 1.3:
+    if threads > 1 and n >= thresholds.sort_by_threads and rounds > 1.3:
         return _long_plan(x, way, record, rows, n, step, threads)
     values = {"rows": rows, "n": n, "step": step}
     symbol = f"argsort.rows.{x.dtype.name}.{way}.{record.name}"
     phase = _phase(symbol, ROWS, {"x0"}, {"y", "work"}, values)
-    return Plan("sorting of rows", (phase,), 0 if n <= _SHORT else threads * 2 * n * record.bytes, 0)
+    return Plan("sorting of rows", (phase,), 0 if n <= thresholds.sort_by_pairs else threads * 2 * n * record.bytes, 0)
 
 
 def _long_plan(x: Node, way: str, record: _Record, rows: int, n: int, step: int, threads: int) -> Plan:

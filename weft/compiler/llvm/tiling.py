@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, gcd
 
+from ..thresholds import thresholds
 from .panels import BYTES
 from .product import LONG, Kernel
 from .target import Target
@@ -270,7 +271,6 @@ def _pack_cost(across: int, along: int) -> float:
 
 # --- pieces of k --------------------------------------------------------------------------------------------------------
 
-_PIECE = 1024  # the shortest piece of k that is worth a partial result
 _SMALL = 1 << 14  # results, up to which k is cut
 _PARTS = 1 << 18  # elements of all partial results
 
@@ -279,7 +279,7 @@ def pieces_of(p: Problem) -> int:
     """How many pieces k is cut in: by the shape alone, where there is little else to share out."""
     if p.batch > 1 or p.m * p.n > _SMALL:
         return 1
-    pieces = max(1, min(p.k // _PIECE, _PARTS // (p.m * p.n)))
+    pieces = max(1, min(p.k // thresholds.product_piece, _PARTS // (p.m * p.n)))
     return ceil(p.k / _length(p, pieces)) if pieces > 1 else 1
 
 

@@ -15,6 +15,7 @@ from ...graph.node import Node
 from ..index import Index, Inside, Loop, Quotient, Read, Remainder, Term
 from ..loops import Step
 from ..nest import ReadyPhase
+from ..thresholds import thresholds
 from . import scalar
 from .build import I1, I32, I64, Code, Int, Value, constant, lanes_of, vector
 from .combine import better, combined, identity, philox
@@ -53,7 +54,6 @@ _MESSAGES = {
     "shr": "a shift by a negative number has no meaning.",
 }
 _PUBLIC = {"shl": "bitwise_left_shift", "shr": "bitwise_right_shift"}
-_FAR = 512  # bytes from row to row, from which on CPUs do not fetch the next by themselves
 _AHEAD = 8  # rows
 
 
@@ -299,7 +299,7 @@ class Values:
         if inner is None or inner is self.along:
             return
         stride, size = position.coefficient(inner), node.dtype.itemsize
-        if stride is None or abs(stride) * size < _FAR:
+        if stride is None or abs(stride) * size < thresholds.far_rows:
             return
         start, element = self.code.plus(self._base(position), stride * _AHEAD), scalar.storage_type(node.dtype)
         for at in range(0, self.lanes, LINE // size):

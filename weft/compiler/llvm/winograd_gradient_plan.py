@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ..thresholds import thresholds
 from .conv_filter_plan import SUMS, UNITS, ending, finishes_by_blocks
 from .conv_shape import ConvShape, whole_lines
 from .library import Plan
@@ -15,8 +16,6 @@ from .winograd_tiles import APART
 
 _TILES = {("aarch64", 32): (8, 2), ("x86_64", 32): (4, 4), ("x86_64", 16): (6, 2)}  # rows and vectors
 _MOST = 64  # channels of a block
-_SLAB = 64  # tiles: fewer would stay in the second cache, but then sums are loaded and stored too often
-_LEAST_CHUNK = 32
 
 
 def gradient_applies(shape: ConvShape, target: Target) -> bool:
@@ -72,13 +71,13 @@ class _Cut:
         rows, columns = _block(shape.channels, target), _block(shape.filters, target)
         tiles = shape.batch * prod(-(-n // size) for n in shape.out)
         chunks = -(-UNITS // _blocks(shape, rows, columns))
-        chunks = max(1, min(chunks, tiles // _LEAST_CHUNK, SUMS // (9 * shape.channels * shape.filters)))
+        chunks = max(1, min(chunks, tiles // thresholds.winograd_chunk, SUMS // (9 * shape.channels * shape.filters)))
         chunk = max(1, -(-tiles // chunks))
         chunks = max(1, -(-tiles // chunk))
         rows, columns = _smaller(shape, rows, columns, -(-threads // chunks), target)
         width = vectors * target.lanes(32)
         x_pitch, g_pitch = -(-rows // height) * height, -(-columns // width) * width
-        slab = -(-chunk // -(-chunk // _SLAB))
+        slab = -(-chunk // -(-chunk // thresholds.winograd_slab))
         return cls(height, vectors, rows, columns, x_pitch, g_pitch, tiles, chunk, chunks, slab)
 
 

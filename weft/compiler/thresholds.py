@@ -1,0 +1,83 @@
+"""Every size at which the compiler computes in another way, in one table, so that tests can lower it and small shapes take every path.
+
+`thresholds.unrolled_taps` is the value in force; `with thresholds.set(unrolled_taps=0): ...` changes it for a test, with an object
+cache that is off: the key of compiled code does not hold these. Constants that only weigh costs against each other stand beside the
+cost model that they belong to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def _at(value: int, low: int) -> Any:
+    """A threshold, and the value at which small shapes are on its other side."""
+    return field(default=value, metadata={"low": low})
+
+
+@dataclass
+class Thresholds:
+    # Loops
+    unrolled_taps: int = _at(25, 0)  # taps of a window that is written out; larger ones are loops
+    sum_terms: int = _at(32, 2)  # terms of a sum that are added one after another, and blocks of them likewise
+    task_elements: int = _at(
+        4096, 16
+    )  # of a vector loop that one thread takes, where there is no other loop to share out
+    far_rows: int = _at(512, 8)  # bytes from row to row, from which on a column is prefetched
+    # Long reductions, cut for threads
+    long_reduction: int = _at(4096, 16)  # elements for each result
+    reduction_pieces: int = _at(64, 4)  # that such a reduction is cut in
+    even_pieces: int = _at(16, 3)  # fewer even ones than these, and the cut is uneven
+    # Threads
+    threaded_work: int = _at(1 << 14, 0)  # operations of a program that several threads share
+    # Mixed precision
+    handed_on_elements: int = _at(1 << 14, 4)  # of a value that kernels hand to each other in 16 bits
+    # Sorting
+    sort_by_pairs: int = _at(96, 3)  # elements of a row that are compared in pairs; longer ones are sorted by digits
+    sort_by_threads: int = _at(1 << 14, 8)  # elements of a row that several threads sort
+    # Cumulative sums and products
+    cumulate_chunk: int = _at(8192, 2)  # the least elements of a chunk of a line
+    cumulate_columns: int = _at(512, 4)  # the most columns of a block
+    cumulate_narrow: int = _at(64, 2)  # the least
+    cumulate_tasks: int = _at(8, 1 << 30)  # lines, or blocks of columns, of which none needs to be cut
+    # Scatters
+    scatter_block: int = _at(512, 2)  # indices that are looked through before those found are done
+    scatter_columns: int = _at(1024, 4)  # bytes of a row that are enough for a thread
+    scatter_few: int = _at(64, 0)  # indices a thread that are too few to share out
+    # Products
+    matvec_far: int = _at(4 << 20, 64)  # bytes of a matrix beyond the caches, which is read in fewer streams
+    matvec_block: int = _at(4096, 64)  # results that are kept in the cache
+    matvec_long: int = _at(1 << 22, 64)  # elements of a matrix that is read in stretches
+    matvec_piece: int = _at(2048, 8)  # of k, where there are few results; four times as long for very few
+    product_piece: int = _at(1024, 8)  # the shortest piece of k that is worth a partial result
+    # Convolutions
+    filter_chunk: int = _at(512, 8)  # the least pixels of a chunk of a filter gradient
+    filter_good_chunk: int = _at(2048, 16)  # pixels that are worth a chunk though there is enough other work
+    filter_slab: int = _at(256, 8)  # the most pixels packed at a time
+    filter_least_slab: int = _at(96, 4)  # the least
+    filter_by_blocks: int = _at(1 << 15, 1)  # elements of a filter whose gradient is finished block by block
+    winograd_chunk: int = _at(32, 2)  # the least tiles of a chunk of a filter gradient
+    winograd_slab: int = _at(64, 4)  # tiles that are transformed at a time
+    depthwise_chunk: int = _at(256, 4)  # the least pixels of a chunk of a depthwise filter gradient
+    row_taps: int = _at(7, 0)  # taps of a row, up to which there is a function for each number
+
+    @contextmanager
+    def set(self, **values: int) -> Iterator[None]:
+        """Change thresholds inside a `with` block."""
+        before = {name: getattr(self, name) for name in values}
+        self.__dict__.update(values)
+        try:
+            yield
+        finally:
+            self.__dict__.update(before)
+
+    def changed(self) -> str:
+        """Those that are not at their defaults: part of the name of what was compiled in this process."""
+        return " ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default)
+
+
+thresholds = Thresholds()
+LOWERED = {f.name: int(f.metadata["low"]) for f in fields(Thresholds)}
