@@ -29,6 +29,7 @@ from .dtypes import (
     as_dtype,
     bool_,
     finfo,
+    float64,
     iinfo,
     scalar_dtype,
 )
@@ -796,7 +797,16 @@ def as_tensor(value: Any, beside: DType | None = None, shape: Shape = ()) -> Ten
         value = value.item()
     if isinstance(value, _NUMBERS):
         return number(value, as_dtype(type(value)) if beside is None else scalar_dtype(value, beside), shape)
+    if beside is float64 and isinstance(value, list | tuple):
+        value = np.asarray(value) if _holds_floats(value) else value  # as float32 its numbers would lose digits
     return _call("asarray", value)
+
+
+def _holds_floats(value: Any) -> bool:
+    """Whether the first leaf of a nested list is a Python float."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, float)
 
 
 _NUMBERS = (float, int, bool)

@@ -15,7 +15,7 @@ import numpy as np
 from ..dtypes import DType, DTypeLike, as_dtype, bool_, float32, float64, promote
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Type
-from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
+from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
 from .declare import Sample, Wrong, binary, broadcast_shape, expand_to, together, unary
 
 Unary = Callable[[Any], Tensor]
@@ -144,7 +144,7 @@ def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 def _larger_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     # Where both are equal each gets half, so that the derivative does not depend on the order of the operands.
-    share = where(a == b, 0.5, where(y == a, 1.0, 0.0)).astype(g.dtype)
+    share = where(a == b, 0.5, where(y == a, number(1.0, g.dtype), 0.0))
     return g * share, g * (1.0 - share)
 
 
