@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype
+from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, converted
 from ..errors import UserError
 from ..graph.node import data
 from ..runtime import Device
@@ -46,8 +46,7 @@ def asarray(
     target = wanted or (DEFAULT_FLOAT if natural.is_float and not foreign else natural)
     if target.is_integer and natural.is_float and copy is not False:
         return asarray(array, device=device, copy=copy).astype(target)
-    with np.errstate(over="ignore"):  # too large for the dtype is infinite, as everywhere
-        final = np.asarray(array, dtype=target.numpy)
+    final = array if array.dtype == target.numpy else converted(array, target)
     if copy is False and not (shared and final is array):
         raise UserError("asarray", f"copy=False, but a copy is needed to make {target.name} from {type(obj).__name__}.")
     if shared and final is array and (copy or (copy is None and _writable(array))):

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType, DTypeLike, as_dtype, bool_, float32, float64, promote
+from ..dtypes import DType, DTypeLike, as_dtype, bool_, converted, float32, float64, promote
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
@@ -102,9 +102,16 @@ def _integer_checked(ufunc: Callable[..., Any], name: str) -> Callable[..., Any]
     return call
 
 
+def _floor_divide(a: np.ndarray, b: np.ndarray) -> Any:
+    """NumPy's, except that with infinities it is the quotient itself, as the array API has it: inf // 2 is inf and 5 // -inf is -0."""
+    whole = np.floor_divide(a, b)
+    return np.where(np.isinf(a) | np.isinf(b), np.divide(a, b), whole) if whole.dtype.kind == "f" else whole
+
+
 floor_divide = binary(
-    "floor_divide", _integer_checked(np.floor_divide, "floor_divide"), None, "a / b, rounded down.", domain=(0.5, 4.0)
-)
+    "floor_divide", _integer_checked(_floor_divide, "floor_divide"), None,
+    "a / b, rounded down; with infinities a / b itself.", domain=(0.5, 4.0)
+)  # fmt: skip
 remainder = binary(
     "remainder", _integer_checked(np.remainder, "remainder"),
     lambda g, y, a, b: (g, -g * floor_divide(a, b)), "a - b * floor(a / b): it has the sign of b.", domain=(0.5, 4.0),
@@ -148,8 +155,31 @@ def _larger_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Ten
     return g * share, g * (1.0 - share)
 
 
-maximum = binary("maximum", np.maximum, _larger_vjp, "The larger of two; nan if either is nan.", commutes=True)
-minimum = binary("minimum", np.minimum, _larger_vjp, "The smaller of two; nan if either is nan.", commutes=True)
+def _maximum(a: np.ndarray, b: np.ndarray) -> Any:
+    """NumPy's, but which of two zeros it gives depends on the machine: here 0.0 is greater than -0.0, as in IEEE 754-2019."""
+    larger = np.maximum(a, b)
+    return np.where((a == 0) & (b == 0), a + b, larger) if larger.dtype.kind == "f" else larger
+
+
+def _minimum(a: np.ndarray, b: np.ndarray) -> Any:
+    smaller = np.minimum(a, b)
+    return np.where((a == 0) & (b == 0), -(-a - b), smaller) if smaller.dtype.kind == "f" else smaller
+
+
+maximum = binary(
+    "maximum",
+    _maximum,
+    _larger_vjp,
+    "The larger of two; nan if either is nan, and 0.0 is larger than -0.0.",
+    commutes=True,
+)
+minimum = binary(
+    "minimum",
+    _minimum,
+    _larger_vjp,
+    "The smaller of two; nan if either is nan, and -0.0 is smaller than 0.0.",
+    commutes=True,
+)
 
 
 def _atan2_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,11 +205,17 @@ hypot = binary(
     domain=(0.5, 2.0),
     commutes=True,
 )
+
+
+def _next_after(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(a == b, b, np.nextafter(a, b))  # of float16 zeros NumPy gives the first, of others the second
+
+
 copysign: Binary = binary(
     "copysign", np.copysign, lambda g, y, a, b: (g * copysign(1.0, a) * copysign(1.0, b), None),
     "The size of a with the sign of b.", accepts="float",
 )  # fmt: skip
-nextafter = binary("nextafter", np.nextafter, None, "The next number after a towards b.", accepts="float", widen=False)
+nextafter = binary("nextafter", _next_after, None, "The next number after a towards b.", accepts="float", widen=False)
 logaddexp = binary(
     "logaddexp", np.logaddexp, lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a)),
     "log(exp(a) + exp(b)) without overflow.", accepts="float", commutes=True
@@ -291,7 +327,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 def _cast(x: np.ndarray, dtype: DType) -> np.ndarray:
     if not dtype.is_integer or x.dtype.kind in "biu":
-        return x.astype(dtype.numpy)
+        return converted(x, dtype)
     # A float outside the range becomes the nearest integer inside it, and nan becomes 0, on every machine.
     info = np.iinfo(dtype.numpy)
     x = np.trunc(np.asarray(x, np.float64))
@@ -310,6 +346,8 @@ _CAST = Op(
 @function
 def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
     """The values as another dtype. Floats are cut towards zero to become integers and stop at the ends of the range.
+
+    Floats are rounded once, to the nearest, halves to even; integers become 16-bit floats by way of float32.
 
     >>> astype(as_tensor(300.7), "uint8")
     Tensor(255, dtype=uint8)

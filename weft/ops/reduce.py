@@ -96,17 +96,28 @@ def _extreme_vjp(g: Tensor, y: Tensor, x: Tensor, axes: Axes) -> tuple[Tensor]:
     return (restore(g / sum(chosen, axis=axes), x, axes) * chosen,)
 
 
-def _fold(ufunc: Any, of_nothing: bool) -> Callable[..., Any]:
-    """A max or min over axes; of no bools it is what changes nothing."""
-    return lambda x, axes: ufunc.reduce(x, axis=axes, **({"initial": of_nothing} if x.dtype == bool else {}))
+def folded_maximum(x: np.ndarray, axes: Axes) -> Any:
+    """The greatest over axes: as `maximum` of two, 0.0 is greater than -0.0; of no bools it is False."""
+    if x.dtype == bool:
+        return np.any(x, axis=axes)
+    result = np.maximum.reduce(x, axis=axes)
+    if x.dtype.kind == "f" and np.any(result == 0):  # then no element is above 0, and without a sign it is 0.0
+        return np.where(result == 0, np.where(np.any(~np.signbit(x), axis=axes), 0.0, -0.0), result)
+    return result
+
+
+def _folded_minimum(x: np.ndarray, axes: Axes) -> Any:
+    if x.dtype == bool:
+        return np.all(x, axis=axes)
+    return -folded_maximum(-x, axes) if x.dtype.kind == "f" else np.minimum.reduce(x, axis=axes)
 
 
 _MAX = Op(
-    "max", "reduce", _infer("max", empty=False), _fold(np.maximum, False), _extreme_vjp, ("axes",), 1, True,
+    "max", "reduce", _infer("max", empty=False), folded_maximum, _extreme_vjp, ("axes",), 1, True,
     _samples(_SHAPES), (Wrong(lambda: max(number(0.0, float32, (0,))), "[max] there is no max of no elements"),),
 )  # fmt: skip
 _MIN = Op(
-    "min", "reduce", _infer("min", empty=False), _fold(np.minimum, True), _extreme_vjp, ("axes",), 1, True,
+    "min", "reduce", _infer("min", empty=False), _folded_minimum, _extreme_vjp, ("axes",), 1, True,
     _samples(_SHAPES), (Wrong(lambda: min(number(0.0, float32, (0,))), "[min] there is no min of no elements"),),
 )  # fmt: skip
 
