@@ -51,7 +51,7 @@ from .graph.node import (
     variable,
 )
 from .knobs import knobs
-from .runtime import Buffer, Device, evaluate, fetch, transfer
+from .runtime import Buffer, Device, dlpack, evaluate, fetch, transfer
 from .runtime import device as find_device
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -371,11 +371,14 @@ class Tensor:
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        array = self.numpy()
-        if copy or ((max_version is None or max_version < (1, 0)) and copy is None):
-            array = array.copy()  # a reader of the old protocol cannot be told that it must not write
+        """A copy of the value, or with copy=False the tensor's own memory, marked as read-only.
+
+        Readers may ignore the mark, as PyTorch does, or know a protocol that has none; the value of a tensor never changes. To share
+        memory with NumPy use `numpy()`.
+        """
+        own = None if copy is False else True
         try:
-            return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+            return dlpack.export(self.numpy(), stream=stream, max_version=max_version, dl_device=dl_device, copy=own)
         except BufferError as error:
             raise BufferError(f"[dlpack] a tensor of dtype {self.dtype.name} cannot be shared: {error}.") from None
 

@@ -9,7 +9,7 @@ import numpy as np
 from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, converted
 from ..errors import UserError
 from ..graph.node import data
-from ..runtime import Device
+from ..runtime import Device, dlpack
 from ..runtime import device as find_device
 from ..tensor import Tensor, function, number, wrap
 
@@ -82,7 +82,7 @@ def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
     if isinstance(obj, bytes | bytearray):
         return np.frombuffer(obj, np.uint8), True
     if hasattr(obj, "__dlpack__"):
-        return np.from_dlpack(obj), True
+        return from_capsule("asarray", obj), True
     if isinstance(obj, list | tuple):
         _refuse_tensors_with_history(obj)
     try:
@@ -92,6 +92,17 @@ def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
     if array.dtype.kind in "SUT" or (array.dtype.kind == "O" and not _all_whole(obj)):
         raise UserError("asarray", f"numbers are required, got {type(obj).__name__} of {array.dtype}.")
     return array, isinstance(obj, memoryview) or hasattr(obj, "__array_interface__") or hasattr(obj, "typecode")
+
+
+def from_capsule(name: str, obj: Any, copy: bool | None = None) -> np.ndarray:
+    """The memory of another library's array, by DLPack."""
+    try:
+        return dlpack.read(obj, copy)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).rstrip(".")
+        raise UserError(
+            name, f"an array in the memory of the CPU is required, got {type(obj).__name__}: {reason}."
+        ) from None
 
 
 def _refuse_tensors_with_history(obj: Any) -> None:
