@@ -200,7 +200,6 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_node", "born", "grad")
     __array_priority__ = 1000
-    __array_ufunc__ = None  # so that `numpy_array + tensor` asks the tensor
 
     _node: Node
     born: int  # the CLOCK when it was made: whether it was there before a function was traced
@@ -363,6 +362,12 @@ class Tensor:
             return array.astype(dtype)
         return array.copy() if copy else array
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
+        return FUNCTIONS["array_ufunc"](ufunc, method, inputs, settings)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
+        return FUNCTIONS["array_function"](function, args, settings)
+
     def __dlpack__(
         self,
         *,
@@ -475,6 +480,9 @@ class Tensor:
     def at(self) -> At:
         """`x.at[key].set(v)`: a tensor with some elements changed, `x` staying as it is.
 
+        There are `get`, `set`, `add`, `subtract`, `multiply`, `min` and `max`. With a mask as key and a value that does not
+        depend on how many elements it chooses, they work inside compiled functions too.
+
         >>> import weft
         >>> weft.zeros(4).at[1:3].add(5.0)
         Tensor([0., 5., 5., 0.], dtype=float32)
@@ -557,6 +565,19 @@ class Tensor:
 
     def __rmod__(self, other: Any) -> Tensor:
         return _operator("remainder", other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
+
+    def __round__(self, digits: int | None = None) -> Tensor:
+        """The nearest number with so many digits behind the point, halves to the even one: a tensor of the same dtype."""
+        if not digits or not self.dtype.is_float:
+            return _call("round", self)
+        scale = 10.0 ** abs(digits)
+        return _call("round", self * scale) / scale if digits > 0 else _call("round", self / scale) * scale
 
     def __pow__(self, other: Any) -> Tensor:
         return _operator("pow", self, other)
@@ -774,15 +795,27 @@ class At:
     def add(self, value: Any) -> Tensor:
         return self._update(value, "add")
 
+    def subtract(self, value: Any) -> Tensor:
+        return self._update(-as_tensor(value, self._tensor.dtype), "add")
+
+    def multiply(self, value: Any) -> Tensor:
+        return self._update(value, "multiply")
+
+    def min(self, value: Any) -> Tensor:
+        return self._update(value, "min")
+
+    def max(self, value: Any) -> Tensor:
+        return self._update(value, "max")
+
 
 def _operator(name: str, a: Any, b: Any) -> Tensor:
     """A binary operator; what is neither a tensor, a number nor an array is left to the other operand."""
-    if not (isinstance(a, _OPERANDS) and isinstance(b, _OPERANDS)):
+    if not (isinstance(a, OPERANDS) and isinstance(b, OPERANDS)):
         return NotImplemented  # type: ignore[no-any-return]
     return FUNCTIONS[name](a, b)  # type: ignore[no-any-return]
 
 
-_OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic, list, tuple)
+OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic, list, tuple)
 
 
 # --- numbers as tensors --------------------------------------------------------------------------------------------------
@@ -817,11 +850,11 @@ _NUMBERS = (float, int, bool)
 
 def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor:
     """A number as a constant that fills a shape."""
-    low, high = _LIMITS[dtype]
+    low, high = LIMITS[dtype]
     if (dtype.is_integer or isinstance(value, int)) and not low <= value <= high:
         raise UserError("constant", f"{value} does not fit into {dtype.name}. Convert the tensor with astype() first.")
     return wrap(constant(int(value) if dtype.is_integer else value, dtype, shape))
 
 
-_LIMITS: dict[DType, tuple[float, float]] = {d: (iinfo(d).min, iinfo(d).max) for d in INTEGERS}
-_LIMITS |= {d: (finfo(d).min, finfo(d).max) for d in FLOATS} | {bool_: (-math.inf, math.inf)}
+LIMITS: dict[DType, tuple[float, float]] = {d: (iinfo(d).min, iinfo(d).max) for d in INTEGERS}
+LIMITS |= {d: (finfo(d).min, finfo(d).max) for d in FLOATS} | {bool_: (-math.inf, math.inf)}

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType, DTypeLike, as_dtype, bool_, converted, float32, float64, promote
+from ..dtypes import DType, DTypeLike, as_dtype, bool_, converted, float32, float64, promote, scalar_dtype
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Type
-from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
+from ..tensor import LIMITS, ArrayLike, Tensor, as_tensor, emit, function, number
 from .declare import Sample, Wrong, binary, broadcast_shape, expand_to, together, unary
 
 Unary = Callable[[Any], Tensor]
@@ -250,11 +250,56 @@ bitwise_right_shift = binary(
 bitwise_invert = unary(
     "bitwise_invert", np.bitwise_not, None, "All bits flipped.", name="not_", accepts="bits", integers="compute"
 )
-equal = binary("equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_, commutes=True)
-less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_)
-less_equal = binary(
+_equal = binary("equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_, commutes=True)
+_less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_)
+_less_equal = binary(
     "less_equal", np.less_equal, None, "Where a is not above b.", name="le", accepts="any", result=bool_
 )
+
+
+def _beyond(x: Any, value: Any) -> int:
+    """Whether a Python int lies above (1) or below (-1) all that the dtype of a tensor can hold; else 0."""
+    if not isinstance(x, Tensor) or not isinstance(value, int | np.integer) or isinstance(value, bool):
+        return 0
+    low, high = LIMITS[scalar_dtype(int(value), x.dtype)]
+    return 1 if value > high else -1 if value < low else 0
+
+
+def _less_than_beyond(x1: Any, x2: Any) -> Tensor | None:
+    """x1 < x2 by value, where one of them is an int that the other's dtype does not hold (so they cannot be equal); else None."""
+    if side := _beyond(x1, x2):
+        low, high = LIMITS[scalar_dtype(int(x2), x1.dtype)]
+        return _less_equal(x1, high) if side > 0 else _less(x1, low)
+    if side := _beyond(x2, x1):
+        low, high = LIMITS[scalar_dtype(int(x1), x2.dtype)]
+        return _less(high, x2) if side > 0 else _less_equal(low, x2)
+    return None
+
+
+@function
+def equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Where x1 is x2. An int that the other's dtype does not hold equals nothing.
+
+    >>> equal(as_tensor(3).astype("uint8"), 300).item()
+    False
+    """
+    if _beyond(x1, x2) or _beyond(x2, x1):
+        return number(False, bool_, as_tensor(x1 if isinstance(x1, Tensor) else x2).shape)
+    return _equal(x1, x2)
+
+
+@function
+def less(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Where x1 is below x2. Ints that the other's dtype does not hold are compared by value."""
+    result = _less_than_beyond(x1, x2)
+    return _less(x1, x2) if result is None else result
+
+
+@function
+def less_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Where x1 is not above x2. Ints that the other's dtype does not hold are compared by value."""
+    result = _less_than_beyond(x1, x2)
+    return _less_equal(x1, x2) if result is None else result
 
 
 @function
@@ -266,15 +311,21 @@ def not_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 @function
 def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where x1 is above x2."""
+    result = _less_than_beyond(x2, x1)
+    if result is not None:
+        return result
     a, b = together("greater", x1, x2)
-    return less(b, a)
+    return _less(b, a)
 
 
 @function
 def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where x1 is not below x2."""
+    result = _less_than_beyond(x2, x1)
+    if result is not None:
+        return result
     a, b = together("greater_equal", x1, x2)
-    return less_equal(b, a)
+    return _less_equal(b, a)
 
 
 # --- choosing and converting ---------------------------------------------------------------------------------------------

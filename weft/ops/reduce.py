@@ -13,7 +13,7 @@ from ..dtypes import DEFAULT_INT, DType, DTypeLike, as_dtype, bool_, float32, in
 from ..errors import UserError
 from ..graph.node import OPS, Node, Op, Type
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, emit, function, number
-from .declare import Sample, Wrong, accept, expand_to, normal_axes, normal_axis
+from .declare import Sample, Wrong, accept, as_vector, expand_to, normal_axes, normal_axis
 from .elementwise import astype
 from .movement import cut, flip, pad_axis, permute_dims, reshape
 
@@ -213,12 +213,14 @@ def _arg(op: Op, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
 
 
 @function
+@as_vector
 def argmax(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The place of the greatest element, the first of equals."""
     return _arg(_ARGMAX, as_tensor(x), axis, keepdims)
 
 
 @function
+@as_vector
 def argmin(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The place of the least element, the first of equals."""
     return _arg(_ARGMIN, as_tensor(x), axis, keepdims)
@@ -287,6 +289,9 @@ def _cumulative(
         if x.ndim != 1:
             raise UserError(name, f"an axis is required for {x.ndim} dimensions.")
         axis = 0
+    if x.ndim == 0:
+        vector = _cumulative(op, name, reshape(x, (1,)), axis, dtype, include_initial, initial)
+        return vector if include_initial else reshape(vector, ())
     axis = normal_axis(name, axis, x.ndim)
     result = emit(op, (astype(x, _summed_dtype(x, dtype, name)),), (axis,))
     if not include_initial:

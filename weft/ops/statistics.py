@@ -9,7 +9,7 @@ from typing import Any
 from ..dtypes import bool_, float32
 from ..errors import UserError
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
-from .declare import as_float, in_float32, normal_axes, normal_axis, whole
+from .declare import as_float, as_vector, in_float32, normal_axes, normal_axis, whole
 from .elementwise import abs, astype, exp, log, sqrt, stop_gradient, where
 from .math import isfinite
 from .movement import broadcast_to, concat, cut, squeeze
@@ -97,6 +97,7 @@ def logsumexp(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False) -> Ten
 
 @function
 @in_float32
+@as_vector
 def softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """exp(x), scaled so that it sums to 1 along the axis.
 
@@ -113,6 +114,7 @@ def softmax(x: ArrayLike, axis: int = -1) -> Tensor:
 
 @function
 @in_float32
+@as_vector
 def log_softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """The logarithm of softmax, exact also where softmax is nearly 0."""
     x = as_float(as_tensor(x), "log_softmax")
