@@ -246,7 +246,7 @@ def muon(p, gs, rate=1e-3, momentum=0.95, nesterov=True, rounds=5, weight_decay=
         step = (1 - momentum) * g + momentum * average if nesterov else average
         # The iteration acts on the singular values alone.
         left, values, right = np.linalg.svd(step, full_matrices=False)
-        values = values / np.sqrt((values**2).sum())
+        values = values / (np.sqrt((values**2).sum()) + 1e-7 * (1 - momentum))
         for _ in range(rounds):
             values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
         step = 0.2 * math.sqrt(max(average.shape)) * (left * values) @ right

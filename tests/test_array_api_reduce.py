@@ -278,10 +278,19 @@ def test_diff(dtype):
         for axis in (0, 1, -1, -2):
             if n < x.shape[axis]:
                 check(weft.diff(weft.asarray(x), n=n, axis=axis), np.diff(x, n=n, axis=axis), dtype)
-        for ends in ({"prepend": one}, {"append": one}, {"prepend": one, "append": one}):
+        for ends in (
+            {"prepend": one},
+            {"append": one},
+            {"prepend": one, "append": one},
+        ):  # taken 0 times, they do not appear
             tensors = {k: weft.asarray(v) for k, v in ends.items()}
-            joined = np.concatenate([ends.get("prepend", x[:, :0]), x, ends.get("append", x[:, :0])], axis=1)
-            check(weft.diff(weft.asarray(x), n=n, **tensors), np.diff(joined, n=n), dtype)
+            check(weft.diff(weft.asarray(x), n=n, **tensors), np.diff(x, n=n, **ends), dtype)
+    three = np.asarray(3).astype(x.dtype)
+    check(
+        weft.diff(weft.asarray(x), axis=0, prepend=3, append=weft.asarray(three)),
+        np.diff(x, axis=0, prepend=three, append=three),
+        dtype,
+    )
     check(weft.diff(weft.asarray(x[:0]), axis=0), x[:0], dtype)
 
 

@@ -38,12 +38,19 @@ def special_values(dtype: str) -> np.ndarray:
     return np.asarray([*sizes, *(-s for s in sizes), NAN]).astype(numpy_dtype(dtype))
 
 
+def quotient(a, b):
+    """floor(a / b) by the words of the standard."""
+    return np.where(np.isinf(a) | np.isinf(b), np.divide(a, b), np.floor_divide(a, b))
+
+
 FLOAT_UNARY = [(n, d) for n, row in UNARY.items() for d in row.dtypes if d in FLOATS]
 FLOAT_BINARY = [(n, d) for n, row in BINARY.items() for d in row.dtypes if d in FLOATS]
 # The standard leaves open which zero they return.
 EITHER_ZERO = {"maximum", "minimum", "sign"}
 # Quotients that no float64 holds exactly: here the definition is that of the dtype itself.
 IN_OWN_DTYPE = {"floor_divide", "remainder"}
+# With infinities the standard wants the quotient itself, where NumPy follows Python.
+BINARY = {**BINARY, "floor_divide": BINARY["floor_divide"]._replace(numpy=quotient)}
 # Where exp(a) + exp(b) is nearly 1, the terms of its logarithm cancel.
 LOOSE = {"logaddexp": 300}
 
@@ -124,7 +131,10 @@ BINARY_WORDS = {
     ],
     "copysign": [(1.0, -0.0, -1.0), (-1.0, 0.0, 1.0), (INF, -1.0, -INF), (NAN, -1.0, NAN)],
     "divide": [(0.0, 0.0, NAN), (1.0, -0.0, -INF), (INF, INF, NAN), (-1.0, INF, -0.0)],
-    "floor_divide": [(1.0, INF, 0.0), (-1.0, INF, -1.0), (1.0, -INF, -1.0), (1.0, 0.0, INF), (0.0, 0.0, NAN)],
+    "floor_divide": [
+        (1.0, INF, 0.0), (-1.0, INF, -0.0), (1.0, -INF, -0.0), (-1.0, -INF, 0.0), (INF, 2.0, INF), (-INF, 2.0, -INF), (INF, -2.0, -INF),
+        (INF, INF, NAN), (1.0, 0.0, INF), (0.0, 0.0, NAN), (INF, -0.0, -INF),
+    ],
     "hypot": [(INF, NAN, INF), (NAN, -INF, INF), (NAN, 1.0, NAN), (-0.0, -0.0, 0.0)],
     "logaddexp": [(-INF, -INF, -INF), (INF, -INF, INF), (-INF, 2.5, 2.5), (NAN, INF, NAN)],
     "maximum": [(NAN, INF, NAN), (-INF, NAN, NAN), (-INF, INF, INF)],

@@ -333,7 +333,6 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: X[weft.asarray([0.0])], "[index] an integer dtype is required, got float32."),
     (lambda: X[[True, False, True]], "[index] a mask of shape (3,) does not fit shape (2, 3)."),
     (lambda: X[np.ones((2, 2), bool)], "[index] a mask of shape (2, 2) does not fit shape (2, 3)."),
-    (lambda: X[True], "[index] a single True or False cannot be an index. Use weft.where()."),
     (lambda: X[..., 0, ...], "[index] only one '...' can stand in an index."),
     (lambda: X[::0], "[index] "),
     (lambda: X["a":], "[index] a slice of ints is required"),

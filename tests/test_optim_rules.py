@@ -105,6 +105,36 @@ def test_rule_compiled(name: str, settings: dict[str, Any]) -> None:
     agree(parameters, moved(name, settings))
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+@pytest.mark.parametrize(("name", "settings"), ROWS, ids=IDS)
+def test_rule_in_float64(name: str, settings: dict[str, Any], compiled: bool) -> None:
+    """No constant of a rule, of a schedule or of the steps is rounded to float32 on the way to float64 parameters."""
+    rng = generator(name)
+    start = [rng.normal(size=s) for s in ((2, 3), (4,))]
+    gs = [rng.normal(size=(8, *p.shape)) for p in start]
+    parameters = [weft.parameter(p) for p in start]
+    optimizer = optim.find(name)(parameters, **settings)
+    step = weft.jit(optimizer.step) if compiled else optimizer.step
+    for g in zip(*gs, strict=True):
+        step([weft.asarray(x) for x in g])
+    expected = [getattr(rules, name)(p, list(g), **settings) for p, g in zip(start, gs, strict=True)]
+    agree(parameters, expected, tolerance=1e-13)
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
+def test_schedules_and_common_settings_in_float64(compiled: bool) -> None:
+    p = weft.parameter(np.array([1.0, -2.0]))
+    schedule = optim.schedules.warmup(optim.schedules.multistep(0.1, [2, 4], factor=0.3), steps=2, start=0.01)
+    optimizer = optim.sgd(p, rate=schedule, clip_norm=0.7, clip_value=0.6, average=0.9)
+    step = weft.jit(optimizer.step) if compiled else optimizer.step
+    expected = average = np.array([1.0, -2.0])
+    for rate in (0.01, 0.055, 0.1, 0.1, 0.1 * 0.3, 0.1 * 0.3, 0.1 * 0.3**2):
+        step([weft.asarray(np.array([0.9, 0.4]))])
+        expected = expected - rate * np.array([0.6, 0.4]) * min(1.0, 0.7 / np.hypot(0.6, 0.4))
+        average = average * 0.9 + expected * (1.0 - 0.9)
+    agree([p, optimizer.averages[0]], [expected, average], tolerance=1e-13)
+
+
 def test_every_optimizer_and_schedule_is_tested_and_documented() -> None:
     assert {name for name, _ in ROWS} == set(optim.OPTIMIZERS)
     page = (Path(__file__).resolve().parent.parent / "docs" / "optim.md").read_text(encoding="utf-8")

@@ -91,7 +91,11 @@ def test_nan_wins_and_gets_the_gradient():
         assert got.sum() == (12 // size) ** 2
 
 
-@pytest.mark.parametrize("case", [((2, 3, 8, 8), 3, {"stride": 1, "padding": 1}), ((2, 3, 8, 8), 2, {}), ((1, 2, 20), 4, {"stride": 3})], ids=str)
+@pytest.mark.parametrize(
+    "case",
+    [((2, 3, 8, 8), 3, {"stride": 1, "padding": 1}), ((2, 3, 8, 8), 2, {}), ((1, 2, 20), 4, {"stride": 3})],
+    ids=str,
+)
 def test_small_windows_as_loops(case):
     """A window of any size can be a loop."""
     with weft.knobs.set(cache="off"), thresholds.set(unrolled_taps=0):

@@ -128,10 +128,12 @@ _cast = interpreter.InterpreterBuilder.cast_impl
 
 
 def _rounded(self: Any, source: Any, target: Any) -> Any:
-    """A cast. To bfloat16 the interpreter cuts digits off, where GPUs round."""
-    if (source.dtype.scalar, target.scalar) != (tl.float32, tl.bfloat16):
-        return _cast(self, source, target)
-    return interpreter.TensorHandle(source.data.astype(bfloat16.numpy).view(np.uint16), target.scalar)
+    """A cast. To bfloat16 the interpreter cuts digits off, where GPUs round; from it, it loses what is below 2^-126."""
+    if (source.dtype.scalar, target.scalar) == (tl.float32, tl.bfloat16):
+        return interpreter.TensorHandle(source.data.astype(bfloat16.numpy).view(np.uint16), target.scalar)
+    if (source.dtype.scalar, target.scalar) == (tl.bfloat16, tl.float32):
+        return interpreter.TensorHandle((source.data.astype(np.uint32) << 16).view(np.float32), target.scalar)
+    return _cast(self, source, target)
 
 
 # That no sum of whole numbers overflows it would ask with every one of them, and take twice as long.

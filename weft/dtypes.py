@@ -80,6 +80,24 @@ def as_dtype(value: Any, where: str = "dtype") -> DType:
     raise UserError(where, f"there is no dtype {value!r}. weft has {', '.join(_BY_NAME)}.")
 
 
+def converted(x: np.ndarray, dtype: DType) -> np.ndarray:
+    """The array in a dtype, rounded once: too large is infinite.
+
+    ml_dtypes rounds float64 to float32 on the way to bfloat16. Rounded to odd there, the second rounding sees what the first cut off.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (_rounded_to_odd(x) if dtype is bfloat16 and x.dtype == np.float64 else x).astype(dtype.numpy)
+
+
+def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
+    """float64 as float32: what is not exact becomes the neighbour whose last bit is 1."""
+    near = np.asarray(x.astype(np.float32))
+    back = near.astype(np.float64)
+    inexact = (back != x) & (x == x)
+    bits = near.view(np.uint32) - (inexact & (np.abs(back) > np.abs(x)))
+    return np.asarray(bits | inexact, np.uint32).view(np.float32)
+
+
 @cache
 def promote(a: DType, b: DType) -> DType:
     """The dtype of a result computed from `a` and `b`."""

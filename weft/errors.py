@@ -86,6 +86,10 @@ class UserError(WeftError, ValueError):
     """The user's mistake: the call cannot mean anything. The message says what to write instead."""
 
 
+class UserIndexError(UserError, IndexError):
+    """The user's mistake in an index or an axis: it names a place that does not exist."""
+
+
 class RunError(WeftError, RuntimeError):
     """The run's misfortune: the program was fine, but its data or its machine was not."""
 

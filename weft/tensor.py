@@ -29,6 +29,7 @@ from .dtypes import (
     as_dtype,
     bool_,
     finfo,
+    float64,
     iinfo,
     scalar_dtype,
 )
@@ -50,7 +51,7 @@ from .graph.node import (
     variable,
 )
 from .knobs import knobs
-from .runtime import Buffer, Device, evaluate, fetch, transfer
+from .runtime import Buffer, Device, dlpack, evaluate, fetch, transfer
 from .runtime import device as find_device
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -199,7 +200,6 @@ class Tensor:
 
     __slots__ = ("__weakref__", "_node", "born", "grad")
     __array_priority__ = 1000
-    __array_ufunc__ = None  # so that `numpy_array + tensor` asks the tensor
 
     _node: Node
     born: int  # the CLOCK when it was made: whether it was there before a function was traced
@@ -362,6 +362,12 @@ class Tensor:
             return array.astype(dtype)
         return array.copy() if copy else array
 
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **settings: Any) -> Any:
+        return FUNCTIONS["array_ufunc"](ufunc, method, inputs, settings)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, settings: Any) -> Any:
+        return FUNCTIONS["array_function"](function, args, settings)
+
     def __dlpack__(
         self,
         *,
@@ -370,11 +376,14 @@ class Tensor:
         dl_device: tuple[Any, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        array = self.numpy()
-        if copy or ((max_version is None or max_version < (1, 0)) and copy is None):
-            array = array.copy()  # a reader of the old protocol cannot be told that it must not write
+        """A copy of the value, or with copy=False the tensor's own memory, marked as read-only.
+
+        Readers may ignore the mark, as PyTorch does, or know a protocol that has none; the value of a tensor never changes. To share
+        memory with NumPy use `numpy()`.
+        """
+        own = None if copy is False else True
         try:
-            return array.__dlpack__(stream=stream, max_version=max_version, dl_device=dl_device)
+            return dlpack.export(self.numpy(), stream=stream, max_version=max_version, dl_device=dl_device, copy=own)
         except BufferError as error:
             raise BufferError(f"[dlpack] a tensor of dtype {self.dtype.name} cannot be shared: {error}.") from None
 
@@ -471,6 +480,9 @@ class Tensor:
     def at(self) -> At:
         """`x.at[key].set(v)`: a tensor with some elements changed, `x` staying as it is.
 
+        There are `get`, `set`, `add`, `subtract`, `multiply`, `min` and `max`. With a mask as key and a value that does not
+        depend on how many elements it chooses, they work inside compiled functions too.
+
         >>> import weft
         >>> weft.zeros(4).at[1:3].add(5.0)
         Tensor([0., 5., 5., 0.], dtype=float32)
@@ -553,6 +565,19 @@ class Tensor:
 
     def __rmod__(self, other: Any) -> Tensor:
         return _operator("remainder", other, self)
+
+    def __divmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Tensor, Tensor]:
+        return other // self, other % self
+
+    def __round__(self, digits: int | None = None) -> Tensor:
+        """The nearest number with so many digits behind the point, halves to the even one: a tensor of the same dtype."""
+        if not digits or not self.dtype.is_float:
+            return _call("round", self)
+        scale = 10.0 ** abs(digits)
+        return _call("round", self * scale) / scale if digits > 0 else _call("round", self / scale) * scale
 
     def __pow__(self, other: Any) -> Tensor:
         return _operator("pow", self, other)
@@ -770,15 +795,27 @@ class At:
     def add(self, value: Any) -> Tensor:
         return self._update(value, "add")
 
+    def subtract(self, value: Any) -> Tensor:
+        return self._update(-as_tensor(value, self._tensor.dtype), "add")
+
+    def multiply(self, value: Any) -> Tensor:
+        return self._update(value, "multiply")
+
+    def min(self, value: Any) -> Tensor:
+        return self._update(value, "min")
+
+    def max(self, value: Any) -> Tensor:
+        return self._update(value, "max")
+
 
 def _operator(name: str, a: Any, b: Any) -> Tensor:
     """A binary operator; what is neither a tensor, a number nor an array is left to the other operand."""
-    if not (isinstance(a, _OPERANDS) and isinstance(b, _OPERANDS)):
+    if not (isinstance(a, OPERANDS) and isinstance(b, OPERANDS)):
         return NotImplemented  # type: ignore[no-any-return]
     return FUNCTIONS[name](a, b)  # type: ignore[no-any-return]
 
 
-_OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic, list, tuple)
+OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic, list, tuple)
 
 
 # --- numbers as tensors --------------------------------------------------------------------------------------------------
@@ -796,7 +833,16 @@ def as_tensor(value: Any, beside: DType | None = None, shape: Shape = ()) -> Ten
         value = value.item()
     if isinstance(value, _NUMBERS):
         return number(value, as_dtype(type(value)) if beside is None else scalar_dtype(value, beside), shape)
+    if beside is float64 and isinstance(value, list | tuple):
+        value = np.asarray(value) if _holds_floats(value) else value  # as float32 its numbers would lose digits
     return _call("asarray", value)
+
+
+def _holds_floats(value: Any) -> bool:
+    """Whether the first leaf of a nested list is a Python float."""
+    while isinstance(value, list | tuple) and value:
+        value = value[0]
+    return isinstance(value, float)
 
 
 _NUMBERS = (float, int, bool)
@@ -804,11 +850,11 @@ _NUMBERS = (float, int, bool)
 
 def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor:
     """A number as a constant that fills a shape."""
-    low, high = _LIMITS[dtype]
+    low, high = LIMITS[dtype]
     if (dtype.is_integer or isinstance(value, int)) and not low <= value <= high:
         raise UserError("constant", f"{value} does not fit into {dtype.name}. Convert the tensor with astype() first.")
     return wrap(constant(int(value) if dtype.is_integer else value, dtype, shape))
 
 
-_LIMITS: dict[DType, tuple[float, float]] = {d: (iinfo(d).min, iinfo(d).max) for d in INTEGERS}
-_LIMITS |= {d: (finfo(d).min, finfo(d).max) for d in FLOATS} | {bool_: (-math.inf, math.inf)}
+LIMITS: dict[DType, tuple[float, float]] = {d: (iinfo(d).min, iinfo(d).max) for d in INTEGERS}
+LIMITS |= {d: (finfo(d).min, finfo(d).max) for d in FLOATS} | {bool_: (-math.inf, math.inf)}

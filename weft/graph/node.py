@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from ..dtypes import DType
+from ..dtypes import DType, converted
 from ..errors import InternalError, Source, UserError, user_source
 
 Shape = tuple[int, ...]
@@ -362,10 +362,10 @@ def _const_infer(value: Any, dtype: DType, shape: Shape) -> Type:
     return Type(shape, dtype)
 
 
-_SPELLED = ("nan", "inf", "-inf", "-0.0")
+_SPELLED = ("nan", "-nan", "inf", "-inf", "-0.0")
 CONST = Op(
     "const", "leaf", _const_infer,
-    lambda value, dtype, shape: np.broadcast_to(np.asarray(_number(value)).astype(dtype.numpy), shape),
+    lambda value, dtype, shape: np.broadcast_to(converted(np.asarray(_number(value)), dtype), shape),
     params=("value", "dtype", "shape"), arity=0,
 )  # fmt: skip
 
@@ -377,11 +377,14 @@ def _number(value: bool | int | float | str) -> bool | int | float:
 def constant(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Node:
     """A value that is written in the program, the same everywhere in its shape.
 
-    nan, the infinities and -0.0 are kept as text: as floats they would not compare as the interning needs.
+    nan of either sign, the infinities and -0.0 are kept as text: as floats they would not compare as the interning needs.
     """
     if dtype.is_float:
         value = float(value)
-        if not math.isfinite(value) or (value == 0.0 and math.copysign(1.0, value) < 0):
+        minus = math.copysign(1.0, value) < 0
+        if value != value:
+            return make(CONST, (), ("-nan" if minus else "nan", dtype, shape))
+        if math.isinf(value) or (value == 0.0 and minus):
             return make(CONST, (), (str(value), dtype, shape))
     return make(CONST, (), (value, dtype, shape))
 

@@ -9,9 +9,9 @@ from ..dtypes import bool_, finfo
 from ..errors import UserError
 from ..ops.creation import arange
 from ..ops.elementwise import where
-from ..ops.indexing import repeat
 from ..ops.loss import dot_product_attention
 from ..ops.movement import expand_dims, reshape, transpose
+from ..ops.selection import repeat
 from ..ops.statistics import softmax
 from ..random import dropout as drop
 from ..tensor import ArrayLike, Tensor, as_tensor

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 from ..errors import UserError
 from ..ops.conv import Padding, Sizes, normal_padding, per_axis
 from ..ops.declare import whole
-from ..ops.indexing import repeat
 from ..ops.movement import cut, pad, permute_dims, reshape, slice_, stack
+from ..ops.selection import repeat
 from ..tensor import ArrayLike, Tensor, as_tensor
 from . import settings
 from .module import Module

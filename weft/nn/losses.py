@@ -203,7 +203,7 @@ def _chosen(name: str, scores: Tensor, target: Tensor, axis: int) -> Tensor:
 
 
 def _class_weights(name: str, weight: ArrayLike, scores: Tensor, axis: int) -> Tensor:
-    classes, weights = scores.shape[axis], as_tensor(weight)
+    classes, weights = scores.shape[axis], as_tensor(weight, scores.dtype)
     if weights.shape != (classes,):
         raise UserError(name, f"{classes} class weights are required, got shape {weights.shape}.")
     return weights.astype(scores.dtype)

@@ -11,8 +11,11 @@ from . import loss as loss
 from . import math as math
 from . import movement as movement
 from . import normalize as normalize
+from . import numpy as numpy
 from . import pooling as pooling
 from . import reduce as reduce
+from . import selection as selection
 from . import sorting as sorting
 from . import statistics as statistics
+from . import subscript as subscript
 from . import window as window

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..errors import UserError
-from ..tensor import ArrayLike, Tensor, as_tensor, function
+from ..tensor import ArrayLike, Tensor, as_tensor, function, number
 from .declare import as_float, in_float32, normal_axis
 from .elementwise import abs, erf, expm1, logaddexp, sigmoid, tanh, where
 from .math import clip
@@ -32,7 +32,7 @@ def relu(x: ArrayLike, /) -> Tensor:
 def relu6(x: ArrayLike, /) -> Tensor:
     """min(max(x, 0), 6)."""
     x = _float(x, "relu6")
-    return where((x <= 0.0) | (x >= 6.0), where(x <= 0.0, 0.0, 6.0).astype(x.dtype), x)
+    return where((x <= 0.0) | (x >= 6.0), where(x <= 0.0, number(0.0, x.dtype), 6.0), x)
 
 
 @function

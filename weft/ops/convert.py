@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype
+from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, converted
 from ..errors import UserError
 from ..graph.node import data
-from ..runtime import Device
+from ..runtime import Device, dlpack
 from ..runtime import device as find_device
 from ..tensor import Tensor, function, number, wrap
 
@@ -46,8 +46,7 @@ def asarray(
     target = wanted or (DEFAULT_FLOAT if natural.is_float and not foreign else natural)
     if target.is_integer and natural.is_float and copy is not False:
         return asarray(array, device=device, copy=copy).astype(target)
-    with np.errstate(over="ignore"):  # too large for the dtype is infinite, as everywhere
-        final = np.asarray(array, dtype=target.numpy)
+    final = array if array.dtype == target.numpy else converted(array, target)
     if copy is False and not (shared and final is array):
         raise UserError("asarray", f"copy=False, but a copy is needed to make {target.name} from {type(obj).__name__}.")
     if shared and final is array and (copy or (copy is None and _writable(array))):
@@ -83,7 +82,7 @@ def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
     if isinstance(obj, bytes | bytearray):
         return np.frombuffer(obj, np.uint8), True
     if hasattr(obj, "__dlpack__"):
-        return np.from_dlpack(obj), True
+        return from_capsule("asarray", obj), True
     if isinstance(obj, list | tuple):
         _refuse_tensors_with_history(obj)
     try:
@@ -93,6 +92,17 @@ def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
     if array.dtype.kind in "SUT" or (array.dtype.kind == "O" and not _all_whole(obj)):
         raise UserError("asarray", f"numbers are required, got {type(obj).__name__} of {array.dtype}.")
     return array, isinstance(obj, memoryview) or hasattr(obj, "__array_interface__") or hasattr(obj, "typecode")
+
+
+def from_capsule(name: str, obj: Any, copy: bool | None = None) -> np.ndarray:
+    """The memory of another library's array, by DLPack."""
+    try:
+        return dlpack.read(obj, copy)
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).rstrip(".")
+        raise UserError(
+            name, f"an array in the memory of the CPU is required, got {type(obj).__name__}: {reason}."
+        ) from None
 
 
 def _refuse_tensors_with_history(obj: Any) -> None:

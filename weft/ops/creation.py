@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..graph.node import Op, Type
 from ..runtime import Device
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
-from .convert import asarray
+from .convert import asarray, from_capsule
 from .declare import Sample, Wrong, normal_shape, whole
 from .elementwise import astype, where
 from .movement import broadcast_to, expand_dims, reshape
@@ -259,8 +259,7 @@ def one_hot(index: ArrayLike, classes: int, *, dtype: DTypeLike | None = None) -
 @function
 def from_dlpack(x: Any, /, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
     """A tensor that shares the memory of another library's array. Do not write to that array afterwards."""
-    try:
-        array = np.from_dlpack(x, copy=copy)
-    except (AttributeError, BufferError, RuntimeError, ValueError) as error:
-        raise UserError("from_dlpack", f"an array in the memory of the CPU is required: {error}.") from None
+    if isinstance(x, Tensor):
+        return asarray(x, device=device, copy=copy)
+    array = from_capsule("from_dlpack", x, copy)
     return asarray(array, device=device, copy=copy if copy is not None else False)

@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 from ..dtypes import DEFAULT_FLOAT, DType, bool_, float32, promote
-from ..errors import UserError
+from ..errors import UserError, UserIndexError
 from ..graph.node import CONST, OPS, Node, Op, Shape, Type, make
 from ..tensor import FUNCTIONS, ArrayLike, Tensor, as_tensor, emit, wrap
 
-C = TypeVar("C", bound=Callable[..., Tensor])
+C = TypeVar("C", bound=Callable[..., Any])
 P = ParamSpec("P")
 T = TypeVar("T")
 Accepts = Literal["float", "numeric", "integer", "bits", "any"]
@@ -278,19 +278,37 @@ def normal_axis(name: str, axis: int, ndim: int) -> int:
     if index is None:
         raise UserError(name, f"an axis must be an int, got {axis!r}.")
     if not -ndim <= index < ndim:
-        raise UserError(name, f"axis {index} does not exist in a tensor of {ndim} dimensions.")
+        raise UserIndexError(name, f"axis {index} does not exist in a tensor of {ndim} dimensions.")
     return index % ndim
 
 
 def normal_axes(name: str, axis: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
-    """Axes counted from the front, in order; None means all."""
+    """Axes counted from the front, in order; None means all. A tensor without dimensions takes axis 0 and -1 as if it had one."""
     if axis is None:
         return tuple(range(ndim))
     given = _listed(axis)
+    if ndim == 0 and len(given) == 1:
+        normal_axis(name, given[0], 1)
+        return ()
     axes = sorted(normal_axis(name, a, ndim) for a in given)
     if len(set(axes)) != len(axes):
         raise UserError(name, f"each axis can be named once, got {tuple(given)}.")
     return tuple(axes)
+
+
+def as_vector(f: C) -> C:
+    """For functions along one axis: a tensor without dimensions counts as a vector of one element, so that axis 0 and -1 exist."""
+
+    @functools.wraps(f)
+    def call(x: ArrayLike, /, *args: Any, **kwargs: Any) -> Any:
+        x = as_tensor(x)
+        if x.ndim:
+            return f(x, *args, **kwargs)
+        one = f(FUNCTIONS["reshape"](x, (1,)), *args, **kwargs)
+        parts = [FUNCTIONS["reshape"](part, ()) for part in (one if isinstance(one, tuple) else [one])]
+        return type(one)(*parts) if isinstance(one, tuple) else parts[0]
+
+    return call  # type: ignore[return-value]
 
 
 def normal_shape(name: str, shape: int | Iterable[int]) -> Shape:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import DType, DTypeLike, as_dtype, bool_, float32, float64, promote
+from ..dtypes import DType, DTypeLike, as_dtype, bool_, converted, float32, float64, promote, scalar_dtype
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Type
-from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
+from ..tensor import LIMITS, ArrayLike, Tensor, as_tensor, emit, function, number
 from .declare import Sample, Wrong, binary, broadcast_shape, expand_to, together, unary
 
 Unary = Callable[[Any], Tensor]
@@ -102,9 +102,16 @@ def _integer_checked(ufunc: Callable[..., Any], name: str) -> Callable[..., Any]
     return call
 
 
+def _floor_divide(a: np.ndarray, b: np.ndarray) -> Any:
+    """NumPy's, except that with infinities it is the quotient itself, as the array API has it: inf // 2 is inf and 5 // -inf is -0."""
+    whole = np.floor_divide(a, b)
+    return np.where(np.isinf(a) | np.isinf(b), np.divide(a, b), whole) if whole.dtype.kind == "f" else whole
+
+
 floor_divide = binary(
-    "floor_divide", _integer_checked(np.floor_divide, "floor_divide"), None, "a / b, rounded down.", domain=(0.5, 4.0)
-)
+    "floor_divide", _integer_checked(_floor_divide, "floor_divide"), None,
+    "a / b, rounded down; with infinities a / b itself.", domain=(0.5, 4.0)
+)  # fmt: skip
 remainder = binary(
     "remainder", _integer_checked(np.remainder, "remainder"),
     lambda g, y, a, b: (g, -g * floor_divide(a, b)), "a - b * floor(a / b): it has the sign of b.", domain=(0.5, 4.0),
@@ -146,17 +153,31 @@ def _winner_vjp(wins: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple
     def vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         # Where both are equal each gets half, so that the derivative does not depend on the order of the operands.
         # The result is not asked which one it was: mixed precision may have rounded it.
-        share = where(a == b, 0.5, where(wins(a, b), 1.0, 0.0)).astype(g.dtype)
+        share = where(a == b, 0.5, where(wins(a, b), number(1.0, g.dtype), 0.0))
         return g * share, g * (1.0 - share)
 
     return vjp
 
 
+def _maximum(a: np.ndarray, b: np.ndarray) -> Any:
+    """NumPy's, but which of two zeros it gives depends on the machine: here 0.0 is greater than -0.0, as in IEEE 754-2019."""
+    larger = np.maximum(a, b)
+    return np.where((a == 0) & (b == 0), a + b, larger) if larger.dtype.kind == "f" else larger
+
+
+def _minimum(a: np.ndarray, b: np.ndarray) -> Any:
+    smaller = np.minimum(a, b)
+    return np.where((a == 0) & (b == 0), -(-a - b), smaller) if smaller.dtype.kind == "f" else smaller
+
+
 maximum = binary(
-    "maximum", np.maximum, _winner_vjp(lambda a, b: a > b), "The larger of two; nan if either is nan.", commutes=True
-)
+    "maximum", _maximum, _winner_vjp(lambda a, b: a > b),
+    "The larger of two; nan if either is nan, and 0.0 is larger than -0.0.", commutes=True,
+)  # fmt: skip
 minimum = binary(
-    "minimum", np.minimum, _winner_vjp(lambda a, b: a < b), "The smaller of two; nan if either is nan.", commutes=True
+    "minimum", _minimum, _winner_vjp(lambda a, b: a < b),
+    "The smaller of two; nan if either is nan, and -0.0 is smaller than 0.0.", commutes=True,
+)  # fmt: skip
 )
 
 
@@ -183,11 +204,17 @@ hypot = binary(
     domain=(0.5, 2.0),
     commutes=True,
 )
+
+
+def _next_after(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return np.where(a == b, b, np.nextafter(a, b))  # of float16 zeros NumPy gives the first, of others the second
+
+
 copysign: Binary = binary(
     "copysign", np.copysign, lambda g, y, a, b: (g * copysign(1.0, a) * copysign(1.0, b), None),
     "The size of a with the sign of b.", accepts="float",
 )  # fmt: skip
-nextafter = binary("nextafter", np.nextafter, None, "The next number after a towards b.", accepts="float", widen=False)
+nextafter = binary("nextafter", _next_after, None, "The next number after a towards b.", accepts="float", widen=False)
 logaddexp = binary(
     "logaddexp", np.logaddexp, lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a)),
     "log(exp(a) + exp(b)) without overflow.", accepts="float", commutes=True
@@ -222,11 +249,56 @@ bitwise_right_shift = binary(
 bitwise_invert = unary(
     "bitwise_invert", np.bitwise_not, None, "All bits flipped.", name="not_", accepts="bits", integers="compute"
 )
-equal = binary("equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_, commutes=True)
-less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_)
-less_equal = binary(
+_equal = binary("equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_, commutes=True)
+_less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_)
+_less_equal = binary(
     "less_equal", np.less_equal, None, "Where a is not above b.", name="le", accepts="any", result=bool_
 )
+
+
+def _beyond(x: Any, value: Any) -> int:
+    """Whether a Python int lies above (1) or below (-1) all that the dtype of a tensor can hold; else 0."""
+    if not isinstance(x, Tensor) or not isinstance(value, int | np.integer) or isinstance(value, bool):
+        return 0
+    low, high = LIMITS[scalar_dtype(int(value), x.dtype)]
+    return 1 if value > high else -1 if value < low else 0
+
+
+def _less_than_beyond(x1: Any, x2: Any) -> Tensor | None:
+    """x1 < x2 by value, where one of them is an int that the other's dtype does not hold (so they cannot be equal); else None."""
+    if side := _beyond(x1, x2):
+        low, high = LIMITS[scalar_dtype(int(x2), x1.dtype)]
+        return _less_equal(x1, high) if side > 0 else _less(x1, low)
+    if side := _beyond(x2, x1):
+        low, high = LIMITS[scalar_dtype(int(x1), x2.dtype)]
+        return _less(high, x2) if side > 0 else _less_equal(low, x2)
+    return None
+
+
+@function
+def equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Where x1 is x2. An int that the other's dtype does not hold equals nothing.
+
+    >>> equal(as_tensor(3).astype("uint8"), 300).item()
+    False
+    """
+    if _beyond(x1, x2) or _beyond(x2, x1):
+        return number(False, bool_, as_tensor(x1 if isinstance(x1, Tensor) else x2).shape)
+    return _equal(x1, x2)
+
+
+@function
+def less(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Where x1 is below x2. Ints that the other's dtype does not hold are compared by value."""
+    result = _less_than_beyond(x1, x2)
+    return _less(x1, x2) if result is None else result
+
+
+@function
+def less_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Where x1 is not above x2. Ints that the other's dtype does not hold are compared by value."""
+    result = _less_than_beyond(x1, x2)
+    return _less_equal(x1, x2) if result is None else result
 
 
 @function
@@ -238,15 +310,21 @@ def not_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 @function
 def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where x1 is above x2."""
+    result = _less_than_beyond(x2, x1)
+    if result is not None:
+        return result
     a, b = together("greater", x1, x2)
-    return less(b, a)
+    return _less(b, a)
 
 
 @function
 def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Where x1 is not below x2."""
+    result = _less_than_beyond(x2, x1)
+    if result is not None:
+        return result
     a, b = together("greater_equal", x1, x2)
-    return less_equal(b, a)
+    return _less_equal(b, a)
 
 
 # --- choosing and converting ---------------------------------------------------------------------------------------------
@@ -299,7 +377,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 def _cast(x: np.ndarray, dtype: DType) -> np.ndarray:
     if not dtype.is_integer or x.dtype.kind in "biu":
-        return x.astype(dtype.numpy)
+        return converted(x, dtype)
     # A float outside the range becomes the nearest integer inside it, and nan becomes 0, on every machine.
     info = np.iinfo(dtype.numpy)
     x = np.trunc(np.asarray(x, np.float64))
@@ -318,6 +396,8 @@ _CAST = Op(
 @function
 def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
     """The values as another dtype. Floats are cut towards zero to become integers and stop at the ends of the range.
+
+    Floats are rounded once, to the nearest, halves to even; integers become 16-bit floats by way of float32.
 
     >>> astype(as_tensor(300.7), "uint8")
     Tensor(255, dtype=uint8)

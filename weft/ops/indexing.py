@@ -1,36 +1,22 @@
-"""Reading and writing by index: `gather` and `scatter`, each the other's derivative, and x[...] in full.
-
-Every way to index is brought to three steps: ranges (slice and flip), dropped and new axes (reshape), and integer
-arrays (gather). Writing uses the same steps backwards.
-"""
+"""Reading and writing by index: `gather` and `scatter`, each the other's derivative, and what is made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from math import prod
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dtypes import bool_, int64
+from ..dtypes import int64
 from ..errors import RunError, UserError
 from ..graph.node import Node, Op, Shape, Type
-from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
-from .convert import asarray
+from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
 from .creation import iota, zeros, zeros_like
 from .declare import Sample, Wrong, accept, broadcast_shape, expand_to, normal_axis
-from .elementwise import astype, where
+from .elementwise import where
 from .movement import (
-    broadcast_to,
-    expand_dims,
-    flatten,
-    flip,
     moveaxis,
-    pad_constant,
     reshape,
-    slice_,
-    surroundings,
 )
 
 # --- gather and scatter --------------------------------------------------------------------------------------------------
@@ -192,10 +178,10 @@ def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = None) -> Ten
         axis = 0
     axis = normal_axis("take", axis, x.ndim)
     accept("take", index.dtype, "integer")
-    return _placed(gather(x, [index], (axis,)), index.ndim, axis)
+    return placed(gather(x, [index], (axis,)), index.ndim, axis)
 
 
-def _placed(x: Tensor, count: int, target: int) -> Tensor:
+def placed(x: Tensor, count: int, target: int) -> Tensor:
     """The first `count` axes moved to another place."""
     return moveaxis(x, list(range(count)), list(range(target, target + count)))
 
@@ -227,193 +213,6 @@ def pick(x: Tensor, index: Tensor, axis: int, wraps: bool) -> Tensor:
 def _along(axis: int, shape: Shape) -> Tensor:
     """The index along one axis, in a shape that broadcasts over all."""
     return reshape(iota(shape[axis]), [n if i == axis else 1 for i, n in enumerate(shape)])
-
-
-# --- x[key] --------------------------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Key:
-    """A key in the three steps: ranges, then a reshape, then integer arrays at `places`."""
-
-    starts: list[int] = field(default_factory=list)
-    stops: list[int] = field(default_factory=list)
-    steps: list[int] = field(default_factory=list)
-    flips: list[int] = field(default_factory=list)
-    shape: list[int] = field(default_factory=list)  # after the reshape
-    arrays: list[Tensor] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)
-    apart: bool = False  # the arrays are not neighbours, so their axes come first
-
-    def add_range(self, axis: int, size: int, part: slice) -> None:
-        try:
-            start, stop, step = part.indices(size)
-        except (TypeError, ValueError) as error:
-            raise UserError("index", f"a slice of ints is required, got {part}: {error}.") from None
-        count = len(range(start, stop, step))
-        if step < 0:
-            start, step = start + (count - 1) * step, -step
-            self.flips.append(axis)
-        self._range(start if count else 0, count, step)
-        self.shape.append(count)
-
-    def _range(self, start: int, count: int, step: int) -> None:
-        self.starts.append(start)
-        self.stops.append(start + (count - 1) * step + 1 if count else start)
-        self.steps.append(step)
-
-    def add_int(self, axis: int, size: int, place: int) -> None:
-        if not -size <= place < size:
-            raise UserError("index", f"index {place} is out of range for axis {axis} of size {size}.")
-        self._range(place % size, 1, 1)
-
-    def add_array(self, size: int, index: Tensor) -> None:
-        self._range(0, size, 1)
-        self.places.append(len(self.shape))
-        self.shape.append(size)
-        self.arrays.append(index)
-
-
-def _read_key(x: Tensor, key: Any) -> _Key:
-    parts = _expand_key(x, list(key) if isinstance(key, tuple) else [key])
-    has_arrays = any(isinstance(p, Tensor) for p in parts)
-    result, axis, where_arrays = _Key(), 0, []
-    for position, part in enumerate(parts):
-        if part is Ellipsis:
-            continue  # it only keeps arrays apart
-        if part is None:
-            result.shape.append(1)
-            continue
-        size = x.shape[axis]
-        if isinstance(part, slice):
-            result.add_range(axis, size, part)
-        elif isinstance(part, Tensor):
-            result.add_array(size, part)
-            where_arrays.append(position)
-        elif has_arrays:  # beside arrays a number is an array too
-            _Key().add_int(axis, size, part)
-            result.add_array(size, as_tensor(part))
-            where_arrays.append(position)
-        else:
-            result.add_int(axis, size, part)
-        axis += 1
-    result.apart = bool(where_arrays) and where_arrays[-1] - where_arrays[0] + 1 != len(where_arrays)
-    return result
-
-
-def _expand_key(x: Tensor, parts: list[Any]) -> list[Any]:
-    """The key with every axis of the tensor named: arrays as tensors, masks as the places they choose."""
-    parts = [q for p in parts for q in _normal_part(p)]
-    dots = [i for i, p in enumerate(parts) if p is Ellipsis]
-    if len(dots) > 1:
-        raise UserError("index", "only one '...' can stand in an index.")
-    named = len([p for p in parts if p is not None and p is not Ellipsis])
-    if named > x.ndim:
-        raise UserError("index", f"{named} indices are too many for a tensor of {x.ndim} dimensions.")
-    rest = [slice(None)] * (x.ndim - named)
-    at = dots[0] if dots else len(parts)
-    full = [*parts[:at], *rest, *parts[at:]]
-    axis = 0
-    for i, part in enumerate(full):
-        if isinstance(part, _Mask):
-            if x.shape[axis] != part.size:
-                raise UserError("index", f"a mask of shape {part.shape} does not fit shape {x.shape}.")
-            full[i] = part.places
-        axis += part is not None and part is not Ellipsis
-    return full
-
-
-class _Mask(NamedTuple):
-    """One axis of a boolean mask."""
-
-    places: Tensor
-    size: int
-    shape: Shape
-
-
-def _normal_part(part: Any) -> list[Any]:
-    if part is None or part is Ellipsis or isinstance(part, slice):
-        return [part]
-    if isinstance(part, list | np.ndarray | np.generic | bool):
-        array = np.asarray(part)
-        part = asarray(array.astype(np.int64) if isinstance(part, list) and not array.size else array)
-    if isinstance(part, Tensor):
-        if part.dtype is bool_:
-            if part.ndim == 0:
-                raise UserError("index", "a single True or False cannot be an index. Use weft.where().")
-            places = np.nonzero(part.numpy())
-            return [_Mask(asarray(p), n, part.shape) for p, n in zip(places, part.shape, strict=True)]
-        accept("index", part.dtype, "integer")
-        return [part if part.ndim or part._node.abstract or part._node.tracked else int(part)]
-    if hasattr(part, "__index__"):
-        return [part.__index__()]
-    raise UserError(
-        "index", f"an index is made of ints, slices, '...', None, and arrays of ints or bools, got {part!r}."
-    )
-
-
-@function
-def index(x: ArrayLike, key: Any) -> Tensor:
-    """x[key], basic and advanced, by NumPy's rules."""
-    x = as_tensor(x)
-    k = _read_key(x, key)
-    x = slice_(x, tuple(k.starts), tuple(k.stops), tuple(k.steps))
-    x = reshape(flip(x, axis=k.flips) if k.flips else x, k.shape)
-    if not k.arrays:
-        return x
-    shape = broadcast_shape("index", *(a.shape for a in k.arrays))
-    selected = gather(x, [expand_to(a, shape) for a in k.arrays], tuple(k.places))
-    return _placed(selected, len(shape), 0 if k.apart else k.places[0])
-
-
-@function
-def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
-    """x with x[key] set to a value or increased by it; `x.at[key].set(value)` and `.add(value)` come here."""
-    x = as_tensor(x)
-    value = astype(as_tensor(value, x.dtype), x.dtype)
-    k = _read_key(x, key)
-    if k.arrays:
-        places = index(reshape(iota(x.size), x.shape), key)
-        value = _fit(value, places.shape)
-        return reshape(scatter(flatten(x), flatten(value), [flatten(places)], (0,), how), x.shape)
-    ranged = [len(range(a, b, s)) for a, b, s in zip(k.starts, k.stops, k.steps, strict=True)]
-    value = reshape(_fit(value, tuple(k.shape)), ranged)
-    value = flip(value, axis=k.flips) if k.flips else value
-    widths = surroundings(x.shape, tuple(ranged), tuple(k.starts), tuple(k.steps))
-    written, spread = pad_constant(number(True, bool_, value.shape), widths), pad_constant(value, widths)
-    return where(written, x + spread if how == "add" else spread, x)
-
-
-def _fit(value: Tensor, shape: Shape) -> Tensor:
-    """The value spread over the selected elements; leading axes of size 1 that they do not have may go."""
-    extra = value.ndim - len(shape)
-    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
-        value = reshape(value, value.shape[extra:])
-    return broadcast_to(value, shape)
-
-
-@function
-def repeat(x: ArrayLike, repeats: ArrayLike, /, *, axis: int | None = None) -> Tensor:
-    """Each element repeated so many times along an axis (of the flattened tensor, if none is given).
-
-    >>> repeat(as_tensor([1, 2]), 2).tolist()
-    [1, 1, 2, 2]
-    """
-    x = as_tensor(x)
-    if axis is None:
-        x, axis = flatten(x), 0
-    axis = normal_axis("repeat", axis, x.ndim)
-    if isinstance(repeats, int):
-        if repeats < 0:
-            raise UserError("repeat", f"0 or more repetitions are required, got {repeats}.")
-        spread = broadcast_to(expand_dims(x, axis=axis + 1), (*x.shape[: axis + 1], repeats, *x.shape[axis + 1 :]))
-        return reshape(spread, (*x.shape[:axis], x.shape[axis] * repeats, *x.shape[axis + 1 :]))
-    accept("repeat", as_tensor(repeats).dtype, "integer")
-    counts = as_tensor(repeats).numpy()
-    if counts.shape not in ((), (1,), (x.shape[axis],)) or (counts < 0).any():
-        raise UserError("repeat", f"one count of 0 or more for each of {x.shape[axis]} elements is required.")
-    places = np.repeat(np.arange(x.shape[axis]), counts)
-    return take(x, asarray(places), axis=axis)
 
 
 @function

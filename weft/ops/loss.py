@@ -56,7 +56,7 @@ def cross_entropy(
     log_p = log_softmax(logits, axis)
     shape = [1] * logits.ndim
     shape[axis] = -1
-    classes = None if weight is None else as_tensor(weight).astype(logits.dtype)
+    classes = None if weight is None else as_tensor(weight, logits.dtype).astype(logits.dtype)
     if classes is not None and classes.shape != (logits.shape[axis],):
         raise UserError("cross_entropy", f"{logits.shape[axis]} class weights are required, got shape {classes.shape}.")
     if target.dtype.is_float:

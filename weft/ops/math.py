@@ -90,8 +90,10 @@ def signbit(x: ArrayLike, /) -> Tensor:
 def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 - x2 * trunc(x1 / x2): it has the sign of x1."""
     x, y = together("fmod", x1, x2)
-    rest = remainder(abs(x), abs(y))
-    return copysign(rest, x) if x.dtype.is_float else where(x < 0, -rest, rest)
+    if x.dtype.is_float:
+        return copysign(remainder(abs(x), abs(y)), x)
+    rest = remainder(x, y)  # not of the sizes: the least integer has none
+    return where((rest != 0) & ((rest < 0) != (x < 0)), rest - y, rest)
 
 
 @function

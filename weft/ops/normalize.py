@@ -38,7 +38,7 @@ def _scaled(name: str, x: Tensor, scale: Any, shift: Any, shape: Shape, place: S
     for what, value in (("scale", scale), ("shift", shift)):
         if value is None:
             continue
-        value = as_tensor(value)
+        value = as_tensor(value, x.dtype)
         if value.shape != shape:
             raise UserError(name, f"a {what} of shape {shape} is required, got {value.shape}.")
         value = reshape(value, place).astype(x.dtype)
@@ -68,8 +68,8 @@ def batch_norm(
     shape, place = _channels(x)
     if (mean_ is None) != (var_ is None):
         raise UserError("batch_norm", "mean_ and var_ are given together or not at all.")
-    centre = mean(x, axis=axes) if mean_ is None else as_tensor(mean_)
-    spread = var(x, axis=axes) if var_ is None else as_tensor(var_)
+    centre = mean(x, axis=axes) if mean_ is None else as_tensor(mean_, x.dtype)
+    spread = var(x, axis=axes) if var_ is None else as_tensor(var_, x.dtype)
     if centre.shape != shape or spread.shape != shape:
         raise UserError(
             "batch_norm", f"statistics of shape {shape} are required, got {centre.shape} and {spread.shape}."

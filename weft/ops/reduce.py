@@ -13,7 +13,7 @@ from ..dtypes import DEFAULT_INT, DType, DTypeLike, as_dtype, bool_, float32, in
 from ..errors import UserError
 from ..graph.node import OPS, Node, Op, Type
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, emit, function, number
-from .declare import Sample, Wrong, accept, expand_to, normal_axes, normal_axis
+from .declare import Sample, Wrong, accept, as_vector, expand_to, normal_axes, normal_axis
 from .elementwise import astype
 from .movement import cut, flip, pad_axis, permute_dims, reshape
 
@@ -96,17 +96,28 @@ def _extreme_vjp(g: Tensor, y: Tensor, x: Tensor, axes: Axes) -> tuple[Tensor]:
     return (restore(g / sum(chosen, axis=axes), x, axes) * chosen,)
 
 
-def _fold(ufunc: Any, of_nothing: bool) -> Callable[..., Any]:
-    """A max or min over axes; of no bools it is what changes nothing."""
-    return lambda x, axes: ufunc.reduce(x, axis=axes, **({"initial": of_nothing} if x.dtype == bool else {}))
+def folded_maximum(x: np.ndarray, axes: Axes) -> Any:
+    """The greatest over axes: as `maximum` of two, 0.0 is greater than -0.0; of no bools it is False."""
+    if x.dtype == bool:
+        return np.any(x, axis=axes)
+    result = np.maximum.reduce(x, axis=axes)
+    if x.dtype.kind == "f" and np.any(result == 0):  # then no element is above 0, and without a sign it is 0.0
+        return np.where(result == 0, np.where(np.any(~np.signbit(x), axis=axes), 0.0, -0.0), result)
+    return result
+
+
+def _folded_minimum(x: np.ndarray, axes: Axes) -> Any:
+    if x.dtype == bool:
+        return np.all(x, axis=axes)
+    return -folded_maximum(-x, axes) if x.dtype.kind == "f" else np.minimum.reduce(x, axis=axes)
 
 
 _MAX = Op(
-    "max", "reduce", _infer("max", empty=False), _fold(np.maximum, False), _extreme_vjp, ("axes",), 1, True,
+    "max", "reduce", _infer("max", empty=False), folded_maximum, _extreme_vjp, ("axes",), 1, True,
     _samples(_SHAPES), (Wrong(lambda: max(number(0.0, float32, (0,))), "[max] there is no max of no elements"),),
 )  # fmt: skip
 _MIN = Op(
-    "min", "reduce", _infer("min", empty=False), _fold(np.minimum, True), _extreme_vjp, ("axes",), 1, True,
+    "min", "reduce", _infer("min", empty=False), _folded_minimum, _extreme_vjp, ("axes",), 1, True,
     _samples(_SHAPES), (Wrong(lambda: min(number(0.0, float32, (0,))), "[min] there is no min of no elements"),),
 )  # fmt: skip
 
@@ -202,12 +213,14 @@ def _arg(op: Op, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
 
 
 @function
+@as_vector
 def argmax(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The place of the greatest element, the first of equals."""
     return _arg(_ARGMAX, as_tensor(x), axis, keepdims)
 
 
 @function
+@as_vector
 def argmin(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The place of the least element, the first of equals."""
     return _arg(_ARGMIN, as_tensor(x), axis, keepdims)
@@ -276,6 +289,9 @@ def _cumulative(
         if x.ndim != 1:
             raise UserError(name, f"an axis is required for {x.ndim} dimensions.")
         axis = 0
+    if x.ndim == 0:
+        vector = _cumulative(op, name, reshape(x, (1,)), axis, dtype, include_initial, initial)
+        return vector if include_initial else reshape(vector, ())
     axis = normal_axis(name, axis, x.ndim)
     result = emit(op, (astype(x, _summed_dtype(x, dtype, name)),), (axis,))
     if not include_initial:

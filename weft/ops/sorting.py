@@ -10,9 +10,8 @@ from ..dtypes import bool_, int64, promote
 from ..errors import UserError
 from ..graph.node import Node, Op, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
-from .convert import asarray
 from .creation import zeros
-from .declare import Sample, Wrong, normal_axis, whole
+from .declare import Sample, Wrong, as_vector, normal_axis, whole
 from .elementwise import astype, where
 from .indexing import gather, take, take_along_axis
 from .movement import cut, flatten, same_dtype
@@ -43,6 +42,7 @@ _ARGSORT = Op(
 
 
 @function
+@as_vector
 def argsort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The places of the elements in sorted order; equal elements keep their order, nan counts as the greatest."""
     x = as_tensor(x)
@@ -50,6 +50,7 @@ def argsort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable
 
 
 @function
+@as_vector
 def sort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
     """The elements in sorted order.
 
@@ -68,6 +69,7 @@ class TopK(NamedTuple):
 
 
 @function
+@as_vector
 def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> TopK:
     """The k greatest elements along an axis, greatest first, and their places.
 
@@ -120,64 +122,6 @@ def _sorts_before(x: Tensor, y: Tensor, or_beside: bool) -> Tensor:
 def count_nonzero(x: ArrayLike, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
     """How many elements over axes are not zero."""
     return sum(as_tensor(x) != 0, axis=axis, dtype=int64, keepdims=keepdims)
-
-
-@function
-def nonzero(x: ArrayLike, /) -> tuple[Tensor, ...]:
-    """The places of the elements that are not zero, an index tensor an axis. The values are computed to know them."""
-    x = as_tensor(x)
-    if x.ndim == 0:
-        raise UserError("nonzero", "a tensor with dimensions is required.")
-    return tuple(asarray(a) for a in np.nonzero(x.numpy()))
-
-
-class UniqueAll(NamedTuple):
-    values: Tensor
-    indices: Tensor
-    inverse_indices: Tensor
-    counts: Tensor
-
-
-class UniqueCounts(NamedTuple):
-    values: Tensor
-    counts: Tensor
-
-
-class UniqueInverse(NamedTuple):
-    values: Tensor
-    inverse_indices: Tensor
-
-
-@function
-def unique_all(x: ArrayLike, /) -> UniqueAll:
-    """The different elements, sorted; where each is first found, which of them each element is, how many there are."""
-    x = as_tensor(x)
-    array = x.numpy() if x.dtype.bits != 16 or not x.dtype.is_float else x.numpy().astype(np.float32)
-    values, first, inverse, counts = np.unique(
-        array, return_index=True, return_inverse=True, return_counts=True, equal_nan=False
-    )
-    places = asarray(inverse.reshape(x.shape))
-    return UniqueAll(asarray(values, dtype=x.dtype), asarray(first), places, asarray(counts))
-
-
-@function
-def unique_counts(x: ArrayLike, /) -> UniqueCounts:
-    """The different elements, sorted, and how many of each there are."""
-    everything = unique_all(x)
-    return UniqueCounts(everything.values, everything.counts)
-
-
-@function
-def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
-    """The different elements, sorted, and which of them each element is."""
-    everything = unique_all(x)
-    return UniqueInverse(everything.values, everything.inverse_indices)
-
-
-@function
-def unique_values(x: ArrayLike, /) -> Tensor:
-    """The different elements, sorted."""
-    return unique_all(x).values
 
 
 @function

@@ -9,10 +9,10 @@ from typing import Any
 from ..dtypes import bool_, float32
 from ..errors import UserError
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, function
-from .declare import as_float, in_float32, normal_axes, normal_axis, whole
+from .declare import as_float, as_vector, in_float32, normal_axes, normal_axis, whole
 from .elementwise import abs, astype, exp, log, sqrt, stop_gradient, where
 from .math import isfinite
-from .movement import concat, cut, squeeze
+from .movement import broadcast_to, concat, cut, squeeze
 from .reduce import max, sum
 
 
@@ -97,6 +97,7 @@ def logsumexp(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False) -> Ten
 
 @function
 @in_float32
+@as_vector
 def softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """exp(x), scaled so that it sums to 1 along the axis.
 
@@ -113,6 +114,7 @@ def softmax(x: ArrayLike, axis: int = -1) -> Tensor:
 
 @function
 @in_float32
+@as_vector
 def log_softmax(x: ArrayLike, axis: int = -1) -> Tensor:
     """The logarithm of softmax, exact also where softmax is nearly 0."""
     x = as_float(as_tensor(x), "log_softmax")
@@ -125,7 +127,9 @@ def log_softmax(x: ArrayLike, axis: int = -1) -> Tensor:
 
 @function
 def diff(x: ArrayLike, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Tensor:
-    """The differences of neighbours along an axis, taken n times.
+    """The differences of neighbours along an axis, taken n times, of the tensor with `prepend` and `append` at its ends.
+
+    Numbers as ends stand for a whole row of them. Taken 0 times, x comes back without them, as in NumPy.
 
     >>> diff(as_tensor([1, 4, 9])).tolist()
     [3, 5]
@@ -133,10 +137,18 @@ def diff(x: ArrayLike, /, *, axis: int = -1, n: int = 1, prepend: Any = None, ap
     x = as_tensor(x)
     axis = normal_axis("diff", axis, x.ndim)
     n = whole("diff", "number of times", n)
-    parts = [p for p in (prepend, x, append) if p is not None]
+    if n == 0:
+        return x
+    parts = [x if p is x else _end(x, p, axis) for p in (prepend, x, append) if p is not None]
     x = concat(parts, axis=axis) if len(parts) > 1 else x
     for _ in range(n):
         size = x.shape[axis]
         after, before = cut(x, axis, min(1, size), size), cut(x, axis, 0, builtins.max(size - 1, 0))
         x = after != before if x.dtype is bool_ else after - before
     return x
+
+
+def _end(x: Tensor, value: Any, axis: int) -> Tensor:
+    """What stands before or behind x: a number as one more place along the axis."""
+    end = as_tensor(value, x.dtype)
+    return end if end.ndim else broadcast_to(end, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))

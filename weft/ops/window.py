@@ -21,6 +21,7 @@ from .declare import Sample, Wrong, accept
 from .elementwise import where
 from .indexing import scatter
 from .movement import flatten, pad_constant, reshape, slice_
+from .reduce import folded_maximum
 
 Pairs = tuple[tuple[int, int], ...]
 _PARAMS = ("size", "stride", "padding", "dilation")
@@ -76,7 +77,7 @@ def _sum(x: np.ndarray, *window: Any) -> np.ndarray:
 
 
 def _max(x: np.ndarray, *window: Any) -> np.ndarray:
-    return np.asarray(np.max([part for _, part in _taps(x, _lowest(x), *window)], axis=0))
+    return np.asarray(folded_maximum(np.stack([part for _, part in _taps(x, _lowest(x), *window)]), (0,)))
 
 
 def _argmax(x: np.ndarray, *window: Any) -> np.ndarray:

@@ -17,7 +17,7 @@ from .checks import counts, fractions, not_negative, positive
 from .momentum import Momentum, decaying, moving_mean
 from .optimizer import Rate, optimizer
 from .schedules import inverse_root
-from .transform import State, Transform, zeros_like
+from .transform import State, Transform, choice, zeros_like
 
 
 @optimizer
@@ -97,7 +97,7 @@ def muon(
 ) -> list[Transform]:
     """Muon (Jordan et al. 2024, with the scale of Liu et al. 2025): momentum made orthogonal. Vectors are moved by AdamW's rule.
 
-    v = momentum v + g;  a = v, or g + momentum v with nesterov;  x = a / |a|, then for some rounds
+    v = momentum v + g;  a = v, or g + momentum v with nesterov;  x = a / (|a| + 1e-7), then for some rounds
     x = 3.4445 x - 4.7750 (x xᵀ) x + 2.0315 (x xᵀ)² x;  u = 0.2 √max(rows, columns) x + weight_decay p.
     For embeddings and the last layer make a group with orthogonalize=False: they too are better off with AdamW's rule.
     """
@@ -158,7 +158,7 @@ class UnitLength(Transform):
         return {"square": zeros_like(p, ())}
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
-        keep = where(t == 1, 0.0, self.keep).astype(g.dtype)
+        keep = choice(t == 1, 0.0, self.keep, g.dtype)
         return g / (sqrt(moving_mean(s, "square", (g * g).sum(), keep)) + self.eps)
 
 

@@ -11,7 +11,7 @@ from ..ops.math import clip
 from ..tensor import Tensor
 from .checks import fractions, not_negative, positive
 from .optimizer import Rate, optimizer
-from .transform import State, Transform, zeros_like
+from .transform import State, Transform, choice, zeros_like
 
 
 @optimizer
@@ -100,7 +100,7 @@ class Momentum(Transform):
         return {"velocity": zeros_like(p)}
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
-        part = where(t == 1, 1.0, 1.0 - self.dampening).astype(g.dtype) if self.dampening else 1.0
+        part = choice(t == 1, 1.0, 1.0 - self.dampening, g.dtype) if self.dampening else 1.0
         velocity = s["velocity"] * self.keep + g * part
         s["velocity"].assign(velocity)
         return g + velocity * self.keep if self.nesterov else velocity
@@ -159,7 +159,7 @@ class Rprop(Transform):
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
         agreement = sign(g) * sign(s["last"])  # a product of the gradients themselves could vanish
-        factor = where(agreement > 0.0, self.grow, where(agreement < 0.0, self.shrink, 1.0)).astype(g.dtype)
+        factor = where(agreement > 0.0, self.grow, choice(agreement < 0.0, self.shrink, 1.0, g.dtype))
         size = clip(s["size"] * factor, self.least, self.most)
         kept = where(agreement < 0.0, 0.0, g)
         s["size"].assign(size)

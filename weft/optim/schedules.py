@@ -14,11 +14,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec
 
-from ..dtypes import float32, float64
+from ..dtypes import float64
 from ..errors import UserError
 from ..ops.elementwise import abs, cos, exp, floor, log, maximum, minimum, sqrt, where
 from ..tensor import Tensor, as_tensor
 from .checks import counts, fractions, not_negative, positive
+from .transform import choice
 
 P = ParamSpec("P")
 AnyRate = float | Callable[[Any], Any]
@@ -28,7 +29,7 @@ class Schedule:
     """A rate that depends on the number of steps done. It shows how it was made.
 
     >>> step(0.1, every=30)(60).item()
-    0.0010000000474974513
+    0.001
     >>> step(0.1, every=30)
     step(rate=0.1, every=30, factor=0.1)
     """
@@ -37,8 +38,9 @@ class Schedule:
         self._text, self._rate = text, rate
 
     def __call__(self, done: Any) -> Tensor:
-        """The rate after so many steps. Inside it is float64: a number is cheap, and steps are counted exactly."""
-        return as_tensor(self._rate(as_tensor(done).astype(float64)), float64).astype(float32)
+        """The rate after so many steps, as float64: one number costs nothing, steps are counted exactly, and float64 parameters
+        lose no digits. The optimizer converts it to the dtype of each update."""
+        return as_tensor(self._rate(as_tensor(done).astype(float64)), float64)
 
     def __repr__(self) -> str:
         return self._text
@@ -99,9 +101,7 @@ def multistep(rate: float, steps: Sequence[int], factor: float = 0.1) -> Callabl
     not_negative("multistep", rate=rate)
     positive("multistep", factor=factor)
     _check_rising("multistep", steps)
-    return lambda t: (
-        rate * factor ** sum((where(t >= s, 1.0, 0.0).astype(float64) for s in steps), as_tensor(0.0, float64))
-    )
+    return lambda t: rate * factor ** sum((choice(t >= s, 1.0, 0.0, float64) for s in steps), as_tensor(0.0, float64))
 
 
 @schedule

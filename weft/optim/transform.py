@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from ..dtypes import DType, float32
 from ..ops.creation import zeros
-from ..tensor import Tensor
+from ..ops.elementwise import where
+from ..tensor import Tensor, number
 
 State = dict[str, Tensor]
 
@@ -39,6 +40,11 @@ class Transform:
 def wide(dtype: DType) -> DType:
     """The dtype that updates of parameters of a dtype are computed in."""
     return float32 if dtype.is_half else dtype
+
+
+def choice(condition: Tensor, yes: float, no: float, dtype: DType) -> Tensor:
+    """One of two numbers, in a dtype. `where(condition, 0.9, 0.1)` alone would be float32, which float64 parameters would notice."""
+    return where(condition, number(yes, dtype), number(no, dtype))
 
 
 def zeros_like(p: Tensor, shape: Sequence[int] | None = None) -> Tensor:

@@ -3,6 +3,7 @@
 from ..knobs import knobs
 from . import cpu as cpu
 from . import cuda as cuda
+from . import dlpack as dlpack
 from . import null as null
 from . import reference as reference
 from .device import Buffer as Buffer

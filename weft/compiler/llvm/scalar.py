@@ -6,13 +6,14 @@ memory a bool is a byte. No op is contracted or reordered: a sum of a product is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 
-from ...dtypes import DType, bfloat16, bool_, float16, int64
+from ...dtypes import DType, bfloat16, bool_, converted, float16, float64, int64
 from ...graph.node import Node
 from . import maths
 from .build import F16, F32, F64, I1, I16, I32, I64, Code, Value, constant, element_of, lanes_of, like
@@ -74,8 +75,7 @@ def number(dtype: DType, value: Any, lanes: int = 1) -> Value:
     """A constant of a dtype; nan and infinities may come as text."""
     type = register_type(dtype)
     if dtype.is_float:
-        with np.errstate(over="ignore"):  # what is too large is infinite, as it is for the reference
-            value = float(np.asarray(float(value)).astype(dtype.numpy))
+        value = float(converted(np.asarray(float(value)), dtype))
         if type == F32:
             return _float32(value, lanes)
         return constant(ir.VectorType(type, lanes) if lanes > 1 else type, value)
@@ -211,7 +211,7 @@ def _remainder(c: _Call) -> Value:
 
 
 def _float_divmod(c: _Call) -> tuple[Value, Value]:
-    """Quotient rounded down and remainder with the divisor's sign, exact as NumPy has them."""
+    """Quotient rounded down and remainder with the divisor's sign, exact as NumPy has them; with infinities the quotient itself."""
     code, zero = c.code, c.const(0.0)
     mod = code.frem(c.x, c.y)
     nonzero = code.fcmp_unordered("!=", mod, zero)
@@ -225,7 +225,9 @@ def _float_divmod(c: _Call) -> tuple[Value, Value]:
     signed_zero = code.intrinsic("copysign", zero, code.fdiv(c.x, c.y))
     floor = code.select(code.fcmp_ordered("==", quotient, zero), signed_zero, floor)
     by_zero = code.fcmp_ordered("==", c.y, zero)
-    floor = code.select(by_zero, code.fdiv(c.x, c.y), floor)
+    infinite = code.fcmp_ordered("==", code.intrinsic("fabs", c.x), c.const(math.inf))
+    infinite = code.or_(infinite, code.fcmp_ordered("==", code.intrinsic("fabs", c.y), c.const(math.inf)))
+    floor = code.select(code.or_(by_zero, infinite), code.fdiv(c.x, c.y), floor)
     rest = code.select(nonzero, code.select(fix, code.fadd(mod, c.y), mod), code.intrinsic("copysign", zero, c.y))
     return floor, rest
 
@@ -302,7 +304,9 @@ def convert(code: Code, x: Value, source: DType, target: DType) -> Value:
             else code.icmp_unsigned("!=", x, constant(x.type, 0))
         )
     if source.is_float and target.is_float:
-        if x.type != type:
+        if source is float64 and target.is_half:
+            x = _rounded_to_odd(code, x)
+        elif x.type != type:
             x = code.fpext(x, type) if element_of(type) == F64 else code.fptrunc(x, type)
         return rounded(code, x, target)
     if source.is_float:
@@ -312,6 +316,16 @@ def convert(code: Code, x: Value, source: DType, target: DType) -> Value:
         made = code.sitofp(x, type) if source.kind == "int" else code.uitofp(x, type)
         return rounded(code, made, target)
     return _resized(code, x, source, type)
+
+
+def _rounded_to_odd(code: Code, x: Value) -> Value:
+    """float64 as float32 on the way to 16 bits: what is not exact gets an odd last bit, so that the next rounding is the only one."""
+    near = code.fptrunc(x, like(x.type, F32))
+    back, bits = code.fpext(near, x.type), code.bitcast(near, like(x.type, I32))
+    inexact = code.fcmp_ordered("!=", back, x)
+    beyond = code.fcmp_ordered(">", code.intrinsic("fabs", back), code.intrinsic("fabs", x))
+    bits = code.sub(bits, code.zext(beyond, bits.type))
+    return code.bitcast(code.or_(bits, code.zext(inexact, bits.type)), near.type)
 
 
 def _resized(code: Code, x: Value, source: DType, type: ir.Type) -> Value:

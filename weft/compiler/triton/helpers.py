@@ -113,7 +113,24 @@ def int_pow(x, y, bits: tl.constexpr):
         square = square * square
     return result
 """,
-    # Quotient rounded down and remainder with the divisor's sign, exact as NumPy has them.
+    # float64 as float32 on the way to 16 bits: what is not exact gets an odd last bit, so that the next rounding is the only one.
+    "rounded_to_odd": """
+@triton.jit
+def rounded_to_odd(x):
+    near = x.to(tl.float32)
+    back = near.to(tl.float64)
+    bits = near.to(tl.int32, bitcast=True) - (tl.abs(back) > tl.abs(x)).to(tl.int32)
+    inexact = (back != x) & (x == x)
+    return (bits | inexact.to(tl.int32)).to(tl.float32, bitcast=True)
+""",
+    # The bits of the 16-bit float next to x, whose bits these are, towards another number y.
+    "half_step": """
+@triton.jit
+def half_step(x, y, bits):
+    moved = tl.where((x < y) == (x > 0), bits + 1, bits - 1)
+    return tl.where(x == 0, tl.where(y < 0, -32767, 1), moved).to(tl.int16)
+""",
+    # Quotient rounded down and remainder with the divisor's sign, exact as NumPy has them; with infinities the quotient itself.
     "float_floor_divide": """
 @triton.jit
 def float_floor_divide(x, y):
@@ -124,7 +141,8 @@ def float_floor_divide(x, y):
     floor = tl.floor(quotient)
     floor = tl.where(quotient - floor > 0.5, floor + 1.0, floor)
     floor = tl.where(quotient == 0, libdevice.copysign(quotient * 0.0, x / y), floor)
-    return tl.where(y == 0, x / y, floor)
+    infinite = (tl.abs(x) == float("inf")) | (tl.abs(y) == float("inf"))
+    return tl.where((y == 0) | infinite, x / y, floor)
 """,
     "float_remainder": """
 @triton.jit

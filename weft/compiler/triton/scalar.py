@@ -10,7 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...dtypes import DType, bool_, int32, int64
+import numpy as np
+
+from ...dtypes import DType, bool_, converted, float64, int32, int64
 from ...graph.node import Node
 
 Flag = Callable[[str, str], None]  # (where it is wrong, the wrong value) reports an error of the run
@@ -44,8 +46,10 @@ def number(dtype: DType, value: Any) -> str:
         return str(bool(value))
     if not dtype.is_float:
         return str(int(value))
-    held = float(dtype.numpy.type(float(value)))
-    return repr(held) if math.isfinite(held) else f'float("{held}")'
+    held = float(converted(np.asarray(float(value)), dtype))
+    if math.isfinite(held):
+        return repr(held)
+    return f'float("{"-" if math.copysign(1.0, held) < 0 else ""}{abs(held)}")'
 
 
 def filled(dtype: DType, value: Any, shape: str) -> str:
@@ -129,6 +133,15 @@ def _pow(c: Call) -> str:
     return f"int_pow({c.x}, {c.y}, {c.dtype.bits})"
 
 
+def _nextafter(c: Call) -> str:
+    """A 16-bit float steps by its own bits: in registers it is a float32, whose neighbours are nearer."""
+    if not c.dtype.is_half:
+        return f"libdevice.nextafter({c.x}, {c.y})"
+    bits = f"{to_storage(c.x, c.dtype)}.to(tl.int16, bitcast=True)"
+    moved = f"half_step({c.x}, {c.y}, {bits}).to({storage(c.dtype)}, bitcast=True).to(tl.float32)"
+    return f"tl.where({c.x} == {c.y}, {c.y}, tl.where({c.x} == {c.x}, tl.where({c.y} == {c.y}, {moved}, {c.y}), {c.x}))"
+
+
 def _shift(left: bool) -> Callable[[Call], str]:
     def write(c: Call) -> str:
         if c.signed:
@@ -153,7 +166,8 @@ def convert(x: str, source: DType, target: DType) -> str:
     if target is bool_:
         return f"({x} != 0)"
     if target.is_half:
-        return f"{x}.to({storage(target)}).to(tl.float32)"
+        near = f"rounded_to_odd({x})" if source is float64 else f"{x}.to(tl.float32)"
+        return f"{near}.to({storage(target)}).to(tl.float32)"
     if source.is_float and not target.is_float:
         return _saturated(x, source, target)
     return f"{x}.to({register(target)})"
@@ -200,7 +214,7 @@ TABLE: dict[str, Callable[[Call], str]] = {
     "maximum": lambda c: extreme(c.x, c.y, c.dtype, True),
     "minimum": lambda c: extreme(c.x, c.y, c.dtype, False),
     "copysign": lambda c: f"libdevice.copysign({c.x}, {c.y})",
-    "nextafter": lambda c: f"libdevice.nextafter({c.x}, {c.y})",
+    "nextafter": _nextafter,
     "and_": lambda c: f"{c.x} & {c.y}",
     "or_": lambda c: f"{c.x} | {c.y}",
     "xor": lambda c: f"{c.x} ^ {c.y}",

@@ -1,0 +1,40 @@
+"""Every elementwise function over a grid of special values: kernels give the bits of the definition; see tests/special_values.py."""
+
+import numpy as np
+import pytest
+
+import weft
+from special_values import all_of, compare, grid
+from weft.dtypes import DTYPES, FLOATS, DType, bfloat16, float16
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
+def test_agrees_with_the_definition(dtype: DType) -> None:
+    f, arrays = all_of(dtype), grid(dtype)
+    with weft.knobs.set(device="reference"):
+        expected = [r.numpy() for r in f(*map(weft.asarray, arrays))]
+    actual = [r.numpy() for r in weft.jit(f)(*map(weft.asarray, arrays))]
+    compare("on the device", actual, expected, dtype)
+
+
+@pytest.mark.parametrize("target", [float16, bfloat16], ids=lambda d: d.name)
+def test_float64_is_rounded_once(target: DType) -> None:
+    eps = weft.finfo(target).eps
+    x = np.array([1 + eps / 2 + 2.0**-40, 1 + eps / 2 - 2.0**-40, 1 + eps / 2, 1 + 1.5 * eps, -1 - eps / 2 - 2.0**-40])
+    rounded = weft.jit(lambda x: x.astype(target))(weft.asarray(x)).astype("float64")
+    assert rounded.tolist() == [1 + eps, 1.0, 1.0, 1 + 2 * eps, -1 - eps]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=lambda d: d.name)
+def test_the_greater_of_two_zeros_is_the_positive_one(dtype: DType) -> None:
+    x = weft.asarray(np.array([[0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0]]).astype(dtype.numpy))
+    both = weft.jit(
+        lambda x: (
+            weft.maximum(x[:, 0], x[:, 1]),
+            weft.max(x, axis=1),
+            weft.minimum(x[:, 0], x[:, 1]),
+            weft.min(x, axis=1),
+        )
+    )(x)
+    for values, expected in zip(both, [[False, False, True]] * 2 + [[True] * 3] * 2, strict=True):
+        assert np.signbit(values.numpy().astype(np.float64)).tolist() == expected

@@ -1,0 +1,288 @@
+"""x[key] in full, and writing to it.
+
+Every way to index is brought to three steps: ranges (slice and flip), dropped and new axes (reshape), and integer arrays (gather). Writing
+uses the same steps backwards. A mask that says where one value is written needs none of them: that is a `where`, whose shape is known
+before the mask is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..dtypes import bool_
+from ..errors import UserError, UserIndexError
+from ..graph.node import Shape
+from ..tensor import ArrayLike, Tensor, as_tensor, function, number
+from .convert import asarray
+from .creation import iota
+from .declare import accept, broadcast_shape, expand_to
+from .elementwise import add, astype, maximum, minimum, multiply, where
+from .indexing import gather, placed, scatter
+from .movement import broadcast_to, flatten, flip, pad_constant, reshape, slice_, surroundings
+
+
+@dataclass
+class _Key:
+    """A key in the three steps: ranges, then a reshape, then integer arrays at `places`."""
+
+    starts: list[int] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    flips: list[int] = field(default_factory=list)
+    shape: list[int] = field(default_factory=list)  # after the reshape
+    arrays: list[Tensor] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+    apart: bool = False  # the arrays are not neighbours, so their axes come first
+
+    def add_range(self, axis: int, size: int, part: slice) -> None:
+        try:
+            start, stop, step = part.indices(size)
+        except (TypeError, ValueError) as error:
+            raise UserIndexError("index", f"a slice of ints is required, got {part}: {error}.") from None
+        count = len(range(start, stop, step))
+        if step < 0:
+            start, step = start + (count - 1) * step, -step
+            self.flips.append(axis)
+        self._range(start if count else 0, count, step)
+        self.shape.append(count)
+
+    def _range(self, start: int, count: int, step: int) -> None:
+        self.starts.append(start)
+        self.stops.append(start + (count - 1) * step + 1 if count else start)
+        self.steps.append(step)
+
+    def add_int(self, axis: int, size: int, place: int) -> None:
+        if not -size <= place < size:
+            raise UserIndexError("index", f"index {place} is out of range for axis {axis} of size {size}.")
+        self._range(place % size, 1, 1)
+
+    def add_array(self, size: int, index: Tensor) -> None:
+        self._range(0, size, 1)
+        self._read(size, index)
+
+    def add_single(self, index: Tensor) -> None:
+        """A mask without dimensions: a new axis of size 1, of which its one place is read, or none."""
+        self._read(1, index)
+
+    def _read(self, size: int, index: Tensor) -> None:
+        self.places.append(len(self.shape))
+        self.shape.append(size)
+        self.arrays.append(index)
+
+
+def _read_key(x: Tensor, key: Any) -> _Key:
+    parts = _expand_key(x, list(key) if isinstance(key, tuple) else [key])
+    has_arrays = any(isinstance(p, Tensor | _Single) for p in parts)
+    result, axis, where_arrays = _Key(), 0, []
+    for position, part in enumerate(parts):
+        if part is Ellipsis:
+            continue  # it only keeps arrays apart
+        if part is None:
+            result.shape.append(1)
+            continue
+        if isinstance(part, _Single):
+            result.add_single(part.places)
+            where_arrays.append(position)
+            continue
+        size = x.shape[axis]
+        if isinstance(part, slice):
+            result.add_range(axis, size, part)
+        elif isinstance(part, Tensor):
+            result.add_array(size, part)
+            where_arrays.append(position)
+        elif has_arrays:  # beside arrays a number is an array too
+            _Key().add_int(axis, size, part)
+            result.add_array(size, as_tensor(part))
+            where_arrays.append(position)
+        else:
+            result.add_int(axis, size, part)
+        axis += 1
+    result.apart = bool(where_arrays) and where_arrays[-1] - where_arrays[0] + 1 != len(where_arrays)
+    return result
+
+
+def _expand_key(x: Tensor, parts: list[Any]) -> list[Any]:
+    """The key with every axis of the tensor named: arrays as tensors, masks as the places they choose."""
+    parts = [q for p in parts for q in _normal_part(p)]
+    dots = [i for i, p in enumerate(parts) if p is Ellipsis]
+    if len(dots) > 1:
+        raise UserIndexError("index", "only one '...' can stand in an index.")
+    named = len([p for p in parts if _names_an_axis(p)])
+    if named > x.ndim:
+        raise UserIndexError("index", f"{named} indices are too many for a tensor of {x.ndim} dimensions.")
+    rest = [slice(None)] * (x.ndim - named)
+    at = dots[0] if dots else len(parts)
+    full = [*parts[:at], *rest, *parts[at:]]
+    axis = 0
+    for i, part in enumerate(full):
+        if isinstance(part, _Mask):
+            if x.shape[axis] != part.size:
+                raise UserIndexError("index", f"a mask of shape {part.shape} does not fit shape {x.shape}.")
+            full[i] = part.places
+        axis += _names_an_axis(part)
+    return full
+
+
+def _names_an_axis(part: Any) -> bool:
+    return part is not None and part is not Ellipsis and not isinstance(part, _Single)
+
+
+class _Mask(NamedTuple):
+    """One axis of a boolean mask."""
+
+    places: Tensor
+    size: int
+    shape: Shape
+
+
+class _Single(NamedTuple):
+    """A mask without dimensions: the place 0, or none."""
+
+    places: Tensor
+
+
+_NOT_KNOWN = (
+    "how many elements a mask chooses is not known while a function is traced, and with it the shape of x[mask]. Use "
+    "weft.where(mask, x, other), write one value with x.at[mask].set(value), or give the number: weft.compress(mask, x, size=n), "
+    "weft.nonzero(mask, size=n)."
+)
+
+
+def _normal_part(part: Any) -> list[Any]:
+    if part is None or part is Ellipsis or isinstance(part, slice):
+        return [part]
+    if isinstance(part, list | np.ndarray | np.generic | bool):
+        array = np.asarray(part)
+        part = asarray(array.astype(np.int64) if isinstance(part, list) and not array.size else array)
+    if isinstance(part, Tensor):
+        if part.dtype is bool_:
+            if part.node.abstract:
+                raise UserError("index", _NOT_KNOWN)
+            if part.ndim == 0:
+                return [_Single(asarray(np.flatnonzero(part.numpy())))]
+            places = np.nonzero(part.numpy())
+            return [_Mask(asarray(p), n, part.shape) for p, n in zip(places, part.shape, strict=True)]
+        accept("index", part.dtype, "integer")
+        return [part if part.ndim or part._node.abstract or part._node.tracked else int(part)]
+    if hasattr(part, "__index__"):
+        return [part.__index__()]
+    raise UserIndexError(
+        "index", f"an index is made of ints, slices, '...', None, and arrays of ints or bools, got {part!r}."
+    )
+
+
+@function
+def index(x: ArrayLike, key: Any) -> Tensor:
+    """x[key], basic and advanced, by NumPy's rules."""
+    x = as_tensor(x)
+    k = _read_key(x, key)
+    x = slice_(x, tuple(k.starts), tuple(k.stops), tuple(k.steps))
+    x = reshape(flip(x, axis=k.flips) if k.flips else x, k.shape)
+    if not k.arrays:
+        return x
+    shape = broadcast_shape("index", *(a.shape for a in k.arrays))
+    selected = gather(x, [expand_to(a, shape) for a in k.arrays], tuple(k.places))
+    return placed(selected, len(shape), 0 if k.apart else k.places[0])
+
+
+# How a written value meets the one that is there.
+_WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "set": lambda old, new: new,
+    "add": add,
+    "multiply": multiply,
+    "min": minimum,
+    "max": maximum,
+}
+
+
+@function
+def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
+    """x with x[key] set to a value, increased by it and so on; `x.at[key].set(value)` and its relatives come here."""
+    x = as_tensor(x)
+    value = astype(as_tensor(value, x.dtype), x.dtype)
+    masked = _masked_update(x, list(key) if isinstance(key, tuple) else [key], value, how)
+    if masked is not None:
+        return masked
+    k = _read_key(x, key)
+    if k.arrays:
+        if how not in ("set", "add"):
+            raise UserError(
+                "at", f"{how} takes ints, slices and masks, since arrays of ints may name a place twice. "
+                "If yours do not, use x.at[key].set() with a value computed from x[key]."
+            )  # fmt: skip
+        places = index(reshape(iota(x.size), x.shape), key)
+        value = _fit(value, places.shape)
+        return reshape(scatter(flatten(x), flatten(value), [flatten(places)], (0,), how), x.shape)
+    ranged = [len(range(a, b, s)) for a, b, s in zip(k.starts, k.stops, k.steps, strict=True)]
+    value = reshape(_fit(value, tuple(k.shape)), ranged)
+    value = flip(value, axis=k.flips) if k.flips else value
+    widths = surroundings(x.shape, tuple(ranged), tuple(k.starts), tuple(k.steps))
+    written, spread = pad_constant(number(True, bool_, value.shape), widths), pad_constant(value, widths)
+    return where(written, _WAYS[how](x, spread), x)
+
+
+def _masked_update(x: Tensor, parts: list[Any], value: Tensor, how: str) -> Tensor | None:
+    """A write where one mask, beside ints and slices, says so, if the value does not depend on how many places it chooses."""
+    found = [(i, p) for i, p in enumerate(map(_as_mask, parts)) if isinstance(p, Tensor)]
+    if len(found) != 1 or not all(_is_basic(p) for i, p in enumerate(parts) if i != found[0][0]):
+        return None
+    [(at, mask)] = found
+    before, behind = parts[:at], parts[at + 1 :]
+    if value.size != 1 and not all(p is Ellipsis or isinstance(p, slice) for p in before + behind):
+        return None  # beside ints and new axes NumPy moves the axes of the selection
+    basic = (*before, *[slice(None)] * mask.ndim, *behind)
+    plain = all(p is Ellipsis or p == slice(None) for p in basic)
+    part = x if plain and len(basic) <= x.ndim else index(x, basic)
+    first = _axes(before)
+    if Ellipsis in before:
+        first = part.ndim - mask.ndim - _axes(behind)
+    if part.shape[first : first + mask.ndim] != mask.shape:
+        raise UserIndexError("index", f"a mask of shape {mask.shape} does not fit shape {x.shape}.")
+    rest = part.ndim - first - mask.ndim
+    fitting = _over_mask(value, mask.ndim, rest)
+    if fitting is None:
+        return None
+    chosen = expand_to(reshape(mask, (*(1,) * first, *mask.shape, *(1,) * rest)), part.shape)
+    written = where(chosen, _WAYS[how](part, _fit(fitting, part.shape)), part)
+    return written if plain else index_update(x, basic, written, "set")
+
+
+def _as_mask(part: Any) -> Any:
+    """A tensor for every form of a mask; everything else as it is."""
+    if isinstance(part, Tensor):
+        return part if part.dtype is bool_ else None
+    if isinstance(part, bool | np.bool_ | np.ndarray | list) and np.asarray(part).dtype == bool:
+        return asarray(np.asarray(part))
+    return None
+
+
+def _is_basic(part: Any) -> bool:
+    """An int, a slice, a new axis or '...'."""
+    return part is None or part is Ellipsis or isinstance(part, slice | int | np.integer)
+
+
+def _axes(parts: list[Any]) -> int:
+    """How many axes of the result these parts of a key make, without '...'."""
+    return len([p for p in parts if p is None or isinstance(p, slice)])
+
+
+def _over_mask(value: Tensor, mask_ndim: int, rest: int) -> Tensor | None:
+    """The value with the axes of the mask for the one axis of what it chooses; None if it has a value for each of those."""
+    at = value.ndim - rest - 1
+    if at < 0:
+        return value
+    if value.shape[at] != 1:
+        return None
+    return reshape(value, (*value.shape[:at], *(1,) * mask_ndim, *value.shape[at + 1 :]))
+
+
+def _fit(value: Tensor, shape: Shape) -> Tensor:
+    """The value spread over the selected elements; leading axes of size 1 that they do not have may go."""
+    extra = value.ndim - len(shape)
+    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
+        value = reshape(value, value.shape[extra:])
+    return broadcast_to(value, shape)
