@@ -33,7 +33,7 @@ class Work:
 
     def note(self, record: dict[str, Any]) -> None:
         """Write down that a chunk is done; its data must be on the disk already."""
-        append_record(self._journal, record)
+        append_record(self._journal, 1 + len(self.done), record)
         self.done.append(record)
 
     def part(self, name: str) -> Path:
@@ -51,7 +51,11 @@ class Work:
         if replace and self.target.exists():
             remove(old)
             self.target.rename(old)
-        self.folder.rename(self.target)
+        try:
+            self.folder.rename(self.target)
+        except OSError:
+            recover(self.target)
+            raise
         _sync(str(self.target.parent))
         remove(old)
 
@@ -61,7 +65,7 @@ class Work:
             return lines[1:]
         remove(self.folder)
         self.folder.mkdir(parents=True)
-        append_record(self._journal, {"digest": digest})
+        append_record(self._journal, 0, {"digest": digest})
         return []
 
 
@@ -74,10 +78,11 @@ def _whole_lines(journal: Path) -> list[dict[str, Any]]:
         content = journal.read_bytes()
     except FileNotFoundError:
         return []
-    records, end = [], 0
+    records: list[dict[str, Any]] = []
+    end = 0
     for line in content.splitlines(keepends=True):
         text = line[9:-1]
-        if not line.endswith(b"\n") or line[:9] != _checksum(text):
+        if not line.endswith(b"\n") or line[:9] != _checksum(len(records), text):
             break
         records.append(json.loads(text))
         end += len(line)
@@ -86,16 +91,17 @@ def _whole_lines(journal: Path) -> list[dict[str, Any]]:
     return records
 
 
-def append_record(path: Path, record: dict[str, Any]) -> None:
-    """Add a line with its checksum; it is on the disk when this returns."""
+def append_record(path: Path, number: int, record: dict[str, Any]) -> None:
+    """Add line `number` with its checksum; it is on the disk when this returns."""
     text = json.dumps(record).encode()
     with open(path, "ab", buffering=0) as file:
-        write_whole(file, _checksum(text) + text + b"\n")
+        write_whole(file, _checksum(number, text) + text + b"\n")
         os.fsync(file.fileno())
 
 
-def _checksum(text: bytes) -> bytes:
-    return f"{zlib.crc32(text):08x} ".encode()
+def _checksum(number: int, text: bytes) -> bytes:
+    """Begins with the number of the line, so that a line that is lost or stands there twice is noticed too."""
+    return f"{zlib.crc32(text, number):08x} ".encode()
 
 
 @contextmanager

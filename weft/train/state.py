@@ -93,9 +93,9 @@ class Training:
 
 def _keep(path: Path) -> None:
     """Give the checkpoint that is there a second name, which stays when the first one goes over to the next checkpoint."""
-    if not path.exists():
-        return
     beside, previous = path.with_name(f".{PREVIOUS}.{os.getpid()}.0"), path.with_name(PREVIOUS)
+    if not path.exists() or (previous.exists() and previous.samefile(path)):  # the same after a save that failed
+        return
     try:
         beside.unlink(missing_ok=True)
         try:
