@@ -543,20 +543,24 @@ def test_a_version_of_the_future(tmp_path: Path) -> None:
         data.open_dataset(tmp_path / "made")
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("store", ["arrays", "lmdb"])
-def test_a_file_that_is_cut_off_after_it_was_opened(tmp_path: Path, store: str) -> None:
+def test_a_file_that_is_cut_off_before_or_after_it_is_opened(tmp_path: Path, store: str, when: str) -> None:
     """A mapped file that has lost its end kills whoever touches it: this is done in a process of its own."""
     make_class(tmp_path / "a" / "x", 40)
     data.create(tmp_path / "a", tmp_path / "made", validation=0, store=store, size=(64, 64))
     file = tmp_path / "made" / "train" / ("images.npy" if store == "arrays" else "data.mdb")
     program = (
         "import os, sys, numpy as np; from weft import data; from weft.errors import RunError\n"
-        "d = data.open_dataset(sys.argv[1]).train\n"
-        "os.truncate(sys.argv[2], 5000)\n"
-        "try: d.inputs(np.arange(len(d)))\n"
+        "cut = lambda now: now == sys.argv[3] and os.truncate(sys.argv[2], 5000)\n"
+        "try:\n"
+        "    cut('before')\n"
+        "    d = data.open_dataset(sys.argv[1]).train\n"
+        "    cut('after')\n"
+        "    d.inputs(np.arange(len(d)))\n"
         "except RunError as error: print(error.message)"
     )
-    command = [sys.executable, "-c", program, str(tmp_path / "made"), str(file)]
+    command = [sys.executable, "-c", program, str(tmp_path / "made"), str(file), when]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stdout[: len(str(file)) + 12]) == (0, f"{file} is damaged:")
 
