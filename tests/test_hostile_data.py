@@ -8,6 +8,7 @@ import pickle
 import re
 import resource
 import struct
+import subprocess
 import sys
 import zlib
 from pathlib import Path
@@ -492,7 +493,13 @@ def test_hostile_npz(tmp_path: Path) -> None:
         ("train/images.npy", None, "images.npy cannot be read"),
         ("train/labels.npy", b"\x80\x04N.", "labels.npy is damaged"),
         ("train/images.npy", "short", "images.npy is damaged"),
-        ("train/labels.npy", "other", "its labels are not those that dataset.json counts"),
+        ("train/labels.npy", "other", "labels.npy is damaged: its checksum is"),
+        ("train/index.npy", b"", "index.npy is damaged: its checksum is"),
+        ("train/index.npy", None, "index.npy cannot be read"),
+        ("checksums.json", b"[]", "checksums.json is damaged"),
+        ("checksums.json", b"[" * 100_000, "checksums.json is damaged: RecursionError"),
+        ("checksums.json", None, "checksums.json cannot be read"),
+        ("dataset.json", b"[" * 100_000, "dataset.json is damaged: RecursionError"),
     ],
 )
 def test_damaged_dataset(tmp_path: Path, file: str, content: bytes | str | None, text: str) -> None:
@@ -516,11 +523,14 @@ def test_damaged_lmdb(tmp_path: Path) -> None:
     for name in ("one", "two"):
         data.create(tmp_path / "a", tmp_path / name, validation=0, store="lmdb")
     (tmp_path / "one" / "train" / "data.mdb").write_bytes(b"no database" * 1000)
-    with refused(RunError, "cannot be opened"):
+    with refused(RunError, "data.mdb is damaged: it is cut off"):
         data.open_dataset(tmp_path / "one")
+    (tmp_path / "one" / "train" / "data.mdb").write_bytes(b"no database" * 10000)
+    with refused(RunError, "data.mdb is damaged: the checksum of image 0 is wrong"):
+        data.open_dataset(tmp_path / "one").train.inputs([0])
     file = tmp_path / "two" / "train" / "data.mdb"
     file.write_bytes(file.read_bytes().replace(b"\x89PNG", b"\x89PNX"))
-    with refused(RunError, "image 2 cannot be decoded. Create it again"):
+    with refused(RunError, "data.mdb is damaged: the checksum of image 2 is wrong"):
         data.open_dataset(tmp_path / "two").train.inputs([2])
 
 
@@ -528,6 +538,56 @@ def test_a_version_of_the_future(tmp_path: Path) -> None:
     make_class(tmp_path / "a" / "x", 4)
     data.create(tmp_path / "a", tmp_path / "made", validation=0)
     file = tmp_path / "made" / "dataset.json"
-    file.write_text(file.read_text().replace('"version": 1', '"version": 2'))
-    with refused(UserError, "is of version 2, this weft reads 1. Create it again"):
+    file.write_text(file.read_text().replace('"version": 2', '"version": 3'))
+    with refused(UserError, "is of version 3, this weft reads 2. Create it again"):
         data.open_dataset(tmp_path / "made")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("store", ["arrays", "lmdb"])
+def test_a_file_that_is_cut_off_before_or_after_it_is_opened(tmp_path: Path, store: str, when: str) -> None:
+    """A mapped file that has lost its end kills whoever touches it: this is done in a process of its own."""
+    make_class(tmp_path / "a" / "x", 40)
+    data.create(tmp_path / "a", tmp_path / "made", validation=0, store=store, size=(64, 64))
+    file = tmp_path / "made" / "train" / ("images.npy" if store == "arrays" else "data.mdb")
+    program = (
+        "import os, sys, numpy as np; from weft import data; from weft.errors import RunError\n"
+        "cut = lambda now: now == sys.argv[3] and os.truncate(sys.argv[2], 5000)\n"
+        "try:\n"
+        "    cut('before')\n"
+        "    d = data.open_dataset(sys.argv[1]).train\n"
+        "    cut('after')\n"
+        "    d.inputs(np.arange(len(d)))\n"
+        "except RunError as error: print(error.message)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "made"), str(file), when]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stdout[: len(str(file)) + 12]) == (0, f"{file} is damaged:")
+
+
+def test_pixels_that_changed(tmp_path: Path) -> None:
+    make_class(tmp_path / "a" / "x", 4)
+    made = data.create(tmp_path / "a", tmp_path / "made", validation=0)
+    right = made.train.inputs([0, 1, 2, 3])
+    file = tmp_path / "made" / "train" / "images.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    damaged = data.open_dataset(tmp_path / "made").train
+    np.testing.assert_array_equal(damaged.inputs([0, 1, 2]), right[:3])
+    for read in (
+        lambda: damaged.inputs([1, 3]),
+        lambda: damaged.x,
+        lambda: list(data.Loader(damaged, 4, shuffle=False)),
+    ):
+        with refused(RunError, f"{file} is damaged: the checksum of image 3 is wrong"):
+            read()
+
+
+def test_equal_images_are_found_in_lmdb(tmp_path: Path) -> None:
+    """Where an image lies is found by its bytes, which may occur more than once."""
+    for number in range(9):
+        (tmp_path / "a" / "x").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (40, 40), ("red", "blue")[number % 4 == 3]).save(tmp_path / "a" / "x" / f"{number}.png")
+    made = data.create(tmp_path / "a", tmp_path / "made", validation=0, store="lmdb").train
+    assert sorted(made.inputs(np.arange(9))[:, 0, 0, 0].tolist()) == [0, 0] + [255] * 7

@@ -279,6 +279,19 @@ def test_a_vocabulary_is_kept_in_a_file(tmp_path):
     counted(5)
 
 
+def test_a_vocabulary_that_cannot_be_read_or_written(tmp_path):
+    path = tmp_path / "words.json"
+    for damaged in (b'["a"', b"\xff", b"[" * 100_000):
+        path.write_bytes(damaged)
+        with pytest.raises(weft.RunError, match=r"\[StringLookup.read\] .*words.json cannot be read"):
+            nn.StringLookup().read(path)
+    with pytest.raises(weft.RunError, match="cannot be read: Is a directory"):
+        nn.StringLookup().read(tmp_path)
+    with pytest.raises(weft.RunError, match="cannot be written: Is a directory"):
+        nn.StringLookup(["a"]).write(tmp_path)
+    counted(5)
+
+
 def test_texts_into_a_network():
     texts = nn.TextVectorization(length=3).adapt(["a b", "b c"])
     embed = nn.Embedding(texts.size(), 2)

@@ -2,16 +2,18 @@
 
 import json
 import os
+import zlib
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import weft
 from weft.errors import RunError, UserError
 from weft.io import load, save
-from weft.io.safetensors import metadata
+from weft.io.safetensors import metadata, read
 from weft.testing import counted
 
 RNG = np.random.default_rng(0)
@@ -45,7 +47,10 @@ def test_the_bytes_are_those_of_the_format(tmp_path: Path) -> None:
     content = (tmp_path / "ours").read_bytes()
     size = int.from_bytes(content[:8], "little")
     assert size % 8 == 0
-    assert json.loads(content[8 : 8 + size]) == json.loads(header)
+    written = json.loads(content[8 : 8 + size])
+    zeroed = content.replace(written["__metadata__"]["crc32"].encode(), b"00000000")
+    assert written.pop("__metadata__") == {"crc32": f"{zlib.crc32(zeroed):08x}"}
+    assert written == json.loads(header)
     assert content[8 + size :] == values.tobytes()
 
 
@@ -79,14 +84,63 @@ HEADERS = {
 def test_damage_is_noticed(name: str, tmp_path: Path) -> None:
     header = HEADERS[name]
     (tmp_path / "bad").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
-    with pytest.raises(RunError, match=r"\[load\] .*bad is (damaged|not a safetensors file)"):
+    with pytest.raises(RunError, match=r"\[load\] .*bad is damaged, cut off, or not a safetensors file"):
         load(tmp_path / "bad")
 
 
 def test_a_header_longer_than_the_file(tmp_path: Path) -> None:
     (tmp_path / "bad").write_bytes((1 << 62).to_bytes(8, "little") + b"{}")
-    with pytest.raises(RunError, match="not a safetensors file, or it is cut off"):
+    with pytest.raises(RunError, match="cut off, or not a safetensors file"):
         load(tmp_path / "bad")
+
+
+def test_every_flipped_bit_is_found(tmp_path: Path) -> None:
+    """Wherever it is: an error that names the file, or, in the name of the checksum itself, values that are right all the same."""
+    content = written(tmp_path)
+    right = {name: t.numpy().tobytes() for name, t in load(tmp_path / "x").items()}
+    for bit in range(8 * len(content)):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        (tmp_path / "flipped").write_bytes(damaged)
+        text, found = "", {}
+        try:
+            found = {name: t.numpy().tobytes() for name, t in load(tmp_path / "flipped").items()}
+        except RunError as error:
+            text = str(error)
+        assert f"{tmp_path / 'flipped'} is damaged" in text or found == right, f"bit {bit}"
+        counted()
+
+
+def test_other_programs_read_our_files_and_we_theirs(tmp_path: Path) -> None:
+    save(tmp_path / "ours", ARRAYS, {"made by": "weft"})
+    found = safetensors.numpy.load_file(tmp_path / "ours")
+    assert {n: a.tobytes() for n, a in found.items()} == {n: a.tobytes() for n, a in ARRAYS.items()}
+    safetensors.numpy.save_file(found, tmp_path / "theirs", {"a": "b"})
+    assert {n: t.numpy().tobytes() for n, t in load(tmp_path / "theirs").items()} == {
+        n: a.tobytes() for n, a in ARRAYS.items()
+    }
+    assert metadata(tmp_path / "theirs") == {"a": "b"}
+    assert not read(tmp_path / "theirs").checked
+
+
+def test_equal_content_gives_equal_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save(tmp_path / name, ARRAYS, {str(i): "text" for i in range(20)})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_header_nested_too_deeply(tmp_path: Path) -> None:
+    header = b'{"a":' + b"[" * 200_000
+    (tmp_path / "deep").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(RunError, match=r"deep is damaged, cut off, or not a safetensors file"):
+        load(tmp_path / "deep")
+
+
+def test_names_that_belong_to_the_format(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="names of the format's own"):
+        save(tmp_path / "x", {}, {"crc32": "mine"})
+    with pytest.raises(UserError, match="names of the format's own"):
+        save(tmp_path / "x", {"__metadata__": np.ones(1)})
 
 
 def test_files_that_are_not_there(tmp_path: Path) -> None:

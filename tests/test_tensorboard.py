@@ -225,8 +225,9 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_is_said(tmp_path: Path) -> None:
     events = EventWriter(tmp_path)
     events._file.close()
-    events._file = open("/dev/full", "wb")  # noqa: SIM115
+    events._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     events.scalar("x", 1.0, 1)
     with pytest.raises(RunError, match="cannot be written: No space left on device"):
-        events.flush()
-    events._file.raw.close()
+        events.close()
+    assert events._file.closed
+    events.close()

@@ -39,7 +39,7 @@ from .policies import RandAugment as RandAugment
 from .policies import TrivialAugment as TrivialAugment
 from .sources import from_npz as from_npz
 from .statistics import Statistics as Statistics
-from .store import Encoded as Encoded
+from .stored import Encoded as Encoded
 from .subset import Subset as Subset
 from .subset import held_out as held_out
 from .texts import Text as Text

@@ -11,6 +11,7 @@ import numpy as np
 from ..errors import RunError, UserError
 from .dataset import Arrays, Splits
 from .lists import read_lines
+from .sources import told_of
 from .statistics import Statistics
 
 SHAPE = (3, 32, 32)
@@ -27,11 +28,9 @@ def from_cifar(folder: str | os.PathLike[str], statistics: Statistics | None = N
         if (top / train[0]).exists():
             classes = _class_names(top / names, count)
             parts = [_read([top / file for file in group], count, label_bytes) for group in (train, test)]
-            x, y = parts[0]
-            u, v = parts[1]
-            return Splits(
-                Arrays(x, y, classes, name or kind, statistics), None, Arrays(u, v, classes, name or kind, statistics)
-            )
+            with told_of("from_cifar", top / names):
+                learned, tested = (Arrays(x, y, classes, name or kind, statistics) for x, y in parts)
+            return Splits(learned, None, tested)
     raise UserError("from_cifar", f"{top} has neither {CIFAR10_FILES[0][0]} nor {CIFAR100_FILES[0][0]}.")
 
 

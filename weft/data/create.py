@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ import lmdb
 import numpy as np
 
 from ..errors import RunError, UserError
+from .checksums import INDEX, write_checksums
 from .convert import Converted, Encoding, Recipe, Store
 from .dataset import Splits
 from .folders import from_folders, split_folders
@@ -28,7 +30,7 @@ from .resize import WAYS, Resize
 from .statistics import Statistics
 from .store import WRITERS, Writer
 from .team import Team
-from .work import DESCRIPTION, Work, check_target, lock
+from .work import DESCRIPTION, Work, check_target, lock, recover
 
 _CHUNK_BYTES, _CHUNK_FILES = 1 << 24, 64
 Source = Index | str | os.PathLike[str]
@@ -82,8 +84,7 @@ def create(
     settings |= {split: share if isinstance(share, float) else share.name for split, share in shares.items()}
     target, digest = Path(os.path.abspath(folder)), plan.digest({"version": VERSION, **settings})
     with lock(target):
-        if not check_target(target, digest, replace):
-            _make(target, digest, plan, recipe, settings, workers, replace, progress)
+        _make(target, digest, plan, recipe, settings, workers, replace, progress)
     return open_made(target)
 
 
@@ -97,8 +98,11 @@ def _make(
     replace: bool,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Fill the hidden folder, describe it, and show it."""
+    """Fill the hidden folder, describe it, and show it, unless the dataset is there."""
     try:
+        recover(target)
+        if check_target(target, digest, replace):
+            return
         work = Work(target, digest)
         _convert_all(work, plan, recipe, workers, progress)
         _describe(work, plan, recipe, {"digest": digest, "settings": settings})
@@ -142,14 +146,14 @@ def _convert_all(
                 if progress is not None:
                     done = sum(len(c.entries) for c in chunks[: len(work.done)])
                     progress(Progress(done, total, sum(len(r["failed"]) for r in work.done)))
-            writers.finish(plan)
+            writers.finish(plan, chunks)
         finally:
             writers.close()
 
 
 def _record(result: Converted) -> dict[str, Any]:
     failed = {str(place): reason for place, reason in enumerate(result.reasons) if reason is not None}
-    return {"failed": failed, "counts": result.counts.tolist()}
+    return {"failed": failed, "counts": result.counts.tolist(), "checksums": [zlib.crc32(i) for i in result.images]}
 
 
 class _Writers:
@@ -169,9 +173,10 @@ class _Writers:
             self._open[split] = writer(self._work.part(split), self._recipe, self._counts.get(split, 0))
         return self._open[split]
 
-    def finish(self, plan: Plan) -> None:
+    def finish(self, plan: Plan, chunks: list[_Chunk]) -> None:
         for split in plan.splits:
-            self.of(split).finish()
+            records = [record for chunk, record in zip(chunks, self._work.done, strict=True) if chunk.split == split]
+            self.of(split).finish([checksum for record in records for checksum in record["checksums"]])
 
     def close(self) -> None:
         for writer in self._open.values():
@@ -203,6 +208,8 @@ def _describe(work: Work, plan: Plan, recipe: Recipe, known: dict[str, Any]) -> 
         **known,
     }
     (work.folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
+    files = [f"{split}/{name}" for split in good for name in ("labels.npy", INDEX)]
+    write_checksums(work.folder, [DESCRIPTION, *files])
 
 
 def _outcome(

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from .dataset import Arrays
-from .sources import channels_first
+from .sources import channels_first, told_of
 
 _TYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _MOST_BYTES = 1 << 36
@@ -33,7 +33,8 @@ def from_idx(
         raise UserError("from_idx", f"{images} holds values of shape {x.shape}, images have two dimensions or more.")
     if len(x) != len(y):
         raise UserError("from_idx", f"{images} has {len(x)} images, but {labels} has {len(y)} labels.")
-    return Arrays(channels_first(x), y, classes, name or Path(images).name.split("-images")[0])
+    with told_of("from_idx", images, labels):
+        return Arrays(channels_first(x), y, classes, name or Path(images).name.split("-images")[0])
 
 
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray:

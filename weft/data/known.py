@@ -6,7 +6,6 @@ import os
 import shutil
 import tarfile
 import tempfile
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import RunError, UserError
+from ..io.files import cannot_write, replace_file
 from ..knobs import knobs
 from .cifar import CIFAR10_FILES, CIFAR100_FILES, from_cifar
 from .dataset import Arrays, Splits
@@ -213,24 +213,38 @@ def _read_cifar_files(place: Path, name: str, about: Known) -> Splits:
 
 def _unpack(archive: Path, folder: Path, wanted: tuple[str, ...]) -> None:
     """Take the wanted files out of an archive under their own names; whatever paths it holds lead nowhere."""
-    missing = set(wanted)
+    try:
+        files = _unpacked(archive, wanted)
+    except OSError as error:
+        if error.errno is not None:
+            raise RunError("known", f"{archive} cannot be read: {error.strerror or error}.") from error
+        raise RunError("known", f"{archive} is damaged: {error}. Delete it and get it again.") from None
+    except Exception as error:  # tarfile and zlib raise errors of every kind on damaged files
+        problem = f"{type(error).__name__}: {error}"
+        raise RunError("known", f"{archive} is damaged: {problem}. Delete it and get it again.") from None
+    missing = sorted(set(wanted) - set(files))
+    if missing:
+        raise RunError("known", f"{archive} lacks {', '.join(missing)}.")
     try:
         folder.mkdir(exist_ok=True)
-        with tarfile.open(archive) as content:
-            for member in content:
-                file = os.path.basename(member.name)
-                data = content.extractfile(member) if file in missing and member.isfile() else None
-                if data is not None:
-                    part = folder / (file + ".part")
-                    part.write_bytes(data.read())
-                    os.replace(part, folder / file)
-                    missing.discard(file)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise RunError("known", f"{archive} is damaged: {error}. Delete it and get it again.") from None
     except OSError as error:
-        raise RunError("known", f"{archive} could not be unpacked: {error.strerror or error}.") from error
-    if missing:
-        raise RunError("known", f"{archive} lacks {', '.join(sorted(missing))}.")
+        raise cannot_write("known", folder, error) from error
+    for file, content in files.items():
+        replace_file(folder / file, [content], "known")
+
+
+def _unpacked(archive: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
+    """The wanted files in an archive. It is read to its end, where the checksum of all of it stands."""
+    found = {}
+    with tarfile.open(archive) as content:
+        for member in content:
+            file = os.path.basename(member.name)
+            data = content.extractfile(member) if file in wanted and member.isfile() else None
+            if data is not None:
+                found[file] = data.read()
+        while content.fileobj is not None and content.fileobj.read(1 << 20):
+            pass
+    return found
 
 
 _INNER = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}  # the folder that an archive unpacks to

@@ -19,6 +19,7 @@ from ..ops.convert import asarray
 from ..ops.declare import whole
 from ..tensor import Tensor
 from .dataset import Arrays
+from .stored import Encoded, Mapped
 from .subset import Subset
 
 
@@ -223,6 +224,8 @@ def _inputs(dataset: Source, indices: np.ndarray) -> np.ndarray:
         indices, dataset = dataset.indices[indices], dataset.base
     if type(dataset) is Arrays:  # one copy straight from memory, or from a mapped file
         return np.take(np.asarray(dataset.x), indices, axis=0)
+    if isinstance(dataset, (Mapped, Encoded)):  # what they give is a copy already
+        return dataset.inputs(indices)
     return np.array(dataset.inputs(indices), order="C")
 
 

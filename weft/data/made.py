@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError, UserError
-from .dataset import Arrays, Dataset, Splits
+from .checksums import INDEX, as_array, check, damaged, read_bytes, read_checked, read_checksums
+from .dataset import Dataset, Splits
 from .statistics import Statistics
-from .store import Encoded
+from .stored import Encoded, Mapped
 from .work import DESCRIPTION
 
-VERSION = 1
+VERSION = 2  # 1 had no checksums
 
 
 def is_made(folder: Path) -> bool:
@@ -34,52 +35,55 @@ def open_made(folder: Path) -> Splits:
 def describe(folder: Path) -> dict[str, Any]:
     """What dataset.json says, checked."""
     path = folder / DESCRIPTION
+    content = read_bytes(path)
     try:
-        about = json.loads(path.read_bytes())
+        about = json.loads(content)
         form, version = about["format"], about["version"]
-        lists = [about[key] for key in ("classes", "shape", "mean", "std")]
-        right = form == "weft dataset" and isinstance(about["counts"], dict) and all(isinstance(x, list) for x in lists)
-        right = right and len(about["shape"]) == 3 and set(about["counts"]) <= {"train", "validation", "test"}
-        right = right and about["store"] in ("arrays", "lmdb") and isinstance(about["name"], str)
-    except OSError as error:
-        raise RunError("open_dataset", f"{path} cannot be read: {error.strerror}.") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise RunError("open_dataset", f"{path} is damaged: {type(error).__name__}: {error}.") from None
-    if not right:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise damaged(path, f"{type(error).__name__}: {error}") from None
+    if form != "weft dataset":
         raise RunError("open_dataset", f"{path} does not describe a dataset of weft.")
     if version != VERSION:
         raise UserError(
             "open_dataset", f"{folder} is of version {version}, this weft reads {VERSION}. Create it again."
         )
+    check(path, content, read_checksums(folder).get(DESCRIPTION))
     return dict(about)
 
 
 def _open_split(folder: Path, split: str, about: dict[str, Any]) -> Dataset:
-    shape, statistics = tuple(about["shape"]), Statistics(tuple(about["mean"]), tuple(about["std"]))
-    labels = _load(folder / split / "labels.npy", None)
-    counts = (
-        np.bincount(labels, minlength=len(about["classes"])) if labels.dtype == np.int64 and labels.ndim == 1 else None
+    checksums = read_checksums(folder)
+    labels, index = (
+        as_array(folder / name, read_checked(folder, name, checksums))
+        for name in (f"{split}/labels.npy", f"{split}/{INDEX}")
     )
-    if counts is None or counts.tolist() != list(about["counts"][split].values()):
-        raise RunError(
-            "open_dataset", f"{folder / split} is damaged: its labels are not those that {DESCRIPTION} counts."
-        )
+    _check_counts(folder / split, labels, index, about, split)
+    shape, statistics = tuple(about["shape"]), Statistics(tuple(about["mean"]), tuple(about["std"]))
     if about["store"] == "lmdb":
-        return Encoded(folder / split, labels, shape, about["classes"], about["name"], statistics)
-    images = _load(folder / split / "images.npy", "r")
+        path = folder / split / "data.mdb"
+        return Encoded(path, labels, index, shape, about["classes"], about["name"], statistics)
+    path = folder / split / "images.npy"
+    images = _mapped(path)
     if images.dtype != np.uint8 or images.shape != (len(labels), *shape):
-        raise RunError(
-            "open_dataset",
-            f"{folder / split} is damaged: its images are {images.dtype} {images.shape}, not {(len(labels), *shape)}.",
-        )
-    return Arrays(images, labels, about["classes"], about["name"], statistics)
+        raise damaged(path, f"its images are {images.dtype} {images.shape}, not {(len(labels), *shape)}")
+    return Mapped(path, images, labels, index, about["classes"], about["name"], statistics)
 
 
-def _load(path: Path, mode: Any) -> np.ndarray:
+def _check_counts(folder: Path, labels: np.ndarray, index: np.ndarray, about: dict[str, Any], split: str) -> None:
+    """Files that are whole may still be those of another dataset."""
+    known = len(about["classes"])
+    fits = labels.dtype == np.int64 and labels.ndim == 1 and bool(((labels >= 0) & (labels < known)).all())
+    if not fits or np.bincount(labels, minlength=known).tolist() != list(about["counts"][split].values()):
+        raise damaged(folder / "labels.npy", f"its labels are not those that {DESCRIPTION} counts")
+    if index.dtype != np.int64 or index.shape != (len(labels), 3) or (index < 0).any():
+        raise damaged(folder / INDEX, f"it does not say where {len(labels)} images are")
+
+
+def _mapped(path: Path) -> np.ndarray:
     try:
-        found: np.ndarray = np.load(path, mmap_mode=mode, allow_pickle=False)
+        found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise RunError("open_dataset", f"{path} cannot be read: {error.strerror or error}.") from error
-    except (ValueError, EOFError) as error:
-        raise RunError("open_dataset", f"{path} is damaged: {error}.") from None
+    except Exception as error:  # NumPy reads headers with Python's own parser, which raises errors of every kind
+        raise damaged(path, f"{type(error).__name__}: {error}") from None
     return found

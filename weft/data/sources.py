@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -67,8 +67,10 @@ def _load(file: Path) -> dict[str, np.ndarray]:
                 "from_npz", f"{file} holds Python objects, which are never loaded: that could run code."
             ) from None
         raise RunError("from_npz", f"{file} is damaged: {error}.") from None
-    except (zipfile.BadZipFile, EOFError, KeyError, MemoryError, NotImplementedError) as error:
-        raise RunError("from_npz", f"{file} is damaged: {error or type(error).__name__}.") from None
+    except (
+        Exception
+    ) as error:  # zipfile, zlib and NumPy's parser of headers raise errors of every kind on damaged files
+        raise RunError("from_npz", f"{file} is damaged: {type(error).__name__}: {error}.") from None
 
 
 def _arrays(file: Path, found: dict[str, np.ndarray], x: str, y: str, classes: Sequence[str] | None) -> Arrays:
@@ -77,7 +79,17 @@ def _arrays(file: Path, found: dict[str, np.ndarray], x: str, y: str, classes: S
         raise UserError(
             "from_npz", f"{file} has no {' and no '.join(missing)}; it has {', '.join(found) or 'nothing'}."
         )
-    return Arrays(channels_first(found[x]), _flat(found[y]), classes, file.stem)
+    with told_of("from_npz", file):
+        return Arrays(channels_first(found[x]), _flat(found[y]), classes, file.stem)
+
+
+@contextmanager
+def told_of(where: str, *files: str | os.PathLike[str]) -> Iterator[None]:
+    """Errors about values name the files that the values are from."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(where, f"{' and '.join(map(str, files))}: {error.message}") from None
 
 
 def _flat(labels: np.ndarray) -> np.ndarray:

@@ -1,10 +1,11 @@
-"""Packed stores of images: decoded ones in a file that is mapped, or encoded ones in LMDB. Both are filled chunk by chunk,
-and both can go on from a count that is known to be safe."""
+"""Writes packed stores of images: decoded ones in one array, or encoded ones in LMDB. Both are filled chunk by chunk,
+and both can go on from a count that is known to be safe. An index says where each image lies and what its checksum is."""
 
 from __future__ import annotations
 
+import mmap
 import os
-import weakref
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,8 @@ import lmdb
 import numpy as np
 
 from ..errors import RunError
-from .convert import Recipe, decode
-from .dataset import Dataset, _as_indices
-from .statistics import Statistics
+from .checksums import INDEX
+from .convert import Recipe
 
 _HEADER = 128  # bytes of a .npy header: room for any count, which is known at the end only
 
@@ -24,7 +24,7 @@ class ArrayWriter:
     """Appends decoded images to images.npy."""
 
     def __init__(self, folder: Path, recipe: Recipe, count: int) -> None:
-        self._shape, self._count = recipe.shape, count
+        self._folder, self._shape, self._count = folder, recipe.shape, count
         path = folder / "images.npy"
         path.touch()
         end = _HEADER + count * int(np.prod(self._shape))
@@ -41,13 +41,16 @@ class ArrayWriter:
         _flush(self._file)
         self._count += len(images)
 
-    def finish(self) -> None:
-        """Write the header, which tells the count."""
+    def finish(self, checksums: Sequence[int]) -> None:
+        """Write the header, which tells the count, and the index."""
         text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {(self._count, *self._shape)}, }}"
         self._file.seek(0)
         self._file.write(b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little"))
         self._file.write(text.ljust(_HEADER - 11).encode() + b"\n")
         _flush(self._file)
+        length = int(np.prod(self._shape))
+        starts = _HEADER + length * np.arange(self._count)
+        _write_index(self._folder, starts, np.full(self._count, length), checksums)
 
     def close(self) -> None:
         self._file.close()
@@ -75,12 +78,14 @@ class LmdbWriter:
                 self._environment.set_mapsize(2 * self._environment.info()["map_size"])
         self._count += len(images)
 
-    def finish(self) -> None:
-        """Drop what an interrupted creation may have put behind the end."""
+    def finish(self, checksums: Sequence[int]) -> None:
+        """Drop what an interrupted creation may have put behind the end, and write the index."""
         with self._environment.begin(write=True) as transaction:
             number = self._count
             while transaction.delete(_key(number)):
                 number += 1
+        places = _places(self._environment, self._folder / "data.mdb", checksums)
+        _write_index(self._folder, *places, checksums)
 
     def close(self) -> None:
         self._environment.close()
@@ -89,47 +94,6 @@ class LmdbWriter:
 
 Writer = ArrayWriter | LmdbWriter
 WRITERS: dict[str, type[ArrayWriter] | type[LmdbWriter]] = {"arrays": ArrayWriter, "lmdb": LmdbWriter}
-
-
-class Encoded(Dataset):
-    """Encoded images in LMDB, decoded whenever they are read: slower than arrays, and a fraction of their size."""
-
-    def __init__(
-        self,
-        folder: Path,
-        labels: np.ndarray,
-        shape: tuple[int, int, int],
-        classes: Sequence[str],
-        name: str = "",
-        statistics: Statistics | None = None,
-    ) -> None:
-        super().__init__(labels, classes, name, statistics)
-        self._folder, self._shape = folder, shape
-        self._environment = _environment(folder)
-        found = self._environment.stat()["entries"]
-        if found != len(labels):
-            raise RunError("open_dataset", f"{folder} is damaged: it has {found} images and {len(labels)} labels.")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self._shape
-
-    def inputs(self, indices: Any) -> np.ndarray:
-        numbers = np.arange(len(self))[_as_indices(indices, len(self))]
-        batch = np.empty((len(numbers), *self._shape), np.uint8)
-        with self._environment.begin(buffers=True) as transaction:
-            for place, number in enumerate(numbers.tolist()):
-                batch[place] = self._image(transaction.get(_key(number)), number)
-        return batch
-
-    def _image(self, packed: memoryview | None, number: int) -> np.ndarray:
-        try:
-            image = decode(packed) if packed is not None else None
-        except Exception:  # decoders raise errors of every kind on damaged bytes
-            image = None
-        if image is None or image.shape != self._shape:
-            raise RunError("inputs", f"{self._folder} is damaged: image {number} cannot be decoded. Create it again.")
-        return image
 
 
 def _lost(folder: Path) -> RunError:
@@ -147,16 +111,31 @@ def _flush(file: Any) -> None:
     os.fsync(file.fileno())
 
 
-# LMDB lets a process open each folder once, so equal folders share one environment.
-_open: weakref.WeakValueDictionary[str, lmdb.Environment] = weakref.WeakValueDictionary()
+def _write_index(folder: Path, starts: np.ndarray, lengths: np.ndarray, checksums: Sequence[int]) -> None:
+    np.save(folder / INDEX, np.stack([starts, lengths, np.array(checksums, np.int64)], axis=1))
 
 
-def _environment(folder: Path) -> lmdb.Environment:
-    name = str(folder.resolve())
-    found = _open.get(name)
-    if found is None:
-        try:
-            found = _open[name] = lmdb.open(name, readonly=True, lock=False, create=False)
-        except lmdb.Error as error:
-            raise RunError("open_dataset", f"{folder} cannot be opened: {error}.") from None
-    return found
+# --- where LMDB put the images ---------------------------------------------------------------------------------------
+
+
+def _places(environment: lmdb.Environment, path: Path, checksums: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Where in the file the values of the keys 0, 1, ... begin, and how long they are.
+
+    LMDB does not tell, but it maps the file as it is: distances in memory are those in the file. So one value that is found
+    there gives the places of all. Its bytes may occur twice, so every image is looked up before this is believed.
+    """
+    if not checksums:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    with environment.begin(buffers=True) as transaction:
+        values = (np.frombuffer(transaction.get(_key(number)) or b"", np.uint8) for number in range(len(checksums)))
+        spans = np.array([(value.ctypes.data, len(value)) for value in values], np.int64)
+        first = bytes(transaction.get(_key(0)) or b"")
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        start = content.find(first)
+        while start >= 0:
+            starts = spans[:, 0] - spans[0, 0] + start
+            rows = zip(starts.tolist(), spans[:, 1].tolist(), checksums, strict=True)
+            if starts.min() >= 0 and all(zlib.crc32(content[at : at + length]) == crc for at, length, crc in rows):
+                return starts, spans[:, 1]
+            start = content.find(first, start + 1)
+    raise RunError("create", f"{path} does not hold the images that were written. Is the disk all right?")

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from .dataset import Arrays, Splits
+from .sources import told_of
 
 
 class Text(Arrays):
@@ -73,10 +74,12 @@ def text(path: str | os.PathLike[str], length: int = 64, vocabulary: str | None 
     found, numbers = np.unique(codes, return_inverse=True)
     characters = "".join(map(chr, found.tolist()))
     if vocabulary is None:
-        return Text(numbers.astype(np.int32), characters, length, file.stem)
+        with told_of("text", file):
+            return Text(numbers.astype(np.int32), characters, length, file.stem)
     unknown = sorted(set(characters) - set(vocabulary))
     if unknown or len(set(vocabulary)) != len(vocabulary):
         what = f"{file} has characters it lacks: {unknown[:10]}" if unknown else "it names a character twice"
         raise UserError("text", f"the vocabulary does not fit: {what}.")
     table = np.array([vocabulary.index(character) for character in characters], np.int32)
-    return Text(table[numbers], vocabulary, length, file.stem)
+    with told_of("text", file):
+        return Text(table[numbers], vocabulary, length, file.stem)

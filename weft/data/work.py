@@ -10,12 +10,14 @@ import fcntl
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError, UserError
+from ..io.files import cannot_write, write_whole
 
 DESCRIPTION = "dataset.json"
 
@@ -31,7 +33,7 @@ class Work:
 
     def note(self, record: dict[str, Any]) -> None:
         """Write down that a chunk is done; its data must be on the disk already."""
-        append_line(self._journal, json.dumps(record))
+        append_record(self._journal, 1 + len(self.done), record)
         self.done.append(record)
 
     def part(self, name: str) -> Path:
@@ -45,11 +47,15 @@ class Work:
         for folder, _, files in os.walk(self.folder):
             for path in [*(os.path.join(folder, name) for name in files), folder]:
                 _sync(path)
-        old = self.target.parent / f".{self.target.name}.old"
+        old = _old(self.target)
         if replace and self.target.exists():
             remove(old)
             self.target.rename(old)
-        self.folder.rename(self.target)
+        try:
+            self.folder.rename(self.target)
+        except OSError:
+            recover(self.target)
+            raise
         _sync(str(self.target.parent))
         remove(old)
 
@@ -59,39 +65,55 @@ class Work:
             return lines[1:]
         remove(self.folder)
         self.folder.mkdir(parents=True)
-        append_line(self._journal, json.dumps({"digest": digest}))
+        append_record(self._journal, 0, {"digest": digest})
         return []
 
 
 def _whole_lines(journal: Path) -> list[dict[str, Any]]:
-    """The records of a journal. A line without an end was being written when the work stopped: it is cut off."""
+    """The records of a journal up to the first damaged line, such as one that was being written when the work stopped.
+
+    All from there on is cut off and done again.
+    """
     try:
         content = journal.read_bytes()
     except FileNotFoundError:
         return []
-    whole = content[: content.rfind(b"\n") + 1]
-    try:
-        records = [json.loads(line) for line in whole.splitlines()]
-    except ValueError:
-        return []  # damaged: then nothing in it counts
-    if len(whole) < len(content):
-        os.truncate(journal, len(whole))
+    records: list[dict[str, Any]] = []
+    end = 0
+    for line in content.splitlines(keepends=True):
+        text = line[9:-1]
+        if not line.endswith(b"\n") or line[:9] != _checksum(len(records), text):
+            break
+        records.append(json.loads(text))
+        end += len(line)
+    if end < len(content):
+        os.truncate(journal, end)
     return records
 
 
-def append_line(path: Path, line: str) -> None:
-    with open(path, "ab") as file:
-        file.write(line.encode() + b"\n")
-        file.flush()
+def append_record(path: Path, number: int, record: dict[str, Any]) -> None:
+    """Add line `number` with its checksum; it is on the disk when this returns."""
+    text = json.dumps(record).encode()
+    with open(path, "ab", buffering=0) as file:
+        write_whole(file, _checksum(number, text) + text + b"\n")
         os.fsync(file.fileno())
+
+
+def _checksum(number: int, text: bytes) -> bytes:
+    """Begins with the number of the line, so that a line that is lost or stands there twice is noticed too."""
+    return f"{zlib.crc32(text, number):08x} ".encode()
 
 
 @contextmanager
 def lock(target: Path) -> Iterator[None]:
     """Only one process makes a dataset. The lock ends with the process, however that ends."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     path = target.parent / f".{target.name}.lock"
-    with open(path, "wb") as file:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "wb")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise cannot_write("create", target, error) from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -102,6 +124,18 @@ def lock(target: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
+def recover(target: Path) -> None:
+    """Clear up after a process that was killed while it put a new dataset in the place of an old one."""
+    old = _old(target)
+    if old.exists() and not target.exists():
+        old.rename(target)
+    remove(old)
+
+
+def _old(target: Path) -> Path:
+    return target.parent / f".{target.name}.old"
+
+
 def check_target(target: Path, digest: str, replace: bool) -> bool:
     """Whether the dataset is there already; anything else under its name is refused, never deleted."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
@@ -109,7 +143,7 @@ def check_target(target: Path, digest: str, replace: bool) -> bool:
     try:
         found = json.loads((target / DESCRIPTION).read_bytes())
         known = found["digest"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UserError("create", f"{target} exists and is no dataset of weft. Choose another folder.") from None
     if known != digest and not replace:
         raise UserError(

@@ -2,126 +2,124 @@
 
 Eight bytes say how long the header is, the header is JSON (for each name its dtype, shape and place), the rest is the values one
 after another. A file appears under its name only when it is complete and on the disk.
+
+Files are read with the `safetensors` package, by read calls: a file that shrinks while it is read is an error there and not a SIGBUS.
+They are written here: the package orders metadata at random, so that equal content would give different bytes, and knows no checksum.
+The checksum is the first text of the metadata: the CRC-32 of the whole file, taken with zeros in its own place.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
-import threading
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from safetensors import SafetensorError, safe_open
 
-from ..dtypes import DType, as_dtype
+from ..dtypes import as_dtype
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..tensor import Tensor, as_tensor
+from .files import replace_file
 
-LONGEST_HEADER = 100_000_000
+CHECKSUM = "crc32"  # its name in the metadata
+_BEFORE, _ZEROS = f'{{"__metadata__":{{"{CHECKSUM}":"'.encode(), b"00000000"
+_PLACE = 8 + len(_BEFORE)  # in the file
+_BLOCK = 1 << 20
 _CODES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
 }  # fmt: skip
-_DTYPES = {code: name for name, code in _CODES.items()}
+
+
+class Content(NamedTuple):
+    """What a file holds. `checked` tells whether it had a checksum, which was right."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+    checked: bool
 
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors by their names. A crash or a full disk leaves the file that was there before as it was."""
     arrays = {name: np.array(as_tensor(value).numpy(), order="C", copy=None) for name, value in tensors.items()}
-    header: dict[str, Any] = {}
-    if metadata:
-        wrong = [k for k, v in metadata.items() if not (isinstance(k, str) and isinstance(v, str))]
-        if wrong:
-            raise UserError("save", f"metadata is text by text, got {wrong[0]!r}: {metadata[wrong[0]]!r}.")
-        header["__metadata__"] = dict(metadata)
-    place = 0
-    for name, array in arrays.items():
-        header[name] = {
-            "dtype": _CODES[as_dtype(array.dtype, "save").name],
-            "shape": list(array.shape),
-            "data_offsets": [place, place + array.nbytes],
-        }
-        place += array.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the values begin at a multiple of 8
-    replace_file(
-        Path(path), [len(text).to_bytes(8, "little"), text, *(a.reshape(-1).view(np.uint8) for a in arrays.values())]
-    )
-
-
-def replace_file(path: Path, parts: Sequence[Any]) -> None:
-    """Write a file beside its place, make sure it is on the disk, and move it there: the old one or the new one, never half."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        with open(beside, "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    except BaseException as error:
-        beside.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            raise RunError("save", f"{path} cannot be written: {error.strerror or error}.") from error
-        raise
+    values = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
+    head = _head(arrays, metadata or {})
+    checksum = zlib.crc32(head)
+    for part in values:
+        checksum = zlib.crc32(part, checksum)
+    sealed = head[:_PLACE] + f"{checksum:08x}".encode() + head[_PLACE + 8 :]
+    replace_file(Path(path), [sealed, *values])
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """The tensors of a file by their names; a file that is damaged or no safetensors is refused."""
-    try:
-        content = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise RunError("load", f"{path} cannot be read: {error.strerror or error}.") from error
-    header, start = _header(path, content)
-    found, ends = {}, 0
-    entries = {name: _Entry(path, name, entry) for name, entry in header.items() if name != "__metadata__"}
-    for name, entry in sorted(entries.items(), key=lambda pair: pair[1].begin):
-        if entry.begin != ends or entry.end > len(content) - start:
-            raise RunError("load", f"{path} is damaged: the values of {name!r} are not where they should be.")
-        ends = entry.end
-        values = content[start + entry.begin : start + entry.end].copy().view(entry.dtype.numpy).reshape(entry.shape)
-        found[name] = asarray(values, copy=False)
-    if ends != len(content) - start:
-        raise RunError("load", f"{path} is damaged: {len(content) - start} bytes of values are there, not {ends}.")
-    return {name: found[name] for name in entries}
+    return read(path).tensors
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The texts that a file holds beside its tensors."""
-    header, _ = _header(path, np.fromfile(path, np.uint8))
-    found: dict[str, str] = header.get("__metadata__", {})
-    return found
+    return read(path).metadata
 
 
-def _header(path: Any, content: np.ndarray) -> tuple[dict[str, Any], int]:
-    size = int.from_bytes(content[:8].tobytes(), "little") if len(content) >= 8 else 0
-    if not 2 <= size <= min(LONGEST_HEADER, len(content) - 8):
-        raise RunError("load", f"{path} is not a safetensors file, or it is cut off.")
+def read(path: str | os.PathLike[str]) -> Content:
+    """All that a file holds. One that carries a checksum is read twice, and never believed when it is wrong."""
     try:
-        header = json.loads(content[8 : 8 + size].tobytes().decode())
-    except ValueError as error:
-        raise RunError("load", f"{path} is not a safetensors file: {error}.") from None
-    if not isinstance(header, dict):
-        raise RunError("load", f"{path} is not a safetensors file: its header is no table.")
-    return header, 8 + size
+        checked = _check(path)
+        with safe_open(path, framework="numpy", backend="pread") as file:
+            texts = dict(file.metadata() or {})
+            values = {name: file.get_tensor(name) for name in file.offset_keys()}
+    except SafetensorError as error:
+        raise RunError("load", f"{path} is damaged, cut off, or not a safetensors file: {error}.") from None
+    except OSError as error:
+        raise RunError("load", f"{path} cannot be read: {error.strerror or error}.") from error
+    texts.pop(CHECKSUM, None)
+    return Content({name: _tensor(path, name, value) for name, value in values.items()}, texts, checked)
 
 
-class _Entry:
-    """One tensor's line of the header, checked."""
+def _tensor(path: str | os.PathLike[str], name: str, values: np.ndarray) -> Tensor:
+    try:
+        return asarray(values, copy=False)
+    except UserError as error:  # a dtype that the format has and weft has not
+        raise RunError("load", f"{name!r} of {path} cannot be used: {error.message}") from None
 
-    dtype: DType
 
-    def __init__(self, path: Any, name: str, entry: Any) -> None:
-        try:
-            self.dtype = as_dtype(_DTYPES[entry["dtype"]], "load")
-            self.shape = tuple(int(n) for n in entry["shape"])
-            self.begin, self.end = (int(n) for n in entry["data_offsets"])
-        except (KeyError, TypeError, ValueError):
-            raise RunError("load", f"{path} is damaged: {name!r} is described as {entry!r}.") from None
-        if min(self.shape, default=0) < 0 or math.prod(self.shape) * self.dtype.itemsize != self.end - self.begin:
-            raise RunError("load", f"{path} is damaged: {name!r} is described as {entry!r}.")
+def _head(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str]) -> bytes:
+    """The length and the header, with zeros for the checksum."""
+    wrong = [k for k, v in texts.items() if not (isinstance(k, str) and isinstance(v, str))]
+    if wrong:
+        raise UserError("save", f"metadata is text by text, got {wrong[0]!r}: {texts[wrong[0]]!r}.")
+    if CHECKSUM in texts or "__metadata__" in arrays:
+        raise UserError("save", f"metadata {CHECKSUM!r} and a tensor '__metadata__' are names of the format's own.")
+    header: dict[str, Any] = {"__metadata__": {CHECKSUM: _ZEROS.decode(), **texts}}
+    place = 0
+    for name, array in arrays.items():
+        code = _CODES[as_dtype(array.dtype, "save").name]
+        header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [place, place + array.nbytes]}
+        place += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that the values begin at a multiple of 8
+    return len(text).to_bytes(8, "little") + text
+
+
+def _check(path: str | os.PathLike[str]) -> bool:
+    """Whether a file carries a checksum; one that is wrong is an error."""
+    with open(path, "rb", buffering=0) as file:
+        start = file.read(_PLACE + 8)
+        if start[8:_PLACE] != _BEFORE:
+            return False
+        found = zlib.crc32(start[:_PLACE] + _ZEROS)
+        while block := file.read(_BLOCK):
+            found = zlib.crc32(block, found)
+    if start[_PLACE:] != f"{found:08x}".encode():
+        raise RunError(
+            "load",
+            f"{path} is damaged or cut off: its checksum is {found:08x}, it should be {start[_PLACE:].decode('ascii', 'replace')}. "
+            "Or another program has changed it and kept the old checksum.",
+        )
+    return True

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError, UserError
+from .files import cannot_write, write_whole
 
+MOST_WAITING = 1 << 16  # bytes that are kept back until somebody flushes
 PNG_START = b"\x89PNG\r\n\x1a\n"
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
@@ -36,11 +38,16 @@ class EventWriter:
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
             self.path = _next_path(Path(folder))
-            self._file = open(self.path, "xb")  # noqa: SIM115 (closed by close)
+            self._file = open(self.path, "xb", buffering=0)  # noqa: SIM115 (closed by close)
         except OSError as error:
             raise RunError("EventWriter", f"{folder} cannot be written to: {error.strerror or error}.") from error
+        self._waiting = bytearray()  # records that are not in the file yet
         self._write(_event(clock.time(), 0, _bytes(3, b"brain.Event:2")))
-        self.flush()
+        try:
+            self.flush()
+        except RunError:
+            self._file.close()
+            raise
 
     def scalar(self, tag: str, value: Any, step: int, time: float | None = None) -> None:
         """One number at a step. A slash in the tag makes a folder: "train/loss"."""
@@ -77,16 +84,19 @@ class EventWriter:
     def flush(self) -> None:
         """Hand over all that was written so far: from here on it is readable, also when this process is killed."""
         self._check_open()
+        records, self._waiting = bytes(self._waiting), bytearray()
         try:
-            self._file.flush()
+            write_whole(self._file, records)
         except OSError as error:
-            raise RunError("EventWriter", f"{self.path} cannot be written: {error.strerror or error}.") from error
+            raise cannot_write("EventWriter", self.path, error) from error
 
     def close(self) -> None:
         """Flush and close; closing again does nothing."""
         if not self._file.closed:
-            self.flush()
-            self._file.close()
+            try:
+                self.flush()
+            finally:
+                self._file.close()
 
     def __enter__(self) -> EventWriter:
         return self
@@ -100,10 +110,9 @@ class EventWriter:
         self._write(_event(clock.time() if time is None else time, step, _bytes(5, summary)))
 
     def _write(self, event: bytes) -> None:
-        try:
-            self._file.write(record(event))
-        except OSError as error:
-            raise RunError("EventWriter", f"{self.path} cannot be written: {error.strerror or error}.") from error
+        self._waiting += record(event)
+        if len(self._waiting) > MOST_WAITING:
+            self.flush()
 
     def _check_open(self) -> None:
         if self._file.closed:

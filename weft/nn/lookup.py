@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
-from ..errors import UserError
+from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..ops.declare import whole
 from ..tensor import Tensor
@@ -65,11 +65,19 @@ class _Vocabulary(Module, Generic[T]):
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Keep the vocabulary in a file: a list in JSON."""
-        Path(path).write_text(json.dumps(self._entries, ensure_ascii=False), encoding="utf-8")
+        try:
+            Path(path).write_text(json.dumps(self._entries, ensure_ascii=False), encoding="utf-8")
+        except OSError as error:
+            problem = error.strerror or error
+            raise RunError(f"{type(self).__name__}.write", f"{path} cannot be written: {problem}.") from error
 
     def read(self, path: str | os.PathLike[str]) -> Self:
         """Take over the vocabulary of a file that `write` made."""
-        entries = json.loads(Path(path).read_text(encoding="utf-8"))
+        try:
+            entries = json.loads(Path(path).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            problem = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
+            raise RunError(f"{type(self).__name__}.read", f"{os.fspath(path)} cannot be read: {problem}.") from None
         if not isinstance(entries, list):
             raise UserError(f"{type(self).__name__}.read", f"a list in JSON is required, {os.fspath(path)} holds none.")
         self._learn(_flat(f"{type(self).__name__}.read", entries, self.kind))

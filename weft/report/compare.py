@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
+from ..io.files import replace_file
 from .charts import curves
 from .figures import PARTS, across, is_share
 from .judge import JUDGES, best_line
@@ -144,9 +145,9 @@ def comparison(runs: Mapping[str, Run], path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(_page(runs), "utf-8")
     except OSError as error:
         raise RunError("compare", f"{target} cannot be written: {error.strerror or error}.") from error
+    replace_file(target, [_page(runs).encode("utf-8", "replace")], "compare")
     return target
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from ..errors import RunError
+from ..io.files import replace_file
 from . import svg
 from .charts import bars, curves, learning_rate
 from .gallery import TILE, gallery
@@ -29,10 +30,10 @@ def plots(folder: str | os.PathLike[str]) -> list[Path]:
         found[path if path not in found else target / f"{_file_name(name)}_{len(found)}.svg"] = chart
     try:
         target.mkdir(exist_ok=True)
-        for path, chart in found.items():
-            path.write_text(chart, "utf-8")
     except OSError as error:
         raise RunError("plots", f"{target} cannot be written to: {error.strerror or error}.") from error
+    for path, chart in found.items():
+        replace_file(path, [chart.encode("utf-8", "replace")], "plots")
     return list(found)
 
 

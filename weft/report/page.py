@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import RunError
+from ..io.files import replace_file
 from . import figures
 from .judge import JUDGES, best_line
 from .run import Run, read_run
@@ -26,14 +26,7 @@ LONGEST_VALUE = 400  # characters of a value in a table
 def report(folder: str | os.PathLike[str]) -> Path:
     """Write report.html into the folder of a run. What is missing or damaged there is said on the page; the rest is shown."""
     path = Path(folder) / "report.html"
-    text = page(read_run(Path(folder)))
-    beside = path.with_name(f".report.html.{os.getpid()}")
-    try:
-        beside.write_text(text, "utf-8")
-        os.replace(beside, path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise RunError("report", f"{path} cannot be written: {error.strerror or error}.") from error
+    replace_file(path, [page(read_run(Path(folder))).encode("utf-8", "replace")], "report")
     return path
 
 

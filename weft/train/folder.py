@@ -8,7 +8,7 @@ events.out.*    the same numbers for TensorBoard
 log.txt         what was said
 summary.json    the best and the last row, how many parameters, how long, why it ended
 weights/        best.safetensors and last.safetensors, and those of the best epochs if asked for
-state/          the checkpoint to go on from
+state/          the checkpoint to go on from, and the one before it
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from ..io import EventWriter, save
-from ..io.safetensors import replace_file
+from ..io.files import append_line, remove_stale, replace_file
 from ..nn.module import Module
 from ..runtime import device
 from ..runtime.native import thread_count
@@ -45,6 +45,7 @@ class RunFolder:
         try:
             for part in ("", "weights", "state"):
                 (self.path / part).mkdir(parents=True, exist_ok=True)
+            remove_stale(self.path, self.path / "weights", self.path / "state", self.path / "plots")
         except OSError as error:
             raise RunError("train", f"the folder {self.path} cannot be made: {error.strerror or error}.") from error
 
@@ -61,6 +62,8 @@ class RunFolder:
                 return cls(path)
             except FileExistsError:
                 number += 1
+            except OSError as error:
+                raise RunError("train", f"the folder {path} cannot be made: {error.strerror or error}.") from error
 
     @property
     def checkpoint(self) -> Path:
@@ -89,14 +92,7 @@ class RunFolder:
         self._add("log.txt", f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}")
 
     def _add(self, name: str, line: str) -> None:
-        try:
-            with open(self.path / name, "a", encoding="utf-8") as file:
-                file.write(line + "\n")
-        except OSError as error:
-            raise RunError(
-                "train",
-                f"{self.path / name} cannot be written: {error.strerror or error}. The last checkpoint is whole.",
-            ) from error
+        append_line(self.path / name, line, "train")
 
     def rows(self, history: Sequence[Mapping[str, float]]) -> None:
         """The table of epochs, written anew: after a resume it holds no row twice."""
@@ -127,10 +123,10 @@ class RunFolder:
 
     def close(self, ended: str, epochs: int) -> None:
         """The end, and why."""
-        if self._board is not None:
-            self._board.close()
-            self._board = None
+        board, self._board = self._board, None
         with contextlib.suppress(RunError):  # a full disk may be why
+            if board is not None:
+                board.close()
             self.summary(ended=ended)
             self.event("ended", why=ended, epochs=epochs)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..data.texts import Text
-from ..io.safetensors import replace_file
+from ..io.files import replace_file
 from ..jit import jit
 from ..nn.count import Summary
 from ..ops.convert import asarray

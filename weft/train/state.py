@@ -3,19 +3,26 @@
 A checkpoint is one file, written beside its place and renamed: a kill at any moment leaves the old one or the new one, whole.
 It holds all tensors (parameters, running statistics, moments, counts of metrics, positions of random streams) and, as text, where the
 data stood and what has been measured so far. The same steps on the same values give the same bits.
+
+It carries a checksum, so that a flipped bit is found when it is loaded, and the one before it is kept to fall back on.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import RunError
-from ..io import load, save
-from ..io.safetensors import metadata
+from ..io import save
+from ..io.files import cannot_write
+from ..io.safetensors import Content, read
 from ..metrics import Metric
 from ..nn.module import Module
 from ..optim import Optimizer
@@ -23,7 +30,9 @@ from ..precision import LossScale
 from ..random import default_generator
 from ..tensor import Tensor, as_tensor
 
-FORMAT = "1"
+FORMAT = "2"  # 1 had no checksum
+PREVIOUS = "previous.safetensors"  # the checkpoint before the last, in the same folder
+FACTS = {"loader", "epoch", "steps", "batches", "seconds", "history", "best"}
 
 
 @dataclass
@@ -53,20 +62,19 @@ class Training:
         return found
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint. The one that was there stays until this one is complete."""
+        """Write a checkpoint. The one that was there stays until this one is complete, and then as the previous one."""
         key, offset = default_generator.state
         facts = {
             "loader": self.loader.state(), "epoch": self.epoch, "steps": self.steps, "batches": self.batches,
             "seconds": self.seconds, "history": self.history, "best": self.best,
         }  # fmt: skip
         random = {"random.key": key, "random.offset": offset}
+        _keep(path)
         save(path, {**self.tensors(), **random}, {"format": FORMAT, "training": json.dumps(facts)})
 
     def load(self, path: Path) -> None:
         """Go on from a checkpoint; it must be of the same network and settings. Nothing changes unless all of it fits."""
-        values, texts = load(path), metadata(path)
-        if texts.get("format") != FORMAT:
-            raise RunError("resume", f"{path} is no checkpoint of this version of weft.")
+        values, facts = _read(path)
         own = self.tensors()
         missing = [n for n in own if n not in values]
         extra = [n for n in values if n not in own and not n.startswith("random.")]
@@ -77,8 +85,64 @@ class Training:
         for name, tensor in own.items():
             tensor.assign(as_tensor(values[name]).astype(tensor.dtype))
         default_generator.state = (values["random.key"], values["random.offset"])
-        facts = json.loads(texts["training"])
         self.loader.load(facts["loader"])
         self.epoch, self.steps, self.batches = facts["epoch"], facts["steps"], facts["batches"]
         self.seconds = facts["seconds"]
         self.history, self.best = facts["history"], facts["best"]
+
+
+def _keep(path: Path) -> None:
+    """Give the checkpoint that is there a second name, which stays when the first one goes over to the next checkpoint."""
+    beside, previous = path.with_name(f".{PREVIOUS}.{os.getpid()}.0"), path.with_name(PREVIOUS)
+    if not path.exists() or (previous.exists() and previous.samefile(path)):  # the same after a save that failed
+        return
+    try:
+        beside.unlink(missing_ok=True)
+        try:
+            os.link(path, beside)
+        except OSError:  # a file system without links: the same with a copy
+            shutil.copyfile(path, beside)
+        os.replace(beside, previous)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise cannot_write("save", previous, error) from error
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the facts of a checkpoint; of a damaged one, the error names the last one that is whole."""
+    try:
+        return _content(path)
+    except RunError as error:
+        raise RunError("resume", f"{error.message} {_way_out(path)}") from error
+
+
+def _content(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    content: Content = read(path)
+    form = content.metadata.get("format")
+    if form not in ("1", FORMAT):
+        raise RunError("resume", f"{path} is no checkpoint of this version of weft.")
+    try:
+        facts = json.loads(content.metadata["training"])
+        whole = content.checked or form == "1"
+    except (KeyError, ValueError, RecursionError):
+        whole = False
+    if not whole or not FACTS.issubset(facts) or not {"random.key", "random.offset"} <= set(content.tensors):
+        raise RunError("resume", f"{path} is damaged: what belongs to a checkpoint is not all there.")
+    return content.tensors, facts
+
+
+def _way_out(path: Path) -> str:
+    """What to do about a checkpoint that cannot be read."""
+    previous = path.with_name(PREVIOUS)
+    if previous.exists() and previous != path:
+        try:
+            facts = _content(previous)[1]
+        except RunError:
+            return f"The one before it, {previous}, is damaged too."
+        run = path.parent.parent
+        return (
+            f"The one before it is whole (epoch {facts['epoch'] + 1}, after step {facts['steps']}). Go on from there with: "
+            f"cp {shlex.quote(str(previous))} {shlex.quote(str(path))} && weft resume {shlex.quote(str(run))}"
+        )
+    return "There is no checkpoint before it."

@@ -1,0 +1,227 @@
+"""Damages every kind of file that weft reads and reads it: the right data must come of it, or an error of weft that names the file.
+
+    python tests/mutate_files.py --count 3000 --seed 1        a number of mutations
+    python tests/mutate_files.py --seconds 60 --seed 2        as many as fit into the time
+    python tests/mutate_files.py --case npz --number 17       one of them, in this process
+
+Mutation `number` of a case follows from (seed, case, number) alone. All are read in processes of their own, some hundred in one
+after another: one that dies is a finding, and the next process goes on behind the mutation that killed it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import random
+import resource
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mutate_cases import CASES
+from weft.data.images import Unreadable
+from weft.errors import RunError, UserError
+
+MEMORY = 8 << 30  # bytes of address space: what a damaged file makes weft ask for must fit, or be refused
+SECONDS = 20.0  # that one mutation may take
+BATCH = 100  # mutations for a process
+
+
+class Mutation(NamedTuple):
+    case: str
+    file: str
+    number: int
+
+
+class Outcome(NamedTuple):
+    """`what` is "right" or "refused", or else a finding: "wrong data", "not named", "another error", "crash" or "hang"."""
+
+    mutation: Mutation
+    what: str
+    detail: str = ""
+
+    @property
+    def good(self) -> bool:
+        return self.what in ("right", "refused")
+
+
+def mutate(content: bytes, rng: random.Random) -> bytes:
+    """Damage as disks, networks and editors do it."""
+    size = len(content)
+    place = rng.choice((rng.randrange(size), rng.randrange(min(size, 64)), size - 1 - rng.randrange(min(size, 64))))
+    kind = rng.choice(
+        ("cut", "bit", "bit", "bits", "bytes", "zeros", "more", "hole", "twice", "digit", "nested", "empty")
+    )
+    if kind == "cut":
+        return content[:place]
+    if kind in ("bit", "bits"):
+        damaged = bytearray(content)
+        for at in [place] if kind == "bit" else [rng.randrange(size) for _ in range(rng.randint(2, 20))]:
+            damaged[at] ^= 1 << rng.randrange(8)
+        return bytes(damaged)
+    length = rng.choice((1, 4, 8, 64, 512, 4096))
+    if kind == "bytes":
+        return content[:place] + rng.randbytes(length) + content[place + length :]
+    if kind == "zeros":
+        at = place // length * length
+        return content[:at] + bytes(min(length, size - at)) + content[at + length :]
+    if kind == "more":
+        return content + rng.choice((rng.randbytes(length), bytes(length), content))
+    if kind == "hole":
+        return content[:place] + content[place + length :]
+    if kind == "twice":
+        return content[: place + length] + content[place:]
+    if kind == "digit":
+        digits = [at for at, byte in enumerate(content[:4096]) if chr(byte).isdecimal()] or [place]
+        at = rng.choice(digits)
+        return content[:at] + rng.choice((b"-1", b"9" * 20, b"1e999", b"0", b"7")) + content[at + 1 :]
+    if kind == "nested":
+        return content[:place] + rng.choice((b"[", b"{", b'{"a":', b"(")) * 100_000 + content[place:]
+    return b""
+
+
+class Prepared:
+    """The files of a case in a folder, whole; one is damaged, read, and mended."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.case = name, CASES[name]
+        self.folder = folder / name
+        self.folder.mkdir()
+        self.case.make(self.folder)
+        self.whole = {file: (self.folder / file).read_bytes() for file in self.case.files}
+        self.right = self.case.read(self.folder)
+
+    def tried(self, mutation: Mutation, seed: int) -> Outcome:
+        rng = random.Random(f"{seed} {mutation.case} {mutation.file} {mutation.number}")
+        path = self.folder / mutation.file
+        path.write_bytes(mutate(self.whole[mutation.file], rng))
+        try:
+            return Outcome(mutation, *self._read(path))
+        finally:
+            for file, content in self.whole.items():  # reading may have mended or removed it
+                (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
+                (self.folder / file).write_bytes(content)
+
+    def _read(self, path: Path) -> tuple[str, str]:
+        try:
+            found = self.case.read(self.folder)
+        except (RunError, UserError) as error:
+            return ("refused", "") if path.name in error.message else ("not named", error.message)
+        except Unreadable as error:  # what is said of an image follows its name
+            return ("refused", str(error))
+        except Exception as error:
+            return "another error", "".join(traceback.format_exception(error))
+        same = not self.case.exact or _equal(found, self.right)
+        return ("right", "") if same else ("wrong data", repr(found)[:500])
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return repr(a) == repr(b)
+
+
+def mutations(seed: int, names: list[str]) -> Iterator[Mutation]:
+    """Cases and their files in turn, without end."""
+    number = 0
+    while True:
+        for name in names:
+            for file in CASES[name].files:
+                yield Mutation(name, file, number)
+        number += 1
+
+
+def _work(seed: int, batch: list[Mutation], pipe: Any) -> None:
+    """Read some mutations, and say before each which it is and after it what came of it."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(prefix="weft-mutate-") as folder:
+        prepared: dict[str, Prepared] = {}
+        for mutation in batch:
+            if mutation.case not in prepared:
+                prepared[mutation.case] = Prepared(mutation.case, Path(folder))
+            pipe.send(mutation)
+            pipe.send(prepared[mutation.case].tried(mutation, seed))
+    pipe.send(None)
+
+
+def _batch(seed: int, batch: list[Mutation], processes: Any) -> Iterator[Outcome]:
+    """The outcomes of a batch; a process that dies or hangs is replaced."""
+    while batch:
+        receiver, sender = processes.Pipe(duplex=False)
+        process = processes.Process(target=_work, args=(seed, batch, sender), daemon=True)
+        process.start()
+        sender.close()
+        under_way, done = None, 0
+        try:
+            while receiver.poll(SECONDS if under_way else 120):
+                said = receiver.recv()
+                if said is None:
+                    return
+                under_way = said if isinstance(said, Mutation) else None
+                if isinstance(said, Outcome):
+                    done += 1
+                    yield said
+            what = "hang"
+        except EOFError:
+            what = "crash"
+        finally:
+            process.kill()
+            process.join()
+        if under_way is None:
+            raise RuntimeError(
+                f"the process of mutations {batch[done:][:1]} ended with {process.exitcode} between two of them"
+            )
+        yield Outcome(under_way, what, f"exit code {process.exitcode}")
+        batch = batch[done + 1 :]
+
+
+def sweep(
+    seed: int = 0, count: int | None = None, seconds: float | None = None, names: list[str] | None = None
+) -> Iterator[Outcome]:
+    """What came of each mutation, until there were `count` or the time is over."""
+    processes = multiprocessing.get_context("spawn")
+    all_of_them, begun, given = mutations(seed, names or list(CASES)), time.monotonic(), 0
+    while (count is None or given < count) and (seconds is None or time.monotonic() - begun < seconds):
+        number = BATCH if count is None else min(BATCH, count - given)
+        for outcome in _batch(seed, [next(all_of_them) for _ in range(number)], processes):
+            given += 1
+            yield outcome
+
+
+def one(seed: int, mutation: Mutation) -> Outcome:
+    """A single mutation in this process, to look at a finding."""
+    with tempfile.TemporaryDirectory(prefix="weft-mutate-") as folder:
+        return Prepared(mutation.case, Path(folder)).tried(mutation, seed)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--count", type=int)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--file")
+    parser.add_argument("--number", type=int)
+    given = parser.parse_args(arguments)
+    if given.number is not None:
+        print(one(given.seed, Mutation(given.case[0], given.file or CASES[given.case[0]].files[0], given.number)))
+        return 0
+    found: Counter[str] = Counter()
+    bad = 0
+    for outcome in sweep(given.seed, given.count, given.seconds, given.case):
+        found[outcome.what] += 1
+        if not outcome.good:
+            bad += 1
+            print(f"{outcome.what}: {outcome.mutation} {outcome.detail}", flush=True)
+    print(f"mutations: {found.total()} (seed {given.seed}); " + ", ".join(f"{n} {what}" for what, n in found.items()))
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Files that are written whole or not at all, and lines that are added whole or not at all.
+
+A killed process leaves at most a temporary file, which `remove_stale` finds: writers lock theirs, and a lock ends with its process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from ..errors import RunError
+
+_TEMPORARY = re.compile(r"\..+\.\d+\.\d+")  # .name.process.thread
+
+
+def replace_file(path: Path, parts: Iterable[bytes | memoryview], where: str = "save") -> None:
+    """Write a file beside its place, make sure it is on the disk, and move it there: the old one or the new one, never half."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with _open_locked(beside) as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(beside, path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):  # the first error says more
+            beside.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise cannot_write(where, path, error) from error
+        raise
+
+
+def append_line(path: Path, line: str, where: str = "save") -> None:
+    """Add a line to a file. Where only a part of it fits on the disk, none of it stays: the next line begins where it should."""
+    try:
+        with open(path, "ab", buffering=0) as file:
+            write_whole(file, line.encode("utf-8", "replace") + b"\n")
+    except OSError as error:
+        raise cannot_write(where, path, error) from error
+
+
+def write_whole(file: BinaryIO, content: bytes) -> None:
+    """Write to the end of an unbuffered file all of it, or nothing."""
+    end = file.seek(0, os.SEEK_END)
+    rest = memoryview(content)
+    try:
+        while rest:
+            rest = rest[file.write(rest) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(end)
+        raise
+
+
+def remove_stale(*folders: Path) -> list[Path]:
+    """Delete the temporary files in these folders whose writers are dead; those of living ones stay."""
+    found = [path for folder in folders for path in folder.glob(".*") if _TEMPORARY.fullmatch(path.name)]
+    return [path for path in found if _remove_unlocked(path)]
+
+
+def cannot_write(where: str, path: object, error: OSError) -> RunError:
+    """The one sentence about a full disk, a folder without permission and the like."""
+    return RunError(where, f"{path} cannot be written: {error.strerror or error}.")
+
+
+def _open_locked(path: Path) -> BinaryIO:
+    """A new file that is locked while it is open. A lock may come too late: then the file is made again."""
+    while True:
+        file = open(path, "wb")  # noqa: SIM115 (closed by the caller)
+        with contextlib.suppress(OSError):  # some network disks know no locks, and nothing on them is taken for stale
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+        file.close()
+
+
+def _remove_unlocked(path: Path) -> bool:
+    try:
+        with open(path, "rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.unlink()
+    except OSError:  # locked, gone, or not ours to delete
+        return False
+    return True
