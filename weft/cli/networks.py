@@ -53,15 +53,20 @@ def built(name: str, classes: int, channels: int, size: tuple[int, int] | None =
     make = zoo.find(full_name(name))
     known = inspect.signature(make).parameters
     wanted = {"classes": classes, "channels": channels}
-    if size is not None and full_name(name) in SIDES and size != (SIDES[full_name(name)],) * 2:
-        if "size" not in known or size[0] != size[1]:
-            raise UserError(
-                "weft",
-                f"{name} takes images of {SIDES[full_name(name)]} x {SIDES[full_name(name)]}, not of {size[0]} x {size[1]}.",
-            )
+    if size is not None and check_size(name, size):
         wanted["size"] = size[0]
     made: nn.Module = make(**{k: v for k, v in wanted.items() if k in known})
     return nn.Sequential(nn.Flatten(), made) if full_name(name) == "lenet_300_100" else made
+
+
+def check_size(name: str, size: tuple[int, int]) -> bool:
+    """Whether a network must be told the size of images, which is not the one it is made for; an error if it takes no other."""
+    own = side(name)
+    if own is None or size == (own, own):
+        return False
+    if "size" not in inspect.signature(zoo.find(full_name(name))).parameters or size[0] != size[1]:
+        raise UserError("weft", f"{name} takes images of {own} x {own}, not of {size[0]} x {size[1]}.")
+    return True
 
 
 def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: Mapping[str, Any]) -> nn.Module:
@@ -80,7 +85,7 @@ def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: 
             "weft train", "linear_regression is for labels that are numbers; for classes take logistic_regression."
         )
     if name in VECTORS and name != "lenet_300_100":
-        inputs = prod(dataset.shape)
+        inputs = prod(dataset.shape) if size is None else dataset.shape[0] * prod(size)
         sizes = (inputs, *HIDDEN, outputs) if name == "mlp" else (inputs, outputs)
         return nn.Sequential(nn.Flatten(), zoo.find(name)(*sizes))
     if len(dataset.shape) != 3:

@@ -9,14 +9,16 @@ from dataclasses import asdict
 from .. import nn, zoo
 from ..compiler.llvm.target import host
 from ..errors import UserError
+from ..nn.module import without_values
 from ..runtime.cuda.device import CudaDevice
 from ..runtime.cuda.health import health
 from ..runtime.device import device as find_device
 from ..runtime.device import devices as all_devices
 from ..runtime.native import thread_count
-from .networks import built
+from .networks import built, side
 from .words import Setting, flag, read, sizes, whole
 
+SIDE = 28  # of images, where the network does not say
 _JSON = Setting(flag, False, "print JSON, for programs")
 
 
@@ -31,7 +33,7 @@ def summary(words: Sequence[str]) -> None:
     """What each layer of a network costs: weft summary resnet18 size=224."""
     known = {
         "model": Setting(str, None, "a network of the zoo"),
-        "size": Setting(sizes, (28, 28), "of an image: 28 or 28x32"),
+        "size": Setting(sizes, None, "of an image: 28 or 28x32; if not given, what the network is made for, or 28"),
         "channels": Setting(whole, 3, "of an image"),
         "classes": Setting(whole, 10, "to tell apart"),
         "json": _JSON,
@@ -40,7 +42,11 @@ def summary(words: Sequence[str]) -> None:
     name = given["model"] or (given.plain[0] if given.plain else None)
     if name is None:
         raise UserError("weft summary", "which network? Say weft summary resnet18.")
-    found = nn.summary(built(name, given["classes"], given["channels"]), (1, given["channels"], *given["size"]))
+    own = side(name) or SIDE
+    size = given["size"] or (own, own)
+    with without_values():
+        model = built(name, given["classes"], given["channels"], size)
+        found = nn.summary(model, (1, given["channels"], *size))
     facts = {"parameters": found.parameters, "macs": found.macs, "bytes": found.nbytes}
     print(json.dumps(facts) if given["json"] else found)
 
