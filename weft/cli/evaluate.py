@@ -10,9 +10,10 @@ import numpy as np
 
 from .. import data
 from ..errors import UserError
+from ..report.wording import listed
 from ..train.results import evaluated
 from .job import job_of, job_of_run
-from .plural import listed
+from .networks import about
 from .settings import DEVICE, on
 from .stored import run_of, settings_of
 from .table import pairs, table
@@ -82,9 +83,11 @@ def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[
     if isinstance(given, data.Text) and isinstance(learned, data.Text):
         return _text_as_learned(given, learned, what), []
     if isinstance(given, data.Text) != isinstance(learned, data.Text) or bool(given.classes) != bool(learned.classes):
-        raise UserError("weft eval", f"the run learned from {learned!r}, and {what} is of another kind: {given!r}.")
+        raise UserError(
+            "weft eval", f"the run learned from {about(learned)}, and {what} is of another kind, {about(given)}."
+        )
     if given.shape != learned.shape:
-        raise UserError("weft eval", f"examples of shape {learned.shape} are required, and {what} has {given.shape}.")
+        raise UserError("weft eval", f"examples like {about(learned)} are required, got {about(given)}.")
     extra = [name for name in given.classes if name not in learned.classes]
     missing = [name for name in learned.classes if name not in given.classes]
     if extra:

@@ -15,6 +15,7 @@ from ..errors import RunError, UserError
 from ..io import load
 from ..jit import jit
 from ..random import seed as set_seed
+from ..report.wording import counted, listed
 from ..tensor import Tensor
 from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import Plan
@@ -22,7 +23,6 @@ from ..train.task import prediction_of
 from ..train.transfer import transfer
 from .bar import Bars
 from .networks import fitted, full_name, loss_of, side, usual
-from .plural import counted, listed
 from .runs import find_run
 
 FACTS = "data.json"  # in the folder of a run

@@ -14,6 +14,7 @@ from .. import data, nn
 from .. import train as training
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
+from ..report.wording import counted
 from ..runtime import device as find_device
 from ..train import RunFolder
 from ..train.lock import one_writer
@@ -23,7 +24,7 @@ from ..train.signals import Terminated
 from .checks import check_settings
 from .evaluate import held_out, number_text
 from .job import FACTS, Job, facts, job_of
-from .plural import counted
+from .networks import about
 from .say import Speaker
 from .settings import SETTINGS as SETTINGS
 from .settings import on
@@ -155,7 +156,11 @@ def _say_where(run: RunFolder, job: Job, speaker: Speaker) -> None:
 
 def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], speaker: Speaker) -> None:
     steps = job.settings["overfit"] or len(job.loaders()[0])
-    said = [f"{job.train!r} -> {job.name}", counted(cost.parameters, "parameter"), f"{counted(steps, 'step')} an epoch"]
+    said = [
+        f"{about(job.train)} -> {job.name}",
+        counted(cost.parameters, "parameter"),
+        f"{counted(steps, 'step')} an epoch",
+    ]
     speaker.say(", ".join(said))
     for note in job.notes:
         speaker.say(note)

@@ -25,12 +25,13 @@ from ..nn.count import macs
 from ..ops.convert import asarray
 from ..ops.loss import cross_entropy
 from ..precision import LossScale
+from ..report.wording import counted
 from ..runtime import Device
 from ..runtime import device as find_device
 from ..runtime.native import thread_count
 from ..tensor import Tensor
 from .job import Job as Training
-from .networks import ALIASES, built, full_name, side
+from .networks import ALIASES, about, built, full_name, side
 from .runs import find_run, run_folders
 from .settings import DEVICE, SETTINGS, on
 from .table import as_json, table
@@ -139,7 +140,7 @@ class Job:
     precision: str
 
     def __str__(self) -> str:
-        return f"{self.network} for {'x'.join(map(str, self.shape))} images, {self.classes} classes, {self.precision}"
+        return f"{self.network} for {'x'.join(map(str, self.shape))} images, {counted(self.classes, 'class', 'classes')}, {self.precision}"
 
 
 def _machine(device: Device) -> tuple[dict[str, Any], str]:
@@ -147,7 +148,7 @@ def _machine(device: Device) -> tuple[dict[str, Any], str]:
     if _is_gpu(device):
         return {"device": device.name, "gpu": device.about()}, device.about()
     cpu, threads = host().cpu, thread_count()
-    return {"device": device.name, "cpu": cpu, "threads": threads}, f"{cpu}, {threads} threads"
+    return {"device": device.name, "cpu": cpu, "threads": threads}, f"{cpu}, {counted(threads, 'thread')}"
 
 
 def _is_gpu(device: Device) -> bool:
@@ -191,7 +192,9 @@ def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
         raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no data. Say weft {verb} NETWORK.")
     job = Training(told.settings)
     if not job.are_images:
-        raise UserError(f"weft {verb}", f"the data of {folder} are no images: {job.train!r}. Say weft {verb} lenet.")
+        raise UserError(
+            f"weft {verb}", f"the data of {folder} are no images but {about(job.train)}. Say weft {verb} lenet."
+        )
     outputs = len(job.train.classes) or prod(job.train.labels.shape[1:])
     return job.name, job.train.shape[0], job.size(), outputs
 

@@ -13,6 +13,7 @@ from ..data import Dataset, Text
 from ..errors import UserError
 from ..hints import nearest
 from ..nn.losses import hinge
+from ..report.wording import counted
 
 ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The side of the images that a network is made for, where it does not take any.
@@ -39,6 +40,13 @@ def full_name(name: str) -> str:
     return found
 
 
+def about(dataset: Dataset) -> str:
+    """Data in words."""
+    shape, classes = " x ".join(map(str, dataset.shape)) or "one number", len(dataset.classes)
+    said = f"{dataset.name or 'data'}: {counted(len(dataset), 'example')} of {shape}"
+    return said + (f", {counted(classes, 'class', 'classes')}" if classes else "")
+
+
 def usual(dataset: Dataset) -> str:
     """The network for data of this kind, when nobody names one."""
     if isinstance(dataset, Text):
@@ -59,6 +67,12 @@ def built(name: str, classes: int, channels: int, size: tuple[int, int] | None =
     return nn.Sequential(nn.Flatten(), made) if full_name(name) == "lenet_300_100" else made
 
 
+def vector(name: str, inputs: int, outputs: int) -> nn.Module:
+    """A network for so many numbers in a row."""
+    sizes = (inputs, *HIDDEN, outputs) if name == "mlp" else (inputs, outputs)
+    return nn.Sequential(nn.Flatten(), zoo.find(name)(*sizes))
+
+
 def check_size(name: str, size: tuple[int, int]) -> bool:
     """Whether a network must be told the size of images, which is not the one it is made for; an error if it takes no other."""
     own = side(name)
@@ -75,7 +89,7 @@ def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: 
     if writes != reads:
         raise UserError(
             "weft train",
-            f"{name} is a network for {'text' if writes else 'images and numbers'}, and this is {dataset!r}.",
+            f"{name} is a network for {'text' if writes else 'images and numbers'}, and this is {about(dataset)}.",
         )
     if isinstance(dataset, Text):
         return _writer(name, dataset, settings)
@@ -86,11 +100,10 @@ def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: 
         )
     if name in VECTORS and name != "lenet_300_100":
         inputs = prod(dataset.shape) if size is None else dataset.shape[0] * prod(size)
-        sizes = (inputs, *HIDDEN, outputs) if name == "mlp" else (inputs, outputs)
-        return nn.Sequential(nn.Flatten(), zoo.find(name)(*sizes))
+        return vector(name, inputs, outputs)
     if len(dataset.shape) != 3:
         raise UserError(
-            "weft train", f"{name} takes images, and this is {dataset!r}. Take one of {', '.join(VECTORS[:4])}."
+            "weft train", f"{name} takes images, and this is {about(dataset)}. Take one of {', '.join(VECTORS[:4])}."
         )
     return built(name, outputs, dataset.shape[0], size)
 

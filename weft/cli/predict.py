@@ -20,11 +20,11 @@ from ..data.resize import resize
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
+from ..report.wording import counted
 from ..tensor import Tensor
 from .bar import Bar
 from .files import image_files
 from .job import Job, job_of_run
-from .plural import counted
 from .runs import find_run
 from .settings import DEVICE, on
 from .stored import settings_of
@@ -104,7 +104,8 @@ def _print_all(files: Sequence[str], job: Job, network: Callable[[Any], Tensor],
                 bar.show(done)
     if failed:
         what = f"{counted(failed, 'file')} of {len(files):,}"
-        raise RunError("weft predict", f"{what} could not be read; all others were predicted.")
+        others = "; all others were predicted" if failed < len(files) else ""
+        raise RunError("weft predict", f"{what} could not be read{others}.")
 
 
 def _predictions(files: Sequence[str], job: Job, network: Callable[[Any], Tensor]) -> Iterator[Prediction]:

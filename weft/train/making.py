@@ -18,6 +18,7 @@ from ..nn.module import Module
 from ..ops.convert import parameter
 from ..ops.creation import zeros
 from ..precision import LossScale
+from ..report.wording import counted
 from ..tensor import Tensor
 from .forecast import forecast, output_types
 from .names import Loss, Metrics
@@ -84,7 +85,8 @@ def _check_outputs(prediction: Type, dataset: Any) -> None:
     classes = len(getattr(dataset, "classes", ()))
     if classes and prediction.shape[-1] < classes:
         raise UserError(
-            "fit", f"the network gives {prediction.shape[-1]} numbers, and there are {classes} classes to tell apart."
+            "fit",
+            f"the network gives {counted(prediction.shape[-1], 'number')}, and there are {classes} classes to tell apart.",
         )
 
 

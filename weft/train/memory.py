@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import RunError
 from ..jit import Jit, Memory
+from ..report.wording import counted
 from ..runtime import device
 
 SHARE = 0.9  # of the free memory that may be used: the rest of the process needs some too
@@ -91,7 +92,7 @@ def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: 
     where = "" if device().free_memory() is None else f" on {device()}"
     raise RunError(
         "fit",
-        f"a step with {batch} examples needs {size_text(total(wanted))} ({size_text(wanted.work)} of them while it runs), and {size_text(free)} "
+        f"a step with {counted(batch, 'example')} needs {size_text(total(wanted))} ({size_text(wanted.work)} of them while it runs), and {size_text(free)} "
         f"are free{where}. {advice}; weft.checkpoint around parts of the network trades time for memory.",
     )
 

@@ -12,6 +12,7 @@ from types import FrameType
 
 from ..errors import RunError
 from ..metrics import Metric
+from ..report.wording import counted
 from ..runtime import device
 from ..tensor import Tensor
 from .folder import RunFolder
@@ -158,7 +159,7 @@ class Watch:
             self._write(self.run, row, better)
         self.save()
         if self.patience is not None and training.epoch - int(training.best["epoch"]) >= self.patience:
-            raise Stop(f"no better result in {self.patience} epochs")
+            raise Stop(f"no better result in {counted(self.patience, 'epoch')}")
 
     def _write(self, run: RunFolder, row: dict[str, float], better: bool) -> None:
         if better:

@@ -1,8 +1,9 @@
-"""Numbers and lists in sentences."""
+"""Numbers, lists and values of settings as people read them, in sentences and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 MOST = 8  # names of a list that are written out
 
@@ -25,3 +26,18 @@ def listed(names: Sequence[str]) -> str:
     shown, more = list(names[:MOST]), len(names) - MOST
     last = f"{more} more" if more > 0 else shown.pop()
     return f"{', '.join(shown)} and {last}" if shown else last
+
+
+def value_words(value: Any) -> str:
+    """A value as a page shows it.
+
+    >>> value_words(None), value_words([28, 28]), value_words({"loss": 0.5, "best": True})
+    ('none', '28, 28', 'loss 0.5, best true')
+    """
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {value_words(inner)}" for name, inner in value.items())
+    return ", ".join(map(value_words, value)) if isinstance(value, list | tuple) else str(value)
