@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from test_cli_settings import photos
 from weft import data, nn, train
 from weft.cli import main
 from weft.errors import RunError
@@ -252,6 +253,27 @@ def test_terminated_before_the_run_begins(
     assert "weft: terminated" in said.err
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    "words", [["dataset", "create", "photos", "made", "size=8"], ["train", "photos", "size=8", "epochs=1"]]
+)
+def test_terminated_while_a_dataset_is_made(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from weft.cli.bar import Bars
+    from weft.knobs import knobs
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(knobs, "data", str(tmp_path / "data"))
+    photos(tmp_path / "photos", count=8)
+    with monkeypatch.context() as patched:
+        patched.setattr(Bars, "__call__", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        assert main(words) == 143
+    said = capsys.readouterr()
+    assert "what is made of the dataset is kept; the same command goes on from there" in said.err
+    assert not (tmp_path / "runs").exists()
+    assert main([*words, "model=logistic_regression"] if words[0] == "train" else words) == 0
 
 
 def test_two_trainings_of_one_name_have_folders_of_their_own(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..train.transfer import transfer
 from .bar import Bars
 from .networks import fitted, full_name, loss_of, side, usual
 from .runs import find_run
+from .say import MADE_IS_KEPT, when_terminated
 
 FACTS = "data.json"  # in the folder of a run
 RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
@@ -67,7 +69,7 @@ class Job:
             making["size"] = self.settings["size"] or (needed and (needed, needed))
         elif what.suffix.lower() == ".txt":
             making = {"length": self.settings["length"]}
-        with Bars(f"reading {what.name}") as bars:
+        with Bars(f"reading {what.name}") as bars, when_terminated(MADE_IS_KEPT) if images else nullcontext():
             found = data.open_dataset(
                 self.settings["data"],
                 from_=self.settings["from"],

@@ -11,7 +11,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +26,11 @@ from .folder import RunFolder
 from .lock import one_writer
 from .making import Plan, make
 from .names import Loss, Metrics, Row
+from .phase import Phase
 from .rates import Rates, growing, sweep
 from .signals import Terminated
 from .state import Training
 from .steps import Steps
-from .transfer import parts_of
 from .watch import AskedToEnd, Interrupted, Now, Stop, Watch
 
 
@@ -106,7 +105,7 @@ def fit(
         training, steps = make(model, train, plan)
         if run is not None and run.checkpoint.exists():
             training.load(run.checkpoint)
-        phase = _Phase(model, train, steps, body, freeze, settings.get("accumulate", 1))
+        phase = Phase(model, train, steps, body, freeze, settings.get("accumulate", 1))
         if training.epoch < epochs:
             phase.begin(training.epoch)
         run = _opened(folder, held) if run is None else run  # whatever can be wrong was seen: now there is a folder
@@ -142,28 +141,6 @@ def fit(
             if run is not None:
                 run.close(ended, training.epoch)
     return Result(training.history, training.best, ended, None if run is None else run.path)
-
-
-class _Phase:
-    """What the epochs train: with some parts frozen the step is another one than later, when all of them learn."""
-
-    def __init__(
-        self, model: Module, train: Any, steps: Steps, body: Sequence[str], freeze: int, accumulate: int
-    ) -> None:
-        self.model, self.train, self.steps, self.body, self.freeze = model, train, steps, body, freeze
-        self.accumulate = accumulate
-        self.frozen: bool | None = None
-
-    def begin(self, epoch: int) -> None:
-        """Before an epoch. A step that has not run yet is compiled, if it fits in memory."""
-        frozen = epoch < self.freeze
-        _freeze(self.model, self.body, frozen)
-        self.steps.set_mode(training=True)
-        if frozen is self.frozen:
-            return
-        self.frozen = frozen
-        gradients = sum(prod(p.shape) * p.dtype.itemsize for p in self.model.parameters())
-        memory.check(self.steps.train, self.train.dataset, self.train.batch, self.accumulate, gradients)
 
 
 def find_rate(
@@ -247,12 +224,6 @@ def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any
 def _rest_of_epoch(training: Training, train: Any) -> Any:
     """The batches that are left; none if the last thing before a stop was the last of them."""
     return arrays(train) if training.batches < len(train) else ()
-
-
-def _freeze(model: Module, body: Sequence[str], frozen: bool) -> None:
-    """Parts that were trained before learn nothing in the first epochs, so that a fresh head does not spoil them."""
-    for part in parts_of(model, body):
-        part.freeze() if frozen else part.unfreeze()
 
 
 def _measured(training: Training, steps: Steps, watch: Watch, validation: Any) -> Row:
