@@ -124,6 +124,19 @@ def test_other_classes(at_home: Path, tmp_path: Path) -> None:
     assert "has other classes, yellow, and lacks green and red" in err
 
 
+def test_other_image_files_are_made_like_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The digits are gray images of 8 x 8, and these are not."""
+    monkeypatch.chdir(tmp_path)
+    said("train", "digits", "model=logistic_regression", "epochs=1")
+    photos(tmp_path / "shots", ("0", "1"))
+    with knob_data(tmp_path):
+        found = json.loads(said("eval", "digits-logistic_regression-1", "data=shots", "split=train", "--json")[0])
+    assert found["examples"] == 6
+    np.savez(tmp_path / "wide.npz", x=np.zeros((8, 1, 8, 9), np.uint8), y=np.arange(8) % 2)
+    err = said("eval", "digits-logistic_regression-1", "data=wide.npz", code=2)[1]
+    assert "the run learned from inputs of 1 x 8 x 8, and wide.npz has inputs of 1 x 8 x 9" in err
+
+
 def test_fewer_classes_keep_their_numbers(at_home: Path, tmp_path: Path) -> None:
     """green and red are classes 0 and 1 there, and 1 and 2 of the run."""
     photos(tmp_path / "less", ("blue", "green", "red"))

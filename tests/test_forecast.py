@@ -111,6 +111,13 @@ def test_a_summary_makes_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["parameters"] > 20e9
 
 
+def test_a_benchmark_is_refused_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("weft.train.forecast.free_bytes", lambda: 2**30)
+    for verb in ("bench", "explain"):
+        assert main([verb, "lenet", "size=4000", "batch=1"]) == 1
+        assert "the tensors of the network need" in capsys.readouterr().err
+
+
 def test_running_statistics_do_not_move_before_the_first_step() -> None:
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
     before = {name: t.numpy().copy() for name, t in model.named_tensors().items()}

@@ -226,8 +226,12 @@ def test_kill_resume_twice_and_terminate(
     wait_for(run / "metrics.csv", first)
     assert main(["resume", str(run)]) == 1
     assert f"process {first.pid} on {socket.gethostname()} is writing to {run}" in capsys.readouterr().err
+    assert main(["runs", "list"]) == 0
+    assert f"running: process {first.pid}" in capsys.readouterr().out
     first.kill()
     first.communicate()
+    assert main(["runs", "list"]) == 0
+    assert "not finished" in capsys.readouterr().out
     (run / "metrics.csv").unlink()
     second = started("resume", str(run))
     wait_for(run / "metrics.csv", second)

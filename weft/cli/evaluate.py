@@ -12,7 +12,7 @@ from .. import data
 from ..errors import UserError
 from ..report.wording import listed
 from ..train.results import evaluated
-from .job import job_of, job_of_run
+from .job import Job, job_of, job_of_run
 from .networks import about
 from .settings import DEVICE, on
 from .stored import run_of, settings_of
@@ -36,9 +36,9 @@ def evaluate(words: Sequence[str]) -> None:
     folder = run_of("eval", given.plain)
     settings = settings_of("eval", folder)
     with on(given["device"]):
-        job = job_of("eval", {**settings, "data": given["data"] or settings["data"]})
-        split, found_examples = held_out(job.splits, given["split"])
         learned = job_of_run(settings, folder)
+        job = job_of("eval", {**settings, **_as_stored(learned, given["data"])})
+        split, found_examples = held_out(job.splits, given["split"])
         examples, notes = _as_learned(found_examples, learned.train, job.settings["data"])
         _, network = learned.trained(folder)
         found = evaluated(network, job.checks(examples), learned.loss())
@@ -78,6 +78,16 @@ def number_text(name: str, value: Any) -> str:
 # --- other data ---------------------------------------------------------------------------------------------------------------
 
 
+def _as_stored(learned: Job, other: str | None) -> dict[str, Any]:
+    """Settings that make other image files into images like those that the run learned from."""
+    if other is None:
+        return {}
+    if not learned.are_images:
+        return {"data": other}
+    channels, height, width = learned.train.shape
+    return {"data": other, "size": (height, width), "colour": "gray" if channels == 1 else "rgb"}
+
+
 def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[data.Dataset, list[str]]:
     """The examples with the numbers of classes that the network learned, and notes on what they lack."""
     if isinstance(given, data.Text) and isinstance(learned, data.Text):
@@ -87,7 +97,8 @@ def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[
             "weft eval", f"the run learned from {about(learned)}, and {what} is of another kind, {about(given)}."
         )
     if given.shape != learned.shape:
-        raise UserError("weft eval", f"examples like {about(learned)} are required, got {about(given)}.")
+        wanted, got = (" x ".join(map(str, dataset.shape)) for dataset in (learned, given))
+        raise UserError("weft eval", f"the run learned from inputs of {wanted}, and {what} has inputs of {got}.")
     extra = [name for name in given.classes if name not in learned.classes]
     missing = [name for name in learned.classes if name not in given.classes]
     if extra:

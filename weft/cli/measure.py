@@ -30,6 +30,7 @@ from ..runtime import Device
 from ..runtime import device as find_device
 from ..runtime.native import thread_count
 from ..tensor import Tensor
+from ..train.forecast import forecast, output_types
 from .job import Job as Training
 from .networks import ALIASES, about, built, full_name, side
 from .runs import find_run, run_folders
@@ -202,9 +203,16 @@ def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
 def _step(job: Job, batch: int, what: str) -> tuple[Jit[Any], tuple[Tensor, ...]]:
     """A compiled function and its arguments: made images, and labels to learn."""
     random = np.random.default_rng(0)
-    model = built(job.network, job.classes, job.shape[0]).eval()
+    example, size = np.zeros((1, *job.shape), np.float32), job.shape[1:]
+    foreseen = forecast(
+        lambda: built(job.network, job.classes, job.shape[0], size),
+        lambda model: output_types(model, nn.Sequential(), example),
+        1.0 if what == "train" else 0.0,  # momentum
+    )
+    foreseen.check(lambda: "Take smaller images (size=) or a smaller network.")
+    model = built(job.network, job.classes, job.shape[0], size).eval()
     x = asarray(random.random((batch, *job.shape), np.float32))
-    logits = model(asarray(np.zeros((1, *job.shape), np.float32)))  # makes parameters whose sizes are not known yet
+    logits = model(asarray(example))  # makes parameters whose sizes are not known yet
     if what == "infer":
         return jit(lambda x: model(x), precision=job.precision), (x,)
     y = asarray(random.integers(0, job.classes, (batch, *logits.shape[2:])))

@@ -55,6 +55,16 @@ def one_writer(folder: str | os.PathLike[str]) -> Iterator[None]:
         _release(Path(folder), place, file)
 
 
+def writer_of(folder: str | os.PathLike[str]) -> str | None:
+    """Who writes to this folder now, if it is a process of this machine."""
+    try:
+        found = json.loads((Path(folder) / NAME).read_text())
+    except (OSError, ValueError):
+        return None
+    here = isinstance(found, dict) and found.get("host") == socket.gethostname()
+    return f"process {found['pid']}" if here and _may_be_alive(found) else None
+
+
 def _release(folder: Path, place: str, file: int) -> None:
     if _held.pop(place, None) is None:
         return  # a forked child
