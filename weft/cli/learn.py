@@ -118,7 +118,8 @@ def _fit(job: Job, folder: Path | None) -> None:
     except (KeyboardInterrupt, Terminated) as stop:
         speaker.clear()
         how = "terminated" if isinstance(stop, Terminated) else "stopped"
-        next_step = f"go on with: weft resume {quote(str(begun[0]))}" if begun else "no run was begun"
+        is_run = bool(begun) and (begun[0] / "args.yaml").exists()
+        next_step = f"go on with: weft resume {quote(str(begun[0]))}" if is_run else "no run was begun"
         speaker.say(f"{how}; {next_step}")
         raise
     finally:

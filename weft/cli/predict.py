@@ -93,14 +93,15 @@ def _print_all(files: Sequence[str], job: Job, network: Callable[[Any], Tensor],
     classes = job.train.classes
     form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(classes, given["top"])
     failed = 0
-    with Bar("predicting", len(files), sys.stderr if not sys.stdout.isatty() else sys.stdout) as bar:
+    piped = not sys.stdout.isatty()  # on a terminal the lines themselves show how far it is
+    with Bar("predicting", len(files)) as bar:
         for done, found in enumerate(_predictions(files, job, network), 1):
             failed += found.values is None
             if found.values is None:
                 bar.clear()
                 print(f"weft: {found.path} {found.error}", file=sys.stderr)
             form.show(found)
-            if not sys.stdout.isatty():
+            if piped:
                 bar.show(done)
     if failed:
         what = f"{counted(failed, 'file')} of {len(files):,}"
