@@ -4,16 +4,19 @@ import ast
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from weft import optim
+from weft import nn, optim
 from weft.cli import VERBS, main
 from weft.cli.settings import SETTINGS
 from weft.cli.words import Help, Setting
+from weft.data import Arrays
 from weft.data.create import create
+from weft.errors import UserError
 from weft.train.fit import fit
 
 PACKAGE = Path(__file__).resolve().parent.parent / "weft"
@@ -78,6 +81,21 @@ def test_a_wrong_setting_changes_nothing(verb: str, tmp_path: Path, capsys: pyte
             said = capsys.readouterr()
             assert said.err.startswith("weft: ["), f"{name}={value}"
             assert said.out == "", f"{name}={value}"
+
+
+def test_wrong_arguments_of_fit_make_no_folder(tmp_path: Path) -> None:
+    wrong: list[dict[str, Any]] = [
+        {"batch": 0}, {"batch": "big"}, {"epochs": -1}, {"epochs": 2.5}, {"optimizer": "adamm"}, {"rate": -1.0}, {"loss": "nope"},
+        {"metrics": ("speed",)}, {"precision": "int8"}, {"seed": -1}, {"patience": "3"}, {"max_seconds": "1"}, {"save_seconds": None},
+        {"keep": -1}, {"body": ("nothing",)}, {"body_rate": "slow"}, {"freeze": -1}, {"fast_dev_run": -1}, {"overfit": -1},
+        {"momentun": 0.9}, {"weight_decay": -1.0}, {"clip_norm": 0.0}, {"accumulate": 0}, {"validation": "some"},
+    ]  # fmt: skip
+    arrays = Arrays(np.zeros((32, 4), np.float32), np.arange(32) % 2)
+    for settings in wrong:
+        for resume in (False, True):
+            with pytest.raises(UserError):
+                fit(nn.Linear(4, 2), arrays, **{"epochs": 1, **settings}, folder=tmp_path / "run", resume=resume)
+            assert listing(tmp_path) == [], settings
 
 
 def test_a_size_that_the_network_does_not_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -212,6 +212,16 @@ def test_a_run_without_a_checkpoint_begins_anew(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "runs" / "classify" / "r3" / "report.html").exists()
 
 
+def test_a_run_does_not_go_on_with_other_classes(at_home: Path, tmp_path: Path) -> None:
+    photos(tmp_path / "other", ("blue", "green", "yellow"))
+    run = at_home / "runs" / "classify" / "colours1"
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    err = said("resume", "colours1", f"data={tmp_path / 'other'}", "epochs=13", code=2)[1]
+    assert "of the classes blue, green and red, and" in err
+    assert "of the classes blue, green and yellow" in err
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
 def test_the_version() -> None:
     project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]
     assert said("--version")[0] == f"weft {weft.__version__}\n" == f"weft {project['version']}\n"

@@ -94,7 +94,8 @@ def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[
         return _text_as_learned(given, learned, what), []
     if isinstance(given, data.Text) != isinstance(learned, data.Text) or bool(given.classes) != bool(learned.classes):
         raise UserError(
-            "weft eval", f"the run learned from {about(learned)}, and {what} is of another kind, {about(given)}."
+            "weft eval",
+            f"the run learned from {about(learned, count=False)}, and {what} is of another kind: {about(given, count=False)}.",
         )
     if given.shape != learned.shape:
         wanted, got = (" x ".join(map(str, dataset.shape)) for dataset in (learned, given))

@@ -23,7 +23,7 @@ from ..train.results import evaluated, write_results, write_text
 from ..train.signals import Terminated
 from .checks import check_settings
 from .evaluate import held_out, number_text
-from .job import FACTS, Job, facts, job_of
+from .job import FACTS, Job, facts, job_of, job_of_run
 from .networks import about
 from .say import Speaker
 from .settings import SETTINGS as SETTINGS
@@ -111,6 +111,7 @@ def _fit(job: Job, folder: Path | None) -> None:
                 return run.path
 
             if folder is not None:
+                _check_same_data(folder, job)
                 _say_where(RunFolder(folder), job, speaker)
             result = _trained(job, model, body, cost, epochs, begin if folder is None else folder, speaker)
             speaker.clear()
@@ -153,6 +154,22 @@ def _say_where(run: RunFolder, job: Job, speaker: Speaker) -> None:
     run.write_json(FACTS, facts(job.train))
     speaker.say(f"everything about this run is in {run.path}")
     speaker.tell("run", folder=str(run.path), notes=job.notes)
+
+
+def _check_same_data(folder: Path, job: Job) -> None:
+    """A run goes on with data like that it began with: its network knows these classes and no others."""
+    if not (folder / FACTS).exists():
+        return
+    before, now = job_of_run(job.settings, folder).train, job.train
+    same = before.shape == now.shape and before.classes == now.classes
+    if isinstance(before, data.Text) and isinstance(now, data.Text):
+        same = before.vocabulary == now.vocabulary
+    if not same:
+        what = f"{about(before, count=False)}, and {job.settings['data']} is {about(now, count=False)}"
+        raise UserError(
+            "weft resume",
+            f"{folder} learned from {what}. Begin a run from its weights: weft train DATA weights={folder}",
+        )
 
 
 def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], speaker: Speaker) -> None:

@@ -13,7 +13,7 @@ from ..data import Dataset, Text
 from ..errors import UserError
 from ..hints import nearest
 from ..nn.losses import hinge
-from ..report.wording import counted
+from ..report.wording import counted, listed
 
 ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The side of the images that a network is made for, where it does not take any.
@@ -40,9 +40,11 @@ def full_name(name: str) -> str:
     return found
 
 
-def about(dataset: Dataset) -> str:
-    """Data in words."""
+def about(dataset: Dataset, count: bool = True) -> str:
+    """Data in words, with the number of its examples or with the names of its classes."""
     shape, classes = " x ".join(map(str, dataset.shape)) or "one number", len(dataset.classes)
+    if not count:
+        return f"examples of {shape}" + (f" of the classes {listed(dataset.classes)}" if classes else "")
     said = f"{dataset.name or 'data'}: {counted(len(dataset), 'example')} of {shape}"
     return said + (f", {counted(classes, 'class', 'classes')}" if classes else "")
 

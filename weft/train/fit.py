@@ -85,13 +85,16 @@ def fit(
         k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")
     }
     _check_settings(optimizer, settings)
-    _check_counts(epochs=epochs, keep=keep, freeze=freeze, fast_dev_run=fast_dev_run, overfit=overfit)
+    _check_counts(
+        epochs=epochs, keep=keep, freeze=freeze, fast_dev_run=fast_dev_run, overfit=overfit, patience=patience or 0
+    )
+    _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
     plan = Plan(optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings)
     plan.check()
     folder = None if fast_dev_run else folder
     _check_folder(folder, resume)
     with ExitStack() as held:
-        run = _opened(folder, held) if resume else None
+        run = _opened(folder, held) if resume and Path(str(folder)).exists() else None
         set_seed(seed)
         if batch == "auto":
             batch = find_batch(model, data, plan)
@@ -185,6 +188,12 @@ def _check_counts(**counts: Any) -> None:
     for name, count in counts.items():
         if not isinstance(count, int) or isinstance(count, bool) or count < 0:
             raise UserError("fit", f"{name} is a whole number from 0, got {count!r}.")
+
+
+def _check_numbers(**numbers: Any) -> None:
+    for name, value in numbers.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+            raise UserError("fit", f"{name} is a number from 0, got {value!r}.")
 
 
 def _check_folder(folder: Any, resume: bool) -> None:
