@@ -118,6 +118,15 @@ def test_a_benchmark_is_refused_too(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         assert "the tensors of the network need" in capsys.readouterr().err
 
 
+def test_a_network_that_does_not_fit_is_not_left_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+    monkeypatch.setattr(memory, "free_bytes", lambda: 16)
+    arrays = data.Arrays(np.zeros((32, 4), np.float32), np.arange(32) % 2)
+    with pytest.raises(RunError, match="a step with 32 examples needs"):
+        train.fit(model, arrays, body=["layers.0.weight", "layers.0.bias"], freeze=1, rate=0.1)
+    assert len(model.parameters()) == 4
+
+
 def test_running_statistics_do_not_move_before_the_first_step() -> None:
     model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
     before = {name: t.numpy().copy() for name, t in model.named_tensors().items()}

@@ -251,6 +251,8 @@ def test_terminated_before_the_run_begins(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Job, "model", lambda job: os.kill(os.getpid(), signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
+    assert main(["train", "digits", "model=mlp", "--json"]) == 143
+    assert json.loads(capsys.readouterr().out) == {"type": "stopped", "why": "terminated", "folder": None}
     assert main(["train", "digits", "model=mlp"]) == 143
     said = capsys.readouterr()
     assert "terminated; no run was begun" in said.out

@@ -122,6 +122,7 @@ def _fit(job: Job, folder: Path | None) -> None:
         is_run = bool(begun) and (begun[0] / "args.yaml").exists()
         next_step = f"go on with: weft resume {quote(str(begun[0]))}" if is_run else "no run was begun"
         speaker.say(f"{how}; {next_step}")
+        speaker.tell("stopped", why=how, folder=str(begun[0]) if is_run else None)
         raise
     finally:
         speaker.clear()

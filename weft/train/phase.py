@@ -31,7 +31,11 @@ class Phase:
             return
         self.frozen = frozen
         gradients = sum(prod(p.shape) * p.dtype.itemsize for p in self.model.parameters())
-        memory.check(self.steps.train, self.train.dataset, self.train.batch, self.accumulate, gradients)
+        try:
+            memory.check(self.steps.train, self.train.dataset, self.train.batch, self.accumulate, gradients)
+        except BaseException:
+            self.model.unfreeze()
+            raise
 
 
 def _freeze(model: Module, body: Sequence[str], frozen: bool) -> None:
