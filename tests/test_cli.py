@@ -42,7 +42,7 @@ WRONG = {
     "no flag": (["flip=perhaps"], "flip=perhaps cannot be used: it must be true or false"),
     "no size": (["size=2x3x4"], "size=2x3x4 cannot be used: it must be a size such as 28 or 28x32"),
     "no value": (["--rate"], "--rate needs a value"),
-    "too many words": (["a", "b"], "at most 1 words without '=' are understood, got a b"),
+    "too many words": (["a", "b"], "at most 1 word without '=' is understood, got a b"),
     "no file": (["cfg=/nowhere"], "the file /nowhere cannot be read"),
 }
 

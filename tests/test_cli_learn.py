@@ -56,7 +56,7 @@ def test_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     ]
     assert main(words) == 0
     said = capsys.readouterr().out
-    assert "<photos: 54 examples of (3, 28, 28), 3 classes> -> lenet5_classic" in said
+    assert "photos: 54 examples of 3 x 28 x 28, 3 classes -> lenet5_classic" in said
     run = tmp_path / "runs" / "classify" / "photos-lenet5_classic-1"
     summary = json.loads((run / "summary.json").read_text())
     assert summary["validation"]["accuracy"] > 0.9
@@ -180,14 +180,14 @@ def test_quick_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_the_test_split_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", *QUICK]) == 0
-    assert "1293 examples" in capsys.readouterr().out  # of 1,438: a tenth of each class is held out
+    assert "1,293 examples" in capsys.readouterr().out  # of 1,438: a tenth of each class is held out
     assert main(["eval", "digits-mlp-1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["split"] == "test"
     assert main(["eval", "digits-mlp-1", "split=validation", "--json"]) == 0
     best = json.loads((tmp_path / "runs" / "classify" / "digits-mlp-1" / "summary.json").read_text())["best"]
     assert json.loads(capsys.readouterr().out)["accuracy"] == pytest.approx(best["validation_accuracy"])
     assert main(["train", "digits", *QUICK, "validation=0"]) == 0
-    assert "1438 examples" in capsys.readouterr().out
+    assert "1,438 examples" in capsys.readouterr().out
     assert main(["eval", "digits-mlp-2", "split=validation"]) == 2
     assert "there is no validation split; there are test, train" in capsys.readouterr().err
 

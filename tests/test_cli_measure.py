@@ -66,7 +66,7 @@ def test_bench_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *SMALL, "what=infer", "seconds=0", "threads=1"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("lenet5_classic for 1x28x28 images, 10 classes, float32, ")
-    assert lines[0].endswith(", 1 threads")
+    assert lines[0].endswith(", 1 thread")
     assert lines[2].split() == ["what", "batch", "ms", "images/s", "GFLOP/s", "memory", "runs"]
     assert lines[4].split()[:2] == ["infer", "2"]
     assert len(lines) == 5

@@ -18,6 +18,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # under weft/. Rooms on one floor must not import each other. weft/__init__.py is the roof: it may import
 # every room, and no room may import it.
 FLOORS = [
+    ["version"],
     ["errors"],
     ["hints"],
     ["knobs"],

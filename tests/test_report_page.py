@@ -189,7 +189,7 @@ def test_damaged_files_never_break_the_page(run: Path, name: str) -> None:
         (
             "metrics.csv",
             b"epoch,train_loss\n1,0.5\n2,0.4\n3\n",
-            "metrics.csv has 1 lines that are cut off; they are left out.",
+            "metrics.csv has 1 line that is cut off and left out.",
         ),
         ("metrics.csv", b"epoch,train_loss\n1,0.5\n2,nan\n3,inf\n", "train_loss is not a number at epoch 2."),
     ],

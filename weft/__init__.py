@@ -271,11 +271,11 @@ from .runtime import devices as devices
 from .tensor import Tensor as Tensor
 from .tensor import function as _function
 from .tracing import make_graph as make_graph
+from .version import __version__ as __version__
 from .vmap import hessian as hessian
 from .vmap import jacobian as jacobian
 from .vmap import vmap as vmap
 
-__version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 
 e, inf, nan, newaxis, pi = _math.e, _math.inf, _math.nan, None, _math.pi

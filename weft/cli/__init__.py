@@ -1,6 +1,7 @@
 """The command line: `weft VERB word ... key=value ...`. Thin: every verb is a few calls of what Python users call too.
 
-Exit codes: 0 all went well, 1 the run met a misfortune, 2 the command was wrong, 130 it was interrupted.
+Exit codes: 0 all went well, 1 the run met a misfortune, 2 the command was wrong, 130 it was interrupted, 143 it was
+terminated (SIGTERM).
 """
 
 from __future__ import annotations
@@ -10,10 +11,14 @@ from collections.abc import Callable, Sequence
 
 from ..errors import RunError, UserError, WeftError
 from ..hints import nearest
+from ..train.signals import TERMINATED, Terminated, terminable
+from ..version import __version__
 from .cfg import cfg
 from .dataset import dataset
-from .learn import evaluate, predict, resume, train
+from .evaluate import evaluate
+from .learn import resume, train
 from .measure import bench, explain
+from .predict import predict
 from .runs import runs
 from .show import devices, models, summary
 from .words import Help, first_line
@@ -49,8 +54,12 @@ def main(words: Sequence[str] | None = None) -> int:
         if not given or given in (["help"], ["-h"], ["--help"]):
             print(_help())
             return 0
+        if given in (["--version"], ["version"]):
+            print(f"weft {__version__}")
+            return 0
         verb, *rest = [*given[1:], "--help"] if given[0] == "help" else given
-        _run(verb, rest)
+        with terminable():
+            _run(verb, rest)
         return 0
     except WeftError as error:
         print(f"weft: [{error.where}] {error.message}", file=sys.stderr)
@@ -58,6 +67,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("weft: interrupted", file=sys.stderr)
         return 130
+    except Terminated:
+        print("weft: terminated", file=sys.stderr)
+        return TERMINATED
     except BrokenPipeError:  # whoever read this has seen enough
         return 0
 
@@ -80,6 +92,6 @@ def _help() -> str:
             *lines,
             "",
             "for example: weft train digits model=lenet epochs=5",
-            "weft help VERB lists the settings of a verb.",
+            "weft help VERB lists the settings of a verb; weft --version says which weft this is.",
         ]
     )

@@ -69,5 +69,5 @@ def _print_environment(as_data: bool) -> None:
         print(as_json(rows))
         return
     titles = ["setting", "value", "default", "variable", "meaning"]
-    cells = [[name, *(str(row[title]) for title in titles[1:])] for name, row in rows.items()]
+    cells = [[name, *(as_text(row[title]) for title in titles[1:])] for name, row in rows.items()]
     print(table(titles, cells, left=titles))

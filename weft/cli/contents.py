@@ -12,6 +12,7 @@ from .. import data
 from ..data.folders import split_folders
 from ..data.made import describe
 from ..report.scale import short
+from ..report.wording import counted
 from .table import table
 
 MOST_CLASSES, MOST_FAILURES = 50, 10  # lines of the page
@@ -120,7 +121,7 @@ def _numbers(found: Facts) -> list[str]:
         f"{name:4}  {' '.join(f'{value:.4f}' for value in found[name])}" for name in ("mean", "std") if found.get(name)
     ]
     if "characters" in found:
-        lines.append(f"a text of {found['characters']} different characters")
+        lines.append(f"a text of {counted(found['characters'], 'different character')}")
     return ["", *lines] if lines else []
 
 
@@ -140,7 +141,7 @@ def _made(found: Facts) -> list[str]:
 
 
 def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count} files"
+    return counted(count, "file")
 
 
 def shown(name: str) -> str:

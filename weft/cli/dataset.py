@@ -18,6 +18,7 @@ from ..errors import UserError, WeftError
 from ..hints import nearest
 from .bar import Bars
 from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
+from .say import MADE_IS_KEPT, when_terminated
 from .table import as_json, pairs, table
 from .words import Setting, flag, one_of, part, read, share_or_path, sizes, whole
 
@@ -60,7 +61,7 @@ def _create(words: Sequence[str]) -> None:
         raise UserError("weft dataset create", "a source and a folder are required: weft dataset create photos made.")
     source, folder = given.plain[0], Path(given.plain[1])
     making = {name: given[name] for name in MAKING}
-    with Bars(f"making {folder.name}") as told:
+    with Bars(f"making {folder.name}") as told, when_terminated(MADE_IS_KEPT):
         data.create(
             _source(source, given["outside"]), folder, replace=given["replace"], **making,
             progress=lambda now: told(now.done, now.total, f"{now.failed} failed" if now.failed else ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,17 @@ from ..data.door import are_images, place_of
 from ..errors import RunError, UserError
 from ..io import load
 from ..jit import jit
-from ..ops.convert import asarray
 from ..random import seed as set_seed
+from ..report.wording import counted, listed
 from ..tensor import Tensor
+from ..train.forecast import Forecast, forecast, output_types
+from ..train.making import Plan
 from ..train.task import prediction_of
 from ..train.transfer import transfer
 from .bar import Bars
 from .networks import fitted, full_name, loss_of, side, usual
 from .runs import find_run
+from .say import MADE_IS_KEPT, when_terminated
 
 FACTS = "data.json"  # in the folder of a run
 RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
@@ -52,6 +56,7 @@ class Job:
         self.splits = splits
         self.train = self.splits.train
         self.name = named or usual(self.train)
+        self._note_classes()
         self.settings |= {"model": self.name, "batch": _first(settings["batch"], self._usual_batch())}
 
     def _open(self, model: str | None) -> data.Splits:
@@ -60,10 +65,11 @@ class Job:
         if images:
             needed = None if model is None else side(model)
             making = {n: self.settings[n] for n in ("resize", "colour", "seed", "validation")}
+            making["small"] = "keep"  # a class with one image is worth a warning, not the end
             making["size"] = self.settings["size"] or (needed and (needed, needed))
         elif what.suffix.lower() == ".txt":
             making = {"length": self.settings["length"]}
-        with Bars(f"reading {what.name}") as bars:
+        with Bars(f"reading {what.name}") as bars, when_terminated(MADE_IS_KEPT) if images else nullcontext():
             found = data.open_dataset(
                 self.settings["data"],
                 from_=self.settings["from"],
@@ -79,8 +85,24 @@ class Job:
         failed = data.describe(folder)["failed"]
         if failed:
             self.notes.append(
-                f"{failed} file{'s' * (failed > 1)} could not be read: {folder / 'failed.csv'} says which, and why"
+                f"{counted(failed, 'file')} could not be read: {folder / 'failed.csv'} says which, and why"
             )
+
+    def _note_classes(self) -> None:
+        """Data that nothing can be learned from is not trained on in silence."""
+        if not self.train.classes:
+            return
+        counts = self.train.counts()
+        found = [name for name, count in counts.items() if count]
+        if len(found) < 2:
+            self.notes.append(f"warning: there is one class only, {listed(found)}: a network learns to say that always")
+        single = [name for name in found if counts[name] == 1]
+        if single and len(found) > 1:
+            verb = "has" if len(single) == 1 else "have"
+            self.notes.append(f"warning: {listed(single)} {verb} one image to learn from")
+        absent = [name for name in counts if not counts[name]]
+        if absent:
+            self.notes.append(f"warning: there is nothing to learn {listed(absent)} from")
 
     def _usual_batch(self) -> int:
         """A piece of text is many examples in one, so fewer of them make a batch."""
@@ -109,9 +131,49 @@ class Job:
     def model(self) -> nn.Module:
         """A fresh network, with all its parameters made."""
         set_seed(self.settings["seed"])
-        model = fitted(self.name, self.train, self.size() if self.are_images else None, self.settings)
-        model(self.prepare().eval()(asarray(self.train.inputs(np.arange(1)))))
+        model = self._built(self._size())
+        output_types(model, self.prepare(), self.train.inputs(np.arange(1)))
         return model
+
+    def check_memory(self) -> None:
+        """Refuse a network that does not fit before any of it is made, and say which size of images would."""
+        self._forecast(self._size()).check(self._smaller)
+
+    def _size(self) -> tuple[int, int] | None:
+        return self.size() if self.are_images else None
+
+    def _built(self, size: tuple[int, int] | None) -> nn.Module:
+        return fitted(self.name, self.train, size, self.settings)
+
+    def _forecast(self, size: tuple[int, int] | None) -> Forecast:
+        example = self.train.inputs(np.arange(1))
+        prepare = self.prepare() if size is None else self.prepare(size)
+        return forecast(
+            lambda: self._built(size),
+            lambda model: output_types(model, prepare, example),
+            self.plan().optimizer_share(),
+        )
+
+    def _smaller(self) -> str:
+        """What would fit: half of the size, or half of that."""
+        size = self._size()
+        while size is not None and min(size) > 8:
+            size = size[0] // 2, size[1] // 2
+            try:
+                fits = self._forecast(size).fits()
+            except UserError:  # the network is not made for images as small as that
+                break
+            if fits:
+                shown = str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
+                return f"size={shown} would fit."
+        return "Take a smaller network (weft models lists them)."
+
+    def plan(self) -> Plan:
+        """How the network is trained, but for the rate."""
+        return Plan(
+            self.settings["optimizer"], 1e-3, self.loss(), (), self.prepare(), self.settings["precision"],
+            settings=self.optimizer_settings(),
+        )  # fmt: skip
 
     def begin_from_weights(self, model: nn.Module) -> list[str]:
         """The names of the parameters that came from other weights."""
@@ -121,11 +183,11 @@ class Job:
         found = transfer(model, source if source.is_file() else find_run(str(source)))
         return [name for name in model.named_parameters() if name in set(found)]
 
-    def prepare(self) -> nn.Module:
+    def prepare(self, size: tuple[int, int] | None = None) -> nn.Module:
         """From stored inputs to what the network is given; all of it is part of the compiled step."""
         if not self.are_images:
             return nn.Sequential()
-        wanted = self.size()
+        wanted = size or self.size()
         parts: list[nn.Module] = [data.ToFloat()]
         if wanted != tuple(self.train.shape[1:]):
             parts.append(nn.Resizing(wanted))

@@ -1,34 +1,35 @@
-"""Verbs that train and use networks: train, resume, eval, predict."""
+"""Verbs that train networks: train, resume."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
 
 from .. import data, nn
 from .. import train as training
-from ..data.convert import to_array
-from ..data.images import Unreadable, read_image
-from ..data.resize import resize
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
-from ..ops.statistics import softmax
+from ..report.wording import counted
 from ..runtime import device as find_device
-from ..tensor import Tensor
 from ..train import RunFolder
+from ..train.lock import one_writer
 from ..train.making import Plan
 from ..train.results import evaluated, write_results, write_text
+from ..train.signals import Terminated
+from .checks import check_settings
+from .evaluate import held_out, number_text
 from .job import FACTS, Job, facts, job_of, job_of_run
-from .runs import find_run
+from .networks import about
 from .say import Speaker
-from .settings import DEVICE, on
 from .settings import SETTINGS as SETTINGS
-from .table import pairs, table
-from .words import Setting, Words, flag, number, one_of, read, whole
+from .settings import on
+from .stored import run_of, settings_of
+from .words import read
 
 SAMPLE = 1000  # characters that a network for text writes at the end
 
@@ -42,6 +43,7 @@ def train(words: Sequence[str]) -> None:
     given = read("train", words, SETTINGS, 1)
     settings = {**given.settings, "data": given["data"] or (given.plain[0] if given.plain else None)}
     with on(given["device"]) as device:
+        check_settings("train", settings)
         _fit(job_of("train", {**settings, "device": device.name}), None)
 
 
@@ -49,157 +51,142 @@ def resume(words: Sequence[str]) -> None:
     """Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.
 
     It goes on at the very step it had come to, with the settings it was started with and on the same device; others can be
-    given, such as epochs=30. A limit of time holds for one command only.
+    given, such as epochs=30. A run that was stopped before its first checkpoint begins anew. A limit of time holds for one
+    command only.
     """
     given = read("resume", words, SETTINGS, 1)
-    folder = _run_of("resume", given.plain)
-    told = _settings_of("resume", folder)
-    settings = {**told, "max_seconds": None, **{n: given[n] for n in given.given}}
-    if not (folder / "state" / "last.safetensors").exists():
+    folder = run_of("resume", given.plain)
+    with one_writer(folder):
+        told = settings_of("resume", folder)
+        settings = {**told, "max_seconds": None, "json": False, **{n: given[n] for n in given.given}}
+        fresh = _is_fresh(folder)
+        if "device" not in given.given:
+            _expect_device(told["device"])
+        with on(settings["device"]) as device:
+            check_settings("resume", settings)
+            job = job_of("resume", {**settings, "device": device.name})
+            if fresh:
+                job.notes.append("it was stopped before its first checkpoint, and begins anew")
+            elif told["device"] not in (None, device.name):
+                job.notes.append(
+                    f"it was on {told['device']} before: on {device} it goes on with the same values, but not to the same bits"
+                )
+            _fit(job, folder)
+
+
+def _is_fresh(folder: Path) -> bool:
+    """Whether nothing was learned yet. Where something was, and the checkpoint is gone, beginning anew would write over it."""
+    if (folder / "state" / "last.safetensors").exists():
+        return False
+    if (folder / "metrics.csv").exists():
+        command = f"weft train cfg={quote(str(folder / 'args.yaml'))}"
         raise RunError(
-            "weft resume", f"{folder} has no checkpoint: it was stopped before the first one. Start it anew."
+            "weft resume", f"{folder} has no checkpoint any more. Its settings begin a run of their own with: {command}"
         )
-    if "device" not in given.given:
-        _expect_device(told["device"])
-    with on(settings["device"]) as device:
-        job = job_of("resume", {**settings, "device": device.name})
-        if told["device"] not in (None, device.name):
-            job.notes.append(
-                f"it was on {told['device']} before: on {device} it goes on with the same values, but not to the same bits"
-            )
-        _fit(job, RunFolder(folder))
-
-
-def evaluate(words: Sequence[str]) -> None:
-    """Measure a trained network on examples it has not learned from: weft eval RUN.
-
-    On the test split if there is one, else on validation; split= names another.
-    """
-    known = {
-        "split": Setting(one_of("train", "validation", "test"), None, "which examples; the test split if nobody says"),
-        "data": Setting(str, None, "other data than the run's own, with the same classes"),
-        "device": DEVICE,
-        "json": Setting(flag, False, "print JSON, for programs"),
-    }
-    given = read("eval", words, known, 1)
-    folder = _run_of("eval", given.plain)
-    settings = _settings_of("eval", folder)
-    with on(given["device"]):
-        job = job_of("eval", {**settings, "data": given["data"] or settings["data"]})
-        split, examples = _held_out(job.splits, given["split"])
-        _, network = job.trained(folder)
-        found = evaluated(network, job.checks(examples), job.loss())
-    facts = {
-        "run": str(folder),
-        "data": job.settings["data"],
-        "split": split,
-        "examples": len(examples),
-        **found.numbers,
-    }
-    if given["json"]:
-        print(json.dumps({**facts, "classes": found.classes}))
-        return
-    print(pairs({name: _shown(name, value) for name, value in facts.items()}))
-    if found.classes:
-        print(
-            "\n"
-            + table(["class", "right"], [[n, f"{100 * v:.2f} %"] for n, v in found.classes.items()], left=["class"])
-        )
-
-
-def predict(words: Sequence[str]) -> None:
-    """What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...
-
-    For a network that was trained on text the words are the beginning: weft predict RUN "ROMEO:" length=300.
-    """
-    known = {
-        "top": Setting(whole, 5, "how many classes to name"),
-        "length": Setting(whole, 500, "how many characters to write"),
-        "temperature": Setting(number, 0.8, "how daring a text is; 0: always the most likely character"),
-        "seed": Setting(whole, 0, "of the text"),
-        "device": DEVICE,
-        "json": Setting(flag, False, "print JSON, for programs"),
-    }
-    given = read("predict", words, known, 1000)
-    if len(given.plain) < 2:
-        raise UserError("weft predict", "a run and an image are required: weft predict RUN image.jpg.")
-    with on(given["device"]):
-        _predict(find_run(given.plain[0]), given)
-
-
-def _predict(folder: Path, given: Words) -> None:
-    job = job_of_run(_settings_of("predict", folder), folder)
-    model, network = job.trained(folder)
-    if isinstance(job.train, data.Text):
-        text = training.generate(
-            model, job.train, " ".join(given.plain[1:]), given["length"], temperature=given["temperature"], seed=given["seed"]
-        )  # fmt: skip
-        print(json.dumps({"text": text}) if given["json"] else text)
-        return
-    if not job.are_images:
-        raise UserError(
-            "weft predict", f"{folder} is a network for {job.train.shape} numbers; images are what predict reads."
-        )
-    for path in given.plain[1:]:
-        _print_prediction(path, network(_image(path, job.train.shape)), job.train.classes, given)
+    return True
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------------
 
 
-def _fit(job: Job, run: RunFolder | None) -> None:
-    """Train; a run that is given goes on, else a new one begins, after all that can be wrong with the settings was seen."""
+def _fit(job: Job, folder: Path | None) -> None:
+    """Train; a run whose folder is given goes on. A new one gets its folder when all that can be wrong was seen."""
     epochs = 1 if job.settings["fast_dev_run"] else job.settings["epochs"]
-    speaker, resume = Speaker(job.settings["json"], epochs), run is not None
-    model = job.model()
-    body = job.begin_from_weights(model)
-    _find_what_is_auto(job, model, speaker)
-    loader, checks = job.loaders()
-    settings, cost = job.settings, nn.summary(model, _example(job))
-    per_epoch = settings["overfit"] or len(loader)
-    run = run or _new_run(job)
-    if run is not None:
-        run.write_json(FACTS, facts(job.train))
-    _introduce(job, run, cost, per_epoch, body, speaker)
+    speaker = Speaker(job.settings["json"], epochs)
+    begun: list[Path] = [] if folder is None else [folder]
     try:
-        result = training.fit(
-            model, loader, checks, epochs=epochs, optimizer=settings["optimizer"],
-            rate=job.schedule(job.peak_rate(cost.parameters), max(1, per_epoch * epochs)), loss=job.loss(),
-            prepare=job.prepare(), precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
-            max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
-            freeze=settings["freeze"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
-            folder=None if run is None else run.path, resume=resume, on_step=speaker.step, on_epoch=speaker.epoch, notes=settings,
-            **job.optimizer_settings(),
-        )  # fmt: skip
-    except KeyboardInterrupt:
+        with ExitStack() as held:
+            job.check_memory()
+            model = job.model()
+            body = job.begin_from_weights(model)
+            _find_what_is_auto(job, model, speaker)
+            cost = nn.summary(model, _example(job))
+            _introduce(job, cost, body, speaker)
+
+            def begin() -> Path:
+                run = _new_run(job)
+                held.enter_context(one_writer(run.path))
+                begun.append(run.path)
+                _say_where(run, job, speaker)
+                return run.path
+
+            if folder is not None:
+                _check_same_data(folder, job)
+                _say_where(RunFolder(folder), job, speaker)
+            result = _trained(job, model, body, cost, epochs, begin if folder is None else folder, speaker)
+            speaker.clear()
+            _finish(job, result, speaker, cost)
+    except (KeyboardInterrupt, Terminated) as stop:
         speaker.clear()
-        if run is not None:
-            speaker.say(f"stopped; go on with: weft resume {run.path}")
+        how = "terminated" if isinstance(stop, Terminated) else "stopped"
+        is_run = bool(begun) and (begun[0] / "args.yaml").exists()
+        next_step = f"go on with: weft resume {quote(str(begun[0]))}" if is_run else "no run was begun"
+        speaker.say(f"{how}; {next_step}")
+        speaker.tell("stopped", why=how, folder=str(begun[0]) if is_run else None)
         raise
     finally:
         speaker.clear()
-    _finish(job, result, run, speaker, cost)
 
 
-def _new_run(job: Job) -> RunFolder | None:
+def _trained(
+    job: Job, model: nn.Module, body: Sequence[str], cost: nn.Summary, epochs: int, folder: Path | Callable[[], Path],
+    speaker: Speaker,
+) -> training.Result:  # fmt: skip
+    settings, (loader, checks) = job.settings, job.loaders()
+    steps = (settings["overfit"] or len(loader)) * epochs
+    return training.fit(
+        model, loader, checks, epochs=epochs, optimizer=settings["optimizer"],
+        rate=job.schedule(job.peak_rate(cost.parameters), max(1, steps)), loss=job.loss(),
+        prepare=job.prepare(), precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
+        max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
+        freeze=settings["freeze"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
+        folder=folder, resume=not callable(folder), on_step=speaker.step, on_epoch=speaker.epoch, notes=settings,
+        **job.optimizer_settings(),
+    )  # fmt: skip
+
+
+def _new_run(job: Job) -> RunFolder:
     settings = job.settings
-    if settings["fast_dev_run"]:
-        return None
     name = settings["name"] or f"{Path(settings['data']).stem}-{job.name}-"
     return RunFolder.fresh(Path(settings["runs"]) / job.kind, name)
 
 
-def _introduce(
-    job: Job, run: RunFolder | None, cost: nn.Summary, per_epoch: int, body: Sequence[str], speaker: Speaker
-) -> None:
-    speaker.say(f"{job.train!r} -> {job.name}, {cost.parameters:,} parameters, {per_epoch} steps an epoch")
+def _say_where(run: RunFolder, job: Job, speaker: Speaker) -> None:
+    run.write_json(FACTS, facts(job.train))
+    speaker.say(f"everything about this run is in {run.path}")
+    speaker.tell("run", folder=str(run.path), notes=job.notes)
+
+
+def _check_same_data(folder: Path, job: Job) -> None:
+    """A run goes on with data like that it began with: its network knows these classes and no others."""
+    if not (folder / FACTS).exists():
+        return
+    before, now = job_of_run(job.settings, folder).train, job.train
+    same = before.shape == now.shape and before.classes == now.classes
+    if isinstance(before, data.Text) and isinstance(now, data.Text):
+        same = before.vocabulary == now.vocabulary
+    if not same:
+        what = f"{about(before, count=False)}, and {job.settings['data']} is {about(now, count=False)}"
+        raise UserError(
+            "weft resume",
+            f"{folder} learned from {what}. Begin a run from its weights: weft train DATA weights={folder}",
+        )
+
+
+def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], speaker: Speaker) -> None:
+    steps = job.settings["overfit"] or len(job.loaders()[0])
+    said = [
+        f"{about(job.train)} -> {job.name}",
+        counted(cost.parameters, "parameter"),
+        f"{counted(steps, 'step')} an epoch",
+    ]
+    speaker.say(", ".join(said))
     for note in job.notes:
         speaker.say(note)
     if body:
-        speaker.say(f"{len(body)} parameter tensors begin from {job.settings['weights']}")
-    if run is not None:
-        speaker.say(f"everything about this run is in {run.path}")
-        speaker.tell("run", folder=str(run.path), notes=job.notes)
+        verb = "begins" if len(body) == 1 else "begin"
+        speaker.say(f"{counted(len(body), 'parameter tensor')} {verb} from {job.settings['weights']}")
+    speaker.say("compiling the training step ...")
 
 
 def _find_what_is_auto(job: Job, model: nn.Module, speaker: Speaker) -> None:
@@ -218,19 +205,20 @@ def _find_what_is_auto(job: Job, model: nn.Module, speaker: Speaker) -> None:
         speaker.say(f"rate={job.settings['rate']} is where the loss falls fastest")
 
 
-def _finish(job: Job, result: training.Result, run: RunFolder | None, speaker: Speaker, cost: nn.Summary) -> None:
+def _finish(job: Job, result: training.Result, speaker: Speaker, cost: nn.Summary) -> None:
     """Measure the best network, once, on what it has not seen; write the report; say what can be done next."""
-    if run is None or job.settings["overfit"]:
+    if result.folder is None or job.settings["overfit"]:
         numbers = ", ".join(
             f"{n.replace('_', ' ')} {v:.4g}" for n, v in result.best.items() if "loss" in n or "accuracy" in n
         )
-        speaker.say(f"{'it works' if run is None else 'best'}: {numbers}")
+        speaker.say(f"{'it works' if result.folder is None else 'best'}: {numbers}")
         return
+    run, path = RunFolder(result.folder), quote(str(result.folder))
     if not result.history:
-        speaker.say(f"{result.ended}, before the first epoch was; go on with: weft resume {run.path}")
+        speaker.say(f"{result.ended}, before the first epoch was; go on with: weft resume {path}")
         return
     model, network = job.trained(run.path)
-    split, examples = _held_out(job.splits, None)
+    split, examples = held_out(job.splits, None)
     found = evaluated(network, job.checks(examples), job.loss())
     run.summary(**{split: found.numbers})
     if isinstance(job.train, data.Text):
@@ -238,22 +226,14 @@ def _finish(job: Job, result: training.Result, run: RunFolder | None, speaker: S
             run.path, training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE, temperature=0.8)
         )
     write_results(run.path, found, cost)
-    numbers = ", ".join(f"{n} {_shown(n, v)}" for n, v in found.numbers.items())
+    numbers = ", ".join(f"{n} {number_text(n, v)}" for n, v in found.numbers.items())
     speaker.say(
-        f"\n{result.ended}; the best epoch was {int(result.best['epoch'])}. On {len(examples):,} {split} examples: {numbers}"
+        f"\n{result.ended}; the best epoch was {int(result.best['epoch'])}. On {counted(len(examples), split + ' example')}: {numbers}"
     )
     use = '"Once upon a time"' if isinstance(job.train, data.Text) else "IMAGE"
-    speaker.say(f"look at it:  {run.path / 'report.html'}\nuse it:      weft predict {run.path} {use}")
-    speaker.say(f"measure it:  weft eval {run.path}\ncompare it:  weft runs list")
+    speaker.say(f"look at it:  {run.path / 'report.html'}\nuse it:      weft predict {path} {use}")
+    speaker.say(f"measure it:  weft eval {path}\ncompare it:  weft runs list")
     speaker.tell("ended", why=result.ended, best=result.best, split=split, **found.numbers, classes=found.classes)
-
-
-def _held_out(splits: data.Splits, name: str | None) -> tuple[str, data.Dataset]:
-    """The split to measure on: the one that nothing was decided with, if there is one."""
-    found = {n: s for n, s in (("test", splits.test), ("validation", splits.validation), ("train", splits.train)) if s}
-    if name is not None and name not in found:
-        raise UserError("weft eval", f"there is no {name} split; there are {', '.join(found)}.")
-    return (name, found[name]) if name is not None else next(iter(found.items()))
 
 
 def _example(job: Job) -> Any:
@@ -261,33 +241,6 @@ def _example(job: Job) -> Any:
     if job.are_images:
         return (1, job.train.shape[0], *job.size())
     return asarray(job.train.inputs(np.arange(1)))
-
-
-def _image(path: str, shape: Sequence[int]) -> Tensor:
-    try:
-        image = read_image(path, "gray" if shape[0] == 1 else "rgb")
-    except Unreadable as reason:
-        raise RunError("weft predict", f"{path} {reason}.") from None
-    return asarray(to_array(resize(image, (shape[1], shape[2]), "squash"))[None])
-
-
-def _print_prediction(path: str, output: Tensor, classes: Sequence[str], given: Any) -> None:
-    if not classes:
-        numbers = output.numpy()[0].tolist()
-        print(json.dumps({"path": path, "numbers": numbers}) if given["json"] else f"{path}: {numbers}")
-        return
-    shares = softmax(output).numpy()[0]
-    best = np.argsort(-shares, kind="stable")[: given["top"]]
-    if given["json"]:
-        print(json.dumps({"path": path, "classes": {classes[i]: float(shares[i]) for i in best}}))
-    else:
-        print(f"{path}: " + ", ".join(f"{classes[i]} {100 * shares[i]:.1f} %" for i in best))
-
-
-def _run_of(verb: str, plain: Sequence[str]) -> Path:
-    if not plain:
-        raise UserError(f"weft {verb}", "a run is required: weft runs list shows which there are.")
-    return find_run(plain[0])
 
 
 def _expect_device(name: str | None) -> None:
@@ -298,32 +251,3 @@ def _expect_device(name: str | None) -> None:
         raise UserError(
             "weft resume", f"the run was on {name}. {error.message} device=cpu goes on with it on the CPU."
         ) from None
-
-
-def _settings_of(verb: str, folder: Path) -> dict[str, Any]:
-    if not (folder / "args.yaml").exists():
-        raise UserError(f"weft {verb}", f"{folder} is no folder of a run: it has no args.yaml.")
-    try:
-        settings = dict(read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0).settings)
-    except UserError as error:
-        raise UserError(
-            f"weft {verb}", f"{folder} was not made by weft train, or has been changed: {error.message}"
-        ) from None
-    return {**settings, "data": _found_again(settings["data"], folder)}
-
-
-def _found_again(path: str | None, folder: Path) -> str | None:
-    """A path as it was written when the run began, from where it was written."""
-    if path is None or Path(path).expanduser().exists():
-        return path
-    try:
-        there = Path(json.loads((folder / "env.json").read_text(encoding="utf-8"))["folder"]) / path
-    except (OSError, ValueError, KeyError, TypeError):
-        return path
-    return str(there) if there.exists() else path
-
-
-def _shown(name: str, value: Any) -> str:
-    if isinstance(value, float):
-        return f"{100 * value:.2f} %" if "accuracy" in name else f"{value:.4f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -25,12 +25,14 @@ from ..nn.count import macs
 from ..ops.convert import asarray
 from ..ops.loss import cross_entropy
 from ..precision import LossScale
+from ..report.wording import counted
 from ..runtime import Device
 from ..runtime import device as find_device
 from ..runtime.native import thread_count
 from ..tensor import Tensor
+from ..train.forecast import forecast, output_types
 from .job import Job as Training
-from .networks import ALIASES, built, full_name, side
+from .networks import ALIASES, about, built, full_name, side
 from .runs import find_run, run_folders
 from .settings import DEVICE, SETTINGS, on
 from .table import as_json, table
@@ -139,7 +141,7 @@ class Job:
     precision: str
 
     def __str__(self) -> str:
-        return f"{self.network} for {'x'.join(map(str, self.shape))} images, {self.classes} classes, {self.precision}"
+        return f"{self.network} for {'x'.join(map(str, self.shape))} images, {counted(self.classes, 'class', 'classes')}, {self.precision}"
 
 
 def _machine(device: Device) -> tuple[dict[str, Any], str]:
@@ -147,7 +149,7 @@ def _machine(device: Device) -> tuple[dict[str, Any], str]:
     if _is_gpu(device):
         return {"device": device.name, "gpu": device.about()}, device.about()
     cpu, threads = host().cpu, thread_count()
-    return {"device": device.name, "cpu": cpu, "threads": threads}, f"{cpu}, {threads} threads"
+    return {"device": device.name, "cpu": cpu, "threads": threads}, f"{cpu}, {counted(threads, 'thread')}"
 
 
 def _is_gpu(device: Device) -> bool:
@@ -191,7 +193,9 @@ def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
         raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no data. Say weft {verb} NETWORK.")
     job = Training(told.settings)
     if not job.are_images:
-        raise UserError(f"weft {verb}", f"the data of {folder} are no images: {job.train!r}. Say weft {verb} lenet.")
+        raise UserError(
+            f"weft {verb}", f"the data of {folder} are no images but {about(job.train)}. Say weft {verb} lenet."
+        )
     outputs = len(job.train.classes) or prod(job.train.labels.shape[1:])
     return job.name, job.train.shape[0], job.size(), outputs
 
@@ -199,9 +203,16 @@ def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
 def _step(job: Job, batch: int, what: str) -> tuple[Jit[Any], tuple[Tensor, ...]]:
     """A compiled function and its arguments: made images, and labels to learn."""
     random = np.random.default_rng(0)
-    model = built(job.network, job.classes, job.shape[0]).eval()
+    example, size = np.zeros((1, *job.shape), np.float32), job.shape[1:]
+    foreseen = forecast(
+        lambda: built(job.network, job.classes, job.shape[0], size),
+        lambda model: output_types(model, nn.Sequential(), example),
+        1.0 if what == "train" else 0.0,  # momentum
+    )
+    foreseen.check(lambda: "Take smaller images (size=) or a smaller network.")
+    model = built(job.network, job.classes, job.shape[0], size).eval()
     x = asarray(random.random((batch, *job.shape), np.float32))
-    logits = model(asarray(np.zeros((1, *job.shape), np.float32)))  # makes parameters whose sizes are not known yet
+    logits = model(asarray(example))  # makes parameters whose sizes are not known yet
     if what == "infer":
         return jit(lambda x: model(x), precision=job.precision), (x,)
     y = asarray(random.integers(0, job.classes, (batch, *logits.shape[2:])))

@@ -13,6 +13,7 @@ from ..data import Dataset, Text
 from ..errors import UserError
 from ..hints import nearest
 from ..nn.losses import hinge
+from ..report.wording import counted, listed
 
 ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The side of the images that a network is made for, where it does not take any.
@@ -39,6 +40,15 @@ def full_name(name: str) -> str:
     return found
 
 
+def about(dataset: Dataset, count: bool = True) -> str:
+    """Data in words, with the number of its examples or with the names of its classes."""
+    shape, classes = " x ".join(map(str, dataset.shape)) or "one number", len(dataset.classes)
+    if not count:
+        return f"examples of {shape}" + (f" of the classes {listed(dataset.classes)}" if classes else "")
+    said = f"{dataset.name or 'data'}: {counted(len(dataset), 'example')} of {shape}"
+    return said + (f", {counted(classes, 'class', 'classes')}" if classes else "")
+
+
 def usual(dataset: Dataset) -> str:
     """The network for data of this kind, when nobody names one."""
     if isinstance(dataset, Text):
@@ -53,15 +63,26 @@ def built(name: str, classes: int, channels: int, size: tuple[int, int] | None =
     make = zoo.find(full_name(name))
     known = inspect.signature(make).parameters
     wanted = {"classes": classes, "channels": channels}
-    if size is not None and full_name(name) in SIDES and size != (SIDES[full_name(name)],) * 2:
-        if "size" not in known or size[0] != size[1]:
-            raise UserError(
-                "weft",
-                f"{name} takes images of {SIDES[full_name(name)]} x {SIDES[full_name(name)]}, not of {size[0]} x {size[1]}.",
-            )
+    if size is not None and check_size(name, size):
         wanted["size"] = size[0]
     made: nn.Module = make(**{k: v for k, v in wanted.items() if k in known})
     return nn.Sequential(nn.Flatten(), made) if full_name(name) == "lenet_300_100" else made
+
+
+def vector(name: str, inputs: int, outputs: int) -> nn.Module:
+    """A network for so many numbers in a row."""
+    sizes = (inputs, *HIDDEN, outputs) if name == "mlp" else (inputs, outputs)
+    return nn.Sequential(nn.Flatten(), zoo.find(name)(*sizes))
+
+
+def check_size(name: str, size: tuple[int, int]) -> bool:
+    """Whether a network must be told the size of images, which is not the one it is made for; an error if it takes no other."""
+    own = side(name)
+    if own is None or size == (own, own):
+        return False
+    if "size" not in inspect.signature(zoo.find(full_name(name))).parameters or size[0] != size[1]:
+        raise UserError("weft", f"{name} takes images of {own} x {own}, not of {size[0]} x {size[1]}.")
+    return True
 
 
 def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: Mapping[str, Any]) -> nn.Module:
@@ -70,7 +91,7 @@ def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: 
     if writes != reads:
         raise UserError(
             "weft train",
-            f"{name} is a network for {'text' if writes else 'images and numbers'}, and this is {dataset!r}.",
+            f"{name} is a network for {'text' if writes else 'images and numbers'}, and this is {about(dataset)}.",
         )
     if isinstance(dataset, Text):
         return _writer(name, dataset, settings)
@@ -80,12 +101,11 @@ def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: 
             "weft train", "linear_regression is for labels that are numbers; for classes take logistic_regression."
         )
     if name in VECTORS and name != "lenet_300_100":
-        inputs = prod(dataset.shape)
-        sizes = (inputs, *HIDDEN, outputs) if name == "mlp" else (inputs, outputs)
-        return nn.Sequential(nn.Flatten(), zoo.find(name)(*sizes))
+        inputs = prod(dataset.shape) if size is None else dataset.shape[0] * prod(size)
+        return vector(name, inputs, outputs)
     if len(dataset.shape) != 3:
         raise UserError(
-            "weft train", f"{name} takes images, and this is {dataset!r}. Take one of {', '.join(VECTORS[:4])}."
+            "weft train", f"{name} takes images, and this is {about(dataset)}. Take one of {', '.join(VECTORS[:4])}."
         )
     return built(name, outputs, dataset.shape[0], size)
 

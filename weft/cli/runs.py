@@ -15,6 +15,7 @@ from ..hints import nearest
 from ..report import compare as facts
 from ..report.run import Run, read_run
 from ..report.scale import duration, short
+from ..train.lock import writer_of
 from .table import as_json, pairs, table
 from .words import Setting, Words, as_text, flag, one_of, part, read
 
@@ -94,7 +95,7 @@ def _facts(name: str, folder: Path) -> _Facts:
     done = facts.epochs(run) or (told if isinstance(told, int) else 0)
     return _Facts(
         name, str(folder), str(known.get("model", "")), str(known.get("data", "")), done, facts.best(run), loss,
-        facts.seconds(run), _when(run, folder), _status(run), tuple(_notes(run)),
+        facts.seconds(run), _when(run, folder), _status(run, folder), tuple(_notes(run)),
     )  # fmt: skip
 
 
@@ -107,7 +108,10 @@ def _notes(run: Run) -> list[str]:
     return [*found, "no epochs yet", *(note for note in run.notes if note not in fresh)]
 
 
-def _status(run: Run) -> str:
+def _status(run: Run, folder: Path) -> str:
+    writer = writer_of(folder)
+    if writer is not None:
+        return f"running: {writer}"
     ended = run.summary.get("ended")
     if not ended:
         return "not finished"

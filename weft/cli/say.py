@@ -4,13 +4,27 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from ..train import Now
 from ..train.folder import plain
+from ..train.signals import Terminated
 from ..train.task import line_of
 from .bar import Bar
+
+MADE_IS_KEPT = "what is made of the dataset is kept; the same command goes on from there"
+
+
+@contextmanager
+def when_terminated(text: str) -> Iterator[None]:
+    """Inside, SIGTERM is answered with this too: what is left of the work."""
+    try:
+        yield
+    except Terminated:
+        print(f"weft: {text}", file=sys.stderr)
+        raise
 
 
 class Speaker:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from ..knobs import KNOBS, knobs
 from ..runtime import Device
 from ..runtime import device as find_device
-from .words import Setting, flag, number, one_of, sizes, whole
+from .words import Setting, count, flag, number, one_of, seconds, seed, sizes, whole
 
 
 def number_or_auto(text: str) -> float | str:
@@ -56,22 +56,22 @@ SETTINGS: dict[str, Setting] = {
     "size": Setting(sizes, None, "of images: what the network sees, and what image files are made to"),
     "resize": Setting(one_of("squash", "crop", "fill", "half_crop_half_fill"), None, "how image files get that size"),
     "colour": Setting(one_of("rgb", "gray"), None, "of image files"),
-    "length": Setting(whole, 128, "of a piece of text, in characters"),
+    "length": Setting(count, 128, "of a piece of text, in characters"),
     "augment": Setting(one_of("light", "standard", "strong"), None, "light, standard or strong"),
     "flip": Setting(flag, None, "may left and right be exchanged? If not given: yes for colour images, no for gray ones"),
     "workers": Setting(whole, 1, "threads that read data"),
     # network
     "model": Setting(str, None, "a network of the zoo (weft models); if not given, one that suits the data"),
-    "hidden": Setting(whole, 256, "the size of the layers of a network for text"),
-    "layers": Setting(whole, 1, "how many it has"),
+    "hidden": Setting(count, 256, "the size of the layers of a network for text"),
+    "layers": Setting(count, 1, "how many it has"),
     "dropout": Setting(share, 0.0, "in a network for text"),
     "weights": Setting(str, None, "a run or a file of weights to begin from; what does not fit stays fresh"),
     "freeze": Setting(whole, 0, "for so many epochs only what is fresh learns"),
     "body_rate": Setting(number, 0.1, "the part of the rate for what came from the weights, after that"),
     # learning
-    "epochs": Setting(whole, 10, "how often all examples are seen"),
+    "epochs": Setting(count, 10, "how often all examples are seen"),
     "batch": Setting(whole_or_auto, None, "examples a step, or auto; if not given, 64, or less where there are few examples"),
-    "accumulate": Setting(whole, 1, "steps whose gradients are added before the weights move"),
+    "accumulate": Setting(count, 1, "steps whose gradients are added before the weights move"),
     "optimizer": Setting(str, "adam", "by its name"),
     "rate": Setting(number_or_auto, None, "of learning, or auto; if not given, one that suits most networks"),
     "schedule": Setting(one_of("one_cycle", "cosine", "constant"), "one_cycle", "of the rate"),
@@ -80,10 +80,10 @@ SETTINGS: dict[str, Setting] = {
     "loss": Setting(str, None, "by its name; if not given, the labels decide"),
     "precision": Setting(one_of("float16", "bfloat16"), None, "float16 or bfloat16 for mixed precision"),
     "device": DEVICE,
-    "seed": Setting(whole, 0, "of all random numbers"),
+    "seed": Setting(seed, 0, "of all random numbers"),
     # when to stop
-    "patience": Setting(whole, None, "stop after so many epochs without a better result"),
-    "max_seconds": Setting(number, None, "stop after so much time"),
+    "patience": Setting(count, None, "stop after so many epochs without a better result"),
+    "max_seconds": Setting(seconds, None, "stop after so much time"),
     "fast_dev_run": Setting(whole, 0, "only try so many batches, and keep nothing"),
     "overfit": Setting(whole, 0, "learn so many batches by heart, to see that the network can"),
     # what is kept

@@ -9,14 +9,17 @@ from dataclasses import asdict
 from .. import nn, zoo
 from ..compiler.llvm.target import host
 from ..errors import UserError
+from ..nn.module import without_values
+from ..report.wording import counted
 from ..runtime.cuda.device import CudaDevice
 from ..runtime.cuda.health import health
 from ..runtime.device import device as find_device
 from ..runtime.device import devices as all_devices
 from ..runtime.native import thread_count
-from .networks import built
+from .networks import VECTORS, WRITERS, built, full_name, side, vector
 from .words import Setting, flag, read, sizes, whole
 
+SIDE = 28  # of images, where the network does not say
 _JSON = Setting(flag, False, "print JSON, for programs")
 
 
@@ -31,7 +34,7 @@ def summary(words: Sequence[str]) -> None:
     """What each layer of a network costs: weft summary resnet18 size=224."""
     known = {
         "model": Setting(str, None, "a network of the zoo"),
-        "size": Setting(sizes, (28, 28), "of an image: 28 or 28x32"),
+        "size": Setting(sizes, None, "of an image: 28 or 28x32; if not given, what the network is made for, or 28"),
         "channels": Setting(whole, 3, "of an image"),
         "classes": Setting(whole, 10, "to tell apart"),
         "json": _JSON,
@@ -40,9 +43,21 @@ def summary(words: Sequence[str]) -> None:
     name = given["model"] or (given.plain[0] if given.plain else None)
     if name is None:
         raise UserError("weft summary", "which network? Say weft summary resnet18.")
-    found = nn.summary(built(name, given["classes"], given["channels"]), (1, given["channels"], *given["size"]))
+    own = side(name) or SIDE
+    size = given["size"] or (own, own)
+    with without_values():
+        model = _network(full_name(name), given["classes"], given["channels"], size)
+        found = nn.summary(model, (1, given["channels"], *size))
     facts = {"parameters": found.parameters, "macs": found.macs, "bytes": found.nbytes}
     print(json.dumps(facts) if given["json"] else found)
+
+
+def _network(name: str, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
+    if name in WRITERS:
+        raise UserError("weft summary", f"{name} is a network for text, and images are what is counted here.")
+    if name in VECTORS and name != "lenet_300_100":
+        return vector(name, channels * size[0] * size[1], classes)
+    return built(name, classes, channels, size)
 
 
 def devices(words: Sequence[str]) -> None:
@@ -56,7 +71,7 @@ def devices(words: Sequence[str]) -> None:
         healths = {name: asdict(how) for name, (_, how) in gpus.items() if how is not None}
         print(json.dumps({"devices": [d.name for d in found], **facts, "gpus": about, "health": healths}))
         return
-    print(f"cpu: {facts['cpu']}, {facts['threads']} threads, vectors of {facts['vector_bits']} bits")
+    print(f"cpu: {facts['cpu']}, {counted(thread_count(), 'thread')}, vectors of {facts['vector_bits']} bits")
     for device in found:
         if device.name != "cpu":
             what, how = gpus.get(device.name, ("for checks", None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,10 @@ class Setting:
 
 
 def number(text: str) -> float:
-    return float(text)
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("it must be a finite number")
+    return value
 
 
 def whole(text: str) -> int:
@@ -31,6 +35,25 @@ def whole(text: str) -> int:
     if value < 0:
         raise ValueError("it must be 0 or more")
     return value
+
+
+def count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError("it must be 1 or more")
+    return value
+
+
+def seconds(text: str) -> float:
+    if number(text) < 0:
+        raise ValueError("it must be 0 or more")
+    return number(text)
+
+
+def seed(text: str) -> int:
+    if whole(text) >= 1 << 64:
+        raise ValueError("it must be below 2**64")
+    return whole(text)
 
 
 def flag(text: str) -> bool:
@@ -123,12 +146,17 @@ def read(
     plain, texts = _split(verb, words, known)
     if len(plain) > most_plain:
         raise UserError(
-            f"weft {verb}", f"at most {most_plain} words without '=' are understood, got {' '.join(plain)}."
+            f"weft {verb}",
+            f"at most {_words(most_plain)} without '=' {'is' if most_plain == 1 else 'are'} understood, got {' '.join(plain)}.",
         )
     values = {name: setting.default for name, setting in known.items()}
     from_file = _file(verb, texts["cfg"], known) if "cfg" in texts else {}
     own = {name: _value(verb, name, text, known) for name, text in texts.items() if name != "cfg"}
     return Words(tuple(plain), {**values, **from_file, **own}, frozenset({*from_file, *own}))
+
+
+def _words(number_: int) -> str:
+    return "1 word" if number_ == 1 else f"{number_} words"
 
 
 def asks_for_help(words: Sequence[str]) -> bool:

@@ -24,9 +24,10 @@ from typing import Any, Protocol, TypeVar
 
 from ..dtypes import DEFAULT_FLOAT, DTypeLike, as_dtype
 from ..errors import UserError
+from ..graph.node import Type, placeholder
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
-from ..tensor import WATCHED, Holder, Tensor
+from ..tensor import WATCHED, Holder, Tensor, wrap
 from ..tracing import outside
 from . import init
 
@@ -65,11 +66,33 @@ def _made(shape: int | Sequence[Size], start: Init, trained: bool) -> Any:
         raise UserError("parameter", f"sizes of 0 or more are required, got {sizes}.")
     if len(known) < len(sizes):
         return Unknown(sizes, start, trained)
+    if _calls.valueless is not None:
+        return _without_value(known, trained)
     with outside():
         value = asarray(init.values(start, known), dtype=DEFAULT_FLOAT)
         tensor = as_parameter(value) if trained else asarray(value, copy=True).realize()
     tensor.born = 0  # it was there before whatever is being traced
     return tensor
+
+
+def _without_value(shape: tuple[int, ...], trained: bool) -> Tensor:
+    tensor = wrap(placeholder(object(), Type(shape, DEFAULT_FLOAT)))
+    return as_parameter(tensor) if trained else tensor
+
+
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Inside, parameters and state are made without values, which takes no memory: for networks that are traced but not run.
+
+    What modules made at their first call is unknown again afterwards.
+    """
+    before, _calls.valueless = _calls.valueless, []
+    try:
+        yield
+    finally:
+        for module, name, unknown in _calls.valueless:
+            setattr(module, name, unknown)
+        _calls.valueless = before
 
 
 class Listener(Protocol):
@@ -82,6 +105,7 @@ class Listener(Protocol):
 
 class _Calls(threading.local):
     listener: Listener | None = None
+    valueless: list[tuple[Module, str, Unknown]] | None = None  # made without values, and what they were before
 
 
 _calls = _Calls()
@@ -144,6 +168,8 @@ class Module(Holder):
             fits = len(shape) == len(unknown.shape)
             if not fits or any(n not in (None, given) for n, given in zip(unknown.shape, shape, strict=True)):
                 raise UserError(type(self).__name__, f"{name} of shape {unknown} is required, got {shape}.")
+            if _calls.valueless is not None:
+                _calls.valueless.append((self, name, unknown))
             setattr(self, name, _made(shape, unknown.start, unknown.trained))
 
     # --- settings --------------------------------------------------------------------------------------------------------

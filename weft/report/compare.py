@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +16,10 @@ from .figures import PARTS, across, is_share
 from .judge import JUDGES, best_line
 from .page import document
 from .run import Run
+from .run import settings as settings
 from .scale import duration, short
 from .svg import escape
+from .wording import value_words
 
 CHARTS = ("train_loss", "validation_loss", "validation_accuracy")
 
@@ -47,19 +48,6 @@ class Line:
         """As people read them, the best with a star."""
         found = [value_text(self.name, value) for value in self.values]
         return [f"{text} *" if i in self.marked else text for i, text in enumerate(found)]
-
-
-def settings(run: Run) -> dict[str, Any]:
-    """The lines `name: value` of a run's args.yaml."""
-    lines = [line for line in run.arguments.splitlines() if ":" in line and not line.lstrip().startswith("#")]
-    return {name.strip(): _read_value(text.strip()) for name, _, text in (line.partition(":") for line in lines)}
-
-
-def _read_value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def best(run: Run, names: Sequence[str] = JUDGES) -> Best | None:
@@ -155,7 +143,7 @@ def _page(runs: Mapping[str, Run]) -> str:
     top = winner(runs)
     lead = "" if top is None else f"{top[0]}: {top[1]}"
     charts = "".join(f'<div class="card">{chart}</div>' for chart in _charts(runs))
-    differ = {name: [str(value) for value in values] for name, values in differing(runs).items()}
+    differ = {name: [value_words(value) for value in values] for name, values in differing(runs).items()}
     numbers = {line.name: line.texts() for line in lines(runs)}
     notes = "".join(
         f'<p class="note">{escape(f"{name}: {note}")}.</p>' for name, run in runs.items() for note in run.notes

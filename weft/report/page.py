@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,11 @@ import numpy as np
 from ..io.files import replace_file
 from . import figures
 from .judge import JUDGES, best_line
-from .run import Run, read_run
+from .run import Run, read_run, settings
 from .scale import duration, short
 from .style import STYLE
 from .svg import escape
+from .wording import value_words
 
 MOST_PAIRS = 10  # confusions that are listed
 LONGEST_VALUE = 400  # characters of a value in a table
@@ -48,7 +49,11 @@ def _sections(run: Run) -> Iterable[str]:
     charts = figures.others(run)
     drawn = figures.all_curves(run)
     hidden = len(figures.measured(run)) - len(drawn)
-    yield _section("Curves", _cards(drawn.values()) + (f"<p>{hidden:,} more are in metrics.csv.</p>" if hidden else ""))
+    yield _section(
+        "Curves",
+        _cards(drawn.values())
+        + (f"<p>{hidden:,} more {'is' if hidden == 1 else 'are'} in metrics.csv.</p>" if hidden else ""),
+    )
     if run.confusion is not None:
         beside = f'<div><div class="card">{charts["classes"]}</div>{_pairs(run)}</div>'
         yield _section("Classes", f'<div class="cards"><div class="card">{charts["confusion"]}</div>{beside}</div>')
@@ -56,7 +61,7 @@ def _sections(run: Run) -> Iterable[str]:
     yield _section("Pictures", "".join(f'<div class="card wide">{chart}</div>' for chart in pictures))
     yield _section("What it writes", _text(run.text))
     yield _section("Model", _text(run.model))
-    yield _section("Settings", _text(run.arguments))
+    yield _section("Settings", _settings(run))
     yield _section("Summary", _table(run.summary))
     yield _section("Environment", _table(run.environment))
 
@@ -68,6 +73,16 @@ def _section(title: str, content: str) -> str:
 def _cards(charts: Iterable[str]) -> str:
     cards = "".join(f'<div class="card">{chart}</div>' for chart in charts)
     return f'<div class="cards">{cards}</div>' if cards else ""
+
+
+def _settings(run: Run) -> str:
+    """The settings as a table; as they stand in the file where they are no lines `name: value`."""
+    return _table(settings(run)) or _text(run.arguments)
+
+
+def _command(words: Any) -> str:
+    """A command as it can be typed again."""
+    return shlex.join(map(str, words)) if isinstance(words, list) else value_words(words)
 
 
 def _text(text: str) -> str:
@@ -187,12 +202,12 @@ def _table(values: Mapping[str, Any]) -> str:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterable[tuple[str, str]]:
-    """Names and values; a table inside a table becomes lines with a dot in their names, deeper ones stay as JSON."""
+    """Names and values; a table inside a table becomes lines with a dot in their names, deeper ones become words."""
     for name, value in values.items():
         if isinstance(value, dict) and not before:
             yield from _flat(value, f"{name}.")
         else:
-            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            text = _command(value) if name == "command" else value_words(value)
             yield before + name, text if len(text) <= LONGEST_VALUE else text[:LONGEST_VALUE] + "…"
 
 

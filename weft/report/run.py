@@ -17,6 +17,7 @@ import numpy as np
 from ..errors import RunError, UserError
 from .gallery import as_pictures
 from .matrix import checked
+from .wording import counted
 
 NEEDED = ("args.yaml", "env.json", "metrics.csv", "summary.json")
 LONGEST_TEXT = 200_000  # characters of a text that are shown
@@ -81,6 +82,19 @@ def read_run(folder: Path) -> Run:
     return run
 
 
+def settings(run: Run) -> dict[str, Any]:
+    """The lines `name: value` of a run's args.yaml."""
+    lines = [line for line in run.arguments.splitlines() if ":" in line and not line.lstrip().startswith("#")]
+    return {name.strip(): _read_value(text.strip()) for name, _, text in (line.partition(":") for line in lines)}
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def _read(run: Run, path: Path, how: Callable[[Path], T]) -> T | None:
     """What a file holds; a note when it holds nothing that can be used."""
     if not path.exists():
@@ -127,7 +141,9 @@ def _columns(path: Path, run: Run) -> dict[str, list[float | None]]:
     first, *rows = _rows(path)
     whole = [row for row in rows if len(row) == len(first)]
     if len(whole) < len(rows):
-        run.notes.append(f"metrics.csv has {len(rows) - len(whole):,} lines that are cut off; they are left out")
+        cut = len(rows) - len(whole)
+        verb = "is" if cut == 1 else "are"
+        run.notes.append(f"metrics.csv has {counted(cut, 'line')} that {verb} cut off and left out")
     columns = {name.strip(): [row[i] for row in whole] for i, name in enumerate(first) if name.strip()}
     return {name: [_number(cell) if cell.strip() else None for cell in cells] for name, cells in columns.items()}
 

@@ -11,6 +11,7 @@ from .rates import Rates as Rates
 from .results import Evaluation as Evaluation
 from .results import evaluated as evaluated
 from .results import write_results as write_results
+from .signals import Terminated as Terminated
 from .state import Training as Training
 from .transfer import transfer as transfer
 from .watch import Now as Now

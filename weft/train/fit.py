@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from .. import optim
-from ..errors import UserError
+from ..errors import RunError, UserError
 from ..hints import nearest
 from ..nn.module import Module
 from ..random import seed as set_seed
@@ -23,13 +23,15 @@ from ..runtime import device
 from . import memory
 from .batches import arrays, first_batches, loaders
 from .folder import RunFolder
+from .lock import one_writer
 from .making import Plan, make
 from .names import Loss, Metrics, Row
+from .phase import Phase
 from .rates import Rates, growing, sweep
+from .signals import Terminated
 from .state import Training
 from .steps import Steps
-from .transfer import parts_of
-from .watch import Interrupted, Now, Stop, Watch
+from .watch import AskedToEnd, Interrupted, Now, Stop, Watch
 
 
 @dataclass
@@ -65,7 +67,7 @@ def fit(
     freeze: int = 0,
     fast_dev_run: int = 0,
     overfit: int = 0,
-    folder: str | Path | None = None,
+    folder: str | Path | Callable[[], Path] | None = None,
     resume: bool = False,
     on_step: Callable[[Now], None] | None = None,
     on_epoch: Callable[[Row], None] | None = None,
@@ -83,50 +85,64 @@ def fit(
         k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")
     }
     _check_settings(optimizer, settings)
-    _check_counts(epochs=epochs, keep=keep, freeze=freeze, fast_dev_run=fast_dev_run, overfit=overfit)
-    run = None if folder is None or fast_dev_run else RunFolder(folder)
-    set_seed(seed)
+    _check_counts(
+        epochs=epochs, keep=keep, freeze=freeze, fast_dev_run=fast_dev_run, overfit=overfit, patience=patience or 0
+    )
+    _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
     plan = Plan(optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings)
-    if batch == "auto":
-        batch = find_batch(model, data, plan)
-    train, validation = loaders(data, validation, _number_of(batch), seed)
-    if fast_dev_run or overfit:
-        train = first_batches(train, fast_dev_run or overfit, shuffle=not overfit)
-        validation = None if overfit or validation is None else first_batches(validation, fast_dev_run, shuffle=False)
-        epochs = 1 if fast_dev_run else epochs
-    training, steps = make(model, train, plan)
-    _begin(training, run, own if notes is None else notes, resume)
-    watch = Watch(
-        training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
-        on_step=on_step,
-    )  # fmt: skip
-    ended, begun = "it failed", training.epoch
-    gradients = sum(prod(p.shape) * p.dtype.itemsize for p in model.parameters())
-    try:
-        with watch.interruptible():
-            while training.epoch < epochs:
-                _freeze(model, body, training.epoch < freeze)
-                steps.set_mode(training=True)
-                if training.epoch in (begun, freeze):  # with nothing frozen the step is another one
-                    memory.check(steps.train, train.dataset, train.batch, settings.get("accumulate", 1), gradients)
-                watch.begins_epoch()
-                for x, y in _rest_of_epoch(training, train):
-                    watch.stepped(steps.train(x, y), x.shape[0])
-                watch.stop_if_bad()
-                row = _measured(training, steps, watch, validation)
-                watch.ended_epoch(row)
-                if on_epoch is not None:
-                    on_epoch(row)
-        ended = "all epochs are done"
-    except Stop as stop:
-        ended = str(stop)
-        watch.save()
-        if isinstance(stop, Interrupted):
-            raise KeyboardInterrupt from None
-    finally:
-        model.unfreeze()
-        if run is not None:
-            run.close(ended, training.epoch)
+    plan.check()
+    folder = None if fast_dev_run else folder
+    _check_folder(folder, resume)
+    with ExitStack() as held:
+        run = _opened(folder, held) if resume and Path(str(folder)).exists() else None
+        set_seed(seed)
+        if batch == "auto":
+            batch = find_batch(model, data, plan)
+        train, validation = loaders(data, validation, _number_of(batch), seed)
+        if fast_dev_run or overfit:
+            train = first_batches(train, fast_dev_run or overfit, shuffle=not overfit)
+            validation = (
+                None if overfit or validation is None else first_batches(validation, fast_dev_run, shuffle=False)
+            )
+            epochs = 1 if fast_dev_run else epochs
+        training, steps = make(model, train, plan)
+        if run is not None and run.checkpoint.exists():
+            training.load(run.checkpoint)
+        phase = Phase(model, train, steps, body, freeze, settings.get("accumulate", 1))
+        if training.epoch < epochs:
+            phase.begin(training.epoch)
+        run = _opened(folder, held) if run is None else run  # whatever can be wrong was seen: now there is a folder
+        _begin(training, run, own if notes is None else notes)
+        watch = Watch(
+            training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
+            on_step=on_step,
+        )  # fmt: skip
+        ended = "it failed"
+        try:
+            with watch.interruptible():
+                while training.epoch < epochs:
+                    phase.begin(training.epoch)
+                    watch.begins_epoch()
+                    for x, y in _rest_of_epoch(training, train):
+                        watch.stepped(steps.train(x, y), x.shape[0])
+                    watch.stop_if_bad()
+                    row = _measured(training, steps, watch, validation)
+                    watch.ended_epoch(row)
+                    if on_epoch is not None:
+                        on_epoch(row)
+                    watch.stop_if_asked()
+            ended = "all epochs are done"
+        except Stop as stop:
+            ended = str(stop)
+            watch.save()
+            if isinstance(stop, Interrupted):
+                raise KeyboardInterrupt from None
+            if isinstance(stop, AskedToEnd):
+                raise Terminated from None
+        finally:
+            model.unfreeze()
+            if run is not None:
+                run.close(ended, training.epoch)
     return Result(training.history, training.best, ended, None if run is None else run.path)
 
 
@@ -174,31 +190,49 @@ def _check_counts(**counts: Any) -> None:
             raise UserError("fit", f"{name} is a whole number from 0, got {count!r}.")
 
 
-def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any], resume: bool) -> None:
-    """A fresh run says what it is; another goes on from its checkpoint. Neither writes over what is there."""
+def _check_numbers(**numbers: Any) -> None:
+    for name, value in numbers.items():
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
+            raise UserError("fit", f"{name} is a number from 0, got {value!r}.")
+
+
+def _check_folder(folder: Any, resume: bool) -> None:
+    """Neither a fresh run nor a resumed one writes over what is there."""
+    if resume and (folder is None or callable(folder)):
+        raise UserError("fit", "resume=True needs the folder of the run.")
+    if folder is None or callable(folder) or resume:
+        return
+    if (Path(folder) / "state" / "last.safetensors").exists():
+        raise UserError("fit", f"{folder} holds a run already. Go on with resume=True, or take another folder.")
+
+
+def _opened(folder: str | Path | Callable[[], Path] | None, held: ExitStack) -> RunFolder | None:
+    """The folder to write to, locked before anything in it is touched."""
+    if folder is None:
+        return None
+    path = folder() if callable(folder) else Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError("train", f"the folder {path} cannot be made: {error.strerror or error}.") from error
+    held.enter_context(one_writer(path))
+    return RunFolder(path)
+
+
+def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any]) -> None:
+    """A fresh run says what it is, another that it goes on."""
     if run is None:
-        if resume:
-            raise UserError("fit", "resume=True needs the folder of the run.")
         return
     if not run.checkpoint.exists():
         run.start(settings, training.model)
-    elif resume:
-        training.load(run.checkpoint)
+    else:
         run.settings(settings)
         run.event("resumed", epoch=training.epoch, steps=training.steps)
-    else:
-        raise UserError("fit", f"{run.path} holds a run already. Go on with resume=True, or take another folder.")
 
 
 def _rest_of_epoch(training: Training, train: Any) -> Any:
     """The batches that are left; none if the last thing before a stop was the last of them."""
     return arrays(train) if training.batches < len(train) else ()
-
-
-def _freeze(model: Module, body: Sequence[str], frozen: bool) -> None:
-    """Parts that were trained before learn nothing in the first epochs, so that a fresh head does not spoil them."""
-    for part in parts_of(model, body):
-        part.freeze() if frozen else part.unfreeze()
 
 
 def _measured(training: Training, steps: Steps, watch: Watch, validation: Any) -> Row:
@@ -220,5 +254,5 @@ def _checked(steps: Steps, watch: Watch, batches: Any) -> Row:
     for x, y in arrays(batches):
         steps.check(x, y)
         device().keep_up()
-        watch.stop_if_interrupted()
+        watch.stop_if_asked()
     return {name: float(meter.value().item()) for name, meter in steps.checks.items()}

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from .. import optim
 from ..errors import UserError
+from ..graph.node import Type
+from ..jit import jit
+from ..nn.losses import loss as find_loss
 from ..nn.module import Module
-from ..ops.convert import asarray
+from ..ops.convert import parameter
+from ..ops.creation import zeros
 from ..precision import LossScale
+from ..report.wording import counted
 from ..tensor import Tensor
+from .forecast import forecast, output_types
 from .names import Loss, Metrics
 from .state import Training
 from .steps import Steps
-from .task import prediction_of, task_of
+from .task import makers_of, task_of
+
+PROBE = (64, 64)  # the shape of a parameter that an optimizer is tried on
 
 
 @dataclass(frozen=True)
@@ -34,30 +43,50 @@ class Plan:
     body_rate: float = 0.1  # of the rate, for them
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
 
+    def check(self) -> None:
+        """Everything that can be wrong with it and is seen without network and data."""
+        if self.loss is not None:
+            find_loss(self.loss)
+        makers_of(self.metrics or ())
+        jit(lambda x: x, precision=self.precision)
+        self.optimizer_share()
+
+    def optimizer_of(self, parameters: Any) -> optim.Optimizer:
+        rate = {} if self.rate is None else {"rate": self.rate}
+        return optim.find(self.optimizer)(parameters, **rate, **self.settings)
+
+    def optimizer_share(self) -> float:
+        """The bytes of state that the optimizer keeps for each byte of a parameter, found on a small one. A function tells nothing."""
+        if not isinstance(self.optimizer, str):
+            return 0.0
+        small = parameter(zeros(PROBE))
+        state = self.optimizer_of([small]).named_state().values()
+        return sum(prod(t.shape) * t.dtype.itemsize for t in state if t.ndim) / (prod(PROBE) * small.dtype.itemsize)
+
 
 def make(model: Module, train: Any, plan: Plan) -> tuple[Training, Steps]:
     """The network, its optimizer and its meters, ready for the first step."""
     task = task_of(np.asarray(train.dataset.labels[:1]), plan.loss, plan.metrics)
     prepare = plan.prepare or Same()
-    prepare.eval()
-    first = model(
-        prepare(asarray(train.dataset.inputs(np.arange(1))))
-    )  # makes parameters whose sizes are not known yet
+    example = train.dataset.inputs(np.arange(1))
+    foreseen = forecast(lambda: model, lambda m: output_types(m, prepare, example), plan.optimizer_share())
+    foreseen.check(lambda: "Take a smaller network or smaller inputs, or an optimizer with less state.")
+    outputs = output_types(model, prepare, example)  # makes parameters whose sizes are not known yet
     if plan.loss is None:
-        _check_outputs(prediction_of(first), train.dataset)
-    rate = {} if plan.rate is None else {"rate": plan.rate}
-    made = optim.find(plan.optimizer)(_groups(model, plan), **rate, **plan.settings)
+        _check_outputs(outputs[0], train.dataset)
+    made = plan.optimizer_of(_groups(model, plan))
     meters, checks = task.meters(), task.meters()
     scale = LossScale() if plan.precision == "float16" else None
     steps = Steps(model, prepare, task.loss, made, meters, checks, plan.precision, scale)
     return Training(model, made, train, meters, scale), steps
 
 
-def _check_outputs(prediction: Tensor, dataset: Any) -> None:
+def _check_outputs(prediction: Type, dataset: Any) -> None:
     classes = len(getattr(dataset, "classes", ()))
     if classes and prediction.shape[-1] < classes:
         raise UserError(
-            "fit", f"the network gives {prediction.shape[-1]} numbers, and there are {classes} classes to tell apart."
+            "fit",
+            f"the network gives {counted(prediction.shape[-1], 'number')}, and there are {classes} classes to tell apart.",
         )
 
 

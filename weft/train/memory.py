@@ -10,6 +10,7 @@ import numpy as np
 
 from ..errors import RunError
 from ..jit import Jit, Memory
+from ..report.wording import counted
 from ..runtime import device
 
 SHARE = 0.9  # of the free memory that may be used: the rest of the process needs some too
@@ -79,7 +80,10 @@ def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: 
         found = need(step, dataset, batch)
         return total(found) + (gradients + found.work // MARGIN if accumulate == 1 else 0)
 
-    smaller = _largest(lambda b: accumulating(b) <= SHARE * free, batch // 2)
+    start = batch // 2  # what a step needs shrinks at most as much as its batch: sizes that cannot fit are not planned
+    while start > 1 and total(wanted) * start / batch > SHARE * free:
+        start //= 2
+    smaller = _largest(lambda b: accumulating(b) <= SHARE * free, start)
     advice = (
         f"batch={smaller} accumulate={accumulate * -(-batch // smaller)} would fit, and sees as many examples a step"
         if smaller
@@ -88,7 +92,7 @@ def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: 
     where = "" if device().free_memory() is None else f" on {device()}"
     raise RunError(
         "fit",
-        f"a step with {batch} examples needs {_size(total(wanted))} ({_size(wanted.work)} of them while it runs), and {_size(free)} "
+        f"a step with {counted(batch, 'example')} needs {size_text(total(wanted))} ({size_text(wanted.work)} of them while it runs), and {size_text(free)} "
         f"are free{where}. {advice}; weft.checkpoint around parts of the network trades time for memory.",
     )
 
@@ -110,5 +114,6 @@ def _largest(fits: Callable[[int], bool], start: int) -> int:
     return start
 
 
-def _size(count: float) -> str:
+def size_text(count: float) -> str:
+    """Bytes as people read them."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -43,10 +43,11 @@ def task_of(labels: np.ndarray, loss: str | Loss | None, metrics: Metrics | None
     chosen = find_loss(("mse" if floats else "cross_entropy") if loss is None else loss)
     if metrics is None:
         metrics = ("mae",) if floats else ("accuracy",)
-    return Task(chosen, _makers(metrics))
+    return Task(chosen, makers_of(metrics))
 
 
-def _makers(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
+def makers_of(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
+    """The makers of these metrics; an unknown name is an error."""
     if isinstance(metrics, Mapping):
         return dict(metrics)
     metrics = [metrics] if isinstance(metrics, str) else metrics

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from types import FrameType
 
 from ..errors import RunError
 from ..metrics import Metric
+from ..report.wording import counted
 from ..runtime import device
 from ..tensor import Tensor
 from .folder import RunFolder
+from .signals import handling, terminate
 from .state import Training
 from .steps import Steps
 from .task import best_epochs, is_better, line_of
@@ -29,6 +30,10 @@ class Stop(Exception):
 
 class Interrupted(Stop):
     """Somebody pressed Ctrl-C."""
+
+
+class AskedToEnd(Stop):
+    """SIGTERM: a scheduler needs the machine."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ class Watch:
         self.last_save = self.last_news = self.epoch_start = self.start
         self.examples = 0  # of this epoch, seen by this process
         self.interrupts = 0
+        self.terminated = False
 
     def seconds(self) -> float:
         """How long it has taken, pauses left out."""
@@ -86,30 +92,34 @@ class Watch:
             self.save()
         if self.max_seconds is not None and self.seconds() >= self.max_seconds:
             raise Stop("the time is over")
-        self.stop_if_interrupted()
+        self.stop_if_asked()
 
-    def stop_if_interrupted(self) -> None:
+    def stop_if_asked(self) -> None:
         if self.interrupts:
             raise Interrupted("it was interrupted")
+        if self.terminated:
+            raise AskedToEnd("it was terminated")
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Ctrl-C waits for the end of a step, so that the checkpoint is of a moment between two steps; a second one does not wait."""
+        """Ctrl-C and SIGTERM wait for the end of a step, so that the checkpoint is of a moment between two steps.
 
-        def note(number: int, frame: Any) -> None:
-            self.interrupts += 1
-            if self.interrupts > 1:
-                raise KeyboardInterrupt
-
-        before = signal.getsignal(signal.SIGINT)
-        usual = threading.current_thread() is threading.main_thread() and before is signal.default_int_handler
-        if usual:
-            signal.signal(signal.SIGINT, note)
-        try:
+        A second Ctrl-C raises KeyboardInterrupt at once; a second SIGTERM ends the process, even in the middle of native code.
+        """
+        with (
+            handling(signal.SIGINT, self._interrupt, (signal.default_int_handler,)),
+            handling(signal.SIGTERM, self._terminate, (signal.SIG_DFL, terminate)),
+        ):
             yield
-        finally:
-            if usual:
-                signal.signal(signal.SIGINT, before)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.interrupts += 1
+        if self.interrupts > 1:
+            raise KeyboardInterrupt
+
+    def _terminate(self, number: int, frame: FrameType | None) -> None:
+        self.terminated = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def _now(self, loss: Tensor) -> Now:
         training = self.training
@@ -149,7 +159,7 @@ class Watch:
             self._write(self.run, row, better)
         self.save()
         if self.patience is not None and training.epoch - int(training.best["epoch"]) >= self.patience:
-            raise Stop(f"no better result in {self.patience} epochs")
+            raise Stop(f"no better result in {counted(self.patience, 'epoch')}")
 
     def _write(self, run: RunFolder, row: dict[str, float], better: bool) -> None:
         if better:

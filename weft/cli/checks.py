@@ -1,0 +1,60 @@
+"""Settings of a training that can be seen to be wrong before data is opened: then nothing was done, not even a dataset made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..data.door import are_images
+from ..errors import UserError
+from ..train.making import Plan
+from .networks import WRITERS, check_size, full_name, loss_of
+from .runs import find_run
+
+
+def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
+    """An error for whatever cannot be."""
+    where = f"weft {verb}"
+    if settings["model"] is not None:
+        _check_model(where, settings)
+    rate = None if settings["rate"] == "auto" else settings["rate"]
+    optimizer = {n: settings[n] for n in ("weight_decay", "clip_norm", "accumulate") if settings[n] is not None}
+    Plan(
+        settings["optimizer"], rate, loss_of(settings["model"] or "", settings["loss"]), (), None, settings["precision"],
+        settings=optimizer,
+    ).check()  # fmt: skip
+    if settings["weights"] is not None and not Path(settings["weights"]).is_file():
+        find_run(settings["weights"])
+    if settings["freeze"] and settings["weights"] is None:
+        raise UserError(where, "freeze= is for what came from weights=, and there are none. Say weights=RUN too.")
+    if settings["body_rate"] < 0:
+        raise UserError(where, f"body_rate is a part of the rate, 0 or more, got {settings['body_rate']}.")
+    _check_name(where, settings["name"])
+    _check_place(where, Path(settings["runs"]))
+
+
+def _check_model(where: str, settings: Mapping[str, Any]) -> None:
+    name = full_name(settings["model"])
+    if settings["size"] is not None:
+        check_size(name, settings["size"])
+    path = Path(settings["data"] or "").expanduser()
+    if settings["data"] is not None and path.exists() and are_images(path) and name in WRITERS:
+        raise UserError(where, f"{name} is a network for text, and {path} holds image files.")
+
+
+def _check_name(where: str, name: str | None) -> None:
+    if name is not None and (not name or Path(name).name != name or not name.isprintable() or len(name) > 200):
+        raise UserError(where, f"the name of a run is one word without slashes, got {name!r}.")
+
+
+def _check_place(where: str, runs: Path) -> None:
+    """The folder of runs, or the nearest one above it that exists, must let us write."""
+    there = runs.absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    if not there.is_dir():
+        raise UserError(where, f"runs={runs} cannot be a folder: {there} is a file.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(where, f"runs={runs} cannot be used: {there} cannot be written to.")

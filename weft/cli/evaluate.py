@@ -1,0 +1,137 @@
+"""The verb `eval`: how good a trained network is, on the examples of its run or on other data with the same classes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import data
+from ..errors import UserError
+from ..report.wording import listed
+from ..train.results import evaluated
+from .job import Job, job_of, job_of_run
+from .networks import about
+from .settings import DEVICE, on
+from .stored import run_of, settings_of
+from .table import pairs, table
+from .words import Setting, flag, one_of, read
+
+
+def evaluate(words: Sequence[str]) -> None:
+    """Measure a trained network on examples it has not learned from: weft eval RUN.
+
+    On the test split if there is one, else on validation; split= names another. data= measures on other data: its classes must
+    be among those of the run.
+    """
+    known = {
+        "split": Setting(one_of("train", "validation", "test"), None, "which examples; the test split if nobody says"),
+        "data": Setting(str, None, "other data than the run's own, with the same classes"),
+        "device": DEVICE,
+        "json": Setting(flag, False, "print JSON, for programs"),
+    }
+    given = read("eval", words, known, 1)
+    folder = run_of("eval", given.plain)
+    settings = settings_of("eval", folder)
+    with on(given["device"]):
+        learned = job_of_run(settings, folder)
+        job = job_of("eval", {**settings, **_as_stored(learned, given["data"])})
+        split, found_examples = held_out(job.splits, given["split"])
+        examples, notes = _as_learned(found_examples, learned.train, job.settings["data"])
+        _, network = learned.trained(folder)
+        found = evaluated(network, job.checks(examples), learned.loss())
+    facts = {
+        "run": str(folder),
+        "data": job.settings["data"],
+        "split": split,
+        "examples": len(examples),
+        **found.numbers,
+    }
+    if given["json"]:
+        print(json.dumps({**facts, "classes": found.classes, "notes": notes}))
+        return
+    print(pairs({name: number_text(name, value) for name, value in facts.items()}))
+    present = {name: share for name, share in found.classes.items() if examples.counts()[name]}
+    if present:
+        rows = [[name, f"{100 * share:.2f} %"] for name, share in present.items()]
+        print("\n" + table(["class", "right"], rows, left=["class"]))
+    print("".join(f"\n{note}" for note in notes), end="\n" if notes else "")
+
+
+def held_out(splits: data.Splits, name: str | None) -> tuple[str, data.Dataset]:
+    """The split to measure on: the one that nothing was decided with, if there is one."""
+    found = {n: s for n, s in (("test", splits.test), ("validation", splits.validation), ("train", splits.train)) if s}
+    if name is not None and name not in found:
+        raise UserError("weft eval", f"there is no {name} split; there are {', '.join(found)}.")
+    return (name, found[name]) if name is not None else next(iter(found.items()))
+
+
+def number_text(name: str, value: Any) -> str:
+    """A number as people read it."""
+    if isinstance(value, float):
+        return f"{100 * value:.2f} %" if "accuracy" in name else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+# --- other data ---------------------------------------------------------------------------------------------------------------
+
+
+def _as_stored(learned: Job, other: str | None) -> dict[str, Any]:
+    """Settings that make other image files into images like those that the run learned from."""
+    if other is None:
+        return {}
+    if not learned.are_images:
+        return {"data": other}
+    channels, height, width = learned.train.shape
+    return {"data": other, "size": (height, width), "colour": "gray" if channels == 1 else "rgb"}
+
+
+def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[data.Dataset, list[str]]:
+    """The examples with the numbers of classes that the network learned, and notes on what they lack."""
+    if isinstance(given, data.Text) and isinstance(learned, data.Text):
+        return _text_as_learned(given, learned, what), []
+    if isinstance(given, data.Text) != isinstance(learned, data.Text) or bool(given.classes) != bool(learned.classes):
+        raise UserError(
+            "weft eval",
+            f"the run learned from {about(learned, count=False)}, and {what} is of another kind: {about(given, count=False)}.",
+        )
+    if given.shape != learned.shape:
+        wanted, got = (" x ".join(map(str, dataset.shape)) for dataset in (learned, given))
+        raise UserError("weft eval", f"the run learned from inputs of {wanted}, and {what} has inputs of {got}.")
+    extra = [name for name in given.classes if name not in learned.classes]
+    missing = [name for name in learned.classes if name not in given.classes]
+    if extra:
+        lacks = f", and lacks {listed(missing)}" if missing else ""
+        raise UserError(
+            "weft eval",
+            f"the run tells {listed(learned.classes)} apart. {what} has other classes, {listed(extra)}{lacks}: "
+            "no number would mean anything. Train on it, or take these examples out.",
+        )
+    notes = [f"{what} has no examples of {listed(missing)}"] if missing else []
+    return (given, notes) if given.classes == learned.classes else (_Renumbered(given, learned.classes), notes)
+
+
+def _text_as_learned(given: data.Text, learned: data.Text, what: str) -> data.Text:
+    extra = sorted(set(given.vocabulary) - set(learned.vocabulary))
+    if extra:
+        raise UserError("weft eval", f"{what} has characters that the run never saw: {listed(list(map(repr, extra)))}.")
+    table = np.array([learned.vocabulary.index(character) for character in given.vocabulary], np.int32)
+    return data.Text(table[given.ids], learned.vocabulary, given.length, given.name)
+
+
+class _Renumbered(data.Dataset):
+    """The same examples with classes in another order, or among others."""
+
+    def __init__(self, base: data.Dataset, classes: Sequence[str]) -> None:
+        numbers = np.array([list(classes).index(name) for name in base.classes], np.int64)
+        super().__init__(numbers[base.labels], classes, base.name, base.statistics)
+        self._base = base
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._base.shape
+
+    def inputs(self, indices: Any) -> np.ndarray:
+        return self._base.inputs(indices)

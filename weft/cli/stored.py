@@ -1,0 +1,44 @@
+"""Runs that exist: their folders, their settings, and their data, which may lie elsewhere by now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import UserError
+from .runs import find_run
+from .settings import SETTINGS
+from .words import read
+
+
+def run_of(verb: str, plain: Sequence[str]) -> Path:
+    """The folder of the run that a command names first."""
+    if not plain:
+        raise UserError(f"weft {verb}", "a run is required: weft runs list shows which there are.")
+    return find_run(plain[0])
+
+
+def settings_of(verb: str, folder: Path) -> dict[str, Any]:
+    """The settings that a run was started with."""
+    if not (folder / "args.yaml").exists():
+        raise UserError(f"weft {verb}", f"{folder} is no folder of a run: it has no args.yaml.")
+    try:
+        settings = dict(read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0).settings)
+    except UserError as error:
+        raise UserError(
+            f"weft {verb}", f"{folder} was not made by weft train, or has been changed: {error.message}"
+        ) from None
+    return {**settings, "data": _found_again(settings["data"], folder)}
+
+
+def _found_again(path: str | None, folder: Path) -> str | None:
+    """A path as it was written when the run began, from where it was written."""
+    if path is None or Path(path).expanduser().exists():
+        return path
+    try:
+        there = Path(json.loads((folder / "env.json").read_text(encoding="utf-8"))["folder"]) / path
+    except (OSError, ValueError, KeyError, TypeError):
+        return path
+    return str(there) if there.exists() else path

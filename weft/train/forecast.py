@@ -1,0 +1,85 @@
+"""Will a network fit? What its tensors and the state of its optimizer take is known from shapes, before any of them exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..errors import RunError
+from ..graph.node import Type
+from ..nn.module import Module, own_tensors, without_values
+from ..ops.convert import asarray
+from ..runtime import device
+from ..tensor import Tensor
+from ..tracing import trace
+from ..tree import flatten
+from .memory import SHARE, free_bytes, size_text
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Bytes that a training takes beside the work of its steps."""
+
+    network: int  # parameters and running statistics
+    optimizer: int  # moments and the like
+    largest: int  # tensor of them: it is there twice while it is drawn, and so is its gradient later
+    there: int  # already, of all this
+
+    @property
+    def missing(self) -> int:
+        return self.network + self.optimizer + self.largest - self.there
+
+    def fits(self) -> bool:
+        free = free_bytes()
+        return free is None or self.missing <= SHARE * free
+
+    def check(self, advice: Callable[[], str]) -> None:
+        """An error with this advice unless it fits."""
+        if self.fits():
+            return
+        where = "" if device().free_memory() is None else f" on {device()}"
+        raise RunError(
+            "fit",
+            f"the tensors of the network need {size_text(self.network)}, the state of the optimizer {size_text(self.optimizer)}, "
+            f"and making them {size_text(self.largest)} more; {size_text(free_bytes() or 0)} are free{where}. {advice()}",
+        )
+
+
+def forecast(build: Callable[[], Module], call: Callable[[Module], Any], optimizer_share: float) -> Forecast:
+    """What the network will take that is built, or given, by one function and called by another. Nothing of it is made.
+
+    `optimizer_share` is the state of the optimizer for each byte of a parameter.
+    """
+    with without_values():
+        model = build()
+        there = sum(map(_nbytes, _known(model)))
+        call(model)
+        tensors = list(model.named_tensors().values())
+    trained = sum(_nbytes(t) for t in tensors if t.requires_grad)
+    sizes = [_nbytes(t) for t in tensors]
+    return Forecast(sum(sizes), int(optimizer_share * trained), max(sizes, default=0), there)
+
+
+def _known(model: Module) -> Iterable[Tensor]:
+    """The tensors that have values; those of a network that was built without any have none."""
+    return {t: None for part in model.modules() for _, t in own_tensors(part) if not t._node.abstract}
+
+
+def _nbytes(tensor: Tensor) -> int:
+    return prod(tensor.shape) * tensor.dtype.itemsize
+
+
+def output_types(model: Module, prepare: Module, example: np.ndarray) -> list[Type]:
+    """What a network gives for an example, in the mode for use. It is traced, not computed: parameters of unknown sizes are made."""
+    modes = {part: part.training for part in (*model.modules(), *prepare.modules())}
+    try:
+        model.eval(), prepare.eval()
+        type_of = asarray(example)._node.type
+        return trace(lambda x: model(prepare(x)), [type_of], flatten((0,))[1]).types()
+    finally:
+        for part, mode in modes.items():
+            part.training = mode

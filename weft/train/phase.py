@@ -1,0 +1,44 @@
+"""Which parts of a network learn in an epoch, and whether the step that trains them fits in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ..nn.module import Module
+from . import memory
+from .steps import Steps
+from .transfer import parts_of
+
+
+class Phase:
+    """What the epochs train: with some parts frozen the step is another one than later, when all of them learn."""
+
+    def __init__(
+        self, model: Module, train: Any, steps: Steps, body: Sequence[str], freeze: int, accumulate: int
+    ) -> None:
+        self.model, self.train, self.steps, self.body, self.freeze = model, train, steps, body, freeze
+        self.accumulate = accumulate
+        self.frozen: bool | None = None
+
+    def begin(self, epoch: int) -> None:
+        """Before an epoch. A step that has not run yet is compiled, if it fits in memory."""
+        frozen = epoch < self.freeze
+        _freeze(self.model, self.body, frozen)
+        self.steps.set_mode(training=True)
+        if frozen is self.frozen:
+            return
+        self.frozen = frozen
+        gradients = sum(prod(p.shape) * p.dtype.itemsize for p in self.model.parameters())
+        try:
+            memory.check(self.steps.train, self.train.dataset, self.train.batch, self.accumulate, gradients)
+        except BaseException:
+            self.model.unfreeze()
+            raise
+
+
+def _freeze(model: Module, body: Sequence[str], frozen: bool) -> None:
+    """Parts that were trained before learn nothing in the first epochs, so that a fresh head does not spoil them."""
+    for part in parts_of(model, body):
+        part.freeze() if frozen else part.unfreeze()
