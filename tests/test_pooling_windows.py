@@ -66,8 +66,7 @@ def test_max_pooling_of_16_bits(case, dtype):
 
 @pytest.mark.parametrize("case", CASES[1::3], ids=str)
 def test_mean_pooling(case):
-    shape, size, how = case
-    if "dilation" not in how:
+    if "dilation" not in case[2]:
         check(case, "float32", weft.avg_pool)
 
 

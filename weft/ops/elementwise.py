@@ -178,7 +178,6 @@ minimum = binary(
     "minimum", _minimum, _winner_vjp(lambda a, b: a < b),
     "The smaller of two; nan if either is nan, and -0.0 is smaller than 0.0.", commutes=True,
 )  # fmt: skip
-)
 
 
 def _atan2_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
