@@ -539,7 +539,7 @@ def test_a_version_of_the_future(tmp_path: Path) -> None:
     data.create(tmp_path / "a", tmp_path / "made", validation=0)
     file = tmp_path / "made" / "dataset.json"
     file.write_text(file.read_text().replace('"version": 2', '"version": 3'))
-    with refused(UserError, "is of version 3, this weft reads 2. Create it again"):
+    with refused(UserError, "dataset.json is of version 3, this weft reads 2. Create it again"):
         data.open_dataset(tmp_path / "made")
 
 

@@ -44,9 +44,7 @@ def describe(folder: Path) -> dict[str, Any]:
     if form != "weft dataset":
         raise RunError("open_dataset", f"{path} does not describe a dataset of weft.")
     if version != VERSION:
-        raise UserError(
-            "open_dataset", f"{folder} is of version {version}, this weft reads {VERSION}. Create it again."
-        )
+        raise UserError("open_dataset", f"{path} is of version {version}, this weft reads {VERSION}. Create it again.")
     check(path, content, read_checksums(folder).get(DESCRIPTION))
     return dict(about)
 

@@ -30,7 +30,8 @@ class Mapped(Arrays):
     ) -> None:  # fmt: skip
         super().__init__(images, labels, classes, name, statistics)
         self._path, self._checksums, self._end = path, index[:, 2], _end(index)
-        self._checked = np.zeros(len(labels), bool)
+        self._checked, self._all_checked = np.zeros(len(labels), bool), False
+        self._file = _opened(self, path)
         check_index(path, index, images.nbytes and images[0].nbytes)
 
     @property
@@ -39,19 +40,22 @@ class Mapped(Arrays):
         return self._x
 
     def inputs(self, indices: Any) -> np.ndarray:
-        numbers = np.arange(len(self))[_as_indices(indices, len(self))]
+        numbers = _numbers(indices, len(self))
         self._check(numbers)
         batch: np.ndarray = np.take(np.asarray(self._x), numbers, axis=0)
         return batch
 
     def _check(self, numbers: np.ndarray) -> None:
-        check_size(self._path, self._path.stat().st_size if self._path.exists() else 0, self._end)
+        check_size(self._path, os.fstat(self._file).st_size, self._end)
+        if self._all_checked:
+            return
         fresh = np.unique(numbers[~self._checked[numbers]])
         images = np.asarray(self._x)
         for number, wanted in zip(fresh.tolist(), self._checksums[fresh].tolist(), strict=True):
             if zlib.crc32(images[number]) != wanted:
                 raise _damaged_image(self._path, number)
         self._checked[fresh] = True
+        self._all_checked = bool(self._checked.all())
 
 
 class Encoded(Dataset):
@@ -67,11 +71,7 @@ class Encoded(Dataset):
     ) -> None:  # fmt: skip
         super().__init__(labels, classes, name, statistics)
         self._path, self._index, self._shape = path, index, shape
-        try:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise RunError("open_dataset", f"{path} cannot be read: {error.strerror or error}.") from error
-        weakref.finalize(self, os.close, self._file)
+        self._file = _opened(self, path)
         check_size(path, os.fstat(self._file).st_size, _end(index))
 
     @property
@@ -79,7 +79,7 @@ class Encoded(Dataset):
         return self._shape
 
     def inputs(self, indices: Any) -> np.ndarray:
-        numbers = np.arange(len(self))[_as_indices(indices, len(self))]
+        numbers = _numbers(indices, len(self))
         batch = np.empty((len(numbers), *self._shape), np.uint8)
         for place, (number, row) in enumerate(zip(numbers.tolist(), self._index[numbers].tolist(), strict=True)):
             batch[place] = self._image(number, *row)
@@ -94,6 +94,21 @@ class Encoded(Dataset):
         if image is None or image.shape != self._shape:
             raise _damaged_image(self._path, number)
         return image
+
+
+def _opened(owner: Dataset, path: Path) -> int:
+    """A handle that lives as long as its owner: it stays the same file when another one takes over the name."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise RunError("open_dataset", f"{path} cannot be read: {error.strerror or error}.") from error
+    weakref.finalize(owner, os.close, handle)
+    return handle
+
+
+def _numbers(indices: Any, length: int) -> np.ndarray:
+    found = _as_indices(indices, length)
+    return np.arange(length)[found] if isinstance(found, slice) else found
 
 
 def check_index(path: Path, index: np.ndarray, length: int) -> None:
