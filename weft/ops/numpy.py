@@ -22,6 +22,9 @@ _NAMES = {
 }  # fmt: skip
 
 
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+
+
 def array_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], settings: Mapping[str, Any]) -> Any:
     """A universal function of NumPy applied to tensors."""
     if not all(isinstance(i, OPERANDS) for i in inputs):
@@ -32,6 +35,8 @@ def array_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], settings: M
         raise UserError("numpy", f"np.{ufunc.__name__} of tensors takes no settings, got {', '.join(settings)}.")
     if ufunc is np.divmod:
         return FUNCTIONS["floor_divide"](*inputs), FUNCTIONS["remainder"](*inputs)
+    if ufunc.__name__ in _COMPARISONS:  # of a NumPy number in front NumPy has made an array
+        inputs = [i[()] if isinstance(i, np.ndarray) and not i.ndim else i for i in inputs]
     name = _NAMES.get(ufunc.__name__, ufunc.__name__)
     if name not in FUNCTIONS:
         raise UserError("numpy", f"weft has no function like np.{name}. Give it the value: np.{name}(tensor.numpy()).")
