@@ -332,6 +332,11 @@ def _parts(module: Module) -> list[tuple[str, Any]]:
     return found
 
 
+def is_made(module: Module) -> bool:
+    """Whether all its tensors are there: none waits for the first call."""
+    return not any(isinstance(value, Unknown) for part in module.modules() for _, value in _parts(part))
+
+
 def own_tensors(module: Module) -> list[tuple[str, Tensor]]:
     """The tensors of a module itself, not of its parts, with their names."""
     return [(n, v) for n, v in _parts(module) if isinstance(v, Tensor)]

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import RunError
 from ..graph.node import Type
-from ..nn.module import Module, own_tensors, without_values
+from ..nn.module import Module, is_made, own_tensors, without_values
 from ..ops.convert import asarray
 from ..runtime import device
 from ..tensor import Tensor
@@ -50,14 +50,15 @@ class Forecast:
 
 
 def forecast(build: Callable[[], Module], call: Callable[[Module], Any], optimizer_share: float) -> Forecast:
-    """What the network will take that is built, or given, by one function and called by another. Nothing of it is made.
+    """What the network will take that is built, or given, by one function; another calls it if sizes are unknown. Nothing is made.
 
     `optimizer_share` is the state of the optimizer for each byte of a parameter.
     """
     with without_values():
         model = build()
         there = sum(map(_nbytes, _known(model)))
-        call(model)
+        if not is_made(model):
+            call(model)
         tensors = list(model.named_tensors().values())
     trained = sum(_nbytes(t) for t in tensors if t.requires_grad)
     sizes = [_nbytes(t) for t in tensors]
