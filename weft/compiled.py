@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import Aliases, Arguments
 from .compiler.memory import nbytes
 from .dtypes import uint64
 from .errors import Source
@@ -25,7 +26,15 @@ from .random import Generator
 from .runtime import Buffer, Device
 from .state import Settings, State
 from .tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
-from .tree import Structure, unflatten
+from .tree import unflatten
+
+
+class Aliased(Exception):
+    """Arguments of a call are one tensor, or one that the function finds outside too, and it is changed: that is another program."""
+
+    def __init__(self, aliases: Aliases) -> None:
+        super().__init__()
+        self.aliases = aliases
 
 
 @dataclass(eq=False)
@@ -35,7 +44,7 @@ class Compiled:
     graph: Graph
     home: Device  # that it was compiled for
     executable: Any  # a runtime.device.Executable, or what it would need
-    structure: Structure  # of the result
+    given: Arguments  # what the function was given when it was traced
     states: list[State]
     streams: list[Generator]
     arguments: int
@@ -55,14 +64,44 @@ class Compiled:
         return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
 
     @cached_property
+    def passed(self) -> Callable[[Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]] | None:
+        """Turns arguments into the program's inputs, and numbers; None where they are the inputs."""
+        return self.given.passed()
+
+    def aliases(self, values: Sequence[Any]) -> Aliases | None:
+        """Which of these arguments are one tensor that the function changes; None if none are."""
+        written = {state.find(): state.written for state in self.states}
+        changes, seen = bool(self.given.changed), dict[Tensor, int]()
+        found: list[int | Tensor | None] = [None] * len(values)
+        for i in self.given.arrays:
+            value = values[i]
+            if type(value) is Tensor:
+                if value in written and (changes or written[value]):
+                    found[i] = value
+                elif changes and seen.setdefault(value, i) != i:
+                    found[i] = seen[value]
+        if not any(alias is not None for alias in found):
+            return None
+        return tuple(new if old is None else old for new, old in zip(found, self.given.aliases, strict=True))
+
+    def _refuse_aliases(self, values: Sequence[Any]) -> None:
+        aliases = self.aliases(values)
+        if aliases is not None:
+            raise Aliased(aliases)
+
+    @cached_property
     def run(self) -> Callable[[Sequence[Any]], Any]:
         """Run it on the values of arguments: compute the contents of results, replace state, hand out tensors."""
         home, streams, states, lock = self.home, self.streams, self.states, self.lock
         written = [state for state in states if state.written]
         argument, call, hand_out = self.executable.argument, self.executable.call, self._deliverer()
+        passed, changed, refuse_aliases = self.passed, self.given.changed, self._refuse_aliases
 
-        def run(values: Sequence[Any]) -> Any:
+        def run(arguments: Sequence[Any]) -> Any:
             with lock:
+                values, numbers = (arguments, ()) if passed is None else passed(arguments)
+                if changed:
+                    refuse_aliases(arguments)
                 held, addresses = [], []  # memory must not go while it is read
                 for position, value in enumerate((*(s.offset for s in streams), *values) if streams else values):
                     known = value._node.value if type(value) is Tensor else None
@@ -72,6 +111,8 @@ class Compiled:
                 again = False
                 for state in states:
                     if not state.is_known():
+                        if state.written:
+                            refuse_aliases(arguments)
                         state.refresh(home)
                         again |= not state.written
                     addresses.append(state.address)
@@ -82,13 +123,14 @@ class Compiled:
                 for stream, position in zip(streams, contents, strict=False):
                     stream.offset = wrap(data(Buffer(home, (), uint64, position)))
                 contents = contents[len(streams) :]
-            return hand_out(contents)
+            return hand_out(contents, arguments, numbers)
 
         return run
 
-    def _deliverer(self) -> Callable[[Sequence[Any]], Any]:
+    def _deliverer(self) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
         """A function that makes tensors of contents, in the structure that the function gave them."""
-        types, grads, structure = self.results, self.grads, self.structure
+        types, grads, structure = self.results, self.grads, self.given.structure
+        changed, found, is_plain = self.given.changed, self.given.results, self.given.is_plain
         sizes = [nbytes(node) for node in self.graph.outputs[self.first_result :]]
         homes, sources = repeat(self.home), repeat(self.source)
         hidden = len(types) - len(self.tracked)  # results that are for .grad alone
@@ -96,7 +138,7 @@ class Compiled:
         parameters = [weakref.ref(s.tensor) for s in self.states if s.tensor is not None and s.tensor._owns_parameter]
         whole = structure.kind in (list, tuple) and all(child.kind is None for child in structure.children)
 
-        def hand_out(contents: Sequence[Any]) -> Any:
+        def hand_out(contents: Sequence[Any], arguments: Sequence[Any], numbers: Sequence[Any]) -> Any:
             results = list(map(fresh_tensor, homes, contents, types, sizes, sources))
             for tensor, number in grads:
                 tensor.grad = None if number is None else results[number]
@@ -104,6 +146,10 @@ class Compiled:
                 results = results[hidden:]
             for number in tracked:
                 WITHOUT_HISTORY[results[number]._node] = parameters
+            for position in reversed(changed):
+                arguments[position]._name(results.pop()._node)
+            if not is_plain:
+                results = [find(results, arguments, numbers) for find in found]
             if structure.kind is None:
                 return results[0]
             if whole:

@@ -427,6 +427,10 @@ class Tensor:
     def _owns_parameter(self) -> bool:
         return self._node.op is VARIABLE and self._node.params[0].owner() is self
 
+    def beside(self, dtype: DType | None) -> Tensor:
+        """What it is next to a tensor of this dtype: a second name of itself. Numbers (weft/scalars.py) take the dtype."""
+        return wrap(self.node)
+
     def detach(self) -> Tensor:
         """The same value without its history: a constant for derivatives."""
         node = self._node
@@ -791,7 +795,7 @@ def as_tensor(value: Any, beside: DType | None = None, shape: Shape = ()) -> Ten
     may be changed in place later.
     """
     if isinstance(value, Tensor):
-        return wrap(value.node)
+        return wrap(value.node) if type(value) is Tensor else value.beside(beside)
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, _NUMBERS):
@@ -804,10 +808,15 @@ _NUMBERS = (float, int, bool)
 
 def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor:
     """A number as a constant that fills a shape."""
+    return wrap(constant(checked_number(value, dtype), dtype, shape))
+
+
+def checked_number(value: bool | int | float, dtype: DType) -> bool | int | float:
+    """The number as this dtype holds it, or the error that it does not."""
     low, high = _LIMITS[dtype]
     if (dtype.is_integer or isinstance(value, int)) and not low <= value <= high:
         raise UserError("constant", f"{value} does not fit into {dtype.name}. Convert the tensor with astype() first.")
-    return wrap(constant(int(value) if dtype.is_integer else value, dtype, shape))
+    return int(value) if dtype.is_integer else value
 
 
 _LIMITS: dict[DType, tuple[float, float]] = {d: (iinfo(d).min, iinfo(d).max) for d in INTEGERS}

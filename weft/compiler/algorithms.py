@@ -48,7 +48,7 @@ PREFER_FASTEST = "fastest"
 NO_WORKSPACE = "no_workspace"
 WITHIN = "within:"  # and a number of bytes: a limit, on devices that never need loops to keep to one
 
-_scope: ContextVar[str] = ContextVar("algorithms", default="")
+SCOPE: ContextVar[str] = ContextVar("algorithms", default="")  # the preference of the `with` block
 
 
 def WORKSPACE_LIMIT(nbytes: int) -> str:
@@ -77,11 +77,11 @@ def algorithms(prefer: str) -> Iterator[None]:
     >>> with algorithms("DIRECT"):
     ...     y = weft.conv(x, w)
     """
-    before = _scope.set(normal("algorithms", prefer))
+    before = SCOPE.set(normal("algorithms", prefer))
     try:
         yield
     finally:
-        _scope.reset(before)
+        SCOPE.reset(before)
 
 
 def in_force(where: str, given: Any = None) -> str:
@@ -91,7 +91,7 @@ def in_force(where: str, given: Any = None) -> str:
     """
     if given is not None:
         return normal(where, given)
-    return _scope.get() or ("" if knobs.conv_algorithm == PREFER_FASTEST else knobs.conv_algorithm)
+    return SCOPE.get() or ("" if knobs.conv_algorithm == PREFER_FASTEST else knobs.conv_algorithm)
 
 
 def check(where: str, prefer: Any) -> None:
@@ -227,7 +227,9 @@ def remember(direction: Direction, shape: ConvShape, threads: int, milliseconds:
 
 def measured(direction: Direction, shape: ConvShape, threads: int) -> dict[str, float]:
     """What was remembered; empty if nothing was."""
-    key = _key(direction, shape, threads)
+    key, then = _key(direction, shape, threads), _then.get()
+    if then is not None and key in then:
+        return then[key]
     if key in _here:
         return _here[key]
     content = cache().get(key)
@@ -243,15 +245,38 @@ def forget() -> None:
     _here.clear()
 
 
+_then: ContextVar[Mapping[str, dict[str, float]] | None] = ContextVar("measured before", default=None)
+
+
+def times_of(graph: Graph, threads: int) -> dict[str, dict[str, float]]:
+    """What is known now of the convolutions in a graph."""
+    found = [(*described(node), threads) for node in _convolutions(graph)]
+    return {_key(*one): measured(*one) for one in found}
+
+
+@contextmanager
+def measured_as(times: Mapping[str, dict[str, float]]) -> Iterator[None]:
+    """Inside, what was measured is this: to look again at a choice that was made before more was measured."""
+    before = _then.set(times)
+    try:
+        yield
+    finally:
+        _then.reset(before)
+
+
 def fingerprint(graph: Graph, threads: int) -> str:
     """All that the choice of algorithms in a graph depends on besides the graph itself: part of the key of its code."""
-    facts = [_fact(node, threads) for node in _every_node(graph) if node.op.name.removesuffix("_last") in DIRECTIONS]
+    facts = [_fact(node, threads) for node in _convolutions(graph)]
     return f"{knobs.conv_algorithm} winograd {knobs.winograd} {facts}" if facts else ""
 
 
 def _fact(node: Node, threads: int) -> list[str]:
     times = measured(*described(node), threads)
     return sorted(times, key=lambda name: times[name])
+
+
+def _convolutions(graph: Graph) -> list[Node]:
+    return [node for node in _every_node(graph) if node.op.name.removesuffix("_last") in DIRECTIONS]
 
 
 def _every_node(graph: Graph) -> Iterator[Node]:

@@ -26,7 +26,7 @@ class ArrayDevice(Device):
         return content
 
     def settings(self) -> tuple[Any, ...]:
-        return self.name, native.thread_count(), knobs.winograd
+        return self.name, native.thread_count(), *(getattr(knobs, name) for name in native.SETTINGS)
 
     def executable(
         self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]

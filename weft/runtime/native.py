@@ -8,7 +8,8 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ..compiler.algorithms import fingerprint
+from ..compiler.algorithms import fingerprint, measured_as, times_of
 from ..compiler.llvm import library
 from ..compiler.llvm.engine import Loaded, assembly, object_code
 from ..compiler.llvm.module import write
@@ -24,7 +25,7 @@ from ..compiler.llvm.roof import Roof, roof
 from ..compiler.llvm.store import kept
 from ..compiler.llvm.target import usable_cores
 from ..compiler.memory import ALIGN
-from ..compiler.pipeline import compiled
+from ..compiler.pipeline import compiled, passes
 from ..compiler.program import FRAME_RESERVED, Program
 from ..compiler.uncollected import uncollected
 from ..dtypes import DType
@@ -37,6 +38,7 @@ from .profile import Profile, profile
 from .team import address_of, symbols, team
 
 SMALL, LARGE = 1 << 14, 1 << 24  # operations: too few for several threads; too many to interpret even once
+SETTINGS = ("conv_algorithm", "winograd")  # that decide how programs are made, beside the number of threads
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 
 
@@ -105,9 +107,11 @@ class Executable:
         constants: frozenset[int] = frozenset(),
     ) -> None:
         self.graph, self.updates, self.threads, self.narrow = graph, dict(updates), threads, narrow
-        self._winograd = knobs.winograd
+        self._made_under = {name: getattr(knobs, name) for name in (*SETTINGS, "threads")}
+        self._times = times_of(graph, threads)
         self.constants = constants  # inputs that rarely change: what is prepared of them is kept
-        code, facts = _code(graph, self.updates, threads, narrow, constants)
+        with measured_as(self._times):
+            code, facts = _code(graph, self.updates, threads, narrow, constants)
         self.facts = facts
         self._kept: np.ndarray | None = None
         self._made = False  # what is kept
@@ -129,8 +133,19 @@ class Executable:
     @property
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
-        with knobs.set(winograd=self._winograd):
+        with self._as_made():
             return compiled(self.graph, self.updates, self.threads, self.narrow, self.constants)
+
+    @contextmanager
+    def _as_made(self) -> Iterator[None]:
+        """Inside, all that decides how a program is made is what it was when this one was made."""
+        with knobs.set(**self._made_under), measured_as(self._times):
+            yield
+
+    def passes(self) -> dict[str, Graph]:
+        """Its graph after each pass of the compiler."""
+        with self._as_made():
+            return passes(self.graph, self.narrow)
 
     @property
     def where(self) -> str:
