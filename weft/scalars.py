@@ -133,8 +133,8 @@ class Scalar(Tensor):
     def _scalar(self, what: str) -> NoReturn:
         raise UserError(
             what,
-            "the number that this argument stands for is not known while a function is traced. Decide with weft.where, weft.cond or "
-            "weft.while_loop, or name the argument in weft.jit(..., static=...).",
+            "the number that this argument stands for is not known while a function is being traced. Decide with weft.where, weft.cond or "
+            "weft.while_loop. An argument that the function must know, such as a count, is named in weft.jit(..., static=...).",
         )
 
     def __hash__(self) -> int:  # else a dict would not find the number
