@@ -6,7 +6,6 @@ left out.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ from .errors import Source
 from .graph import Graph
 from .graph.node import Type, data
 from .random import Generator
-from .runtime import Buffer, Device
+from .runtime import STATE_LOCK, Buffer, Device
 from .state import Settings, State
 from .tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
 from .tree import unflatten
@@ -55,7 +54,6 @@ class Compiled:
     tracked: list[bool] = field(default_factory=list)  # which results were computed from parameters
     source: Source | None = None  # the line that results are put down to
     settings: Settings | None = None  # that it was traced under
-    lock: Any = field(default_factory=threading.Lock)
 
     def fits(self) -> bool:
         """Whether every .grad is there, or missing, as it was, and all settings are what they were."""
@@ -92,7 +90,7 @@ class Compiled:
     @cached_property
     def run(self) -> Callable[[Sequence[Any]], Any]:
         """Run it on the values of arguments: compute the contents of results, replace state, hand out tensors."""
-        home, streams, states, lock = self.home, self.streams, self.states, self.lock
+        home, streams, states, lock = self.home, self.streams, self.states, STATE_LOCK
         written = [state for state in states if state.written]
         argument, call, hand_out = self.executable.argument, self.executable.call, self._deliverer()
         passed, changed, refuse_aliases = self.passed, self.given.changed, self._refuse_aliases
@@ -119,11 +117,11 @@ class Compiled:
                 contents = call(addresses, again)
                 for state in written:
                     state.was_replaced()
-            if streams:
-                for stream, position in zip(streams, contents, strict=False):
-                    stream.offset = wrap(data(Buffer(home, (), uint64, position)))
-                contents = contents[len(streams) :]
-            return hand_out(contents, arguments, numbers)
+                if streams:
+                    for stream, position in zip(streams, contents, strict=False):
+                        stream.offset = wrap(data(Buffer(home, (), uint64, position)))
+                    contents = contents[len(streams) :]
+                return hand_out(contents, arguments, numbers)
 
         return run
 

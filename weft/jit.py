@@ -33,6 +33,7 @@ from .graph import Graph
 from .graph.graph import close
 from .graph.node import DATA, VARIABLE, Node, toposort
 from .knobs import knobs
+from .runtime import STATE_LOCK
 from .runtime import device as find_device
 from .runtime.device import Facts
 from .scalars import NUMBERS, is_number
@@ -87,7 +88,7 @@ class Jit(Generic[R]):
         key, leaves = self._key(args, kwargs)
         for leaf in leaves:
             if type(leaf) is Tensor:
-                node = leaf._node
+                node = leaf._settled_node() if leaf._node.abstract else leaf._node
                 if node.abstract or (node.tracker is not None and node.tracked):
                     return self.function(*args, **kwargs)  # it is being traced or differentiated
         made = self._compiled.get(key)
@@ -160,7 +161,7 @@ class Jit(Generic[R]):
         """What a call with these arguments does with its time and memory: print it. No state changes."""
         made = self._for(args, kwargs)
         _, leaves = self._key(args, kwargs)
-        with made.lock:
+        with STATE_LOCK:
             values = leaves if made.passed is None else made.passed(leaves)[0]
             passed = [
                 made.executable.argument(i, given(v))
@@ -288,16 +289,17 @@ class Jit(Generic[R]):
             return arguments.call(tensors, function, watcher)
 
         self._tell_owner(watcher)
-        WATCHED.watch = watcher
-        try:
-            traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)), watched=True)
-            new_values = [_content(t) for t in watcher.written]
-            grads = [t for t, before in watcher.grads.items() if t.grad is not before]
-            new_grads = [t.grad.node for t in grads if t.grad is not None]
-            cleared = [t.grad is None for t in grads]
-        finally:
-            WATCHED.watch = None
-            watcher.undo()
+        with STATE_LOCK:  # other threads must not see what tensors name meanwhile
+            WATCHED.watch = watcher
+            try:
+                traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)), watched=True)
+                new_values = [_content(t) for t in watcher.written]
+                grads = [t for t, before in watcher.grads.items() if t.grad is not before]
+                new_grads = [t.grad.node for t in grads if t.grad is not None]
+                cleared = [t.grad is None for t in grads]
+            finally:
+                WATCHED.watch = None
+                watcher.undo()
         numbers = iter(range(len(new_grads)))
         replaced = [(t, None if none else next(numbers)) for t, none in zip(grads, cleared, strict=True)]
         return self._closed(traced, arguments, watcher, new_values, replaced, new_grads, planned)

@@ -50,7 +50,7 @@ from .graph.node import (
     variable,
 )
 from .knobs import knobs
-from .runtime import Buffer, Device, evaluate, fetch, transfer
+from .runtime import STATE_LOCK, Buffer, Device, evaluate, fetch, transfer
 from .runtime import device as find_device
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -224,7 +224,7 @@ class Tensor:
     @property
     def node(self) -> Node:
         """The node it names. A known value without use for its history stands for itself from here on."""
-        node = self._node
+        node = self._settled_node()
         watch = WATCHED.watch
         # While a function is traced, what it computes stays a computation, even if somebody has computed the same before. What
         # may live anywhere (it is made of constants) keeps its node, unless the value is where it would be made now.
@@ -232,6 +232,14 @@ class Tensor:
             if self.born <= WATCHED.since and (node.device is not None or node.value.device is find_device()):
                 self._name(node := data(node.value))
         return node if watch is None or self.born > watch.start else watch.saw(self, node)
+
+    def _settled_node(self) -> Node:
+        """The node it names, once no other thread is tracing a function that changes it."""
+        node = self._node
+        if node.abstract and WATCHED.watch is None and WATCHED.since == math.inf:
+            with STATE_LOCK:
+                return self._node
+        return node
 
     def _name(self, node: Node) -> None:
         node.holders += 1
@@ -290,7 +298,7 @@ class Tensor:
 
     def realize(self) -> Tensor:
         """Compute the value now, and return the tensor itself."""
-        evaluate([self._node])  # nothing happens if its value is known where it would be computed now
+        evaluate([self._settled_node()])  # nothing happens if its value is known where it would be computed now
         self._name(self.node)  # what led to the value can go
         return self
 
@@ -462,10 +470,11 @@ class Tensor:
             )
         if watch is not None and self.born <= watch.start:
             watch.changed(self)
-        if self._owns_parameter:
-            self.become_parameter(value.detach().node)
-        else:
-            self._name(value.node)
+        with STATE_LOCK:  # not between a program's look at the old value and its new one
+            if self._owns_parameter:
+                self.become_parameter(value.detach().node)
+            else:
+                self._name(value.node)
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
