@@ -27,6 +27,8 @@ from .state import Settings, State
 from .tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
 from .tree import unflatten
 
+NO_NUMBERS: Sequence[Any] = ()
+
 
 class Aliased(Exception):
     """Arguments of a call are one tensor, or one that the function finds outside too, and it is changed: that is another program."""
@@ -90,14 +92,18 @@ class Compiled:
     @cached_property
     def run(self) -> Callable[[Sequence[Any]], Any]:
         """Run it on the values of arguments: compute the contents of results, replace state, hand out tensors."""
-        home, streams, states, lock = self.home, self.streams, self.states, STATE_LOCK
+        home, streams, states = self.home, self.streams, self.states
+        acquire, release = STATE_LOCK.acquire, STATE_LOCK.release  # sooner done than a `with` block
         written = [state for state in states if state.written]
         argument, call, hand_out = self.executable.argument, self.executable.call, self._deliverer()
         passed, changed, refuse_aliases = self.passed, self.given.changed, self._refuse_aliases
 
         def run(arguments: Sequence[Any]) -> Any:
-            with lock:
-                values, numbers = (arguments, ()) if passed is None else passed(arguments)
+            acquire()
+            try:
+                values, numbers = arguments, NO_NUMBERS
+                if passed is not None:
+                    values, numbers = passed(arguments)
                 if changed:
                     refuse_aliases(arguments)
                 held, addresses = [], []  # memory must not go while it is read
@@ -122,6 +128,8 @@ class Compiled:
                         stream.offset = wrap(data(Buffer(home, (), uint64, position)))
                     contents = contents[len(streams) :]
                 return hand_out(contents, arguments, numbers)
+            finally:
+                release()
 
         return run
 
@@ -144,8 +152,9 @@ class Compiled:
                 results = results[hidden:]
             for number in tracked:
                 WITHOUT_HISTORY[results[number]._node] = parameters
-            for position in reversed(changed):
-                arguments[position]._name(results.pop()._node)
+            if changed:
+                for position in reversed(changed):
+                    arguments[position]._name(results.pop()._node)
             if not is_plain:
                 results = [find(results, arguments, numbers) for find in found]
             if structure.kind is None:

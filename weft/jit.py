@@ -88,9 +88,11 @@ class Jit(Generic[R]):
         key, leaves = self._key(args, kwargs)
         for leaf in leaves:
             if type(leaf) is Tensor:
-                node = leaf._settled_node() if leaf._node.abstract else leaf._node
+                node = leaf._node
                 if node.abstract or (node.tracker is not None and node.tracked):
-                    return self.function(*args, **kwargs)  # it is being traced or differentiated
+                    node = leaf._settled_node()
+                    if node.abstract or node.tracked:
+                        return self.function(*args, **kwargs)  # it is being traced or differentiated
         made = self._compiled.get(key)
         if made is None or not made.fits():
             made = self._compile(key, args, kwargs)
@@ -210,7 +212,8 @@ class Jit(Generic[R]):
                 else:
                     break
             else:
-                return (_settings(), tuple(types)), args
+                known = _known  # read once: another thread may have other settings
+                return (known[1] if known[0] == knobs.changes else _settings(), tuple(types)), args
         every, structure = flatten((args, kwargs))
         fixed: list[Any] = []
         values: list[Any] = []
@@ -392,17 +395,14 @@ def _hashable(leaf: Any, name: str | int) -> Any:
 
 
 _numbers: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # of settings: they are hashed sooner
-_known: tuple[Any, str, int] = (None, "", -1)
+_known: tuple[Any, int] = (None, -1)  # the number of the settings that were last looked up
 
 
 def _settings() -> int:
-    """The number of the settings that compiled forms depend on, looked up again when one was changed."""
+    """The number of the settings that compiled forms depend on."""
     global _known
-    changes, scope, number = _known  # read once: another thread may have other settings
-    if changes != knobs.changes or scope != SCOPE.get():
-        changes, scope = knobs.changes, SCOPE.get()
-        number = _numbers[scope, find_device().settings()]
-        _known = changes, scope, number
+    changes, number = knobs.changes, _numbers[SCOPE.get(), find_device().settings()]
+    _known = changes, number
     return number
 
 

@@ -148,8 +148,8 @@ class Knobs:
     debug: int
     changes: Any  # equal as long as no setting has changed, as seen from here: who reads settings often can see that none has
 
-    # An instance attribute is read without any Python code in between. So a setting is one, unless some `with` block in some thread
-    # overrides it: then there is no such attribute, and Python asks __getattr__.
+    # Settings are read all the time, and an instance attribute is read without any Python code in between. So a setting is one, unless
+    # some `with` block in some thread overrides it: then there is no such attribute, and __getattr__ of `_KnobsInBlocks` answers.
 
     def __init__(self) -> None:
         self._own("_shared", {})  # the settings outside of all blocks
@@ -159,14 +159,6 @@ class Knobs:
         self._own("_count", 0)
         for name, knob in KNOBS.items():
             setattr(self, name, os.environ.get(f"WEFT_{name.upper()}", knob.default))
-
-    def __getattr__(self, name: str) -> Any:
-        block: Mapping[str, Any] = self._block.get()
-        if name == "changes":
-            return self._count, id(block)
-        if name not in KNOBS:
-            raise AttributeError(name)
-        return block[name] if name in block else self._shared[name]
 
     def __setattr__(self, name: str, value: Any) -> None:
         checked, block = _checked({name: value}), self._block.get()
@@ -199,14 +191,30 @@ class Knobs:
             self._overridden.subtract(left)
             self._own("_count", self._count + 1)
             overridden = +self._overridden
+            if overridden:
+                object.__setattr__(self, "__class__", _KnobsInBlocks)  # before an attribute is missing
             for name, value in {**self._shared, "changes": self._count}.items():
                 if name in overridden or (name == "changes" and overridden):
                     self.__dict__.pop(name, None)
                 else:
                     self._own(name, value)
+            if not overridden:
+                object.__setattr__(self, "__class__", Knobs)
 
     def _own(self, name: str, value: Any) -> None:
         self.__dict__[name] = value
+
+
+class _KnobsInBlocks(Knobs):
+    """The settings while a `with` block overrides some."""
+
+    def __getattr__(self, name: str) -> Any:
+        block: Mapping[str, Any] = self._block.get()
+        if name == "changes":
+            return self._count, id(block)
+        if name not in KNOBS:
+            raise AttributeError(name)
+        return block[name] if name in block else self._shared[name]
 
 
 def _checked(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -224,14 +224,18 @@ class Tensor:
     @property
     def node(self) -> Node:
         """The node it names. A known value without use for its history stands for itself from here on."""
-        node = self._settled_node()
+        node = self._node
         watch = WATCHED.watch
         # While a function is traced, what it computes stays a computation, even if somebody has computed the same before. What
         # may live anywhere (it is made of constants) keeps its node, unless the value is where it would be made now.
-        if watch is None and node.value is not None and node.inputs and not node.tracked and not node.outputs:
+        if watch is not None:
+            return node if self.born > watch.start else watch.saw(self, node)
+        if node.value is None:
+            return self._settled_node() if node.abstract else node
+        if node.inputs and not node.tracked and not node.outputs:
             if self.born <= WATCHED.since and (node.device is not None or node.value.device is find_device()):
                 self._name(node := data(node.value))
-        return node if watch is None or self.born > watch.start else watch.saw(self, node)
+        return node
 
     def _settled_node(self) -> Node:
         """The node it names, once no other thread is tracing a function that changes it."""

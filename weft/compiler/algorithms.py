@@ -79,7 +79,8 @@ def algorithms(prefer: str) -> Iterator[None]:
     """
     before = SCOPE.set(normal("algorithms", prefer))
     try:
-        yield
+        with knobs.set(conv_algorithm=knobs.conv_algorithm):  # so that compiled functions look at their settings again
+            yield
     finally:
         SCOPE.reset(before)
 

@@ -6,7 +6,6 @@ import ctypes
 import json
 import struct
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,13 +32,16 @@ from ..errors import RunError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import knobs
-from .device import Buffer, Facts
+from .device import STATE_LOCK, Buffer, Facts
 from .profile import Profile, profile
 from .team import address_of, symbols, team
 
 SMALL, LARGE = 1 << 14, 1 << 24  # operations: too few for several threads; too many to interpret even once
 SETTINGS = ("conv_algorithm", "winograd")  # that decide how programs are made, beside the number of threads
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
+
+
+_acquire, _release = STATE_LOCK.acquire, STATE_LOCK.release  # sooner done than a `with` block
 
 
 def thread_count() -> int:
@@ -194,7 +196,8 @@ class Executable:
             self._observed = True
             for observe in OBSERVERS:
                 observe(self, addresses)
-        with self._arena.lock:
+        _acquire()  # programs share arenas, and most callers hold it already
+        try:
             self._fill(self._frame, 8 * FRAME_RESERVED, *addresses)
             if self.facts.arena:
                 self._frame[0] = self._arena.address(self.facts.arena)
@@ -204,6 +207,8 @@ class Executable:
             self._made = True
             if self._status[0]:
                 self._raise()
+        finally:
+            _release()
 
     def _keep(self, again: bool) -> None:
         """Room for what is kept, and whether it must be made at this run."""
@@ -233,10 +238,9 @@ OBSERVERS: list[Callable[[Executable, Sequence[int]], None]] = []
 
 
 class _Arena:
-    """Memory for values that live during a run only. Programs on one team run one at a time, and share one."""
+    """Memory for values that live during a run only. Programs run one at a time; those on one team share one."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self._memory, self._address = np.empty(0, np.uint8), 0
 
     def address(self, wanted: int) -> int:
