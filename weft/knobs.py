@@ -148,13 +148,19 @@ class Knobs:
     debug: int
     changes: Any  # equal as long as no setting has changed, as seen from here: who reads settings often can see that none has
 
+    _shared: dict[str, Any]  # the settings outside of all blocks
+    _block: ContextVar[Mapping[str, Any]]  # those that the blocks around this code override
+    _overridden: Counter[str]  # in how many blocks each setting is
+    _lock: threading.Lock
+    _count: int  # of changes
+
     # Settings are read all the time, and an instance attribute is read without any Python code in between. So a setting is one, unless
     # some `with` block in some thread overrides it: then there is no such attribute, and __getattr__ of `_KnobsInBlocks` answers.
 
     def __init__(self) -> None:
-        self._own("_shared", {})  # the settings outside of all blocks
+        self._own("_shared", {})
         self._own("_block", ContextVar[Mapping[str, Any]]("settings of the with block", default=MappingProxyType({})))
-        self._own("_overridden", Counter[str]())  # in how many blocks each setting is
+        self._own("_overridden", Counter[str]())
         self._own("_lock", threading.Lock())
         self._own("_count", 0)
         for name, knob in KNOBS.items():
