@@ -10,6 +10,7 @@ import pytest
 import weft
 from poison import poison
 from weft.errors import RunError
+from weft.runtime import native
 
 
 @pytest.fixture(autouse=True)
@@ -156,3 +157,19 @@ def test_with_threads(threads):
     V = floats(5, 7, seed=2)
     with weft.knobs.set(threads=threads):
         check_calls(lambda a: (weft.sort(V), V @ V.T + a, weft.softmax(V)))
+
+
+def test_a_call_that_fails_does_not_hide_that_a_captured_tensor_has_changed(monkeypatch):
+    a = floats(5, 7)
+    f = weft.jit(lambda: weft.sort(a))
+    f()
+    a.assign(a + 1.0)
+    with monkeypatch.context() as full:
+
+        def no_memory(shape, dtype):
+            raise RunError("run", "there is no memory.")
+
+        full.setattr(native, "_empty", no_memory)
+        with pytest.raises(RunError, match="no memory"):
+            f()
+    np.testing.assert_array_equal(f().numpy(), np.sort(a.numpy()))

@@ -11,6 +11,7 @@ import weft
 from weft.compiler.pipeline import compiled
 from weft.compiler.precision import copies, handed_on, precision
 from weft.compiler.simplify import simplify
+from weft.compiler.thresholds import thresholds
 from weft.compiler.triton.program import gpu_program
 from weft.dtypes import DType, bfloat16, float16, float32, float64
 from weft.graph import Graph, Node, Type, check
@@ -516,7 +517,7 @@ def residual(x: Any, w: Any, v: Any) -> Any:
     return (weft.avg_pool(weft.conv(y, v) * 0.5, 3, stride=1) ** 2).sum() + (weft.avg_pool(y, 3, stride=2) ** 2).mean()
 
 
-def test_numbers_of_a_step_that_hands_on_narrow_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_of_a_step_that_hands_on_narrow_values() -> None:
     """They are not much further from those in float64 than with products alone in 16 bits; gradients of weights are float32."""
     pytest.importorskip("triton")
     from triton_runner import run_program
@@ -528,8 +529,8 @@ def test_numbers_of_a_step_that_hands_on_narrow_values(monkeypatch: pytest.Monke
         exact = [g.numpy() for g in f(*(weft.asarray(a.astype(np.float64)) for a in arrays))]
     errors, narrow = [], []
     for large in (1 << 30, 64):
-        monkeypatch.setattr("weft.compiler.precision.LARGE", large)
-        program = gpu_program(graph, {}, bfloat16)
+        with thresholds.set(handed_on_elements=large):
+            program = gpu_program(graph, {}, bfloat16)
         results = run_program(program, arrays)
         assert [r.dtype for r in results] == [np.float32] * 3
         errors.append([np.abs(r - e).max() / np.abs(e).max() for r, e in zip(results, exact, strict=True)])

@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
+import itertools
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
@@ -18,21 +20,25 @@ from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 
-from .compiled import Compiled, given
+from .arguments import Aliases, Arguments, refuse_other_content, type_of
+from .compiled import Aliased, Compiled, given
+from .compiler.algorithms import SCOPE
 from .compiler.memory import nbytes
-from .compiler.pipeline import can_compile, passes
+from .compiler.pipeline import can_compile
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import UserError, user_source
 from .explain import Explanation, explain
 from .forms import Forms, forms_for, has_room
 from .graph import Graph
 from .graph.graph import close
-from .graph.node import DATA, VARIABLE, Node, Type
+from .graph.node import DATA, VARIABLE, Node, toposort
 from .knobs import knobs
+from .runtime import STATE_LOCK
 from .runtime import device as find_device
 from .runtime.device import Facts
+from .scalars import NUMBERS, is_number
 from .state import Settings, Watcher, in_memory_order, memory_of, states_of
-from .tensor import WATCHED, Holder, Tensor, Watch, as_tensor, wrap
+from .tensor import WATCHED, Holder, Tensor, Watch, wrap
 from .tracing import trace
 from .tree import Structure, flatten, unflatten
 
@@ -84,7 +90,9 @@ class Jit(Generic[R]):
             if type(leaf) is Tensor:
                 node = leaf._node
                 if node.abstract or (node.tracker is not None and node.tracked):
-                    return self.function(*args, **kwargs)  # it is being traced or differentiated
+                    node = leaf._settled_node()
+                    if node.abstract or node.tracked:
+                        return self.function(*args, **kwargs)  # it is being traced or differentiated
         made = self._compiled.get(key)
         if made is None or not made.fits():
             made = self._compile(key, args, kwargs)
@@ -92,8 +100,12 @@ class Jit(Generic[R]):
             with self._lock:  # another thread may let it go
                 if key in self._compiled:
                     self._compiled.move_to_end(key)
-        found: R = made.run(leaves)
-        return found
+        while True:
+            try:
+                found: R = made.run(leaves)
+                return found
+            except Aliased as error:
+                made = self._compile(key, args, kwargs, error.aliases)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Jit[R]:
         """As a method of an object: compiled for this object, which is no argument but part of what the function finds outside."""
@@ -150,8 +162,9 @@ class Jit(Generic[R]):
     def explain(self, *args: Any, **kwargs: Any) -> Explanation:
         """What a call with these arguments does with its time and memory: print it. No state changes."""
         made = self._for(args, kwargs)
-        _, values = self._key(args, kwargs)
-        with made.lock:
+        _, leaves = self._key(args, kwargs)
+        with STATE_LOCK:
+            values = leaves if made.passed is None else made.passed(leaves)[0]
             passed = [
                 made.executable.argument(i, given(v))
                 for i, v in enumerate((*(s.offset for s in made.streams), *values))
@@ -174,13 +187,16 @@ class Jit(Generic[R]):
 
     def passes(self, *args: Any, **kwargs: Any) -> dict[str, Graph]:
         """The graph as it was traced, and after each pass of the compiler: print them with .text()."""
-        graph = self.lower(*args, **kwargs)
-        return {"traced": graph, **passes(graph)}
+        made = self._for(args, kwargs)
+        return {"traced": made.graph, **made.executable.passes()}
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
-        key, _ = self._key(args, kwargs)
+        key, leaves = self._key(args, kwargs)
         made = self._compiled.get(key)
-        return made if made is not None and made.fits() else self._compile(key, args, kwargs)
+        if made is None or not made.fits():
+            made = self._compile(key, args, kwargs)
+        aliases = made.aliases(leaves)
+        return made if aliases is None else self._compile(key, args, kwargs, aliases)
 
     # --- compiling ------------------------------------------------------------------------------------------------------
 
@@ -191,20 +207,21 @@ class Jit(Generic[R]):
             for arg in args:
                 if type(arg) is Tensor:
                     types.append(arg._node.type)
-                elif type(arg) is np.ndarray:
-                    types.append(Type(arg.shape, as_dtype(arg.dtype, "jit")))
+                elif type(arg) is np.ndarray or type(arg) in NUMBERS:
+                    types.append(type_of(arg))
                 else:
                     break
             else:
-                return (_settings(), tuple(types)), args
+                known = _known  # read once: another thread may have other settings
+                return (known[1] if known[0] == knobs.changes else _settings(), tuple(types)), args
         every, structure = flatten((args, kwargs))
         fixed: list[Any] = []
         values: list[Any] = []
-        kinds: list[Type | None] = []
+        kinds: list[Any] = []
         for name, leaf in zip(_names(structure), every, strict=True):
-            if name not in self.static and isinstance(leaf, Tensor | np.ndarray | np.generic | bool | int | float):
+            if name not in self.static and _is_value(leaf):
                 values.append(leaf)
-                kinds.append(_type_of(leaf))
+                kinds.append(type_of(leaf))
             else:
                 fixed.append(_hashable(leaf, name))
                 kinds.append(None)
@@ -216,7 +233,11 @@ class Jit(Generic[R]):
             return (_settings(), tuple(kinds)), values  # plain values, as above
         return (_settings(), structure, tuple(kinds), tuple(fixed)), values
 
-    def _compile(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
+    def _compile(
+        self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], aliases: Aliases | None = None
+    ) -> Compiled:
+        if aliases is not None:
+            key = (*key, aliases)
         with self._lock:
             made = self._compiled.get(key)
             if made is not None and made.fits():
@@ -225,7 +246,7 @@ class Jit(Generic[R]):
             if made is None:
                 if knobs.debug:
                     self._say_why(key)
-                made = self._traced(args, kwargs)
+                made = self._traced(args, kwargs, aliases)
                 self._others.setdefault(key, []).append(made)
             self._compiled[key] = made
             self._compiled.move_to_end(key)
@@ -250,41 +271,46 @@ class Jit(Generic[R]):
             last = next(reversed(self._compiled))
             print(f"weft: jit traces {name} again: {_difference(last, key)}", file=sys.stderr)
 
-    def _traced(self, args: tuple[Any, ...], kwargs: dict[str, Any], planned: bool = False) -> Compiled:
+    def _traced(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], aliases: Aliases | None = None, planned: bool = False
+    ) -> Compiled:
         every, structure = flatten((args, kwargs))
-        names = _names(structure)
-        dynamic = [
-            n not in self.static and isinstance(leaf, Tensor | np.ndarray | np.generic | bool | int | float)
-            for n, leaf in zip(names, every, strict=True)
-        ]
-        values = [leaf for leaf, d in zip(every, dynamic, strict=True) if d]
-        types = [_type_of(v) for v in values]
+        dynamic = [n not in self.static and _is_value(v) for n, v in zip(_names(structure), every, strict=True)]
+        arguments = Arguments([leaf for leaf, d in zip(every, dynamic, strict=True) if d], aliases)
+        types = arguments.types()
         watcher = Watcher()
 
-        def call(*tensors: Tensor) -> Any:
-            rest = iter(tensors)
+        def function(stand_ins: Sequence[Any]) -> Any:
+            rest = iter(stand_ins)
             given = [next(rest) if d else leaf for leaf, d in zip(every, dynamic, strict=True)]
-            inner_args, inner_kwargs = unflatten(structure, given)
-            return self.function(*inner_args, **inner_kwargs)
+            inner = unflatten(structure, given)
+            result = self.function(*inner[0], **inner[1])
+            refuse_other_content(inner, structure, given)
+            return result
+
+        def call(*tensors: Tensor) -> Any:
+            return arguments.call(tensors, function, watcher)
 
         self._tell_owner(watcher)
-        WATCHED.watch = watcher
-        try:
-            traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)), watched=True)
-            new_values = [_content(t) for t in watcher.written]
-            grads = [t for t, before in watcher.grads.items() if t.grad is not before]
-            new_grads = [t.grad.node for t in grads if t.grad is not None]
-            cleared = [t.grad is None for t in grads]
-        finally:
-            WATCHED.watch = None
-            watcher.undo()
+        with STATE_LOCK:  # other threads must not see what tensors name meanwhile
+            WATCHED.watch = watcher
+            try:
+                traced = trace(call, types, Structure(tuple, (), (Structure(None),) * len(types)), watched=True)
+                new_values = [_content(t) for t in watcher.written]
+                grads = [t for t, before in watcher.grads.items() if t.grad is not before]
+                new_grads = [t.grad.node for t in grads if t.grad is not None]
+                cleared = [t.grad is None for t in grads]
+            finally:
+                WATCHED.watch = None
+                watcher.undo()
         numbers = iter(range(len(new_grads)))
         replaced = [(t, None if none else next(numbers)) for t, none in zip(grads, cleared, strict=True)]
-        return self._closed(traced, watcher, new_values, replaced, new_grads, planned)
+        return self._closed(traced, arguments, watcher, new_values, replaced, new_grads, planned)
 
     def _closed(
         self,
         traced: Any,
+        arguments: Arguments,
         watcher: Watcher,
         new_values: list[Node],
         grads: list[tuple[Tensor, int | None]],
@@ -295,14 +321,16 @@ class Jit(Generic[R]):
         found = [traced.streams[s][0] for s in streams]
         left = [traced.streams[s][1] for s in streams]
         outputs = [*left, *new_values, *new_grads, *traced.outputs]
-        inputs = [*found, *traced.inputs, *watcher.nodes.values()]
+        arguments.prune(set(toposort(outputs)))
+        given = [*traced.inputs, *arguments.recorder.inputs.values()]
+        inputs = [*found, *given, *watcher.nodes.values()]
         graph = close(inputs, outputs)
         stray = [n for n in graph.nodes if n.op in (DATA, VARIABLE)]
         if stray:  # values made while tracing, such as tables from NumPy arrays
             graph = close([*inputs, *stray], outputs)
         _refuse_unknown(graph)
         tensors = [*watcher.nodes, *(wrap(n) for n in stray)]
-        states = states_of(tensors, len(found) + len(traced.inputs), watcher, streams)
+        states = states_of(tensors, len(found) + len(given), watcher, streams)
         position = {t: s.position for t, s in zip(tensors, states, strict=True)}
         updates = {len(left) + i: position[t] for i, t in enumerate(watcher.written)}
         begin = len(left) + len(new_values)
@@ -311,8 +339,8 @@ class Jit(Generic[R]):
         constants = frozenset(s.position for s in states if not s.written)
         compile = (lambda *facts: _Planned(graph, home.planned(*facts))) if planned else home.executable
         return Compiled(
-            graph, home, compile(graph, updates, self.narrow, constants), traced.structure, states, streams,
-            len(traced.inputs), [o.type for o in graph.outputs[begin:]], begin, grads,
+            graph, home, compile(graph, updates, self.narrow, constants), arguments, states, streams,
+            len(given), [o.type for o in graph.outputs[begin:]], begin, grads,
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
             [o.tracked for o in traced.outputs], user_source(), Settings(watcher.holders) if watcher.holders else None,
         )  # fmt: skip
@@ -349,12 +377,9 @@ def _names(structure: Structure) -> list[str | int]:
     return result
 
 
-def _type_of(value: Any) -> Type:
-    if isinstance(value, Tensor):
-        return value._node.type
-    if isinstance(value, np.ndarray):
-        return Type(value.shape, as_dtype(value.dtype, "jit"))
-    return as_tensor(value)._node.type
+def _is_value(leaf: Any) -> bool:
+    """Whether an argument is a value, which the program does not depend on: a tensor, an array, a number."""
+    return isinstance(leaf, Tensor | np.ndarray) or is_number(leaf)
 
 
 def _hashable(leaf: Any, name: str | int) -> Any:
@@ -369,15 +394,16 @@ def _hashable(leaf: Any, name: str | int) -> Any:
     return type(leaf), repr(leaf) if isinstance(leaf, float) else leaf
 
 
-_known: tuple[int, Any] = (-1, None)
+_numbers: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # of settings: they are hashed sooner
+_known: tuple[Any, int] = (None, -1)  # the number of the settings that were last looked up
 
 
-def _settings() -> Any:
-    """What compiled forms depend on beside their arguments, asked again when a setting was changed."""
+def _settings() -> int:
+    """The number of the settings that compiled forms depend on."""
     global _known
-    if _known[0] != knobs.changes:
-        _known = (knobs.changes, find_device().settings())
-    return _known[1]
+    changes, number = knobs.changes, _numbers[SCOPE.get(), find_device().settings()]
+    _known = changes, number
+    return number
 
 
 def _difference(old: Any, new: Any) -> str:

@@ -1,16 +1,21 @@
 """Every setting of weft, declared once: its type, its default, what it does, and the WEFT_* variable that sets it.
 
-Read one as `knobs.device`, change it with `knobs.device = "null"` or for a while with `with knobs.set(device="null"): ...`.
-Values are checked when they are set, wherever they come from. docs/settings.md lists them; a test fails on one that is not listed.
+Read one as `knobs.device`, change it with `knobs.device = "null"`, for all threads, or with `with knobs.set(device="null"): ...` for the
+code in the block alone: other threads do not see it. Values are checked when they are set, wherever they come from. docs/settings.md
+lists them; a test fails on one that is not listed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 from .errors import UserError
 
@@ -147,29 +152,88 @@ class Knobs:
     cache_bytes: int
     data: str
     debug: int
-    changes: ClassVar[int] = 0  # how often a setting was changed: who looks at them often can see that none was
+    changes: Any  # equal as long as no setting has changed, as seen from here: who reads settings often can see that none has
+
+    _shared: dict[str, Any]  # the settings outside of all blocks
+    _block: ContextVar[Mapping[str, Any]]  # those that the blocks around this code override
+    _overridden: Counter[str]  # in how many blocks each setting is
+    _lock: threading.Lock
+    _count: int  # of changes
+
+    # Settings are read all the time, and an instance attribute is read without any Python code in between. So a setting is one, unless
+    # some `with` block in some thread overrides it: then there is no such attribute, and __getattr__ of `_KnobsInBlocks` answers.
 
     def __init__(self) -> None:
+        self._own("_shared", {})
+        self._own("_block", ContextVar[Mapping[str, Any]]("settings of the with block", default=MappingProxyType({})))
+        self._own("_overridden", Counter[str]())
+        self._own("_lock", threading.Lock())
+        self._own("_count", 0)
         for name, knob in KNOBS.items():
             setattr(self, name, os.environ.get(f"WEFT_{name.upper()}", knob.default))
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name not in KNOBS:
-            raise UserError("knobs", f"there is no setting {name!r}. The settings are {', '.join(KNOBS)}.")
-        super().__setattr__(name, KNOBS[name].read(name, str(value)))
-        Knobs.changes += 1
+        checked, block = _checked({name: value}), self._block.get()
+        if name in block:
+            self._block.set({**block, **checked})
+        else:
+            self._shared.update(checked)
+        self._changed()
 
     @contextmanager
     def set(self, **values: Any) -> Iterator[None]:
-        """Change settings inside a `with` block."""
-        before = dict(self.__dict__)
+        """Change settings inside a `with` block, for the code that runs in it: other threads keep theirs.
+
+        A thread that is started in the block begins with the settings outside of it, unless it runs in a copy of the context:
+        `threading.Thread(target=contextvars.copy_context().run, args=(function,))`.
+        """
+        checked = _checked(values)
+        before = self._block.set({**self._block.get(), **checked})
+        self._changed(entered=list(checked))
         try:
-            for name, value in values.items():
-                setattr(self, name, value)
             yield
         finally:
-            self.__dict__.update(before)
-            Knobs.changes += 1
+            self._block.reset(before)
+            self._changed(left=list(checked))
+
+    def _changed(self, entered: Iterable[str] = (), left: Iterable[str] = ()) -> None:
+        """Settings have changed, or blocks that override some were entered or left."""
+        with self._lock:
+            self._overridden.update(entered)
+            self._overridden.subtract(left)
+            self._own("_count", self._count + 1)
+            overridden = +self._overridden
+            if overridden:
+                object.__setattr__(self, "__class__", _KnobsInBlocks)  # before an attribute is missing
+            for name, value in {**self._shared, "changes": self._count}.items():
+                if name in overridden or (name == "changes" and overridden):
+                    self.__dict__.pop(name, None)
+                else:
+                    self._own(name, value)
+            if not overridden:
+                object.__setattr__(self, "__class__", Knobs)
+
+    def _own(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value
+
+
+class _KnobsInBlocks(Knobs):
+    """The settings while a `with` block overrides some."""
+
+    def __getattr__(self, name: str) -> Any:
+        block: Mapping[str, Any] = self._block.get()
+        if name == "changes":
+            return self._count, id(block)
+        if name not in KNOBS:
+            raise AttributeError(name)
+        return block[name] if name in block else self._shared[name]
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    unknown = next((name for name in values if name not in KNOBS), None)
+    if unknown is not None:
+        raise UserError("knobs", f"there is no setting {unknown!r}. The settings are {', '.join(KNOBS)}.")
+    return {name: KNOBS[name].read(name, str(value)) for name, value in values.items()}
 
 
 knobs = Knobs()

@@ -39,6 +39,7 @@ from .ops.elementwise import nextafter, sqrt, view, where
 from .ops.indexing import take
 from .ops.math import clip
 from .ops.sorting import argsort
+from .runtime import STATE_LOCK
 from .runtime import device as find_device
 from .tensor import ArrayLike, Tensor, as_tensor, emit, function, number
 
@@ -101,8 +102,8 @@ class Generator:
     def __init__(self, seed: int | Tensor = 0) -> None:
         self.key = _seed_key(seed)
         self._offset = number(0, uint64)
-        self._lock = threading.Lock()
-        GENERATORS.add(self)
+        with STATE_LOCK:  # who traces a function goes through all of them
+            GENERATORS.add(self)
 
     def __copy__(self) -> Generator:
         """A stream of its own that goes on from here."""
@@ -129,14 +130,16 @@ class Generator:
     @property
     def state(self) -> tuple[Tensor, Tensor]:
         """Where the stream stands; assign it to go back there."""
-        return self.key, self.offset
+        with STATE_LOCK:
+            return self.key, self.offset
 
     @state.setter
     def state(self, state: tuple[Any, Any]) -> None:
         key, offset = (s if isinstance(s, Tensor) else number(int(s), uint64) for s in state)
         if key._node.type != Type((), uint64) or offset._node.type != Type((), uint64):
             raise UserError("Generator", "a state is two uint64 scalars: the key and the offset.")
-        self.key, self.offset = key, offset
+        with STATE_LOCK:
+            self.key, self.offset = key, offset
 
     def fork(self, number_: Any = None) -> Generator:
         """An independent stream: the next one, or the one that belongs to a number (an index of a loop, say)."""
@@ -146,7 +149,7 @@ class Generator:
         return child
 
     def _words(self, *shape: int) -> Tensor:
-        with self._lock:  # two threads must not draw the same numbers
+        with STATE_LOCK:  # two threads, or a program, must not draw the same numbers
             self.key, start = _at_home(self.key), _at_home(self.offset)
             self.offset = _advance(start, -(-math.prod(shape) // 4))
         return emit(BITS, (self.key, start), (shape,))

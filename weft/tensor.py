@@ -51,7 +51,7 @@ from .graph.node import (
     variable,
 )
 from .knobs import knobs
-from .runtime import Buffer, Device, dlpack, evaluate, fetch, transfer
+from .runtime import STATE_LOCK, Buffer, Device, dlpack, evaluate, fetch, transfer
 from .runtime import device as find_device
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -228,10 +228,22 @@ class Tensor:
         watch = WATCHED.watch
         # While a function is traced, what it computes stays a computation, even if somebody has computed the same before. What
         # may live anywhere (it is made of constants) keeps its node, unless the value is where it would be made now.
-        if watch is None and node.value is not None and node.inputs and not node.tracked and not node.outputs:
+        if watch is not None:
+            return node if self.born > watch.start else watch.saw(self, node)
+        if node.value is None:
+            return self._settled_node() if node.abstract else node
+        if node.inputs and not node.tracked and not node.outputs:
             if self.born <= WATCHED.since and (node.device is not None or node.value.device is find_device()):
                 self._name(node := data(node.value))
-        return node if watch is None or self.born > watch.start else watch.saw(self, node)
+        return node
+
+    def _settled_node(self) -> Node:
+        """The node it names, once no other thread is tracing a function that changes it."""
+        node = self._node
+        if node.abstract and WATCHED.watch is None and WATCHED.since == math.inf:
+            with STATE_LOCK:
+                return self._node
+        return node
 
     def _name(self, node: Node) -> None:
         node.holders += 1
@@ -290,7 +302,7 @@ class Tensor:
 
     def realize(self) -> Tensor:
         """Compute the value now, and return the tensor itself."""
-        evaluate([self._node])  # nothing happens if its value is known where it would be computed now
+        evaluate([self._settled_node()])  # nothing happens if its value is known where it would be computed now
         self._name(self.node)  # what led to the value can go
         return self
 
@@ -436,6 +448,10 @@ class Tensor:
     def _owns_parameter(self) -> bool:
         return self._node.op is VARIABLE and self._node.params[0].owner() is self
 
+    def beside(self, dtype: DType | None) -> Tensor:
+        """What it is next to a tensor of this dtype: a second name of itself. Numbers (weft/scalars.py) take the dtype."""
+        return wrap(self.node)
+
     def detach(self) -> Tensor:
         """The same value without its history: a constant for derivatives."""
         node = self._node
@@ -467,10 +483,11 @@ class Tensor:
             )
         if watch is not None and self.born <= watch.start:
             watch.changed(self)
-        if self._owns_parameter:
-            self.become_parameter(value.detach().node)
-        else:
-            self._name(value.node)
+        with STATE_LOCK:  # not between a program's look at the old value and its new one
+            if self._owns_parameter:
+                self.become_parameter(value.detach().node)
+            else:
+                self._name(value.node)
         return self
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -828,7 +845,7 @@ def as_tensor(value: Any, beside: DType | None = None, shape: Shape = ()) -> Ten
     may be changed in place later.
     """
     if isinstance(value, Tensor):
-        return wrap(value.node)
+        return wrap(value.node) if type(value) is Tensor else value.beside(beside)
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, _NUMBERS):
@@ -850,10 +867,15 @@ _NUMBERS = (float, int, bool)
 
 def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor:
     """A number as a constant that fills a shape."""
+    return wrap(constant(checked_number(value, dtype), dtype, shape))
+
+
+def checked_number(value: bool | int | float, dtype: DType) -> bool | int | float:
+    """The number as this dtype holds it, or the error that it does not."""
     low, high = LIMITS[dtype]
     if (dtype.is_integer or isinstance(value, int)) and not low <= value <= high:
         raise UserError("constant", f"{value} does not fit into {dtype.name}. Convert the tensor with astype() first.")
-    return wrap(constant(int(value) if dtype.is_integer else value, dtype, shape))
+    return int(value) if dtype.is_integer else value
 
 
 LIMITS: dict[DType, tuple[float, float]] = {d: (iinfo(d).min, iinfo(d).max) for d in INTEGERS}

@@ -49,7 +49,7 @@ PREFER_FASTEST = "fastest"
 NO_WORKSPACE = "no_workspace"
 WITHIN = "within:"  # and a number of bytes: a limit, on devices that never need loops to keep to one
 
-_scope: ContextVar[str] = ContextVar("algorithms", default="")
+SCOPE: ContextVar[str] = ContextVar("algorithms", default="")  # the preference of the `with` block
 
 
 def WORKSPACE_LIMIT(nbytes: int) -> str:
@@ -78,11 +78,12 @@ def algorithms(prefer: str) -> Iterator[None]:
     >>> with algorithms("DIRECT"):
     ...     y = weft.conv(x, w)
     """
-    before = _scope.set(normal("algorithms", prefer))
+    before = SCOPE.set(normal("algorithms", prefer))
     try:
-        yield
+        with knobs.set(conv_algorithm=knobs.conv_algorithm):  # so that compiled functions look at their settings again
+            yield
     finally:
-        _scope.reset(before)
+        SCOPE.reset(before)
 
 
 def in_force(where: str, given: Any = None) -> str:
@@ -92,7 +93,7 @@ def in_force(where: str, given: Any = None) -> str:
     """
     if given is not None:
         return normal(where, given)
-    return _scope.get() or ("" if knobs.conv_algorithm == PREFER_FASTEST else knobs.conv_algorithm)
+    return SCOPE.get() or ("" if knobs.conv_algorithm == PREFER_FASTEST else knobs.conv_algorithm)
 
 
 def check(where: str, prefer: Any) -> None:
@@ -226,7 +227,9 @@ def remember(direction: Direction, shape: ConvShape, milliseconds: Mapping[str, 
 
 def measured(direction: Direction, shape: ConvShape) -> dict[str, float]:
     """What was remembered; empty if nothing was."""
-    key = _key(direction, shape)
+    key, then = _key(direction, shape), _then.get()
+    if then is not None and key in then:
+        return then[key]
     if key in _here:
         return _here[key]
     content = cache().get(key)
@@ -242,15 +245,38 @@ def forget() -> None:
     _here.clear()
 
 
+_then: ContextVar[Mapping[str, dict[str, float]] | None] = ContextVar("measured before", default=None)
+
+
+def times_of(graph: Graph) -> dict[str, dict[str, float]]:
+    """What is known now of the convolutions in a graph."""
+    found = [described(node) for node in _convolutions(graph)]
+    return {_key(*one): measured(*one) for one in found}
+
+
+@contextmanager
+def measured_as(times: Mapping[str, dict[str, float]]) -> Iterator[None]:
+    """Inside, what was measured is this: to look again at a choice that was made before more was measured."""
+    before = _then.set(times)
+    try:
+        yield
+    finally:
+        _then.reset(before)
+
+
 def fingerprint(graph: Graph) -> str:
     """All that the choice of algorithms in a graph depends on besides the graph itself: part of the key of its code."""
-    facts = [_fact(node) for node in _every_node(graph) if node.op.name.removesuffix("_last") in DIRECTIONS]
+    facts = [_fact(node) for node in _convolutions(graph)]
     return f"{knobs.conv_algorithm} winograd {knobs.winograd} {facts}" if facts else ""
 
 
 def _fact(node: Node) -> list[str]:
     times = measured(*described(node))
     return sorted(times, key=lambda name: times[name])
+
+
+def _convolutions(graph: Graph) -> list[Node]:
+    return [node for node in _every_node(graph) if node.op.name.removesuffix("_last") in DIRECTIONS]
 
 
 def _every_node(graph: Graph) -> Iterator[Node]:

@@ -41,10 +41,10 @@ def pass_list(narrow: DType | None = None, native: bool = True) -> dict[str, Pas
     }
 
 
-def passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
+def passes(graph: Graph, narrow: DType | None = None, native: bool = True) -> dict[str, Graph]:
     """The graph after each pass, by the pass's name."""
     after = {}
-    for name, apply in pass_list(narrow).items():
+    for name, apply in pass_list(narrow, native).items():
         graph = after[name] = apply(graph)
     return after
 

@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -182,7 +183,7 @@ class _Team:
 
     def begin(self, indices: np.ndarray) -> Callable[[], Pair]:
         """Have a batch filled; calling the result waits for it."""
-        future = self.threads.submit(_fill, self.dataset, indices) if self._is_here() else None
+        future = self.threads.submit(copy_context().run, _fill, self.dataset, indices) if self._is_here() else None
         return lambda: self._finished(future, indices)
 
     def _finished(self, future: Future[_Filled] | None, indices: np.ndarray) -> Pair:

@@ -11,6 +11,7 @@ from ..errors import UserError
 from ..graph.node import data
 from ..runtime import Device, dlpack
 from ..runtime import device as find_device
+from ..scalars import Scalar
 from ..tensor import Tensor, function, number, wrap
 
 
@@ -34,6 +35,8 @@ def asarray(
     wanted = None if dtype is None else as_dtype(dtype, "asarray")
     if isinstance(obj, bool | int | float) and not isinstance(obj, np.generic) and copy is not False:
         obj = number(obj, as_dtype(type(obj)) if wanted is None else wanted)
+    if isinstance(obj, Scalar) and wanted is None:
+        obj = obj.as_given()
     if isinstance(obj, Tensor):
         return _as_given(obj, wanted, device, copy)
     array, shared = _to_numpy(obj)

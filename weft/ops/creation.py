@@ -56,7 +56,7 @@ def full(
     [[7, 7], [7, 7]]
     """
     if isinstance(fill_value, Tensor):
-        value = fill_value if dtype is None else astype(fill_value, dtype)
+        value = fill_value if dtype is None else fill_value.astype(dtype)
         return place(broadcast_to(value, normal_shape("full", shape)), device)
     if isinstance(fill_value, np.generic):
         fill_value = fill_value.item()

@@ -363,7 +363,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     Tensor(1., dtype=float32)
     """
     condition = as_tensor(condition)
-    if not isinstance(x1, Tensor) and isinstance(x2, Tensor):
+    if type(x1) is not Tensor and type(x2) is Tensor:
         a, b = as_tensor(x1, x2.dtype), x2
     else:
         a = as_tensor(x1)

@@ -6,6 +6,7 @@ from . import cuda as cuda
 from . import dlpack as dlpack
 from . import null as null
 from . import reference as reference
+from .device import STATE_LOCK as STATE_LOCK
 from .device import Buffer as Buffer
 from .device import Device as Device
 from .device import Program as Program

@@ -11,7 +11,7 @@ from ..dtypes import DType
 from ..graph.graph import Graph
 from ..knobs import knobs
 from . import native
-from .device import Buffer, Device, Facts
+from .device import STATE_LOCK, Buffer, Device, Facts
 from .team import address_of
 
 
@@ -22,11 +22,12 @@ class ArrayDevice(Device):
         return Buffer(self, array.shape, dtype, array)
 
     def get(self, buffer: Buffer) -> np.ndarray:
-        content: np.ndarray = buffer.content
-        return content
+        with STATE_LOCK:  # not while a program replaces it; from then on the view keeps the memory as it is
+            content: np.ndarray = buffer.content
+            return content.view()
 
     def settings(self) -> tuple[Any, ...]:
-        return self.name, native.thread_count(), knobs.winograd
+        return self.name, native.thread_count(), *(getattr(knobs, name) for name in native.SETTINGS)
 
     def executable(
         self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]

@@ -14,7 +14,7 @@ from ..errors import RunError
 from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, dependencies
 from ..knobs import knobs
-from .device import Buffer, Device, Executable, Program
+from .device import STATE_LOCK, Buffer, Device, Executable, Program
 from .native import LARGE, work
 
 IMPOSSIBLE = 1 << 48  # elements: no machine has room for so many
@@ -50,8 +50,10 @@ class CompilingDevice(Device):
             key, leaves = found
             executable = self._executable((self.settings(), *key), program, leaves)
             if executable is not None:
-                return self._run(executable, leaves, program.wanted)
-        return self.interpret(program)
+                with STATE_LOCK:
+                    return self._run(executable, leaves, program.wanted)
+        with STATE_LOCK:
+            return self.interpret(program)
 
     def _executable(self, key: Structure, program: Program, leaves: Sequence[Node]) -> Executable | None:
         """The compiled form, if there is one or it is time to make one."""

@@ -5,6 +5,8 @@ A new device is one file with a subclass of `Device` and one call of `register`.
 
 from __future__ import annotations
 
+import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,21 @@ from ..errors import RunError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import KNOBS, knobs
+
+# Whoever holds it is the only one to read values, or to replace them in place: a value that is read is whole, and no update is lost. A
+# program holds it from its first look at state to its results, and so does who traces a function, since the tensors that it changes
+# name something unknown meanwhile. It is one lock for all devices, since programs of two devices may share state.
+STATE_LOCK = threading.RLock()  # a thread that computes one value may need others
+
+
+def _after_fork() -> None:
+    """In the child there is no other thread that could give it back."""
+    if not STATE_LOCK._is_owned():  # type: ignore[attr-defined]
+        STATE_LOCK._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(eq=False, slots=True)

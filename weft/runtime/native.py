@@ -6,9 +6,9 @@ import ctypes
 import json
 import struct
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ..compiler.algorithms import fingerprint
+from ..compiler.algorithms import fingerprint, measured_as, times_of
 from ..compiler.llvm import library
 from ..compiler.llvm.engine import Loaded, assembly, object_code
 from ..compiler.llvm.module import write
@@ -24,7 +24,7 @@ from ..compiler.llvm.roof import Roof, roof
 from ..compiler.llvm.store import kept
 from ..compiler.llvm.target import usable_cores
 from ..compiler.memory import ALIGN
-from ..compiler.pipeline import compiled
+from ..compiler.pipeline import compiled, passes
 from ..compiler.program import FRAME_RESERVED, Program
 from ..compiler.thresholds import thresholds
 from ..compiler.uncollected import uncollected
@@ -33,12 +33,20 @@ from ..errors import RunError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import knobs
-from .device import Buffer, Facts
+from .device import STATE_LOCK, Buffer, Facts
 from .profile import Profile, profile
 from .team import address_of, symbols, team
 
 LARGE = 1 << 24  # operations: too many to interpret even once
+SETTINGS = (
+    "conv_algorithm",
+    "winograd",
+    "fast_math",
+)  # that decide how programs are made, beside the number of threads
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
+
+
+_acquire, _release = STATE_LOCK.acquire, STATE_LOCK.release  # sooner done than a `with` block
 
 
 def thread_count() -> int:
@@ -106,9 +114,11 @@ class Executable:
         constants: frozenset[int] = frozenset(),
     ) -> None:
         self.graph, self.updates, self.threads, self.narrow = graph, dict(updates), threads, narrow
-        self._winograd = knobs.winograd
+        self._made_under = {name: getattr(knobs, name) for name in (*SETTINGS, "threads")}
+        self._times = times_of(graph)
         self.constants = constants  # inputs that rarely change: what is prepared of them is kept
-        code, facts = _code(graph, self.updates, threads, narrow, constants)
+        with measured_as(self._times):
+            code, facts = _code(graph, self.updates, threads, narrow, constants)
         self.facts = facts
         self._kept: np.ndarray | None = None
         self._made = False  # what is kept
@@ -130,8 +140,19 @@ class Executable:
     @property
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
-        with knobs.set(winograd=self._winograd):
+        with self._as_made():
             return compiled(self.graph, self.updates, self.threads, self.narrow, self.constants)
+
+    @contextmanager
+    def _as_made(self) -> Iterator[None]:
+        """Inside, all that decides how a program is made is what it was when this one was made."""
+        with knobs.set(**self._made_under), measured_as(self._times):
+            yield
+
+    def passes(self) -> dict[str, Graph]:
+        """Its graph after each pass of the compiler."""
+        with self._as_made():
+            return passes(self.graph, self.narrow)
 
     @property
     def where(self) -> str:
@@ -180,7 +201,8 @@ class Executable:
             self._observed = True
             for observe in OBSERVERS:
                 observe(self, addresses)
-        with self._arena.lock:
+        _acquire()  # programs share arenas, and most callers hold it already
+        try:
             self._fill(self._frame, 8 * FRAME_RESERVED, *addresses)
             if self.facts.arena:
                 self._frame[0] = self._arena.address(self.facts.arena)
@@ -190,6 +212,8 @@ class Executable:
             if self._status[0]:
                 self._raise()
             self._made = True
+        finally:
+            _release()
 
     def _keep(self, again: bool) -> None:
         """Room for what is kept, and whether it must be made at this run."""
@@ -219,10 +243,9 @@ OBSERVERS: list[Callable[[Executable, Sequence[int]], None]] = []
 
 
 class _Arena:
-    """Memory for values that live during a run only. Programs on one team run one at a time, and share one."""
+    """Memory for values that live during a run only. Programs run one at a time; those on one team share one."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
         self._memory, self._address = np.empty(0, np.uint8), 0
 
     def address(self, wanted: int) -> int:
@@ -249,7 +272,7 @@ def _code(
 ) -> tuple[bytes, NativeFacts]:
     """The object code of a program, from the disk if it is there."""
     mixed = "" if narrow is None else f" precision {narrow.name}"
-    choices = fingerprint(graph)
+    choices = f"fast_math {knobs.fast_math} {fingerprint(graph)}"
     inputs = f"updates {sorted(updates.items())} constants {sorted(constants)}"
     key = f"program {FORMAT} threads {threads}{mixed} {inputs} {choices}\n{graph.text()}"
     start = time.perf_counter()

@@ -16,7 +16,7 @@ from ..errors import RunError, WeftError
 from ..graph.graph import Graph
 from ..graph.node import DATA, PLACEHOLDER, VARIABLE, Node, dependencies
 from .arrays import ArrayDevice
-from .device import Buffer, Device, Program, register
+from .device import STATE_LOCK, Buffer, Device, Program, register
 
 _NARROW = (float16, bfloat16)
 
@@ -27,7 +27,8 @@ class ReferenceDevice(ArrayDevice):
     name = "reference"
 
     def run(self, program: Program) -> list[Buffer]:
-        return interpreted(self, program)
+        with STATE_LOCK:
+            return interpreted(self, program)
 
 
 def interpreted(device: Device, program: Program) -> list[Buffer]:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,7 +98,9 @@ def preparing(symbols: Iterable[str]) -> Iterator[None]:
         yield
         return
     with ThreadPoolExecutor(min(len(missing), usable_cores())) as pool:
-        made = [pool.submit(address, symbol) for symbol in missing]
+        made = [
+            pool.submit(copy_context().run, address, symbol) for symbol in missing
+        ]  # with the settings of this thread
         yield
     for one in made:
         one.result()

@@ -21,7 +21,7 @@ from ..llvm.library import Plan
 from ..loops import CONVOLUTIONS
 from ..memory import Slot, nbytes
 from ..nest import ready
-from ..pipeline import applied
+from ..pipeline import passes as each_pass
 from ..program import FRAME_RESERVED, Call, Program, Target, build, control_rooms
 from . import special
 from .build import ALIGNED
@@ -87,6 +87,12 @@ class Ask:
 Step = Launch | Copy | Control | Ask
 
 
+def gpu_passes(graph: Graph, narrow: DType | None) -> dict[str, Graph]:
+    """The graph after each pass for GPUs, by the pass's name."""
+    after = each_pass(graph, narrow, native=False)
+    return {**after, "kept_within": kept_within(after["refine"])}
+
+
 def gpu_program(
     graph: Graph,
     updates: Mapping[int, int],
@@ -103,7 +109,7 @@ def gpu_program(
     """
 
     def passes(graph: Graph) -> Graph:
-        return kept_within(applied(graph, narrow, native=False))
+        return gpu_passes(graph, narrow)["kept_within"]
 
     def survey(kernels: Sequence[Kernel]) -> None:
         if collecting is not None:

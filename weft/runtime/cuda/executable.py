@@ -23,7 +23,7 @@ from ...compiler.triton import foundry
 from ...compiler.triton.choice import choose
 from ...compiler.triton.claims import Claim
 from ...compiler.triton.contraction import can_write
-from ...compiler.triton.program import gpu_program, launches
+from ...compiler.triton.program import gpu_passes, gpu_program, launches
 from ...compiler.triton.recipe import Prepared, every_launch, prepared, sites
 from ...dtypes import DType
 from ...errors import RunError
@@ -41,7 +41,7 @@ from .profile import GpuRoof, gpu_roof, profile
 from .results import Results
 
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
-SETTINGS = ("tf32", "conv_algorithm", "matmul_algorithm")  # that decide how programs are made
+SETTINGS = ("tf32", "conv_algorithm", "matmul_algorithm", "fast_math")  # that decide how programs are made
 REMEMBERED = 8  # graphs of one program, each for other addresses
 LARGEST = 3  # tensors that are named when memory runs out
 
@@ -179,6 +179,11 @@ class Executable:
         """The text of every kernel, in Triton, in the order in which they first run."""
         kernels = dict.fromkeys(launch.kernel for launch in every_launch(launches(self.program)))
         return [kernel.text for kernel in kernels]
+
+    def passes(self) -> dict[str, Graph]:
+        """Its graph after each pass of the compiler."""
+        with knobs.set(**self._settings):
+            return gpu_passes(self.graph, self.narrow)
 
     def notes(self) -> list[str]:
         """What is not computed as it was asked for, and why."""

@@ -1,0 +1,149 @@
+"""The arguments of a compiled function: what stands for them while it is traced, and what the function does with them.
+
+A function may change a tensor that it is given (`a += 1`, `p.assign(...)`), and give back what it was given. Both must be as without
+`jit`: the caller's tensor has the new value after the call, and is the very object that comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .dtypes import as_dtype
+from .errors import UserError
+from .graph.node import Node, Type
+from .random import GENERATORS
+from .scalars import Recorder, Scalar, as_array, is_number
+from .state import Watcher
+from .tensor import Tensor
+from .tree import Structure, flatten
+
+# Which arguments are one tensor: for each the position of an earlier one, a tensor that the function finds outside too, or None.
+Aliases = tuple[int | Tensor | None, ...]
+Result = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]  # of (what was computed, arguments, numbers)
+
+
+class Arguments:
+    """The values that a function is given in the call that is traced."""
+
+    def __init__(self, values: Sequence[Any], aliases: Aliases | None) -> None:
+        self.values, self.aliases = values, aliases or (None,) * len(values)
+        self.arrays = [i for i, v in enumerate(values) if not is_number(v) and self.aliases[i] is None]
+        self.numbers = [i for i, v in enumerate(values) if is_number(v)]
+        self.recorder = Recorder([values[i] for i in self.numbers])
+        self.changed: list[int] = []  # arguments that the function assigned to
+        self.results: list[Result] = []  # how each leaf of the result is found
+        self.is_plain = False  # whether these are the computed tensors, one after the other
+        self.structure = Structure(None)  # of the result
+
+    def types(self) -> list[Type]:
+        """Of the program's inputs for tensors and arrays."""
+        return [type_of(self.values[i]) for i in self.arrays]
+
+    def call(self, tensors: Sequence[Tensor], function: Callable[[Sequence[Any]], Any], watcher: Watcher) -> list[Any]:
+        """Call the function with what stands for the arguments: all that the program computes, what was changed at the end."""
+        stand_ins: list[Any] = [None] * len(self.values)
+        for i, tensor in zip(self.arrays, tensors, strict=True):
+            stand_ins[i] = tensor
+        for i, scalar in zip(self.numbers, self.recorder.scalars(), strict=True):
+            stand_ins[i] = scalar
+        for i, alias in enumerate(self.aliases):
+            if alias is not None:
+                stand_ins[i] = stand_ins[alias] if isinstance(alias, int) else alias
+        before = [t._node for t in tensors]
+        leaves, self.structure = flatten(function(stand_ins))
+        self._find_changed(tensors, before)
+        computed = self._find_results(leaves, {id(s): i for i, s in reversed(list(enumerate(stand_ins)))}, watcher)
+        self.values = ()  # a program must not keep what one call was given
+        return [*computed, *(stand_ins[i] for i in self.changed)]
+
+    def _find_changed(self, tensors: Sequence[Tensor], before: Sequence[Node]) -> None:
+        for i, tensor, node in zip(self.arrays, tensors, before, strict=True):
+            if tensor.grad is not None or tensor._owns_parameter:
+                raise UserError(
+                    "jit",
+                    "a compiled function cannot make a parameter of an argument, or set its .grad. Do so before the call.",
+                )
+            if tensor._node is node:
+                continue
+            if isinstance(self.values[i], np.ndarray):
+                raise UserError(
+                    "jit",
+                    "a compiled function cannot change a NumPy array in place. Pass weft.asarray(x), or write x = x + 1 instead of x += 1.",
+                )
+            self.changed.append(i)
+
+    def _find_results(self, leaves: Sequence[Any], positions: dict[int, int], watcher: Watcher) -> list[Any]:
+        """What the program computes of the results. The others are arguments, tensors from outside, and numbers."""
+        computed: dict[int, Any] = {}
+        moving = {
+            id(t) for t in (*watcher.owners, *(stream.key for stream in GENERATORS))
+        }  # other tensors take their places
+        for leaf in leaves:
+            if isinstance(leaf, Scalar):
+                self.results.append(_number(leaf.index))
+            elif is_number(leaf):
+                self.results.append(_outside(leaf))
+            elif id(leaf) in positions and isinstance(self.values[positions[id(leaf)]], Tensor):
+                self.results.append(_argument(positions[id(leaf)]))
+            elif isinstance(leaf, Tensor) and leaf.born <= watcher.start and id(leaf) not in moving:
+                self.results.append(_outside(leaf))
+            else:
+                computed.setdefault(id(leaf), leaf)
+                self.results.append(_computed(list(computed).index(id(leaf))))
+        self.is_plain = len(computed) == len(leaves)
+        return list(computed.values())
+
+    def prune(self, used: set[Node]) -> None:
+        """Leave out numbers as inputs that the program does not use: they need not fit into a dtype."""
+        inputs = self.recorder.inputs
+        self.recorder.inputs = {which: node for which, node in inputs.items() if node in used}
+
+    def passed(self) -> Callable[[Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]] | None:
+        """A function that turns the arguments of a call into the program's inputs, and numbers. None: they are those already."""
+        if len(self.arrays) == len(self.aliases):
+            return None
+        arrays, numbers, recorder = self.arrays, self.numbers, self.recorder
+        inputs = list(recorder.inputs)
+
+        def pass_on(values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+            known = recorder.computed([values[i] for i in numbers])
+            return [*(values[i] for i in arrays), *(as_array(known[i], dtype) for i, dtype in inputs)], known
+
+        return pass_on
+
+
+def type_of(value: Any) -> Any:
+    """What programs depend on: the type of a tensor or an array, the class of a number."""
+    if isinstance(value, Tensor):
+        return value._node.type
+    return Type(value.shape, as_dtype(value.dtype, "jit")) if isinstance(value, np.ndarray) else type(value)
+
+
+def refuse_other_content(given: Any, structure: Structure, leaves: Sequence[Any]) -> None:
+    """Lists and dicts that a compiled function is given are copies: what it puts into them would be lost."""
+    now, structure_now = flatten(given)
+    if structure_now != structure or any(a is not b for a, b in zip(now, leaves, strict=True)):
+        raise UserError(
+            "jit",
+            "a compiled function cannot put other values into a list or dict that it was given. Change tensors with assign() or "
+            "`p -= ...`, or return the new values.",
+        )
+
+
+def _computed(number: int) -> Result:
+    return lambda computed, arguments, numbers: computed[number]
+
+
+def _argument(position: int) -> Result:
+    return lambda computed, arguments, numbers: arguments[position]
+
+
+def _number(index: int) -> Result:
+    return lambda computed, arguments, numbers: numbers[index]
+
+
+def _outside(value: Any) -> Result:
+    return lambda computed, arguments, numbers: value
