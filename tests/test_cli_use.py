@@ -216,7 +216,8 @@ def test_a_run_does_not_go_on_with_other_classes(at_home: Path, tmp_path: Path) 
     photos(tmp_path / "other", ("blue", "green", "yellow"))
     run = at_home / "runs" / "classify" / "colours1"
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    err = said("resume", "colours1", f"data={tmp_path / 'other'}", "epochs=13", code=2)[1]
+    out, err = said("resume", "colours1", f"data={tmp_path / 'other'}", "epochs=13", code=2)
+    assert out == ""
     assert "of the classes blue, green and red, and" in err
     assert "of the classes blue, green and yellow" in err
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

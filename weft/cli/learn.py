@@ -96,6 +96,8 @@ def _fit(job: Job, folder: Path | None) -> None:
     begun: list[Path] = [] if folder is None else [folder]
     try:
         with ExitStack() as held:
+            if folder is not None:
+                _check_same_data(folder, job)
             job.check_memory()
             model = job.model()
             body = job.begin_from_weights(model)
@@ -111,7 +113,6 @@ def _fit(job: Job, folder: Path | None) -> None:
                 return run.path
 
             if folder is not None:
-                _check_same_data(folder, job)
                 _say_where(RunFolder(folder), job, speaker)
             result = _trained(job, model, body, cost, epochs, begin if folder is None else folder, speaker)
             speaker.clear()
@@ -166,11 +167,9 @@ def _check_same_data(folder: Path, job: Job) -> None:
     if isinstance(before, data.Text) and isinstance(now, data.Text):
         same = before.vocabulary == now.vocabulary
     if not same:
-        what = f"{about(before, count=False)}, and {job.settings['data']} is {about(now, count=False)}"
-        raise UserError(
-            "weft resume",
-            f"{folder} learned from {what}. Begin a run from its weights: weft train DATA weights={folder}",
-        )
+        what = f"{about(before, count=False)}, and {job.settings['data']} holds {about(now, count=False)}"
+        command = f"weft train {quote(str(job.settings['data']))} weights={quote(str(folder))}"
+        raise UserError("weft resume", f"{folder} learned from {what}. Begin a run from its weights with: {command}")
 
 
 def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], speaker: Speaker) -> None:
