@@ -94,7 +94,9 @@ def test_special_scalars(name, dtype):
 def test_nextafter(dtype):
     x = special_values(dtype)
     with np.errstate(all="ignore"):
-        expected = np.where(x[:, None] == x, x, np.nextafter(x[:, None], x))  # NumPy's of float16 zeros is not the standard's
+        expected = np.where(
+            x[:, None] == x, x, np.nextafter(x[:, None], x)
+        )  # NumPy's of float16 zeros is not the standard's
     check(weft.nextafter(weft.asarray(x[:, None]), weft.asarray(x)), expected, dtype)
 
 
