@@ -139,7 +139,7 @@ def test_floor_divide_with_infinities(dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=lambda d: d.name)
 def test_integer_division_at_the_ends_of_the_range(dtype: DType) -> None:
-    """Against Python's integers, modulo the width."""
+    """The definition against Python's integers, modulo the width."""
     a, _, b, _ = grid(dtype)
     truncated = [abs(int(x)) // abs(int(y)) * (1 if (x < 0) == (y < 0) else -1) for x, y in zip(a, b, strict=True)]
     pairs = list(zip(a.tolist(), b.tolist(), strict=True))
@@ -149,6 +149,6 @@ def test_integer_division_at_the_ends_of_the_range(dtype: DType) -> None:
         (weft.fmod, [x - y * q for (x, y), q in zip(pairs, truncated, strict=True)]),
     ):
         wrapped = np.array([e % 2**dtype.bits for e in expected], f"u{dtype.itemsize}").view(dtype.numpy)
-        for actual in in_every_way(f, a, b):
-            np.testing.assert_array_equal(actual, wrapped)
-            counted()
+        with weft.knobs.set(device="reference"):
+            np.testing.assert_array_equal(f(weft.asarray(a), weft.asarray(b)).numpy(), wrapped)
+        counted()
