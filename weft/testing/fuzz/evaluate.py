@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import threading
-import zlib
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +17,7 @@ from ...nn.module import Module
 from ...ops.convert import asarray
 from ...tensor import Tensor
 from ...tree import flatten
+from .noise import moved, noise
 from .program import CALLS, DRAW, HEADER, Input, Program, module_seed, optimizer_lines
 
 Results = dict[str, np.ndarray]  # what a call returned and left behind, by name
@@ -38,80 +37,35 @@ class Mode:
     same_bits_as: str = ""  # the mode whose results it must repeat to the bit
 
 
-def unit(dtype: str) -> float:
-    """The distance from 1 to the next larger number of a float dtype."""
-    return finfo(dtype).eps
+def unit(program: Program) -> float:
+    """The distance from 1 to the next larger number of the coarsest dtype that a program computes in."""
+    return max(finfo(dtype).eps for dtype in program.dtypes())
 
 
-class Noise:
-    """Rounding errors at random: inputs and results of each statement are multiplied by 1 + u, with u as large as rounding could make it.
-
-    Derivatives pass through the same products, so errors of the backward half are covered, too.
-    """
-
-    ULPS = 2.0  # that an elementwise function may be off
-
-    def __init__(self, sample: int, precision: str) -> None:
-        self.sample, self.precision = sample, precision
-
-    def __call__(self, f: Callable[..., Any], key: str, dtype: str, rounding: str, *inputs: Any) -> Any:
-        sizes = [i.size for i in inputs if isinstance(i, Tensor)]
-        most = max(sizes, default=1)
-        given = [
-            self._moved(x, f"{key}<{i}", dtype, _growth(rounding, most, x.size)) if isinstance(x, Tensor) else x
-            for i, x in enumerate(inputs)
-        ]
-        return self._result(f(*given), key, dtype, 1.0 if rounding == "elementwise" else _growth("blocks", most, most))
-
-    def on_input(self, array: np.ndarray, key: str, dtype: str) -> np.ndarray:
-        return array * (1.0 + 0.5 * unit(dtype) * self._draw(key).uniform(-1.0, 1.0, array.shape))
-
-    def _result(self, value: Any, key: str, dtype: str, growth: float) -> Any:
-        if isinstance(value, Tensor):
-            return self._moved(value, key, dtype, growth)
-        return tuple(self._result(v, f"{key}.{i}", dtype, growth) for i, v in enumerate(value))
-
-    def _moved(self, x: Tensor, key: str, dtype: str, growth: float) -> Tensor:
-        if not x.dtype.is_float or not growth:
-            return x
-        size = self.ULPS * growth * unit(self.precision or dtype)
-        return x * asarray(1.0 + size * self._draw(key).uniform(-1.0, 1.0, x.shape))
-
-    def _draw(self, key: str) -> np.random.Generator:
-        return np.random.default_rng([self.sample, zlib.crc32(key.encode())])
-
-
-def _growth(rounding: str, most: int, size: int) -> float:
-    """By how much the errors of a statement are larger than those of one operation; 0: an input is not touched."""
-    if rounding == "chain":
-        return math.sqrt(most)
-    if rounding == "blocks":
-        return 1.0 + math.log2(most + 1)
-    # An elementwise statement sums only in its derivative by an input that is broadcast.
-    return math.log2(most / size) if 0 < size < most else 0.0
-
-
-def evaluate(program: Program, mode: Mode, noise: Noise | None = None) -> list[Results]:
-    """What every call returned and left behind."""
-    with knobs.set(device=mode.device, **dict(mode.knobs)):
-        return Run(program, mode, noise).results()
+def evaluate(program: Program, mode: Mode, sample: int | None = None) -> list[Results]:
+    """What every call returned and left behind. With a sample number, rounding errors are put in at random."""
+    with ExitStack() as stack:
+        stack.enter_context(knobs.set(device=mode.device, **dict(mode.knobs)))
+        if sample is not None:
+            stack.enter_context(noise(sample, unit(program)))
+        return Run(program, mode, sample).results()
 
 
 class Run:
     """One run of a program: its names, and its calls."""
 
-    def __init__(self, program: Program, mode: Mode, noise: Noise | None) -> None:
-        self.program, self.mode, self.noise = program, mode, noise
-        narrow = {"D": as_dtype(program.dtype), "H": as_dtype(program.other)}
-        self.names: dict[str, Any] = {"W": as_dtype(program.dtype), "noise": noise}
+    def __init__(self, program: Program, mode: Mode, sample: int | None = None) -> None:
+        self.program, self.mode, self.sample = program, mode, sample
+        self.names: dict[str, Any] = {"W": as_dtype(program.dtype)}
         exec(HEADER + DRAW.format(seed=program.seed), self.names)
+        narrow = {"D": as_dtype(program.dtype), "H": as_dtype(program.other)}
         self.names |= {n: as_dtype("float64") if mode.wide else d for n, d in narrow.items()}
         for given in program.of_role("captured", "state", "module"):
             self.names[given.name] = self.value(given, 0)
         for line in optimizer_lines(program):
             exec(line, self.names)
         random.seed(program.seed)
-        exec(program.text(noisy=noise is not None), self.names)
+        exec(program.text(), self.names)
         step = self.names["step"]
         self.function = jit(step, precision=program.precision or None) if mode.jit else step
 
@@ -177,24 +131,13 @@ class Run:
             values = np.asarray(made).astype(dtype.numpy)
         if dtype.is_float and self.mode.wide:
             values = values.astype(np.float64)
-        if dtype.is_float and self.noise is not None:
-            values = self.noise.on_input(values, f"{given.name}@{call}", dtype.name)
+        if dtype.is_float and self.sample is not None:
+            values = moved(values, unit(self.program), [self.sample, call, *given.name.encode()])
         return asarray(values)
 
     def _module(self, given: Input) -> Module:
         random.seed(module_seed(given))
         made: Module = eval(given.code, self.names).astype(self.names["W"]).astype(self.names["D"])
-        if self.noise is not None:
-            values = {n: array(t) for n, t in made.named_tensors().items()}
-            dtype = self.program.dtype
-            made.load(
-                {
-                    n: self.noise.on_input(v, f"{given.name}.{n}", dtype)
-                    for n, v in values.items()
-                    if v.dtype.kind == "f"
-                },
-                strict=False,
-            )
         return made
 
 

@@ -95,8 +95,7 @@ class Grower:
         if made is None:
             return None
         name = f"v{self.run.next_number()}"
-        dtype = self.run.program.other if "H)" in made.code else self.run.program.dtype
-        statement = Statement(name, made.code, made.inputs, dtype, made.rounding, blocks)
+        statement = Statement(name, made.code, made.inputs, blocks)
         try:
             for function, block in zip(statement.functions(), blocks, strict=True):
                 exec(function_text(function, block), self.scope)
@@ -138,9 +137,7 @@ class Grower:
             elif self.integers() and self.rng.random() < 0.15:
                 self._grow_integers()
             elif self.rng.random() < 0.02:
-                self.add(
-                    Made(TO_INTEGER[int(self.rng.integers(len(TO_INTEGER)))], (self.pick(self.floats()),), "exact")
-                )
+                self.add(Made(TO_INTEGER[int(self.rng.integers(len(TO_INTEGER)))], (self.pick(self.floats()),)))
             else:
                 self.add(makers[int(self.rng.integers(len(makers)))](self, self.pick(self.floats())))
 
@@ -152,7 +149,7 @@ class Grower:
             if self.scope[n].dtype is self.scope[x].dtype and self.shape(n) in (self.shape(x), ())
         ]
         rows = INTEGER if self.rng.random() < 0.8 else TO_FLOAT
-        self.add(Made(rows[int(self.rng.integers(len(rows)))], (x, self.pick(same)), "exact"))
+        self.add(Made(rows[int(self.rng.integers(len(rows)))], (x, self.pick(same))))
 
     def inner(self, parameters: Sequence[tuple[str, Any]], count: int) -> Grower:
         """A block inside this one, with parameters of these values."""
@@ -175,7 +172,7 @@ class Draft(Run):
     """The names of a program that is still growing, on the reference device."""
 
     def __init__(self, program: Program) -> None:
-        super().__init__(program, Mode("draft", "reference"), None)
+        super().__init__(program, Mode("draft", "reference"))
         self._count = 0
 
     def next_number(self) -> int:
@@ -238,9 +235,7 @@ def _add_scalar(grower: Grower) -> None:
         x = grower.pick(grower.integers() if integer else grower.floats())
         number = grower.input("int(rng.integers(1, 4))" if integer else "float(rng.normal())", "argument", "python")
         grower.names.remove(number)
-        grower.add(
-            Made("{0} * {1}" if integer else "weft.tanh({0} * {1})", (x, number), "exact" if integer else "elementwise")
-        )
+        grower.add(Made("{0} * {1}" if integer else "weft.tanh({0} * {1})", (x, number)))
 
 
 def _add_updates(grower: Grower) -> None:

@@ -26,22 +26,22 @@ def binary(names: Names, x: str) -> Made:
 
 
 def compare(names: Names, x: str) -> Made:
-    return Made(_choice(names, COMPARE), (x, names.like(x)), "exact")
+    return Made(_choice(names, COMPARE), (x, names.like(x)))
 
 
 def reduce(names: Names, x: str) -> Made:
-    code, rounding = REDUCE[_int(names, 0, len(REDUCE) - 1)]
+    code = _choice(names, REDUCE)
     axes = tuple(a for a in range(len(names.shape(x))) if names.rng.random() < 0.6)
     how = _choice(names, ["", f", axis={axes}", f", axis={axes}, keepdims=True"]) if axes else ""
-    return Made(code.replace("{how}", how), (x,), rounding)
+    return Made(code.replace("{how}", how), (x,))
 
 
 def along(names: Names, x: str) -> Made | None:
     shape = names.shape(x)
     if not shape:
         return None
-    code, rounding = ALONG[_int(names, 0, len(ALONG) - 1)]
-    return Made(code.replace("{axis}", str(_int(names, 0, len(shape) - 1))), (x,), rounding)
+    code = _choice(names, ALONG)
+    return Made(code.replace("{axis}", str(_int(names, 0, len(shape) - 1))), (x,))
 
 
 def reshape(names: Names, x: str) -> Made:
@@ -53,7 +53,7 @@ def reshape(names: Names, x: str) -> Made:
         rest //= shape[-1]
     axes = names.rng.permutation(len(names.shape(x))).tolist()
     moved = _choice(names, ["{0}", f"weft.permute_dims({{0}}, {tuple(axes)})"]) if len(axes) > 1 else "{0}"
-    return Made(f"weft.reshape({moved}, {(*shape, rest)})", (x,), "exact")
+    return Made(f"weft.reshape({moved}, {(*shape, rest)})", (x,))
 
 
 def pad(names: Names, x: str) -> Made | None:
@@ -63,7 +63,7 @@ def pad(names: Names, x: str) -> Made | None:
     widths = tuple((_int(names, 0, 2), _int(names, 0, 2)) for _ in shape)
     mode = _choice(names, ["constant", "constant", "reflect", "edge", "wrap"])
     value = ", value=-0.5" if mode == "constant" and names.rng.random() < 0.5 else ""
-    return Made(f"weft.pad({{0}}, {widths}, {mode!r}{value})", (x,), "blocks")
+    return Made(f"weft.pad({{0}}, {widths}, {mode!r}{value})", (x,))
 
 
 def product(names: Names, x: str) -> Made | None:
@@ -71,7 +71,7 @@ def product(names: Names, x: str) -> Made | None:
     if len(shape) != 2:
         return None
     other = names.fresh((_int(names, 1, 9), shape[1]))
-    return Made(_choice(names, PRODUCT), (x, other), "chain")
+    return Made(_choice(names, PRODUCT), (x, other))
 
 
 def indexed(names: Names, x: str) -> Made | None:
@@ -84,7 +84,7 @@ def indexed(names: Names, x: str) -> Made | None:
         "{0}.at[{1}].add({0}[{1}])", "{0}.at[{1}, ...].set(weft.sin({0}[:1]))", "weft.embedding({0}, {1})", "weft.one_hot({1}, 7, dtype=D)",
         "{0}[{1}[0]]", "weft.concat([{0}[{1}], {0}])",
     ])  # fmt: skip
-    return Made(code, (x, index), "blocks")
+    return Made(code, (x, index))
 
 
 def masked(names: Names, x: str) -> Made | None:
@@ -92,7 +92,7 @@ def masked(names: Names, x: str) -> Made | None:
     code = _choice(
         names, ["weft.where({1}, {0}, 0.25)", "weft.where({1}, 0.5, {0})", "weft.where({1}, {0}, weft.sin({0}))"]
     )
-    return None if mask is None else Made(code, (x, mask), "elementwise")
+    return None if mask is None else Made(code, (x, mask))
 
 
 # --- windows and convolutions: (batch, channels, places...) -------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def pool(names: Names, x: str) -> Made | None:
         f"weft.adaptive_avg_pool({{0}}, {tuple(_int(names, 1, n) for n in shape[2:])})",
         f"weft.adaptive_max_pool({{0}}, {tuple(_int(names, 1, n) for n in shape[2:])})",
         "weft.global_avg_pool({0})", "weft.global_max_pool({0})",
-    ]), (x,), "blocks")  # fmt: skip
+    ]), (x,))  # fmt: skip
 
 
 def conv(names: Names, x: str) -> Made | None:
@@ -136,10 +136,10 @@ def conv(names: Names, x: str) -> Made | None:
     if names.rng.random() < 0.7:
         filters = names.fresh((outputs, channels // groups, *kernel))
         how = f"stride={stride}, padding={int(padding) - 1}, dilation={dilation}, groups={groups}"
-        return Made(f"weft.conv({{0}}, 0.3 * {{1}}, {how})", (x, filters), "chain")
+        return Made(f"weft.conv({{0}}, 0.3 * {{1}}, {how})", (x, filters))
     filters = names.fresh((channels, outputs // groups, *kernel))
     how = f"stride={stride}, padding={min(int(padding) - 1, min(kernel) - 1)}, dilation={dilation}, groups={groups}"
-    return Made(f"weft.conv_transpose({{0}}, 0.3 * {{1}}, {how})", (x, filters), "chain")
+    return Made(f"weft.conv_transpose({{0}}, 0.3 * {{1}}, {how})", (x, filters))
 
 
 def normalize(names: Names, x: str) -> Made | None:
@@ -153,7 +153,7 @@ def normalize(names: Names, x: str) -> Made | None:
         "weft.batch_norm({0}, {1})[0]", "weft.batch_norm({0}, {1}, -{1}, mean_=0.1 * {1}, var_={1} * {1} + 0.5)[0]", "weft.instance_norm({0}, {1})",
         f"weft.group_norm({{0}}, {groups}, {{1}}, 0.5 * {{1}})", "weft.local_response_norm({0}, 3, alpha=0.1)", "weft.prelu({0}, {1})",
         "weft.local_contrast_norm({0}, 3)",
-    ]), (x, scale), "blocks")  # fmt: skip
+    ]), (x, scale))  # fmt: skip
 
 
 # Each is as likely as it stands here.

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...knobs import knobs
 from .generate import SETTINGS, Draft, Grower
-from .program import Block, Program, Statement
+from .program import Block, Input, Program, Statement
 from .table import Made
 
 # Layers by the rank of their input. {c}: the size of axis 1, or of the last axis in VECTOR and SEQUENCE; {n}: a new number of features.
@@ -19,7 +19,7 @@ VECTOR = [
 ]  # fmt: skip
 SEQUENCE = [
     "nn.Linear({c}, {n})", "nn.LayerNorm({c})", "nn.TransformerBlock({c}, 2)", "nn.TransformerBlock({c}, 1, norm_first=False)",
-    "nn.TransformerEncoderLayer({c}, 2)", "nn.PositionalEncoding({c})", "nn.TimeDistributed(nn.Linear({c}, {n}))",
+    "nn.TransformerEncoderLayer({c}, 2)", "nn.PositionalEncoding()", "nn.TimeDistributed(nn.Linear({c}, {n}))",
     "nn.Residual(nn.FeedForward({c}, {n}))",
 ]  # fmt: skip
 RECURRENT = [
@@ -87,8 +87,8 @@ def random_network(seed: int) -> Program:
         shape, layers = STARTS[int(rng.integers(len(STARTS)))]
         last = _layers(grower, grower.input(f"rng.normal(size={shape})", "argument"), layers)
         loss = _loss(grower, last)
-        rule = grower.input(OPTIMIZERS[int(rng.integers(len(OPTIMIZERS)))], "optimizer")
-    statements = (*grower.statements, Statement("", "{0}.minimize({1})", (rule, loss)))
+    grower.inputs.append(Input("optimizer", OPTIMIZERS[int(rng.integers(len(OPTIMIZERS)))], "optimizer"))
+    statements = (*grower.statements, Statement("", "{0}.minimize({1})", ("optimizer", loss)))
     return replace(empty, inputs=tuple(grower.inputs)).with_body(Block((), statements, (loss, last)))
 
 
@@ -106,15 +106,15 @@ def _layer(grower: Grower, x: str, row: str, code: str, last: bool) -> str:
     """The value after another layer, or the same one where the layer does not fit."""
     channels = grower.shape(x)[-1 if last else 1]
     module = grower.input(row.format(c=channels, n=int(grower.rng.choice([4, 6, 8]))), "module")
-    return grower.add(Made(code, (module, x), "chain")) or x
+    return grower.add(Made(code, (module, x))) or x
 
 
 def _loss(grower: Grower, x: str) -> str:
-    flat = grower.add(Made("weft.flatten({0}, 1)", (x,), "exact")) or x
+    flat = grower.add(Made("weft.flatten({0}, 1)", (x,))) or x
     head = grower.input(f"nn.Linear({grower.shape(flat)[1]}, 5)", "module")
-    scores = grower.add(Made("{0}({1})", (head, flat), "chain"))
+    scores = grower.add(Made("{0}({1})", (head, flat)))
     labels = grower.input(f"rng.integers(0, 5, size={grower.shape(flat)[:1]})", "argument", "int64")
     code = LOSSES[int(grower.rng.integers(len(LOSSES)))]
-    loss = grower.add(Made(code, (str(scores), labels), "blocks"))
+    loss = grower.add(Made(code, (str(scores), labels)))
     assert loss is not None, "the loss of a network is always near 1"
     return loss

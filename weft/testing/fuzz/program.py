@@ -6,14 +6,11 @@ of a program is the only thing that is ever executed, so what a finding prints i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from textwrap import indent
 from typing import Literal
 
-# How rounding errors of a statement grow: not at all; a few units for each element; with the logarithm of the number of elements that are
-# summed (in blocks); with its square root (one after the other). Derivatives count: that of broadcasting is a sum.
-Rounding = Literal["exact", "elementwise", "blocks", "chain"]
 Role = Literal["argument", "captured", "state", "module", "optimizer"]
 
 HEADER = "import numpy as np\nimport weft\nfrom weft import nn, optim\n"
@@ -27,8 +24,6 @@ class Statement:
     name: str  # empty: an update in place, which has no result
     code: str
     inputs: tuple[str, ...]
-    dtype: str = ""  # of the result
-    rounding: Rounding = "elementwise"
     blocks: tuple[Block, ...] = ()
 
     @property
@@ -38,15 +33,8 @@ class Statement:
     def functions(self) -> list[str]:
         return [f"{self.label}_f{i}" for i in range(len(self.blocks))]
 
-    def expression(self, names: Sequence[str] = ()) -> str:
-        return self.code.format(*(names or self.inputs), **{f"f{i}": f for i, f in enumerate(self.functions())})
-
-    def noisy(self) -> str:
-        """The same as a function of its inputs, for `Noise`."""
-        names = [f"a{i}" for i in range(len(self.inputs))]
-        facts = [self.name, self.dtype, self.rounding]
-        function = f"lambda {', '.join(names)}: {self.expression(names)}"
-        return f"noise({function}, {', '.join([*map(repr, facts), *self.inputs])})"
+    def expression(self) -> str:
+        return self.code.format(*self.inputs, **{f"f{i}": f for i, f in enumerate(self.functions())})
 
 
 @dataclass(frozen=True)
@@ -87,6 +75,11 @@ class Program:
     settings: tuple[tuple[str, str], ...] = ()  # a setting for each call, changed between calls
     finite: bool = True  # no nan and no infinity is met
 
+    def dtypes(self) -> set[str]:
+        """The float dtypes that it computes in."""
+        found = {self.dtype} | ({self.precision} if self.precision else set())
+        return found | ({self.other} if any("H)" in s.code for s in walk(self.body)) else set())
+
     def of_role(self, *roles: Role) -> list[Input]:
         return [i for i in self.inputs if i.role in roles]
 
@@ -101,15 +94,14 @@ class Program:
             return True
         return any(not s.name or "weft.random." in s.code or "dropout" in s.code for s in walk(self.body))
 
-    def text(self, noisy: bool = False) -> str:
-        """The function `step`. Noisy: every statement is made by `noise`."""
-        return function_text("step", self.body, noisy)
+    def text(self) -> str:
+        """The function `step`."""
+        return function_text("step", self.body)
 
     def with_body(self, body: Block) -> Program:
         """The same program with another body, and only the inputs that it still uses."""
         used = {name for s in walk(body) for name in s.inputs} | set(names_returned(body))
-        needs_modules = any(i.role == "optimizer" and i.name in used for i in self.inputs)
-        kept = tuple(i for i in self.inputs if i.name in used or (needs_modules and i.role == "module"))
+        kept = tuple(i for i in self.inputs if i.name in used)
         arguments = tuple(i.name for i in kept if i.role == "argument")
         return replace(self, inputs=kept, body=replace(body, parameters=arguments))
 
@@ -141,20 +133,15 @@ def live(block: Block) -> Block:
     return replace(block, statements=tuple(reversed(kept)))
 
 
-def function_text(name: str, block: Block, noisy: bool = False) -> str:
-    lines = [line for statement in block.statements for line in _lines(statement, noisy)]
-    body = "\n".join([*lines, f"return {block.answer()}"])
+def function_text(name: str, block: Block) -> str:
+    body = "\n".join([*(line for s in block.statements for line in _lines(s)), f"return {block.answer()}"])
     return f"def {name}({', '.join(block.parameters)}):\n{indent(body, '    ')}\n"
 
 
-def _lines(statement: Statement, noisy: bool) -> Iterator[str]:
+def _lines(statement: Statement) -> Iterator[str]:
     for name, block in zip(statement.functions(), statement.blocks, strict=True):
-        yield function_text(name, block, noisy).rstrip()
-    if not statement.name:
-        yield statement.expression()
-    else:
-        made = statement.noisy() if noisy and statement.rounding != "exact" else statement.expression()
-        yield f"{statement.name} = {made}"
+        yield function_text(name, block).rstrip()
+    yield f"{statement.name} = {statement.expression()}" if statement.name else statement.expression()
 
 
 DRAW = "def draw(name, call=0):\n    return np.random.default_rng([{seed}, call, *name.encode()])\n"

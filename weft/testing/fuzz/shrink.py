@@ -76,7 +76,7 @@ def _types(program: Program) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and dtype of each statement of the body that makes a tensor."""
     with knobs.set(device="reference"):
         try:
-            run = Run(program, Mode("types", "reference"), None)
+            run = Run(program, Mode("types", "reference"))
             scope = run.names | {i.name: run.value(i, 0) for i in program.arguments}
             exec(_at_top_level(program), scope)
         except (WeftError, IndexError):

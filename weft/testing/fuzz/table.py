@@ -1,6 +1,6 @@
 """The ops of random programs: plain rows where one line says all, small functions where parameters follow from shapes.
 
-A row is code with {0}, {1}, ... for tensors, written so that values stay near 1 and away from poles, and how its rounding errors grow.
+A row is code with {0}, {1}, ... for tensors, written so that values stay near 1 and away from poles.
 `D` is the program's float dtype.
 """
 
@@ -11,8 +11,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from .program import Rounding
-
 Shape = tuple[int, ...]
 
 
@@ -21,7 +19,6 @@ class Made(NamedTuple):
 
     code: str
     inputs: tuple[str, ...]
-    rounding: Rounding = "elementwise"
 
 
 class Names(Protocol):
@@ -99,33 +96,33 @@ TO_FLOAT = ["{0}.astype(D) / 8.0", "weft.tanh({0}.astype(D))"]
 
 # --- along axes --------------------------------------------------------------------------------------------------------------------------
 
-REDUCE: list[tuple[str, Rounding]] = [
-    ("weft.sum({0}{how})", "blocks"), ("weft.mean({0}{how})", "blocks"), ("weft.max({0}{how})", "blocks"), ("weft.min({0}{how})", "blocks"),
-    ("weft.var({0}{how})", "blocks"), ("weft.std({0}{how})", "blocks"), ("weft.logsumexp({0}{how})", "blocks"), ("weft.norm({0}{how})", "blocks"),
-    ("weft.prod(weft.sigmoid({0}) + 0.5{how})", "chain"), ("weft.norm({0}{how}, ord=1)", "blocks"), ("weft.sum({0} * {0}{how})", "blocks"),
-    ("weft.mean(weft.abs({0}){how})", "blocks"),
+REDUCE = [
+    "weft.sum({0}{how})", "weft.mean({0}{how})", "weft.max({0}{how})", "weft.min({0}{how})",
+    "weft.var({0}{how})", "weft.std({0}{how})", "weft.logsumexp({0}{how})", "weft.norm({0}{how})",
+    "weft.prod(weft.sigmoid({0}) + 0.5{how})", "weft.norm({0}{how}, ord=1)", "weft.sum({0} * {0}{how})",
+    "weft.mean(weft.abs({0}){how})",
 ]  # fmt: skip
-ALONG: list[tuple[str, Rounding]] = [
-    ("weft.softmax({0}, axis={axis})", "blocks"), ("weft.log_softmax({0}, axis={axis})", "blocks"), ("weft.layer_norm({0}, axis={axis})", "blocks"),
-    ("weft.rms_norm({0}, axis={axis})", "blocks"), ("weft.sort({0}, axis={axis})", "blocks"), ("weft.sort({0}, axis={axis}, descending=True)", "blocks"),
-    ("weft.cumulative_sum({0}, axis={axis})", "chain"), ("weft.cumulative_prod(weft.tanh({0}), axis={axis})", "chain"),
-    ("weft.argsort({0}, axis={axis})", "exact"), ("weft.argmax({0}, axis={axis})", "exact"), ("weft.argmin({0}, axis={axis})", "exact"),
-    ("weft.flip({0}, axis={axis})", "exact"), ("weft.roll({0}, 2, axis={axis})", "exact"), ("weft.diff({0}, axis={axis})", "elementwise"),
-    ("weft.take_along_axis({0}, weft.argsort(weft.stop_gradient({0}), axis={axis}), axis={axis})", "blocks"),
-    ("{0} - weft.max({0}, axis={axis}, keepdims=True)", "blocks"), ("{0} - weft.mean({0}, axis={axis}, keepdims=True)", "blocks"),
-    ("weft.concat([{0}, weft.sin({0})], axis={axis})", "blocks"), ("weft.stack([{0}, -{0}], axis={axis})", "blocks"),
-    ("weft.top_k({0}, 1, axis={axis}).values", "blocks"), ("weft.repeat({0}, 2, axis={axis})", "blocks"), ("weft.expand_dims({0}, {axis})", "exact"),
-    ("weft.unstack({0}, axis={axis})[0]", "exact"), ("weft.split({0}, 1, {axis})[0]", "exact"), ("weft.moveaxis({0}, {axis}, 0)", "exact"),
-    ("weft.transpose({0}, 0, {axis})", "exact"), ("weft.count_nonzero({0} > 0.0, axis={axis})", "exact"), ("weft.any({0} > 1.0, axis={axis})", "exact"),
-    ("weft.all({0} > -1.0, axis={axis})", "exact"), ("weft.squeeze(weft.sum({0}, axis={axis}, keepdims=True), {axis})", "blocks"),
-    ("weft.flatten({0})", "exact"), ("weft.tril({0})", "exact"), ("weft.triu({0}, k=1)", "exact"), ("weft.matrix_transpose({0})", "exact"),
-    ("weft.diagonal({0})", "exact"), ("weft.trace({0})", "blocks"), ("weft.diag({0})", "exact"), ("weft.glu({0}, {axis})", "elementwise"),
-    ("weft.broadcast_to({0}, (2, *{0}.shape))", "blocks"), ("weft.tile({0}, (2,) + (1,) * ({0}.ndim - 1))", "blocks"),
-    ("{0}[::-1]", "exact"), ("{0}[..., ::2]", "exact"), ("{0}[1:]", "exact"), ("{0}[0]", "exact"), ("{0}[..., None]", "exact"),
-    ("{0}.at[0].set(0.5)", "exact"), ("{0}.at[-1].add(0.5)", "elementwise"), ("weft.maxout({0}, {0}.shape[{axis}], {axis})", "elementwise"),
-    ("weft.meshgrid(weft.flatten({0})[:5], weft.flatten({0})[:3])[0]", "blocks"), ("weft.dropout({0}, 0.3)", "elementwise"),
-    ("weft.random.uniform({0}.shape, dtype=W).astype(D) * {0}", "elementwise"), ("weft.random.normal({0}.shape, dtype=W).astype(D) + {0}", "elementwise"),
-    ("weft.einsum('...i->...', {0})", "blocks"), ("weft.einsum('...i,...i->i', {0}, {0})", "chain"), ("weft.vecdot({0}, {0}, axis={axis})", "chain"),
+ALONG = [
+    "weft.softmax({0}, axis={axis})", "weft.log_softmax({0}, axis={axis})", "weft.layer_norm({0}, axis={axis})",
+    "weft.rms_norm({0}, axis={axis})", "weft.sort({0}, axis={axis})", "weft.sort({0}, axis={axis}, descending=True)",
+    "weft.cumulative_sum({0}, axis={axis})", "weft.cumulative_prod(weft.tanh({0}), axis={axis})",
+    "weft.argsort({0}, axis={axis})", "weft.argmax({0}, axis={axis})", "weft.argmin({0}, axis={axis})",
+    "weft.flip({0}, axis={axis})", "weft.roll({0}, 2, axis={axis})", "weft.diff({0}, axis={axis})",
+    "weft.take_along_axis({0}, weft.argsort(weft.stop_gradient({0}), axis={axis}), axis={axis})",
+    "{0} - weft.max({0}, axis={axis}, keepdims=True)", "{0} - weft.mean({0}, axis={axis}, keepdims=True)",
+    "weft.concat([{0}, weft.sin({0})], axis={axis})", "weft.stack([{0}, -{0}], axis={axis})",
+    "weft.top_k({0}, 1, axis={axis}).values", "weft.repeat({0}, 2, axis={axis})", "weft.expand_dims({0}, {axis})",
+    "weft.unstack({0}, axis={axis})[0]", "weft.split({0}, 1, {axis})[0]", "weft.moveaxis({0}, {axis}, 0)",
+    "weft.transpose({0}, 0, {axis})", "weft.count_nonzero({0} > 0.0, axis={axis})", "weft.any({0} > 1.0, axis={axis})",
+    "weft.all({0} > -1.0, axis={axis})", "weft.squeeze(weft.sum({0}, axis={axis}, keepdims=True), {axis})",
+    "weft.flatten({0})", "weft.tril({0})", "weft.triu({0}, k=1)", "weft.matrix_transpose({0})",
+    "weft.diagonal({0})", "weft.trace({0})", "weft.diag({0})", "weft.glu({0}, {axis})",
+    "weft.broadcast_to({0}, (2, *{0}.shape))", "weft.tile({0}, (2,) + (1,) * ({0}.ndim - 1))",
+    "{0}[::-1]", "{0}[..., ::2]", "{0}[1:]", "{0}[0]", "{0}[..., None]",
+    "{0}.at[0].set(0.5)", "{0}.at[-1].add(0.5)", "weft.maxout({0}, {0}.shape[{axis}], {axis})",
+    "weft.meshgrid(weft.flatten({0})[:5], weft.flatten({0})[:3])[0]", "weft.dropout({0}, 0.3)",
+    "weft.random.uniform({0}.shape, dtype=W).astype(D) * {0}", "weft.random.normal({0}.shape, dtype=W).astype(D) + {0}",
+    "weft.einsum('...i->...', {0})", "weft.einsum('...i,...i->i', {0}, {0})", "weft.vecdot({0}, {0}, axis={axis})",
 ]  # fmt: skip
 
 # --- pairs that are multiplied and summed --------------------------------------------------------------------------------------------------
