@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, Protocol
-
-import numpy as np
 
 from .program import Block
 from .table import Made, Names
@@ -129,9 +128,9 @@ def gradient_of_each(g: Growing, x: str) -> None:
 
 
 def jacobian(g: Growing, x: str) -> None:
-    if np.prod(g.shape(x)) <= 16:
-        code = ["weft.jacobian({f0})({0})", "weft.hessian(lambda v: weft.mean({f0}(v)))({0})"]
-        g.add(Made(code[int(g.rng.integers(2))], (x,)), (_same(g, x),))
+    few = x if prod(g.shape(x)) <= 16 else g.fresh((3,))
+    code = ["weft.jacobian({f0})({0})", "weft.hessian(lambda v: weft.mean({f0}(v)))({0})"]
+    g.add(Made(code[int(g.rng.integers(2))], (few,)), (_same(g, few),))
 
 
 BLOCKS: list[Callable[[Any, str], None]] = [

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...dtypes import finfo
-from ...errors import InternalError, WeftError
+from ...errors import InternalError, RunError, UserError, WeftError
 from ..counter import counted
 from ..poison import poisoned
 from .evaluate import Mode, Results, evaluate
@@ -61,7 +61,8 @@ def modes(device: str) -> list[Mode]:
     ]
     if device == "cpu":
         found += [
-            Mode(f"jit, {n} threads", device, jit=True, knobs=(("threads", n),), same_bits_as="jit") for n in (1, 2, 3)
+            Mode(f"jit, threads={n}", device, jit=True, knobs=(("threads", n),), same_bits_as="jit", spread=True)
+            for n in (1, 3)
         ]
     return found
 
@@ -162,10 +163,12 @@ def check(program: Program, device: str, only: str = "") -> Finding | None:
     """The first difference between the ways to run a program. `only`: the one way to look at."""
     try:
         checker = Checker(program)
-    except InternalError as error:
-        return Finding(program, "reference", "error", str(error))
-    except Exception as error:  # the program is not valid: it was cut too short
+    except Unfit:
+        raise
+    except (UserError, RunError) as error:
         raise Unfit from error
+    except Exception as error:
+        return Finding(program, "reference", "error", f"{type(error).__name__}: {error}")
     bits: dict[str, list[Results]] = {}
     for mode in modes(device):
         needed = (

@@ -6,6 +6,7 @@ import threading
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from ...jit import jit
 from ...knobs import knobs
 from ...nn.module import Module
 from ...ops.convert import asarray
+from ...runtime import native
 from ...tensor import Tensor
 from ...tree import flatten
 from .noise import moved, noise
@@ -35,6 +37,7 @@ class Mode:
     changes: bool = False  # the program's settings are changed between calls
     at_once: int = 1  # threads that call the function at the same time
     same_bits_as: str = ""  # the mode whose results it must repeat to the bit
+    spread: bool = False  # over all threads, however small the program
 
 
 def unit(program: Program) -> float:
@@ -48,6 +51,8 @@ def evaluate(program: Program, mode: Mode, sample: int | None = None) -> list[Re
         stack.enter_context(knobs.set(device=mode.device, **dict(mode.knobs)))
         if sample is not None:
             stack.enter_context(noise(sample, unit(program)))
+        if mode.spread:
+            stack.enter_context(patch.object(native, "SMALL", 0))
         return Run(program, mode, sample).results()
 
 

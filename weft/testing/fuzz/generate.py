@@ -121,8 +121,12 @@ class Grower:
         if not value.dtype.is_float:
             value.numpy()
             return True
-        given = [self.scope[i] for i in made.inputs if isinstance(self.scope[i], Tensor)]
-        if not any(g.dtype.is_float for g in given) and "(D" not in made.code and "=D" not in made.code:
+        given = [self.scope[i] for i in made.inputs]
+        if (
+            all(isinstance(g, Tensor) and not g.dtype.is_float for g in given)
+            and "(D" not in made.code
+            and "=D" not in made.code
+        ):
             return False  # floats made of integers are float32 in any program
         size = np.abs(np.asarray(value.numpy(), np.float64))
         return self.special or bool((size <= LARGEST[self.run.program.dtype]).all())

@@ -54,7 +54,7 @@ def _moved(array: Any, size: float, rng: np.random.Generator) -> Any:
     if not isinstance(array, np.ndarray) or array.dtype.kind in "biu":
         return array
     factors = 1.0 + size * rng.uniform(-1.0, 1.0, array.shape)
-    return (array * factors).astype(array.dtype)
+    return np.asarray(array * factors, array.dtype)
 
 
 def _growth(node: Node) -> float:

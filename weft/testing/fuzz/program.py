@@ -190,6 +190,8 @@ def _calls(program: Program, mode: str) -> Iterator[str]:
     """The loop over calls: compiled, and with changed settings, if the mode says so."""
     precision = f", precision={program.precision!r}" if program.precision and "jit" in mode else ""
     yield f"# mode: {mode}"
+    if "threads=" in mode:
+        yield f"weft.knobs.threads, weft.runtime.native.SMALL = {mode.partition('threads=')[2]}, 0"
     yield f"f = weft.jit(step{precision})" if "jit" in mode else "f = step"
     yield f"for call in range({CALLS}):"
     if "settings" in mode and program.settings:
