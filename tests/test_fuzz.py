@@ -29,6 +29,7 @@ from weft.testing.fuzz.__main__ import main
 from weft.testing.fuzz.check import Checker
 from weft.testing.fuzz.evaluate import Mode, evaluate
 from weft.testing.fuzz.program import Block, Input, Program, Statement, walk
+from weft.testing.fuzz.session import ended
 
 JIT = Mode("jit", "cpu", jit=True)
 PROGRAM_SEEDS = [9001, 9002, 9003, 9004, 9005, 9007]
@@ -325,7 +326,7 @@ def test_a_process_that_ends_is_a_finding(
     ]
     assert main(words) == 1
     said = capsys.readouterr().out
-    assert "seed 1: the process ended with -6" in said
+    assert "seed 1: process: ended: exit code -6" in said
     assert "seed 2: read: error: wrong" in said
     assert "1 x read: error" in said
     assert (tmp_path / "mine-2.py").read_text().endswith("print(1)\n")
@@ -352,3 +353,9 @@ def test_programs_that_are_not_valid_are_left_out() -> None:
     assert isinstance(found, Finding)
     assert found.kind == ("reference", "error")
     assert replace(found, mode="jit").kind == ("jit", "error")
+
+
+def test_a_crash_leaves_its_program_behind(tmp_path: Path) -> None:
+    path = Session("programs", "cpu", tmp_path, report=lambda text: None).note(5, ended("programs", 5, "exit code -11"))
+    assert path.read_text().endswith(script(random_program(5), "jit"))
+    assert "exit code -11" in path.read_text()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ...knobs import knobs
-from .session import KINDS, Session
+from .session import KINDS, Session, ended
 
 PATIENCE = 300.0  # seconds that a program, with its shrinking, may take
 
@@ -100,10 +100,8 @@ def _watch(options: argparse.Namespace, environment: dict[str, str]) -> int:
             print(f"fuzz: {figures}", flush=True)
             if worker.wait() != 0:
                 findings += 1
-                print(
-                    f"seed {seed}: the process ended with {worker.returncode} (a crash, or {PATIENCE:.0f} s without an answer)",
-                    flush=True,
-                )
+                detail = f"exit code {worker.returncode} (a crash, or {PATIENCE:.0f} s without an answer)"
+                Session(options.kind, options.device, options.folder).note(seed, ended(options.kind, seed, detail))
         seed += 1
     return int(findings > 0)
 

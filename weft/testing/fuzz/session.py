@@ -12,14 +12,23 @@ from ..counter import checks_run
 from .check import Finding, Unfit, check
 from .generate import random_program
 from .networks import random_network
-from .program import Program
+from .program import Program, script
 from .shrink import shrink
+
+GENERATORS: dict[str, Callable[[int], Program]] = {"programs": random_program, "networks": random_network}
 
 # What a seed is checked by: (seed, device) -> a finding or None. Others are entered here, by files named with --load.
 KINDS: dict[str, Callable[[int, str], Finding | None]] = {
     "programs": lambda seed, device: check(random_program(seed), device),
     "networks": lambda seed, device: check(random_network(seed), device),
 }
+
+
+def ended(kind: str, seed: int, detail: str) -> Finding:
+    """The finding that the process ended while it checked a seed. Its program is not shrunk: that would end this process, too."""
+    generate = GENERATORS.get(kind)
+    source = "" if generate is None else script(generate(seed), "jit")
+    return Finding(None, "process", "ended", detail, source)
 
 
 @dataclass
