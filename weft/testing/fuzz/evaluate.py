@@ -80,10 +80,9 @@ class Run:
         return [self._call(call, self._arguments(call)) for call in range(CALLS)]
 
     def _call(self, call: int, arguments: list[Any]) -> Results:
-        if self.mode.changes and self.program.settings:
-            name, value = self.program.settings[call % len(self.program.settings)]
-            setattr(knobs, name, value)
-        returned = self.function(*arguments)
+        settings = self.program.settings if self.mode.changes else ()
+        with knobs.set(**dict(settings[call % len(settings) :][:1] if settings else ())):
+            returned = self.function(*arguments)
         found = {f"result {i}": array(r) for i, r in enumerate(flatten(returned)[0])}
         # Arguments may be changed in place, and what was captured must not be.
         for given, value in zip(self.program.arguments, arguments, strict=True):
@@ -106,8 +105,9 @@ class Run:
         def call(number: int) -> None:
             try:
                 start.wait()
-                for _ in range(self.mode.at_once):
-                    found[number] = self._call(number, arguments[number])
+                with knobs.set(device=self.mode.device):  # settings of one thread need not hold in another
+                    for _ in range(self.mode.at_once):
+                        found[number] = self._call(number, arguments[number])
             except BaseException as error:
                 errors.append(error)
 

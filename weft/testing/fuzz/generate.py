@@ -21,14 +21,7 @@ SHAPES: list[Shape] = [
     (), (1,), (7,), (64,), (3, 5), (4, 16), (17, 3), (1, 33), (2, 3, 4), (5, 1, 9), (2, 3, 40), (2, 4, 33), (2, 3, 8, 9), (1, 4, 12, 12), (2, 2, 9, 7),
     (1, 2, 5, 6, 4), (2, 6, 6), (13, 29), (65, 33),
 ]  # fmt: skip
-LONG: list[Shape] = [
-    (100_003,),
-    (99_991,),
-    (65_537,),
-    (2, 46_337),
-    (33_331, 3),
-    (7, 10_007),
-]  # with large prime factors
+LONG: list[Shape] = [(100_003,), (99_991,), (65_537,), (2, 46_337), (33_331, 3), (7, 10_007)]  # large primes
 INTEGERS = ["int8", "uint8", "int16", "int32", "int64", "uint32"]
 SPECIAL = "np.where(rng.random({0}) < 0.2, rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0], {0}), rng.normal(size={0}))"
 MOST, LARGEST = 4000, {"float64": 1e3, "float32": 1e3, "bfloat16": 1e3, "float16": 1e2}  # elements; values

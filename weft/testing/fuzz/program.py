@@ -194,12 +194,14 @@ def _calls(program: Program, mode: str) -> Iterator[str]:
         yield f"weft.knobs.threads, weft.runtime.native.SMALL = {mode.partition('threads=')[2]}, 0"
     yield f"f = weft.jit(step{precision})" if "jit" in mode else "f = step"
     yield f"for call in range({CALLS}):"
-    if "settings" in mode and program.settings:
-        yield f"    name, value = {program.settings!r}[call % {len(program.settings)}]"
-        yield "    setattr(weft.knobs, name, value)"
     for given in program.arguments:
         yield from (f"    {line}" for line in _made(given, f"call % {CALLS - 1}"))
     arguments = ", ".join(i.name for i in program.arguments)
-    yield f"    print(call, f({arguments}))"
+    if "settings" in mode and program.settings:
+        yield f"    name, value = {program.settings!r}[call % {len(program.settings)}]"
+        yield "    with weft.knobs.set(**{name: value}):"
+        yield f"        print(call, f({arguments}))"
+    else:
+        yield f"    print(call, f({arguments}))"
     for given in program.of_role("state", "argument"):
         yield f"    print({given.name!r}, {given.name})"
