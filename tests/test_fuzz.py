@@ -340,6 +340,11 @@ def test_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_a_number_that_is_returned_as_it_came_is_no_finding() -> None:
+    number = Input("a0", "float(rng.normal())", "argument", "python")
+    assert check(Program(7, (number,), Block(("a0",), (), ("a0",)), "float16"), "cpu") is None
+
+
 def test_checks_are_counted() -> None:
     before = checks_run()
     assert check(program("weft.sin({0})", argument((3,))), "cpu") is None

@@ -147,5 +147,5 @@ class Run:
 
 
 def array(value: Any) -> np.ndarray:
-    """A result as an array of its own."""
-    return np.array(value.numpy() if isinstance(value, Tensor) else value)
+    """A result as an array of its own; a Python number that is returned as it came is the tensor that jit makes of it."""
+    return np.array((value if isinstance(value, Tensor) else asarray(value)).numpy())
