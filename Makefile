@@ -5,6 +5,7 @@
 #   make check    the same without the tests
 #   make demo     trains a network on the digits and writes its report
 #   make bench    measures weft against PyTorch, JAX and ONNX Runtime, side by side
+#   make fuzz     random programs and networks against float64 for SECONDS (60), from SEED on; fails on a finding
 #   make format   rewrites the code in the house format
 #   make clean    removes all that make and the tools left behind
 #
@@ -56,7 +57,7 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 
 # One step at a time, also under `make -j`: the targets share one environment.
 .NOTPARALLEL:
-.PHONY: test check demo bench gpu-test gpu-bench format clean always
+.PHONY: test check demo bench fuzz gpu-test gpu-bench format clean always
 
 # On all cores; a process that is done takes tests from another.
 test: check
@@ -73,6 +74,17 @@ demo: $(WEFT_INSTALLED)
 # The peers live in an environment of their own: weft itself never needs them.
 bench: $(BENCH_INSTALLED)
 	$(BENCH_VENV)/bin/python benchmarks/cpu.py $(BENCH_OPTIONS)
+
+# The time is shared out evenly. Another device: FUZZ_OPTIONS="--device cuda"; one kind only: FUZZ_KINDS=networks.
+SECONDS ?= 60
+SEED ?= $(shell date +%s)
+FUZZ_KINDS ?= programs networks files
+
+fuzz: $(TEST_TOOLS_INSTALLED)
+	@found=0; each=$$(($(SECONDS) / $(words $(FUZZ_KINDS)))); for kind in $(FUZZ_KINDS); do \
+		if [ $$kind = files ]; then $(VENV_PYTHON) tests/mutate_files.py --seed $(SEED) --seconds $$each || found=1; \
+		else $(VENV_PYTHON) -m weft.testing.fuzz --kind $$kind --seed $(SEED) --seconds $$each $(FUZZ_OPTIONS) || found=1; fi; \
+	done; exit $$found
 
 # Tests that measure or fill the GPU's memory come last, with nothing beside them.
 gpu-test: $(GPU_NEEDS)

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 import weft
-from poison import poison
 from weft.errors import RunError
 from weft.runtime import native
+from weft.testing.poison import poisoned
 
 
 @pytest.fixture(autouse=True)
-def _poisoned(monkeypatch):
-    poison(monkeypatch)
+def _poisoned():
+    with poisoned():
+        yield
 
 
 def floats(*shape, seed=0):

@@ -407,3 +407,23 @@ def test_what_is_made_of_a_part_of_a_product(name):
         found = weft.jit(lambda a, b, product=product: PARTS[name](product(a, b)))(a, b)
         for actual, e in zip(*((t if isinstance(t, tuple) else (t,)) for t in (found, expected)), strict=True):
             np.testing.assert_allclose(actual.numpy(), e.numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_the_graph_of_a_loop_does_not_depend_on_what_was_traced_before() -> None:
+    """A mask that the body makes of numbers alone was taken for a value from outside where an older graph held the same nodes:
+    another program, other last bits, another file in the cache."""
+
+    def f(x: weft.Tensor) -> weft.Tensor:
+        return weft.fori_loop(0, 3, lambda i, v: weft.tril(weft.sin(v)), x)
+
+    first = weft.make_graph(f, weft.ones((3, 3)))
+    again = weft.make_graph(f, weft.ones((3, 3)))
+    assert again.text() == first.text()
+
+
+def test_a_constant_that_somebody_holds_is_made_once_outside_of_the_loop() -> None:
+    table = weft.sin(weft.arange(5).astype("float32"))
+    graph = weft.make_graph(lambda x: weft.fori_loop(0, 3, lambda i, v: v * table, x), weft.ones(5))
+    (loop,) = [n for n in graph.nodes if n.op.name == "scan"]
+    assert "sin" in {n.op.name for n in graph.nodes}
+    assert "sin" not in {n.op.name for n in loop.params[0].nodes}

@@ -39,8 +39,18 @@ class Trace:
         What the function itself computes from those stays in its body, so that a branch not taken computes nothing.
         """
         roots = [*self.outputs, *(left for _, left in self.streams.values())]
-        order = toposort(roots, lambda n: dependencies(n) if n.serial > self.start and n.op is not VARIABLE else ())
-        return [n for n in order if n.op in (DATA, VARIABLE) or (n.serial <= self.start and (n.inputs or n.abstract))]
+        order = toposort(roots, lambda n: () if n.op is VARIABLE or self._is_outside(n) else dependencies(n))
+        return [n for n in order if n.op in (DATA, VARIABLE) or (self._is_outside(n) and (n.inputs or n.abstract))]
+
+    def _is_outside(self, node: Node) -> bool:
+        """Whether a node was there before the function was called.
+
+        One that is made of numbers alone and that no tensor names is not counted: an older graph happens to hold the same one, and
+        what is captured must not depend on what was traced before.
+        """
+        if node.serial > self.start:
+            return False
+        return node.device is not None or node.abstract or node.tracked or node.holders > 0
 
     def graph(self, captured: Sequence[Node], streams: Sequence[Generator], moves_streams: bool = True) -> Graph:
         """The closed graph: (positions of streams, inputs, captured) -> (new positions, outputs)."""

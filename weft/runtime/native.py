@@ -67,11 +67,18 @@ def content(buffer: Any) -> np.ndarray:
     return found
 
 
+# Called with memory before a program may write to it: results, the arena, what is kept. Tests fill it, so that what is read unwritten shows.
+BEFORE_USE: list[Callable[[np.ndarray], None]] = []
+
+
 def _empty(shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
     try:
-        return np.empty(shape, dtype)
+        made = np.empty(shape, dtype)
     except (MemoryError, ValueError):
         raise RunError("run", f"there is no memory for a result of type {dtype}{list(shape)}.") from None
+    for prepare in BEFORE_USE:
+        prepare(made)
+    return made
 
 
 def fitting_threads(graph: Graph) -> int:
@@ -218,7 +225,7 @@ class Executable:
     def _keep(self, again: bool) -> None:
         """Room for what is kept, and whether it must be made at this run."""
         if self._kept is None:
-            self._kept = np.empty(self.facts.kept + ALIGN, np.uint8)
+            self._kept = _empty((self.facts.kept + ALIGN,), np.dtype(np.uint8))
             self._frame[2] = -(-self._place(self._kept) // ALIGN) * ALIGN
         self._status[2] = again or not self._made
         self._made = False  # unless the run comes to its end
@@ -260,6 +267,8 @@ class _Arena:
                     "run", f"there is no memory for the {size}. Use smaller batches or weft.checkpoint."
                 ) from None
             self._address = -(-address_of()(self._memory) // ALIGN) * ALIGN
+        for prepare in BEFORE_USE:
+            prepare(self._memory)
         return self._address
 
 
