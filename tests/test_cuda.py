@@ -1,5 +1,8 @@
 """The device `cuda` on a GPU made of the host's memory: everything above the driver is the real thing."""
 
+import contextvars
+import threading
+
 import numpy as np
 import pytest
 
@@ -37,6 +40,70 @@ def test_a_compiled_function_is_recorded_and_replayed(gpu):
     for i in range(5):
         np.testing.assert_allclose(step(X + i).numpy(), (2 * (X + i) + 1).sum(axis=0), rtol=1e-5)
     assert gpu.replayed >= 2
+
+
+def test_arguments_are_changed_and_numbers_stay_numbers(gpu):
+    def step(p, x, rate):
+        p -= rate * x
+        return p, rate * 2
+
+    compiled, p, q = weft.jit(step), weft.ones(3, dtype="float16"), weft.ones(3, dtype="float16")
+    for i in range(4):
+        x, rate = weft.full(3, i + 1.0, dtype="float16"), 0.25 / (i + 1)
+        result, number = compiled(p, x, rate)
+        assert result is p
+        assert (type(number), number) == (float, 2 * rate)
+        step(q, x, rate)
+        assert (p.dtype, p.tolist()) == (q.dtype, q.tolist())
+
+
+def test_programs_that_share_state_lose_no_update(gpu):
+    total, one = weft.zeros(8), weft.ones(8)
+    first, second = weft.jit(lambda x: total.assign(total + x)), weft.jit(lambda x: total.assign(x + total + 0.0))
+    context = contextvars.copy_context()  # the device is that of the block
+
+    def work(f):
+        for _ in range(20):
+            f(one)
+            assert len(set(total.tolist())) == 1
+
+    errors = []
+    monitored = [lambda f=f: errors.append(context.copy().run(caught, work, f)) for f in (first, second, first)]
+    threads = [threading.Thread(target=one_of) for one_of in monitored]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == [None] * 3
+    assert total.tolist() == [60.0] * 8
+
+
+def caught(work, *args):
+    try:
+        work(*args)
+    except BaseException as error:
+        return error
+
+
+@pytest.mark.parametrize(("name", "value"), [("tf32", 1), ("matmul_algorithm", "NAIVE"), ("conv_algorithm", "DIRECT")])
+def test_settings_that_change_are_followed(gpu, name, value):
+    x, w = weft.asarray(np.ones((1, 16, 6, 6), np.float32)), weft.asarray(np.ones((16, 16, 3, 3), np.float32))
+    f = weft.jit(lambda x: (weft.conv(x, w), x[0, 0] @ x[0, 0]))
+    f(x)
+    before = f.sources(x)
+    with weft.knobs.set(**{name: value}):
+        f(x)
+        during = f.sources(x)
+        assert during == weft.jit(f.function).sources(x)
+    f(x)
+    assert f.sources(x) == before != during
+    assert len(f._compiled) == 2
+
+
+def test_passes_are_those_of_gpus(gpu):
+    after = weft.jit(lambda x: x @ x, precision="bfloat16").passes(X[:5])
+    assert {"precision", "kept_within"} <= after.keys()
+    assert "copies" not in after
 
 
 # --- training: the same as on the CPU -----------------------------------------------------------------------------------------------

@@ -245,6 +245,22 @@ def test_the_argument_is_a_tensor_from_outside() -> None:
     assert run(True) == run(False)
 
 
+def test_a_value_that_python_looks_at_is_that_of_the_call() -> None:
+    """It is part of the program: another value is traced anew, the same one is not."""
+    w, up = weft.asarray(2.0), weft.asarray(True)
+    function, traces = counting(lambda x: x * w.item() if up else x - float(w))
+    f, x = weft.jit(function), weft.ones(2)
+    assert [f(x).tolist() for _ in range(3)] == [[2.0, 2.0]] * 3
+    assert len(traces) == 1
+    w.assign(5.0)
+    assert f(x).tolist() == [5.0, 5.0]
+    up.assign(False)
+    assert f(x).tolist() == [-4.0, -4.0]
+    weft.jit(lambda: w.assign(w + 1.0))()  # in place
+    assert [f(x).tolist() for _ in range(2)] == [[-5.0, -5.0]] * 2
+    assert len(traces) == 4
+
+
 def test_a_number_that_changes_compiles_nothing() -> None:
     f, traces = counting(lambda x, rate: x * (1.0 - rate))
     fast = weft.jit(f)

@@ -56,11 +56,17 @@ class Compiled:
     tracked: list[bool] = field(default_factory=list)  # which results were computed from parameters
     source: Source | None = None  # the line that results are put down to
     settings: Settings | None = None  # that it was traced under
+    seen: list[tuple[Tensor, Buffer, int]] = field(
+        default_factory=list
+    )  # values that Python looked at, with their versions
 
     def fits(self) -> bool:
-        """Whether every .grad is there, or missing, as it was, and all settings are what they were."""
+        """Whether every .grad is there, or missing, as it was, and all settings and values that Python looked at are what they were."""
         if self.settings and not self.settings.hold():
             return False
+        for tensor, value, version in self.seen:
+            if tensor._node.value is not value or value.version != version:
+                return False
         return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
 
     @cached_property

@@ -343,6 +343,7 @@ class Jit(Generic[R]):
             len(given), [o.type for o in graph.outputs[begin:]], begin, grads,
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
             [o.tracked for o in traced.outputs], user_source(), Settings(watcher.holders) if watcher.holders else None,
+            watcher.values_seen(),
         )  # fmt: skip
 
 

@@ -31,6 +31,14 @@ class Watcher:
         self.owners: dict[Tensor, Tensor] = {}  # of tensors that are somebody's .grad
         self.written: dict[Tensor, None] = {}
         self.holders: dict[Holder, None] = {}
+        self.looks: dict[Tensor, None] = {}  # tensors whose values Python has looked at
+
+    def looked(self, tensor: Tensor) -> None:
+        self.looks[tensor] = None
+
+    def values_seen(self) -> list[tuple[Tensor, Buffer, int]]:
+        """Those tensors with their values, once all is again what it was."""
+        return [(tensor, value := _value(tensor), value.version) for tensor in self.looks]
 
     def depends(self, holder: Holder) -> None:
         self.holders[holder] = None

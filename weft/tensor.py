@@ -123,6 +123,9 @@ class Watch(Protocol):
     def changed(self, tensor: Tensor) -> None:
         """The tensor is about to name a value that is only known when the function runs."""
 
+    def looked(self, tensor: Tensor) -> None:
+        """Python looks at the tensor's value, so what the function does may follow from it."""
+
     def depends(self, holder: Holder) -> None:
         """What the function does follows from the settings of this object, such as a module's mode."""
 
@@ -308,6 +311,9 @@ class Tensor:
 
     def numpy(self) -> np.ndarray:
         """The value as a NumPy array that shares memory where possible and cannot be written to."""
+        watch = WATCHED.watch
+        if watch is not None and self.born <= watch.start:
+            watch.looked(self)
         view = fetch(self.realize()._node).view()
         view.flags.writeable = False
         return view

@@ -106,6 +106,10 @@ class Changed:
             )
         self.before.setdefault(tensor, self.saw(tensor, tensor._node))
 
+    def looked(self, tensor: Tensor) -> None:
+        if self.outer is not None:
+            self.outer.looked(tensor)
+
     def depends(self, holder: Holder) -> None:
         if self.outer is not None:
             self.outer.depends(holder)

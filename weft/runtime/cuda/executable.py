@@ -177,8 +177,9 @@ class Executable:
 
     def sources(self) -> list[str]:
         """The text of every kernel, in Triton, in the order in which they first run."""
-        kernels = dict.fromkeys(launch.kernel for launch in every_launch(launches(self.program)))
-        return [kernel.text for kernel in kernels]
+        with knobs.set(**self._settings):
+            kernels = dict.fromkeys(launch.kernel for launch in every_launch(launches(self.program)))
+            return [kernel.text for kernel in kernels]
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
