@@ -24,6 +24,7 @@ from math import prod
 from ..errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import CONST, ITEM, Node, toposort
+from .elements import grown
 from .index import Index, Place, fresh, linear
 from .kernel import (
     GIVEN,
@@ -60,6 +61,7 @@ TOO_DEAR = 10  # to be computed again in another kernel
 LARGE, MANY = 1 << 14, 3  # elements of a value, and how many tensors of its size it takes, to be computed once
 SPREAD = 4  # times as many elements as what they are read from: it is spread along rows
 TOO_LONG = 300  # steps in a body: compile time grows faster than they do
+MOST_REFUSALS = 64  # kernels that cannot be joined with another, after which no more are tried: a long chain may read one tensor
 
 
 @dataclass(frozen=True)
@@ -112,9 +114,13 @@ class _Fusion:
 
     def __init__(self, graph: Graph, dear: set[Node], widens: frozenset[str], limit: int, narrows: bool) -> None:
         self.graph, self.widens, self.limit, self.narrows = graph, widens, limit, narrows
-        self.nodes = graph.nodes
+        self.nodes, self.results = graph.nodes, frozenset(graph.outputs)
         self.position = {n: i for i, n in enumerate(self.nodes)}
         self.stored = self._stored(dear)
+        self.items: dict[Node, list[Node]] = defaultdict(list)  # the results of nodes with several
+        for node in self.nodes:
+            if node.op is ITEM:
+                self.items[node.inputs[0]].append(node)
         self.home: dict[Node, Kernel] = {}
         self.readers: dict[Node, set[Kernel]] = defaultdict(set)
         self.linear = lru_cache(None)(linear)  # the same places are looked at again and again
@@ -135,7 +141,7 @@ class _Fusion:
 
     def _stored(self, dear: set[Node]) -> set[Node]:
         stored = {n for n in self.nodes if n.op.name in GIVEN or n.op is ITEM or not is_inline(n)}
-        stored |= {*self.graph.outputs, *dear} & set(self.nodes)
+        stored |= (self.results | dear) & set(self.nodes)
         stored |= {n for n in self.nodes if is_narrowing(n)}
         length: dict[Node, int] = {}
         for node in self.nodes:
@@ -175,10 +181,9 @@ class _Fusion:
         """Nodes inside several kernels whose computation should happen once."""
         inside: dict[Node, set[Kernel]] = defaultdict(set)
         for kernel in set(self.home.values()):
-            for part in kernel.bodies:
-                for step in part.steps:
-                    if step.kind in ("op", "bits", "window", "same", "guard", "choose"):
-                        inside[step.node].add(kernel)
+            for part in kernel.elements():
+                for node in part.computed():
+                    inside[node].add(kernel)
         users: dict[Node, set[Node]] = defaultdict(set)
         for node in self.nodes:
             for i in node.inputs:
@@ -200,7 +205,7 @@ class _Fusion:
         for result, bias in (node.inputs, node.inputs[::-1]):
             if prod(node.shape) < SPREAD * prod(unmoved(bias).shape):
                 continue
-            while len(users[result]) == 1 and result not in self.graph.outputs:
+            while len(users[result]) == 1 and result not in self.results:
                 if has_epilogue(result):
                     return True
                 if not self._is_as_large(result):
@@ -263,7 +268,7 @@ class _Fusion:
             views.append(found)
         outputs = [node]
         if node.outputs:
-            outputs = [n for n in self.nodes if n.op is ITEM and n.inputs[0] is node]
+            outputs = self.items[node]
             self.home[node] = kernel = Kernel(node, None, tuple(views), outputs or [node])
             return kernel
         return Kernel(node, None, tuple(views), outputs)
@@ -273,12 +278,11 @@ class _Fusion:
         for node in kernel.reads:
             self.readers[node].discard(kernel)
         reads = {v.base for v in kernel.views}
-        kernel.bodies = []
         if kernel.nest is not None:
             rows = kernel.nest.rows
             for phase in kernel.nest.phases:
-                kernel.bodies.append(phase_body(phase, self.stored, rows, self.linear))
-                reads |= {s.node for s in kernel.bodies[-1].steps if s.kind == "load"}
+                phase.elements = grown(phase, self.stored, rows)
+                reads.update(phase.elements.loads)
         own = set(kernel.outputs) | ({kernel.anchor} if kernel.anchor is not None else set())
         kernel.reads = reads - own
         for node in kernel.reads:
@@ -305,31 +309,40 @@ class _Fusion:
 
     def _absorb(self, kernel: Kernel, rows_only: bool) -> None:
         """Merge the kernel with its producers as long as one fits. It may end as the epilogue of one."""
-        tried: set[Kernel] = set()
-        while kernel.nest is not None and kernel.anchor is None and not is_copy(kernel):
-            producers = self._sources(kernel) - tried
-            if not producers:
-                return
-            producer = max(producers, key=self.last.__getitem__)
-            tried.add(producer)
+        while self._absorb_one(kernel, rows_only):
+            pass
+
+    def _absorb_one(self, kernel: Kernel, rows_only: bool) -> bool:
+        """Merge the kernel with the last of its producers that fits; whether more may follow."""
+        if kernel.nest is None or kernel.anchor is not None or is_copy(kernel):
+            return False
+        producers = self._sources(kernel)
+        for producer in sorted(producers, key=self.last.__getitem__, reverse=True):
             if rows_only and not (producer.nest is not None and (producer.nest.rows or kernel.nest.rows)):
                 continue
-            if self._between(producer, kernel):
+            if self._between(producer, kernel, producers):
                 continue
             if producer.anchor is not None:
                 if self._become_epilogue(producer, kernel):
-                    return
+                    return False
             elif self._take_in(producer, kernel):
-                tried = set()
+                return True
+        return False
 
     def _sources(self, kernel: Kernel) -> set[Kernel]:
         """The kernels that write what this one reads."""
         return {k for n in kernel.reads if (k := self.home.get(n)) is not None}
 
-    def _between(self, producer: Kernel, consumer: Kernel) -> bool:
-        """Whether a third kernel needs the producer and is needed by the consumer."""
+    def _between(self, producer: Kernel, consumer: Kernel, sources: set[Kernel]) -> bool:
+        """Whether a third kernel needs the producer and is needed by the consumer, which reads `sources`."""
+        others = {r for o in producer.outputs for r in self.readers[o] if r is not consumer and r is not producer}
+        if others.isdisjoint(sources):
+            return bool(others) and self._is_reached(producer, sources - {producer})
+        return True
+
+    def _is_reached(self, producer: Kernel, seen: set[Kernel]) -> bool:
+        """Whether one of some kernels needs the producer."""
         home, top, least = self.home, self.top, self.top[producer]
-        seen = self._sources(consumer) - {producer}
         left = [(top[k], id(k), k) for k in seen if top[k] >= least]
         heapify(left)
         while left:  # the lowest comes first: mostly it is one of the next
@@ -360,23 +373,23 @@ class _Fusion:
         """At which places a kernel reads each of these nodes."""
         wanted = set(nodes)
         found: dict[Node, set[Place]] = defaultdict(set)
-        for part in kernel.bodies:
-            for step in part.steps:
-                if step.kind == "load" and step.node in wanted:
-                    found[step.node].add(step.place)
+        for part in kernel.elements():
+            for node in wanted & part.loads.keys():
+                found[node] |= part.loads[node]
         return found
 
     def _take_in(self, producer: Kernel, kernel: Kernel) -> bool:
         assert producer.nest is not None
         assert kernel.nest is not None
-        if sum(len(b.steps) for b in (*producer.bodies, *kernel.bodies)) > 2 * TOO_LONG:
+        if self._length(producer, kernel) > 2 * TOO_LONG:
             return False
         merged = merged_nests(producer, kernel, self._places(kernel, producer.outputs), self.stored)
         if merged is None:
             return False
         alive = [o for o in producer.outputs if self._needed(o, {kernel, producer})]
+        written = {*alive, *kernel.outputs}
         for phase in merged.phases:
-            phase.stores = [s for s in phase.stores if s.node in alive or s.node in kernel.outputs]
+            phase.stores = [s for s in phase.stores if s.node in written]
         merged.phases = [p for p in merged.phases if p.stores or p.reductions]
         for node in set(producer.outputs) - set(alive):
             self.stored.discard(node)
@@ -392,23 +405,38 @@ class _Fusion:
 
     def _join_siblings(self) -> None:
         """Kernels with the same loops that read the same large tensor read it together."""
-        alike: dict[tuple[int, ...], list[Kernel]] = defaultdict(list)
-        for kernel in sorted(set(self.home.values()), key=self.last.__getitem__):
+        alike: dict[tuple[int, ...], dict[Kernel, int]] = defaultdict(dict)
+        for turn, kernel in enumerate(sorted(set(self.home.values()), key=self.last.__getitem__)):
             if kernel.anchor is None and kernel.nest is not None and kernel.reads and not is_copy(kernel):
-                alike[tuple(l.size for l in kernel.nest.outer)].append(kernel)
+                alike[tuple(l.size for l in kernel.nest.outer)][kernel] = turn
         for group in alike.values():
-            for i, first in enumerate(group):
-                if not self._is_alive(first):
-                    continue
+            for kernel in group:
+                if self._is_alive(kernel):
+                    self._join_readers(kernel, group)
+
+    def _join_readers(self, first: Kernel, turns: Mapping[Kernel, int]) -> None:
+        """Join a kernel with those that come after it and read one of the largest tensors that it reads itself by then."""
+        large, waiting, refused = set[Node](), list[tuple[int, Kernel]](), 0
+        turn = turns[first]
+        while self._length(first) < 2 * TOO_LONG and refused < MOST_REFUSALS:
+            if _largest(first.reads) != large:
                 large = _largest(first.reads)
-                for second in group[i + 1 :]:
-                    if not large.isdisjoint(second.reads) and self._is_alive(second) and self._join(first, second):
-                        large = _largest(first.reads)
+                readers = {k for node in large for k in self.readers[node] if turns.get(k, -1) > turn}
+                waiting = sorted(((turns[k], k) for k in readers), key=lambda w: w[0], reverse=True)
+            if not waiting:
+                return
+            turn, second = waiting.pop()
+            if self._is_alive(second) and not self._join(first, second):
+                refused += 1
+
+    def _length(self, *kernels: Kernel) -> int:
+        """How many steps kernels have."""
+        return sum(len(part.keys) for k in kernels for part in k.elements())
 
     def _join(self, first: Kernel, second: Kernel) -> bool:
         assert first.nest is not None
         assert second.nest is not None
-        if is_flexible(first.nest) != is_flexible(second.nest):
+        if is_flexible(first.nest) != is_flexible(second.nest) or self._length(first, second) > 2 * TOO_LONG:
             return False
         if self._leads_to(first, second) or self._leads_to(second, first):
             return False
@@ -424,7 +452,7 @@ class _Fusion:
 
     def _needed(self, node: Node, inside: set[Kernel]) -> bool:
         """Whether a node must be written although these kernels become one."""
-        return node in self.graph.outputs or bool(self.readers[node] - inside)
+        return node in self.results or not self.readers[node] <= inside
 
     def _drop(self, kernel: Kernel) -> None:
         for node in kernel.reads:
@@ -446,8 +474,9 @@ class _Fusion:
         if values is None:
             return False
         stores = [Store(s.node, substituted_place(s.place, values)) for s in kernel.nest.phases[0].stores]
-        before = producer.nest.phases[0].stores if producer.nest is not None else []
-        producer.nest, producer.rows = Nest(rows, [Phase((), stores=[*before, *stores])]), rows
+        before = producer.nest.phases[0] if producer.nest is not None else Phase(())
+        after = Phase((), stores=[*before.stores, *stores], elements=before.elements)
+        producer.nest, producer.rows = Nest(rows, [after]), rows
         producer.outputs = [s.node for s in producer.nest.phases[0].stores]
         if self._needed(anchor, {kernel, producer}):
             producer.outputs.insert(0, anchor)
@@ -463,4 +492,15 @@ class _Fusion:
         place = {k: i for i, k in enumerate(order)}
         if any(place[self.home[n]] > i for i, k in enumerate(order) for n in k.reads if n in self.home):
             raise InternalError("fuse", "kernels wait for each other in a circle.")
+        for kernel in order:
+            self._finish(kernel)
         return Fused(self.graph, tuple(order), frozenset(self.stored))
+
+    def _finish(self, kernel: Kernel) -> None:
+        """Write down the steps of a kernel, which does not change any more."""
+        if kernel.nest is None:
+            return
+        rows = kernel.nest.rows
+        kernel.bodies = [phase_body(phase, self.stored, rows, self.linear) for phase in kernel.nest.phases]
+        for phase in kernel.nest.phases:
+            phase.elements = None

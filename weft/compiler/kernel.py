@@ -6,17 +6,19 @@ long as it can be written as an offset and strides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from ..dtypes import float32
 from ..graph.node import CONST, ITEM, Node
 from .algorithms import by_loops
+from .elements import Elements
 from .index import Index, Loop, Place, fresh, linear, reshaped, strides
 from .loops import (
     CONVOLUTIONS,
     Body,
+    Key,
     Nest,
     sources,
 )
@@ -49,6 +51,14 @@ class Kernel:
     @property
     def name(self) -> str:
         return self.anchor.op.name if self.anchor is not None else "loops"
+
+    def elements(self) -> list[Elements]:
+        """What each phase computes and reads, while kernels are merged; afterwards there are bodies."""
+        return [p.elements for p in self.nest.phases] if self.nest is not None else []
+
+    def loads(self) -> Iterator[Key]:
+        """What its loops read from memory."""
+        return ((node, place) for part in self.elements() for node, places in part.loads.items() for place in places)
 
 
 def is_copy(kernel: Kernel) -> bool:

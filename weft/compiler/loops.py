@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from ..errors import InternalError
 from ..graph.node import CONST, Node, Shape, toposort
@@ -268,6 +269,7 @@ class Phase:
     loops: tuple[Loop, ...]
     reductions: list[Reduction] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
+    elements: Any = field(default=None, compare=False, repr=False)  # elements.Elements, while kernels merge
 
 
 @dataclass
