@@ -35,6 +35,7 @@ from .kernel import (
     has_epilogue,
     is_anchor,
     is_copy,
+    is_group,
     is_narrowing,
     is_widening,
     unmoved,
@@ -61,7 +62,9 @@ TOO_DEAR = 10  # to be computed again in another kernel
 LARGE, MANY = 1 << 14, 3  # elements of a value, and how many tensors of its size it takes, to be computed once
 SPREAD = 4  # times as many elements as what they are read from: it is spread along rows
 TOO_LONG = 300  # steps in a body: compile time grows faster than they do
-MOST_REFUSALS = 64  # kernels that cannot be joined with another, after which no more are tried: a long chain may read one tensor
+MOST_REFUSALS = (
+    64  # kernels that cannot be joined with another, after which no more are tried: a long chain may read one tensor
+)
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,8 @@ class _Fusion:
                 stored |= {base_of(node, i, stored, node.op.name in self.widens) for i in range(len(node.inputs))}
             for i in self._worth_storing_for(node, stored):
                 stored.add(i)
+            if node.op.name == "concat":
+                stored |= set(filter(is_group, node.inputs))
             length[node] = 1 + sum(length[i] for i in node.inputs if i not in stored)
             if length[node] > TOO_LONG and is_inline(node):
                 stored.add(node)

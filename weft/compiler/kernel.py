@@ -25,6 +25,9 @@ from .loops import (
 
 GIVEN = ("placeholder", "data", "variable")
 SPECIAL = ("scatter", "argsort", "cumsum", "cumprod")
+MOST_PIECES = (
+    64  # of a concat: a kernel decides for each element between as many, and compile time grows faster than they do
+)
 
 
 @dataclass(frozen=True)
@@ -145,6 +148,11 @@ def is_narrowing(node: Node) -> bool:
 def is_wide_copy(node: Node) -> bool:
     """16 bits as float32 for a kernel that can read nothing else. It should live for that kernel only."""
     return is_widening(unmoved(node))
+
+
+def is_group(node: Node) -> bool:
+    """Whether it is as much of a longer concat as one kernel should decide between."""
+    return node.op.name == "concat" and len(node.inputs) >= MOST_PIECES
 
 
 def is_contiguous(steps: Sequence[int], shape: Sequence[int]) -> bool:
