@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -41,6 +42,8 @@ NEEDS = {
         "a 3 x 3 filter, stride and dilation 1, one group, and at least as many channels as a vector has lanes",
     ),
 }
+
+REMEMBERED = 256  # convolutions whose plans are kept: a deep network has few different ones
 
 # --- preferences ----------------------------------------------------------------------------------------------------------
 
@@ -115,11 +118,23 @@ class Choice:
 
 def candidates(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int) -> dict[str, Plan]:
     """The plans that can do it and that the settings allow, by name."""
+    found = _possible(direction, shape, strides, threads)
+    return {name: plan for name, plan in found.items() if knobs.winograd or name not in WINOGRAD}
+
+
+@lru_cache(REMEMBERED)
+def _possible(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int) -> Mapping[str, Plan]:
     makers: dict[str, Callable[..., dict[str, Plan]]] = {
         "forward": conv.forward, "data_gradient": conv.data_gradient, "filter_gradient": conv.filter_gradient,
     }  # fmt: skip
-    found = makers[direction](shape, strides, threads)
-    return {name: plan for name, plan in found.items() if knobs.winograd or name not in WINOGRAD}
+    return makers[direction](shape, strides, threads)
+
+
+@lru_cache(REMEMBERED)
+def _estimated(
+    direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, forbidden: frozenset[str]
+) -> Plan:
+    return conv.choose(direction, shape, strides, threads, forbid=forbidden)
 
 
 def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, prefer: str = "") -> Choice:
@@ -162,7 +177,7 @@ def _fastest(
     if known:
         return plans[min(known, key=lambda name: times[name])]
     forbidden = frozenset(ALGORITHMS) - set(plans)
-    return conv.choose(direction, shape, strides, threads, forbid=forbidden)
+    return _estimated(direction, shape, strides, threads, forbidden)
 
 
 def by_loops(node: Node) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ..graph.node import CONST, Node
 from .index import Place
-from .loops import Key, Phase, condition_reads, needs
+from .loops import Key, Phase, condition_reads, needs, reads
 
 
 @dataclass
@@ -45,7 +45,9 @@ class Elements:
                 continue
             if node in stored:
                 loads.setdefault(node, set()).add(key[1])
-            stack += [below for below in needs(key, stored, rows) if below not in keys]
+                stack += reads(key[1])
+            else:
+                stack += needs(key, (), ())
 
     def merge(self, other: Elements) -> Elements:
         """Both together: the larger one, with the other's added."""

@@ -224,6 +224,8 @@ def guarded(index: Index, size: int, step: int, conditions: list[Inside]) -> Ind
 
 def reads(place: Place) -> list[Key]:
     """The elements that the place itself depends on, outermost last."""
+    if all(type(term) is Loop for index in place for term, _ in index.parts):
+        return []
     found: list[Key] = []
     stack: list[Index] = list(place)
     while stack:

@@ -142,13 +142,18 @@ def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool
         return False
     rows = prod(l.size for l in outer)
     total = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
-    along = 0
-    for node, place in (load for k in (producer, kernel) for load in k.loads()):
-        position = linear(place, node.shape)
-        steps = {l: position.coefficient(l) for l in position.loops}
-        if any(c == 1 for l, c in steps.items() if l in producer.nest.outer or l in outer) and prod(node.shape) > rows:
-            along += 1
-    return 4 * total // rows <= ROW_BYTES and (along == 0 or total // rows <= 64)
+    if 4 * total // rows > ROW_BYTES:
+        return False
+    return total // rows <= 64 or not any(
+        prod(node.shape) > rows and _is_along(linear(place, node.shape), {*producer.nest.outer, *outer})
+        for k in (producer, kernel)
+        for node, place in k.loads()
+    )
+
+
+def _is_along(position: Index, loops: Collection[Loop]) -> bool:
+    """Whether neighbours along one of these loops are neighbours in memory."""
+    return any(position.coefficient(l) == 1 for l in position.loops if l in loops)
 
 
 def jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
