@@ -49,6 +49,15 @@ class Elements:
             else:
                 stack += needs(key, (), ())
 
+    def copy(self) -> Elements:
+        return Elements(set(self.keys), {node: set(places) for node, places in self.loads.items()}, set(self.rows))
+
+    def holds_for(self, stored: Collection[Node], own: Node) -> bool:
+        """Whether a phase that stores one node itself reads the same, and computes the same, with other nodes stored."""
+        return all(
+            node in self.loads or node in self.rows or node is own or node not in stored for node, _ in self.keys
+        ) and all(node in stored for node in self.loads)
+
     def merge(self, other: Elements) -> Elements:
         """Both together: the larger one, with the other's added."""
         large, small = (self, other) if len(self.keys) >= len(other.keys) else (other, self)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from math import prod
@@ -86,8 +86,9 @@ def fuse(graph: Graph, widens: frozenset[str] = WIDENS, too_dear: int = TOO_DEAR
     kernels hand to each other will be made narrow.
     """
     dear: set[Node] = set()
+    beginnings: dict[Node, Nest] = {}
     while True:
-        fusion = _Fusion(graph, dear, widens, too_dear, narrows)
+        fusion = _Fusion(graph, dear, widens, too_dear, narrows, beginnings)
         more = fusion.too_dear()
         if more <= dear:  # some were taken in again by one of their readers
             return fusion.result()
@@ -115,11 +116,20 @@ def _largest(nodes: Collection[Node]) -> set[Node]:
 class _Fusion:
     """The state of one attempt."""
 
-    def __init__(self, graph: Graph, dear: set[Node], widens: frozenset[str], limit: int, narrows: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        dear: set[Node],
+        widens: frozenset[str],
+        limit: int,
+        narrows: bool,
+        beginnings: dict[Node, Nest],
+    ) -> None:
         self.graph, self.widens, self.limit, self.narrows = graph, widens, limit, narrows
         self.nodes, self.results = graph.nodes, frozenset(graph.outputs)
         self.position = {n: i for i, n in enumerate(self.nodes)}
         self.stored = self._stored(dear)
+        self.beginnings = beginnings  # the loops of single nodes, which attempts share
         self.items: dict[Node, list[Node]] = defaultdict(list)  # the results of nodes with several
         for node in self.nodes:
             if node.op is ITEM:
@@ -253,17 +263,25 @@ class _Fusion:
         if is_anchor(node):
             kernel = self._anchor(node)
         else:
+            kernel = Kernel(None, self._beginning(node), outputs=[node])
+        for output in kernel.outputs:
+            self.home[output] = kernel
+        self._refresh(kernel)
+
+    def _beginning(self, node: Node) -> Nest:
+        """The loops that compute a node; those of an earlier attempt, if they read and compute the same now."""
+        nest = self.beginnings.get(node)
+        if nest is None or not all(p.elements.holds_for(self.stored, node) for p in nest.phases):
             place = fresh(node.shape)
-            outer = plain_loops(place)
             phases = []
             if not is_inline(node):
                 found = reduction(node, place)
                 phases.append(Phase(found.loops, [found]))
             phases.append(Phase((), stores=[Store(node, place)]))
-            kernel = Kernel(None, Nest(outer, phases), outputs=[node])
-        for output in kernel.outputs:
-            self.home[output] = kernel
-        self._refresh(kernel)
+            nest = self.beginnings[node] = Nest(plain_loops(place), phases)
+            for phase in phases:
+                phase.elements = grown(phase, self.stored, nest.rows)
+        return Nest(nest.outer, [replace(p, elements=p.elements.copy()) for p in nest.phases])
 
     def _anchor(self, node: Node) -> Kernel:
         views = []
@@ -280,8 +298,6 @@ class _Fusion:
 
     def _refresh(self, kernel: Kernel) -> None:
         """Compute what the kernel reads, after it has changed."""
-        for node in kernel.reads:
-            self.readers[node].discard(kernel)
         reads = {v.base for v in kernel.views}
         if kernel.nest is not None:
             rows = kernel.nest.rows
@@ -289,8 +305,10 @@ class _Fusion:
                 phase.elements = grown(phase, self.stored, rows)
                 reads.update(phase.elements.loads)
         own = set(kernel.outputs) | ({kernel.anchor} if kernel.anchor is not None else set())
-        kernel.reads = reads - own
-        for node in kernel.reads:
+        before, kernel.reads = kernel.reads, reads - own
+        for node in before - kernel.reads:
+            self.readers[node].discard(kernel)
+        for node in kernel.reads - before:
             self.readers[node].add(kernel)
         below = [self.top[k] for n in kernel.reads if (k := self.home.get(n)) is not None]
         self.last[kernel] = max(self.position[o] for o in kernel.outputs)
@@ -302,10 +320,12 @@ class _Fusion:
         stack = [kernel]
         while stack:
             k = stack.pop()
-            for reader in {r for o in k.outputs for r in self.readers[o]}:
-                if self.top.get(reader, -1) < self.top[k] and reader is not k:
-                    self.top[reader] = self.top[k]
-                    stack.append(reader)
+            least = self.top[k]
+            for output in k.outputs:
+                for reader in self.readers[output]:
+                    if self.top[reader] < least:
+                        self.top[reader] = least
+                        stack.append(reader)
 
     # --- merging -------------------------------------------------------------------------------------------------------
 
@@ -340,26 +360,35 @@ class _Fusion:
 
     def _between(self, producer: Kernel, consumer: Kernel, sources: set[Kernel]) -> bool:
         """Whether a third kernel needs the producer and is needed by the consumer, which reads `sources`."""
-        others = {r for o in producer.outputs for r in self.readers[o] if r is not consumer and r is not producer}
-        if others.isdisjoint(sources):
-            return bool(others) and self._is_reached(producer, sources - {producer})
-        return True
+        most = self.top[consumer]
+        others = {r for o in producer.outputs for r in self.readers[o] if self.top[r] <= most} - {consumer, producer}
+        if not others:
+            return False
+        return not others.isdisjoint(sources) or self._is_path(others, sources - {producer}, self.top[producer], most)
 
-    def _is_reached(self, producer: Kernel, seen: set[Kernel]) -> bool:
-        """Whether one of some kernels needs the producer."""
-        home, top, least = self.home, self.top, self.top[producer]
-        left = [(top[k], id(k), k) for k in seen if top[k] >= least]
-        heapify(left)
-        while left:  # the lowest comes first: mostly it is one of the next
-            for node in heappop(left)[2].reads:
-                kernel = home.get(node)
-                if kernel is None or kernel in seen:
+    def _is_path(self, ahead: set[Kernel], behind: set[Kernel], least: int, most: int) -> bool:
+        """Whether one of some kernels leads to one of others. It is looked for from both ends: mostly one of them is short."""
+        home, top, readers = self.home, self.top, self.readers
+        forward = list(ahead)
+        backward = [(top[k], id(k), k) for k in behind if top[k] >= least]
+        heapify(backward)
+        while forward and backward:
+            for output in forward.pop().outputs:
+                for kernel in readers[output]:
+                    if kernel in behind:
+                        return True
+                    if kernel not in ahead and top[kernel] <= most:
+                        ahead.add(kernel)
+                        forward.append(kernel)
+            for node in heappop(backward)[2].reads:
+                maker = home.get(node)
+                if maker is None or maker in behind:
                     continue
-                if kernel is producer:
+                if maker in ahead:
                     return True
-                seen.add(kernel)
-                if top[kernel] >= least:
-                    heappush(left, (top[kernel], id(kernel), kernel))
+                if top[maker] >= least:
+                    behind.add(maker)
+                    heappush(backward, (top[maker], id(maker), maker))
         return False
 
     def _leads_to(self, first: Kernel, second: Kernel) -> bool:
@@ -367,11 +396,13 @@ class _Fusion:
         top, most = self.top, self.top[second]
         seen, left = {first}, [first] if top[first] <= most else []
         while left:
-            readers = {r for o in left.pop().outputs for r in self.readers[o]} - seen
-            if second in readers:
-                return True
-            seen |= readers
-            left += [r for r in readers if top[r] <= most]
+            for output in left.pop().outputs:
+                for reader in self.readers[output]:
+                    if reader is second:
+                        return True
+                    if reader not in seen and top[reader] <= most:
+                        seen.add(reader)
+                        left.append(reader)
         return False
 
     def _places(self, kernel: Kernel, nodes: Iterable[Node]) -> dict[Node, set[Place]]:
@@ -421,18 +452,23 @@ class _Fusion:
 
     def _join_readers(self, first: Kernel, turns: Mapping[Kernel, int]) -> None:
         """Join a kernel with those that come after it and read one of the largest tensors that it reads itself by then."""
-        large, waiting, refused = set[Node](), list[tuple[int, Kernel]](), 0
-        turn = turns[first]
-        while self._length(first) < 2 * TOO_LONG and refused < MOST_REFUSALS:
-            if _largest(first.reads) != large:
-                large = _largest(first.reads)
-                readers = {k for node in large for k in self.readers[node] if turns.get(k, -1) > turn}
-                waiting = sorted(((turns[k], k) for k in readers), key=lambda w: w[0], reverse=True)
-            if not waiting:
-                return
+        large, turn, refused = _largest(first.reads), turns[first], 0
+        waiting = self._waiting(large, turns, turn)
+        while waiting and refused < MOST_REFUSALS:
             turn, second = waiting.pop()
-            if self._is_alive(second) and not self._join(first, second):
+            if not self._is_alive(second):
+                continue
+            if not self._join(first, second):
                 refused += 1
+                continue
+            before, large = large, _largest(first.reads)
+            if large != before:
+                waiting = self._waiting(large, turns, turn)
+
+    def _waiting(self, nodes: Iterable[Node], turns: Mapping[Kernel, int], turn: int) -> list[tuple[int, Kernel]]:
+        """The readers of some nodes whose turn comes later, the next one last."""
+        readers = {k for node in nodes for k in self.readers[node] if turns.get(k, -1) > turn}
+        return sorted(((turns[k], k) for k in readers), key=lambda one: one[0], reverse=True)
 
     def _length(self, *kernels: Kernel) -> int:
         """How many steps kernels have."""
