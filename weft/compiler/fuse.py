@@ -52,6 +52,7 @@ from .loops import (
     taps,
 )
 from .merge import is_flexible, jammed, merged_nests, moved_phase, phase_body, solved
+from .spine import Spine
 
 DEAR = {
     **dict.fromkeys(["exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"], 10),
@@ -87,8 +88,9 @@ def fuse(graph: Graph, widens: frozenset[str] = WIDENS, too_dear: int = TOO_DEAR
     """
     dear: set[Node] = set()
     beginnings: dict[Node, Nest] = {}
+    spine = Spine(graph)
     while True:
-        fusion = _Fusion(graph, dear, widens, too_dear, narrows, beginnings)
+        fusion = _Fusion(graph, dear, widens, too_dear, narrows, beginnings, spine)
         more = fusion.too_dear()
         if more <= dear:  # some were taken in again by one of their readers
             return fusion.result()
@@ -124,11 +126,13 @@ class _Fusion:
         limit: int,
         narrows: bool,
         beginnings: dict[Node, Nest],
+        spine: Spine,
     ) -> None:
         self.graph, self.widens, self.limit, self.narrows = graph, widens, limit, narrows
         self.nodes, self.results = graph.nodes, frozenset(graph.outputs)
         self.position = {n: i for i, n in enumerate(self.nodes)}
         self.stored = self._stored(dear)
+        self.spine = spine
         self.beginnings = beginnings  # the loops of single nodes, which attempts share
         self.items: dict[Node, list[Node]] = defaultdict(list)  # the results of nodes with several
         for node in self.nodes:
@@ -138,7 +142,11 @@ class _Fusion:
         self.readers: dict[Node, set[Kernel]] = defaultdict(set)
         self.linear = lru_cache(None)(linear)  # the same places are looked at again and again
         self.last: dict[Kernel, int] = {}  # the last position among a kernel's outputs
-        self.top: dict[Kernel, int] = {}  # the same, and among those of all that it depends on
+        self.enters: dict[Kernel, int] = {}  # the first place of the spine that depends on a kernel
+        self.leaves: dict[Kernel, int] = {}  # the last place of the spine that a kernel depends on
+        self.top: dict[
+            Kernel, int
+        ] = {}  # the greatest depth among a kernel's outputs, and those of all that it depends on
         for node in self.nodes:
             if node in self.stored and node.op.name not in GIVEN and node.op is not ITEM:
                 self._begin(node)
@@ -312,7 +320,10 @@ class _Fusion:
             self.readers[node].add(kernel)
         below = [self.top[k] for n in kernel.reads if (k := self.home.get(n)) is not None]
         self.last[kernel] = max(self.position[o] for o in kernel.outputs)
-        self.top[kernel] = max([self.last[kernel], *below, self.top.get(kernel, 0)])
+        self.enters[kernel] = min(self.spine.before[o] for o in kernel.outputs)
+        self.leaves[kernel] = max(self.spine.after[o] for o in kernel.outputs)
+        deepest = max(self.spine.depth[o] for o in kernel.outputs)
+        self.top[kernel] = max([deepest, *below, self.top.get(kernel, 0)])
         self._raise(kernel)
 
     def _raise(self, kernel: Kernel) -> None:
@@ -364,7 +375,12 @@ class _Fusion:
         others = {r for o in producer.outputs for r in self.readers[o] if self.top[r] <= most} - {consumer, producer}
         if not others:
             return False
-        return not others.isdisjoint(sources) or self._is_path(others, sources - {producer}, self.top[producer], most)
+        if not others.isdisjoint(sources):
+            return True
+        first = min(self.enters[k] for k in others)
+        if any(self.leaves[k] >= first for k in sources if k is not producer):
+            return True
+        return self._is_path(others, sources - {producer}, self.top[producer], most)
 
     def _is_path(self, ahead: set[Kernel], behind: set[Kernel], least: int, most: int) -> bool:
         """Whether one of some kernels leads to one of others. It is looked for from both ends: mostly one of them is short."""
