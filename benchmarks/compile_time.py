@@ -46,7 +46,7 @@ STAGES = {
     "llvm": ("weft.runtime.native:object_code", "weft.runtime.native:Loaded"),
 }
 
-Case = tuple[Callable[..., Any], tuple[Any, ...]]
+Case = tuple[Any, tuple[Any, ...]]  # a compiled function, and arguments
 
 
 # --- wide and deep graphs -----------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ def training_step(model: Any, x: Any) -> Case:
         y = model(x)
         y = y[0] if isinstance(y, tuple) else y  # without the carried state
         if len(y.shape) == 3:
-            return nn.losses.cross_entropy(y.reshape(-1, y.shape[-1]), x.reshape(-1))
+            return weft.cross_entropy(y.reshape(-1, y.shape[-1]), x.reshape(-1))
         return (y * y).mean()
 
     return weft.jit(lambda x: sgd(lambda: loss(x), parameters)), (x,)
@@ -226,7 +226,8 @@ def plan_for_gpu() -> None:
         program.launches(made)
         return Facts(made.memory.arena, made.memory.kept)
 
-    device().planned = planned
+    here: Any = device()
+    here.planned = planned
 
 
 def measured(name: str, n: int, device: str, limit: float) -> dict[str, float] | str:

@@ -22,15 +22,15 @@ class Elements:
     loads: dict[Node, set[Place]] = field(default_factory=dict)
     rows: set[Node] = field(default_factory=set)
 
-    def grow(self, wanted: list[Key], stored: Collection[Node], rows: Collection[Node]) -> None:
-        """Take in what is wanted, and what it is computed from.
+    def grow(self, wanted: list[Key], stored: Collection[Node], own: set[Node], rows: Collection[Node]) -> None:
+        """Take in what is wanted, and what it is computed from: row values, stored nodes but the phase's own, or others' elements.
 
-        A load of a node that is no longer in `stored`, or has become a row value, is looked at again. Nothing else changes while
-        kernels merge: `stored` only shrinks, `rows` only grow.
+        A load of a node that is no longer stored elsewhere, or has become a row value, is looked at again. Nothing else changes
+        while kernels merge: `stored` only shrinks, `own` and `rows` only grow.
         """
         keys, loads = self.keys, self.loads
         stack = [key for key in wanted if key not in keys]
-        for node in [n for n in loads if n in rows or n not in stored]:
+        for node in [n for n in loads if n in rows or n in own or n not in stored]:
             again = [(node, place) for place in loads.pop(node)]
             keys.difference_update(again)
             stack += again
@@ -43,7 +43,7 @@ class Elements:
             if node in rows:
                 self.rows.add(node)
                 continue
-            if node in stored:
+            if node in stored and node not in own:
                 loads.setdefault(node, set()).add(key[1])
                 stack += reads(key[1])
             else:
@@ -77,7 +77,7 @@ class Elements:
 def grown(phase: Phase, stored: Collection[Node], rows: Collection[Node]) -> Elements:
     """The elements of a phase. Those that are known already are not looked for again."""
     found = phase.elements if phase.elements is not None else Elements()
-    found.grow(wanted_of(phase), read_by(phase, stored), rows_before(phase, rows))
+    found.grow(wanted_of(phase), stored, {s.node for s in phase.stores}, rows_before(phase, rows))
     return found
 
 

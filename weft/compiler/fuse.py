@@ -15,7 +15,7 @@ A pair is only merged if no third kernel stands between them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
@@ -304,8 +304,11 @@ class _Fusion:
             return kernel
         return Kernel(node, None, tuple(views), outputs)
 
-    def _refresh(self, kernel: Kernel) -> None:
-        """Compute what the kernel reads, after it has changed."""
+    def _refresh(self, kernel: Kernel, new: Sequence[Node] | None = None) -> None:
+        """Compute what the kernel reads, after it has changed. `new`: the outputs that it did not have before; without, all are."""
+        if new is None:
+            new = kernel.outputs
+            self.last[kernel], self.leaves[kernel], self.enters[kernel] = -1, -1, len(self.nodes)
         reads = {v.base for v in kernel.views}
         if kernel.nest is not None:
             rows = kernel.nest.rows
@@ -318,12 +321,12 @@ class _Fusion:
             self.readers[node].discard(kernel)
         for node in kernel.reads - before:
             self.readers[node].add(kernel)
+        spine = self.spine
+        self.last[kernel] = max([self.last[kernel], *[self.position[o] for o in new]])
+        self.enters[kernel] = min([self.enters[kernel], *[spine.before[o] for o in new]])
+        self.leaves[kernel] = max([self.leaves[kernel], *[spine.after[o] for o in new]])
         below = [self.top[k] for n in kernel.reads if (k := self.home.get(n)) is not None]
-        self.last[kernel] = max(self.position[o] for o in kernel.outputs)
-        self.enters[kernel] = min(self.spine.before[o] for o in kernel.outputs)
-        self.leaves[kernel] = max(self.spine.after[o] for o in kernel.outputs)
-        deepest = max(self.spine.depth[o] for o in kernel.outputs)
-        self.top[kernel] = max([deepest, *below, self.top.get(kernel, 0)])
+        self.top[kernel] = max([self.top.get(kernel, 0), *below, *[spine.depth[o] for o in new]])
         self._raise(kernel)
 
     def _raise(self, kernel: Kernel) -> None:
@@ -450,9 +453,9 @@ class _Fusion:
         self._drop(producer)
         for output in producer.outputs:
             self.home.pop(output, None)
-        for output in kernel.outputs:
+        for output in alive:
             self.home[output] = kernel
-        self._refresh(kernel)
+        self._refresh(kernel, alive)
         return True
 
     def _join_siblings(self) -> None:
@@ -504,7 +507,7 @@ class _Fusion:
         self._drop(second)
         for output in second.outputs:
             self.home[output] = first
-        self._refresh(first)
+        self._refresh(first, second.outputs)
         return True
 
     def _needed(self, node: Node, inside: set[Kernel]) -> bool:
