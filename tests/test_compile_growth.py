@@ -23,6 +23,7 @@ from weft.compiler.pipeline import applied, compiled
 from weft.compiler.program import Call, _set_barriers
 from weft.compiler.schedule import Order, schedule
 from weft.compiler.spine import Spine
+from weft.compiler.triton.program import Launch, gpu_program, launches
 from weft.graph import Graph
 from weft.testing import counted
 
@@ -287,3 +288,13 @@ def test_barriers_of_many_calls_grow_linearly() -> None:
         return lambda: _set_barriers(calls)
 
     assert_linear(barriers, 100)
+
+
+def test_a_launch_holds_few_kernels() -> None:
+    """One that held a hundred took Triton longer than all other kernels of GPT-2 together."""
+    pytest.importorskip("triton")
+    xs = tuple(weft.ones(5 + i) for i in range(100))
+    program = gpu_program(graph_of(lambda *xs: [weft.sin(x) for x in xs], xs), {})
+    steps = [step for step in launches(program) if isinstance(step, Launch)]
+    assert sum(len(step.calls) for step in steps) == 100
+    assert max(len(step.calls) for step in steps) <= 32
