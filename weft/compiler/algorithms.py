@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -28,6 +29,7 @@ from .llvm.conv import ConvShape, Direction
 from .llvm.library import Plan
 from .llvm.store import cache, maker
 from .llvm.target import usable_cores
+from .thresholds import thresholds
 
 DIRECTIONS: dict[str, Direction] = {"conv": "forward", "conv_data": "data_gradient", "conv_filter": "filter_gradient"}
 WINOGRAD = frozenset({"WINOGRAD", "WINOGRAD_2X2"})
@@ -42,6 +44,8 @@ NEEDS = {
         "a 3 x 3 filter, stride and dilation 1, one group, and at least as many channels as a vector has lanes",
     ),
 }
+
+REMEMBERED = 256  # convolutions whose plans are kept: a deep network has few different ones
 
 # --- preferences ----------------------------------------------------------------------------------------------------------
 
@@ -117,11 +121,27 @@ class Choice:
 
 def candidates(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int) -> dict[str, Plan]:
     """The plans that can do it and that the settings allow, by name."""
+    found = _possible(direction, shape, strides, threads, thresholds.changed())
+    return {name: plan for name, plan in found.items() if knobs.winograd or name not in WINOGRAD}
+
+
+@lru_cache(REMEMBERED)
+def _possible(
+    direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, changed: str
+) -> Mapping[str, Plan]:
+    """`changed`: thresholds that are not what they usually are."""
     makers: dict[str, Callable[..., dict[str, Plan]]] = {
         "forward": conv.forward, "data_gradient": conv.data_gradient, "filter_gradient": conv.filter_gradient,
     }  # fmt: skip
-    found = makers[direction](shape, strides, threads)
-    return {name: plan for name, plan in found.items() if knobs.winograd or name not in WINOGRAD}
+    return makers[direction](shape, strides, threads)
+
+
+@lru_cache(REMEMBERED)
+def _estimated(
+    direction: Direction, shape: ConvShape, strides: tuple[int, ...], forbidden: frozenset[str], changed: str
+) -> str:
+    """The name of the plan that should be the fastest on all cores of this machine."""
+    return conv.choose(direction, shape, strides, usable_cores(), forbid=forbidden).name
 
 
 def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, prefer: str = "") -> Choice:
@@ -162,7 +182,7 @@ def _fastest(direction: Direction, shape: ConvShape, strides: tuple[int, ...], p
     if known:
         return plans[min(known, key=lambda name: times[name])]
     forbidden = frozenset(ALGORITHMS) - set(plans)
-    return plans[conv.choose(direction, shape, strides, usable_cores(), forbid=forbidden).name]
+    return plans[_estimated(direction, shape, strides, forbidden, thresholds.changed())]
 
 
 def by_loops(node: Node) -> bool:

@@ -7,6 +7,7 @@ wait for other work then has to. So it must be worth it.
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,18 +91,19 @@ class Arena:
     def __init__(self) -> None:
         self.size = 0
         self.free: list[tuple[int, int]] = []  # (offset, bytes), by offset
+        self._by_size: list[tuple[int, int]] = []  # (bytes, offset), the same pieces
 
     def take(self, nbytes: int) -> int:
         """The offset of so many bytes."""
         wanted = _rounded(nbytes)
-        fitting = [(n, o) for o, n in self.free if n >= wanted]
-        if fitting:
-            n, offset = min(fitting)
-            self.free.remove((offset, n))
+        fitting = bisect_left(self._by_size, (wanted, 0))
+        if fitting < len(self._by_size):
+            n, offset = self._by_size[fitting]
+            self._remove(bisect_left(self.free, (offset, n)))
             if n > wanted:
                 self._put(offset + wanted, n - wanted)
         elif self.free and sum(self.free[-1]) == self.size:  # the last piece is free: make it longer
-            offset, _ = self.free.pop()
+            offset, _ = self._remove(len(self.free) - 1)
             self.size = offset + wanted
         else:
             offset, self.size = self.size, self.size + wanted
@@ -110,13 +112,19 @@ class Arena:
     def give_back(self, offset: int, nbytes: int) -> None:
         self._put(offset, _rounded(nbytes))
 
+    def _remove(self, number: int) -> tuple[int, int]:
+        """Take a piece off the list."""
+        offset, n = self.free.pop(number)
+        self._by_size.pop(bisect_left(self._by_size, (n, offset)))
+        return offset, n
+
     def _put(self, offset: int, n: int) -> None:
-        self.free.append((offset, n))
-        self.free.sort()
-        joined: list[tuple[int, int]] = []
-        for start, length in self.free:
-            if joined and sum(joined[-1]) == start:
-                joined[-1] = (joined[-1][0], joined[-1][1] + length)
-            else:
-                joined.append((start, length))
-        self.free = joined
+        """A free piece, joined with its free neighbours."""
+        after = bisect_left(self.free, (offset, 0))
+        if after < len(self.free) and self.free[after][0] == offset + n:
+            n += self._remove(after)[1]
+        if after and sum(self.free[after - 1]) == offset:
+            offset, before = self._remove(after - 1)
+            n += before
+        insort(self.free, (offset, n))
+        insort(self._by_size, (n, offset))

@@ -15,8 +15,8 @@ A pair is only merged if no third kernel stands between them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from math import prod
@@ -24,6 +24,7 @@ from math import prod
 from ..errors import InternalError
 from ..graph.graph import Graph
 from ..graph.node import CONST, ITEM, Node, toposort
+from .elements import grown
 from .index import Index, Place, fresh, linear
 from .kernel import (
     GIVEN,
@@ -34,6 +35,7 @@ from .kernel import (
     has_epilogue,
     is_anchor,
     is_copy,
+    is_group,
     is_narrowing,
     is_widening,
     unmoved,
@@ -50,6 +52,7 @@ from .loops import (
     taps,
 )
 from .merge import is_flexible, jammed, merged_nests, moved_phase, phase_body, solved
+from .spine import Spine
 
 DEAR = {
     **dict.fromkeys(["exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"], 10),
@@ -60,6 +63,9 @@ TOO_DEAR = 10  # to be computed again in another kernel
 LARGE, MANY = 1 << 14, 3  # elements of a value, and how many tensors of its size it takes, to be computed once
 SPREAD = 4  # times as many elements as what they are read from: it is spread along rows
 TOO_LONG = 300  # steps in a body: compile time grows faster than they do
+MOST_REFUSALS = (
+    64  # kernels that cannot be joined with another, after which no more are tried: a long chain may read one tensor
+)
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,10 @@ def fuse(graph: Graph, widens: frozenset[str] = WIDENS, too_dear: int = TOO_DEAR
     kernels hand to each other will be made narrow.
     """
     dear: set[Node] = set()
+    beginnings: dict[Node, Nest] = {}
+    spine = Spine(graph)
     while True:
-        fusion = _Fusion(graph, dear, widens, too_dear, narrows)
+        fusion = _Fusion(graph, dear, widens, too_dear, narrows, beginnings, spine)
         more = fusion.too_dear()
         if more <= dear:  # some were taken in again by one of their readers
             return fusion.result()
@@ -110,16 +118,35 @@ def _largest(nodes: Collection[Node]) -> set[Node]:
 class _Fusion:
     """The state of one attempt."""
 
-    def __init__(self, graph: Graph, dear: set[Node], widens: frozenset[str], limit: int, narrows: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        dear: set[Node],
+        widens: frozenset[str],
+        limit: int,
+        narrows: bool,
+        beginnings: dict[Node, Nest],
+        spine: Spine,
+    ) -> None:
         self.graph, self.widens, self.limit, self.narrows = graph, widens, limit, narrows
-        self.nodes = graph.nodes
+        self.nodes, self.results = graph.nodes, frozenset(graph.outputs)
         self.position = {n: i for i, n in enumerate(self.nodes)}
         self.stored = self._stored(dear)
+        self.spine = spine
+        self.beginnings = beginnings  # the loops of single nodes, which attempts share
+        self.items: dict[Node, list[Node]] = defaultdict(list)  # the results of nodes with several
+        for node in self.nodes:
+            if node.op is ITEM:
+                self.items[node.inputs[0]].append(node)
         self.home: dict[Node, Kernel] = {}
         self.readers: dict[Node, set[Kernel]] = defaultdict(set)
         self.linear = lru_cache(None)(linear)  # the same places are looked at again and again
         self.last: dict[Kernel, int] = {}  # the last position among a kernel's outputs
-        self.top: dict[Kernel, int] = {}  # the same, and among those of all that it depends on
+        self.enters: dict[Kernel, int] = {}  # the first place of the spine that depends on a kernel
+        self.leaves: dict[Kernel, int] = {}  # the last place of the spine that a kernel depends on
+        self.top: dict[
+            Kernel, int
+        ] = {}  # the greatest depth among a kernel's outputs, and those of all that it depends on
         for node in self.nodes:
             if node in self.stored and node.op.name not in GIVEN and node.op is not ITEM:
                 self._begin(node)
@@ -135,7 +162,7 @@ class _Fusion:
 
     def _stored(self, dear: set[Node]) -> set[Node]:
         stored = {n for n in self.nodes if n.op.name in GIVEN or n.op is ITEM or not is_inline(n)}
-        stored |= {*self.graph.outputs, *dear} & set(self.nodes)
+        stored |= (self.results | dear) & set(self.nodes)
         stored |= {n for n in self.nodes if is_narrowing(n)}
         length: dict[Node, int] = {}
         for node in self.nodes:
@@ -143,6 +170,8 @@ class _Fusion:
                 stored |= {base_of(node, i, stored, node.op.name in self.widens) for i in range(len(node.inputs))}
             for i in self._worth_storing_for(node, stored):
                 stored.add(i)
+            if node.op.name == "concat":
+                stored |= set(filter(is_group, node.inputs))
             length[node] = 1 + sum(length[i] for i in node.inputs if i not in stored)
             if length[node] > TOO_LONG and is_inline(node):
                 stored.add(node)
@@ -175,10 +204,9 @@ class _Fusion:
         """Nodes inside several kernels whose computation should happen once."""
         inside: dict[Node, set[Kernel]] = defaultdict(set)
         for kernel in set(self.home.values()):
-            for part in kernel.bodies:
-                for step in part.steps:
-                    if step.kind in ("op", "bits", "window", "same", "guard", "choose"):
-                        inside[step.node].add(kernel)
+            for part in kernel.elements():
+                for node in part.computed():
+                    inside[node].add(kernel)
         users: dict[Node, set[Node]] = defaultdict(set)
         for node in self.nodes:
             for i in node.inputs:
@@ -200,7 +228,7 @@ class _Fusion:
         for result, bias in (node.inputs, node.inputs[::-1]):
             if prod(node.shape) < SPREAD * prod(unmoved(bias).shape):
                 continue
-            while len(users[result]) == 1 and result not in self.graph.outputs:
+            while len(users[result]) == 1 and result not in self.results:
                 if has_epilogue(result):
                     return True
                 if not self._is_as_large(result):
@@ -243,17 +271,25 @@ class _Fusion:
         if is_anchor(node):
             kernel = self._anchor(node)
         else:
+            kernel = Kernel(None, self._beginning(node), outputs=[node])
+        for output in kernel.outputs:
+            self.home[output] = kernel
+        self._refresh(kernel)
+
+    def _beginning(self, node: Node) -> Nest:
+        """The loops that compute a node; those of an earlier attempt, if they read and compute the same now."""
+        nest = self.beginnings.get(node)
+        if nest is None or not all(p.elements.holds_for(self.stored, node) for p in nest.phases):
             place = fresh(node.shape)
-            outer = plain_loops(place)
             phases = []
             if not is_inline(node):
                 found = reduction(node, place)
                 phases.append(Phase(found.loops, [found]))
             phases.append(Phase((), stores=[Store(node, place)]))
-            kernel = Kernel(None, Nest(outer, phases), outputs=[node])
-        for output in kernel.outputs:
-            self.home[output] = kernel
-        self._refresh(kernel)
+            nest = self.beginnings[node] = Nest(plain_loops(place), phases)
+            for phase in phases:
+                phase.elements = grown(phase, self.stored, nest.rows)
+        return Nest(nest.outer, [replace(p, elements=p.elements.copy()) for p in nest.phases])
 
     def _anchor(self, node: Node) -> Kernel:
         views = []
@@ -263,29 +299,34 @@ class _Fusion:
             views.append(found)
         outputs = [node]
         if node.outputs:
-            outputs = [n for n in self.nodes if n.op is ITEM and n.inputs[0] is node]
+            outputs = self.items[node]
             self.home[node] = kernel = Kernel(node, None, tuple(views), outputs or [node])
             return kernel
         return Kernel(node, None, tuple(views), outputs)
 
-    def _refresh(self, kernel: Kernel) -> None:
-        """Compute what the kernel reads, after it has changed."""
-        for node in kernel.reads:
-            self.readers[node].discard(kernel)
+    def _refresh(self, kernel: Kernel, new: Sequence[Node] | None = None) -> None:
+        """Compute what the kernel reads, after it has changed. `new`: the outputs that it did not have before; without, all are."""
+        if new is None:
+            new = kernel.outputs
+            self.last[kernel], self.leaves[kernel], self.enters[kernel] = -1, -1, len(self.nodes)
         reads = {v.base for v in kernel.views}
-        kernel.bodies = []
         if kernel.nest is not None:
             rows = kernel.nest.rows
             for phase in kernel.nest.phases:
-                kernel.bodies.append(phase_body(phase, self.stored, rows, self.linear))
-                reads |= {s.node for s in kernel.bodies[-1].steps if s.kind == "load"}
+                phase.elements = grown(phase, self.stored, rows)
+                reads.update(phase.elements.loads)
         own = set(kernel.outputs) | ({kernel.anchor} if kernel.anchor is not None else set())
-        kernel.reads = reads - own
-        for node in kernel.reads:
+        before, kernel.reads = kernel.reads, reads - own
+        for node in before - kernel.reads:
+            self.readers[node].discard(kernel)
+        for node in kernel.reads - before:
             self.readers[node].add(kernel)
+        spine = self.spine
+        self.last[kernel] = max([self.last[kernel], *[self.position[o] for o in new]])
+        self.enters[kernel] = min([self.enters[kernel], *[spine.before[o] for o in new]])
+        self.leaves[kernel] = max([self.leaves[kernel], *[spine.after[o] for o in new]])
         below = [self.top[k] for n in kernel.reads if (k := self.home.get(n)) is not None]
-        self.last[kernel] = max(self.position[o] for o in kernel.outputs)
-        self.top[kernel] = max([self.last[kernel], *below, self.top.get(kernel, 0)])
+        self.top[kernel] = max([self.top.get(kernel, 0), *below, *[spine.depth[o] for o in new]])
         self._raise(kernel)
 
     def _raise(self, kernel: Kernel) -> None:
@@ -293,10 +334,12 @@ class _Fusion:
         stack = [kernel]
         while stack:
             k = stack.pop()
-            for reader in {r for o in k.outputs for r in self.readers[o]}:
-                if self.top.get(reader, -1) < self.top[k] and reader is not k:
-                    self.top[reader] = self.top[k]
-                    stack.append(reader)
+            least = self.top[k]
+            for output in k.outputs:
+                for reader in self.readers[output]:
+                    if self.top[reader] < least:
+                        self.top[reader] = least
+                        stack.append(reader)
 
     # --- merging -------------------------------------------------------------------------------------------------------
 
@@ -305,43 +348,66 @@ class _Fusion:
 
     def _absorb(self, kernel: Kernel, rows_only: bool) -> None:
         """Merge the kernel with its producers as long as one fits. It may end as the epilogue of one."""
-        tried: set[Kernel] = set()
-        while kernel.nest is not None and kernel.anchor is None and not is_copy(kernel):
-            producers = self._sources(kernel) - tried
-            if not producers:
-                return
-            producer = max(producers, key=self.last.__getitem__)
-            tried.add(producer)
+        while self._absorb_one(kernel, rows_only):
+            pass
+
+    def _absorb_one(self, kernel: Kernel, rows_only: bool) -> bool:
+        """Merge the kernel with the last of its producers that fits; whether more may follow."""
+        if kernel.nest is None or kernel.anchor is not None or is_copy(kernel):
+            return False
+        producers = self._sources(kernel)
+        for producer in sorted(producers, key=self.last.__getitem__, reverse=True):
             if rows_only and not (producer.nest is not None and (producer.nest.rows or kernel.nest.rows)):
                 continue
-            if self._between(producer, kernel):
+            if self._between(producer, kernel, producers):
                 continue
             if producer.anchor is not None:
                 if self._become_epilogue(producer, kernel):
-                    return
+                    return False
             elif self._take_in(producer, kernel):
-                tried = set()
+                return True
+        return False
 
     def _sources(self, kernel: Kernel) -> set[Kernel]:
         """The kernels that write what this one reads."""
         return {k for n in kernel.reads if (k := self.home.get(n)) is not None}
 
-    def _between(self, producer: Kernel, consumer: Kernel) -> bool:
-        """Whether a third kernel needs the producer and is needed by the consumer."""
-        home, top, least = self.home, self.top, self.top[producer]
-        seen = self._sources(consumer) - {producer}
-        left = [(top[k], id(k), k) for k in seen if top[k] >= least]
-        heapify(left)
-        while left:  # the lowest comes first: mostly it is one of the next
-            for node in heappop(left)[2].reads:
-                kernel = home.get(node)
-                if kernel is None or kernel in seen:
+    def _between(self, producer: Kernel, consumer: Kernel, sources: set[Kernel]) -> bool:
+        """Whether a third kernel needs the producer and is needed by the consumer, which reads `sources`."""
+        most = self.top[consumer]
+        others = {r for o in producer.outputs for r in self.readers[o] if self.top[r] <= most} - {consumer, producer}
+        if not others:
+            return False
+        if not others.isdisjoint(sources):
+            return True
+        first = min(self.enters[k] for k in others)
+        if any(self.leaves[k] >= first for k in sources if k is not producer):
+            return True
+        return self._is_path(others, sources - {producer}, self.top[producer], most)
+
+    def _is_path(self, ahead: set[Kernel], behind: set[Kernel], least: int, most: int) -> bool:
+        """Whether one of some kernels leads to one of others. It is looked for from both ends: mostly one of them is short."""
+        home, top, readers = self.home, self.top, self.readers
+        forward = list(ahead)
+        backward = [(top[k], id(k), k) for k in behind if top[k] >= least]
+        heapify(backward)
+        while forward and backward:
+            for output in forward.pop().outputs:
+                for kernel in readers[output]:
+                    if kernel in behind:
+                        return True
+                    if kernel not in ahead and top[kernel] <= most:
+                        ahead.add(kernel)
+                        forward.append(kernel)
+            for node in heappop(backward)[2].reads:
+                maker = home.get(node)
+                if maker is None or maker in behind:
                     continue
-                if kernel is producer:
+                if maker in ahead:
                     return True
-                seen.add(kernel)
-                if top[kernel] >= least:
-                    heappush(left, (top[kernel], id(kernel), kernel))
+                if top[maker] >= least:
+                    behind.add(maker)
+                    heappush(backward, (top[maker], id(maker), maker))
         return False
 
     def _leads_to(self, first: Kernel, second: Kernel) -> bool:
@@ -349,34 +415,36 @@ class _Fusion:
         top, most = self.top, self.top[second]
         seen, left = {first}, [first] if top[first] <= most else []
         while left:
-            readers = {r for o in left.pop().outputs for r in self.readers[o]} - seen
-            if second in readers:
-                return True
-            seen |= readers
-            left += [r for r in readers if top[r] <= most]
+            for output in left.pop().outputs:
+                for reader in self.readers[output]:
+                    if reader is second:
+                        return True
+                    if reader not in seen and top[reader] <= most:
+                        seen.add(reader)
+                        left.append(reader)
         return False
 
     def _places(self, kernel: Kernel, nodes: Iterable[Node]) -> dict[Node, set[Place]]:
         """At which places a kernel reads each of these nodes."""
         wanted = set(nodes)
         found: dict[Node, set[Place]] = defaultdict(set)
-        for part in kernel.bodies:
-            for step in part.steps:
-                if step.kind == "load" and step.node in wanted:
-                    found[step.node].add(step.place)
+        for part in kernel.elements():
+            for node in wanted & part.loads.keys():
+                found[node] |= part.loads[node]
         return found
 
     def _take_in(self, producer: Kernel, kernel: Kernel) -> bool:
         assert producer.nest is not None
         assert kernel.nest is not None
-        if sum(len(b.steps) for b in (*producer.bodies, *kernel.bodies)) > 2 * TOO_LONG:
+        if self._length(producer, kernel) > 2 * TOO_LONG:
             return False
         merged = merged_nests(producer, kernel, self._places(kernel, producer.outputs), self.stored)
         if merged is None:
             return False
         alive = [o for o in producer.outputs if self._needed(o, {kernel, producer})]
+        written = {*alive, *kernel.outputs}
         for phase in merged.phases:
-            phase.stores = [s for s in phase.stores if s.node in alive or s.node in kernel.outputs]
+            phase.stores = [s for s in phase.stores if s.node in written]
         merged.phases = [p for p in merged.phases if p.stores or p.reductions]
         for node in set(producer.outputs) - set(alive):
             self.stored.discard(node)
@@ -385,30 +453,50 @@ class _Fusion:
         self._drop(producer)
         for output in producer.outputs:
             self.home.pop(output, None)
-        for output in kernel.outputs:
+        for output in alive:
             self.home[output] = kernel
-        self._refresh(kernel)
+        self._refresh(kernel, alive)
         return True
 
     def _join_siblings(self) -> None:
         """Kernels with the same loops that read the same large tensor read it together."""
-        alike: dict[tuple[int, ...], list[Kernel]] = defaultdict(list)
-        for kernel in sorted(set(self.home.values()), key=self.last.__getitem__):
+        alike: dict[tuple[int, ...], dict[Kernel, int]] = defaultdict(dict)
+        for turn, kernel in enumerate(sorted(set(self.home.values()), key=self.last.__getitem__)):
             if kernel.anchor is None and kernel.nest is not None and kernel.reads and not is_copy(kernel):
-                alike[tuple(l.size for l in kernel.nest.outer)].append(kernel)
+                alike[tuple(l.size for l in kernel.nest.outer)][kernel] = turn
         for group in alike.values():
-            for i, first in enumerate(group):
-                if not self._is_alive(first):
-                    continue
-                large = _largest(first.reads)
-                for second in group[i + 1 :]:
-                    if not large.isdisjoint(second.reads) and self._is_alive(second) and self._join(first, second):
-                        large = _largest(first.reads)
+            for kernel in group:
+                if self._is_alive(kernel):
+                    self._join_readers(kernel, group)
+
+    def _join_readers(self, first: Kernel, turns: Mapping[Kernel, int]) -> None:
+        """Join a kernel with those that come after it and read one of the largest tensors that it reads itself by then."""
+        large, turn, refused = _largest(first.reads), turns[first], 0
+        waiting = self._waiting(large, turns, turn)
+        while waiting and refused < MOST_REFUSALS:
+            turn, second = waiting.pop()
+            if not self._is_alive(second):
+                continue
+            if not self._join(first, second):
+                refused += 1
+                continue
+            before, large = large, _largest(first.reads)
+            if large != before:
+                waiting = self._waiting(large, turns, turn)
+
+    def _waiting(self, nodes: Iterable[Node], turns: Mapping[Kernel, int], turn: int) -> list[tuple[int, Kernel]]:
+        """The readers of some nodes whose turn comes later, the next one last."""
+        readers = {k for node in nodes for k in self.readers[node] if turns.get(k, -1) > turn}
+        return sorted(((turns[k], k) for k in readers), key=lambda one: one[0], reverse=True)
+
+    def _length(self, *kernels: Kernel) -> int:
+        """How many steps kernels have."""
+        return sum(len(part.keys) for k in kernels for part in k.elements())
 
     def _join(self, first: Kernel, second: Kernel) -> bool:
         assert first.nest is not None
         assert second.nest is not None
-        if is_flexible(first.nest) != is_flexible(second.nest):
+        if is_flexible(first.nest) != is_flexible(second.nest) or self._length(first, second) > 2 * TOO_LONG:
             return False
         if self._leads_to(first, second) or self._leads_to(second, first):
             return False
@@ -419,12 +507,12 @@ class _Fusion:
         self._drop(second)
         for output in second.outputs:
             self.home[output] = first
-        self._refresh(first)
+        self._refresh(first, second.outputs)
         return True
 
     def _needed(self, node: Node, inside: set[Kernel]) -> bool:
         """Whether a node must be written although these kernels become one."""
-        return node in self.graph.outputs or bool(self.readers[node] - inside)
+        return node in self.results or not self.readers[node] <= inside
 
     def _drop(self, kernel: Kernel) -> None:
         for node in kernel.reads:
@@ -446,8 +534,9 @@ class _Fusion:
         if values is None:
             return False
         stores = [Store(s.node, substituted_place(s.place, values)) for s in kernel.nest.phases[0].stores]
-        before = producer.nest.phases[0].stores if producer.nest is not None else []
-        producer.nest, producer.rows = Nest(rows, [Phase((), stores=[*before, *stores])]), rows
+        before = producer.nest.phases[0] if producer.nest is not None else Phase(())
+        after = Phase((), stores=[*before.stores, *stores], elements=before.elements)
+        producer.nest, producer.rows = Nest(rows, [after]), rows
         producer.outputs = [s.node for s in producer.nest.phases[0].stores]
         if self._needed(anchor, {kernel, producer}):
             producer.outputs.insert(0, anchor)
@@ -463,4 +552,15 @@ class _Fusion:
         place = {k: i for i, k in enumerate(order)}
         if any(place[self.home[n]] > i for i, k in enumerate(order) for n in k.reads if n in self.home):
             raise InternalError("fuse", "kernels wait for each other in a circle.")
+        for kernel in order:
+            self._finish(kernel)
         return Fused(self.graph, tuple(order), frozenset(self.stored))
+
+    def _finish(self, kernel: Kernel) -> None:
+        """Write down the steps of a kernel, which does not change any more."""
+        if kernel.nest is None:
+            return
+        rows = kernel.nest.rows
+        kernel.bodies = [phase_body(phase, self.stored, rows, self.linear) for phase in kernel.nest.phases]
+        for phase in kernel.nest.phases:
+            phase.elements = None

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import gcd
+from typing import NamedTuple
 
 from ..graph.node import Node, Shape
 
@@ -71,21 +72,15 @@ class Read:
 Term = Loop | Quotient | Remainder | Inside | Read
 
 
-@dataclass(frozen=True)
-class Index:
-    """offset + the sum of coefficient * term."""
-
+class _Fields(NamedTuple):
     offset: int = 0
     parts: tuple[tuple[Term, int], ...] = ()  # no term twice, no coefficient 0
 
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.offset, self.parts))
 
-    def __hash__(self) -> int:
-        return self._hash
+class Index(_Fields):
+    """offset + the sum of coefficient * term. A tuple, because compiling makes, compares and looks up a great many of them."""
 
-    def __add__(self, other: Index | int) -> Index:
+    def __add__(self, other: Index | int) -> Index:  # type: ignore[override]
         if isinstance(other, int):
             return Index(self.offset + other, self.parts) if other else self
         if not other.parts:
@@ -95,7 +90,7 @@ class Index:
             total[term] = total.get(term, 0) + coefficient
         return _recombined(self.offset + other.offset, {t: c for t, c in total.items() if c})
 
-    def __mul__(self, factor: int) -> Index:
+    def __mul__(self, factor: int) -> Index:  # type: ignore[override]
         if factor == 1:
             return self
         return Index(self.offset * factor, tuple((t, c * factor) for t, c in self.parts)) if factor else Index()
@@ -178,6 +173,8 @@ Place = tuple[Index, ...]
 def _recombined(offset: int, parts: dict[Term, int]) -> Index:
     """The sum, with n * (x // n) + x % n written as x, and m * (x // m % n) + x % m as x % (m * n)."""
     for term, c in parts.items():
+        if type(term) is Loop:
+            continue
         for inner, by, joined in _undivided(term):
             if c % by:
                 continue
@@ -234,9 +231,20 @@ def strides(shape: Shape) -> Shape:
 
 def linear(place: Place, shape: Shape) -> Index:
     """The position of a place in a contiguous tensor."""
-    total = Index()
+    offset, parts = 0, dict[Term, int]()
     for index, stride in zip(place, strides(shape), strict=True):
-        total = total + index * stride
+        offset += index.offset * stride
+        for term, c in index.parts if stride else ():
+            if type(term) is not Loop or term in parts:
+                return _sum(i * stride for i, stride in zip(place, strides(shape), strict=True))
+            parts[term] = c * stride
+    return Index(offset, tuple(parts.items()))
+
+
+def _sum(indices: Iterable[Index]) -> Index:
+    total = Index()
+    for index in indices:
+        total = total + index
     return total
 
 

@@ -6,23 +6,28 @@ long as it can be written as an offset and strides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from ..dtypes import float32
 from ..graph.node import CONST, ITEM, Node
 from .algorithms import by_loops
+from .elements import Elements
 from .index import Index, Loop, Place, fresh, linear, reshaped, strides
 from .loops import (
     CONVOLUTIONS,
     Body,
+    Key,
     Nest,
     sources,
 )
 
 GIVEN = ("placeholder", "data", "variable")
 SPECIAL = ("scatter", "argsort", "cumsum", "cumprod")
+MOST_PIECES = (
+    64  # of a concat: a kernel decides for each element between as many, and compile time grows faster than they do
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,14 @@ class Kernel:
     @property
     def name(self) -> str:
         return self.anchor.op.name if self.anchor is not None else "loops"
+
+    def elements(self) -> list[Elements]:
+        """What each phase computes and reads, while kernels are merged; afterwards there are bodies."""
+        return [p.elements for p in self.nest.phases] if self.nest is not None else []
+
+    def loads(self) -> Iterator[Key]:
+        """What its loops read from memory."""
+        return ((node, place) for part in self.elements() for node, places in part.loads.items() for place in places)
 
 
 def is_copy(kernel: Kernel) -> bool:
@@ -135,6 +148,11 @@ def is_narrowing(node: Node) -> bool:
 def is_wide_copy(node: Node) -> bool:
     """16 bits as float32 for a kernel that can read nothing else. It should live for that kernel only."""
     return is_widening(unmoved(node))
+
+
+def is_group(node: Node) -> bool:
+    """Whether it is as much of a longer concat as one kernel should decide between."""
+    return node.op.name == "concat" and len(node.inputs) >= MOST_PIECES
 
 
 def is_contiguous(steps: Sequence[int], shape: Sequence[int]) -> bool:

@@ -16,6 +16,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from ..errors import InternalError
 from ..graph.node import CONST, Node, Shape, toposort
@@ -223,6 +224,8 @@ def guarded(index: Index, size: int, step: int, conditions: list[Inside]) -> Ind
 
 def reads(place: Place) -> list[Key]:
     """The elements that the place itself depends on, outermost last."""
+    if all(type(term) is Loop for index in place for term, _ in index.parts):
+        return []
     found: list[Key] = []
     stack: list[Index] = list(place)
     while stack:
@@ -271,6 +274,7 @@ class Phase:
     loops: tuple[Loop, ...]
     reductions: list[Reduction] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
+    elements: Any = field(default=None, compare=False, repr=False)  # elements.Elements, while kernels merge
 
 
 @dataclass

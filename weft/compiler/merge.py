@@ -6,10 +6,11 @@ as loops of the consumer, its phases come first, and phases over equal loops bec
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 from ..graph.node import Node
+from .elements import grown, read_by, rows_before, wanted_of
 from .index import Index, Inside, Loop, Place, linear, substituted
 from .kernel import Kernel
 from .loops import (
@@ -20,7 +21,6 @@ from .loops import (
     Reduction,
     Store,
     body,
-    condition_reads,
     substituted_place,
 )
 
@@ -29,29 +29,7 @@ ROW_BYTES = 256 << 10  # a row with reductions should stay in the cache
 
 def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
     """The steps of a phase: what it stores itself is at hand, everything else that is stored is read."""
-    own = {s.node for s in phase.stores}
-    reduced = {r.node for r in phase.reductions}
-    wanted = [(s.node, s.place) for s in phase.stores]
-    for r in phase.reductions:
-        wanted += r.factors
-    wanted += [k for r in phase.reductions for k in condition_reads(r.conditions)]
-    return body(wanted, _Without(stored, own), set(rows) - reduced, position)
-
-
-class _Without:
-    """A set with some members left out, without a copy."""
-
-    def __init__(self, every: Collection[Node], left_out: set[Node]) -> None:
-        self.every, self.left_out = every, left_out
-
-    def __contains__(self, node: object) -> bool:
-        return node not in self.left_out and node in self.every
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __iter__(self) -> Iterator[Node]:
-        return (node for node in self.every if node not in self.left_out)
+    return body(wanted_of(phase), read_by(phase, stored), rows_before(phase, rows), position)
 
 
 def solved(position: Index, known: Index, loops: Sequence[Loop]) -> dict[Loop, Index] | None:
@@ -96,7 +74,7 @@ def merged_nests(
         if set(outer) != set(second.outer) and not (first.rows and _fits_a_row(producer, kernel, outer)):
             return None
         inner = tuple(l for l in second.outer if l not in image)
-        second = Nest(outer, [Phase((*inner, *p.loops), p.reductions, p.stores) for p in second.phases])
+        second = Nest(outer, [Phase((*inner, *p.loops), p.reductions, p.stores, p.elements) for p in second.phases])
     elif image != set(second.outer):
         return None
     return Nest(second.outer, jammed([*(moved_phase(p, values) for p in first.phases), *second.phases], stored))
@@ -164,18 +142,18 @@ def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool
         return False
     rows = prod(l.size for l in outer)
     total = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
-    along = 0
-    for part in [*producer.bodies, *kernel.bodies]:
-        for step in part.steps:
-            if step.kind == "load":
-                position = linear(step.place, step.node.shape)
-                steps = {l: position.coefficient(l) for l in position.loops}
-                if (
-                    any(c == 1 for l, c in steps.items() if l in producer.nest.outer or l in outer)
-                    and prod(step.node.shape) > rows
-                ):
-                    along += 1
-    return 4 * total // rows <= ROW_BYTES and (along == 0 or total // rows <= 64)
+    if 4 * total // rows > ROW_BYTES:
+        return False
+    return total // rows <= 64 or not any(
+        prod(node.shape) > rows and _is_along(linear(place, node.shape), {*producer.nest.outer, *outer})
+        for k in (producer, kernel)
+        for node, place in k.loads()
+    )
+
+
+def _is_along(position: Index, loops: Collection[Loop]) -> bool:
+    """Whether neighbours along one of these loops are neighbours in memory."""
+    return any(position.coefficient(l) == 1 for l in position.loops if l in loops)
 
 
 def jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
@@ -189,10 +167,16 @@ def jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
             earliest = max((i + 1 for i, p in enumerate(result) if not needed.isdisjoint(_made_by(p))), default=0)
         target = next((p for p in result[max(earliest, 0) :] if _can_jam(p, phase, result)), None)
         if target is None:
-            result.append(Phase(phase.loops, list(phase.reductions), list(phase.stores)))
+            result.append(Phase(phase.loops, list(phase.reductions), list(phase.stores), phase.elements))
             continue
-        values = {old: Index(0, ((new, 1),)) for old, new in zip(phase.loops, target.loops, strict=True)}
-        moved = moved_phase(phase, values)
+        moved = phase
+        if phase.loops != target.loops:
+            values = {old: Index(0, ((new, 1),)) for old, new in zip(phase.loops, target.loops, strict=True)}
+            moved = moved_phase(phase, values)
+        if target.elements is None or moved.elements is None:
+            target.elements = target.elements or moved.elements
+        else:
+            target.elements = target.elements.merge(moved.elements)
         target.stores += moved.stores
         target.reductions += [
             Reduction(r.node, r.place, target.loops, r.factors, r.conditions) for r in moved.reductions
@@ -215,4 +199,5 @@ def _made_by(phase: Phase) -> list[Node]:
 
 def _needed_by(phase: Phase, stored: Collection[Node], rows: Sequence[Node]) -> set[Node]:
     """Row values and stored nodes that a phase reads."""
-    return {s.node for s in phase_body(phase, stored, rows).steps if s.kind in ("row", "load")}
+    found = phase.elements if phase.elements is not None else grown(phase, stored, rows)
+    return {*found.loads, *found.rows}

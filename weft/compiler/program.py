@@ -17,7 +17,7 @@ from .fuse import TOO_DEAR, WIDENS, Fused, fuse
 from .index import linear
 from .kernel import Kernel, View
 from .llvm.library import Plan
-from .memory import ALIGN, ARENA, Memory, Slot, nbytes, plan
+from .memory import ALIGN, ARENA, Memory, Ranges, Slot, nbytes, plan
 from .precision import handed_on
 from .schedule import Schedule, schedule
 from .uncollected import uncollected
@@ -337,14 +337,12 @@ def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
 
 
 def _set_barriers(calls: Sequence[Call]) -> None:
-    read: list[Slot] = []
-    written: list[Slot] = []
+    read, written = Ranges(), Ranges()
     for call in calls:
-        clash = any(w.overlaps(s) for w in written for s in (*call.reads, *call.writes)) or any(
-            r.overlaps(s) for r in read for s in call.writes
-        )
-        if clash:
+        if any(map(written.overlap, call.reads)) or any(written.overlap(s) or read.overlap(s) for s in call.writes):
             call.barrier = True
-            read, written = [], []
-        read += call.reads
-        written += call.writes
+            read, written = Ranges(), Ranges()
+        for slot in call.reads:
+            read.add(slot)
+        for slot in call.writes:
+            written.add(slot)

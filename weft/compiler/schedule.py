@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from ..graph.node import Node
 from .fuse import Fused
@@ -42,31 +43,25 @@ def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, 
             if node in home and home[node] is not kernel:
                 after[kernel].add(home[node])
     position = {k: i for i, k in enumerate(fused.kernels)}
-    in_place = {}
+    in_place: dict[Node, Node] = {}
+    results, order = {*fused.graph.outputs}, Order(fused.kernels, after)
     for new, old in updates.items():
         writer = home.get(new)
-        if (
-            writer is None
-            or old in fused.graph.outputs
-            or new in in_place
-            or not _reads_where_it_writes(writer, new, old)
-        ):
+        if writer is None or old in results or new in in_place or not _reads_where_it_writes(writer, new, old):
             continue
-        earlier = {k for k in readers[old] if k is not writer}
-        if not any(_depends(k, writer, after) for k in earlier):
-            after[writer] |= earlier
+        if order.put_after(writer, {k for k in readers[old] if k is not writer}):
             in_place[new] = old
     awaited = {k for waiting in after.values() for k in waiting}
     # What nobody waits for comes last and together: the updates of an optimizer need no barrier among them.
     last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
-    order = _thrifty(_ordered(fused.kernels, after, position), after, last, {*fused.graph.outputs}, much)
+    thrifty = _thrifty(_ordered(fused.kernels, after, position), after, last, results, much)
     state = set(updates.values())
 
     def comes_first(kernel: Kernel) -> bool:
         loops = kernel.anchor is None and kernel in awaited and not after[kernel]
         return gathers and loops and bool(kernel.reads) and kernel.reads <= state
 
-    return Schedule(tuple(sorted(order, key=lambda k: not comes_first(k))), in_place)
+    return Schedule(tuple(sorted(thrifty, key=lambda k: not comes_first(k))), in_place)
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
@@ -88,16 +83,52 @@ def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
     return True
 
 
-def _depends(kernel: Kernel, on: Kernel, after: Mapping[Kernel, set[Kernel]]) -> bool:
-    seen, stack = set(), [kernel]
-    while stack:
-        k = stack.pop()
-        if k is on:
-            return True
-        if k not in seen:
-            seen.add(k)
-            stack += after[k]
-    return False
+class Order:
+    """Kernels in an order in which each comes after those it waits for, kept while more has to wait (Pearce and Kelly's algorithm).
+
+    Asking whether one kernel waits for another looks only at those between the two, and not at the whole program.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], after: dict[Kernel, set[Kernel]]) -> None:
+        self.after = after
+        self.before: dict[Kernel, set[Kernel]] = {k: set() for k in kernels}  # who waits for each
+        for kernel, waits_for in after.items():
+            for earlier in waits_for:
+                self.before[earlier].add(kernel)
+        self.place = {k: i for i, k in enumerate(kernels)}
+
+    def put_after(self, kernel: Kernel, earlier: Collection[Kernel]) -> bool:
+        """Let a kernel wait for others, unless one of them waits for it."""
+        behind = self._reached([k for k in earlier if self.place[k] > self.place[kernel]], self.after, kernel, 1)
+        if kernel in behind:
+            return False
+        if behind:
+            last = max(behind, key=self.place.__getitem__)
+            waiting = self._reached([kernel], self.before, last, -1)
+            self._reorder(behind, waiting)
+        self.after[kernel] |= set(earlier)
+        for k in earlier:
+            self.before[k].add(kernel)
+        return True
+
+    def _reached(
+        self, start: Sequence[Kernel], following: Mapping[Kernel, set[Kernel]], limit: Kernel, sign: int
+    ) -> set[Kernel]:
+        """The kernels that are reached from some, up to the place of the limit."""
+        place, bound = self.place, sign * self.place[limit]
+        found, stack = set(start), list(start)
+        while stack:
+            for k in following[stack.pop()]:
+                if k not in found and sign * place[k] >= bound:
+                    found.add(k)
+                    stack.append(k)
+        return found
+
+    def _reorder(self, first: Collection[Kernel], then: Collection[Kernel]) -> None:
+        """Both in their own order, the first before the others, in the places that they have together."""
+        in_turn = [*sorted(first, key=self.place.__getitem__), *sorted(then, key=self.place.__getitem__)]
+        places = sorted(self.place[k] for k in in_turn)
+        self.place.update(zip(in_turn, places, strict=True))
 
 
 def _ordered(
@@ -139,17 +170,38 @@ def _thrifty(
         last = (n for n in kernel.reads if n in made and readers[n] == 1)
         return sum(map(nbytes, last)) - sum(nbytes(o) for o in kernel.outputs if o in made)
 
+    waiting_for: dict[Node, list[Kernel]] = defaultdict(list)
+    for kernel in order:
+        for node in kernel.reads:
+            waiting_for[node].append(kernel)
     position = {k: (k in last, i) for i, k in enumerate(order)}
-    ready = [k for k in order if not missing[k]]
+    by_place = {place: k for k, place in position.items()}
+    ready = [position[k] for k in order if not missing[k]]
+    heapify(ready)
+    # What a kernel frees only grows while it waits, so one that frees much does so until it runs.
+    eager = [place for place in ready if freed(by_place[place]) >= much]
+    heapify(eager)
+    done: set[Kernel] = set()
     found = []
     while ready:
-        ready.sort(key=position.__getitem__)
-        kernel = next((k for k in ready if freed(k) >= much), ready[0])
-        ready.remove(kernel)
+        if eager:
+            kernel = by_place[heappop(eager)]
+        else:
+            kernel = by_place[heappop(ready)]
+        if kernel in done:
+            continue
+        done.add(kernel)
         found.append(kernel)
         readers.subtract(kernel.reads)
+        changed = [
+            k for n in kernel.reads if readers[n] == 1 for k in waiting_for[n] if k not in done and not missing[k]
+        ]
         for follower in followers[kernel]:
             missing[follower] -= 1
             if not missing[follower]:
-                ready.append(follower)
+                heappush(ready, position[follower])
+                changed.append(follower)
+        for k in changed:
+            if freed(k) >= much:
+                heappush(eager, position[k])
     return found

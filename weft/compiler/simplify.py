@@ -15,6 +15,7 @@ from ..dtypes import bool_
 from ..errors import WeftError
 from ..graph.graph import Graph, rebuild
 from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
+from .kernel import MOST_PIECES
 from .sums import centred_sum, scaled_sum
 from .thresholds import thresholds
 from .windows import IN_RANGE, SPREAD, TAP
@@ -372,7 +373,17 @@ def _rounded_last(node: Node) -> Node | None:
     return make(rounded.op, (_reshaped(rounded.inputs[0], node.shape),), rounded.params, rounded.source)
 
 
-LATE: tuple[Rewrite, ...] = (_separate_windows, _long_reduction, _rounded_last)
+def _many_pieces(node: Node) -> Node | None:
+    """A concat of very many tensors is one of concats: every element asks each piece whether it lies there."""
+    if node.op.name != "concat" or len(node.inputs) <= MOST_PIECES:
+        return None
+    full = len(node.inputs) // MOST_PIECES * MOST_PIECES
+    groups = [node.inputs[i : i + MOST_PIECES] for i in range(0, full, MOST_PIECES)]
+    rest = node.inputs[full:]
+    return make(node.op, (*(make(node.op, g, node.params) for g in groups), *rest), node.params, node.source)
+
+
+LATE: tuple[Rewrite, ...] = (_separate_windows, _long_reduction, _rounded_last, _many_pieces)
 RULES: tuple[Rewrite, ...] = (
     _passed_through,
     _folded,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from .target import Target, host
 from .values import Errors
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
+PROGRAM = [PTR, I64, I64, PTR, I64]  # frame, tid, threads, team, whether it runs for the first time
+MOST_CALLS = 128  # in one function: LLVM takes more than twice as long for twice as many
 FIRST = 2  # the word of the status that says whether what is kept must be made
 
 
@@ -144,12 +146,26 @@ class _Writer:
     # --- programs ---------------------------------------------------------------------------------------------------------
 
     def _calls(self, program: Program, bodies: dict[Kernel, list[ir.Function]], name: str) -> ir.Function:
-        code = Code.begin(self.module, name, [PTR, I64, I64, PTR, I64], I64, private=True)
+        """The calls of a program, one after the other; of a long one in functions that are called one after the other."""
+        calls = list(enumerate(program.calls))
+        if len(calls) <= MOST_CALLS:
+            return self._some_calls(program, bodies, name, calls)
+        pieces = [calls[begin : begin + MOST_CALLS] for begin in range(0, len(calls), MOST_CALLS)]
+        parts = [self._some_calls(program, bodies, f"{name}.{i}", piece) for i, piece in enumerate(pieces)]
+        code = Code.begin(self.module, name, PROGRAM, I64, private=True)
+        for part in parts:
+            self._stop_if(code, code.call(part, code.arguments))
+        return code.done(code.i64(0))
+
+    def _some_calls(
+        self, program: Program, bodies: dict[Kernel, list[ir.Function]], name: str, calls: Sequence[tuple[int, Call]]
+    ) -> ir.Function:
+        code = Code.begin(self.module, name, PROGRAM, I64, private=True)
         frame, tid, threads, team, first = code.arguments
-        kernels = dict.fromkeys(c.kernel for c in program.calls)
+        kernels = dict.fromkeys(c.kernel for _, c in calls)
         contexts = {k: code.room(PTR, len(self.functions[k][1]) + 1) for k in kernels if k.rows}
         note = self._stopwatch(code) if self.timed and program is self.top else None
-        for number, call in enumerate(program.calls):
+        for number, call in calls:
             if call.barrier and note is None:
                 self._barrier(code, team, tid, threads)
             if call.once:

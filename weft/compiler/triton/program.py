@@ -39,7 +39,7 @@ SMALL = 256  # programs: fewer leave room on a GPU for others beside them
 SHORT = 1 << 18  # bytes: to copy fewer takes less time than to begin
 MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
 MOST_COPIES = 32  # in a launch
-MOST_JOINED = 128  # kernels in a launch: to compile twice as many takes four times as long
+MOST_JOINED = 32  # kernels in a launch: to compile twice as many takes more than twice as long, and nothing else can run beside it
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
 
 
