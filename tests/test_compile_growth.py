@@ -14,8 +14,8 @@ import pytest
 
 import weft
 from test_compiler_random import program as random_program
-from weft.compiler.fuse import TOO_LONG, _Fusion
-from weft.compiler.kernel import MOST_PIECES, Kernel
+from weft.compiler.fuse import _Fusion
+from weft.compiler.kernel import Kernel
 from weft.compiler.llvm import module
 from weft.compiler.memory import ARENA, Ranges, Slot
 from weft.compiler.merge import phase_body
@@ -23,6 +23,7 @@ from weft.compiler.pipeline import applied, compiled
 from weft.compiler.program import Call, _set_barriers
 from weft.compiler.schedule import Order, schedule
 from weft.compiler.spine import Spine
+from weft.compiler.thresholds import thresholds
 from weft.compiler.triton.program import Launch, gpu_program, launches
 from weft.graph import Graph
 from weft.testing import counted
@@ -144,11 +145,14 @@ def graph_of(function: Any, args: tuple[Any, ...]) -> Graph:
 @pytest.mark.parametrize("name", ["pieces", "slices"])
 def test_no_kernel_is_longer_than_compilers_like(name: str) -> None:
     program = compiled(graph_of(*PLANS[name][0](700)), {}, 2)
-    assert max(len(b.steps) for k in program.kernels for b in k.bodies) <= 2 * TOO_LONG + MOST_PIECES
+    assert (
+        max(len(b.steps) for k in program.kernels for b in k.bodies)
+        <= 2 * thresholds.fused_steps + thresholds.concat_pieces
+    )
 
 
 @pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("n", [MOST_PIECES + 1, 2 * MOST_PIECES + 3])
+@pytest.mark.parametrize("n", [thresholds.concat_pieces + 1, 2 * thresholds.concat_pieces + 3])
 def test_a_concat_of_many_pieces(axis: int, n: int) -> None:
     shapes = [(2 + i % 3, 2) if axis == 0 else (2, 2 + i % 3) for i in range(n)]
     xs = [np.random.default_rng(i).normal(size=s).astype("f4") for i, s in enumerate(shapes)]
@@ -168,7 +172,7 @@ def test_a_concat_of_many_pieces(axis: int, n: int) -> None:
 
 def test_a_long_program_is_several_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     program = compiled(graph_of(*dense(4)), {}, 2)
-    monkeypatch.setattr(module, "MOST_CALLS", 3)
+    monkeypatch.setattr(thresholds, "function_calls", 3)
     names = [f.name for f in module.write(program).module.functions if f.name.startswith("program.1")]
     assert len(names) == 1 + -(-len(program.calls) // 3)
 
@@ -182,7 +186,7 @@ def test_a_program_in_pieces_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> 
         return [run(*args).numpy() for _ in range(3)]
 
     whole = trained()
-    monkeypatch.setattr(module, "MOST_CALLS", 2)
+    monkeypatch.setattr(thresholds, "function_calls", 2)
     with weft.knobs.set(cache="off"):
         np.testing.assert_array_equal(trained(), whole)
 

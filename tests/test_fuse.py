@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.fuse import TOO_DEAR, fuse
+from weft.compiler.fuse import fuse
 from weft.compiler.pipeline import applied, compiled
 from weft.compiler.program import Program
 from weft.compiler.simplify import simplify
@@ -284,7 +284,7 @@ def test_the_update_of_many_parameters_is_one_kernel() -> None:
 # --- what is computed once and stored -------------------------------------------------------------------------------------------------
 
 
-def stored(f: F, *shapes: tuple[int, ...], too_dear: int = TOO_DEAR) -> list[str]:
+def stored(f: F, *shapes: tuple[int, ...], too_dear: int | None = None) -> list[str]:
     """The names of what is written although it is no result, nor a sum, nor an operand."""
     graph = simplify(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes)))
     fused = fuse(graph, too_dear=too_dear)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.triton import program as gpu
+from weft.compiler.thresholds import thresholds
 from weft.compiler.triton.program import Copy, gpu_program, launches
 from weft.graph.node import Type
 from weft.testing import counted, generator
@@ -34,13 +34,13 @@ def test_state_that_changes_places_goes_by_few_launches(count):
 
 
 def test_large_copies_are_no_kernels(monkeypatch):
-    monkeypatch.setattr(gpu, "SHORT", 16)
+    monkeypatch.setattr(thresholds, "gpu_short_copy", 16)
     graph = weft.make_graph(turned_around, *[Type((5,), F32)] * 3)
     assert all(isinstance(step, Copy) for step in launches(gpu_program(graph, {0: 0, 1: 1, 2: 2})))
 
 
 def test_many_copies_are_several_launches(monkeypatch):
-    monkeypatch.setattr(gpu, "MOST_COPIES", 2)
+    monkeypatch.setattr(thresholds, "gpu_copies", 2)
     arrays = [np.full((3,), i, np.float32) for i in range(5)]
     program = gpu_program(weft.make_graph(turned_around, *arrays), {i: i for i in range(5)})
     assert [len(step.calls) for step in launches(program)] == [2, 2, 1, 2, 2, 1]

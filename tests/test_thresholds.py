@@ -68,6 +68,11 @@ FUNCTIONS = {
 }  # fmt: skip
 
 
+FUNCTIONS["concat"] = [
+    (gradient(lambda x: weft.concat([x[:, :2], x * 2.0, x[:, 1:3], weft.sin(x)], axis=1), 1), (5, 7))
+]
+
+
 def of(name):
     return FUNCTIONS.get(name.split("_")[0], FUNCTIONS["loops"])
 
@@ -85,12 +90,35 @@ def check(case):
             np.testing.assert_allclose(g, w, rtol=2e-4, atol=2e-5 * max(1.0, np.abs(w).max()))
 
 
-@pytest.mark.parametrize("name", LOWERED)
+GPU = [name for name in LOWERED if name.startswith("gpu")]
+
+
+@pytest.mark.parametrize("name", [name for name in LOWERED if name not in GPU])
 def test_one_at_a_time(name):
     assert LOWERED[name] != getattr(thresholds, name)
     with thresholds.set(**{name: LOWERED[name]}):
         for case in of(name):
             check(case)
+
+
+@pytest.mark.parametrize("name", [*GPU, "all"])
+def test_kernels_for_gpus(name):
+    """Under Triton's interpreter."""
+    pytest.importorskip("triton")
+    from triton_runner import run_program
+    from weft.compiler.triton.program import gpu_program
+
+    def f(x, y):
+        return x.sum(), x.sum(axis=0), x.var(axis=1), weft.argmax(x, axis=1), weft.softmax(y), y, x
+
+    arrays = [np.random.default_rng(i).normal(size=s).astype(np.float32) for i, s in enumerate(((13, 17), (5, 6)))]
+    with thresholds.set(**(LOWERED if name == "all" else {name: LOWERED[name]})):
+        found = run_program(gpu_program(weft.make_graph(f, *arrays), {}), arrays)
+    with weft.knobs.set(device="reference"):
+        want = [r.numpy() for r in f(*(weft.asarray(a.astype(np.float64)) for a in arrays))]
+    for w, g in zip(want, found, strict=True):
+        counted()
+        np.testing.assert_allclose(g, w, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)

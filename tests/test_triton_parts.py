@@ -14,6 +14,7 @@ from weft.compiler import simplify
 from weft.compiler.fuse import fuse
 from weft.compiler.nest import ready
 from weft.compiler.pipeline import applied
+from weft.compiler.thresholds import thresholds
 from weft.compiler.triton import kernels, parts
 from weft.compiler.triton.build import build
 from weft.compiler.triton.kernels import tile_for, write_kernel
@@ -45,8 +46,10 @@ def without_steps(monkeypatch):
 def small(request, monkeypatch):
     """Limits at which small tensors are cut as large ones are."""
     without_steps(monkeypatch)
-    for name, value in {"WANTED": 20, "LEAST_CUT": 512, "LEAST_PART": 64, "MOST_TILE": 32}.items():
+    for name, value in {"WANTED": 20, "MOST_TILE": 32}.items():
         monkeypatch.setattr(parts, name, value)
+    monkeypatch.setattr(thresholds, "gpu_cut", 512)
+    monkeypatch.setattr(thresholds, "gpu_part", 64)
     monkeypatch.setattr(kernels, "MOST_TILE", request.param)
     monkeypatch.setattr(kernels, "LEAST_FLAT", 1024)  # few programs: each takes its time under the interpreter
 
@@ -134,8 +137,8 @@ def test_parts_give_the_same(name, small):
 
 @pytest.mark.parametrize("size", [1, 64, 65, 257])
 def test_parts_of_any_size(size, small, monkeypatch):
-    monkeypatch.setattr(parts, "LEAST_CUT", 1)
-    monkeypatch.setattr(parts, "LEAST_PART", 1)
+    monkeypatch.setattr(thresholds, "gpu_cut", 1)
+    monkeypatch.setattr(thresholds, "gpu_part", 1)
     x = RNG.normal(size=(3, size)).astype(np.float32)
     program, _ = steps_of(lambda x: (x.sum(axis=1), x.var(axis=1), x.argmax(axis=1)), x)
     wide = x.astype(np.float64)

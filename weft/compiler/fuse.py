@@ -53,19 +53,13 @@ from .loops import (
 )
 from .merge import is_flexible, jammed, merged_nests, moved_phase, phase_body, solved
 from .spine import Spine
+from .thresholds import thresholds
 
 DEAR = {
     **dict.fromkeys(["exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"], 10),
     **dict.fromkeys(["erf", "sigmoid", "pow", "atan2", "hypot", "logaddexp", "floor_divide", "remainder"], 10),
     "random_bits": 20, "div": 3, "sqrt": 3,
 }  # fmt: skip
-TOO_DEAR = 10  # to be computed again in another kernel
-LARGE, MANY = 1 << 14, 3  # elements of a value, and how many tensors of its size it takes, to be computed once
-SPREAD = 4  # times as many elements as what they are read from: it is spread along rows
-TOO_LONG = 300  # steps in a body: compile time grows faster than they do
-MOST_REFUSALS = (
-    64  # kernels that cannot be joined with another, after which no more are tried: a long chain may read one tensor
-)
 
 
 @dataclass(frozen=True)
@@ -80,17 +74,18 @@ class Fused:
 WIDENS = frozenset(("contract",))  # anchors that make float32 of 16 bits by themselves, on a CPU
 
 
-def fuse(graph: Graph, widens: frozenset[str] = WIDENS, too_dear: int = TOO_DEAR, narrows: bool = False) -> Fused:
+def fuse(graph: Graph, widens: frozenset[str] = WIDENS, too_dear: int | None = None, narrows: bool = False) -> Fused:
     """The graph as kernels.
 
     `widens`: the anchors that make float32 of 16 bits by themselves. `too_dear`: to be computed again in another kernel. `narrows`: what
     kernels hand to each other will be made narrow.
     """
+    limit = thresholds.recompute_limit if too_dear is None else too_dear
     dear: set[Node] = set()
     beginnings: dict[Node, Nest] = {}
     spine = Spine(graph)
     while True:
-        fusion = _Fusion(graph, dear, widens, too_dear, narrows, beginnings, spine)
+        fusion = _Fusion(graph, dear, widens, limit, narrows, beginnings, spine)
         more = fusion.too_dear()
         if more <= dear:  # some were taken in again by one of their readers
             return fusion.result()
@@ -173,7 +168,7 @@ class _Fusion:
             if node.op.name == "concat":
                 stored |= set(filter(is_group, node.inputs))
             length[node] = 1 + sum(length[i] for i in node.inputs if i not in stored)
-            if length[node] > TOO_LONG and is_inline(node):
+            if length[node] > thresholds.fused_steps and is_inline(node):
                 stored.add(node)
         return stored
 
@@ -185,7 +180,7 @@ class _Fusion:
                 x = x.inputs[0]
             if x in stored or x.op is CONST or x.op.name == "iota":
                 continue
-            spread = prod(node.shape) >= SPREAD * prod(x.shape)
+            spread = prod(node.shape) >= thresholds.spread_times * prod(x.shape)
             dear = 3 if prod(x.shape) > 1 else self.limit  # a kernel for one number must be worth it
             if _overlaps(node) or (spread and self._cone_cost(x, stored) >= dear):
                 yield x
@@ -217,7 +212,11 @@ class _Fusion:
         chosen: set[Node] = set()
         for node in sorted(front - self.stored, key=lambda n: self.position[n]):
             # What is made of those before may not be dear any more; but a small one is written and read in no time.
-            if prod(node.shape) < LARGE or self._is_dear(node, chosen) or self._stands_for_an_anchor(node, users):
+            if (
+                prod(node.shape) < thresholds.stored_elements
+                or self._is_dear(node, chosen)
+                or self._stands_for_an_anchor(node, users)
+            ):
                 chosen.add(node)
         return chosen
 
@@ -226,7 +225,7 @@ class _Fusion:
         if node.op.name != "add":
             return False
         for result, bias in (node.inputs, node.inputs[::-1]):
-            if prod(node.shape) < SPREAD * prod(unmoved(bias).shape):
+            if prod(node.shape) < thresholds.spread_times * prod(unmoved(bias).shape):
                 continue
             while len(users[result]) == 1 and result not in self.results:
                 if has_epilogue(result):
@@ -250,7 +249,10 @@ class _Fusion:
         if _overlaps(node) or self._cone_cost(node, self.stored, 4 * self.limit, more) >= self.limit:
             return True
         size = prod(node.shape)
-        return size >= LARGE and sum(prod(leaf.shape) >= size for leaf in self._leaves(node, more)) >= MANY
+        return (
+            size >= thresholds.stored_elements
+            and sum(prod(leaf.shape) >= size for leaf in self._leaves(node, more)) >= thresholds.stored_tensors
+        )
 
     def _leaves(self, node: Node, more: Collection[Node] = (), most: int = 64) -> set[Node]:
         """The stored values that a node is computed from."""
@@ -436,7 +438,7 @@ class _Fusion:
     def _take_in(self, producer: Kernel, kernel: Kernel) -> bool:
         assert producer.nest is not None
         assert kernel.nest is not None
-        if self._length(producer, kernel) > 2 * TOO_LONG:
+        if self._length(producer, kernel) > 2 * thresholds.fused_steps:
             return False
         merged = merged_nests(producer, kernel, self._places(kernel, producer.outputs), self.stored)
         if merged is None:
@@ -473,7 +475,7 @@ class _Fusion:
         """Join a kernel with those that come after it and read one of the largest tensors that it reads itself by then."""
         large, turn, refused = _largest(first.reads), turns[first], 0
         waiting = self._waiting(large, turns, turn)
-        while waiting and refused < MOST_REFUSALS:
+        while waiting and refused < thresholds.join_refusals:
             turn, second = waiting.pop()
             if not self._is_alive(second):
                 continue
@@ -496,7 +498,10 @@ class _Fusion:
     def _join(self, first: Kernel, second: Kernel) -> bool:
         assert first.nest is not None
         assert second.nest is not None
-        if is_flexible(first.nest) != is_flexible(second.nest) or self._length(first, second) > 2 * TOO_LONG:
+        if (
+            is_flexible(first.nest) != is_flexible(second.nest)
+            or self._length(first, second) > 2 * thresholds.fused_steps
+        ):
             return False
         if self._leads_to(first, second) or self._leads_to(second, first):
             return False

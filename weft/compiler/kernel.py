@@ -22,12 +22,10 @@ from .loops import (
     Nest,
     sources,
 )
+from .thresholds import thresholds
 
 GIVEN = ("placeholder", "data", "variable")
 SPECIAL = ("scatter", "argsort", "cumsum", "cumprod")
-MOST_PIECES = (
-    64  # of a concat: a kernel decides for each element between as many, and compile time grows faster than they do
-)
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ def is_wide_copy(node: Node) -> bool:
 
 def is_group(node: Node) -> bool:
     """Whether it is as much of a longer concat as one kernel should decide between."""
-    return node.op.name == "concat" and len(node.inputs) >= MOST_PIECES
+    return node.op.name == "concat" and len(node.inputs) >= thresholds.concat_pieces
 
 
 def is_contiguous(steps: Sequence[int], shape: Sequence[int]) -> bool:

@@ -23,8 +23,7 @@ from .loops import (
     body,
     substituted_place,
 )
-
-ROW_BYTES = 256 << 10  # a row with reductions should stay in the cache
+from .thresholds import thresholds
 
 
 def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
@@ -142,7 +141,7 @@ def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool
         return False
     rows = prod(l.size for l in outer)
     total = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
-    if 4 * total // rows > ROW_BYTES:
+    if 4 * total // rows > thresholds.row_bytes:
         return False
     return total // rows <= 64 or not any(
         prod(node.shape) > rows and _is_along(linear(place, node.shape), {*producer.nest.outer, *outer})

@@ -13,7 +13,7 @@ from typing import Any
 from ..dtypes import DType
 from ..graph.graph import Graph
 from ..graph.node import ITEM, Node
-from .fuse import TOO_DEAR, WIDENS, Fused, fuse
+from .fuse import WIDENS, Fused, fuse
 from .index import linear
 from .kernel import Kernel, View
 from .llvm.library import Plan
@@ -94,7 +94,7 @@ class Target:
     threads: int = 1
     widens: frozenset[str] = WIDENS  # anchors that read 16 bits as they are
     scratch_of: Callable[[Kernel], int] = _no_scratch  # the bytes that a kernel of loops needs beside its tensors
-    too_dear: int = TOO_DEAR  # additions that are not made again for every kernel that wants the result
+    too_dear: int | None = None  # additions that are not made again for every kernel that wants the result
     survey: Callable[[Sequence[Kernel]], None] = _no_survey  # sees what has an anchor before any is planned
     narrow: DType | None = None  # the type in which kernels hand values to each other, on the way to a product
     gathers: bool = False  # what is made of state alone comes first: small kernels side by side share a launch

@@ -15,7 +15,6 @@ from ..dtypes import bool_
 from ..errors import WeftError
 from ..graph.graph import Graph, rebuild
 from ..graph.node import CONST, ITEM, OPS, Node, blame, constant, make, toposort
-from .kernel import MOST_PIECES
 from .sums import centred_sum, scaled_sum
 from .thresholds import thresholds
 from .windows import IN_RANGE, SPREAD, TAP
@@ -375,10 +374,10 @@ def _rounded_last(node: Node) -> Node | None:
 
 def _many_pieces(node: Node) -> Node | None:
     """A concat of very many tensors is one of concats: every element asks each piece whether it lies there."""
-    if node.op.name != "concat" or len(node.inputs) <= MOST_PIECES:
+    if node.op.name != "concat" or len(node.inputs) <= thresholds.concat_pieces:
         return None
-    full = len(node.inputs) // MOST_PIECES * MOST_PIECES
-    groups = [node.inputs[i : i + MOST_PIECES] for i in range(0, full, MOST_PIECES)]
+    full = len(node.inputs) // thresholds.concat_pieces * thresholds.concat_pieces
+    groups = [node.inputs[i : i + thresholds.concat_pieces] for i in range(0, full, thresholds.concat_pieces)]
     rest = node.inputs[full:]
     return make(node.op, (*(make(node.op, g, node.params) for g in groups), *rest), node.params, node.source)
 

@@ -31,6 +31,17 @@ class Thresholds:
     long_reduction: int = _at(4096, 16)  # elements for each result
     reduction_pieces: int = _at(64, 4)  # that such a reduction is cut in
     even_pieces: int = _at(16, 3)  # fewer even ones than these, and the cut is uneven
+    # Fusion
+    recompute_limit: int = _at(10, 1)  # cost of a value that is computed again in another kernel rather than stored
+    stored_elements: int = _at(1 << 14, 4)  # of a value that is stored if it takes many tensors of its size to compute
+    stored_tensors: int = _at(3, 1)  # that are many
+    spread_times: int = _at(4, 1)  # as many elements as what they are read from: it is spread along rows
+    fused_steps: int = _at(300, 4)  # of a kernel's body: compile time grows faster than they do
+    join_refusals: int = _at(64, 1)  # kernels that cannot be joined with another, after which no more are tried
+    row_bytes: int = _at(256 << 10, 64)  # of a row with reductions, which should stay in the cache
+    concat_pieces: int = _at(64, 2)  # that one kernel chooses between; a longer concat is one of concats
+    # Programs
+    function_calls: int = _at(128, 2)  # of one LLVM function: it takes more than twice as long for twice as many
     # Threads
     threaded_work: int = _at(1 << 14, 0)  # operations of a program that several threads share
     # Mixed precision
@@ -63,6 +74,13 @@ class Thresholds:
     winograd_slab: int = _at(64, 4)  # tiles that are transformed at a time
     depthwise_chunk: int = _at(256, 4)  # the least pixels of a chunk of a depthwise filter gradient
     row_taps: int = _at(7, 0)  # taps of a row, up to which there is a function for each number
+    # GPUs
+    gpu_small: int = _at(256, 1)  # programs of a kernel that leaves room for others in its launch
+    gpu_joined: int = _at(32, 2)  # kernels of a launch
+    gpu_short_copy: int = _at(1 << 18, 8)  # bytes: copies up to this size share a launch
+    gpu_copies: int = _at(32, 2)  # of a launch
+    gpu_cut: int = _at(32768, 8)  # elements that a program must walk through for a reduction to be cut into parts
+    gpu_part: int = _at(4096, 4)  # the least elements of such a part
 
     @contextmanager
     def set(self, **values: int) -> Iterator[None]:

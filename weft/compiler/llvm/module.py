@@ -14,6 +14,7 @@ from ..memory import Slot
 from ..nest import ReadyNest, fitting_lanes, ready
 from ..program import Call, Program
 from ..signature import signature
+from ..thresholds import thresholds
 from .build import I8, I64, PTR, Code, Value, new_module
 from .control import Control
 from .emit import Emitter
@@ -23,7 +24,6 @@ from .values import Errors
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
 PROGRAM = [PTR, I64, I64, PTR, I64]  # frame, tid, threads, team, whether it runs for the first time
-MOST_CALLS = 128  # in one function: LLVM takes more than twice as long for twice as many
 FIRST = 2  # the word of the status that says whether what is kept must be made
 
 
@@ -148,9 +148,12 @@ class _Writer:
     def _calls(self, program: Program, bodies: dict[Kernel, list[ir.Function]], name: str) -> ir.Function:
         """The calls of a program, one after the other; of a long one in functions that are called one after the other."""
         calls = list(enumerate(program.calls))
-        if len(calls) <= MOST_CALLS:
+        if len(calls) <= thresholds.function_calls:
             return self._some_calls(program, bodies, name, calls)
-        pieces = [calls[begin : begin + MOST_CALLS] for begin in range(0, len(calls), MOST_CALLS)]
+        pieces = [
+            calls[begin : begin + thresholds.function_calls]
+            for begin in range(0, len(calls), thresholds.function_calls)
+        ]
         parts = [self._some_calls(program, bodies, f"{name}.{i}", piece) for i, piece in enumerate(pieces)]
         code = Code.begin(self.module, name, PROGRAM, I64, private=True)
         for part in parts:

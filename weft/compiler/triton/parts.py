@@ -19,6 +19,7 @@ from ...dtypes import float32, int64
 from ...graph.node import Node
 from ..memory import nbytes
 from ..nest import ReadyNest, ReadyPhase, Reduced
+from ..thresholds import thresholds
 from . import scalar
 from .kernels import MOST_TILE, Loops, Tile, Total, tile_for, write_kernel
 from .lines import laid_out, power, room
@@ -29,8 +30,6 @@ from .values import Values
 WANTED = 528  # programs: four for each multiprocessor of a large GPU
 MOST_PARTS = 512
 BROAD = 64  # rows side by side that a program sums up
-LEAST_PART = 4096  # elements: fewer are not worth a program
-LEAST_CUT = 32768  # elements that a program must have to walk through for more launches to be worth their while
 FINISH_ROWS, FINISH_TILE = 8, 2048  # of a program that only combines parts: rows, for whole sectors of memory; elements
 
 
@@ -100,7 +99,7 @@ def _planned(nest: ReadyNest) -> _Plan | None:
     """How a nest is launched in parts; None if it is better left whole."""
     tile, rows = tile_for(nest), prod(l.size for l in nest.outer)
     lengths = [prod(l.size for l in p.loops) for p in nest.phases if p.loops]
-    if 2 * -(-rows // tile.rows) > WANTED or min(rows, tile.rows) * sum(lengths) < LEAST_CUT or 0 in lengths:
+    if 2 * -(-rows // tile.rows) > WANTED or min(rows, tile.rows) * sum(lengths) < thresholds.gpu_cut or 0 in lengths:
         return None
     plan = _Planner(nest).plan()
     return plan if any(stage.cut.parts > 1 for stage in plan.stages) else None
@@ -142,7 +141,7 @@ class _Planner:
         length = prod(l.size for l in phase.loops)
         tile = self._tile(phase)
         tiles = -(-self.count // tile.rows)
-        parts = max(1, min(MOST_PARTS, WANTED // tiles, min(tile.rows, self.count) * length // LEAST_PART))
+        parts = max(1, min(MOST_PARTS, WANTED // tiles, min(tile.rows, self.count) * length // thresholds.gpu_part))
         return _Cut(tile, length, -(-length // (parts * tile.width)) * tile.width)
 
     def _tile(self, phase: ReadyPhase) -> Tile:

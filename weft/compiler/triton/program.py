@@ -23,6 +23,7 @@ from ..memory import Slot, nbytes
 from ..nest import ready
 from ..pipeline import passes as each_pass
 from ..program import FRAME_RESERVED, Call, Program, Target, build, control_rooms
+from ..thresholds import thresholds
 from . import special
 from .build import ALIGNED
 from .choice import choose, claimed, kept_within, plan_rooms, write
@@ -35,11 +36,7 @@ from .vendor import Spec
 WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as they are
 TOO_DEAR = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
-SMALL = 256  # programs: fewer leave room on a GPU for others beside them
-SHORT = 1 << 18  # bytes: to copy fewer takes less time than to begin
 MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
-MOST_COPIES = 32  # in a launch
-MOST_JOINED = 32  # kernels in a launch: to compile twice as many takes more than twice as long, and nothing else can run beside it
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
 
 
@@ -186,10 +183,10 @@ def _steps(program: Program, known: dict[object, KernelSource], loose: frozenset
 
 def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Step]:
     """Copies that do not wait for each other: short ones together, by a kernel of ours."""
-    short = [c for c in calls if 0 < c.reads[0].nbytes <= SHORT]
+    short = [c for c in calls if 0 < c.reads[0].nbytes <= thresholds.gpu_short_copy]
     steps: list[Step] = [Copy(c.reads[0], c.writes[0], (c,)) for c in calls if c not in short or len(short) == 1]
-    for begin in range(0, len(short) if len(short) > 1 else 0, MOST_COPIES):
-        some = short[begin : begin + MOST_COPIES]
+    for begin in range(0, len(short) if len(short) > 1 else 0, thresholds.gpu_copies):
+        some = short[begin : begin + thresholds.gpu_copies]
         slots = [slot for c in some for slot in (c.reads[0], c.writes[0])]
         rooms = [placeholder(("copy", i), Type((slot.nbytes,), uint8)) for i, slot in enumerate(slots)]
         made = joined("kernel", [write_copy("kernel", *pair) for pair in zip(rooms[::2], rooms[1::2], strict=True)])
@@ -261,8 +258,8 @@ def _in_order(calls: Sequence[Call]) -> Iterator[_Made]:
     """The kernels of calls that do not wait for each other: a call's second waits for its first, and so on."""
     for sources in zip_longest(*map(_sources, calls)):
         made = [(source, (call,)) for source, call in zip(sources, calls, strict=True) if source is not None]
-        yield from (m for m in made if m[0].programs > SMALL)
-        yield from _joined([m for m in made if m[0].programs <= SMALL])
+        yield from (m for m in made if m[0].programs > thresholds.gpu_small)
+        yield from _joined([m for m in made if m[0].programs <= thresholds.gpu_small])
 
 
 def _joined(made: Sequence[_Made]) -> Iterator[_Made]:
@@ -281,7 +278,7 @@ def _joined(made: Sequence[_Made]) -> Iterator[_Made]:
 
 
 def _goes_with(group: Sequence[KernelSource], one: KernelSource) -> bool:
-    few = len(group) < MOST_JOINED and sum(source.shared for source in group) + one.shared <= MOST_SHARED
+    few = len(group) < thresholds.gpu_joined and sum(source.shared for source in group) + one.shared <= MOST_SHARED
     return few and one.warps <= 2 * group[0].warps
 
 
