@@ -61,7 +61,7 @@ def read(source: Any, copy: bool | None = None) -> np.ndarray:
     """The memory of another library's array, which must be the CPU's."""
     try:
         return np.from_dlpack(source, copy=copy)
-    except RuntimeError:  # a dtype that NumPy does not know
+    except (RuntimeError, BufferError):  # a dtype that NumPy does not know; which error it is depends on the version
         bits = _AsUint16(source)
         array = np.from_dlpack(bits, copy=copy)
         return array.view(bfloat16.numpy) if bits.found else array
