@@ -67,6 +67,22 @@ def test_weights_become_narrow_first_and_together():
     assert not any(set(first.kernel.writes) & set(step.kernel.writes) for step in others)
 
 
+def test_equal_kernels_have_the_lines_of_their_own_errors():
+    """Kernels of one text are compiled once, unless their errors are put down to different lines."""
+
+    def divided(x, y, z):
+        first = weft.cumulative_sum(x // y)
+        return first // z
+
+    steps = launches(gpu_program(weft.make_graph(divided, *[Type((5,), weft.int64)] * 3), {}))
+    texts = [step.kernel.body for step in steps if step.kernel.errors]
+    assert len(texts) == 2
+    assert texts[0] == texts[1]  # else nothing is tested here
+    begin = divided.__code__.co_firstlineno
+    lines = [source.line for step in steps for _, _, source in step.kernel.errors]
+    assert lines == [begin + 1, begin + 2]
+
+
 def test_a_product_of_a_batch_of_rows_is_one_kernel_with_what_follows():
     """Rounded in the shape in which it is wanted, in mixed precision: with the bias, the gelu, and the residual."""
 

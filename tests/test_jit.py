@@ -437,6 +437,22 @@ def test_a_division_by_zero_names_the_line() -> None:
     assert f(weft.asarray([4, 2]), weft.asarray([2, 2])).tolist() == [2, 1]
 
 
+def test_equal_kernels_name_their_own_lines() -> None:
+    """Kernels that do the same are one function, unless they are put down to different lines."""
+
+    def divided(x: Any, y: Any, z: Any) -> Any:
+        first = weft.cumulative_sum(x // y)
+        return first // z
+
+    f, begin = weft.jit(divided), divided.__code__.co_firstlineno
+    ones, zeros = np.ones(5, "int64"), np.zeros(5, "int64")
+    for given, line in (((ones, zeros, ones), begin + 1), ((ones, ones, zeros), begin + 2)):
+        with pytest.raises(weft.RunError, match="an integer was divided by zero") as caught:
+            f(*given)
+        assert caught.value.source is not None
+        assert caught.value.source.line == line
+
+
 def test_an_error_comes_from_the_program_on_disk_too() -> None:
     """The second function finds its code in the cache; the messages are worked out again."""
 
