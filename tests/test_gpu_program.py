@@ -6,6 +6,7 @@ import pytest
 import weft
 from weft.compiler.triton import program as gpu
 from weft.compiler.triton.program import Copy, gpu_program, launches
+from weft.compiler.triton.recipe import every_launch
 from weft.graph.node import Type
 from weft.testing import counted, generator
 
@@ -81,6 +82,21 @@ def test_equal_kernels_have_the_lines_of_their_own_errors():
     begin = divided.__code__.co_firstlineno
     lines = [source.line for step in steps for _, _, source in step.kernel.errors]
     assert lines == [begin + 1, begin + 2]
+
+
+def test_a_kernel_in_a_loop_does_not_rely_on_the_alignment_that_it_has_outside():
+    """A step of a scan is given a part of a longer tensor, which may begin anywhere."""
+
+    def same_inside(x, rows):
+        return weft.tanh(x), weft.scan(lambda s, row: (s, weft.tanh(row)), x[0], rows)[1]
+
+    graph = weft.make_graph(same_inside, Type((5,), F32), Type((3, 5), F32))
+    kernels = [
+        launch.kernel for launch in every_launch(launches(gpu_program(graph, {}))) if "tanh" in launch.kernel.body
+    ]
+    assert len(kernels) == 2
+    assert kernels[0].body == kernels[1].body  # else nothing is tested here
+    assert sorted(kernel.loose for kernel in kernels) == [(), (0, 1)]
 
 
 def test_a_product_of_a_batch_of_rows_is_one_kernel_with_what_follows():
