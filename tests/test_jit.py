@@ -1,5 +1,7 @@
 """Checks what `weft.jit` promises: the same values and the same state as the plain function, whatever is done in between."""
 
+import gc
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -377,6 +379,17 @@ def test_going_back_in_a_stream_between_calls() -> None:
 
 
 # --- errors ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [np.asarray, weft.asarray])
+def test_a_program_does_not_keep_what_its_first_call_was_given(make: Any) -> None:
+    f = weft.jit(lambda x, n: x * n)
+    given = make(np.ones(8, "float32"))
+    gone = weakref.ref(given)
+    assert f(given, 2.0).tolist() == [2.0] * 8
+    del given
+    gc.collect()
+    assert gone() is None
 
 
 def test_an_error_while_tracing_leaves_everything_as_it_was() -> None:
