@@ -116,6 +116,17 @@ def test_a_new_iteration_is_a_new_epoch_and_old_iterators_move_nothing():
     counted(5)
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_batches_are_in_the_byte_order_of_this_machine(order):
+    """Files may have the other one."""
+    x, y = np.arange(6, dtype=f"{order}f4"), np.arange(6, dtype=f"{order}i8")
+    [(found, labels)] = Loader(Arrays(x, y), 6, shuffle=False).arrays()
+    for array, expected in ((found, x), (labels, y)):
+        assert array.dtype.isnative
+        assert array.tolist() == expected.tolist()
+    counted(4)
+
+
 def test_an_iterator_from_before_a_load_moves_nothing():
     loader = Loader(Made(9), 3, seed=2)
     old = iter(loader)
