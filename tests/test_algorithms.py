@@ -151,6 +151,21 @@ def test_a_preference_belongs_to_the_convolution():
     assert [choices.preferred(n) for n in found] == ["DIRECT"]
 
 
+def test_a_compiled_function_follows_the_block_around_its_call():
+    x, w, how = tensors()
+    f = weft.jit(lambda x, w: weft.conv(x, w, **how))
+
+    def plans():
+        f(x, w)
+        return [plan.name for plan in f._for((x, w), {}).executable.program.plans.values()]
+
+    assert plans() == [by_default()["forward"]]
+    for name in ("GEMM", "DIRECT", "GEMM"):
+        with weft.algorithms(name):
+            assert plans() == [name]
+    assert plans() == [by_default()["forward"]]
+
+
 def test_the_block_ends_with_an_error():
     with pytest.raises(KeyError), weft.algorithms("GEMM"):
         raise KeyError

@@ -167,6 +167,15 @@ def test_weights_are_those_of_dot_product_attention(name: str) -> None:
     assert (sums == 0.0).any() == (mask is not None)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(3, 5), (5, 3)])
+def test_causal_weights_of_other_numbers_of_keys(queries: int, keys: int) -> None:
+    """The last query stands at the last key; one that stands before the first key looks at nothing."""
+    q, k = (weft.asarray(randoms(1, 1, n, 2, seed=n)) for n in (queries, keys))
+    weights = attention_weights(q, k, causal=True).numpy()[0, 0]
+    assert np.array_equal(weights > 0.0, np.tri(queries, keys, keys - queries, dtype=bool))
+    counted()
+
+
 def test_dropout_of_weights() -> None:
     """Only in training; the mean stays: of many equal sequences it comes near what there is without dropout."""
     module = nn.MultiHeadAttention(4, 2, dropout=0.3)

@@ -174,3 +174,23 @@ def test_a_call_that_fails_does_not_hide_that_a_captured_tensor_has_changed(monk
         with pytest.raises(RunError, match="no memory"):
             f()
     np.testing.assert_array_equal(f().numpy(), np.sort(a.numpy()))
+
+
+@pytest.mark.parametrize("state_first", [True, False])
+def test_a_captured_tensor_changes_together_with_state(state_first):
+    a, total = floats(5, 7), weft.asarray(0.0)
+
+    def step(x):
+        if state_first:
+            total.assign(total + x)
+        found = weft.sort(a)
+        if not state_first:
+            total.assign(total + x)
+        return found
+
+    step = weft.jit(step)
+    step(1.0)
+    a.assign(-a)
+    total.assign(10.0)
+    np.testing.assert_array_equal(step(1.0).numpy(), np.sort(a.numpy()))
+    assert total.item() == 11.0

@@ -158,10 +158,20 @@ def channels_last(a: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(np.moveaxis(a, 1, -1), np.float32)
 
 
+def sums_wait_for_chunks(plan: Plan) -> None:
+    """A barrier stands where a phase reads what another writes. Phases run one by one here, and would not miss it."""
+    written: set[str] = set()
+    for phase in plan.phases:
+        if phase.symbol == "conv_sum":
+            assert "work" in written & phase.reads
+        written |= phase.writes
+
+
 def execute(
     plan: Plan, case: Case, w: np.ndarray, direction: str, threads: int, more: dict[str, int] | None = None
 ) -> np.ndarray:
     """Run a plan with all the watchers; gives the result as a matrix."""
+    sums_wait_for_chunks(plan)
     s = case.shape
     operands = {"x": channels_last(case.x), "g": channels_last(case.g), "w": w}
     shapes = {

@@ -7,7 +7,7 @@ import weft
 from test_ops import DECLARED
 from weft.graph.graph import close as close_graph
 from weft.graph.node import Type, make, placeholder
-from weft.runtime.native import Executable
+from weft.runtime.native import Executable, contiguous
 from weft.testing import close, counted, generator
 from weft.testing.checks import _as_dtype, _define, _float_dtypes
 
@@ -39,3 +39,15 @@ def test_every_sample_and_dtype(op):
     for actual, output, (inputs, params) in zip(found, outputs, cases, strict=True):
         close(actual, _define(op, inputs, params), output.dtype)
         counted(1)
+
+
+def test_arrays_that_are_not_aligned_are_copied():
+    """Compiled code may read vectors in a way that needs whole elements at addresses that they divide."""
+    values = np.arange(12, dtype=np.float32)
+    odd = np.frombuffer(b"?" + values.tobytes(), np.uint8)[1:].view(np.float32)
+    assert not odd.flags.aligned
+    seen = contiguous(odd)
+    assert seen.flags.aligned
+    np.testing.assert_array_equal(seen, values)
+    np.testing.assert_array_equal(weft.jit(lambda x: x * 2)(odd).numpy(), 2 * values)
+    counted(3)

@@ -424,3 +424,18 @@ def test_filters_that_are_only_read_lie_in_order_too(gpu):
     step = weft.jit(lambda: conv.weight.assign(conv.weight * 2))
     step()
     np.testing.assert_allclose(predict(x).numpy(), expected(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_values_before_every_step_of_a_loop(reverse, gpu):
+    """The derivative of a scan reads them in the order of the steps."""
+
+    def total(start, rows):
+        last, seen = weft.scan(lambda s, row: (weft.sin(s * row), s * s), start, rows, reverse=reverse)
+        return last.sum() + seen.sum()
+
+    slopes = weft.grad(total, argnums=(0, 1))
+    with weft.knobs.set(device="reference"):
+        expected = [g.numpy() for g in slopes(weft.asarray(X[0]), weft.asarray(X))]
+    for found, wanted in zip(weft.jit(slopes)(X[0], X), expected, strict=True):
+        np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)

@@ -142,3 +142,13 @@ def test_one_value_of_a_channel_is_enough_to_make_a_network(tmp_path: Path, monk
     settings = {name: setting.default for name, setting in SETTINGS.items()}
     assert Job({**settings, "data": "digits", "model": "resnet20"}).model().parameters()
     assert Job({**settings, "data": "digits", "model": "resnet18"}).model().parameters()
+
+
+def test_a_batch_larger_than_the_data_is_all_of_it() -> None:
+    """Whatever the settings say, a run on few examples has batches to learn from."""
+    settings = {name: setting.default for name, setting in SETTINGS.items()}
+    few = data.Arrays(np.zeros((12, 1, 8, 8), np.uint8), np.arange(12) % 3, ["a", "b", "c"])
+    learn, check = Job({**settings, "batch": 1000}, data.Splits(few, few)).loaders()
+    assert [len(y) for _, y in learn] == [12]
+    assert check is not None
+    assert [len(y) for _, y in check] == [12]

@@ -6,6 +6,7 @@ import pytest
 import weft
 from weft.compiler.thresholds import thresholds
 from weft.compiler.triton.program import Copy, gpu_program, launches
+from weft.compiler.triton.recipe import every_launch
 from weft.graph.node import Type
 from weft.testing import counted, generator
 
@@ -65,6 +66,37 @@ def test_weights_become_narrow_first_and_together():
     assert len(first.calls) == 4  # the weights, and the data beside them
     assert {node.dtype for node in first.kernel.writes} == {weft.bfloat16}
     assert not any(set(first.kernel.writes) & set(step.kernel.writes) for step in others)
+
+
+def test_equal_kernels_have_the_lines_of_their_own_errors():
+    """Kernels of one text are compiled once, unless their errors are put down to different lines."""
+
+    def divided(x, y, z):
+        first = weft.cumulative_sum(x // y)
+        return first // z
+
+    steps = launches(gpu_program(weft.make_graph(divided, *[Type((5,), weft.int64)] * 3), {}))
+    texts = [step.kernel.body for step in steps if step.kernel.errors]
+    assert len(texts) == 2
+    assert texts[0] == texts[1]  # else nothing is tested here
+    begin = divided.__code__.co_firstlineno
+    lines = [source.line for step in steps for _, _, source in step.kernel.errors]
+    assert lines == [begin + 1, begin + 2]
+
+
+def test_a_kernel_in_a_loop_does_not_rely_on_the_alignment_that_it_has_outside():
+    """A step of a scan is given a part of a longer tensor, which may begin anywhere."""
+
+    def same_inside(x, rows):
+        return weft.tanh(x), weft.scan(lambda s, row: (s, weft.tanh(row)), x[0], rows)[1]
+
+    graph = weft.make_graph(same_inside, Type((5,), F32), Type((3, 5), F32))
+    kernels = [
+        launch.kernel for launch in every_launch(launches(gpu_program(graph, {}))) if "tanh" in launch.kernel.body
+    ]
+    assert len(kernels) == 2
+    assert kernels[0].body == kernels[1].body  # else nothing is tested here
+    assert sorted(kernel.loose for kernel in kernels) == [(), (0, 1)]
 
 
 def test_a_product_of_a_batch_of_rows_is_one_kernel_with_what_follows():

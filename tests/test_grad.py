@@ -102,6 +102,17 @@ def test_backward_adds_up():
     near(weft.gradients((middle * middle).sum(), [middle, w])[0], 4 * VECTOR)
 
 
+def test_history_is_kept_until_the_outermost_derivative_is_taken():
+    """Inside, a value depends on both arguments; it is looked at when only the outer derivative is still to come."""
+
+    def outer(x):
+        product, _ = weft.vjp(lambda y: x * y, double(2.0))
+        assert product.item() == 6.0
+        return product * 5.0
+
+    assert weft.grad(outer)(double(3.0)).item() == 10.0
+
+
 # --- higher orders ------------------------------------------------------------------------------------------------------
 
 

@@ -139,6 +139,21 @@ def test_threads_get_the_same_nodes() -> None:
     assert all(a is b for into in made[1:] for a, b in zip(made[0], into, strict=True))
 
 
+def test_a_node_that_another_thread_made_first_counts_its_users_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, first = placeholder(object(), THREE), list[Node]()
+
+    def infer(x: Node) -> Type:
+        if not first:  # as if another thread were faster, between the look into the table and the entry
+            first.append(X)
+            first[0] = op("neg", x)
+        return x.type
+
+    monkeypatch.setattr(OPS["neg"], "infer", infer)
+    assert op("neg", x) is first[0]
+    gc.collect()  # the one that came second is gone
+    assert x.users == 1
+
+
 def differentiate(i: int) -> Any:
     return weft.grad(lambda x: (weft.exp(x) * float(i)).sum())(weft.asarray([1.0, 2.0])).numpy()
 

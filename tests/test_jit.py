@@ -1,5 +1,7 @@
 """Checks what `weft.jit` promises: the same values and the same state as the plain function, whatever is done in between."""
 
+import gc
+import weakref
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -379,6 +381,17 @@ def test_going_back_in_a_stream_between_calls() -> None:
 # --- errors ------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("make", [np.asarray, weft.asarray])
+def test_a_program_does_not_keep_what_its_first_call_was_given(make: Any) -> None:
+    f = weft.jit(lambda x, n: x * n)
+    given = make(np.ones(8, "float32"))
+    gone = weakref.ref(given)
+    assert f(given, 2.0).tolist() == [2.0] * 8
+    del given
+    gc.collect()
+    assert gone() is None
+
+
 def test_an_error_while_tracing_leaves_everything_as_it_was() -> None:
     w, p = weft.asarray([1.0, 2.0]), weft.parameter([1.0, 2.0])
     stream = weft.random.Generator(3)
@@ -435,6 +448,22 @@ def test_a_division_by_zero_names_the_line() -> None:
         f(weft.asarray([1, 2]), weft.asarray([1, 0]))
     assert "THE LINE" in str(caught.value)
     assert f(weft.asarray([4, 2]), weft.asarray([2, 2])).tolist() == [2, 1]
+
+
+def test_equal_kernels_name_their_own_lines() -> None:
+    """Kernels that do the same are one function, unless they are put down to different lines."""
+
+    def divided(x: Any, y: Any, z: Any) -> Any:
+        first = weft.cumulative_sum(x // y)
+        return first // z
+
+    f, begin = weft.jit(divided), divided.__code__.co_firstlineno
+    ones, zeros = np.ones(5, "int64"), np.zeros(5, "int64")
+    for given, line in (((ones, zeros, ones), begin + 1), ((ones, ones, zeros), begin + 2)):
+        with pytest.raises(weft.RunError, match="an integer was divided by zero") as caught:
+            f(*given)
+        assert caught.value.source is not None
+        assert caught.value.source.line == line
 
 
 def test_an_error_comes_from_the_program_on_disk_too() -> None:

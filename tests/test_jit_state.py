@@ -317,6 +317,26 @@ def test_a_state_normalised_by_its_own_sum() -> None:
     np.testing.assert_allclose(w.numpy(), before / before.sum(1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.parametrize("beside", ["total", "new"])
+def test_a_state_of_each_row_is_read_after_the_row_has_its_new_value(beside: str) -> None:
+    """One kernel reduces a row, stores its state, and reads the old state again for all elements of the row."""
+    start, x = floats(6), floats(6, 40, seed=1)
+    state = weft.asarray(start)
+
+    @weft.jit
+    def step(x: Any) -> Any:
+        total = x.sum(axis=1)
+        new = state + total
+        result = x * state[:, None] + (total if beside == "total" else new)[:, None]
+        state.assign(new)
+        return result
+
+    found, total = step(x).numpy(), x.sum(axis=1)
+    added = total if beside == "total" else start + total
+    np.testing.assert_allclose(found, x * start[:, None] + added[:, None], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state.numpy(), start + total, rtol=1e-5, atol=1e-5)
+
+
 def test_a_product_with_the_state_that_replaces_it() -> None:
     w = weft.asarray(floats(40, 40))
     before, x = w.numpy().copy(), floats(40, 40, seed=1)

@@ -116,6 +116,30 @@ def test_a_new_iteration_is_a_new_epoch_and_old_iterators_move_nothing():
     counted(5)
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_batches_are_in_the_byte_order_of_this_machine(order):
+    """Files may have the other one."""
+    x, y = np.arange(6, dtype=f"{order}f4"), np.arange(6, dtype=f"{order}i8")
+    [(found, labels)] = Loader(Arrays(x, y), 6, shuffle=False).arrays()
+    for array, expected in ((found, x), (labels, y)):
+        assert array.dtype.isnative
+        assert array.tolist() == expected.tolist()
+    counted(4)
+
+
+def test_an_iterator_from_before_a_load_moves_nothing():
+    loader = Loader(Made(9), 3, seed=2)
+    old = iter(loader)
+    next(old)
+    loader.load({"epoch": 4, "position": 1})
+    next(old)
+    assert loader.state() == {"epoch": 4, "position": 1}
+    assert len(list(old)) == 1
+    assert loader.state() == {"epoch": 4, "position": 1}
+    assert seen(loader)[0] == permutation(9, 2, 4)[3:6].tolist()
+    counted(3)
+
+
 @pytest.mark.parametrize("workers", [0, 1, 4])
 def test_an_error_names_the_example(workers):
     loader = Loader(Made(12, bad=7), 4, shuffle=False, workers=workers)

@@ -219,6 +219,23 @@ def test_compiled_functions_follow_modes_and_settings() -> None:
     assert len(traces) == 3
 
 
+def test_a_setting_that_is_equal_and_not_the_same_is_another_one() -> None:
+    """3, 3.0 and True give results of other types."""
+
+    class Times(nn.Module):
+        factor: Any = 1
+
+        def forward(self, x: weft.Tensor) -> weft.Tensor:
+            return x * self.factor
+
+    net, x = Times(), weft.asarray([1, 2])
+    run = weft.jit(lambda x: net(x))
+    for factor in (1, 1.0, True, 1):
+        net.factor = factor
+        assert run(x).dtype is net(x).dtype
+    assert (x * 1.0).dtype is not x.dtype  # else nothing is tested here
+
+
 CHANGES = {
     "a part in a list": lambda net: net.layers.__setitem__(1, Linear(5, 3)),
     "a part in a dict": lambda net: net.heads.__setitem__("a", Linear(3, 2)),

@@ -192,6 +192,14 @@ def test_drawing_inside_control_flow_does_not_grow_the_graph(where):
     assert sizes[-1] <= sizes[1], sizes
 
 
+def test_a_stream_does_not_keep_the_history_of_parameters():
+    """Where it stands is a result of the loop, beside others that have a derivative by the parameter."""
+    generator, w = Generator(1), weft.parameter(2.0)
+    total, _ = weft.scan(lambda s, x: (s + generator.normal() * w * x, None), weft.asarray(0.0), weft.ones(3))
+    assert total.requires_grad
+    assert not generator.offset.requires_grad
+
+
 # --- distributions ------------------------------------------------------------------------------------------------------
 
 

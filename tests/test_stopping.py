@@ -24,6 +24,7 @@ from weft.io import load
 from weft.train import lock
 from weft.train.lock import one_writer
 from weft.train.signals import Terminated
+from weft.train.state import Training
 
 X = np.random.default_rng(0).normal(size=(96, 4)).astype(np.float32)
 Y = (X.sum(axis=1) > 0).astype(np.int64)
@@ -73,6 +74,21 @@ def test_sigterm_finishes_the_step_and_keeps_it(step: int, tmp_path: Path) -> No
 def test_sigterm_while_the_last_epoch_is_measured_is_not_forgotten(tmp_path: Path) -> None:
     with pytest.raises(Terminated):
         fitted(tmp_path, on_epoch=lambda row: os.kill(os.getpid(), signal.SIGTERM) if row["epoch"] == 3 else None)
+
+
+def test_a_resumed_run_goes_on_counting_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of the time is one of the whole run, however often it was stopped."""
+    fitted(tmp_path / "run", epochs=1)
+    load = Training.load
+
+    def loaded(training: Training, path: Path) -> None:
+        load(training, path)
+        assert 0.0 < training.seconds < 1000.0
+        training.seconds += 1000.0
+
+    monkeypatch.setattr(Training, "load", loaded)
+    result = fitted(tmp_path / "run", resume=True, max_seconds=1000.0)
+    assert result.ended == "the time is over"
 
 
 def test_a_handler_of_the_user_stays(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import weft
 from weft.graph import node
 from weft.runtime.cpu import CpuDevice
 from weft.runtime.device import _devices
+from weft.tensor import wrap
 
 T = weft.Tensor
 
@@ -70,6 +71,21 @@ def test_what_tensors_name_on_the_way_is_kept(runs: list[int]) -> None:
     assert a.numpy() is not None  # known from the way to b
     weft.cos(a + b).numpy()
     assert runs == [3, 2]
+
+
+@pytest.mark.parametrize("device", ["reference", "cpu"])
+@pytest.mark.parametrize("tracked", [True, False])  # the history of parameters is kept, the values in it are not
+def test_what_nobody_reads_again_is_not_kept(device: str, tracked: bool) -> None:
+    with weft.knobs.set(device=device):
+        x = weft.parameter([1.0, 2.0]) if tracked else vector(1.0, 2.0)
+        inner = weft.sin(x).node
+        y = weft.exp(weft.cos(wrap(inner)))
+        between = y.node.inputs[0]
+        later = weft.tanh(wrap(inner))  # not computed yet: it will read what it is made of
+        y.numpy()
+        assert between.value is None
+        assert inner.value is not None
+        assert later.numpy() is not None
 
 
 def test_a_known_value_forgets_what_led_to_it() -> None:

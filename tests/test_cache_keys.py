@@ -1,0 +1,99 @@
+"""Compiled programs are kept on disk under a key: whatever changes the program must change the key, or an old program would be run."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import weft
+from weft.dtypes import bfloat16, float16
+from weft.graph import Graph
+from weft.runtime import native
+from weft.runtime.cuda import executable as cuda
+from weft.tracing import make_graph
+
+
+class _Asked(Exception):
+    """The cache was asked for this key."""
+
+
+def _ask(key: str, make: Callable[[], bytes]) -> bytes:
+    raise _Asked(key)
+
+
+def graph_of(f: Callable[..., Any]) -> Graph:
+    return make_graph(f, weft.zeros((1, 4, 8, 8)), weft.zeros((4, 4, 3, 3)))
+
+
+CONV = graph_of(lambda x, w: (weft.conv(x, w, padding=1), x + 1.0))
+SAME = {"graph": CONV, "updates": {1: 0}, "narrow": None, "constants": frozenset({1})}
+# One fact is another in each: of the call, or among the settings.
+OTHERS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "another graph": {"graph": graph_of(lambda x, w: (weft.conv(x, w, padding=1), x + 2.0))},
+    "another update": {"updates": {0: 0}},
+    "no update": {"updates": {}},
+    "bfloat16": {"narrow": bfloat16},
+    "float16": {"narrow": float16},
+    "another constant": {"constants": frozenset({0})},
+    "no constants": {"constants": frozenset()},
+}
+SETTINGS = {"fast_math": (0, 1), "conv_algorithm": ("fastest", "GEMM")}
+
+
+def native_key(threads: int = 1, **given: Any) -> str:
+    call = {**SAME, **given}
+    with pytest.raises(_Asked) as asked:
+        native._code(call["graph"], call["updates"], threads, call["narrow"], call["constants"])
+    return str(asked.value)
+
+
+def cuda_key(capability: int = 90, libraries: Any = None, **given: Any) -> str:
+    made = cuda.Executable.__new__(cuda.Executable)
+    vars(made).update(
+        {**SAME, **given},
+        gpu=SimpleNamespace(capability=capability),
+        work=SimpleNamespace(libraries=libraries),
+        _settings={name: getattr(weft.knobs, name) for name in cuda.SETTINGS},
+    )
+    with pytest.raises(_Asked) as asked:
+        made._prepared()
+    return str(asked.value)
+
+
+def under_other_settings(key: Callable[[], str], choices: dict[str, tuple[Any, Any]]) -> dict[str, str]:
+    found = {}
+    for name, values in choices.items():
+        for value in values:
+            with weft.knobs.set(**{name: value}):
+                found[f"{name}={value}"] = key()
+    return found
+
+
+def differ(keys: dict[str, str], choices: dict[str, tuple[Any, Any]]) -> None:
+    """All keys, but that one value of every setting may be the usual one."""
+    for name, (one, other) in choices.items():
+        assert keys[f"{name}={one}"] != keys[f"{name}={other}"], name
+    plain = {name: key for name, key in keys.items() if "=" not in name}
+    names = {key: name for name, key in plain.items()}
+    assert len(names) == len(plain), set(plain) - set(names.values())
+
+
+def test_the_key_of_a_native_program_has_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "kept", _ask)
+    choices = {**SETTINGS, "winograd": (0, 1)}
+    keys = {name: native_key(**other) for name, other in OTHERS.items()}
+    keys["two threads"] = native_key(threads=2)
+    differ(keys | under_other_settings(native_key, choices), choices)
+    assert set(choices) == set(native.SETTINGS), "a setting that decides how programs are made is not tested here"
+
+
+def test_the_key_of_a_gpu_program_has_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "kept", _ask)
+    choices = {**SETTINGS, "matmul_algorithm": ("fastest", "no_workspace"), "tf32": (0, 1)}
+    keys = {name: cuda_key(**other) for name, other in OTHERS.items()}
+    keys["another GPU"] = cuda_key(capability=80)
+    keys["libraries"] = cuda_key(libraries=SimpleNamespace(key="cublas 13"))
+    differ(keys | under_other_settings(cuda_key, choices), choices)
+    assert set(choices) == set(cuda.SETTINGS), "a setting that decides how programs are made is not tested here"

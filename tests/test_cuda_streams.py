@@ -1,0 +1,90 @@
+"""What a GPU does beside the host: nothing is overwritten, or let go, before the work that needs it is done.
+
+The fake GPU of the other tests does everything at once. This one does nothing until it must, or copies as early as it may: whoever
+forgot to wait for something finds wrong values.
+"""
+
+import ctypes
+from collections import OrderedDict
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from weft.runtime.cuda import executable
+from weft.runtime.cuda.memory import SMALL, Lane
+
+
+class LateGpu:
+    """A stream of work that runs when somebody waits for it, and a second one that copies beside it: as late, or as early, as it may."""
+
+    def __init__(self, copies_early: bool) -> None:
+        self.copies_early = copies_early
+        self.work: list[Callable[[], None]] = []
+        self.copies: list[Callable[[], None]] = []
+        self.rooms: list[np.ndarray] = []
+
+    def allocate(self, nbytes: int) -> int:
+        self.rooms.append(np.zeros(nbytes, np.uint8))
+        return int(self.rooms[-1].ctypes.data)
+
+    def enter(self) -> None:
+        pass
+
+    wait = free = unpin = lambda self, *_: None
+
+    def pinned(self, nbytes: int) -> np.ndarray:
+        return np.zeros(nbytes, np.uint8)
+
+    def upload_beside(self, target: int, source: np.ndarray, after: int | None) -> int:
+        def copy() -> None:
+            self.run_work(after or 0)
+            ctypes.memmove(target, source.ctypes.data, source.nbytes)
+
+        self.copies.append(copy)
+        if self.copies_early:
+            self.wait_for(len(self.copies))
+        return len(self.copies)
+
+    def wait_for(self, event: int) -> None:
+        for i in range(event):
+            copy, self.copies[i] = self.copies[i], lambda: None
+            copy()
+
+    def after(self, event: int) -> None:
+        self.work.append(lambda: self.wait_for(event))
+
+    def mark(self) -> int:
+        return len(self.work)
+
+    def run_work(self, end: int) -> None:
+        for i in range(end):
+            action, self.work[i] = self.work[i], lambda: None
+            action()
+
+
+@pytest.mark.parametrize("copies_early", [False, True])
+def test_rooms_for_arguments_are_filled_when_nobody_reads_them(copies_early: bool) -> None:
+    gpu = LateGpu(copies_early)
+    nbytes, seen = SMALL + 4, list[int]()
+    lane = Lane(gpu, nbytes)  # type: ignore[arg-type]
+    for i in range(7):
+        address = lane.fill(np.full(nbytes, i, np.uint8))
+        gpu.work.append(lambda at=address: seen.append(ctypes.c_uint8.from_address(at + nbytes - 1).value))  # type: ignore[misc]
+        lane.done()
+    gpu.run_work(len(gpu.work))
+    assert seen == list(range(7))
+
+
+def test_a_recorded_graph_is_let_go_when_it_has_run() -> None:
+    done: list[Any] = []
+    made = executable.Executable.__new__(executable.Executable)
+    made.gpu = SimpleNamespace(wait=lambda: done.append("wait"), forget=done.append)  # type: ignore[assignment]
+    made._graphs = OrderedDict()
+    for i in range(executable.REMEMBERED):
+        made._remember((i,), f"graph {i}")
+    assert not done
+    made._remember((-1,), None)
+    assert done == ["wait", "graph 0"]
