@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,8 @@ def in_threads(*work: Callable[[], Any]) -> list[Any]:
         except BaseException as error:
             errors.append(error)
 
-    threads = [threading.Thread(target=one, args=(n,)) for n in range(len(work))]
+    # Settings of a `with` block hold for its own thread, and for those that are started with its context.
+    threads = [threading.Thread(target=copy_context().run, args=(one, n)) for n in range(len(work))]
     for thread in threads:
         thread.start()
     for thread in threads:

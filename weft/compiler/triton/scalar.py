@@ -90,6 +90,20 @@ def _sign(c: Call) -> str:
     return f"tl.where({c.x} == 0, 0, {below}).to({register(c.dtype)})"
 
 
+def _negative(c: Call) -> str:
+    """Triton takes -x for 0 - x, which is 0.0 for 0.0."""
+    if c.is_float:
+        return f"{c.x} * -1.0"
+    return f"-{c.x}" if c.signed else f"(0 - {c.x}).to({register(c.dtype)})"
+
+
+def _next_whole(c: Call, function: str, between: str, result: str) -> str:
+    """The whole number above or below. GPUs take the least float32 numbers for 0: what lies next to 0 is asked for by itself."""
+    if not c.is_float:
+        return c.x
+    return f"tl.where({between.format(x=c.x)}, {result}, {function}({c.x}))"
+
+
 def _rounding(function: str) -> Callable[[Call], str]:
     return lambda c: f"{function}({c.x})" if c.is_float else c.x
 
@@ -196,11 +210,11 @@ def _in_range(c: Call) -> str:
 
 
 TABLE: dict[str, Callable[[Call], str]] = {
-    "neg": lambda c: f"-{c.x}" if c.is_float or c.signed else f"(0 - {c.x}).to({register(c.dtype)})",
+    "neg": _negative,
     "abs": lambda c: f"tl.abs({c.x})" if c.is_float or c.signed else c.x,
     "sign": _sign,
-    "floor": _rounding("tl.floor"),
-    "ceil": _rounding("tl.ceil"),
+    "floor": lambda c: _next_whole(c, "tl.floor", "({x} < 0.0) & ({x} > -1.0)", "-1.0"),
+    "ceil": lambda c: _next_whole(c, "tl.ceil", "({x} > 0.0) & ({x} < 1.0)", "1.0"),
     "trunc": _rounding("libdevice.trunc"),
     "round": _rounding("libdevice.rint"),
     "sqrt": lambda c: f"tl.sqrt_rn({c.x})" if c.dtype.bits <= 32 else f"tl.sqrt({c.x})",
