@@ -14,12 +14,13 @@ import pytest
 from llvmlite import ir
 
 from guarded import guarded_array
-from weft.compiler.llvm import gemm, library, matvec, product, tiling
+from weft.compiler.llvm import gemm, library, product, tiling
 from weft.compiler.llvm.build import I64, PTR, Code, new_module
 from weft.compiler.llvm.engine import assembly, load
 from weft.compiler.llvm.panels import ELEMENTS
 from weft.compiler.llvm.target import Target, host
 from weft.compiler.llvm.tile import Tile
+from weft.compiler.thresholds import thresholds
 
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
 POISON = 12345.0
@@ -179,8 +180,8 @@ def test_vectors_with_a_long_k(outputs: int, turned: bool) -> None:
 @pytest.mark.parametrize("kind", DTYPES)
 def test_vectors_with_a_matrix_beyond_the_caches(turned: bool, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Read in few streams and asked for ahead, as if these matrices were large; in pieces, where results lie side by side in them."""
-    monkeypatch.setattr(matvec, "_FAR", 0)
-    monkeypatch.setattr(matvec, "_LONG", 1 << 12)
+    monkeypatch.setattr(thresholds, "matvec_far", 0)
+    monkeypatch.setattr(thresholds, "matvec_long", 1 << 12)
     for outputs, k in ((70, 300), (131, 77), (5, 64), (700, 259)):
         for accumulate in (False, True):
             case = Case(1, outputs, k, b_turned=turned, accumulate=accumulate)

@@ -28,7 +28,7 @@ AnyRate = float | Callable[[Any], Any]
 class Schedule:
     """A rate that depends on the number of steps done. It shows how it was made.
 
-    >>> step(0.1, every=30)(60).item()
+    >>> round(step(0.1, every=30)(60).item(), 6)
     0.001
     >>> step(0.1, every=30)
     step(rate=0.1, every=30, factor=0.1)
