@@ -302,3 +302,23 @@ def test_a_launch_holds_few_kernels() -> None:
     steps = [step for step in launches(program) if isinstance(step, Launch)]
     assert sum(len(step.calls) for step in steps) == 100
     assert max(len(step.calls) for step in steps) <= 32
+
+
+# --- equal layers -------------------------------------------------------------------------------------------------------------------
+
+
+def kernels_of(layers: int) -> int:
+    """How many different kernels a network of equal layers with dropout has."""
+    model = weft.nn.Sequential(*(m for _ in range(layers) for m in (weft.nn.Linear(6, 6), weft.nn.Dropout(0.5))))
+
+    def step(x: Any) -> Any:
+        weights = list(model.parameters())
+        return weft.gradients((model(x) ** 2).sum(), weights)
+
+    program = compiled(graph_of(step, (np.ones((5, 6), "f4"),)), {}, 2)
+    return sum(f.name.startswith("kernel.") for f in module.write(program).module.functions)
+
+
+def test_equal_layers_with_dropout_are_equal_kernels() -> None:
+    """Each draws from another place of the random stream: that is read from memory, not written into the code."""
+    assert kernels_of(24) == kernels_of(12) <= kernels_of(4)

@@ -171,6 +171,9 @@ NETWORKS = {
     "convolutions, bfloat16": (
         lambda: nn.Sequential(nn.Conv2d(2, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(None, 3)), (4, 2, 6, 6), "bfloat16"
     ),
+    "dropout": (
+        lambda: nn.Sequential(nn.Linear(20, 9), nn.Dropout(0.3), nn.Linear(9, 9), nn.Dropout(0.3), nn.Linear(9, 3)), (9, 20), None
+    ),
     "LSTM": (Recurrent, (3, 7, 5), None),
 }  # fmt: skip
 

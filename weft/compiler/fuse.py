@@ -159,6 +159,7 @@ class _Fusion:
         stored = {n for n in self.nodes if n.op.name in GIVEN or n.op is ITEM or not is_inline(n)}
         stored |= (self.results | dear) & set(self.nodes)
         stored |= {n for n in self.nodes if is_narrowing(n)}
+        stored |= self._stream_positions()
         length: dict[Node, int] = {}
         for node in self.nodes:
             if is_anchor(node):
@@ -171,6 +172,13 @@ class _Fusion:
             if length[node] > thresholds.fused_steps and is_inline(node):
                 stored.add(node)
         return stored
+
+    def _stream_positions(self) -> set[Node]:
+        """Where each of many draws begins in its random stream. Read from memory, equal layers are equal kernels, compiled once."""
+        draws = [n for n in self.nodes if n.op.name == "random_bits"]
+        if len(draws) < thresholds.stored_positions:
+            return set()
+        return {i for n in draws for i in n.inputs if i.op.kind == "elementwise"}
 
     def _worth_storing_for(self, node: Node, stored: set[Node]) -> Iterable[Node]:
         """Inputs that would be computed many times over: spread along rows, or seen by many windows."""

@@ -36,6 +36,7 @@ class Thresholds:
     stored_elements: int = _at(1 << 14, 4)  # of a value that is stored if it takes many tensors of its size to compute
     stored_tensors: int = _at(3, 1)  # that are many
     spread_times: int = _at(4, 1)  # as many elements as what they are read from: it is spread along rows
+    stored_positions: int = _at(8, 1)  # random draws of a graph, from which on their positions in the stream are stored
     fused_steps: int = _at(300, 4)  # of a kernel's body: compile time grows faster than they do
     join_refusals: int = _at(64, 1)  # kernels that cannot be joined with another, after which no more are tried
     row_bytes: int = _at(256 << 10, 64)  # of a row with reductions, which should stay in the cache
