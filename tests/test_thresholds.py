@@ -57,10 +57,10 @@ FUNCTIONS = {
     "row": [(convolution(padding=2), (2, 1, 17, 40), (6, 1, 5, 5)), (convolution(), (2, 3, 30, 30), (4, 3, 7, 7))],
     "loops": [
         (lambda x: (x.sum(), x.sum(axis=0), x.sum(axis=1), x.mean(axis=1)), (37, 41)),
+        (gradient(lambda x: weft.max_pool(x, 3, stride=2, padding=1), 1), (2, 3, 9, 9)),
+        (gradient(lambda x: weft.layer_norm(weft.tanh(x)) * weft.softmax(x, axis=0), 1), (19, 53)),
         (lambda x: (x.max(), x.min(axis=0), weft.prod(x * 0.1 + 1.0, axis=1), weft.argmax(x, axis=1)), (37, 41)),
         (lambda x: (weft.softmax(x), weft.layer_norm(x), x.var(axis=0)), (19, 53)),
-        (gradient(lambda x: weft.layer_norm(weft.tanh(x)) * weft.softmax(x, axis=0), 1), (19, 53)),
-        (gradient(lambda x: weft.max_pool(x, 3, stride=2, padding=1), 1), (2, 3, 9, 9)),
         (gradient(lambda x: weft.max_pool(x, 2), 1), (2, 3, 8, 8)),
         (gradient(lambda x: weft.avg_pool(x, 3, stride=1), 1), (2, 3, 7, 7)),
         (gradient(lambda x: weft.batch_norm(x).value, 1), (3, 4, 5, 7)),
@@ -97,7 +97,7 @@ GPU = [name for name in LOWERED if name.startswith("gpu")]
 def test_one_at_a_time(name):
     assert LOWERED[name] != getattr(thresholds, name)
     with thresholds.set(**{name: LOWERED[name]}):
-        for case in of(name):
+        for case in of(name)[:3]:  # the test of all of them has the others, too
             check(case)
 
 
