@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,13 +105,13 @@ class Run:
         def call(number: int) -> None:
             try:
                 start.wait()
-                with knobs.set(device=self.mode.device):  # settings of one thread need not hold in another
-                    for _ in range(self.mode.at_once):
-                        found[number] = self._call(number, arguments[number])
+                for _ in range(self.mode.at_once):
+                    found[number] = self._call(number, arguments[number])
             except BaseException as error:
                 errors.append(error)
 
-        threads = [threading.Thread(target=call, args=(n,)) for n in range(CALLS)]
+        # With the settings of the mode: those of a `with` block hold in threads that are started with its context.
+        threads = [threading.Thread(target=copy_context().run, args=(call, n)) for n in range(CALLS)]
         for thread in threads:
             thread.start()
         for thread in threads:
