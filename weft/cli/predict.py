@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,14 +134,15 @@ def _image(path: str, shape: Sequence[int], way: Any) -> np.ndarray | str:
     return to_array(resize(image, (shape[1], shape[2]), way))
 
 
-class _Form:
+class _Form(ABC):
     """How predictions are printed."""
 
     def __init__(self, classes: Sequence[str], top: int) -> None:
         self.classes, self.top = classes, min(top, len(classes)) if classes else 0
 
+    @abstractmethod
     def show(self, found: Prediction) -> None:
-        raise NotImplementedError
+        """Print one of them."""
 
     def best(self, values: np.ndarray) -> list[tuple[str, float]]:
         order = np.argsort(-values, kind="stable")[: self.top]
