@@ -37,7 +37,7 @@ SIZES = (250, 1000, 4000)
 STAGES = {
     "trace": ("weft.jit:trace",),
     "derivative": ("weft.derivatives:pull",),
-    "passes": ("weft.compiler.pipeline:applied", "weft.compiler.triton.program:applied"),
+    "passes": ("weft.compiler.pipeline:passes", "weft.compiler.triton.program:gpu_passes"),
     "fuse": ("weft.compiler.program:_fused",),
     "schedule": ("weft.compiler.program:schedule",),
     "memory": ("weft.compiler.program:plan",),

@@ -8,6 +8,7 @@ import ctypes
 import json
 import threading
 import time
+from contextlib import nullcontext
 
 import numpy as np
 
@@ -159,4 +160,5 @@ def install(monkeypatch, total: int = 1 << 28) -> FakeGpu:
     gpu = FakeGpu(total)
     monkeypatch.setattr(cuda_device, "_found", [cuda_device.CudaDevice(gpu, "cuda")])
     monkeypatch.setattr("weft.compiler.triton.foundry.cast", cast)
+    monkeypatch.setattr("weft.compiler.triton.foundry.workers_ready", nullcontext)  # nobody would ask them
     return gpu

@@ -78,6 +78,9 @@ class Thresholds:
     # GPUs
     gpu_small: int = _at(256, 1)  # programs of a kernel that leaves room for others in its launch
     gpu_joined: int = _at(32, 2)  # kernels of a launch
+    gpu_joined_text: int = _at(
+        12_000, 1
+    )  # characters of source in a launch of several kernels: Triton compiles long ones slowly
     gpu_short_copy: int = _at(1 << 18, 8)  # bytes: copies up to this size share a launch
     gpu_copies: int = _at(32, 2)  # of a launch
     gpu_cut: int = _at(32768, 8)  # elements that a program must walk through for a reduction to be cut into parts

@@ -13,7 +13,9 @@ import queue
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -57,42 +59,86 @@ def _from_bytes(content: bytes) -> Binary:
 
 
 def _compiled(missing: Sequence[Order]) -> list[Binary]:
-    count = min(usable_cores(), MOST_WORKERS, len(missing))
-    if len(missing) <= FEW or count < 2:
+    if len(missing) <= FEW or usable_cores() < 2:
         return [build_order(wanted) for wanted in missing]
-    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-    for number in sorted(range(len(missing)), key=lambda n: -len(missing[n].text)):  # the longest first
-        waiting.put(number)
-    results: dict[int, Binary | BaseException] = {}
-    threads = [threading.Thread(target=_work, args=(missing, waiting, results)) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for result in results.values():
-        if isinstance(result, BaseException):
-            raise result
-    return [result for _, result in sorted(results.items()) if isinstance(result, Binary)]
+    shared = _shared.get()
+    if shared is not None:
+        return shared.build(missing)
+    with _Workers() as workers:
+        return workers.build(missing)
+
+
+@contextmanager
+def workers_ready() -> Iterator[None]:
+    """Inside the block, `cast` uses one set of worker processes, which start at once: they import Triton while kernels are planned."""
+    if usable_cores() < 2:
+        yield
+        return
+    with _Workers() as workers:
+        workers.start(min(usable_cores(), MOST_WORKERS))
+        token = _shared.set(workers)
+        try:
+            yield
+        finally:
+            _shared.reset(token)
+
+
+class _Workers:
+    """Worker processes that live as long as a `with` block."""
+
+    def __init__(self) -> None:
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.end()
+
+    def start(self, count: int) -> None:
+        self._workers += [_Worker() for _ in range(count - len(self._workers))]
+
+    def build(self, missing: Sequence[Order]) -> list[Binary]:
+        count = min(usable_cores(), MOST_WORKERS, len(missing))
+        self.start(count)
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for number in sorted(range(len(missing)), key=lambda n: -len(missing[n].text)):  # the longest first
+            waiting.put(number)
+        results: dict[int, Binary | BaseException] = {}
+        threads = [
+            threading.Thread(target=_work, args=(worker, missing, waiting, results)) for worker in self._workers[:count]
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for result in results.values():
+            if isinstance(result, BaseException):
+                raise result
+        return [result for _, result in sorted(results.items()) if isinstance(result, Binary)]
+
+
+_shared: ContextVar[_Workers | None] = ContextVar("workers", default=None)
 
 
 def _work(
-    missing: Sequence[Order], waiting: queue.SimpleQueue[int], results: dict[int, Binary | BaseException]
+    worker: _Worker,
+    missing: Sequence[Order],
+    waiting: queue.SimpleQueue[int],
+    results: dict[int, Binary | BaseException],
 ) -> None:
     """Give orders to one worker until there are none left."""
-    worker = _Worker()
-    try:
-        while True:
-            try:
-                number = waiting.get_nowait()
-            except queue.Empty:
-                return
-            try:
-                results[number] = worker.build(missing[number])
-            except BaseException as error:
-                results[number] = error
-                return
-    finally:
-        worker.end()
+    while True:
+        try:
+            number = waiting.get_nowait()
+        except queue.Empty:
+            return
+        try:
+            results[number] = worker.build(missing[number])
+        except BaseException as error:
+            results[number] = error
+            return
 
 
 class _Worker:
@@ -127,13 +173,14 @@ class _Worker:
         return Binary(code, **known)
 
     def end(self) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-        except OSError:
-            pass
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+        """Kill the process: it has answered every request, and Triton takes a second to leave by itself."""
+        self._process.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            try:
+                pipe.close()
+            except OSError:
+                pass
         self._process.wait()
 
 

@@ -278,8 +278,13 @@ def _joined(made: Sequence[_Made]) -> Iterator[_Made]:
 
 
 def _goes_with(group: Sequence[KernelSource], one: KernelSource) -> bool:
-    few = len(group) < thresholds.gpu_joined and sum(source.shared for source in group) + one.shared <= MOST_SHARED
-    return few and one.warps <= 2 * group[0].warps
+    every = [*group, one]
+    return (
+        len(every) <= thresholds.gpu_joined
+        and sum(source.shared for source in every) <= MOST_SHARED
+        and sum(len(source.body) for source in every) <= thresholds.gpu_joined_text
+        and one.warps <= 2 * group[0].warps
+    )
 
 
 def _sources(call: Call) -> list[KernelSource]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from .results import Results
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 SETTINGS = ("tf32", "conv_algorithm", "matmul_algorithm", "fast_math")  # that decide how programs are made
 REMEMBERED = 8  # graphs of one program, each for other addresses
+MANY_NODES = 200  # of a graph whose kernels are worth starting compiler processes for while it is planned
 LARGEST = 3  # tensors that are named when memory runs out
 
 
@@ -153,7 +155,8 @@ class Executable:
         fresh: list[Prepared] = []
 
         def make() -> bytes:
-            fresh.append(prepared(self.program, lambda sources: _cast(sources, capability)))
+            with foundry.workers_ready() if len(graph.nodes) > MANY_NODES else nullcontext():
+                fresh.append(prepared(self.program, lambda sources: _cast(sources, capability)))
             return fresh[0].to_bytes()
 
         content = make() if knobs.debug >= 3 else kept(key, make)

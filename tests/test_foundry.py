@@ -1,0 +1,49 @@
+"""Kernels are compiled by worker processes, which several calls can share and which are gone afterwards."""
+
+import pytest
+
+import weft
+from triton_build import X, kernels
+from weft.compiler.triton import foundry
+from weft.errors import InternalError
+from weft.knobs import knobs
+
+FUNCTIONS = [weft.sin, weft.cos, weft.exp, weft.relu, weft.sqrt, weft.abs]
+
+
+@pytest.fixture
+def sources():
+    return [kernels(function, X)[0] for function in FUNCTIONS]
+
+
+@pytest.fixture(autouse=True)
+def cold(monkeypatch):
+    """Nothing comes from the disk, and two workers start wherever the tests run."""
+    monkeypatch.setattr(foundry, "usable_cores", lambda: 2)
+    with knobs.set(cache="off"):
+        yield
+
+
+def test_several_calls_share_workers_that_are_gone_afterwards(sources, monkeypatch):
+    started = []
+    real = foundry._Worker.__init__
+
+    def start(self):
+        real(self)
+        started.append(self._process)
+
+    monkeypatch.setattr(foundry._Worker, "__init__", start)
+    with foundry.workers_ready():
+        first, second = foundry.cast(sources[:3], 90), foundry.cast(sources[3:], 90)
+    assert len(started) == 2
+    assert all(process.poll() is not None for process in started)
+    assert len({binary.code for binary in first + second}) == len(sources)
+    assert all(binary.code.startswith(b"\x7fELF") for binary in first + second)
+
+
+def test_a_kernel_that_does_not_compile_says_why(sources):
+    from dataclasses import replace
+
+    broken = replace(sources[0], body=sources[0].body.replace("tl.load", "tl.lode"))
+    with pytest.raises(InternalError, match="a kernel does not compile"):
+        foundry.cast([broken, *sources[1:]], 90)
