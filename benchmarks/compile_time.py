@@ -37,12 +37,12 @@ SIZES = (250, 1000, 4000)
 STAGES = {
     "trace": ("weft.jit:trace",),
     "derivative": ("weft.derivatives:pull",),
-    "passes": ("weft.compiler.pipeline:passes", "weft.compiler.triton.program:gpu_passes"),
-    "fuse": ("weft.compiler.program:_fused",),
-    "schedule": ("weft.compiler.program:schedule",),
-    "memory": ("weft.compiler.program:plan",),
-    "plan": ("weft.compiler.pipeline:build", "weft.compiler.triton.program:build"),
-    "emit": ("weft.runtime.native:write", "weft.compiler.triton.program:launches"),
+    "passes": ("weft.compiler.passes.pipeline:passes", "weft.compiler.gpu.program:gpu_passes"),
+    "fuse": ("weft.compiler.planning.program:_fused",),
+    "schedule": ("weft.compiler.planning.program:schedule",),
+    "memory": ("weft.compiler.planning.program:plan",),
+    "plan": ("weft.compiler.passes.pipeline:build", "weft.compiler.gpu.program:build"),
+    "emit": ("weft.runtime.native:write", "weft.compiler.gpu.program:launches"),
     "llvm": ("weft.runtime.native:object_code", "weft.runtime.native:Loaded"),
 }
 
@@ -199,7 +199,7 @@ def case_of(name: str, n: int) -> Case:
 
 def compile_case(name: str, n: int, device: str) -> dict[str, float]:
     """CPU seconds of compiling a case, by stage. Programs for GPUs are planned and written, but not compiled."""
-    from weft.compiler.triton.program import gpu_program  # noqa: F401  so that its stages are found
+    from weft.compiler.gpu.program import gpu_program  # noqa: F401  so that its stages are found
 
     with knobs.set(cache="off", compile_after=1 << 30):
         function, args = case_of(name, n)
@@ -217,7 +217,7 @@ def compile_case(name: str, n: int, device: str) -> dict[str, float]:
 
 def plan_for_gpu() -> None:
     """Whoever asks the CPU for a plan gets that of a GPU."""
-    from weft.compiler.triton import program
+    from weft.compiler.gpu import program
     from weft.runtime import device
     from weft.runtime.device import Facts
 

@@ -130,7 +130,7 @@ def _one_core(quick: bool, group: str) -> Iterator[Any]:
 
 
 def _facts(options: argparse.Namespace, threads: int, found: Any) -> dict[str, Any]:
-    from weft.compiler.llvm.target import host
+    from weft.compiler.cpu.target import host
 
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -174,7 +174,7 @@ def _write(results: dict[str, Any], options: argparse.Namespace, threads: int) -
     if path is None:
         if options.only or options.quick or options.cpu_time:
             return
-        from weft.compiler.llvm.target import host
+        from weft.compiler.cpu.target import host
 
         path = HERE / "results" / f"cpu-{host().cpu}-{threads}-threads.json"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -203,7 +203,7 @@ def _lines(row: Row) -> Iterator[str]:
 
 
 def _facts(options: argparse.Namespace, threads: int) -> dict[str, Any]:
-    from weft.compiler.llvm.target import host
+    from weft.compiler.cpu.target import host
 
     date = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
     return {

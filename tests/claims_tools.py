@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.memory import ARENA, Slot
-from weft.compiler.program import FRAME_RESERVED, Program
-from weft.compiler.triton.claims import Claim
-from weft.compiler.triton.program import Ask, Copy, gpu_program, launches
-from weft.compiler.triton.vendor import ConvSpec, ProductSpec
+from weft.compiler.gpu.program import Ask, Copy, gpu_program, launches
+from weft.compiler.gpu.vendor.claims import Claim
+from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
+from weft.compiler.planning.memory import ARENA, Slot
+from weft.compiler.planning.program import FRAME_RESERVED, Program
 from weft.dtypes import as_dtype
 from weft.graph import OPS, Graph
 from weft.testing import counted, generator

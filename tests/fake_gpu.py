@@ -13,7 +13,7 @@ from contextlib import nullcontext
 import numpy as np
 
 from triton_runner import interpreted_function, pointer
-from weft.compiler.triton.build import Binary
+from weft.compiler.gpu.compile import Binary
 from weft.runtime.cuda import device as cuda_device
 from weft.runtime.cuda.driver import HIDDEN, OutOfMemory
 
@@ -149,7 +149,7 @@ class FakeGpu:
 
 def cast(sources, capability: int) -> list[Binary]:
     """Kernels as text, for the interpreter."""
-    from weft.compiler.triton.build import order
+    from weft.compiler.gpu.compile import order
 
     orders = [order(source, capability) for source in sources]
     return [Binary(json.dumps({"text": o.text, "types": o.types}).encode(), o.name, o.warps, 0) for o in orders]
@@ -159,6 +159,6 @@ def install(monkeypatch, total: int = 1 << 28) -> FakeGpu:
     """Make `cuda` name a device on a fake GPU."""
     gpu = FakeGpu(total)
     monkeypatch.setattr(cuda_device, "_found", [cuda_device.CudaDevice(gpu, "cuda")])
-    monkeypatch.setattr("weft.compiler.triton.foundry.cast", cast)
-    monkeypatch.setattr("weft.compiler.triton.foundry.workers_ready", nullcontext)  # nobody would ask them
+    monkeypatch.setattr("weft.compiler.gpu.compile_pool.cast", cast)
+    monkeypatch.setattr("weft.compiler.gpu.compile_pool.workers_ready", nullcontext)  # nobody would ask them
     return gpu

@@ -3,9 +3,9 @@
 import numpy as np
 
 import weft
-from weft.compiler.triton import choice
-from weft.compiler.triton.build import build
-from weft.compiler.triton.program import gpu_program
+from weft.compiler.gpu import algorithms as choice
+from weft.compiler.gpu.compile import build
+from weft.compiler.gpu.program import gpu_program
 
 A = np.zeros((100, 90), weft.bfloat16.numpy)
 IMAGES, FILTER = np.zeros((2, 6, 12, 10), np.float32), np.zeros((8, 6, 3, 3), np.float32)

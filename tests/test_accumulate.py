@@ -3,8 +3,8 @@
 import numpy as np
 
 import weft
-from weft.compiler.accumulate import accumulate
-from weft.compiler.simplify import simplify
+from weft.compiler.passes.scan_sums import accumulate
+from weft.compiler.passes.simplify import simplify
 from weft.runtime.reference import interpret
 
 

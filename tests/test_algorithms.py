@@ -11,11 +11,11 @@ import pytest
 
 import weft
 from weft.algorithms import _Run
-from weft.compiler import algorithms as choices
-from weft.compiler.algorithms import candidates, decide, described, fingerprint, measured, remember
-from weft.compiler.llvm import conv
-from weft.compiler.llvm.planner import choice
-from weft.compiler.pipeline import compiled
+from weft.compiler.cpu.conv import algorithms as conv
+from weft.compiler.cpu.planner import choice
+from weft.compiler.passes.pipeline import compiled
+from weft.compiler.planning import algorithms as choices
+from weft.compiler.planning.algorithms import candidates, decide, described, fingerprint, measured, remember
 from weft.graph.node import toposort
 from weft.graph.text import parse
 from weft.knobs import ALGORITHMS

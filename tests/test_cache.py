@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from weft.compiler.llvm import cache
-from weft.compiler.llvm.cache import ObjectCache, default_folder
+from weft.compiler import disk_cache as cache
+from weft.compiler.disk_cache import ObjectCache, default_folder
 
 KEY, CONTENT = "aarch64 neoverse-n1 matmul", bytes(range(64))
 HEAD = cache._HEAD.size

@@ -6,10 +6,10 @@ import pytest
 
 import weft
 from claims_tools import F, asked, claims_of, usual
-from weft.compiler.memory import nbytes
-from weft.compiler.triton.claims import claims
-from weft.compiler.triton.program import Ask, gpu_program, launches
-from weft.compiler.triton.vendor import ConvSpec, ProductSpec
+from weft.compiler.gpu.program import Ask, gpu_program, launches
+from weft.compiler.gpu.vendor.claims import claims
+from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
+from weft.compiler.planning.memory import nbytes
 
 # --- bias and relu ride on cuDNN ----------------------------------------------------------------------------------------------------------
 

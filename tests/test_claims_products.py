@@ -7,8 +7,8 @@ import pytest
 
 import weft
 from claims_tools import F, asked, claims_of
-from weft.compiler.triton.claims import Claim
-from weft.compiler.triton.vendor import ProductSpec
+from weft.compiler.gpu.vendor.claims import Claim
+from weft.compiler.gpu.vendor.specs import ProductSpec
 
 # --- bias and activations ride on cuBLASLt --------------------------------------------------------------------------------------------------
 

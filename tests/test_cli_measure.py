@@ -7,7 +7,7 @@ import pytest
 
 from weft.cli import main
 from weft.cli.measure import bound
-from weft.compiler.llvm.roof import Roof
+from weft.compiler.cpu.roofline import Roof
 from weft.explain import Explanation, MemoryUse, Row
 from weft.knobs import knobs
 

@@ -14,17 +14,17 @@ import pytest
 
 import weft
 from test_compiler_random import program as random_program
-from weft.compiler.fuse import _Fusion
-from weft.compiler.kernel import Kernel
-from weft.compiler.llvm import module
-from weft.compiler.memory import ARENA, Ranges, Slot
-from weft.compiler.merge import phase_body
-from weft.compiler.pipeline import applied, compiled
-from weft.compiler.program import Call, _set_barriers
-from weft.compiler.schedule import Order, schedule
-from weft.compiler.spine import Spine
+from weft.compiler.cpu import module
+from weft.compiler.gpu.program import Launch, gpu_program, launches
+from weft.compiler.ir.kernel import Kernel
+from weft.compiler.passes.pipeline import applied, compiled
+from weft.compiler.planning.fuse import _Fusion
+from weft.compiler.planning.memory import ARENA, Ranges, Slot
+from weft.compiler.planning.merge import phase_body
+from weft.compiler.planning.program import Call, _set_barriers
+from weft.compiler.planning.reachability import Spine
+from weft.compiler.planning.schedule import Order, schedule
 from weft.compiler.thresholds import thresholds
-from weft.compiler.triton.program import Launch, gpu_program, launches
 from weft.graph import Graph
 from weft.testing import counted
 
@@ -128,7 +128,7 @@ def test_the_order_of_kernels_grows_linearly(monkeypatch: pytest.MonkeyPatch) ->
         spent.append(work(lambda: found.append(schedule(*args))))
         return found[0]
 
-    monkeypatch.setattr("weft.compiler.program.schedule", watched)
+    monkeypatch.setattr("weft.compiler.planning.program.schedule", watched)
     for n in (15, 60):
         function, args = dense(n)
         weft.jit(function).memory(*args)

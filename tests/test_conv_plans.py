@@ -18,13 +18,17 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from guarded import Guarded
-from weft.compiler.llvm import conv, conv_filter_plan, conv_filter_tiles, conv_row, winograd_gradient_plan
-from weft.compiler.llvm.conv import ConvShape, Direction
-from weft.compiler.llvm.conv_plan import Names
-from weft.compiler.llvm.conv_scatter import scatter_plan
-from weft.compiler.llvm.conv_shape import data_sweep, forward_sweep
-from weft.compiler.llvm.library import Plan, run
-from weft.compiler.llvm.target import Target, host
+from weft.compiler.cpu.conv import algorithms as conv
+from weft.compiler.cpu.conv import few_channels as conv_row
+from weft.compiler.cpu.conv import filter_gradient_plan as conv_filter_plan
+from weft.compiler.cpu.conv import filter_gradient_tiles as conv_filter_tiles
+from weft.compiler.cpu.conv.algorithms import ConvShape, Direction
+from weft.compiler.cpu.conv.col2im import scatter_plan
+from weft.compiler.cpu.conv.shape import data_sweep, forward_sweep
+from weft.compiler.cpu.conv.sweep_plan import Names
+from weft.compiler.cpu.library import Plan, run
+from weft.compiler.cpu.target import Target, host
+from weft.compiler.cpu.winograd import filter_gradient_plan as winograd_gradient_plan
 
 EPILOGUE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5)
 MARGIN = 64  # floats

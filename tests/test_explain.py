@@ -8,11 +8,11 @@ import pytest
 import weft
 import weft.explain
 from test_ops import DECLARED
-from weft.compiler import describe
-from weft.compiler.llvm import roof as roofs
-from weft.compiler.llvm.roof import Roof, _Part, _Race, roof
-from weft.compiler.pipeline import compiled
-from weft.compiler.work import work
+from weft.compiler.cpu import roofline as roofs
+from weft.compiler.cpu.roofline import Roof, _Part, _Race, roof
+from weft.compiler.passes.pipeline import compiled
+from weft.compiler.planning import describe
+from weft.compiler.planning.cost_model import work
 from weft.errors import RunError
 from weft.graph.graph import close
 from weft.graph.node import Type, make, placeholder

@@ -9,8 +9,8 @@ import pytest
 import weft
 from test_simplify import assert_same_values, graph, names
 from weft import nn, zoo
-from weft.compiler.fold import fold
-from weft.compiler.simplify import simplify
+from weft.compiler.passes.fold import fold
+from weft.compiler.passes.simplify import simplify
 from weft.graph import Graph, Node, Type, make
 from weft.runtime.reference import interpret
 from weft.testing import close, counted, generator

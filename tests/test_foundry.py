@@ -4,7 +4,7 @@ import pytest
 
 import weft
 from triton_build import X, kernels
-from weft.compiler.triton import foundry
+from weft.compiler.gpu import compile_pool as foundry
 from weft.errors import InternalError
 from weft.knobs import knobs
 

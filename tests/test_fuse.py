@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.fuse import fuse
-from weft.compiler.pipeline import applied, compiled
-from weft.compiler.program import Program
-from weft.compiler.simplify import simplify
-from weft.compiler.triton.program import gpu_program
-from weft.compiler.work import work
+from weft.compiler.gpu.program import gpu_program
+from weft.compiler.passes.pipeline import applied, compiled
+from weft.compiler.passes.simplify import simplify
+from weft.compiler.planning.cost_model import work
+from weft.compiler.planning.fuse import fuse
+from weft.compiler.planning.program import Program
 from weft.graph import Type
 from weft.knobs import knobs
 from weft.runtime.native import program_text

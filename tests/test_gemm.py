@@ -14,12 +14,14 @@ import pytest
 from llvmlite import ir
 
 from guarded import guarded_array
-from weft.compiler.llvm import gemm, library, product, tiling
-from weft.compiler.llvm.build import I64, PTR, Code, new_module
-from weft.compiler.llvm.engine import assembly, load
-from weft.compiler.llvm.panels import ELEMENTS
-from weft.compiler.llvm.target import Target, host
-from weft.compiler.llvm.tile import Tile
+from weft.compiler.cpu import library
+from weft.compiler.cpu.engine import assembly, load
+from weft.compiler.cpu.gemm import plans as gemm
+from weft.compiler.cpu.gemm import product, tiling
+from weft.compiler.cpu.gemm.packing import ELEMENTS
+from weft.compiler.cpu.gemm.register_tile import Tile
+from weft.compiler.cpu.ir_builder import I64, PTR, Code, new_module
+from weft.compiler.cpu.target import Target, host
 from weft.compiler.thresholds import thresholds
 
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.triton import choice
-from weft.compiler.triton.program import gpu_program
-from weft.compiler.work import work
+from weft.compiler.gpu import algorithms as choice
+from weft.compiler.gpu.program import gpu_program
+from weft.compiler.planning.cost_model import work
 from weft.errors import UserError
 from weft.knobs import GPU_ALGORITHMS, PRODUCT_ALGORITHMS
 from weft.testing import counted, generator

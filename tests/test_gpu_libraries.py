@@ -12,7 +12,7 @@ import pytest
 
 import weft
 from weft.algorithms import find_algorithms
-from weft.compiler.triton.vendor import ConvSpec
+from weft.compiler.gpu.vendor.specs import ConvSpec
 from weft.knobs import GPU_ALGORITHMS
 from weft.testing import counted
 
@@ -53,7 +53,7 @@ def machine(monkeypatch, tmp_path):
     found.libraries = found.device.work.libraries
     monkeypatch.setattr(cuda_device, "_found", [found.device])
     monkeypatch.setattr(
-        "weft.compiler.triton.foundry.cast", lambda s, c: found.casts.append(len(s)) or fake_gpu.cast(s, c)
+        "weft.compiler.gpu.compile_pool.cast", lambda s, c: found.casts.append(len(s)) or fake_gpu.cast(s, c)
     )
     monkeypatch.setattr(measure, "RUNS", 2)
     monkeypatch.setattr(measure, "MOST", 2)

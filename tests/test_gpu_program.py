@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import weft
+from weft.compiler.gpu.program import Copy, gpu_program, launches
+from weft.compiler.gpu.recipe import every_launch
 from weft.compiler.thresholds import thresholds
-from weft.compiler.triton.program import Copy, gpu_program, launches
-from weft.compiler.triton.recipe import every_launch
 from weft.graph.node import Type
 from weft.testing import counted, generator
 

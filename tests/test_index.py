@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from weft.compiler.index import (
+from weft.compiler.ir.index import (
     Index,
     Inside,
     Loop,

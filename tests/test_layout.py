@@ -9,8 +9,8 @@ import pytest
 import weft
 import weft.primitives as P
 from test_simplify import assert_same_values, graph, names
-from weft.compiler.layout import layout
-from weft.compiler.simplify import simplify
+from weft.compiler.passes.layout import layout
+from weft.compiler.passes.simplify import simplify
 from weft.graph import OPS, Graph, Type, make
 from weft.tensor import wrap
 

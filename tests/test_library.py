@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 import weft
-from weft.compiler.llvm import library, product
-from weft.compiler.llvm.engine import object_code
-from weft.compiler.llvm.target import host
-from weft.compiler.llvm.tile import Tile
+from weft.compiler.cpu import library
+from weft.compiler.cpu.engine import object_code
+from weft.compiler.cpu.gemm import product
+from weft.compiler.cpu.gemm.register_tile import Tile
+from weft.compiler.cpu.target import host
 
 SYMBOLS = ["conv_sum", "conv_pad", "product.f32.f32.f32.4x3.columns", "conv_pack.8"]
 

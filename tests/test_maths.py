@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from scipy import special
 
-from weft.compiler.llvm import engine, maths
-from weft.compiler.llvm.build import F32, F64, I64, PTR, Code, new_module, vector
+from weft.compiler.cpu import engine
+from weft.compiler.cpu.ir_builder import F32, F64, I64, PTR, Code, new_module, vector
+from weft.compiler.cpu.math import functions as maths
 
 # How far results may be from the exact ones, in units of the last place of float32 and float64.
 BOUNDS = {

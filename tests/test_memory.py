@@ -15,12 +15,12 @@ import pytest
 import weft
 from test_compiler_random import program as random_program
 from test_fuse import STEPS, trained
-from weft.compiler import arena
-from weft.compiler.arena import Room
-from weft.compiler.memory import ALIGN, ARENA, Slot, nbytes
-from weft.compiler.pipeline import compiled
-from weft.compiler.program import Program
-from weft.compiler.triton.program import gpu_program
+from weft.compiler.gpu.program import gpu_program
+from weft.compiler.passes.pipeline import compiled
+from weft.compiler.planning import arena
+from weft.compiler.planning.arena import Room
+from weft.compiler.planning.memory import ALIGN, ARENA, Slot, nbytes
+from weft.compiler.planning.program import Program
 from weft.graph import Type
 from weft.testing import counted
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import weft
-from weft.compiler.fuse import fuse
-from weft.compiler.llvm.module import write
-from weft.compiler.nest import ReadyNest, ready
-from weft.compiler.pipeline import applied, compiled
+from weft.compiler.cpu.module import write
+from weft.compiler.ir.nest import ReadyNest, ready
+from weft.compiler.passes.pipeline import applied, compiled
+from weft.compiler.planning.fuse import fuse
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], str]] = {
     "sums of rows": (lambda x: x.sum(axis=1), (200, 300), "inner"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.recall import recall
+from weft.compiler.passes.scan_residuals import recall
 from weft.graph import Graph
 from weft.knobs import knobs
 from weft.runtime.reference import interpret

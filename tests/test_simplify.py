@@ -10,9 +10,9 @@ import weft
 import weft.primitives as P
 from test_compiler_random import both_references, program
 from weft import negative, optim, zoo
-from weft.compiler import simplify as module
-from weft.compiler.pipeline import passes
-from weft.compiler.simplify import refine, simplify
+from weft.compiler.passes import simplify as module
+from weft.compiler.passes.pipeline import passes
+from weft.compiler.passes.simplify import refine, simplify
 from weft.graph import OPS, Graph, Type, make
 from weft.runtime.reference import interpret
 from weft.testing import counted

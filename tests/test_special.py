@@ -16,8 +16,8 @@ pytest.importorskip("llvmlite")
 
 import weft
 from guarded import Guarded
-from weft.compiler.llvm import special
-from weft.compiler.llvm.library import run
+from weft.compiler.cpu.library import run
+from weft.compiler.cpu.special import plans as special
 from weft.dtypes import DTYPES, INTEGERS, DType, as_dtype, bfloat16, float16, float32, float64, int64, uint8, uint64
 from weft.graph import OPS, Node, Type, make, placeholder
 from weft.runtime.reference import compute

@@ -8,7 +8,7 @@ import pytest
 
 import weft
 from test_simplify import assert_same_values, graph, names
-from weft.compiler.simplify import simplify
+from weft.compiler.passes.simplify import simplify
 from weft.graph import Type
 from weft.runtime.reference import interpret
 from weft.testing import check_grads, counted, generator

@@ -21,9 +21,9 @@ import llvmlite.binding as llvm
 import pytest
 from llvmlite import ir
 
-from weft.compiler.llvm.build import I64, Code, new_module
-from weft.compiler.llvm.engine import Loaded, object_code
-from weft.compiler.llvm.target import usable_cores
+from weft.compiler.cpu.engine import Loaded, object_code
+from weft.compiler.cpu.ir_builder import I64, Code, new_module
+from weft.compiler.cpu.target import usable_cores
 from weft.errors import RunError, UserError
 from weft.runtime.team import YIELD, Team, _words, symbols, team
 from weft.runtime.team_code import BARRIER, PROGRAM, Word, native_module

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.algorithms import DIRECTIONS, ConvShape, decide
+from weft.compiler.planning.algorithms import DIRECTIONS, ConvShape, decide
 from weft.testing import counted
 
 THREADS = (1, 2, 16)

@@ -106,7 +106,7 @@ def test_kernels_for_gpus(name):
     """Under Triton's interpreter."""
     pytest.importorskip("triton")
     from triton_runner import run_program
-    from weft.compiler.triton.program import gpu_program
+    from weft.compiler.gpu.program import gpu_program
 
     def f(x, y):
         return x.sum(), x.sum(axis=0), x.var(axis=1), weft.argmax(x, axis=1), weft.softmax(y), y, x

@@ -12,7 +12,7 @@ import weft
 from test_ops import DECLARED
 from triton_build import IMAGES, LONG, X, kernels
 from weft import nn, optim, zoo
-from weft.compiler.triton.program import gpu_program, launches
+from weft.compiler.gpu.program import gpu_program, launches
 from weft.errors import RunError
 from weft.graph.graph import close as close_graph
 from weft.graph.node import Type, make, placeholder

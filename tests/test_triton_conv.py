@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.index import Loop
-from weft.compiler.triton.contraction import (
+from weft.compiler.gpu.contraction import (
     BUSY,
     FEWEST_PARTS,
     LEAST_PART,
@@ -21,7 +20,8 @@ from weft.compiler.triton.contraction import (
     walked,
     write_contraction,
 )
-from weft.compiler.triton.program import gpu_program
+from weft.compiler.gpu.program import gpu_program
+from weft.compiler.ir.index import Loop
 from weft.graph import Type
 from weft.testing import counted, generator
 
@@ -41,7 +41,9 @@ def all_directions(**how: Any) -> Any:
     return step
 
 
-def agrees(f: Any, *arrays: np.ndarray, narrow: Any = None, tolerance: float = 3e-6) -> weft.compiler.program.Program:
+def agrees(
+    f: Any, *arrays: np.ndarray, narrow: Any = None, tolerance: float = 3e-6
+) -> weft.compiler.planning.program.Program:
     """With the definition in float64, relative to the greatest number."""
     program = gpu_program(weft.make_graph(f, *arrays), {}, narrow)
     with weft.knobs.set(device="reference"):

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.triton import kernels
-from weft.compiler.triton.program import gpu_program, launches
+from weft.compiler.gpu import kernels
+from weft.compiler.gpu.program import gpu_program, launches
 from weft.graph.node import Type
 from weft.testing import counted, generator
 

@@ -10,16 +10,17 @@ import pytest
 
 import weft
 from weft import nn
-from weft.compiler import simplify
-from weft.compiler.fuse import fuse
-from weft.compiler.nest import ready
-from weft.compiler.pipeline import applied
+from weft.compiler.gpu import kernels
+from weft.compiler.gpu import split_reductions as parts
+from weft.compiler.gpu.compile import build
+from weft.compiler.gpu.kernels import tile_for, write_kernel
+from weft.compiler.gpu.program import LANES, Launch, _joined, gpu_program, launches
+from weft.compiler.gpu.source import KernelSource, joined
+from weft.compiler.ir.nest import ready
+from weft.compiler.passes import simplify
+from weft.compiler.passes.pipeline import applied
+from weft.compiler.planning.fuse import fuse
 from weft.compiler.thresholds import thresholds
-from weft.compiler.triton import kernels, parts
-from weft.compiler.triton.build import build
-from weft.compiler.triton.kernels import tile_for, write_kernel
-from weft.compiler.triton.program import LANES, Launch, _joined, gpu_program, launches
-from weft.compiler.triton.source import KernelSource, joined
 from weft.graph.node import Type
 from weft.runtime.reference import interpret
 from weft.state import memory_of

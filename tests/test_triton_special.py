@@ -12,8 +12,9 @@ import pytest
 import weft
 from triton_build import SPECIALS, special_sources
 from weft import nn, optim
-from weft.compiler.triton import cumulate, scatter, sort
-from weft.compiler.triton.program import gpu_program, launches
+from weft.compiler.gpu.program import gpu_program, launches
+from weft.compiler.gpu.special import cumulative as cumulate
+from weft.compiler.gpu.special import scatter, sort
 from weft.dtypes import DTYPES, bfloat16, bool_
 from weft.errors import RunError
 from weft.graph.graph import close as close_graph

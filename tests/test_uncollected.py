@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler import program
-from weft.compiler.uncollected import uncollected
+from weft.compiler.gc_pause import uncollected
+from weft.compiler.planning import program
 
 
 @pytest.fixture(autouse=True)

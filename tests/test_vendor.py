@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fake_vendors import FakeCublasLt, FakeCudnn, gelu_slope
-from weft.compiler.triton.vendor import ConvSpec, ProductSpec, Unsupported, from_json, lines, supported, to_json
+from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec, Unsupported, from_json, lines, supported, to_json
 from weft.errors import RunError, UserError
 from weft.runtime.cuda import blas, dnn
 

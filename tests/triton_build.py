@@ -5,15 +5,15 @@ import sys
 import numpy as np
 
 import weft
-from weft.compiler.fuse import fuse
-from weft.compiler.kernel import SPECIAL
-from weft.compiler.nest import ready
-from weft.compiler.pipeline import applied
-from weft.compiler.triton import special
-from weft.compiler.triton.build import build
-from weft.compiler.triton.contraction import can_write, write_contraction
-from weft.compiler.triton.kernels import write_kernel
-from weft.compiler.triton.program import LANES, gpu_program, launches
+from weft.compiler.gpu.compile import build
+from weft.compiler.gpu.contraction import can_write, write_contraction
+from weft.compiler.gpu.kernels import write_kernel
+from weft.compiler.gpu.program import LANES, gpu_program, launches
+from weft.compiler.gpu.special import plans as special
+from weft.compiler.ir.kernel import SPECIAL
+from weft.compiler.ir.nest import ready
+from weft.compiler.passes.pipeline import applied
+from weft.compiler.planning.fuse import fuse
 
 X = np.random.default_rng(0).normal(size=(37, 300)).astype(np.float32)
 LONG = np.random.default_rng(1).normal(size=(3, 10_000)).astype(np.float32)

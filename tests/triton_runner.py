@@ -15,17 +15,17 @@ from triton.language.extra import libdevice
 from triton.runtime import interpreter
 
 import weft
-from weft.compiler.fuse import fuse
-from weft.compiler.kernel import SPECIAL, Kernel
-from weft.compiler.memory import ARENA, Slot
-from weft.compiler.nest import ready
-from weft.compiler.pipeline import applied
-from weft.compiler.program import FRAME_RESERVED, Program
-from weft.compiler.triton import special
-from weft.compiler.triton.contraction import can_write, write_contraction
-from weft.compiler.triton.kernels import write_kernel
-from weft.compiler.triton.program import LANES, Copy, launches
-from weft.compiler.triton.source import KernelSource
+from weft.compiler.gpu.contraction import can_write, write_contraction
+from weft.compiler.gpu.kernels import write_kernel
+from weft.compiler.gpu.program import LANES, Copy, launches
+from weft.compiler.gpu.source import KernelSource
+from weft.compiler.gpu.special import plans as special
+from weft.compiler.ir.kernel import SPECIAL, Kernel
+from weft.compiler.ir.nest import ready
+from weft.compiler.passes.pipeline import applied
+from weft.compiler.planning.fuse import fuse
+from weft.compiler.planning.memory import ARENA, Slot
+from weft.compiler.planning.program import FRAME_RESERVED, Program
 from weft.dtypes import bfloat16, bool_
 from weft.errors import RunError
 from weft.graph import Graph, Node

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .compiler.algorithms import (
+from .compiler.planning.algorithms import (
     DIRECTIONS,
     LOOPS,
     NO_WORKSPACE,

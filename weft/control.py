@@ -18,15 +18,7 @@ from .derivatives import leading, pull
 from .dtypes import bool_
 from .errors import UserError
 from .graph.graph import Graph, close, substitute
-from .graph.node import (
-    OPS,
-    Node,
-    Op,
-    Type,
-    item,
-    make,
-    placeholder,
-)
+from .graph.node import OPS, Node, Op, Type, item, make, placeholder
 from .ops.creation import arange, zeros
 from .random import Generator
 from .runtime import evaluate, transfer

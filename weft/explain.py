@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from .compiler import describe
-from .compiler.describe import Life
-from .compiler.llvm.roof import Roof
-from .compiler.memory import nbytes
-from .compiler.program import Program
-from .compiler.work import Work, work
+from .compiler.cpu.roofline import Roof
+from .compiler.planning import describe
+from .compiler.planning.cost_model import Work, work
+from .compiler.planning.describe import Life
+from .compiler.planning.memory import nbytes
+from .compiler.planning.program import Program
 from .errors import RunError
 from .runtime.native import OBSERVERS, Executable
 from .runtime.profile import CallTime, Profile

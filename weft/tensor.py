@@ -21,18 +21,7 @@ from typing import Any, Protocol, TypeVar, Union, cast
 
 import numpy as np
 
-from .dtypes import (
-    FLOATS,
-    INTEGERS,
-    DType,
-    DTypeLike,
-    as_dtype,
-    bool_,
-    finfo,
-    float64,
-    iinfo,
-    scalar_dtype,
-)
+from .dtypes import FLOATS, INTEGERS, DType, DTypeLike, as_dtype, bool_, finfo, float64, iinfo, scalar_dtype
 from .errors import RunError, Source, UserError, WeftError
 from .graph import Graph, close
 from .graph.node import (

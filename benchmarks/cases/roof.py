@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from weft.compiler.llvm.build import F32, I64, PTR, Code, constant, new_module, vector
-from weft.compiler.llvm.engine import load
-from weft.compiler.llvm.target import host
+from weft.compiler.cpu.engine import load
+from weft.compiler.cpu.ir_builder import F32, I64, PTR, Code, constant, new_module, vector
+from weft.compiler.cpu.target import host
 
 ELEMENTS = 1 << 24  # of each array, 64 MiB: larger than caches
 UNROLL = 8  # vectors in one step of a loop over memory

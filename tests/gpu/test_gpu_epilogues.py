@@ -11,7 +11,7 @@ import pytest
 from gpu_tools import IS_GPU
 
 import weft
-from weft.compiler.triton.choice import claimed
+from weft.compiler.gpu.algorithms import claimed
 from weft.runtime.reference import interpret
 from weft.testing import counted
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import nn, optim, zoo
-from ..compiler.llvm.target import host
+from ..compiler.cpu.target import host
 from ..errors import UserError
 from ..explain import Explanation
 from ..hints import nearest

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from .. import nn, zoo
-from ..compiler.llvm.target import host
+from ..compiler.cpu.target import host
 from ..errors import UserError
 from ..nn.module import without_values
 from ..report.wording import counted

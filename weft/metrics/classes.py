@@ -16,17 +16,7 @@ from ..ops.indexing import pick
 from ..ops.movement import expand_dims, squeeze
 from ..ops.reduce import sum
 from ..tensor import ArrayLike, Tensor, as_tensor
-from .counts import (
-    Average,
-    as_classes,
-    averaged,
-    class_count,
-    count_pairs,
-    kappa_of,
-    mcc_of,
-    ratio,
-    rounded,
-)
+from .counts import Average, as_classes, averaged, class_count, count_pairs, kappa_of, mcc_of, ratio, rounded
 
 
 def accuracy(

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.algorithms import check as check_preference
-from ..compiler.algorithms import in_force
+from ..compiler.planning.algorithms import check as check_preference
+from ..compiler.planning.algorithms import in_force
 from ..errors import UserError
 from ..graph.node import Node, Op, Shape, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function

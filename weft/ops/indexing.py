@@ -14,10 +14,7 @@ from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
 from .creation import iota, zeros, zeros_like
 from .declare import Sample, Wrong, accept, broadcast_shape, expand_to, normal_axis
 from .elementwise import where
-from .movement import (
-    moveaxis,
-    reshape,
-)
+from .movement import moveaxis, reshape
 
 # --- gather and scatter --------------------------------------------------------------------------------------------------
 

@@ -16,18 +16,18 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ..compiler.algorithms import fingerprint, measured_as, times_of
-from ..compiler.llvm import library
-from ..compiler.llvm.engine import Loaded, assembly, object_code
-from ..compiler.llvm.module import write
-from ..compiler.llvm.roof import Roof, roof
-from ..compiler.llvm.store import kept
-from ..compiler.llvm.target import usable_cores
-from ..compiler.memory import ALIGN
-from ..compiler.pipeline import compiled, passes
-from ..compiler.program import FRAME_RESERVED, Program
+from ..compiler.cpu import library
+from ..compiler.cpu.engine import Loaded, assembly, object_code
+from ..compiler.cpu.module import write
+from ..compiler.cpu.roofline import Roof, roof
+from ..compiler.cpu.target import usable_cores
+from ..compiler.gc_pause import uncollected
+from ..compiler.passes.pipeline import compiled, passes
+from ..compiler.planning.algorithms import fingerprint, measured_as, times_of
+from ..compiler.planning.memory import ALIGN
+from ..compiler.planning.program import FRAME_RESERVED, Program
+from ..compiler.store import kept
 from ..compiler.thresholds import thresholds
-from ..compiler.uncollected import uncollected
 from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..compiler.llvm import library
-from ..compiler.llvm.engine import Loaded, object_code
-from ..compiler.llvm.module import write
-from ..compiler.llvm.store import kept
-from ..compiler.memory import nbytes
-from ..compiler.program import FRAME_RESERVED, Call, Program
+from ..compiler.cpu import library
+from ..compiler.cpu.engine import Loaded, object_code
+from ..compiler.cpu.module import write
+from ..compiler.planning.memory import nbytes
+from ..compiler.planning.program import FRAME_RESERVED, Call, Program
+from ..compiler.store import kept
 from ..errors import RunError
 from .team import symbols, team, ticks_per_us
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from ..compiler.llvm.build import I8, I32, I64, PTR, VOID, Code, Int, Value, new_module
+from ..compiler.cpu.ir_builder import I8, I32, I64, PTR, VOID, Code, Int, Value, new_module
 
 PROGRAM = ir.FunctionType(VOID, [PTR, I64, I64, PTR])  # frame, tid, threads, team
 BARRIER = ir.FunctionType(I64, [PTR, I64, I64])  # team, tid, threads

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.triton.vendor import ProductSpec, Unsupported, lines
+from ...compiler.gpu.vendor.specs import ProductSpec, Unsupported, lines
 from ...errors import RunError, UserError
 from .driver import INSTALL
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.memory import nbytes
-from ...compiler.triton.program import gpu_program
-from ...compiler.triton.vendor import filter_order
+from ...compiler.gpu.program import gpu_program
+from ...compiler.gpu.vendor.specs import filter_order
+from ...compiler.planning.memory import nbytes
 from ...dtypes import DType
 from ...errors import UserError
 from ...graph.graph import Graph, close

@@ -9,7 +9,7 @@ from functools import cache
 from itertools import accumulate
 from typing import Any
 
-from ...compiler.triton.vendor import ConvSpec, Unsupported
+from ...compiler.gpu.vendor.specs import ConvSpec, Unsupported
 from ...errors import RunError, UserError
 from .driver import INSTALL
 

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.kernel import Kernel
-from ...compiler.llvm.store import kept
-from ...compiler.memory import ARENA, KEPT, nbytes
-from ...compiler.program import Program
-from ...compiler.triton import foundry
-from ...compiler.triton.choice import choose
-from ...compiler.triton.claims import Claim
-from ...compiler.triton.contraction import can_write
-from ...compiler.triton.program import gpu_passes, gpu_program, launches
-from ...compiler.triton.recipe import Prepared, every_launch, prepared, sites
+from ...compiler.gpu import compile_pool as foundry
+from ...compiler.gpu.algorithms import choose
+from ...compiler.gpu.contraction import can_write
+from ...compiler.gpu.program import gpu_passes, gpu_program, launches
+from ...compiler.gpu.recipe import Prepared, every_launch, prepared, sites
+from ...compiler.gpu.vendor.claims import Claim
+from ...compiler.ir.kernel import Kernel
+from ...compiler.planning.memory import ARENA, KEPT, nbytes
+from ...compiler.planning.program import Program
+from ...compiler.store import kept
 from ...dtypes import DType
 from ...errors import RunError
 from ...graph.graph import Graph

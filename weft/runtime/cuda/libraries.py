@@ -10,10 +10,10 @@ import warnings
 from math import prod
 from typing import Any
 
-from ...compiler.kernel import Kernel
-from ...compiler.llvm.store import cache
-from ...compiler.triton.claims import Claim
-from ...compiler.triton.vendor import BYTES, ConvSpec, ProductSpec, Spec, Unsupported, to_json
+from ...compiler.gpu.vendor.claims import Claim
+from ...compiler.gpu.vendor.specs import BYTES, ConvSpec, ProductSpec, Spec, Unsupported, to_json
+from ...compiler.ir.kernel import Kernel
+from ...compiler.store import cache
 from ...errors import RunError, UserError
 from . import blas, dnn
 from .driver import Gpu, OutOfMemory

@@ -21,14 +21,15 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.kernel import Kernel, View
-from ...compiler.llvm.store import cache
-from ...compiler.memory import nbytes
-from ...compiler.triton import choice, foundry
-from ...compiler.triton.build import order
-from ...compiler.triton.claims import Claim, operations
-from ...compiler.triton.source import KernelSource
-from ...compiler.triton.vendor import HALVES, ConvSpec, Spec, Unsupported, to_json
+from ...compiler.gpu import algorithms as choice
+from ...compiler.gpu import compile_pool as foundry
+from ...compiler.gpu.compile import order
+from ...compiler.gpu.source import KernelSource
+from ...compiler.gpu.vendor.claims import Claim, operations
+from ...compiler.gpu.vendor.specs import HALVES, ConvSpec, Spec, Unsupported, to_json
+from ...compiler.ir.kernel import Kernel, View
+from ...compiler.planning.memory import nbytes
+from ...compiler.store import cache
 from ...errors import RunError
 from ...graph.node import Node
 from .driver import Gpu, OutOfMemory

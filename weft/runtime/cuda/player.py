@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.memory import Slot
-from ...compiler.program import FRAME_RESERVED
-from ...compiler.triton.recipe import Action, Consult, Flow, Move, Prepared, Recipe, Start
-from ...compiler.triton.vendor import from_json
+from ...compiler.gpu.recipe import Action, Consult, Flow, Move, Prepared, Recipe, Start
+from ...compiler.gpu.vendor.specs import from_json
+from ...compiler.planning.memory import Slot
+from ...compiler.planning.program import FRAME_RESERVED
 from .driver import Gpu
 from .libraries import Libraries
 

@@ -15,12 +15,12 @@ from typing import Protocol
 
 import numpy as np
 
-from ...compiler.llvm.store import cache
-from ...compiler.memory import nbytes
-from ...compiler.program import FRAME_RESERVED, Program
-from ...compiler.triton.program import launches
-from ...compiler.triton.recipe import Recipe
-from ...compiler.triton.vendor import ProductSpec, Unsupported
+from ...compiler.gpu.program import launches
+from ...compiler.gpu.recipe import Recipe
+from ...compiler.gpu.vendor.specs import ProductSpec, Unsupported
+from ...compiler.planning.memory import nbytes
+from ...compiler.planning.program import FRAME_RESERVED, Program
+from ...compiler.store import cache
 from ...graph.graph import Graph
 from ...knobs import knobs
 from ..profile import CallTime, Profile

@@ -1,0 +1,172 @@
+"""Control flow in native code: `call`, `cond`, `while_loop` and `scan` run their bodies without leaving the program.
+
+Every thread runs the loops itself, with a frame of its own that says where the body finds its inputs and puts its results:
+a step of a scan only changes addresses. Carried values go to and fro between two places; where the values before
+every step are wanted too, they are written right there. All threads see the same condition, since a barrier stands between
+its computation and its reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from llvmlite import ir
+
+from ..planning.memory import Slot, nbytes
+from ..planning.program import FRAME_RESERVED, Call, Program, control_rooms
+from .ir_builder import I8, I64, PTR, Code, Value
+
+Pointer = Callable[[Slot], Value]
+Run = Callable[[int, Value, Value], None]  # body number, its frame, whether it is the first time
+
+
+class Control:
+    """Writes one control call into the program's function."""
+
+    def __init__(
+        self,
+        code: Code,
+        program: Program,
+        call: Call,
+        pointer: Pointer,
+        status: Value,
+        run: Run,
+        barrier: Callable[[], None],
+        copy: Callable[[Value, Value, int], None],
+    ) -> None:
+        self.code, self.program, self.pointer, self.status = code, program, pointer, status
+        self.run, self.barrier, self.copy = run, barrier, copy
+        self.kernel = call.kernel
+        assert call.kernel.anchor is not None
+        self.node = call.kernel.anchor
+        self.bodies = program.bodies[call.kernel]
+        self.rooms = control_rooms(call.kernel, self.bodies)
+        scratch = program.memory.scratch.get(call.kernel)
+        self.scratch = pointer(scratch) if scratch is not None else ir.Constant(PTR, None)
+        self.inputs = [pointer(program.viewed(v)) for v in call.kernel.views]
+        by_number = {n.params[0]: n for n in call.kernel.outputs if n.op.name == "item"}
+        self.outputs = [
+            pointer(program.memory.slots[by_number[i]]) if i in by_number else None
+            for i in range(len(self.node.outputs))
+        ]
+        self.frames = [code.room(PTR, b.frame_size) for b in self.bodies]
+
+    def write(self) -> None:
+        {"call": self._call, "cond": self._cond, "while_loop": self._while, "scan": self._scan}[self.node.op.name]()
+
+    def _room(self, name: str) -> Value:
+        return self.code.at(self.scratch, self.rooms[name].offset, I8)
+
+    def _body(self, number: int, inputs: Sequence[Value], outputs: Sequence[Value], first: Value) -> None:
+        frame = self.frames[number]
+        reserved = [self._room(f"arena{number}"), self.status, self._room(f"kept{number}")]
+        for i, pointer in enumerate([*reserved, *inputs, *outputs]):
+            self.code.write(pointer, frame, i)
+        assert self.bodies[number].frame_size == FRAME_RESERVED + len(inputs) + len(outputs)
+        self.run(number, frame, first)
+
+    def _all_outputs(self) -> list[Value]:
+        return [self._room(f"unread{i}") if o is None else o for i, o in enumerate(self.outputs)]
+
+    def _call(self) -> None:
+        self._body(0, self.inputs, self._all_outputs(), self.code.i64(1))
+
+    def _cond(self) -> None:
+        code = self.code
+        holds = code.icmp_unsigned("!=", code.read(self.inputs[0], 0, I8), ir.Constant(I8, 0))
+        outputs = self._all_outputs()
+        with code.if_else(holds) as (then, other):
+            with then:
+                self._body(0, self.inputs[1:], outputs, code.i64(1))
+            with other:
+                self._body(1, self.inputs[1:], outputs, code.i64(1))
+
+    def _while(self) -> None:
+        code, carried = self.code, self.node.params[2]
+        now = [code.variable(PTR) for _ in range(carried)]
+        for place, pointer in zip(now, self.inputs, strict=False):
+            code.store(pointer, place)
+        count = code.variable(I64)
+        code.store(code.i64(0), count)
+        head, body, after = (code.append_basic_block(f"while.{part}") for part in ("head", "body", "after"))
+        code.branch(head)
+        code.position_at_end(head)
+        current = [code.load(p, typ=PTR) for p in now]
+        step = code.load(count, typ=I64)
+        first = code.zext(code.icmp_signed("==", step, code.i64(0)), I64)
+        constants = self.inputs[carried:]
+        self._body(0, [*current, *constants], [self._room("test")], first)
+        self.barrier()
+        go_on = code.icmp_unsigned("!=", code.read(self._room("test"), 0, I8), ir.Constant(I8, 0))
+        code.cbranch(go_on, body, after)
+        code.position_at_end(body)
+        targets = self._alternating(step, carried)
+        self._body(1, [*current, *constants], targets, first)
+        self.barrier()
+        for place, pointer in zip(now, targets, strict=True):
+            code.store(pointer, place)
+        code.store(code.plus(step, 1), count)
+        code.branch(head)
+        code.position_at_end(after)
+        for i, place in enumerate(now):
+            if self.outputs[i] is not None:
+                self.copy(self.outputs[i], code.load(place, typ=PTR), nbytes(self.node.inputs[i]))
+
+    def _alternating(self, step: Value, carried: int) -> list[Value]:
+        even = self.code.icmp_unsigned("==", self.code.and_(step, self.code.i64(1)), self.code.i64(0))
+        return [self.code.select(even, self._room(f"even{i}"), self._room(f"odd{i}")) for i in range(carried)]
+
+    def _scan(self) -> None:
+        code = self.code
+        body, carried, _sequences, length, reverse, history = self.node.params
+        sizes = [nbytes(i) for i in self.node.inputs[:carried]]
+        stacked = len(body.outputs) - carried
+        before = self.outputs[carried + stacked :] if history else []
+        if length == 0:
+            for i in range(carried):
+                if self.outputs[i] is not None:
+                    self.copy(self.outputs[i], self.inputs[i], sizes[i])
+            return
+        begin = length - 1 if reverse else 0
+        now = [code.variable(PTR) for _ in range(carried)]
+        for i, place in enumerate(now):
+            start = self.inputs[i]
+            if history and before[i] is not None:
+                self.copy(code.at(before[i], begin * sizes[i], I8), start, sizes[i])
+            code.store(start, place)
+        with code.loop(0, length, name="step") as step:
+            t = code.sub(code.i64(length - 1), step) if reverse else step
+            self._scan_step(step, t, now, sizes, before)
+
+    def _scan_step(
+        self, step: Value, t: Value, now: list[Value], sizes: list[int], before: Sequence[Value | None]
+    ) -> None:
+        code = self.code
+        body, carried, sequences, length, reverse, history = self.node.params
+        last = code.icmp_signed("==", step, code.i64(length - 1))
+        following = code.plus(t, -1 if reverse else 1)
+        alternate = self._alternating(step, carried)
+        targets = []
+        for i in range(carried):
+            middle = alternate[i]
+            if history and before[i] is not None:
+                middle = code.at(before[i], code.times(following, sizes[i]), I8)
+            end = self.outputs[i] if self.outputs[i] is not None else alternate[i]
+            targets.append(code.select(last, end, middle))
+        each = []
+        for i in range(sequences):
+            node = self.node.inputs[carried + i]
+            each.append(code.at(self.inputs[carried + i], code.times(t, nbytes(node) // length), I8))
+        results = []
+        for i, output in enumerate(body.outputs[carried:]):
+            stack = self.outputs[carried + i]
+            size = nbytes(output)
+            results.append(
+                self._room(f"unread{carried + i}") if stack is None else code.at(stack, code.times(t, size), I8)
+            )
+        current = [code.load(p, typ=PTR) for p in now]
+        first = code.zext(code.icmp_signed("==", step, code.i64(0)), I64)
+        self._body(0, [*current, *each, *self.inputs[carried + sequences :]], [*targets, *results], first)
+        self.barrier()
+        for place, pointer in zip(now, targets, strict=True):
+            code.store(pointer, place)

@@ -1,0 +1,155 @@
+"""Convolutions and their gradients as plans of native functions: the algorithms that apply, and a choice among them.
+
+Tensors are channels last: x (batch, *spatial, channels), y (batch, *out, filters), both contiguous. The filter is
+(filters, channels / groups, *kernel) with any strides. Element type: float32.
+
+    forward          operands "x", "w", result "y"
+    data_gradient    operands "g", "w", result "x"
+    filter_gradient  operands "x", "g", result "w": (*kernel, channels / groups, filters), contiguous
+
+The first phases of the first two repack the filter. With `packed=True` they are left out, and the filter is read from
+"w_packed", as the plan of `packing` writes it: a constant filter is packed once.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Literal
+
+from ..library import Plan
+from ..target import Target, host
+from ..winograd.filter_gradient_plan import gradient_applies, gradient_cost, gradient_plan
+from ..winograd.plan import SIZES, applies, filter_phase, packed_size, winograd_cost, winograd_plan
+from . import col2im as conv_scatter
+from . import depthwise as conv_depth
+from .col2im import scatter_plan, scatters
+from .few_channels import by_rows, row_plan
+from .filter_gradient_plan import filter_cost, filter_plans
+from .shape import ConvShape, Sweep, data_sweep, forward_sweep
+from .sweep_plan import MODES, Names, gemm_plan, pack_phases, sweep_plan
+from .sweep_plan import packing as _packing
+
+Direction = Literal["forward", "data_gradient", "filter_gradient"]
+Plans = dict[str, Plan]
+
+
+def forward(
+    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None, *, packed: bool = False
+) -> Plans:
+    """All algorithms that can do y = conv(x, w), by name."""
+    sweep = forward_sweep(shape, w_strides)
+    return _sweeps(shape, sweep, threads, target or host(), Names("x", "y", "w_packed" if packed else "work"), packed)
+
+
+def data_gradient(
+    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None, *, packed: bool = False
+) -> Plans:
+    """All algorithms for the gradient of x, by name."""
+    sweep, target = data_sweep(shape, w_strides), target or host()
+    names = Names("g", "x", "w_packed" if packed else "work")
+    found = _sweeps(shape, sweep, threads, target, names, packed)
+    if _by_scattering(shape, sweep, target):
+        found["GEMM"] = scatter_plan("GEMM", sweep, threads, target, names, packed)
+    return found
+
+
+def _by_scattering(shape: ConvShape, sweep: Sweep, target: Target) -> bool:
+    """Does GEMM multiply first and add up then? It can lay out patches first only where all pixels have the same taps."""
+    return shape.groups == 1 and (not sweep.single or scatters(shape, sweep, target))
+
+
+def filter_gradient(shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None) -> Plans:
+    """All algorithms for the gradient of w, by name. The strides say how it is wanted: the result itself has filters side by side."""
+    if shape.depthwise:
+        return {"DIRECT": conv_depth.filter_plan("DIRECT", shape)}
+    turned, target = w_strides[0] != 1, target or host()
+    found = filter_plans(shape, threads, target, turned)
+    if gradient_applies(shape, target):
+        found |= {name: gradient_plan(name, shape, threads, target, turned) for name in SIZES}
+    return found
+
+
+def packing(
+    direction: Direction, algorithm: str, shape: ConvShape, w_strides: tuple[int, ...], target: Target | None = None
+) -> tuple[Plan, int]:
+    """The plan that writes "w_packed" from "w" for an algorithm, and the bytes it writes."""
+    target = target or host()
+    sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, w_strides)
+    if shape.depthwise:
+        size = 4 * conv_depth.packed_size(sweep, target)
+        return Plan("pack", tuple(conv_depth.pack_phases(sweep, target, "w_packed")), 0, 0), size
+    if direction == "data_gradient" and algorithm == "GEMM" and _by_scattering(shape, sweep, target):
+        size = conv_scatter.packed_size(sweep, target)
+        return Plan("pack", (conv_scatter.pack_phase(sweep, target, "w_packed"),), 0, 0), size
+    if algorithm in SIZES:
+        size = SIZES[algorithm]
+        return Plan("pack", (filter_phase(sweep, target, size, "w_packed"),), 0, 0), 4 * packed_size(
+            sweep, target, size
+        )
+    return Plan("pack", tuple(pack_phases(sweep, target, "w_packed")), 0, 0), 4 * _packing(sweep, target).floats
+
+
+def choose(
+    direction: Direction, shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None,
+    *, packed: bool = False, workspace_limit: int | None = None, forbid: frozenset[str] = frozenset(),
+) -> Plan:  # fmt: skip
+    """The plan that should be the fastest of those that fit in the workspace; the smallest one if none does."""
+    target = target or host()
+    if direction == "filter_gradient":
+        plans = filter_gradient(shape, w_strides, threads, target)
+    else:
+        plans = (forward if direction == "forward" else data_gradient)(shape, w_strides, threads, target, packed=packed)
+    allowed = [p for n, p in plans.items() if n not in forbid] or list(plans.values())
+    fitting = [p for p in allowed if workspace_limit is None or p.workspace <= workspace_limit]
+    if not fitting:
+        return min(allowed, key=lambda p: p.workspace)
+    return min(fitting, key=lambda p: _cost(p, direction, shape, threads, target, packed))
+
+
+# Measured on layers of well-known networks: how much longer than the direct algorithm.
+_COSTS = {"DIRECT": 1.0, "IMPLICIT_PRECOMP_GEMM": 1.03, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
+
+
+_PACK = 2.0  # cycles to pack a number of the filter: on x86, where they are worth many multiply-adds
+
+
+def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, target: Target, packed: bool) -> float:
+    """The time that a plan should take, in multiply-adds of the direct algorithm."""
+    if plan.name == "GEMM" and direction == "data_gradient":
+        sweep = data_sweep(shape, (0,) * (2 + len(shape.kernel)))
+        if scatters(shape, sweep, target):
+            return 0.0  # the estimate has been made: it is the best
+    if direction == "filter_gradient":
+        if plan.name in SIZES:
+            return gradient_cost(shape, SIZES[plan.name], threads, target)
+        return filter_cost(plan.name, shape, target) * _plain_cost("IMPLICIT_GEMM", plan, shape, target, packed)
+    if plan.name not in SIZES:
+        return _plain_cost(plan.name, plan, shape, target, packed)
+    sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, (0,) * (2 + len(shape.kernel)))
+    return winograd_cost(sweep, SIZES[plan.name], threads, target, packed)
+
+
+def _plain_cost(name: str, plan: Plan, shape: ConvShape, target: Target, packed: bool) -> float:
+    """Of an algorithm that makes all multiplications of the definition."""
+    filters = shape.filters * shape.channels // shape.groups * prod(shape.kernel)
+    packing = 0.0 if packed or target.arch == "aarch64" else _PACK * 2 * target.lanes(32) * filters
+    return _COSTS[name] * plan.flops / 2 + packing
+
+
+def _sweeps(shape: ConvShape, sweep: Sweep, threads: int, target: Target, names: Names, packed: bool) -> Plans:
+    if shape.depthwise:
+        return {"DIRECT": conv_depth.sweep_plan("DIRECT", sweep, threads, target, names, packed)}
+    found = {}
+    for name in MODES:
+        if name != "IMPLICIT_PRECOMP_GEMM" or shape.groups == 1:
+            found[name] = sweep_plan(name, sweep, threads, target, names, packed)
+    if by_rows(sweep, target):
+        found["DIRECT"] = row_plan("DIRECT", sweep, threads, target, names, packed)
+    if sweep.single and shape.groups == 1:
+        found["GEMM"] = gemm_plan("GEMM", sweep, threads, target, names, packed)
+    if applies(sweep, target):
+        found |= {name: winograd_plan(name, sweep, threads, target, names, packed) for name in SIZES}
+    return found
+
+
+__all__ = ["ConvShape", "choose", "data_gradient", "filter_gradient", "forward", "packing"]

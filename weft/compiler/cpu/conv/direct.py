@@ -1,0 +1,245 @@
+"""Convolutions without im2col: register tiles of pixels x output channels read the pixels where they are.
+
+The work of a thread is cut in units: a chunk of tiles of pixels times some blocks of output channels. For a unit it
+prepares the records of its tiles (where each pixel's segments are, see conv_sweep.py), then multiplies tile after tile with
+each block of the packed filter. Every element of the result is one chain of fused multiply-adds over taps and input channels,
+so it has the same bits however the work is cut.
+
+The same function also does the implicit matrix products: with mode COPIED it first copies the patches of a tile side by
+side, which pays for few channels; with mode PREPARED it finds the records of all tiles ready in the workspace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+from llvmlite import ir
+
+from ..gemm.register_tile import Tile, flattened, in_rows, multiply, rows, zeros
+from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, vector
+from ..library import library
+from ..target import Target, host
+from .function_builder import Signature, all_of, call_epilogue, numbers, split
+from .shape import SWEEP_WORDS
+from .sweep import HEAD, Phased, Walk, flatten, phases, prepare
+
+IN_PLACE, COPIED, PREPARED = 0, 1, 2
+
+DIRECT = Signature(
+    ("x", "packed", "y", "work", "epilogue", "context"),
+    (
+        "tid", "threads", "mode",
+        "x_offset",  # where the source begins, in bytes
+        "column_begin", "column_end",  # output channels of each group
+        "panels",  # where their panels begin in `packed`, in floats
+        "scratch", "scratch_size",  # where in `work` the threads' records are, in bytes
+        "patches",  # where in a thread's scratch its copies are, in bytes
+        "record",  # i64s of a record
+        "chunk", "blocks",  # tiles and blocks of a unit
+        "channels_first",  # do threads share out blocks of output channels (1) or chunks of pixels (0)?
+        *SWEEP_WORDS,
+    ),
+)  # fmt: skip
+
+TABLE = Signature(("x", "packed", "work"), ("tid", "threads", "scratch", "record", *SWEEP_WORDS))
+PATCHES = Signature(
+    ("x", "packed", "work"), ("tid", "threads", "scratch", "scratch_size", "patches", "record", *SWEEP_WORDS)
+)
+
+
+@library("conv_direct")
+def _make(symbol: str) -> ir.Module:
+    """conv_direct.ROWSxVECTORS"""
+    pixels, vectors = map(int, symbol.split(".")[1].split("x"))
+    code, a = DIRECT.begin(symbol)
+    _Direct(code, a, host(), Tile(pixels, vectors)).write()
+    code.done()
+    return code.module
+
+
+@library("conv_table")
+def _make_table(symbol: str) -> ir.Module:
+    """conv_table.ROWS: the records of all tiles of a sweep without groups."""
+    height = int(symbol.split(".")[1])
+    code, a = TABLE.begin(symbol)
+    done = numbers(code, 1)  # tiles of the phases before
+    code.write(code.i64(0), done, 0)
+    table = code.at(a.work, a.scratch, I8)
+    with phases(code, a) as phase:
+        tiles, before = code.ceil_div(phase.pixels, height), code.read(done, 0, I64)
+        first, last = code.share(tiles, a.tid, a.threads)
+        walk = Walk(code, a, phase, code.i64(0))
+        with code.if_then(code.icmp_signed("<", first, last)):
+            walk.seek(code.times(first, height))
+        with code.loop(first, last) as tile:
+            record = code.at(table, code.mul(code.plus(before, tile), a.record), I64)
+            prepare(code, walk, height, record, a.x, a.packed, keep_all=ir.Constant(I1, 0))
+        code.write(code.plus(before, tiles), done, 0)
+    code.done()
+    return code.module
+
+
+@library("conv_patches")
+def _make_patches(symbol: str) -> ir.Module:
+    """conv_patches.PIXELS: the patches of all pixels of a sweep with one phase and without groups (im2col)."""
+    height = int(symbol.split(".")[1])
+    code, a = PATCHES.begin(symbol)
+    record = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
+    patches = code.at(a.work, a.patches, I8)
+    with phases(code, a) as phase:
+        first, last = code.share(code.ceil_div(phase.pixels, height), a.tid, a.threads)
+        walk = Walk(code, a, phase, code.i64(0))
+        with code.if_then(code.icmp_signed("<", first, last)):
+            walk.seek(code.times(first, height))
+        size = code.times(code.mul(phase.taps, a.inputs), height)
+        with code.loop(first, last) as tile:
+            prepare(code, walk, height, record, a.x, a.packed, keep_all=ir.Constant(I1, 1))
+            flatten(code, record, height, code.at(patches, code.mul(tile, size), F32))
+    code.done()
+    return code.module
+
+
+class _Direct:
+    """Writes the function for one shape of tile."""
+
+    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile) -> None:
+        self.code, self.a, self.target, self.tile = code, a, target, tile
+        self.lanes = target.lanes(32)
+        self.width = tile.columns(self.lanes)
+
+    def write(self) -> None:
+        code, a = self.code, self.a
+        self.scratch = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
+        self.x = code.at(a.x, a.x_offset, I8)
+        self.done = numbers(code, 1)  # tiles of the phases before
+        code.write(code.i64(0), self.done, 0)
+        self.all_blocks = code.ceil_div(code.sub(a.column_end, a.column_begin), self.width)
+        with phases(code, a) as phase:
+            tiles = code.ceil_div(phase.pixels, self.tile.rows)
+            for_all = code.icmp_signed("==", a.mode, code.i64(PREPARED))
+            before = code.select(for_all, code.read(self.done, 0, I64), code.i64(0))
+            with self._units(tiles) as (group, chunk, block):
+                self._unit(phase, tiles, before, group, chunk, block)
+            code.write(code.plus(before, tiles), self.done, 0)
+
+    @contextmanager
+    def _units(self, tiles: Value) -> Iterator[tuple[Value, Value, Value]]:
+        """A thread's units: their group, first tile, first block."""
+        code, a = self.code, self.a
+        chunks = code.sdiv(code.plus(tiles, a.chunk, -1), a.chunk)
+        strips = code.sdiv(code.plus(self.all_blocks, a.blocks, -1), a.blocks)
+        first, last = code.share(code.mul(code.mul(a.groups, chunks), strips), a.tid, a.threads)
+        with code.loop(first, last) as unit:
+            by_channel = code.icmp_signed("==", a.channels_first, code.i64(1))
+            group, major, minor = split(
+                code, unit, code.select(by_channel, strips, chunks), code.select(by_channel, chunks, strips)
+            )
+            chunk, strip = code.select(by_channel, minor, major), code.select(by_channel, major, minor)
+            yield group, code.mul(chunk, a.chunk), code.mul(strip, a.blocks)
+
+    def _unit(self, phase: Phased, tiles: Value, before: Value, group: Value, tile: Value, block: Value) -> None:
+        code, a = self.code, self.a
+        last_tile = code.minimum(code.plus(tile, a.chunk), tiles)
+        last_block = code.minimum(code.plus(block, a.blocks), self.all_blocks)
+        prepared = code.icmp_signed("==", a.mode, code.i64(PREPARED))
+        # Where the record of the unit's first tile is.
+        table = code.select(
+            prepared,
+            code.at(code.at(a.work, a.scratch, I8), code.mul(code.plus(before, tile), a.record), I64),
+            self.scratch,
+        )
+        with code.if_then(code.not_(prepared)):
+            self._prepare(phase, group, tile, last_tile)
+        panel_size = code.times(code.mul(code.mul(code.mul(a.z_kernel, a.y_kernel), a.x_kernel), a.inputs), self.width)
+        start = code.times(code.mul(phase.before, a.inputs), self.width)
+        with code.loop(block, last_block) as b:
+            panel = code.plus(a.panels, start, code.mul(code.plus(code.mul(group, self.all_blocks), b), panel_size))
+            panel_at = code.at(a.packed, panel, F32)
+            column = code.plus(a.column_begin, code.times(b, self.width))
+            with code.loop(tile, last_tile) as t:
+                record = code.at(table, code.mul(code.sub(t, tile), a.record), I64)
+                valid = code.minimum(self.tile.rows, code.sub(phase.pixels, code.times(t, self.tile.rows)))
+                self._tile(record, panel_at, group, column, valid)
+        self._finished(phase, table, group, tile, last_tile, block, last_block)
+
+    def _prepare(self, phase: Phased, group: Value, tile: Value, last_tile: Value) -> None:
+        code, a = self.code, self.a
+        walk = Walk(code, a, phase, group)
+        walk.seek(code.times(tile, self.tile.rows))
+        with code.loop(tile, last_tile) as t:
+            index = code.sub(t, tile)
+            record = code.at(self.scratch, code.mul(index, a.record), I64)
+            copied = code.icmp_signed("==", a.mode, code.i64(COPIED))
+            prepare(code, walk, self.tile.rows, record, self.x, a.packed, keep_all=copied)
+            with code.if_then(copied):
+                patch = code.times(code.mul(phase.taps, a.inputs), self.tile.rows)
+                flatten(
+                    code,
+                    record,
+                    self.tile.rows,
+                    code.at(code.at(self.scratch, a.patches, I8), code.mul(index, patch), F32),
+                )
+
+    def _tile(self, record: Value, panel: Value, group: Value, column: Value, valid: Value) -> None:
+        """One tile of the result: a sum over segments."""
+        code, tile, kind = self.code, self.tile, vector(F32, self.lanes)
+        segments, length = code.read(record, 0, I64), code.read(record, 1, I64)
+
+        def segment(s: Value, values: list[Value]) -> list[Value]:
+            here = code.at(record, code.plus(code.times(s, tile.rows + 1), HEAD + tile.rows), I64)
+            filters = code.at(panel, code.times(code.read(here, 0, I64), self.width), F32)
+            pointers = [code.read(here, 1 + i, PTR) for i in range(tile.rows)]
+
+            def right(k: Value, step: int) -> list[Value]:
+                place = code.times(code.plus(k, step), self.width)
+                return [code.read(filters, code.plus(place, v * self.lanes), kind) for v in range(tile.vectors)]
+
+            left = rows(code, self.target, F32, pointers)
+            return flattened(multiply(code, tile, length, left, right, in_rows(tile, values)))
+
+        none = flattened(zeros(tile, F32, self.lanes))
+        self._store(code.carry(0, segments, none, segment), record, group, column, valid)
+
+    def _store(self, values: list[Value], record: Value, group: Value, column: Value, valid: Value) -> None:
+        code, a, tile = self.code, self.a, self.tile
+        pitch = code.mul(a.groups, a.outputs)
+        corner = code.at(a.y, code.plus(code.mul(group, a.outputs), column), F32)
+        some = code.minimum(self.width, code.sub(a.column_end, column))
+        full = [code.icmp_signed("==", value, code.i64(n)) for value, n in ((some, self.width), (valid, tile.rows))]
+        with code.if_else(all_of(code, *full)) as (then, otherwise):
+            with then:
+                for i in range(tile.rows):
+                    row = code.mul(code.read(record, HEAD + i, I64), pitch)
+                    for v in range(tile.vectors):
+                        code.write(values[i * tile.vectors + v], corner, code.plus(row, v * self.lanes))
+            with otherwise:
+                aside = numbers(code, tile.rows * self.width, F32)
+                for i, value in enumerate(values):
+                    code.write(value, aside, i * self.lanes)
+                with code.loop(0, valid) as i:
+                    row = code.mul(code.read(record, code.plus(i, HEAD), I64), pitch)
+                    with code.loop(0, some) as c:
+                        number = code.read(aside, code.plus(code.times(i, self.width), c), F32)
+                        code.write(number, corner, code.plus(row, c))
+
+    def _finished(
+        self, phase: Phased, table: Value, group: Value, tile: Value, last_tile: Value, block: Value, last_block: Value
+    ) -> None:
+        """The epilogue of a unit: at once where its pixels follow each other, else pixel by pixel."""
+        code, a, height = self.code, self.a, self.tile.rows
+        edges = [
+            code.minimum(code.plus(a.column_begin, code.times(b, self.width)), a.column_end)
+            for b in (block, last_block)
+        ]
+        columns = tuple(code.plus(code.mul(group, a.outputs), edge) for edge in edges)
+        pixels = code.times(tile, height), code.minimum(code.times(last_tile, height), phase.pixels)
+        one = code.icmp_signed("==", code.mul(code.mul(a.z_phases, a.y_phases), a.x_phases), code.i64(1))
+        with code.if_else(one) as (then, otherwise):
+            with then:
+                call_epilogue(code, a, pixels, (columns[0], columns[1]))
+            with otherwise, code.loop(0, code.sub(pixels[1], pixels[0])) as p:
+                index, i = split(code, p, height)
+                out = code.read(table, code.plus(code.mul(index, a.record), i, HEAD), I64)
+                call_epilogue(code, a, (out, code.plus(out, 1)), (columns[0], columns[1]))

@@ -1,0 +1,98 @@
+"""Words that the native functions of convolutions share: arguments by name, copies, calls of the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
+
+from llvmlite import ir
+
+from ..ir_builder import F32, I64, PTR, Code, Int, Value, new_module, vector
+from ..library import EPILOGUE, NUMBERS, Phase
+from ..target import host
+
+LANES_OF_16_BYTES = 4
+
+
+class Signature:
+    """The arguments of a native function: pointers, then i64 numbers, each with a name."""
+
+    def __init__(self, pointers: Sequence[str], numbers: Sequence[str]) -> None:
+        self.pointers, self.numbers = tuple(pointers), tuple(numbers)
+
+    def begin(self, symbol: str) -> tuple[Code, SimpleNamespace]:
+        """A new module with the function, and its arguments by name."""
+        types: list[ir.Type] = [PTR] * len(self.pointers) + [I64] * len(self.numbers)
+        code = Code.begin(new_module(symbol), symbol, types)
+        return code, SimpleNamespace(**dict(zip(self.pointers + self.numbers, code.arguments, strict=True)))
+
+    def phase(
+        self,
+        symbol: str,
+        pointers: Mapping[str, str],
+        numbers: Mapping[str, int],
+        reads: Sequence[str],
+        writes: Sequence[str],
+    ) -> Phase:
+        """A call of the function. The pointers are named as the plan names them; "tid" and "threads" need no value."""
+        arguments: list[str | int] = [pointers.get(p, p) for p in self.pointers]
+        arguments += [n if n in NUMBERS else numbers[n] for n in self.numbers]
+        return Phase(symbol, tuple(arguments), frozenset(reads), frozenset(writes))
+
+
+def split(code: Code, number: Value, *sizes: Int) -> list[Value]:
+    """The digits of a number, the last size the fastest: one more than sizes, the first without a limit."""
+    digits = []
+    for size in reversed(sizes):
+        digits.append(code.srem(number, code.i64(size)))
+        number = code.sdiv(number, code.i64(size))
+    return [number, *reversed(digits)]
+
+
+def below(code: Code, value: Value, limit: Value) -> Value:
+    """0 <= value < limit, in one comparison."""
+    return code.icmp_unsigned("<", value, limit)
+
+
+def all_of(code: Code, *conditions: Value) -> Value:
+    result = conditions[0]
+    for condition in conditions[1:]:
+        result = code.and_(result, condition)
+    return result
+
+
+def copy(code: Code, source: Value, target: Value, length: Value) -> None:
+    """Copy floats, a vector at a time."""
+    for at, lanes in _vectors(code, length):
+        code.write(code.read(source, at, vector(F32, lanes)), target, at)
+
+
+def fill(code: Code, target: Value, length: Value) -> None:
+    """Write zeros."""
+    for at, lanes in _vectors(code, length):
+        code.write(code.splat(ir.Constant(F32, 0.0), lanes), target, at)
+
+
+def _vectors(code: Code, length: Value) -> Iterator[tuple[Value, int]]:
+    """Loops over so many floats: in the CPU's vectors, in vectors of 16 bytes, one by one."""
+    done: Int = 0
+    for lanes in sorted({host().lanes(32), LANES_OF_16_BYTES, 1}, reverse=True):
+        whole = code.and_(length, code.i64(-lanes))
+        with code.loop(done, whole, lanes) as at:
+            yield at, lanes
+        done = whole
+
+
+def call_epilogue(code: Code, a: SimpleNamespace, rows: tuple[Int, Int], columns: tuple[Int, Int]) -> None:
+    """Tell the program, if it asked for it, that these elements of the result are finished."""
+    with code.if_then(code.icmp_unsigned("!=", a.epilogue, ir.Constant(PTR, None))):
+        # There and back: llvmlite calls only pointers that know their function's type.
+        function = code.inttoptr(code.ptrtoint(a.epilogue, I64), EPILOGUE.as_pointer())
+        code.call(function, [a.context, code.i64(0), *map(code.i64, (*rows, *columns))])
+
+
+def numbers(code: Code, count: int, element: ir.Type = I64) -> Value:
+    """An array on the stack, as a plain pointer."""
+    made = code.room(element, count)
+    made.type = PTR  # llvmlite would give it the type of an array, and refuse to store an element there
+    return made

@@ -1,0 +1,199 @@
+"""What a convolution is, in numbers: its shape as the user gives it, and as the sweep that the native functions make.
+
+A convolution and its data gradient are one computation: every pixel of the result is a sum, over some places (taps) of
+the kernel, of a pixel of the source times a matrix. Without a stride the data gradient is a convolution with the kernel
+turned round. With a stride s the pixels of the result fall into s phases along each axis; the pixels of a phase meet
+only every (s / gcd(s, dilation))-th tap, and meet the source at stride 1, so no zeros are ever multiplied.
+
+Along one axis, for the phase r of the result (a forward convolution has the one phase 0, and `step` is its stride):
+
+    class   rho   = (r / common * inverse) mod classes, or none if common does not divide r
+    taps    t     = rho, rho + classes, ... below kernel: `count` of them, kept in memory from the last to the first
+    pixels  out   = first, first + phases, ...            where first = (r - reach) mod phases
+    source  in    = (out + reach - t * dilation) / phases for the first pixel, + step for each next pixel,
+                                                          + dilation / common for each next tap in memory
+"""
+
+from __future__ import annotations
+
+from dataclasses import astuple, dataclass
+from math import gcd, prod
+
+from ..target import LINE
+
+
+def whole_lines(size: int) -> int:
+    """So many bytes, and what it takes to fill the last line of the cache."""
+    return -(-size // LINE) * LINE
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """A convolution in 1, 2 or 3 dimensions; `padding` is what lies before the first element along each."""
+
+    batch: int
+    channels: int
+    filters: int
+    groups: int
+    spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    out: tuple[int, ...]
+
+    @property
+    def lifted(self) -> ConvShape:
+        """The same with three dimensions."""
+        more = 3 - len(self.spatial)
+        ones, zeros = (1,) * more, (0,) * more
+        return ConvShape(
+            self.batch, self.channels, self.filters, self.groups, ones + self.spatial, ones + self.kernel,
+            ones + self.stride, zeros + self.padding, ones + self.dilation, ones + self.out,
+        )  # fmt: skip
+
+    @property
+    def flops(self) -> int:
+        """Of any of the three directions, padding counted as if it were multiplied."""
+        return 2 * self.batch * prod(self.out) * prod(self.kernel) * self.channels * self.filters // self.groups
+
+    @property
+    def depthwise(self) -> bool:
+        return self.groups == self.channels == self.filters > 1
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a sweep; the words are explained at the head of this file."""
+
+    inside: int  # size of the source
+    outside: int  # size of the result
+    kernel: int
+    phases: int
+    common: int
+    classes: int
+    inverse: int
+    dilation: int
+    reach: int
+    step: int
+
+    @property
+    def most_taps(self) -> int:
+        """Of any phase."""
+        return -(-self.kernel // self.classes)
+
+
+@dataclass(frozen=True)
+class FilterView:
+    """Where the element (group, output, input, taps) of the filter lies, in elements."""
+
+    base: int
+    group: int
+    output: int
+    input: int
+    taps: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A forward convolution or a data gradient."""
+
+    batch: int
+    groups: int
+    inputs: int  # channels of the source, of one group
+    outputs: int  # channels of the result, of one group
+    axes: tuple[Axis, Axis, Axis]
+    filter: FilterView
+    flops: int
+
+    @property
+    def taps(self) -> int:
+        return prod(axis.kernel for axis in self.axes)
+
+    @property
+    def most_taps(self) -> int:
+        return prod(axis.most_taps for axis in self.axes)
+
+    @property
+    def pixels(self) -> int:
+        """Of the largest phase."""
+        return self.batch * prod(-(-axis.outside // axis.phases) for axis in self.axes)
+
+    @property
+    def single(self) -> bool:
+        """Has the result one phase only?"""
+        return all(axis.phases == 1 for axis in self.axes)
+
+    @property
+    def pointwise(self) -> bool:
+        """Is it a plain matrix product: every pixel of the result needs just the same pixel of the source?"""
+        return all(a.kernel == a.phases == a.step == 1 and a.reach == 0 and a.inside == a.outside for a in self.axes)
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The arguments `batch` to `x_step` of the native functions."""
+        found = {"batch": self.batch, "groups": self.groups, "inputs": self.inputs, "outputs": self.outputs}
+        for letter, axis in zip("zyx", self.axes, strict=True):
+            found |= {f"{letter}_{word}": n for word, n in zip(AXIS_WORDS, astuple(axis), strict=True)}
+        return found
+
+
+AXIS_WORDS = tuple(Axis.__dataclass_fields__)
+SWEEP_WORDS = ("batch", "groups", "inputs", "outputs", *(f"{letter}_{word}" for letter in "zyx" for word in AXIS_WORDS))
+
+
+def forward_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
+    """From x to y: one phase, and the kernel turned round because taps are kept from the last to the first."""
+    lifted, taps = shape.lifted, _lift_strides(w_strides)
+    axes = [
+        Axis(i, o, k, 1, 1, 1, 0, d, (k - 1) * d - p, s)
+        for i, o, k, s, p, d in zip(
+            lifted.spatial, lifted.out, lifted.kernel, lifted.stride, lifted.padding, lifted.dilation, strict=True
+        )
+    ]
+    outputs = shape.filters // shape.groups
+    base = sum((k - 1) * t for k, t in zip(lifted.kernel, taps, strict=True))
+    view = FilterView(base, outputs * w_strides[0], w_strides[0], w_strides[1], (-taps[0], -taps[1], -taps[2]))
+    return Sweep(
+        shape.batch,
+        shape.groups,
+        shape.channels // shape.groups,
+        outputs,
+        (axes[0], axes[1], axes[2]),
+        view,
+        shape.flops,
+    )
+
+
+def data_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
+    """From g to the gradient of x."""
+    lifted = shape.lifted
+    axes = [
+        _data_axis(i, o, k, s, p, d)
+        for i, o, k, s, p, d in zip(
+            lifted.spatial, lifted.out, lifted.kernel, lifted.stride, lifted.padding, lifted.dilation, strict=True
+        )
+    ]
+    inputs = shape.filters // shape.groups
+    view = FilterView(0, inputs * w_strides[0], w_strides[1], w_strides[0], _lift_strides(w_strides))
+    return Sweep(
+        shape.batch,
+        shape.groups,
+        inputs,
+        shape.channels // shape.groups,
+        (axes[0], axes[1], axes[2]),
+        view,
+        shape.flops,
+    )
+
+
+def _data_axis(spatial: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Axis:
+    common = gcd(dilation, stride)
+    classes = stride // common
+    inverse = pow(dilation // common, -1, classes) if classes > 1 else 0
+    return Axis(out, spatial, kernel, stride, common, classes, inverse, dilation, padding, 1)
+
+
+def _lift_strides(w_strides: tuple[int, ...]) -> tuple[int, int, int]:
+    taps = (0,) * (5 - len(w_strides)) + tuple(w_strides[2:])
+    return taps[0], taps[1], taps[2]

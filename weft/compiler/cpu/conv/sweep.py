@@ -1,0 +1,213 @@
+"""Native code that walks over a sweep (see conv_shape.py): its phases, and where each tile of pixels finds its source.
+
+For a tile of some pixels of the result, `prepare` writes a record of i64s: how many segments there are, how many floats a
+segment has, the pixels' places in the result; and for each segment the row of the filter's panel it begins with, and for each
+pixel a pointer to where it begins in the source, or to a row of zeros. A segment is one tap; or, where the taps of a kernel
+row lie side by side in memory and none falls into the padding, the whole row of taps. Segments that are nothing but padding
+are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+from ..ir_builder import F32, I64, PTR, Code, Value
+from .function_builder import all_of, below, copy, numbers, split
+
+HEAD = 2  # a record's first words: segments, length
+
+
+def record_words(pixels: int, segments: int) -> int:
+    """The i64s of a record."""
+    return HEAD + pixels + (1 + pixels) * segments
+
+
+@dataclass(frozen=True)
+class Along:
+    """One phase along one axis, as native numbers."""
+
+    count: Value  # taps
+    start: Value  # taps of the classes before
+    kernel: Value
+    pixels: Value
+    first_out: Value
+    first_in: Value
+    phases: Value
+    step: Value  # in the source, from pixel to pixel
+    move: Value  # in the source, from tap to tap
+    inside: Value
+    outside: Value
+
+
+@dataclass(frozen=True)
+class Phased:
+    """One phase of the sweep."""
+
+    z: Along
+    y: Along
+    x: Along
+    pixels: Value  # of the whole batch
+    taps: Value
+    before: Value  # taps of the phases that are packed before this one
+
+
+@contextmanager
+def phases(code: Code, a: SimpleNamespace) -> Iterator[Phased]:
+    """A loop over the phases of the sweep whose numbers are in `a`."""
+    with code.loop(0, a.z_phases) as i, code.loop(0, a.y_phases) as j, code.loop(0, a.x_phases) as k:
+        z, y, x = (_along(code, a, letter, r) for letter, r in zip("zyx", (i, j, k), strict=True))
+        pixels = code.mul(code.mul(a.batch, z.pixels), code.mul(y.pixels, x.pixels))
+        taps = code.mul(code.mul(z.count, y.count), x.count)
+        before = code.plus(
+            code.mul(code.mul(z.start, y.kernel), x.kernel),
+            code.mul(code.mul(z.count, y.start), x.kernel),
+            code.mul(code.mul(z.count, y.count), x.start),
+        )
+        yield Phased(z, y, x, pixels, taps, before)
+
+
+def _along(code: Code, a: SimpleNamespace, letter: str, r: Value) -> Along:
+    def of(word: str) -> Value:
+        return getattr(a, f"{letter}_{word}")
+
+    kernel, phase_count, classes = of("kernel"), of("phases"), of("classes")
+    quotient, rest = split(code, r, of("common"))
+    which = code.srem(code.mul(quotient, of("inverse")), classes)
+    full, more = split(code, kernel, classes)
+    count = code.plus(full, code.zext(code.icmp_signed("<", which, more), I64))
+    count = code.select(code.icmp_signed("==", rest, code.i64(0)), count, code.i64(0))
+    start = code.plus(code.mul(which, full), code.minimum(which, more))
+    remainder = code.srem(code.sub(r, of("reach")), phase_count)
+    first_out = code.select(code.icmp_signed("<", remainder, code.i64(0)), code.plus(remainder, phase_count), remainder)
+    pixels = code.maximum(0, code.sdiv(code.plus(code.sub(of("outside"), first_out), phase_count, -1), phase_count))
+    last_tap = code.plus(which, code.mul(code.plus(count, -1), classes))
+    meeting = code.sub(code.plus(first_out, of("reach")), code.mul(last_tap, of("dilation")))
+    return Along(
+        count, start, kernel, pixels, first_out, code.sdiv(meeting, phase_count), phase_count, of("step"),
+        code.sdiv(of("dilation"), of("common")), of("inside"), of("outside"),
+    )  # fmt: skip
+
+
+class Walk:
+    """Goes from pixel to pixel of a phase, from a given one on."""
+
+    def __init__(self, code: Code, a: SimpleNamespace, phase: Phased, group: Value) -> None:
+        self.code, self.a, self.phase = code, a, phase
+        self.channels = code.mul(a.groups, a.inputs)
+        self.group_offset = code.mul(group, a.inputs)
+        self.place = numbers(code, 4)
+
+    def seek(self, pixel: Value) -> None:
+        p = self.phase
+        for i, digit in enumerate(split(self.code, pixel, p.z.pixels, p.y.pixels, p.x.pixels)):
+            self.code.write(digit, self.place, i)
+
+    def take(self) -> tuple[list[Value], Value, Value]:
+        """The next pixel: z, y and x of its first tap in the source, the float where that is, and its place in the result.
+
+        A pixel in the padding has such a float too, but it must not be read. After the last pixel of all comes the last again.
+        """
+        code = self.code
+        n, z, y, x = (code.read(self.place, i, I64) for i in range(4))
+        for i, value in enumerate(self._next(n, z, y, x)):
+            code.write(value, self.place, i)
+        source, out, coordinates = n, n, []
+        for axis, i in zip((self.phase.z, self.phase.y, self.phase.x), (z, y, x), strict=True):
+            coordinates.append(code.plus(axis.first_in, code.mul(i, axis.step)))
+            source = code.plus(code.mul(source, axis.inside), coordinates[-1])
+            out = code.plus(code.mul(out, axis.outside), axis.first_out, code.mul(i, axis.phases))
+        return coordinates, code.plus(code.mul(source, self.channels), self.group_offset), out
+
+    def _next(self, n: Value, z: Value, y: Value, x: Value) -> list[Value]:
+        code, p = self.code, self.phase
+        carry, following = code.icmp_signed("==", code.i64(0), code.i64(0)), []
+        for value, axis in ((x, p.x), (y, p.y), (z, p.z)):
+            more = code.plus(value, code.zext(carry, I64))
+            carry = code.icmp_signed("==", more, axis.pixels)
+            following.append(code.select(carry, code.i64(0), more))
+        following.append(code.plus(n, code.zext(carry, I64)))
+        end = code.icmp_signed("==", following[-1], self.a.batch)
+        return [code.select(end, old, new) for old, new in zip((n, z, y, x), reversed(following), strict=True)]
+
+
+def prepare(code: Code, walk: Walk, count: int, record: Value, source: Value, zeros: Value, keep_all: Value) -> None:
+    """Write the record of the next tile of `count` pixels. `keep_all`: keep also segments that are nothing but padding."""
+    phase, inputs, pixels = walk.phase, walk.a.inputs, numbers(code, 4 * count)
+    merged = _take_pixels(code, walk, count, record, pixels)
+    width = code.select(merged, code.i64(1), phase.x.count)
+    code.write(code.mul(inputs, code.select(merged, phase.x.count, code.i64(1))), record, 1)
+    code.write(code.i64(0), record, 0)
+    with code.loop(0, phase.z.count) as tz, code.loop(0, phase.y.count) as ty, code.loop(0, width) as tx:
+        found = code.read(record, 0, I64)
+        segment = code.at(record, code.plus(code.times(found, count + 1), HEAD + count), I64)
+        tap = code.plus(code.mul(code.plus(code.mul(tz, phase.y.count), ty), phase.x.count), tx)
+        code.write(code.mul(tap, inputs), segment, 0)
+        some = _segment(code, walk, count, pixels, (tz, ty, tx), merged, segment, source, zeros)
+        code.write(code.plus(found, code.zext(code.or_(some, keep_all), I64)), record, 0)
+
+
+def _take_pixels(code: Code, walk: Walk, count: int, record: Value, pixels: Value) -> Value:
+    """Note the pixels of a tile. Are the taps of a kernel row side by side for all of them?"""
+    axis = walk.phase.x
+    extent = code.mul(code.plus(axis.count, -1), axis.move)
+    side_by_side = all_of(
+        code,
+        code.icmp_signed("==", walk.a.inputs, walk.channels),
+        code.icmp_signed("==", axis.move, code.i64(1)),
+        code.icmp_signed(">", axis.count, code.i64(0)),
+    )
+
+    def note(i: Value, so_far: list[Value]) -> list[Value]:
+        (z, y, x), base, out = walk.take()
+        for j, value in enumerate((z, y, x, base)):
+            code.write(value, pixels, code.plus(code.times(i, 4), j))
+        code.write(out, record, code.plus(i, HEAD))
+        return [all_of(code, so_far[0], below(code, x, axis.inside), below(code, code.plus(x, extent), axis.inside))]
+
+    merged: Value = code.carry(0, count, [side_by_side], note)[0]
+    return merged
+
+
+def _segment(
+    code: Code, walk: Walk, count: int, pixels: Value, tap: tuple[Value, Value, Value], merged: Value,
+    segment: Value, source: Value, zeros: Value,
+) -> Value:  # fmt: skip
+    """Write the pointers of one segment. Is any of them not padding?"""
+    phase = walk.phase
+    dz, dy, dx = (code.mul(t, axis.move) for t, axis in zip(tap, (phase.z, phase.y, phase.x), strict=True))
+    offset = code.plus(code.mul(code.plus(code.mul(dz, phase.y.inside), dy), phase.x.inside), dx)
+    offset = code.mul(offset, walk.channels)
+
+    def point(i: Value, so_far: list[Value]) -> list[Value]:
+        z, y, x, base = (code.read(pixels, code.plus(code.times(i, 4), j), I64) for j in range(4))
+        there = all_of(
+            code,
+            below(code, code.plus(z, dz), phase.z.inside),
+            below(code, code.plus(y, dy), phase.y.inside),
+            code.or_(merged, below(code, code.plus(x, dx), phase.x.inside)),
+        )
+        # Not inbounds: a pixel in the padding has an address nobody may use.
+        place = code.gep(source, [code.plus(base, offset)], source_etype=F32)
+        code.write(code.select(there, place, zeros), segment, code.plus(i, 1))
+        return [code.or_(so_far[0], there)]
+
+    none = code.icmp_signed("!=", code.i64(0), code.i64(0))
+    some: Value = code.carry(0, count, [none], point)[0]
+    return some
+
+
+def flatten(code: Code, record: Value, count: int, patches: Value) -> None:
+    """Copy the segments of a tile's pixels to `patches`, and make of the record one with a single segment."""
+    segments, length = code.read(record, 0, I64), code.read(record, 1, I64)
+    whole = code.mul(segments, length)
+    with code.loop(0, segments) as segment, code.loop(0, count) as i:
+        pointer = code.read(record, code.plus(code.times(segment, count + 1), i, HEAD + count + 1), PTR)
+        copy(code, pointer, code.at(patches, code.plus(code.mul(i, whole), code.mul(segment, length)), F32), length)
+    code.write(code.i64(1), record, 0)
+    code.write(whole, record, 1)
+    code.write(code.i64(0), record, HEAD + count)
+    with code.loop(0, count) as i:
+        code.write(code.at(patches, code.mul(whole, i), F32), record, code.plus(i, HEAD + count + 1))

@@ -1,0 +1,223 @@
+"""Plans of sweeps (forward convolutions and data gradients) from native functions: tiles, chunks, workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from ..library import Phase, Plan
+from ..target import Target
+from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
+from .filter_packing import pack_phase, panels_size, zeros_size
+from .shape import Sweep, whole_lines
+from .sweep import record_words
+
+_TILES = {
+    # by architecture and vector registers: pixels of a tile for 4, 3, 2, 1 vectors of output channels
+    ("aarch64", 32): {4: 5, 3: 7, 2: 9, 1: 12},
+    ("x86_64", 16): {2: 6, 1: 10},
+    ("x86_64", 32): {4: 6, 3: 8, 2: 12, 1: 12},
+}
+_RECORDS = 24 << 10  # bytes of records of a unit that stay in the first cache
+_UNIT_TILES = 16
+_PATCHES = 8  # pixels whose patches are laid out at a time
+_FEW_THREADS = 4  # up to which sharing out the pixels alone is good enough
+
+MODES = {"DIRECT": IN_PLACE, "IMPLICIT_GEMM": COPIED, "IMPLICIT_PRECOMP_GEMM": PREPARED}
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the operands of a sweep are called in a plan."""
+
+    source: str = "x"
+    result: str = "y"
+    packed: str = "work"
+
+
+def heights(target: Target) -> dict[int, int]:
+    """Pixels of a tile, by its vectors."""
+    return _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some output channels of each group, done with tiles of so many vectors."""
+
+    begin: int
+    end: int
+    vectors: int
+
+
+def blocks(sweep: Sweep, target: Target) -> list[Block]:
+    """Tiles of one width for all output channels; or the widest for most, and a narrower one for the rest."""
+    lanes, widest, outputs = target.lanes(32), max(heights(target)), sweep.outputs
+    candidates = [[Block(0, outputs, vectors)] for vectors in heights(target)]
+    whole = outputs - outputs % (widest * lanes)
+    if 0 < whole < outputs:
+        rest = min(widest, -(-(outputs - whole) // lanes))
+        candidates.append([Block(0, whole, widest), Block(whole, outputs, rest)])
+    return min(candidates, key=lambda found: sum(_cycles(sweep, block, target) for block in found))
+
+
+def sweep_cycles(sweep: Sweep, target: Target) -> float:
+    """What it takes one thread, roughly."""
+    pixels = sweep.batch * prod(axis.outside for axis in sweep.axes)
+    return pixels * sum(_cycles(sweep, block, target) for block in blocks(sweep, target))
+
+
+def _cycles(sweep: Sweep, block: Block, target: Target) -> float:
+    """What a pixel costs, roughly: a narrow tile is not as busy, and every pass looks for the pixels again."""
+    count = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
+    products = sweep.most_taps * sweep.inputs * block.vectors / 2 * (1.25 if block.vectors == 1 else 1.0)
+    return count * products + 4 * (4 + sweep.most_taps / sweep.axes[2].most_taps)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the packed filter lies: the blocks of output channels and their first float."""
+
+    blocks: tuple[tuple[Block, int], ...]
+    floats: int
+
+
+def packing(sweep: Sweep, target: Target) -> Packing:
+    at, found = zeros_size(sweep), []
+    for block in blocks(sweep, target):
+        found.append((block, at))
+        at += panels_size(sweep, block.end - block.begin, block.vectors * target.lanes(32))
+    return Packing(tuple(found), at)
+
+
+def pack_phases(sweep: Sweep, target: Target, into: str) -> list[Phase]:
+    return [
+        pack_phase(
+            sweep,
+            (block.begin, block.end),
+            block.vectors * target.lanes(32),
+            at,
+            into,
+            0 if index else zeros_size(sweep),
+        )
+        for index, (block, at) in enumerate(packing(sweep, target).blocks)
+    ]
+
+
+def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+    """One of MODES."""
+    mode = MODES[name]
+    packed = packing(sweep, target)
+    phases = [] if prepacked else pack_phases(sweep, target, names.packed)
+    scratch = 0 if prepacked else whole_lines(packed.floats * 4)
+    end = scratch
+    for block, at in packed.blocks:
+        main, used = _block_phases(sweep, threads, target, mode, names, block, at, scratch)
+        phases += main
+        end = max(end, scratch + used)
+    return Plan(name, tuple(phases), end, sweep.flops)
+
+
+def gemm_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+    """GEMM: all patches are laid out in the workspace, then multiplied with the filter. One phase, no groups."""
+    packed = packing(sweep, target)
+    phases = [] if prepacked else pack_phases(sweep, target, names.packed)
+    patches = 0 if prepacked else whole_lines(packed.floats * 4)
+    gathering, scratch, end = patches_phase(sweep, threads, names.source, names.packed, patches)
+    phases.append(gathering)
+    z, y, x = (replace(axis, inside=1, outside=1, kernel=1, dilation=1, reach=0, step=1) for axis in sweep.axes)
+    x = replace(x, inside=sweep.pixels, outside=sweep.pixels)
+    flat = replace(sweep, batch=1, inputs=sweep.taps * sweep.inputs, axes=(z, y, x))
+    for block, at in packed.blocks:
+        main, used = _block_phases(
+            flat, threads, target, IN_PLACE, replace(names, source="work"), block, at, scratch, patches
+        )
+        phases += main
+        end = max(end, scratch + used)
+    return Plan(name, tuple(phases), end, sweep.flops)
+
+
+def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: int) -> tuple[Phase, int, int]:
+    """Lay out the patches of all pixels from the byte `place` of the workspace on; where they end, and where what it needs itself.
+
+    What lies in the padding is read from where `zeros` begins.
+    """
+    scratch = place + whole_lines(-(-sweep.pixels // _PATCHES) * _PATCHES * sweep.taps * sweep.inputs * 4)
+    record = record_words(_PATCHES, sweep.taps)
+    own = {"scratch": scratch, "scratch_size": whole_lines(record * 8), "patches": place, "record": record}
+    phase = PATCHES.phase(
+        f"conv_patches.{_PATCHES}", {"x": source, "packed": zeros}, sweep.numbers | own,
+        reads=[source, zeros], writes=["work"],
+    )  # fmt: skip
+    return phase, scratch, scratch + threads * own["scratch_size"]
+
+
+def _block_phases(
+    sweep: Sweep,
+    threads: int,
+    target: Target,
+    mode: int,
+    names: Names,
+    block: Block,
+    panels: int,
+    scratch: int,
+    source: int = 0,
+) -> tuple[list[Phase], int]:
+    """The phases of some output channels, and the bytes of workspace they need."""
+    height = heights(target)[block.vectors]
+    tiles = -(-sweep.pixels // height)
+    record = record_words(height, sweep.most_taps)
+    patch = 0 if mode != COPIED else height * sweep.most_taps * sweep.inputs * 4
+    columns = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
+    chunk, strip, channels_first = _units(sweep, threads, tiles, columns, record * 8 + patch)
+    numbers = {
+        **sweep.numbers, "mode": mode, "x_offset": source, "column_begin": block.begin, "column_end": block.end,
+        "panels": panels, "scratch": scratch, "scratch_size": whole_lines(chunk * (record * 8 + patch)),
+        "patches": chunk * record * 8, "record": record, "chunk": chunk, "blocks": strip, "channels_first": channels_first,
+    }  # fmt: skip
+    reads = [names.source, names.packed]
+    pointers = {"x": names.source, "packed": names.packed, "y": names.result}
+    phases, used = [], threads * numbers["scratch_size"]
+    if mode == PREPARED:
+        phases.append(TABLE.phase(f"conv_table.{height}", pointers, numbers, reads=reads, writes=["work"]))
+        used = _all_tiles(sweep, height) * record * 8
+        reads = [*reads, "work"]
+    symbol = f"conv_direct.{height}x{block.vectors}"
+    phases.append(DIRECT.phase(symbol, pointers, numbers, reads=reads, writes=[names.result, "work"]))
+    return phases, used
+
+
+def _all_tiles(sweep: Sweep, height: int) -> int:
+    """At least the tiles of all phases."""
+    count = 1
+    for axis in sweep.axes:
+        count *= axis.phases
+    return count * -(-sweep.pixels // height)
+
+
+def _units(sweep: Sweep, threads: int, tiles: int, columns: int, tile_bytes: int) -> tuple[int, int, int]:
+    """Tiles and blocks of a unit, and whether threads share out channels: then the filter is read once, else the source."""
+    most = max(1, min(_UNIT_TILES, _RECORDS // tile_bytes))
+    filter_size = sweep.taps * sweep.inputs * sweep.outputs
+    source_size = sweep.pixels * sweep.inputs
+    if threads > _FEW_THREADS:
+        return _shared(max(1, tiles), columns * sweep.groups, most, threads, filter_size / max(1, source_size))
+    if (columns * sweep.groups >= threads and filter_size > source_size) or tiles < threads:
+        return max(1, min(tiles, 4 * most)), 1, 1
+    chunks = -(-tiles // most)
+    chunks = max(1, -(-chunks // threads) * threads)
+    return max(1, -(-tiles // chunks)), columns, 0
+
+
+def _shared(tiles: int, columns: int, most: int, threads: int, weight: float) -> tuple[int, int, int]:
+    """Units for many threads: all have work, and each reads little. `weight`: how much larger the filter is than the source."""
+    best = (float("inf"), 1, 1)
+    for strips in range(1, min(columns, threads) + 1):
+        strip = -(-columns // strips)
+        for rounds in (1, 2, 3, 4):
+            chunk = min(most, max(1, -(-tiles * strips // (rounds * threads))))
+            units = -(-tiles // chunk) * -(-columns // strip)
+            work = -(-units // threads) * chunk * strip / (tiles * columns / threads)  # 1 if all are always busy
+            reads = (strip / columns * weight + chunk * -(-units // threads) / tiles) / (1 + weight)
+            best = min(best, (work + reads, chunk, strip))
+    _, chunk, strip = best
+    return chunk, strip, int(strip < columns)

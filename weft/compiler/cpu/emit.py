@@ -1,0 +1,356 @@
+"""From loops to LLVM IR: the code of one fused kernel.
+
+Every step is written for single elements and for vectors of `lanes` elements along the vector loop: the loop runs in
+vectors, then element by element over the rest. A step that is the same in all lanes stays a single number.
+
+A sum of many floats is a sum of blocks: the few terms of a block are added one after another, the few blocks of a group likewise,
+and groups are added up with compensation (Kahan). So the error does not grow with the number of terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...dtypes import DType
+from ...graph.node import Node
+from ..ir.index import Loop
+from ..ir.nest import ReadyNest, ReadyPhase, Reduced
+from ..thresholds import thresholds
+from . import scalars as scalar
+from .combiners import NOT_SUMS, better, combined, identity, product
+from .ir_builder import I32, I64, Code, Int, Value, constant, vector
+from .values import Errors, Values
+
+
+class Emitter:
+    """Writes the loops of a nest into a function."""
+
+    def __init__(
+        self, code: Code, nest: ReadyNest, pointer: Callable[[Node], Value], status: Value, errors: Errors, lanes: int
+    ) -> None:
+        self.code, self.nest, self.pointer, self.status, self.errors, self.lanes = (
+            code,
+            nest,
+            pointer,
+            status,
+            errors,
+            lanes,
+        )
+        self.at: dict[Loop, Value] = {}  # the loops that are running
+        self.rows: dict[Node, Value] = {}  # reductions that are done
+
+    # --- the loops ------------------------------------------------------------------------------------------------------
+
+    def shared_out(self, tid: Value, threads: Value) -> None:
+        """All of the nest, each thread its share of the outer loops."""
+        code, nest = self.code, self.nest
+        if any(l.size == 0 for l in nest.outer):
+            return
+        across = [l for l in nest.outer if l is not nest.vector]
+        rows = prod(l.size for l in across)
+        length = nest.vector.size if nest.vector is not None else 1
+        block = (
+            length
+            if rows >= 64 or nest.vector is None
+            else max(self.lanes, min(thresholds.task_elements, -(-length // 64)))
+        )
+        block = -(-block // self.lanes) * self.lanes if block < length else max(length, 1)
+        blocks = -(-length // block)
+        first, last = code.share(rows * blocks, tid, threads)
+        with code.loop(first, last, name="task") as task:
+            row = task if blocks == 1 else code.udiv(task, code.i64(blocks))
+            self._place(across, row)
+            start: Int = 0
+            stop: Int = length
+            if blocks > 1:
+                start = code.mul(code.urem(task, code.i64(blocks)), code.i64(block))
+                stop = code.minimum(code.plus(start, block), length)
+            self.row(start, stop)
+
+    def _place(self, loops: Sequence[Loop], number: Value) -> None:
+        """Set loops from the number of a row."""
+        for loop in reversed(loops):
+            self.at[loop] = self.code.urem(number, self.code.i64(loop.size)) if loop is not loops[0] else number
+            number = self.code.udiv(number, self.code.i64(loop.size))
+
+    def row(self, start: Int, stop: Int) -> None:
+        """All phases, for the part of the outer vector loop that is given, if there is one."""
+        if self.nest.vector is None:
+            self._phases(1)
+            return
+        for lanes, index in self._strips(start, stop):
+            self.at[self.nest.vector] = index
+            self._phases(lanes)
+
+    def _strips(self, start: Int, stop: Int) -> Iterator[tuple[int, Value]]:
+        """A loop in vectors and then the rest, in shorter and shorter ones; the caller writes the body of each."""
+        code = self.code
+        if isinstance(start, int) and isinstance(stop, int):
+            for width, first, last in strips(start, stop, self.lanes):
+                if last - first == width:  # once is no loop
+                    yield width, code.i64(first)
+                else:
+                    with code.loop(first, last, width, name="v") as index:
+                        yield width, index
+            return
+        length = code.sub(code.i64(stop), code.i64(start))
+        middle = code.add(code.i64(start), code.and_(length, code.i64(-self.lanes)))
+        with code.loop(start, middle, self.lanes, name="v") as index:
+            yield self.lanes, index
+        with code.loop(middle, stop, 1, name="s") as index:
+            yield 1, index
+
+    def _phases(self, lanes: int) -> None:
+        self.rows = {}
+        for phase in self.nest.phases:
+            if phase.reductions:
+                self._reduce(phase, lanes)
+            else:
+                self._store_loops(phase, lanes)
+
+    def _nested(
+        self, loops: Sequence[Loop], inside: Callable[[], None], cut: Cut | None = None, sums: Sequence[_Totals] = ()
+    ) -> None:
+        if not loops:
+            inside()
+            return
+        for index in self._iterations(loops[0], (1, 0, loops[0].size), cut, sums):
+            self.at[loops[0]] = index
+            self._nested(loops[1:], inside, cut, sums)
+
+    def _iterations(
+        self, loop: Loop, strip: tuple[int, int, int], cut: Cut | None, sums: Sequence[_Totals]
+    ) -> Iterator[Value]:
+        """A loop over a strip (step, first, last), block by block if it is the one that is cut; the caller writes the body."""
+        code, (step, first, last) = self.code, strip
+        if last - first == step:  # once is no loop
+            yield code.i64(first)
+        elif cut is None or cut.loop is not loop:
+            with code.loop(first, last, step, name="r") as index:
+                yield index
+        else:
+            size = cut.count * step
+            with code.loop(first, last, size, name="block") as begin:
+                end = code.plus(begin, size)
+                whole = (last - first) % size == 0
+                with code.loop(begin, end if whole else code.minimum(end, last), step, name="r") as index:
+                    yield index
+                for totals in sums:
+                    totals.end_block()
+
+    def _store_loops(self, phase: ReadyPhase, lanes: int) -> None:
+        if phase.vector is None:
+            self._nested(phase.loops, lambda: self._stores(phase, lanes, self.nest.vector))
+            return
+
+        def inside() -> None:
+            assert phase.vector is not None
+            for width, index in self._strips(0, phase.vector.size):
+                self.at[phase.vector] = index
+                self._stores(phase, width, phase.vector)
+
+        self._nested(phase.loops[:-1], inside)
+
+    def _stores(self, phase: ReadyPhase, lanes: int, along: Loop | None) -> None:
+        values = Values(self, phase, lanes, along)
+        computed = [values.value(w.step) for w in phase.stores]  # all are read before any is written
+        for written, value in zip(phase.stores, computed, strict=True):
+            values.store(written.node, written.position, value)
+
+    # --- reductions -----------------------------------------------------------------------------------------------------
+
+    def _reduce(self, phase: ReadyPhase, lanes: int) -> None:
+        along = phase.vector
+        if along is None:
+            cut = cut_of(phase.loops, [l.size for l in phase.loops])
+            totals = _Totals(self, phase, lanes, cut is not None)
+            self._nested(phase.loops, lambda: self._accumulate(phase, totals, lanes, self.nest.vector), cut, [totals])
+            for total in totals.every:
+                self.rows[total.reduced.node] = total.result(total.read())
+            return
+        pieces = strips(0, along.size, self.lanes)
+        cut = cut_of(phase.loops, [*(l.size for l in phase.loops[:-1]), along.size // self.lanes or 1])
+        by_width = {width: _Totals(self, phase, width, cut is not None) for width, _, _ in pieces}
+
+        def inside() -> None:
+            for width, first, last in pieces:
+                totals = by_width[width]
+                for index in self._iterations(along, (width, first, last), cut, [totals]):
+                    self.at[along] = index
+                    self._accumulate(phase, totals, width, along)
+                if cut is not None and cut.loop is along and last - first == width:
+                    totals.end_block()  # the loops around may be long too
+
+        self._nested(phase.loops[:-1], inside, cut, list(by_width.values()))
+        for position, reduced in enumerate(phase.reductions):
+            final = _Total(self, reduced, 1)
+            states = [final.start()]
+            for width, many in by_width.items():
+                found = many.every[position].read()
+                states += [self._lane(found, k) for k in range(width)]
+            while len(states) > 1:  # as a tree, always the same one
+                pairs = zip(states[::2], [*states[1::2], None], strict=False)
+                states = [a if b is None else final.combine(a, b) for a, b in pairs]
+            self.rows[reduced.node] = final.result(states[0])
+
+    def _lane(self, state: tuple[Value, ...], lane: int) -> tuple[Value, ...]:
+        return tuple(self.code.lane(v, lane) for v in state)
+
+    def _accumulate(self, phase: ReadyPhase, totals: _Totals, lanes: int, along: Loop | None) -> None:
+        values = Values(self, phase, lanes, along)
+        for total in totals.every:
+            total.add(values)
+
+
+def strips(start: int, stop: int, lanes: int) -> list[tuple[int, int, int]]:
+    """A range cut in vectors: (width, first, last) with as many vectors of `lanes` as fit, then half as wide ones, ..."""
+    found = []
+    while start < stop:
+        count = (stop - start) // lanes
+        if count:
+            found.append((lanes, start, start + count * lanes))
+            start += count * lanes
+        lanes //= 2
+    return found
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The loop that cuts a long sum into blocks, and how many of its iterations are a block."""
+
+    loop: Loop
+    count: int
+
+
+def cut_of(loops: Sequence[Loop], counts: Sequence[int]) -> Cut | None:
+    """Where to cut a sum over these loops, the innermost last, so that a block has at most TERMS terms; None if all are one block."""
+    terms = 1
+    for loop, count in zip(reversed(loops), reversed(counts), strict=True):
+        if terms * count > thresholds.sum_terms:
+            return Cut(loop, max(1, thresholds.sum_terms // terms))
+        terms *= count
+    return None
+
+
+class _Totals:
+    """The reductions of a phase in vectors of one width, and how many blocks of their sums are done."""
+
+    def __init__(self, emitter: Emitter, phase: ReadyPhase, lanes: int, in_blocks: bool) -> None:
+        self.code = emitter.code
+        self.every = [_Total(emitter, reduced, lanes, in_blocks) for reduced in phase.reductions]
+        self.done = self.code.variable(I64)
+        self.code.store(self.code.i64(0), self.done)
+
+    def end_block(self) -> None:
+        code, sums = self.code, [total for total in self.every if total.before]
+        if not sums:
+            return
+        for total in sums:
+            total.end_block()
+        done = code.add(code.load(self.done, typ=I64), code.i64(1))
+        code.store(done, self.done)
+        with code.if_then(
+            code.icmp_unsigned("==", code.urem(done, code.i64(thresholds.sum_terms)), code.i64(0)), likely=False
+        ):
+            for total in sums:
+                total.end_group()
+
+
+class _Total:
+    """The running state of a reduction: the value so far, and for argmax where it was found.
+
+    A sum in blocks has the value of the present block and, of those before, the present group, the sum of groups, and what rounding has
+    added to that.
+    """
+
+    def __init__(self, emitter: Emitter, reduced: Reduced, lanes: int, in_blocks: bool = False) -> None:
+        self.emitter, self.reduced, self.lanes = emitter, reduced, lanes
+        self.code = emitter.code
+        self.kind = reduced.node.op.name
+        self.dtype: DType = reduced.dtype
+        self.finds = reduced.finds
+        self.rooms = [self._variable(value) for value in self.start()]
+        self.before: list[Value] = []
+        if in_blocks and self.dtype.is_float and not self.finds and self.kind not in NOT_SUMS:
+            self.before = [self._variable(*self.start()) for _ in range(3)]
+
+    def _variable(self, value: Value) -> Value:
+        room = self.code.variable(value.type)
+        self.code.store(value, room)
+        return room
+
+    def start(self) -> tuple[Value, ...]:
+        neutral = identity(self.kind, self.dtype, self.lanes)
+        return (neutral, constant(vector(I64, self.lanes), -1)) if self.finds else (neutral,)
+
+    def read(self) -> tuple[Value, ...]:
+        """The state at the end."""
+        if not self.before:
+            return self._running()
+        self.end_block()
+        self.end_group()
+        return (self._load(self.before[1]),)
+
+    def _running(self) -> tuple[Value, ...]:
+        return tuple(self.code.load(room, typ=s.type) for room, s in zip(self.rooms, self.start(), strict=True))
+
+    def _load(self, room: Value) -> Value:
+        return self.code.load(room, typ=self.start()[0].type)
+
+    def end_block(self) -> None:
+        """Add the block to its group."""
+        code, [zero], [block], group = self.code, self.start(), self.rooms, self.before[0]
+        code.store(code.fadd(self._load(group), self._load(block)), group)
+        code.store(zero, block)
+
+    def end_group(self) -> None:
+        """Add the group to those before, less what rounding has added to them; of infinities that is nothing."""
+        code, [zero] = self.code, self.start()
+        group, whole, excess = map(self._load, self.before)
+        term = code.fsub(group, excess)
+        total = code.fadd(whole, term)
+        excess = code.fsub(code.fsub(total, whole), term)
+        is_finite = code.fcmp_ordered("==", code.fsub(excess, excess), zero)
+        for value, place in zip((zero, total, code.select(is_finite, excess, zero)), self.before, strict=True):
+            code.store(value, place)
+
+    def add(self, values: Values) -> None:
+        code = self.code
+        new = self._won(values) if self.kind == "window_spread" else self._product(values)
+        inside = values.conditions(self.reduced.conditions)
+        if self.finds:
+            position = values.spread(values.index(self.reduced.positions[0]))
+            if inside is not None:
+                position = code.select(inside, position, constant(position.type, -1))
+            state = self.combine(self._running(), (new, position))
+        else:
+            if inside is not None:
+                new = code.select(inside, new, identity(self.kind, self.dtype, self.lanes))
+            state = self.combine(self._running(), (new,))
+        for room, value in zip(self.rooms, state, strict=True):
+            code.store(value, room)
+
+    def _product(self, values: Values) -> Value:
+        new = values.value(self.reduced.steps[0])
+        for step in self.reduced.steps[1:]:
+            new = product(self.code, new, values.value(step), self.dtype)
+        return values.spread(new)
+
+    def _won(self, values: Values) -> Value:
+        """A window's value, if the tap that won in it is the one that is looked at."""
+        code = self.code
+        tap, value = (values.spread(values.value(step)) for step in self.reduced.steps)
+        here = code.trunc(values.spread(values.index(self.reduced.positions[0])), tap.type)
+        return code.select(code.icmp_signed("==", tap, here), value, identity(self.kind, self.dtype, self.lanes))
+
+    def combine(self, a: tuple[Value, ...], b: tuple[Value, ...]) -> tuple[Value, ...]:
+        if self.finds:
+            return better(self.code, a, b, self.dtype, self.kind != "argmin")
+        return (combined(self.code, self.kind, a[0], b[0], self.dtype),)
+
+    def result(self, state: tuple[Value, ...]) -> Value:
+        if self.kind == "window_tap":
+            return self.code.trunc(state[1], vector(I32, self.lanes))
+        return state[1] if self.finds else scalar.rounded(self.code, state[0], self.dtype)

@@ -1,0 +1,461 @@
+"""The matrix product as native code: blocks of the result, shared out to threads, each made of register tiles.
+
+One function of the library for each shape of tile, way of reading the left operand and type; shapes and strides are
+arguments. gemm.py chooses them. A task is a block of tiles of one matrix of the batch. For each piece of k a task packs its rows
+of the left operand, if they are packed, and then goes along the panels of the right operand, each of which stays in the
+first cache while the tiles of the left operand pass. When the last piece of k is done, the epilogue is called for a strip of
+the block that is still in the cache.
+
+Edges: an operand that is packed is padded; one that is read in place is read again a little before its end, so that a
+whole tile fits. Either way the tile is made on the stack and the part that counts is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from ..ir_builder import I8, I64, PTR, Code, Int, Value, new_module, vector
+from ..library import EPILOGUE, library
+from ..target import LINE, Target, host
+from .packing import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
+from .register_tile import Left, Tile, columns, load, multiply, opaque, rows, store, zeros
+
+# The arguments of a product, by name, in order. Strides, offsets and sizes are in elements of the type they belong to.
+PRODUCT_POINTERS = ("a", "b", "c", "work", "epilogue", "context")
+PRODUCT = PRODUCT_POINTERS + (
+    "tid", "threads", "batch", "m", "n", "k",
+    "last_k",  # k of the last matrix of the batch, which may have less
+    "a_row", "a_k", "a_batch",  # strides
+    "b_k", "b_column", "b_panel", "b_batch",  # strides
+    "b_bytes",  # of an element
+    "c_row", "c_column", "c_batch", "c_offset",
+    "turned",  # 1: c is the transposed result: its columns lie in one piece, its epilogue knows it so
+    "row_blocks", "column_blocks",  # how many tasks a matrix is cut in
+    "k_block",  # how much of k is done at a time
+    "strip",  # panels after which the epilogue is called
+    "pack_a", "pack_b",  # 1: a thread packs the operand's part that it is about to use
+    "shift_b",  # 1: the right operand is read in place
+    "scratch", "scratch_size", "scratch_b",  # where in work a thread packs: all, how much, what of it for b
+    "accumulate",  # 1: add to what is in c
+    "finishes",  # 1: these are the final results, for the epilogue to see
+    "hidden", "scratch_c",  # 1: only the epilogue sees results: they lie in a thread's scratch, from there, until it has
+)  # fmt: skip
+
+
+AHEAD = 16  # ks that x86 asks for before they are needed
+LONG = 8  # lanes of a vector so long that the last panel is made of as few as possible
+PANEL_GAP = 16  # elements between packed panels of a strip, so that they do not all fall on the same lines of the cache
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What the code of a product depends on."""
+
+    kind: str  # type of the product and of c
+    a_type: str
+    b_type: str
+    tile: Tile
+    reading: str  # "columns" or "rows": see tile.py
+
+    @property
+    def symbol(self) -> str:
+        return f"product.{self.kind}.{self.a_type}.{self.b_type}.{self.tile.rows}x{self.tile.vectors}.{self.reading}"
+
+    @classmethod
+    def named(cls, symbol: str) -> Kernel:
+        _, kind, a_type, b_type, shape, reading = symbol.split(".")
+        height, vectors = shape.split("x")
+        return cls(kind, a_type, b_type, Tile(int(height), int(vectors)), reading)
+
+    def lanes(self, target: Target) -> int:
+        return target.lanes(8 * BYTES[self.kind])
+
+    def width(self, target: Target) -> int:
+        """The columns of a tile."""
+        return self.tile.columns(self.lanes(target))
+
+
+@library("product")
+def make(symbol: str) -> ir.Module:
+    """product.TYPE.TYPE_OF_A.TYPE_OF_B.ROWSxVECTORS.READING: all tasks of a product that fall to a thread."""
+    return write(Kernel.named(symbol), host())
+
+
+def write(kernel: Kernel, target: Target) -> ir.Module:
+    return _Writer(kernel, target).module()
+
+
+class _Writer:
+    """Writes the module of one kernel."""
+
+    def __init__(self, kernel: Kernel, target: Target) -> None:
+        self.kernel, self.target = kernel, target
+        self.height, self.width = kernel.tile.rows, kernel.width(target)
+        self.element, self.lanes = ELEMENTS[kernel.kind], kernel.lanes(target)
+        self.narrows = self.lanes >= LONG
+        self.tall = (
+            target.arch != "aarch64" and target.registers == 32
+        )  # more rows than x86 has registers for addresses
+        # With a pointer for each row, the addresses to ask for would push sums out of few registers.
+        self.asks = self.tall or (target.arch != "aarch64" and kernel.reading == "columns")
+        self.out = new_module(kernel.symbol)
+
+    def module(self) -> ir.Module:
+        if self.kernel.reading != "rows":
+            self.pack_a = pack_panel(self.out, self.kernel.a_type, self.kernel.kind, self.height)
+        self.pack_b = pack_panels(self.out, self.kernel.b_type, self.kernel.kind, self.width)
+        full = self.kernel.tile.vectors
+        self.inner = {vectors: self._inner(vectors) for vectors in range(1 if self.narrows else full, full + 1)}
+        self.edge = self._edge()
+        self._outer()
+        return self.out
+
+    def _private(self, name: str, types: list[ir.Type]) -> Code:
+        code = Code.begin(self.out, name, types, private=True)
+        code.function.attributes.add("noinline")
+        return code
+
+    # --- one tile ---------------------------------------------------------------------------------------------------
+
+    def _inner(self, vectors: int) -> ir.Function:
+        """(a, a_row, a_k, b, b_k, c, c_row, k, add): a tile of c of so many vectors, new or added to what is there."""
+        code = self._private(f"tile{vectors}", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64])
+        a, a_row, a_k, b, b_k, c, c_row, k, add = code.arguments
+        tile, lanes = Tile(self.height, vectors), self.lanes
+        kind = vector(self.element, lanes)
+
+        def right(at: Value, step: int) -> list[Value]:
+            start = code.times(code.plus(at, step), b_k)
+            if self.asks:
+                self._ask_ahead(code, b, code.plus(start, code.times(b_k, AHEAD)), tile)
+            return [code.read(b, code.plus(start, v * lanes), kind) for v in range(vectors)]
+
+        old = code.append_basic_block("old")
+        begin = code.append_basic_block("begin")
+        entry = code.block
+        code.cbranch(code.icmp_signed("!=", add, code.i64(0)), old, begin)
+        code.position_at_end(old)
+        loaded = load(code, tile, self.element, lanes, c, c_row)
+        code.branch(begin)
+        code.position_at_end(begin)
+        initial = zeros(tile, self.element, lanes)
+        for r, row in enumerate(loaded):
+            for v, value in enumerate(row):
+                phi = code.phi(kind)
+                phi.add_incoming(initial[r][v], entry)
+                phi.add_incoming(value, old)
+                initial[r][v] = phi
+        for r in range(tile.rows, 2 * tile.rows):  # what the next tile, below this one, will read or write
+            self._ask_ahead(code, c, code.times(c_row, r), tile)
+        sums = multiply(code, tile, k, self._left(code, tile, a, a_row, a_k), right, initial)
+        store(code, tile, sums, lanes, c, c_row)
+        return code.done()
+
+    def _ask_ahead(self, code: Code, pointer: Value, start: Int, tile: Tile) -> None:
+        """Prefetch a row of a tile, line by line of the cache."""
+        for column in range(0, tile.columns(self.lanes), LINE // BYTES[self.kernel.kind]):
+            code.prefetch(pointer, code.plus(start, column), self.element)
+
+    def _left(self, code: Code, tile: Tile, a: Value, a_row: Value, a_k: Value) -> Left:
+        steps = 4 if tile == self.kernel.tile else 1  # the others are for the edge: short code will do
+        if self.kernel.reading == "rows":
+            lines = [code.at(a, code.times(a_row, r), self.element) for r in range(tile.rows)]
+            if self.tall:
+                lines, steps = [opaque(code, line) for line in lines], min(2, steps)
+            return rows(code, self.target, self.element, lines, steps)
+        return columns(code, self.target, tile, self.element, a, a_k, steps)
+
+    def _edge(self) -> ir.Function:
+        """The same, where only rows [top, bottom) and columns [left, right) of the tile lie in c, which may have any strides.
+
+        The tile has as many vectors as those columns need."""
+        code = self._private("edge", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64] + [I64] * 5)
+        with self._unless_whole(code) if self.narrows else nullcontext():
+            self._make_aside(code)
+        return code.done()
+
+    def _make_aside(self, code: Code) -> None:
+        """An edge's tile on the stack, and the part that counts from there to c."""
+        a, a_row, a_k, b, b_k, c, c_row, k, add, c_column, *box = code.arguments
+        here = code.room(self.element, self.height * self.width)
+        here.type = PTR  # llvmlite gives allocas typed pointers, which its stores then check
+        place = _Place(c, c_row, c_column, c_column)
+        tile = _Place(here, code.i64(self.width), code.i64(1), code.i64(self.width))
+        with code.if_then(code.icmp_signed("!=", add, code.i64(0))):
+            self._copy(code, place, tile, c_column, *box)
+        arguments = [a, a_row, a_k, b, b_k, here, code.i64(self.width), k, add]
+        self._narrowest(code, arguments, box[3])
+        self._copy(code, tile, place, c_column, *box)
+
+    def _narrowest(self, code: Code, arguments: list[Value], right: Value) -> None:
+        """The tile with as few vectors as the columns before `right` need."""
+        needed = code.ceil_div(right, self.lanes)
+        for vectors, inner in self.inner.items():
+            with code.if_then(code.icmp_signed("==", needed, code.i64(vectors))) if self.narrows else nullcontext():
+                code.call(inner, arguments)
+
+    @contextmanager
+    def _unless_whole(self, code: Code) -> Iterator[None]:
+        """If all rows of an edge's tile count, and whole vectors of its columns, it is made where it belongs."""
+        *arguments, c_column, top, bottom, left, right = code.arguments
+        wrong = code.or_(code.or_(top, left), code.and_(right, code.i64(self.lanes - 1)))
+        wrong = code.or_(wrong, code.or_(code.xor(bottom, code.i64(self.height)), code.xor(c_column, code.i64(1))))
+        with code.if_else(code.icmp_signed("==", wrong, code.i64(0))) as (then, otherwise):
+            with then:
+                self._narrowest(code, arguments, right)
+            with otherwise:
+                yield
+
+    def _copy(self, code: Code, source: _Place, target: _Place, c_column: Value, *box: Value) -> None:
+        """A part of a tile, by vectors along its rows where c has them, else by elements along its columns."""
+        top, bottom, left, right = box
+        with code.if_else(code.icmp_signed("==", c_column, code.i64(1))) as (then, otherwise):
+            with then, code.loop(top, bottom) as r:
+                wide = code.sub(right, code.srem(code.sub(right, left), code.i64(self.lanes)))
+                with code.loop(left, wide, self.lanes) as c:
+                    self._move(code, source, target, r, c, self.lanes)
+                if self.narrows:
+                    self._move_rest(code, source, target, r, wide, right)
+                else:
+                    with code.loop(wide, right) as c:
+                        self._move(code, source, target, r, c, 1)
+            with otherwise:
+                self._copy_turned(code, source, target, *box)
+
+    def _copy_turned(self, code: Code, source: _Place, target: _Place, *box: Value) -> None:
+        """The same if c's columns lie in one piece: squares of all rows but the last few are turned in registers."""
+        top, bottom, left, right = box
+        size = 16 // BYTES[self.kernel.kind]
+        rows = self.height - self.height % size
+        whole = code.icmp_signed("==", code.sub(bottom, top), code.i64(self.height))
+        turned = code.select(whole, code.sub(right, code.srem(code.sub(right, left), code.i64(size))), left)
+        with code.loop(left, turned, size) as c:
+            for r in range(0, rows, size):
+                self._turn(code, source, target, r, c, size)
+            for r in range(rows, self.height):
+                for i in range(size):
+                    self._move(code, source, target, code.i64(r), code.plus(c, i), 1)
+        with code.loop(turned, right) as c, code.loop(top, bottom) as r:
+            self._move(code, source, target, r, c, 1)
+
+    def _turn(self, code: Code, source: _Place, target: _Place, r: int, c: Value, size: int) -> None:
+        """A square, between rows that lie in one piece and columns that do."""
+        some = vector(self.element, size)
+        steps = [(code.times(place.row, r), code.mul(place.column, c), place) for place in (source, target)]
+        lines = [
+            [code.plus(row, column, code.times(place.along, i)) for i in range(size)] for row, column, place in steps
+        ]
+        values = transpose(code, [code.read(source.pointer, line, some) for line in lines[0]])
+        for value, line in zip(values, lines[1], strict=True):
+            code.write(value, target.pointer, line)
+
+    def _move(self, code: Code, source: _Place, target: _Place, r: Value, c: Value, lanes: int) -> None:
+        start, home = (code.plus(code.mul(r, at.row), code.mul(c, at.column)) for at in (source, target))
+        code.write(code.read(source.pointer, start, vector(self.element, lanes)), target.pointer, home)
+
+    def _move_rest(self, code: Code, source: _Place, target: _Place, r: Value, c: Value, right: Value) -> None:
+        """What is left of a row, less than a vector."""
+        kind = vector(self.element, self.lanes)
+        some = before(code, code.sub(right, c), self.lanes)
+        start, home = (code.at(at.pointer, code.plus(code.mul(r, at.row), c), self.element) for at in (source, target))
+        with code.if_then(code.icmp_signed("<", c, right)):
+            write_masked(code, read_masked(code, start, some, kind), home, some)
+
+    # --- all tiles --------------------------------------------------------------------------------------------------
+
+    def _outer(self) -> None:
+        types = [PTR] * len(PRODUCT_POINTERS) + [I64] * (len(PRODUCT) - len(PRODUCT_POINTERS))
+        code = Code.begin(self.out, self.kernel.symbol, types)
+        of: dict[str, Any] = dict(zip(PRODUCT, code.arguments, strict=True))
+        of["c"] = code.at(of["c"], of["c_offset"], self.element)
+        mine = code.plus(of["scratch"], code.mul(of["scratch_size"], of["tid"]))
+        of["packed_a"] = code.at(of["work"], mine, self.element)
+        of["packed_b"] = code.at(of["packed_a"], of["scratch_b"], self.element)
+        of["own_c"] = code.at(of["packed_a"], of["scratch_c"], self.element)
+        of["hides"] = code.icmp_signed("!=", of["hidden"], code.i64(0))
+        blocks = code.mul(of["row_blocks"], of["column_blocks"])
+        first, last = code.share(code.mul(blocks, of["batch"]), of["tid"], of["threads"])
+        with code.loop(first, last, name="task") as task:
+            z, rest = code.sdiv(task, blocks), code.srem(task, blocks)
+            self._task(code, of, z, code.sdiv(rest, of["column_blocks"]), code.srem(rest, of["column_blocks"]))
+        code.done()
+
+    def _task(self, code: Code, of: dict[str, Any], z: Value, row_block: Value, column_block: Value) -> None:
+        """One block of c, for all of k."""
+        i0, i1 = code.share(code.ceil_div(of["m"], self.height), row_block, of["row_blocks"])
+        j0, j1 = code.share(code.ceil_div(of["n"], self.width), column_block, of["column_blocks"])
+        a = code.at(of["a"], code.mul(z, of["a_batch"]), ELEMENTS[self.kernel.a_type])
+        whole = code.mul(z, of["c_batch"])
+        ends = code.icmp_signed("==", code.plus(z, 1), of["batch"])
+        k = code.select(ends, of["last_k"], of["k"])
+        with code.loop(0, code.maximum(k, 1), of["k_block"], name="k0") as k0:  # once also for k = 0: c is zeros then
+            length = code.minimum(of["k_block"], code.sub(k, k0))
+            a_at = code.at(a, code.mul(k0, of["a_k"]), ELEMENTS[self.kernel.a_type])
+            b_at = code.plus(code.mul(z, of["b_batch"]), code.mul(k0, of["b_k"]))
+            add = code.select(code.icmp_signed(">", k0, code.i64(0)), code.i64(1), of["accumulate"])
+            packs = code.icmp_signed("!=", of["pack_a"], code.i64(0))
+            if self.kernel.reading != "rows":  # those are never packed
+                with code.if_then(packs):
+                    self._pack_rows(code, of, a_at, i0, i1, length)
+            left = _LeftBlock(
+                code.select(packs, of["packed_a"], a_at),
+                code.select(packs, code.times(length, self.height), code.times(of["a_row"], self.height)),
+                code.select(packs, code.i64(1), of["a_row"]),
+                code.select(packs, code.i64(self.height), of["a_k"]),
+                code.select(packs, i0, code.i64(0)),
+                packs,
+            )
+            final = code.icmp_signed(">=", code.plus(k0, of["k_block"]), k)
+            with code.loop(j0, j1, of["strip"], name="strip") as strip:
+                end = code.minimum(code.plus(strip, of["strip"]), j1)
+                pack = self._pack_strip(code, of, b_at, strip, end, length)
+                first = code.plus(whole, self._corner(code, of, i0, strip))
+                own = code.at(of["own_c"], code.sub(code.i64(0), first), self.element)  # as if all of c lay there
+                every = code.select(of["hides"], own, of["c"])
+                c = code.at(every, whole, self.element)
+                with code.loop(strip, end, name="j") as j:
+                    right = self._right(code, of, b_at, j, pack, strip, length)
+                    with code.loop(i0, i1, name="i") as i:
+                        self._place(code, of, left, right, c, length, add, i, j)
+                self._finish(code, of, final, every, z, (i0, i1), (strip, end))
+
+    def _corner(self, code: Code, of: dict[str, Any], i: Value, j: Value) -> Value:
+        """Where tile (i, j) begins in c."""
+        row, column = code.times(i, self.height), code.times(j, self.width)
+        return code.plus(code.mul(row, of["c_row"]), code.mul(column, of["c_column"]))
+
+    def _pack_rows(self, code: Code, of: dict[str, Any], a: Value, i0: Value, i1: Value, length: Value) -> None:
+        with code.loop(i0, i1) as i:
+            row = code.times(i, self.height)
+            source = code.at(a, code.mul(row, of["a_row"]), ELEMENTS[self.kernel.a_type])
+            home = code.at(of["packed_a"], code.mul(code.sub(i, i0), code.times(length, self.height)), self.element)
+            valid = code.minimum(code.sub(of["m"], row), self.height)
+            code.call(self.pack_a, [source, home, valid, length, of["a_row"], of["a_k"]])
+
+    def _pack_strip(
+        self, code: Code, of: dict[str, Any], start: Value, strip: Value, end: Value, length: Value
+    ) -> Value:
+        """Packs a strip of panels of the right operand, if that is wanted, and says so."""
+        wanted = code.icmp_signed("!=", of["pack_b"], code.i64(0))
+        with code.if_then(wanted):
+            column = code.times(strip, self.width)
+            lines = code.minimum(code.times(code.sub(end, strip), self.width), code.sub(of["n"], column))
+            place = code.plus(start, code.mul(strip, of["b_panel"]))
+            source = code.at(of["b"], code.mul(place, of["b_bytes"]), I8)
+            apart = code.plus(code.times(length, self.width), PANEL_GAP)
+            code.call(self.pack_b, [source, of["packed_b"], lines, length, of["b_column"], of["b_k"], apart])
+        return wanted
+
+    def _right(
+        self, code: Code, of: dict[str, Any], start: Value, j: Value, packed: Value, strip: Value, length: Value
+    ) -> _RightPanel:
+        """Where panel j is: in the strip that was packed, or as it lies."""
+        column = code.times(j, self.width)
+        beyond = code.maximum(code.sub(code.plus(column, self.width), of["n"]), 0)
+        back = code.mul(of["shift_b"], code.srem(beyond, code.i64(self.lanes)) if self.narrows else beyond)
+        place = code.sub(code.plus(start, code.mul(j, of["b_panel"])), back)
+        lies = code.at(of["b"], code.mul(place, of["b_bytes"]), I8)
+        here = code.at(
+            of["packed_b"],
+            code.mul(code.sub(j, strip), code.plus(code.times(length, self.width), PANEL_GAP)),
+            self.element,
+        )
+        along = code.select(packed, code.i64(self.width), of["b_k"])
+        return _RightPanel(code.select(packed, here, lies), along, beyond, back)
+
+    def _place(
+        self,
+        code: Code,
+        of: dict[str, Any],
+        a: _LeftBlock,
+        b: _RightPanel,
+        c: Value,
+        k: Value,
+        add: Value,
+        i: Value,
+        j: Value,
+    ) -> None:
+        """Tile (i, j), whole or at an edge."""
+        row, column = code.times(i, self.height), code.times(j, self.width)
+        beyond_row = code.maximum(code.sub(code.plus(row, self.height), of["m"]), 0)
+        up = code.select(a.packed, code.i64(0), beyond_row)
+        a_at = code.mul(code.sub(i, a.first), a.panel)
+        a_at = code.at(a.pointer, code.sub(a_at, code.mul(up, a.row)), self.element)
+        c_at = code.plus(code.mul(code.sub(row, up), of["c_row"]), code.mul(code.sub(column, b.back), of["c_column"]))
+        c_at = code.at(c, c_at, self.element)
+        common = [a_at, a.row, a.k, b.pointer, b.k, c_at, of["c_row"], k, add]
+        whole = code.icmp_signed("==", code.or_(code.or_(beyond_row, b.beyond), of["turned"]), code.i64(0))
+        with code.if_else(whole, likely=True) as (then, otherwise):
+            with then:
+                code.call(self.inner[self.kernel.tile.vectors], common)
+            with otherwise:
+                bottom = code.sub(code.i64(self.height), code.sub(beyond_row, up))
+                right = code.sub(code.i64(self.width), code.sub(b.beyond, b.back))
+                code.call(self.edge, [*common, of["c_column"], up, bottom, b.back, right])
+
+    def _finish(
+        self,
+        code: Code,
+        of: dict[str, Any],
+        final: Value,
+        c: Value,
+        z: Value,
+        rows: tuple[Value, Value],
+        strip: tuple[Value, Value],
+    ) -> None:
+        """The epilogue, if there is one, for a strip of panels of this task's rows. It finds c where its context says."""
+        some = code.icmp_unsigned("!=", of["epilogue"], ir.Constant(PTR, None))
+        wanted = code.and_(some, code.icmp_signed("!=", of["finishes"], code.i64(0)))
+        with code.if_then(code.and_(final, wanted)):
+            with code.if_then(of["hides"]):
+                code.write(c, of["context"], 0)
+            top, bottom = (code.minimum(code.times(i, self.height), of["m"]) for i in rows)
+            left, right = (code.minimum(code.times(j, self.width), of["n"]) for j in strip)
+            turned = code.icmp_signed("!=", of["turned"], code.i64(0))
+            pairs = ((left, top), (right, bottom), (top, left), (bottom, right))
+            call_epilogue(code, of["epilogue"], of["context"], z, *(code.select(turned, a, b) for a, b in pairs))
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A matrix in memory."""
+
+    pointer: Value
+    row: Value
+    column: Value
+    along: Value  # from line to line, if it is turned: those of the tile are rows, those of c columns
+
+
+@dataclass(frozen=True)
+class _LeftBlock:
+    """Where a task finds its rows of the left operand."""
+
+    pointer: Value
+    panel: Value  # from tile to tile
+    row: Value
+    k: Value
+    first: Value  # the tile at the pointer
+    packed: Value
+
+
+@dataclass(frozen=True)
+class _RightPanel:
+    """Where a panel of the right operand is, how many of its columns lie beyond the matrix, how many it was moved back."""
+
+    pointer: Value
+    k: Value
+    beyond: Value
+    back: Value
+
+
+def call_epilogue(code: Code, epilogue: Value, context: Value, *box: Value) -> None:
+    """box: batch, row begin and end, column begin and end."""
+    address = code.ptrtoint(
+        epilogue, I64
+    )  # there and back: llvmlite calls only pointers that know their function's type
+    code.call(code.inttoptr(address, EPILOGUE.as_pointer()), [context, *box])

@@ -1,0 +1,217 @@
+"""Register tiles: the inner loop that matrix products and convolutions share.
+
+A tile holds `rows` x `vectors` vector registers of results. For each k it reads one vector row of the right operand and
+one number for each row of the left one, and adds their products to all of them. Who calls says where the operands lie:
+
+    def right(k, step):  # the vectors of the right operand at k + step
+        return [code.read(b, code.plus(code.times(k, stride), step * stride, v * lanes), vec) for v in range(tile.vectors)]
+
+    left = columns(code, target, tile, element, a, stride)     # or rows(...)
+    sums = multiply(code, tile, length, left, right, zeros(tile, element, lanes))
+    store(code, tile, sums, c, row_stride)
+
+Every result is one chain of fused multiply-adds in the order of k, so its bits depend neither on the shape of the tile
+nor on where the loop over k is cut, as long as the sums are kept in the same type in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llvmlite import ir
+
+from ..ir_builder import I32, PTR, Code, Int, Value, constant, vector
+from ..target import Target
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The shape of a register tile: rows of so many vectors."""
+
+    rows: int
+    vectors: int
+
+    def columns(self, lanes: int) -> int:
+        return self.vectors * lanes
+
+
+Sums = list[list[Value]]  # by row, by vector
+Right = Callable[[Value, int], list[Value]]  # (k, step) -> the vectors at k + step
+Splats = Callable[[int, int], Value]  # (step, row) -> a number of the left operand in all lanes
+
+
+@dataclass(frozen=True)
+class Left:
+    """How the left operand is read: `steps` values of k at once, by a function that gives the splats of all of them.
+
+    A splat is asked for just before it is first used. NEON has read whole vectors by then and takes a lane of one. x86 reads
+    it from memory there and then, and is done with a row before it begins the next: the splats of all rows at once would not
+    fit in its registers.
+    """
+
+    steps: int
+    by_rows: bool
+    read: Callable[[Value, int], Splats]  # (k, steps) -> their splats
+
+
+def multiply(code: Code, tile: Tile, length: Value, left: Left, right: Right, initial: Sums) -> Sums:
+    """The sums after k = 0 .. length - 1, first several ks at a time, then one by one."""
+
+    def body(steps: int) -> Callable[[Value, list[Value]], list[Value]]:
+        def advance(k: Value, values: list[Value]) -> list[Value]:
+            splat = left.read(k, steps)
+            for step in range(steps):
+                vectors, numbers = right(k, step), dict[int, Value]()
+                for r, v in _order(tile, left):
+                    at = r * tile.vectors + v
+                    numbers[r] = numbers[r] if r in numbers else splat(step, r)
+                    values[at] = code.fma(numbers[r], vectors[v], values[at])
+            return values
+
+        return advance
+
+    whole = code.sub(length, code.urem(length, code.i64(left.steps)))
+    flat = code.carry(0, whole, flattened(initial), body(left.steps), step=left.steps)
+    if left.steps > 1:
+        flat = code.carry(whole, length, flat, body(1))
+    return in_rows(tile, flat)
+
+
+def flattened(sums: Sums) -> list[Value]:
+    """Row after row: what a loop carries."""
+    return [value for row in sums for value in row]
+
+
+def in_rows(tile: Tile, flat: list[Value]) -> Sums:
+    return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
+
+
+def _order(tile: Tile, left: Left) -> list[tuple[int, int]]:
+    """The (row, vector) of a tile in the order in which a k adds to them."""
+    if left.by_rows:
+        return [(r, v) for r in range(tile.rows) for v in range(tile.vectors)]
+    return [(r, v) for v in range(tile.vectors) for r in range(tile.rows)]
+
+
+# --- the left operand ---------------------------------------------------------------------------------------------------
+
+
+def columns(
+    code: Code, target: Target, tile: Tile, element: ir.Type, pointer: Value, stride: Int, steps: int = 4
+) -> Left:
+    """The rows of one k side by side in memory, `stride` elements from k to k: packed panels, or a transposed matrix."""
+    lanes = _lanes(target, element)
+    if target.arch != "aarch64":
+        return _scalars(code, element, lanes, pointer, stride, steps)
+    return _by_lanes(code, element, lanes, [pointer], tile.rows, stride, steps)
+
+
+def _by_lanes(
+    code: Code, element: ir.Type, lanes: int, runs: list[Value], length: int, stride: Int, steps: int
+) -> Left:
+    """Runs of so many neighbours in whole vectors, of which the products take one lane after the other (NEON)."""
+
+    def read(k: Value, count: int) -> Splats:
+        places: list[list[tuple[Value, int]]] = []  # by step, by row: a vector and the lane of it
+        for step in range(count):
+            start = code.times(code.plus(k, step), stride)
+            places.append([])
+            for run in runs:
+                for first, size in pieces(length, lanes):
+                    some = code.read(run, code.plus(start, first), vector(element, size))
+                    places[step] += [(some, lane) for lane in range(size)]
+        return lambda step, row: splat_lane(code, *places[step][row], lanes)
+
+    return Left(steps, False, read)
+
+
+def _scalars(code: Code, element: ir.Type, lanes: int, pointer: Value, stride: Int, steps: int) -> Left:
+    """The same one number at a time, where a load can fill a vector with it (x86)."""
+
+    def read(k: Value, count: int) -> Splats:
+        starts = [code.times(code.plus(k, step), stride) for step in range(count)]
+        return lambda step, row: code.splat(code.read(pointer, code.plus(starts[step], row), element), lanes)
+
+    return Left(steps, True, read)
+
+
+def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value], steps: int = 4) -> Left:
+    """Each row has a pointer, its ks side by side in memory. NEON reads a whole vector of them at once."""
+    lanes = _lanes(target, element)
+
+    def read(k: Value, count: int) -> Splats:
+        if count == 1 or target.arch != "aarch64":
+            return lambda step, row: code.splat(code.read(pointers[row], code.plus(k, step), element), lanes)
+        wide = [code.read(p, k, vector(element, lanes)) for p in pointers]
+        return lambda step, row: splat_lane(code, wide[row], step, lanes)
+
+    return Left(lanes, False, read) if target.arch == "aarch64" else Left(steps, True, read)
+
+
+def neighbours(code: Code, target: Target, element: ir.Type, runs: list[Value], length: int, stride: Int) -> Left:
+    """The rows of one k in runs of so many neighbours, each with a pointer, `stride` elements from k to k."""
+    lanes = _lanes(target, element)
+    if target.arch == "aarch64":
+        return _by_lanes(code, element, lanes, runs, length, stride, steps=2)
+
+    def read(k: Value, count: int) -> Splats:
+        at = code.times(k, stride)
+        return lambda step, row: code.splat(code.read(runs[row // length], code.plus(at, row % length), element), lanes)
+
+    return Left(1, True, read)
+
+
+def opaque(code: Code, pointer: Value) -> Value:
+    """The same pointer, of which LLVM knows nothing.
+
+    If it sees that rows are at one distance from each other, it computes their addresses anew at each k, all at the top of the loop,
+    reads all splats there, and has no registers left for the sums.
+    """
+    return code.call(ir.InlineAsm(ir.FunctionType(PTR, [PTR]), "", "=r,0"), [pointer])
+
+
+def pieces(count: int, lanes: int) -> list[tuple[int, int]]:
+    """(first, size) of vectors of so many lanes, then of half as many and so on, that together cover `count` elements."""
+    found, at, size = [], 0, lanes
+    while at < count:
+        if at + size <= count:
+            found.append((at, size))
+            at += size
+        else:
+            size //= 2
+    return found
+
+
+def splat_lane(code: Code, value: Value, lane: int, lanes: int) -> Value:
+    """One lane of a vector in all lanes: an operand that NEON's fused multiply-add takes for free."""
+    if not isinstance(value.type, ir.VectorType):
+        return code.splat(value, lanes)
+    mask = ir.Constant(ir.VectorType(I32, lanes), [ir.Constant(I32, lane)] * lanes)
+    return code.shuffle_vector(value, ir.Constant(value.type, ir.Undefined), mask)
+
+
+# --- the results --------------------------------------------------------------------------------------------------------
+
+
+def zeros(tile: Tile, element: ir.Type, lanes: int) -> Sums:
+    return [[constant(vector(element, lanes), 0.0)] * tile.vectors for _ in range(tile.rows)]
+
+
+def load(code: Code, tile: Tile, element: ir.Type, lanes: int, pointer: Value, stride: Int) -> Sums:
+    """A tile of a row-major matrix."""
+    kind = vector(element, lanes)
+    return [
+        [code.read(pointer, code.plus(code.times(stride, r), v * lanes), kind) for v in range(tile.vectors)]
+        for r in range(tile.rows)
+    ]
+
+
+def store(code: Code, tile: Tile, sums: Sums, lanes: int, pointer: Value, stride: Int) -> None:
+    for r, row in enumerate(sums):
+        for v, value in enumerate(row):
+            code.write(value, pointer, code.plus(code.times(stride, r), v * lanes))
+
+
+def _lanes(target: Target, element: ir.Type) -> int:
+    return target.lanes(64 if isinstance(element, ir.DoubleType) else 32)

@@ -1,0 +1,295 @@
+"""How a matrix product is cut: which tile, what is packed, which blocks of the result are tasks, by an estimate of the time.
+
+The estimate counts cycles of one thread: multiply-adds of whole tiles (so edges cost), starting a tile, and packing.
+Its constants are measured. No choice made here changes the bits of the result, except the pieces of k, which follow
+from the shape alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil, gcd
+
+from ...thresholds import thresholds
+from ..target import Target
+from .packing import BYTES
+from .product import LONG, Kernel
+from .register_tile import Tile
+
+Strides = tuple[int, int]  # from row to row, from column to column, in elements
+
+# Tiles worth having (rows, vectors) and how much of the fma rate their inner loop reaches, by how the left operand is read.
+_NEON = {
+    "columns": {(8, 3): 0.955, (8, 2): 0.94, (4, 4): 0.91, (4, 5): 0.94},
+    "rows": {(4, 3): 0.95, (4, 4): 0.95, (5, 4): 0.92, (8, 2): 0.88, (8, 1): 0.75},
+}
+_X86_16 = {
+    "columns": {(6, 2): 0.95, (4, 3): 0.94, (10, 1): 0.8},
+    "rows": {(6, 2): 0.95, (4, 3): 0.94, (4, 2): 0.85},
+}
+_X86_32 = {
+    "columns": {(14, 2): 0.90, (12, 2): 0.88, (9, 3): 0.94, (8, 3): 0.95, (6, 4): 0.95, (14, 1): 0.72},
+    "rows": {(6, 4): 0.96, (9, 3): 0.96, (8, 3): 0.94, (12, 2): 0.89, (8, 2): 0.88, (4, 4): 0.91, (12, 1): 0.75},
+}
+
+_FMAS = 2.0  # vector multiply-adds a cycle
+_START = 40.0  # cycles to start a tile
+_EDGE = 60.0  # more, for one at an edge
+_SCATTER = 3.0  # cycles to write an element of a tile that is turned
+_PHASE = 3000.0  # cycles of a phase: the barrier, and threads that do not finish together
+_CROWD = 400.0  # more, for each thread beyond a few
+_PACK = {"copy": 0.6, "turn": 0.9, "collect": 4.0}  # cycles to pack an element that is used at once
+_FAR = 0.6  # more, if it is used in another phase
+_NEAR = 0.15  # cycles to read an element of B in place for the first time, on x86
+_PAGE = 4096  # bytes
+_SHARED, _FEW_THREADS = 0.08, 4  # cycles to read a byte of what more threads than these few share
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A batch of products C = A @ B, or C += A @ B. Strides of 0 along the batch repeat a matrix."""
+
+    m: int
+    n: int
+    k: int
+    a: Strides
+    b: Strides
+    c: Strides
+    batch: int
+    a_batch: int
+    b_batch: int
+    c_batch: int
+    kind: str  # type of C, and of the arithmetic
+    a_type: str
+    b_type: str
+    threads: int
+    accumulate: bool
+    b_packed: int = 0  # the width of its panels if B is packed already
+    turned: bool = False  # this is the transposed problem: "a" and "b" have changed places
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a problem is solved."""
+
+    kernel: Kernel
+    pack_a: bool  # by each task
+    pack_b: str  # "": read in place, or packed already; "first": by a phase of its own; "task": by each task
+    row_blocks: int
+    column_blocks: int
+    k_block: int
+    cost: float  # cycles
+
+
+def turn(p: Problem) -> Problem:
+    """The transposed problem: few rows against a large matrix whose columns lie in one piece need not turn the large one."""
+    return replace(
+        p, m=p.n, n=p.m, a=p.b[::-1], b=p.a[::-1], c=p.c[::-1], a_batch=p.b_batch, b_batch=p.a_batch,
+        a_type=p.b_type, b_type=p.a_type, turned=not p.turned,
+    )  # fmt: skip
+
+
+@lru_cache(4096)
+def choose(problem: Problem, target: Target) -> Choice:
+    """The cheapest way."""
+    return min(candidates(problem, target), key=lambda choice: choice.cost)
+
+
+def best_width(problem: Problem, target: Target) -> int:
+    """The width of panels that suits the problem best if B is packed beforehand, out of those that suit any A."""
+    families = [family for reading, family in tiles(target).items() if reading != "rows"]
+    shapes = {vectors for family in families for _, vectors in family}
+    widths = [vectors * target.lanes(8 * BYTES[problem.kind]) for vectors in sorted(shapes)]
+    return min(widths, key=lambda width: choose(replace(problem, b_packed=width), target).cost)
+
+
+def tiles(target: Target) -> dict[str, dict[tuple[int, int], float]]:
+    """The tiles worth having (rows, vectors) by the way of reading, and their rates."""
+    return _NEON if target.arch == "aarch64" else _X86_32 if target.registers == 32 else _X86_16
+
+
+def candidates(p: Problem, target: Target) -> Iterator[Choice]:
+    """All ways that are possible, each with its best blocks."""
+    for reading, family in tiles(target).items():
+        for (height, vectors), rate in family.items():
+            kernel = Kernel(p.kind, p.a_type, p.b_type, Tile(height, vectors), reading)
+            if p.b_packed and kernel.width(target) != p.b_packed:
+                continue
+            for pack_a in (False, True):
+                for pack_b in ("", "first", "task"):
+                    if _possible(p, kernel, pack_a, pack_b, target):
+                        yield _Estimate(p, kernel, pack_a, pack_b, rate, target).best()
+
+
+def _possible(p: Problem, kernel: Kernel, pack_a: bool, pack_b: str, target: Target) -> bool:
+    """Whether the operands can be read so. In place: without conversion, a whole tile of it, in the right order."""
+    if pack_a:
+        left = kernel.reading != "rows"
+    else:
+        lies = p.a_type == p.kind and p.m >= kernel.tile.rows
+        if kernel.reading == "rows":
+            left = lies and p.a[1] == 1
+        else:
+            left = lies and p.a[0] == 1 and (_is_x86(target) or _stays(p, p.a[1], target))
+    if pack_b:
+        right = not p.b_packed
+    else:
+        lies = p.b[1] == 1 and p.b_type == p.kind and p.n >= kernel.width(target)
+        right = p.b_packed > 0 or (lies and (_is_x86(target) or _stays(p, p.b[0], target)))
+    return left and right
+
+
+def _is_x86(target: Target) -> bool:
+    return target.arch != "aarch64"
+
+
+def _stays(p: Problem, stride: int, target: Target) -> bool:
+    """Whether what is read at every k, so far apart, stays in the first cache. If not, reading it in place is slow."""
+    return p.k * stride * BYTES[p.kind] <= target.l1
+
+
+@dataclass(frozen=True)
+class _Estimate:
+    """The cycles that a way takes, depending on the blocks."""
+
+    p: Problem
+    kernel: Kernel
+    pack_a: bool
+    pack_b: str
+    rate: float
+    target: Target
+
+    def best(self) -> Choice:
+        p, height, width = self.p, self.kernel.tile.rows, self.kernel.width(self.target)
+        tall, wide = ceil(p.m / height), ceil(p.n / width)
+        k_block = self.k_block(width)
+        # A task's rows of A stay in the second cache.
+        fewest = ceil(tall * height * k_block * BYTES[p.kind] / (self.target.l2 // 4))
+        cost, rows, columns = min(
+            (self.cost(ceil(tall / rows), ceil(wide / columns), rows * columns, k_block), rows, columns)
+            for rows, columns in _blocks(tall, wide, fewest, p.batch, p.threads)
+        )
+        if self.pack_b == "first":
+            elements = wide * width * p.k * (p.batch if p.b_batch else 1)
+            cost += (
+                _PHASE
+                + _CROWD * max(0, p.threads - _FEW_THREADS)
+                + ceil(elements / p.threads) * (_pack_cost(p.b[1], p.b[0]) + _FAR)
+            )
+        return Choice(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
+
+    def k_block(self, width: int) -> int:
+        """How much of k is done at a time: a panel fills half of the first cache.
+
+        The widest vectors do more between two visits to c, and can read the panel from the second cache meanwhile.
+        """
+        room = self.target.l1 // 2 if self.target.vector_bits < 512 else self.target.l2 // 16
+        most = min(512, max(192, room // (width * BYTES[self.p.kind])))
+        pieces = max(1, ceil(self.p.k / most))
+        return max(4, ceil(self.p.k / pieces / 4) * 4)
+
+    def cost(self, tall: int, wide: int, blocks: int, k_block: int) -> float:
+        """Cycles of all tasks of one thread; a task is tall x wide tiles."""
+        p, tile, width = self.p, self.kernel.tile, self.kernel.width(self.target)
+        one = tile.rows * tile.vectors * p.k / (_FMAS * self.rate) * self.delay(tall, k_block) + _START * ceil(
+            p.k / k_block
+        )
+        total = tall * (wide - self.spared(wide)) * one
+        if p.turned:
+            total += tall * wide * tile.rows * width * _SCATTER * ceil(p.k / k_block)
+        if p.threads > _FEW_THREADS:
+            total += self.traffic(tall * tile.rows, wide * width, ceil(p.k / k_block)) * _SHARED
+        total += _EDGE * (wide * (p.m % tile.rows > 0) + tall * (p.n % width > 0))
+        if self.pack_a:
+            total += tall * tile.rows * p.k * _pack_cost(p.a[0], p.a[1])
+        if self.pack_b == "task":
+            total += wide * width * p.k * _pack_cost(p.b[1], p.b[0])
+        elif not self.pack_b and not p.b_packed and _is_x86(self.target):
+            total += wide * width * p.k * _NEAR
+        return ceil(p.batch * blocks / p.threads) * total
+
+    def traffic(self, rows: int, columns: int, visits: int) -> int:
+        """Bytes that a task moves between its core and the rest: its operands, and c, each time if it is too large to stay."""
+        size = BYTES[self.p.kind]
+        result = rows * columns * size
+        return (rows + columns) * self.p.k * size + result * (2 * visits if result > self.target.l2 // 4 else 1)
+
+    def spared(self, wide: int) -> float:
+        """The part of a panel that is not computed: the last one is made of as few long vectors as possible."""
+        lanes = self.kernel.lanes(self.target)
+        if lanes < LONG or wide * self.kernel.width(self.target) < self.p.n:
+            return 0.0
+        return -self.p.n % self.kernel.width(self.target) // lanes / self.kernel.tile.vectors
+
+    def delay(self, tall: int, k_block: int) -> float:
+        """How much longer the inner loop takes on x86 for what is read in place."""
+        if not _is_x86(self.target):
+            return 1.0
+        p, delay = self.p, 1.0
+        if not self.pack_b and not p.b_packed:
+            panel = k_block * self.kernel.width(self.target) * BYTES[p.kind]
+            delay += self.apart(p.b[0], 0.16 * min(1.0, panel / self.target.l1), 1.0)
+        if self.kernel.reading == "rows":
+            # Rows that begin at the same place of a page share few lines of the second cache.
+            crowded = self.apart(p.a[0], 0.0, 0.1)
+            delay += crowded if tall * self.kernel.tile.rows * p.a[0] * BYTES[p.kind] > self.target.l2 else 0.0
+        elif not self.pack_a:
+            delay += self.apart(p.a[1], 0.05, 0.35)
+        return delay
+
+    def apart(self, stride: int, usual: float, worst: float) -> float:
+        """The delay of reading at a stride: those of whole pages meet the same lines of the caches, large ones need many pages."""
+        size = stride * BYTES[self.p.kind]
+        crowded = max(usual, worst * gcd(size, _PAGE) / _PAGE)
+        return max(crowded, (usual + worst) / 2) if size > _PAGE else crowded
+
+
+_FEW_ROWS = 64  # of a task whose results stay in the first caches
+
+
+def in_short_blocks(p: Problem, choice: Choice) -> Choice:
+    """The same way with tasks of few rows, so that little scratch holds their results."""
+    tall = ceil(p.m / choice.kernel.tile.rows)
+    wanted = ceil(tall * choice.kernel.tile.rows / _FEW_ROWS)
+    return replace(choice, row_blocks=min(tall, max(choice.row_blocks, ceil(wanted / p.threads) * p.threads)))
+
+
+def _blocks(tall: int, wide: int, fewest: int, batch: int, threads: int) -> Iterator[tuple[int, int]]:
+    """Ways to cut the tiles in blocks of rows and of columns, a few for each thread."""
+    columns = 1
+    while columns <= min(wide, 2 * threads):
+        for rounds in (1, 2, 3, 4):
+            yield min(tall, max(fewest, rounds * threads // (batch * columns), 1)), columns
+        columns *= 2
+
+
+def _pack_cost(across: int, along: int) -> float:
+    return _PACK["copy" if across == 1 else "turn" if along == 1 else "collect"]
+
+
+# --- pieces of k --------------------------------------------------------------------------------------------------------
+
+_SMALL = 1 << 14  # results, up to which k is cut
+_PARTS = 1 << 18  # elements of all partial results
+
+
+def pieces_of(p: Problem) -> int:
+    """How many pieces k is cut in: by the shape alone, where there is little else to share out."""
+    if p.batch > 1 or p.m * p.n > _SMALL:
+        return 1
+    pieces = max(1, min(p.k // thresholds.product_piece, _PARTS // (p.m * p.n)))
+    return ceil(p.k / _length(p, pieces)) if pieces > 1 else 1
+
+
+def _length(p: Problem, pieces: int) -> int:
+    return ceil(p.k / pieces / 4) * 4
+
+
+def in_pieces(p: Problem, pieces: int) -> Problem:
+    """The pieces as a batch of products with partial results; the last may have less to do."""
+    if pieces == 1:
+        return p
+    k = _length(p, pieces)
+    return replace(p, k=k, batch=pieces, a_batch=k * p.a[1], b_batch=k * p.b[0], accumulate=False)

@@ -1,0 +1,120 @@
+"""Native functions that know no shapes: matrix products, convolutions, sorting. Programs call them by name.
+
+Each is made once, from its name alone, on the machine that needs it. A piece of work such as a matrix product is a
+`Plan`: a few phases, each a call of such a function that all threads make together, with a barrier between one that
+writes and one that reads. A phase is data, so that a program can be kept on disk and its barriers follow from what is
+read and written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from ..store import kept
+from ..thresholds import thresholds
+from .engine import Loaded, object_code
+from .ir_builder import I64, PTR
+from .target import usable_cores
+
+NUMBERS = ("tid", "threads")
+
+# void epilogue(ptr context, i64 batch, i64 row_begin, i64 row_end, i64 column_begin, i64 column_end): called by a thread
+# that has finished these elements of the result, seen as a batch of matrices; null if there is nothing to add. The context is
+# the thread's own: pointers to what the epilogue touches, the result first.
+EPILOGUE = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, I64, I64, I64])
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A call by all threads. Arguments are ints, "tid", "threads", or names of pointers: operands, "work", "epilogue", "context".
+
+    A function that can meet wrong values (an index out of range) takes "status", a pointer to two i64: it writes the number
+    given to it as "site0" (or "site1", ... for its further axes) and the wrong value there, and goes on with a safe one.
+    """
+
+    symbol: str
+    arguments: tuple[str | int, ...]
+    reads: frozenset[str]  # names of pointers
+    writes: frozenset[str]
+
+    @property
+    def types(self) -> list[ir.Type]:
+        return [I64 if isinstance(a, int) or a in NUMBERS or a.startswith("site") else PTR for a in self.arguments]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a piece of work is done: its phases, and the bytes of workspace they share ("work")."""
+
+    name: str  # for people: the algorithm
+    phases: tuple[Phase, ...]
+    workspace: int
+    flops: int
+    packed: int = 0  # bytes of another room, "packed": an operand prepared once for many runs
+    hidden: bool = False  # the result is in no memory of its own: a part after the other, only the epilogue sees it
+
+
+_makers: dict[str, Callable[[str], ir.Module]] = {}  # by the word before the first dot of a symbol
+_loaded: dict[tuple[str, str], Loaded] = {}  # by symbol and changed thresholds
+_loading: dict[tuple[str, str], threading.RLock] = {}
+
+
+def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str], ir.Module]]:
+    """Enter the maker of all functions whose names begin with `family` and a dot; it makes a module from the full name."""
+
+    def enter(maker: Callable[[str], ir.Module]) -> Callable[[str], ir.Module]:
+        _makers[family] = maker
+        return maker
+
+    return enter
+
+
+def address(symbol: str) -> int:
+    """Where the function is, made now if it is not there yet."""
+    key = symbol, thresholds.changed()
+    if key not in _loaded:
+        with _loading.setdefault(key, threading.RLock()):  # one thread makes it, the others wait
+            if key not in _loaded:
+                code = kept(f"library {symbol}", lambda: object_code(_makers[symbol.split(".")[0]](symbol)))
+                _loaded[key] = Loaded(code)
+    return _loaded[key].address(symbol)
+
+
+@contextmanager
+def preparing(symbols: Iterable[str]) -> Iterator[None]:
+    """Meanwhile, functions are made that are not there yet."""
+    changed = thresholds.changed()
+    missing = [symbol for symbol in dict.fromkeys(symbols) if (symbol, changed) not in _loaded]
+    if not missing:
+        yield
+        return
+    with ThreadPoolExecutor(min(len(missing), usable_cores())) as pool:
+        made = [
+            pool.submit(copy_context().run, address, symbol) for symbol in missing
+        ]  # with the settings of this thread
+        yield
+    for one in made:
+        one.result()
+
+
+def run(plan: Plan, pointers: Mapping[str, int], threads: int = 1) -> None:
+    """Run a plan on addresses, phase after phase: for tests and measurements. A missing "epilogue" is null."""
+    with ThreadPoolExecutor(threads) as pool:
+        for phase in plan.phases:
+            kinds = [ctypes.c_int64 if t == I64 else ctypes.c_void_p for t in phase.types]
+            function = ctypes.CFUNCTYPE(None, *kinds)(address(phase.symbol))
+
+            def call(tid: int, function: Any = function, phase: Phase = phase) -> None:
+                known: dict[str, int] = {"epilogue": 0, "context": 0, **pointers, "tid": tid, "threads": threads}
+                function(*(a if isinstance(a, int) else known[a] for a in phase.arguments))
+
+            list(pool.map(call, range(threads)))

@@ -1,0 +1,288 @@
+"""A program as one LLVM module: a function for each kernel, and `main`, which every thread runs from its first call to its last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llvmlite import ir
+
+from ...graph.node import Node
+from ..ir.kernel import Kernel
+from ..ir.nest import ReadyNest, fitting_lanes, ready
+from ..ir.signature import signature
+from ..planning.memory import Slot
+from ..planning.program import Call, Program
+from ..thresholds import thresholds
+from .control_flow import Control
+from .emit import Emitter
+from .ir_builder import I8, I64, PTR, Code, Value, new_module
+from .library import EPILOGUE
+from .target import Target, host
+from .values import Errors
+
+BARRIER, TICKS = "team.barrier", "team.ticks"
+PROGRAM = [PTR, I64, I64, PTR, I64]  # frame, tid, threads, team, whether it runs for the first time
+FIRST = 2  # the word of the status that says whether what is kept must be made
+
+
+@dataclass(frozen=True)
+class Written:
+    """The text of a program, and what is needed to run it."""
+
+    module: ir.Module
+    symbols: tuple[str, ...]  # library functions it calls
+    sites: tuple[tuple[str, str, Any], ...]  # what can go wrong
+
+
+def write(program: Program, target: Target | None = None, *, timed: bool = False) -> Written:
+    """The program as code. If `timed`, it adds the clock's ticks of every call to an array of i64, one a call of the program
+    itself, whose address is one more entry at the end of the frame.
+    """
+    return _Writer(program, target or host(), timed).written()
+
+
+class _Writer:
+    def __init__(self, program: Program, target: Target, timed: bool) -> None:
+        self.top, self.target, self.timed = program, target, timed
+        self.module = new_module("weft")
+        self.errors = Errors()
+        self.symbols: dict[str, None] = {}
+        self.made: dict[Any, ir.Function] = {}  # kernels by what they do
+        self.functions: dict[Kernel, tuple[ir.Function, list[Slot]]] = {}
+        self.programs = 0
+        self.program = program  # the one being written: the top, or a body of control flow
+
+    def written(self) -> Written:
+        top = self._function(self.top)
+        code = Code.begin(self.module, "main", [PTR, I64, I64, PTR])
+        frame = code.arguments[0]
+        first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # what is kept must be made (again)
+        code.call(top, [*code.arguments, first])
+        code.done()
+        return Written(self.module, tuple(self.symbols), tuple(self.errors.sites))
+
+    def _function(self, program: Program) -> ir.Function:
+        """A program as a function of (frame, tid, threads, team, whether it runs for the first time): 1 if it must stop."""
+        bodies = {k: [self._function(b) for b in parts] for k, parts in program.bodies.items()}
+        self.program = program
+        for kernel in dict.fromkeys(c.kernel for c in program.calls):
+            if kernel.nest is not None:
+                self.functions[kernel] = self._kernel(kernel)
+        self.programs += 1
+        return self._calls(program, bodies, f"program.{self.programs}")
+
+    # --- kernels ----------------------------------------------------------------------------------------------------------
+
+    def _kernel(self, kernel: Kernel) -> tuple[ir.Function, list[Slot]]:
+        """The function of a kernel's loops, and the memory its pointers are."""
+        nodes = self._nodes(kernel)
+        slots = list(dict.fromkeys(self._slot(n) for n in nodes))
+        lanes = self._lanes(kernel)
+        nest = ready(kernel, lanes)
+        lanes = fitting_lanes(nest, lanes)
+        number = {slot: i for i, slot in enumerate(slots)}
+        key = (bool(kernel.rows), lanes, len(slots), signature(nest, lambda n: number[self._slot(n)]))
+        if key not in self.made:
+            name = f"kernel.{len(self.made)}"
+            write = self._epilogue if kernel.rows else self._loops
+            self.made[key] = write(name, nest, slots, lanes)
+        return self.made[key], slots
+
+    def _loops(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int) -> ir.Function:
+        code = Code.begin(self.module, name, [*[PTR] * len(slots), PTR, I64, I64], private=True)
+        *pointers, status, tid, threads = code.arguments
+        for argument in pointers:
+            argument.add_attribute("noalias")
+        by_slot = dict(zip(slots, pointers, strict=True))
+        emitter = Emitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
+        emitter.shared_out(tid, threads)
+        return code.done()
+
+    def _epilogue(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int) -> ir.Function:
+        code = Code.begin(self.module, name, EPILOGUE.args, private=True)
+        context, batch, row_begin, row_end, begin, end = code.arguments
+        by_slot = {slot: code.read(context, i, PTR) for i, slot in enumerate(slots)}
+        status = code.read(context, len(slots), PTR)
+        emitter = Emitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
+        emitter.at[nest.outer[0]] = batch
+        columns = nest.outer[2].size
+        if columns <= 2 * lanes and columns % lanes == 0:  # narrow: whole rows, of a length that is known
+            whole = code.and_(
+                code.icmp_signed("==", begin, code.i64(0)), code.icmp_signed("==", end, code.i64(columns))
+            )
+            with code.if_else(whole) as (then, other):
+                with then:
+                    self._rows_of(emitter, row_begin, row_end, 0, columns)
+                with other:
+                    self._rows_of(emitter, row_begin, row_end, begin, end)
+        else:
+            self._rows_of(emitter, row_begin, row_end, begin, end)
+        return code.done()
+
+    def _rows_of(self, emitter: Emitter, row_begin: Value, row_end: Value, begin: Any, end: Any) -> None:
+        with emitter.code.loop(row_begin, row_end, name="row") as row:
+            emitter.at[emitter.nest.outer[1]] = row
+            emitter.row(begin, end)
+
+    def _lanes(self, kernel: Kernel) -> int:
+        """Two vector registers of the widest element that is stored or read: the second one hides the first one's latency."""
+        nodes = self._nodes(kernel)
+        bits = max((n.dtype.bits for n in nodes if n.dtype.is_float), default=0) or max(
+            (n.dtype.bits for n in nodes), default=32
+        )
+        return max(2, 2 * self.target.lanes(max(32, bits)))
+
+    def _nodes(self, kernel: Kernel) -> list[Node]:
+        own = [kernel.anchor] if kernel.anchor is not None and kernel.rows else []
+        loaded = [s.node for b in kernel.bodies for s in b.steps if s.kind == "load"]
+        stored = [s.node for p in kernel.nest.phases for s in p.stores] if kernel.nest is not None else []
+        return list(dict.fromkeys([*own, *stored, *loaded]))
+
+    def _slot(self, node: Node) -> Slot:
+        return self.program.memory.slots[node]
+
+    # --- programs ---------------------------------------------------------------------------------------------------------
+
+    def _calls(self, program: Program, bodies: dict[Kernel, list[ir.Function]], name: str) -> ir.Function:
+        """The calls of a program, one after the other; of a long one in functions that are called one after the other."""
+        calls = list(enumerate(program.calls))
+        if len(calls) <= thresholds.function_calls:
+            return self._some_calls(program, bodies, name, calls)
+        pieces = [
+            calls[begin : begin + thresholds.function_calls]
+            for begin in range(0, len(calls), thresholds.function_calls)
+        ]
+        parts = [self._some_calls(program, bodies, f"{name}.{i}", piece) for i, piece in enumerate(pieces)]
+        code = Code.begin(self.module, name, PROGRAM, I64, private=True)
+        for part in parts:
+            self._stop_if(code, code.call(part, code.arguments))
+        return code.done(code.i64(0))
+
+    def _some_calls(
+        self, program: Program, bodies: dict[Kernel, list[ir.Function]], name: str, calls: Sequence[tuple[int, Call]]
+    ) -> ir.Function:
+        code = Code.begin(self.module, name, PROGRAM, I64, private=True)
+        frame, tid, threads, team, first = code.arguments
+        kernels = dict.fromkeys(c.kernel for _, c in calls)
+        contexts = {k: code.room(PTR, len(self.functions[k][1]) + 1) for k in kernels if k.rows}
+        note = self._stopwatch(code) if self.timed and program is self.top else None
+        for number, call in calls:
+            if call.barrier and note is None:
+                self._barrier(code, team, tid, threads)
+            if call.once:
+                with code.if_then(code.icmp_signed("!=", first, code.i64(0))):
+                    self._call(code, frame, call, contexts, tid, threads)
+            elif call.kind == "control":
+                self._control(code, frame, call, bodies[call.kernel])
+            else:
+                self._call(code, frame, call, contexts, tid, threads)
+            if note is not None:
+                note(number)
+        return code.done(code.i64(0))
+
+    def _stopwatch(self, code: Code) -> Callable[[int], None]:
+        """A function that writes: wait for all threads, then add the time since the last such moment under a number."""
+        frame, tid, threads, team, _ = code.arguments
+        ticks = self._external(TICKS, [], I64)
+        totals = code.read(frame, self.top.frame_size, PTR)
+        self._barrier(code, team, tid, threads)
+        before = code.call(ticks, [])
+
+        def note(number: int) -> None:
+            nonlocal before
+            self._barrier(code, team, tid, threads)
+            now = code.call(ticks, [])
+            with code.if_then(code.icmp_signed("==", tid, code.i64(0))):
+                total = code.add(code.read(totals, number, I64), code.sub(now, before))
+                code.write(total, totals, number)
+            before = now
+
+        return note
+
+    def _call(
+        self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value
+    ) -> None:
+        if call.kind == "copy":
+            source, target = self._pointer(code, frame, call.reads[0]), self._pointer(code, frame, call.writes[0])
+            self._copy(code, target, source, call.reads[0].nbytes, tid, threads)
+        elif call.kind == "loops":
+            function, slots = self.functions[call.kernel]
+            pointers = [self._pointer(code, frame, s) for s in slots]
+            code.call(function, [*pointers, code.read(frame, 1, PTR), tid, threads])
+        else:
+            self._plan(code, frame, call, contexts, tid, threads)
+
+    def _control(self, code: Code, frame: Value, call: Call, bodies: list[ir.Function]) -> None:
+        _, tid, threads, team, _ = code.arguments
+
+        def run(number: int, inner: Value, first: Value) -> None:
+            self._stop_if(code, code.call(bodies[number], [inner, tid, threads, team, first]))
+
+        Control(
+            code, self.program, call, lambda slot: self._pointer(code, frame, slot), code.read(frame, 1, PTR), run,
+            lambda: self._barrier(code, team, tid, threads),
+            lambda target, source, size: self._copy(code, target, source, size, tid, threads),
+        ).write()  # fmt: skip
+
+    def _pointer(self, code: Code, frame: Value, slot: Slot) -> Value:
+        base = code.read(frame, slot.base, PTR)
+        return base if not slot.offset else code.at(base, slot.offset, I8)
+
+    def _barrier(self, code: Code, team: Value, tid: Value, threads: Value) -> None:
+        function = self._external(BARRIER, [PTR, I64, I64], I64)
+        self._stop_if(code, code.call(function, [team, tid, threads]))
+
+    def _stop_if(self, code: Code, stop: Value) -> None:
+        with code.if_then(code.icmp_signed("!=", stop, code.i64(0)), likely=False):
+            code.ret(code.i64(1))
+
+    def _copy(self, code: Code, target: Value, source: Value, size: int, tid: Value, threads: Value) -> None:
+        first, last = code.share(size, tid, threads)
+        code.intrinsic(
+            "memcpy", code.at(target, first, I8), code.at(source, first, I8), code.sub(last, first), ir.Constant(ir.IntType(1), 0),
+            types=[PTR, PTR, I64], result=ir.VoidType(),
+        )  # fmt: skip
+
+    def _plan(
+        self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value
+    ) -> None:
+        phase = call.phase
+        function = self._external(phase.symbol, phase.types)
+        self.symbols[phase.symbol] = None
+        known: dict[str, Value] = {"tid": tid, "threads": threads}
+        for name, slot in call.operands.items():
+            known[name] = self._pointer(code, frame, slot)
+        null = ir.Constant(PTR, None)
+        known["epilogue"], known["context"] = null, null
+        known["status"] = code.read(frame, 1, PTR)
+        known |= self._sites(call, phase.arguments)
+        known.setdefault("work", null)
+        if call.kernel in contexts and "epilogue" in phase.arguments:
+            known["epilogue"], slots = self.functions[call.kernel]
+            known["context"] = contexts[call.kernel]
+            for i, slot in enumerate(slots):
+                code.write(self._pointer(code, frame, slot), known["context"], i)
+            code.write(code.read(frame, 1, PTR), known["context"], len(slots))
+        code.call(function, [ir.Constant(I64, a) if isinstance(a, int) else known[a] for a in phase.arguments])
+
+    def _sites(self, call: Call, arguments: tuple[Any, ...]) -> dict[str, Value]:
+        """The numbers of the errors that an indexed write can meet, one an axis."""
+        anchor = call.kernel.anchor
+        found: dict[str, Value] = {
+            a: ir.Constant(I64, 0) for a in arguments if isinstance(a, str) and a.startswith("site")
+        }
+        if anchor is None or not found:
+            return {}
+        for number, axis in enumerate(anchor.params[0]):
+            message = "index {value} is out of range for axis " + f"{axis} of size {anchor.shape[axis]}."
+            site = self.errors.site(anchor.op.name, message, anchor.source)
+            found[f"site{number}"] = ir.Constant(I64, site)
+        return found
+
+    def _external(self, name: str, arguments: list[ir.Type], result: ir.Type | None = None) -> ir.Function:
+        found = self.module.globals.get(name)
+        if found is None:
+            found = ir.Function(self.module, ir.FunctionType(result or ir.VoidType(), arguments), name)
+        return found

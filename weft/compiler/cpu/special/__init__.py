@@ -1,0 +1,1 @@
+"""Sorting, scattering and cumulative sums on CPUs."""

@@ -1,0 +1,258 @@
+"""How a GPU computes a product or convolution: what the user prefers, what can be done, and what was measured.
+
+Names of convolutions are IMPLICIT_GEMM (our kernel), CUDNN, GEMM, DIRECT, and LOOPS, which is no plan but a kernel like any other;
+of matrix products TRITON (our kernel), CUBLASLT, TILED and NAIVE. As on CPUs, an algorithm that cannot do a case is no error: another
+one does it, and the note of the choice says so. Our kernel needs no workspace unless it cuts long sums into parts, so there is
+always one that fits. All are deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...graph.graph import Graph, rebuild
+from ...graph.node import Node, make, toposort
+from ...knobs import knobs
+from ..cpu.library import Phase, Plan
+from ..ir.kernel import Kernel
+from ..ir.loops import CONVOLUTIONS
+from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, WITHIN, Choice, preferred, workspace_limit
+from ..planning.memory import nbytes
+from ..planning.program import operand_names
+from . import textbook_kernels as teaching
+from .contraction import (
+    parts_for,
+    workspace,
+    write_after,
+    write_contraction,
+    write_copy,
+    write_filter,
+    write_finish,
+    write_parts,
+)
+from .lines import laid_out
+from .source import KernelSource
+from .vendor.claims import Claim, Judge, claims, operations
+
+COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
+
+
+def kept_within(graph: Graph) -> Graph:
+    """The graph with limits of workspace in the form that turns no convolution into loops: no kernel of a GPU must have one."""
+    done: dict[Node, Node] = {}
+    for node in toposort([*graph.inputs, *graph.outputs]):
+        done[node] = _within(rebuild(node, tuple(done[i] for i in node.inputs)))
+    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+
+
+def _within(node: Node) -> Node:
+    if node.op.name not in CONVOLUTIONS:
+        return node
+    prefer = preferred(node) or knobs.conv_algorithm
+    limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer)
+    if limit is None:
+        return node
+    number = node.op.params.index("prefer")
+    params = (*node.params[:number], f"{WITHIN}{limit}", *node.params[number + 1 :])
+    return make(node.op, node.inputs, params, node.source)
+
+
+def choose(kernel: Kernel, hidden: bool, judge: Judge | None) -> Choice:
+    """The plan of a product or convolution, and what to say if it is not what was asked for."""
+    prefer = _preference(_anchor(kernel))
+    limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer.replace(WITHIN, "workspace:"))
+    note = ""
+    if limit is None and prefer != PREFER_FASTEST:
+        plan = _by_name(prefer, kernel, judge)
+        if isinstance(plan, Plan):
+            return Choice(replace(plan, hidden=hidden))
+        note = f"{prefer} {plan}"
+    return Choice(replace(_fastest(kernel, limit, judge), hidden=hidden), note)
+
+
+def _preference(anchor: Node) -> str:
+    if anchor.op.name in CONVOLUTIONS:
+        return preferred(anchor) or knobs.conv_algorithm
+    return knobs.matmul_algorithm
+
+
+def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None) -> Plan:
+    for wanted in claims(kernel, limit) if judge is not None else ():
+        if judge is not None and judge(kernel, wanted):
+            return library_plan(kernel, wanted)
+    return own_plan(kernel, limit)
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------------------
+
+
+def own_plan(kernel: Kernel, limit: int | None = None) -> Plan:
+    """Our kernel, its epilogue included; two where few sums are long, with their parts in between, as many as fit into the limit."""
+    name, parts = _own_name(kernel), parts_for(_anchor(kernel))
+    while parts > 1 and limit is not None and nbytes(workspace(kernel, parts)) > limit:
+        parts //= 2
+    if parts == 1:
+        return _in_one(name, "whole", kernel)
+    first = Phase("parts", (parts,), _operands(kernel), frozenset(("work",)))
+    return _plan(f"{name}, in parts", kernel, first, _finishing(kernel, parts))
+
+
+def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
+    """A library, and one more kernel for the epilogue where the result is not all that is wanted."""
+    limit, work = () if wanted.limit is None else (wanted.limit,), frozenset(("work",))
+    how = (*(["direct"] if wanted.direct else []), *limit)
+    before = []
+    if wanted.filter is not None:
+        before.append(Phase("filter", how, frozenset(operand_names(kernel)[1:2]), work))
+    if wanted.rounded is not None:
+        before.append(Phase("bias", ("epilogue", *how), frozenset(), work))
+    reads = _operands(kernel) | (work if before else frozenset())
+    if wanted.direct:
+        return _plan(wanted.library, kernel, *before, Phase("library", ("epilogue", *how), reads, _result(kernel)))
+    after = Phase("after", ("epilogue", *how), work, _result(kernel))
+    return _plan(wanted.library, kernel, *before, Phase("library", how, reads, work), after)
+
+
+def _gemm_plan(kernel: Kernel) -> Plan:
+    """Patches first; the rest is a product of their memory with the second operand."""
+    parts = parts_for(_anchor(kernel))
+    _, second, _ = operand_names(kernel)
+    patches = Phase("patches", (), _operands(kernel) - {second}, frozenset(("work",)))
+    reads = frozenset((second, "work"))
+    if parts == 1:
+        return _plan("GEMM", kernel, patches, Phase("unfolded", ("epilogue",), reads, _result(kernel)))
+    product = Phase("unfolded_parts", (parts,), reads, frozenset(("work",)))
+    return _plan("GEMM, in parts", kernel, patches, product, _finishing(kernel, parts))
+
+
+def _finishing(kernel: Kernel, parts: int) -> Phase:
+    return Phase("finish", ("epilogue", parts), frozenset(("work",)), _result(kernel))
+
+
+def _in_one(name: str, symbol: str, kernel: Kernel, *arguments: str | int) -> Plan:
+    """One phase that does it all."""
+    return _plan(name, kernel, Phase(symbol, ("epilogue", *arguments), _operands(kernel), _result(kernel)))
+
+
+def _plan(name: str, kernel: Kernel, *phases: Phase) -> Plan:
+    plan = Plan(name, phases, 0, operations(kernel))
+    rooms = plan_rooms(kernel, plan)
+    return replace(plan, workspace=max((begin + nbytes(node) for node, begin in rooms.items()), default=0))
+
+
+def _own_name(kernel: Kernel) -> str:
+    return "TRITON" if _is_product(kernel) else "IMPLICIT_GEMM"
+
+
+def _operands(kernel: Kernel) -> frozenset[str]:
+    return frozenset(operand_names(kernel)[:-1])
+
+
+def _result(kernel: Kernel) -> frozenset[str]:
+    return frozenset(operand_names(kernel)[-1:])
+
+
+# --- by name: a plan, or why there is none ------------------------------------------------------------------------------------------
+
+
+def _by_name(name: str, kernel: Kernel, judge: Judge | None) -> Plan | str:
+    ways = _PRODUCTS if _is_product(kernel) else _CONVOLUTIONS
+    return ways[name](kernel, judge) if name in ways else "does not exist on GPUs"
+
+
+def _by_library(kernel: Kernel, judge: Judge | None) -> Plan | str:
+    for wanted in claims(kernel) if judge is not None else ():
+        if judge is not None and judge(kernel, replace(wanted, wished=True)):
+            return library_plan(kernel, wanted)
+    return "has no kernel for it, or is not installed"
+
+
+def _by_patches(kernel: Kernel, judge: Judge | None) -> Plan | str:
+    if teaching.patches(kernel).shape[0] > COUNTABLE:
+        return "has more patches than can be counted"
+    return _gemm_plan(kernel)
+
+
+_Way = Callable[[Kernel, Judge | None], Plan | str]
+_PRODUCTS: dict[str, _Way] = {
+    "TRITON": lambda kernel, judge: own_plan(kernel),
+    "CUBLASLT": _by_library,
+    "TILED": lambda kernel, judge: _in_one("TILED", "tiled", kernel),
+    "NAIVE": lambda kernel, judge: _in_one("NAIVE", "naive", kernel),
+}
+_CONVOLUTIONS: dict[str, _Way] = {
+    "IMPLICIT_GEMM": lambda kernel, judge: own_plan(kernel),
+    "CUDNN": _by_library,
+    "GEMM": _by_patches,
+    "DIRECT": lambda kernel, judge: _in_one("DIRECT", "naive", kernel),
+}
+
+
+# --- plans as kernels ---------------------------------------------------------------------------------------------------------------
+
+
+def write(kernel: Kernel, phase: Phase) -> KernelSource:
+    """The source of one phase of a plan; a library's has none."""
+    return _WRITERS[phase.symbol](kernel, phase)
+
+
+def sources(kernel: Kernel, plan: Plan) -> list[KernelSource]:
+    """The kernels of all phases that are ours."""
+    return [write(kernel, phase) for phase in plan.phases if phase.symbol != "library"]
+
+
+def plan_rooms(kernel: Kernel, plan: Plan) -> dict[Node, int]:
+    """The tensors that only the phases of a plan know, and where in its workspace they begin, in bytes."""
+    rooms = []
+    for phase in plan.phases:
+        if phase.symbol == "patches":
+            rooms.append(teaching.patches(kernel))
+        elif phase.symbol == "finish":
+            rooms.append(workspace(kernel, _parts(phase)))
+        elif phase.symbol == "library":
+            rooms += claimed(kernel, phase).rooms
+    return laid_out(rooms)
+
+
+def claimed(kernel: Kernel, phase: Phase) -> Claim:
+    """What a library is asked for in a phase, or was in the one before."""
+    return next(c for c in claims(kernel, _number(phase)) if c.direct == ("direct" in phase.arguments))
+
+
+def _number(phase: Phase) -> int | None:
+    """The number that a phase was given: the parts of sums, or the limit of a workspace."""
+    return next((a for a in phase.arguments if isinstance(a, int)), None)
+
+
+def _parts(phase: Phase) -> int:
+    parts = _number(phase)
+    assert parts is not None
+    return parts
+
+
+_WRITERS: dict[str, Callable[[Kernel, Phase], KernelSource]] = {
+    "filter": lambda kernel, phase: write_filter("kernel", kernel, claimed(kernel, phase).filter),
+    "bias": lambda kernel, phase: write_copy("kernel", claimed(kernel, phase).rounded, claimed(kernel, phase).more[0]),
+    "after": lambda kernel, phase: write_after("kernel", kernel, claimed(kernel, phase).result),
+    "whole": lambda kernel, phase: write_contraction("kernel", kernel),
+    "parts": lambda kernel, phase: write_parts("kernel", kernel, _parts(phase)),
+    "finish": lambda kernel, phase: write_finish("kernel", kernel, _parts(phase)),
+    "naive": lambda kernel, phase: teaching.write_naive("kernel", kernel),
+    "tiled": lambda kernel, phase: teaching.write_tiled("kernel", kernel),
+    "patches": lambda kernel, phase: teaching.write_patches("kernel", kernel),
+    "unfolded": lambda kernel, phase: teaching.write_unfolded("kernel", kernel),
+    "unfolded_parts": lambda kernel, phase: teaching.write_unfolded("kernel", kernel, _parts(phase)),
+}
+
+
+def _is_product(kernel: Kernel) -> bool:
+    return _anchor(kernel).op.name == "contract"
+
+
+def _anchor(kernel: Kernel) -> Node:
+    assert kernel.anchor is not None
+    return kernel.anchor
+
+
+__all__ = ["choose", "claimed", "kept_within", "library_plan", "own_plan", "plan_rooms", "sources", "write"]

@@ -1,0 +1,420 @@
+"""Matrix products and convolutions as one Triton kernel: tiles of the result, summed over strips of what is contracted.
+
+All of them are the sum, over some loops, of an element of one operand times an element of the other, and both elements are known as
+formulas of the loops (`loops.CONVOLUTIONS`). So one kernel is written for them all: a strip of each operand is read where the formulas say,
+`tl.dot` multiplies the strips, and the epilogue (bias, activation, residual, the update of a weight) works on the tile before it is
+written. A convolution reads its patches in place: nothing is unfolded in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ...dtypes import DType, float32, float64
+from ...graph.node import Node
+from ...knobs import knobs
+from ..ir.index import Index, Inside, Loop, Place, fresh, strides, substituted
+from ..ir.kernel import Kernel, View, anchor_place, anchor_shape
+from ..ir.loops import CONVOLUTIONS, plain_loops
+from ..ir.nest import ReadyPhase, ready
+from .kernels import FLAT
+from .lines import element, room
+from .source import KernelSource, Writer, decomposed
+from .values import Values
+from .vendor.specs import filter_order
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The rows and columns of a tile of the result, how deep a strip is, and how many warps and stages work on it."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int = 3
+
+
+FEW_CHANNELS, FEW_PIXELS = 8, 32  # fewer are not walked in strips of their own
+GROUP = 8  # tiles that share columns follow each other, so that what they read is still in the cache
+SIDES = ((128, 128), (64, 128), (64, 64), (32, 64), (32, 32), (16, 32), (16, 16))
+BUSY = 264  # programs that keep a large GPU busy: two for each of its multiprocessors
+LEAST_PART, FEWEST_PARTS, MOST_PARTS = (
+    128,
+    4,
+    64,
+)  # of a long sum: how much a program adds up, and how it is cut if at all
+
+
+def walked(loops: tuple[Loop, ...], filter_gradient: bool) -> int:
+    """The length of what is walked in strips, of all that is summed over."""
+    few = FEW_PIXELS if filter_gradient else FEW_CHANNELS
+    return prod(l.size for l in loops) if not loops or loops[-1].size < few else loops[-1].size
+
+
+def arranged(batch: int, rows: int, columns: int, length: int) -> tuple[tuple[int, int], int]:
+    """The sides of a tile, and into how many parts the sums are cut.
+
+    Large tiles read less, small ones keep more of the GPU busy: the largest of which there are enough. Where there are few and
+    sums are long, as filter gradients have them, the sums are cut rather than the tiles. All follows from the shape alone, so
+    that the same numbers are added in the same order on every GPU.
+    """
+    fitting = [(_side(rows, h), _side(columns, w)) for h, w in SIDES]
+    counts = {sides: _count(batch, rows, columns, sides) for sides in fitting}
+    for sides, count in counts.items():
+        if count >= BUSY:
+            return sides, 1
+    for sides, count in counts.items():
+        wanted = min(MOST_PARTS, length // LEAST_PART, 2 * BUSY // count)
+        parts = 1 << (wanted.bit_length() - 1) if wanted > 0 else 1
+        enough = count * parts >= BUSY or sides == fitting[-1]
+        if sides[0] * sides[1] <= 64 * 64 and parts >= FEWEST_PARTS and enough:
+            return sides, parts
+    return fitting[-1], 1
+
+
+def tile_for(sides: tuple[int, int], strip: int) -> Tile:
+    """A tile of these sides; `strip` is the length of what is walked in strips."""
+    height, width = sides
+    deep = min(_side(strip, 64), 64 if height * width <= 64 * 128 else 32)
+    return Tile(height, width, deep, 8 if height * width >= 128 * 128 else 4)
+
+
+def parts_for(anchor: Node) -> int:
+    """Into how many parts the sums of a result are cut."""
+    batch, rows, columns = anchor_shape(anchor)
+    return arranged(batch * groups_of(anchor), rows, columns // groups_of(anchor), sum_length(anchor))[1]
+
+
+def sum_length(anchor: Node) -> int:
+    """How many products each element of the result is the sum of."""
+    x, y = anchor.inputs
+    if anchor.op.name == "contract":
+        return x.shape[2]
+    if anchor.op.name == "conv_filter_last":
+        return prod(y.shape[:-1])
+    taps = prod(y.shape[2:])
+    return taps * (y.shape[1] if anchor.op.name == "conv_last" else y.shape[0] // groups_of(anchor))
+
+
+def _count(batch: int, rows: int, columns: int, sides: tuple[int, int]) -> int:
+    return batch * -(-rows // sides[0]) * -(-columns // sides[1])
+
+
+def _side(size: int, most: int) -> int:
+    """A power of two from 16, which is the least that the matrix units take."""
+    return max(16, min(most, 1 << max(0, size - 1).bit_length()))
+
+
+def can_write(kernel: Kernel) -> bool:
+    """Whether this kernel is one for the matrix units."""
+    anchor = kernel.anchor
+    return (
+        anchor is not None
+        and anchor.dtype.is_float
+        and (anchor.op.name == "contract" or anchor.op.name in CONVOLUTIONS)
+    )
+
+
+def groups_of(anchor: Node) -> int:
+    """Into how many groups the columns of the result fall; those of one group read the same of the left operand."""
+    return 1 if anchor.op.name == "contract" else int(anchor.params[3])
+
+
+def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None) -> KernelSource:
+    """The source of a product or convolution with its epilogue."""
+    return Contraction(name, kernel, tile).source()
+
+
+def workspace(kernel: Kernel, parts: int) -> Node:
+    """The memory for the sums of all parts, as a tensor that only these two kernels know."""
+    assert kernel.anchor is not None
+    return room("parts", kernel.anchor, (parts, prod(kernel.anchor.shape)), _wide(kernel.anchor))
+
+
+def write_parts(name: str, kernel: Kernel, parts: int) -> KernelSource:
+    """The first of two kernels for long sums: each part of the sums, into the workspace."""
+    return Contraction(name, kernel, None, parts).source()
+
+
+def write_finish(name: str, kernel: Kernel, parts: int) -> KernelSource:
+    """The second: the parts are added in their order, and the epilogue does its work."""
+    return _Finish(name, kernel, parts).source()
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One factor: what is read, where, and under which conditions."""
+
+    view: View
+    position: Index
+    conditions: tuple[Inside, ...]
+
+
+class _Walk:
+    """The way along what is summed over, in steps. Of several loops the last is walked in strips, the others element by element.
+
+    So where a tap of a convolution lies is worked out once a step, not once a number. If the last loop is too short for that, strips
+    go through all of them together.
+    """
+
+    def __init__(self, loops: tuple[Loop, ...], strip: int, width: int) -> None:
+        self.loops, self.width = loops, width
+        self.together = width == prod(l.size for l in loops)
+        strips = -(-self.width // strip)
+        self.steps = strips * (1 if self.together else prod(l.size for l in loops[:-1]))
+        first = "step" if strips == self.steps else f"(step % {strips})"
+        self.places = {
+            "along": f"{first} * {strip} + tl.arange(0, {strip})[None, :]",
+            "down": f"{first} * {strip} + tl.arange(0, {strip})[:, None]",
+        }
+        if not self.together and len(loops) > 1:
+            self.places["tap"] = "step" if strips == 1 else f"step // {strips}"
+
+    def at(self, along: str) -> dict[Loop, str]:
+        """Each loop, from where the strip is."""
+        if self.together:
+            return decomposed(self.loops, along)
+        return decomposed(self.loops[:-1], "tap") | {self.loops[-1]: along}
+
+
+class Contraction(Writer):
+    """See the head of this file."""
+
+    def __init__(self, name: str, kernel: Kernel, tile: Tile | None, parts: int = 1) -> None:
+        super().__init__(name)
+        assert kernel.anchor is not None
+        self.kernel, self.anchor, self.parts = kernel, kernel.anchor, parts
+        self.batch, self.height, self.width = anchor_shape(self.anchor)
+        own = tuple(Loop(n) for n in (self.batch, self.height, self.width))
+        self.loops = kernel.rows or own
+        self.groups = groups_of(kernel.anchor)
+        self.group, self.local = Loop(self.groups), Loop(self.width // self.groups)  # a column is one of its group
+        self.depth_loops, self.left, self.right = self._sum()
+        self.length = prod(l.size for l in self.depth_loops)
+        shape = (self.batch * self.groups, self.height, self.local.size)
+        sides, _ = arranged(*shape, self.length if parts > 1 else 0)
+        self.tile = tile or tile_for(sides, walked(self.depth_loops, self.anchor.op.name == "conv_filter_last"))
+        self.inside, self.zero = "inside_rows & inside_columns", "0 * (row + column)"
+
+    def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
+        """What is summed over, and the two factors."""
+        place, anchor = anchor_place(self.anchor, self.loops), self.anchor
+        if anchor.op.name == "contract":
+            b, m, n = place
+            [k] = inner = fresh((anchor.inputs[0].shape[2],))
+            factors: Sequence[tuple[Node, Place]] = ((anchor.inputs[0], (b, m, k)), (anchor.inputs[1], (b, k, n)))
+            conditions: list[Inside] = []
+        else:
+            inner, factors, conditions = CONVOLUTIONS[anchor.op.name](anchor, place)
+        first, second = (self._operand(number, there) for number, (_, there) in enumerate(factors))
+        conditions = [Inside(self._grouped(c.inner), c.size, c.step) for c in conditions]
+        mine = tuple(c for c in conditions if self.local not in c.inner.loops)
+        rest = tuple(c for c in conditions if self.local in c.inner.loops)
+        left, right = Operand(first.view, first.position, mine), Operand(second.view, second.position, rest)
+        loops = plain_loops(inner)
+        if anchor.op.name != "conv_filter_last" and anchor.op.name in CONVOLUTIONS:  # channels are neighbours in memory
+            channels = inner[0].loops
+            loops = (*(l for l in loops if l not in channels), *(l for l in loops if l in channels))
+        return loops, left, right
+
+    def _operand(self, number: int, place: Place) -> Operand:
+        view = self.kernel.views[number]
+        position = Index(view.offset)
+        for index, stride in zip(place, view.strides, strict=True):
+            position = position + index * stride
+        return Operand(view, self._grouped(position), ())
+
+    def _grouped(self, index: Index) -> Index:
+        """A place in terms of the group and the column in it: the division that finds the group goes away."""
+        parts = ((self.group, self.local.size), (self.local, 1))
+        column = Index(0, tuple((loop, step) for loop, step in parts if loop.size > 1))
+        return substituted(index, {self.loops[2]: column})
+
+    # --- the text -------------------------------------------------------------------------------------------------------------
+
+    def source(self) -> KernelSource:
+        programs = self._tiles()
+        self._accumulate()
+        if self.parts > 1:
+            room = workspace(self.kernel, self.parts)
+            Values(self, NOTHING).store(room, own_position(self.loops), "total", f"part * {room.shape[1]}")
+        else:
+            finish(self, self.kernel, self.loops, "total")
+        t = self.tile
+        numbers = t.stages * (t.rows + t.columns) * t.depth
+        wide = max(operand.view.base.dtype.itemsize for operand in (self.left, self.right))
+        return self.finished(programs * self.parts, t.warps, t.stages, numbers * wide)
+
+    def _tiles(self) -> int:
+        """Which tile of the result this program makes; how many there are."""
+        t = self.tile
+        down, each_group = -(-self.height // t.rows), -(-self.local.size // t.columns)
+        across = self.groups * each_group
+        self.line(f"# {self.anchor.op.name}: {self.batch} x {self.height} x {self.width}, each a sum of {self.length}")
+        each = self.batch * down * across
+        self.line("program = tl.program_id(0)" if self.parts == 1 else f"program = tl.program_id(0) % {each}")
+        if self.parts > 1:
+            self.line(f"part = tl.program_id(0) // {each}")
+        self.line(f"tile = program % {down * across}")
+        self.line(f"group = tile // {GROUP * across}")
+        self.line(f"high = tl.minimum({down} - group * {GROUP}, {GROUP})")
+        self.line(
+            f"row = (group * {GROUP} + tile % {GROUP * across} % high) * {t.rows} + tl.arange(0, {t.rows})[:, None]"
+        )
+        self.line(f"strip = tile % {GROUP * across} // high")
+        self.line(f"local = (strip % {each_group}) * {t.columns} + tl.arange(0, {t.columns})[None, :]")
+        self.line(f"column = (strip // {each_group}) * {self.local.size} + local")
+        self.line(f"inside_rows = row < {self.height}")
+        self.line(f"inside_columns = local < {self.local.size}")
+        names = (f"(program // {down * across})", "row", "column")
+        self.at |= dict(zip(self.loops, names, strict=True)) | {
+            self.group: f"(strip // {each_group})",
+            self.local: "local",
+        }
+        self.masks |= {self.loops[1]: "inside_rows", self.loops[2]: "inside_columns"}
+        return self.batch * down * across
+
+    def _accumulate(self) -> None:
+        t, wide = self.tile, self._wide()
+        self.line(f"total = tl.zeros(({t.rows}, {t.columns}), tl.{wide.name})")
+        walk = _Walk(self.depth_loops, t.depth, walked(self.depth_loops, self.anchor.op.name == "conv_filter_last"))
+        begin, end = "0", str(walk.steps)
+        if self.parts > 1:
+            share = -(-walk.steps // self.parts)
+            begin, end = f"part * {share}", self.let("end", f"tl.minimum({walk.steps}, (part + 1) * {share})")
+        self.line(f"for step in range({begin}, {end}):")
+        self.depth += 1
+        for name, expression in walk.places.items():
+            self.line(f"{name} = {expression}")
+        left = self._strip(self.left, walk.at("along"), f"inside_rows & (along < {walk.width})")
+        right = self._strip(self.right, walk.at("down"), f"(down < {walk.width}) & inside_columns")
+        self.line(f"total = tl.dot({left}, {right}, total{self._precision()}, out_dtype=tl.{wide.name})")
+        self.depth -= 1
+
+    def _strip(self, operand: Operand, places: dict[Loop, str], mask: str) -> str:
+        """A strip of an operand, read where its formula says; padding is zero."""
+        before = dict(self.at)
+        self.at |= places
+        values = Values(self, NOTHING)
+        where = f"{self.pointer(operand.view.base)} + ({values.index(operand.position)})"
+        if not set(operand.position.loops) - {self.loops[0], self.group}:
+            where += f" + 0 * {'along' if operand is self.left else 'down'}"  # one element is a strip too
+        inside = values.all_of([mask], operand.conditions)
+        strip = self.let("strip", f"tl.load({where}, mask={inside}, other=0)")
+        self.at = before
+        common = self._common()
+        return strip if operand.view.base.dtype is common else f"{strip}.to(tl.{common.name})"
+
+    def _precision(self) -> str:
+        """Three products of TF32 numbers are as good as one of float32 numbers, and the matrix units make them."""
+        return f', input_precision="{"tf32" if knobs.tf32 else "tf32x3"}"' if self._wide() is float32 else ""
+
+    def _common(self) -> DType:
+        """The type in which strips meet: their own if they have the same, else a wider one."""
+        kinds = {self.left.view.base.dtype, self.right.view.base.dtype}
+        return kinds.pop() if len(kinds) == 1 else self._wide()
+
+    def _wide(self) -> DType:
+        return _wide(self.anchor)
+
+
+class _Finish(Writer):
+    """Adds the parts of long sums, element by element."""
+
+    def __init__(self, name: str, kernel: Kernel, parts: int) -> None:
+        super().__init__(name)
+        assert kernel.anchor is not None
+        self.kernel, self.anchor, self.parts = kernel, kernel.anchor, parts
+        self.loops = kernel.rows or tuple(Loop(n) for n in anchor_shape(kernel.anchor))
+
+    def source(self) -> KernelSource:
+        room, count = workspace(self.kernel, self.parts), prod(self.anchor.shape)
+        rows = min(FLAT, _side(count, FLAT))
+        self.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
+        self.line(f"inside_rows = row < {count}")
+        self.at |= decomposed(self.loops, "row")
+        self.masks |= dict.fromkeys(self.loops, "inside_rows")
+        self.line(f"total = tl.zeros(({rows},), tl.{room.dtype.name})")
+        self.line(f"for part in range({self.parts}):")
+        self.line(f"    total += tl.load({self.pointer(room)} + part * {count} + row, mask=inside_rows, other=0)")
+        finish(self, self.kernel, self.loops, "total")
+        return self.finished(-(-count // rows), 4)
+
+
+def write_after(name: str, kernel: Kernel, room: Node) -> KernelSource:
+    """The epilogue of a result that a library has put into memory of its own. It keeps filters one after the other there."""
+    writer, anchor = Writer(name), kernel.anchor
+    assert anchor is not None
+    loops = kernel.rows or tuple(Loop(n) for n in anchor_shape(anchor))
+    count = prod(anchor.shape)
+    rows = min(FLAT, _side(count, FLAT))
+    writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
+    writer.line(f"inside_rows = row < {count}")
+    there = (loops[0], loops[2], loops[1]) if anchor.op.name == "conv_filter_last" else loops
+    writer.at |= decomposed(there, "row")
+    writer.masks |= dict.fromkeys(loops, "inside_rows")
+    writer.line(f"total = tl.load({writer.pointer(room)} + row, mask=inside_rows, other=0).to(tl.{_wide(anchor).name})")
+    finish(writer, kernel, loops, "total")
+    return writer.finished(-(-count // rows), 4)
+
+
+def write_copy(name: str, source: Node | None, target: Node) -> KernelSource:
+    """A few numbers in another type."""
+    assert source is not None
+    writer, count = Writer(name), prod(target.shape)
+    rows = _side(count, FLAT)
+    writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
+    value = writer.let("value", f"tl.load({writer.pointer(source)} + row, mask=row < {count}, other=0)")
+    writer.line(f"tl.store({writer.pointer(target)} + row, {value}.to(tl.{target.dtype.name}), mask=row < {count})")
+    writer.written.append(target)
+    return writer.finished(-(-count // rows), 4)
+
+
+def write_filter(name: str, kernel: Kernel, room: Node | None) -> KernelSource:
+    """A copy of a filter in the order that libraries want."""
+    anchor, view = kernel.anchor, kernel.views[1]
+    assert anchor is not None
+    assert room is not None
+    shape = anchor.inputs[1].shape
+    order = filter_order(len(shape))
+    turned = replace(view, strides=tuple(view.strides[a] for a in order))
+    writer, count = Writer(name), prod(shape)
+    rows = _side(count, FLAT)
+    writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
+    place = element(writer, turned, tuple(shape[a] for a in order), "row")
+    value = writer.let("value", f"tl.load({place}, mask=row < {count}, other=0)")
+    writer.line(f"tl.store({writer.pointer(room)} + row, {value}, mask=row < {count})")
+    writer.written.append(room)
+    return writer.finished(-(-count // rows), 4)
+
+
+def _wide(anchor: Node) -> DType:
+    """The type of sums."""
+    return float64 if anchor.dtype is float64 else float32
+
+
+def finish(writer: Writer, kernel: Kernel, loops: tuple[Loop, ...], total: str) -> None:
+    """Store a result, or do with it what its epilogue says."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    held = f"{total}.to(tl.{anchor.dtype.name}).to(tl.float32)" if anchor.dtype.is_half else total
+    writer.rows[anchor] = writer.let("total", held)
+    if kernel.nest is None or anchor in kernel.outputs:
+        Values(writer, NOTHING).store(anchor, own_position(loops), writer.rows[anchor])
+    if kernel.nest is not None:
+        [phase] = ready(kernel, 1).phases
+        Values(writer, phase).store_all()
+
+
+def own_position(loops: tuple[Loop, ...]) -> Index:
+    """Where in the result, a batch of matrices, an element lies."""
+    position = Index()
+    for loop, stride in zip(loops, strides(tuple(l.size for l in loops)), strict=True):
+        position = position + Index(0, ((loop, stride),))
+    return position
+
+
+NOTHING = ReadyPhase((), (), {}, [], [])

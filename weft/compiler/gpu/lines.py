@@ -1,0 +1,75 @@
+"""What several kinds of kernels share: lines along an axis, operands by the number of an element, tensors in scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from ...dtypes import DType
+from ...graph.node import Node, Shape, Type, placeholder
+from ..ir.index import Loop
+from ..ir.kernel import View, is_contiguous
+from ..planning.memory import ALIGN, nbytes
+from .source import Writer, decomposed
+
+BUSY = 264  # programs that keep a large GPU busy: two for each of its multiprocessors
+
+
+@dataclass(frozen=True)
+class Lines:
+    """A tensor as lines along one axis: how many, how long, and how far apart the elements of a line are."""
+
+    count: int
+    length: int
+    inner: int
+
+    def place(self, line: str, number: str) -> str:
+        """The number of an element in the whole tensor, from its line and its place there."""
+        if self.inner == 1:
+            return f"{line} * {self.length} + {number}"
+        return f"{line} // {self.inner} * {self.length * self.inner} + {line} % {self.inner} + {number} * {self.inner}"
+
+
+def lines_of(shape: Shape, axis: int) -> Lines:
+    inner = prod(shape[axis + 1 :])
+    return Lines(prod(shape[:axis]) * inner, shape[axis], inner)
+
+
+def power(count: int) -> int:
+    """The least power of two that is not below."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def ceil_div(count: int, by: int) -> int:
+    return -(-count // by)
+
+
+def element(writer: Writer, view: View, shape: Shape, number: str) -> str:
+    """Where an operand has the element of this number, counted in the order of its shape: a pointer."""
+    pointer = writer.pointer(view.base)
+    begin = f"{pointer} + {view.offset}" if view.offset else pointer
+    if is_contiguous(view.strides, shape):
+        return f"{begin} + ({number})"
+    loops = tuple(Loop(n) for n in shape)
+    parts = decomposed(loops, f"({number})")
+    steps = [f"{parts[loop]} * {step}" for loop, step in zip(loops, view.strides, strict=True) if step]
+    return " + ".join([begin, *steps, f"0 * ({number})"])
+
+
+def room(kind: str, anchor: Node, shape: Shape, dtype: DType) -> Node:
+    """A tensor in the scratch of an anchor's kernel, which only its phases know."""
+    return placeholder((kind, anchor), Type(shape, dtype))
+
+
+def laid_out(rooms: Iterable[Node]) -> dict[Node, int]:
+    """Where in the scratch each tensor begins."""
+    found, offset = {}, 0
+    for node in rooms:
+        found[node] = offset
+        offset += ceil_div(nbytes(node), ALIGN) * ALIGN
+    return found
+
+
+def scratch_bytes(rooms: Iterable[Node]) -> int:
+    return sum(ceil_div(nbytes(node), ALIGN) * ALIGN for node in rooms)

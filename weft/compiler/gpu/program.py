@@ -1,0 +1,300 @@
+"""A graph as launches: kernels as Triton source, and where in memory their tensors lie.
+
+The passes, fusion, the order of kernels and the plan of memory are those of every device. A stream keeps launches in order, so
+barriers need no thought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import zip_longest
+from math import prod
+
+from ...dtypes import DType, uint8
+from ...graph.graph import Graph
+from ...graph.node import ITEM, Node, Type, placeholder
+from ..cpu.library import Plan
+from ..ir.kernel import SPECIAL, Kernel, View
+from ..ir.loops import CONVOLUTIONS
+from ..ir.nest import ready
+from ..passes.pipeline import passes as each_pass
+from ..planning.memory import Slot, nbytes
+from ..planning.program import FRAME_RESERVED, Call, Program, Target, build, control_rooms
+from ..thresholds import thresholds
+from .algorithms import choose, claimed, kept_within, plan_rooms, write
+from .compile import ALIGNED
+from .contraction import can_write, write_copy
+from .source import KernelSource, joined
+from .special import plans as special
+from .split_reductions import loops_scratch, loops_workspace, write_kernels
+from .vendor.claims import Judge
+from .vendor.specs import Spec
+
+WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as they are
+TOO_DEAR = 64  # additions that take longer than it takes to write a number and read it
+LANES = 32  # of a warp: loops as long as that are worth reading side by side
+MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
+MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One launch: a kernel and the memory of its arguments. `once`: it gives the same until constants change."""
+
+    kernel: KernelSource
+    slots: tuple[Slot, ...]
+    once: bool = False
+    calls: tuple[Call, ...] = field(default=(), compare=False)  # of the program, whose work it does
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Memory that becomes the same as other memory."""
+
+    source: Slot
+    target: Slot
+    calls: tuple[Call, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Control:
+    """Control flow: its bodies are played with frames of their own, as often as it says."""
+
+    node: Node
+    bodies: tuple[list[Step], ...]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot | None, ...]  # None: nobody reads it
+    rooms: Mapping[str, Slot]  # what it keeps where: see program.control_rooms
+    calls: tuple[Call, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A product or convolution by one of NVIDIA's libraries, on the memory of its arguments in the order of the description."""
+
+    spec: Spec
+    slots: tuple[Slot, ...]
+    once: bool = False
+    calls: tuple[Call, ...] = field(default=(), compare=False)
+
+
+Step = Launch | Copy | Control | Ask
+
+
+def gpu_passes(graph: Graph, narrow: DType | None) -> dict[str, Graph]:
+    """The graph after each pass for GPUs, by the pass's name."""
+    after = each_pass(graph, narrow, native=False)
+    return {**after, "kept_within": kept_within(after["refine"])}
+
+
+def gpu_program(
+    graph: Graph,
+    updates: Mapping[int, int],
+    narrow: DType | None = None,
+    constants: frozenset[int] = frozenset(),
+    judge: Judge | None = None,
+    collecting: Callable[[], AbstractContextManager[None]] | None = None,
+) -> Program:
+    """The graph as a program: fused, ordered, with its memory planned.
+
+    `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change; what is made of them alone is kept.
+    `judge` says which products and convolutions NVIDIA's libraries do; without one they do none. In a block of `collecting` it sees
+    all of them before any is planned: what it has to measure it measures at the end of the block, all at once.
+    """
+
+    def passes(graph: Graph) -> Graph:
+        return gpu_passes(graph, narrow)["kept_within"]
+
+    def survey(kernels: Sequence[Kernel]) -> None:
+        if collecting is not None:
+            with collecting():
+                for kernel in kernels:
+                    _plan(kernel, 1, (), False, judge)
+
+    target = Target(
+        passes, partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, too_dear=TOO_DEAR, survey=survey, narrow=narrow,
+        gathers=True, much=MUCH,
+    )  # fmt: skip
+    return build(graph, updates, target, constants)
+
+
+def _scratch(kernel: Kernel) -> int:
+    """The bytes that loops cut into parts need beside their tensors."""
+    return loops_scratch(ready(kernel, LANES))
+
+
+def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, judge: Judge | None) -> Plan:
+    """How the work of an anchor is done."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    if anchor.op.name in SPECIAL:
+        return special.plan(kernel)
+    if not prod(anchor.shape):
+        return Plan("nothing", (), 0, 0)
+    assert can_write(kernel), anchor.op.name  # whole numbers are multiplied by loops
+    return choose(kernel, hidden, judge).plan
+
+
+def launches(program: Program) -> list[Step]:
+    """All launches of a program, in their order. Kernels that are the same are one object: they are compiled once."""
+    return _steps(program, {}, frozenset())
+
+
+_Launcher = Callable[[KernelSource, Sequence[Slot], bool, tuple[Call, ...]], Launch]
+
+
+def _steps(program: Program, known: dict[object, KernelSource], loose: frozenset[int]) -> list[Step]:
+    """The same where some entries of the frame are `loose`: not aligned as memory usually is."""
+
+    def launch(made: KernelSource, slots: Sequence[Slot], once: bool, calls: tuple[Call, ...]) -> Launch:
+        made = replace(made, loose=tuple(i for i, slot in enumerate(slots) if slot.base in loose))
+        # The text does not say of what type memory is, nor whose line an error is put down to.
+        same = (made.body, tuple(node.type for node in made.arguments), made.errors, made.loose)
+        return Launch(known.setdefault(same, made), tuple(slots), once, calls)
+
+    places = dict(program.memory.slots)
+    for kernel, scratch in program.memory.scratch.items():
+        if kernel not in program.bodies:
+            places |= _rooms(program, kernel, scratch)
+    found: list[Step] = []
+    for calls in _together(program.calls):
+        first = calls[0]
+        if _is_library(first):
+            wanted = claimed(first.kernel, first.phase)
+            read = [
+                program.viewed(o) if isinstance(o, View) else places[o] for o in wanted.operands(first.kernel.views)
+            ]
+            slots = (*read, *(places[n] for n in (*wanted.more, wanted.result)))
+            found.append(Ask(wanted.spec, slots, first.once, (first,)))
+            continue
+        if first.kind == "copy":
+            found += _copied(calls, launch)
+            continue
+        if first.kind == "control":
+            found.append(_control(program, first, known))
+            continue
+        for made, done in _in_order(calls):
+            found.append(launch(made, [places[node] for node in made.arguments], first.once, done))
+    return found
+
+
+def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Step]:
+    """Copies that do not wait for each other: short ones together, by a kernel of ours."""
+    short = [c for c in calls if 0 < c.reads[0].nbytes <= thresholds.gpu_short_copy]
+    steps: list[Step] = [Copy(c.reads[0], c.writes[0], (c,)) for c in calls if c not in short or len(short) == 1]
+    for begin in range(0, len(short) if len(short) > 1 else 0, thresholds.gpu_copies):
+        some = short[begin : begin + thresholds.gpu_copies]
+        slots = [slot for c in some for slot in (c.reads[0], c.writes[0])]
+        rooms = [placeholder(("copy", i), Type((slot.nbytes,), uint8)) for i, slot in enumerate(slots)]
+        made = joined("kernel", [write_copy("kernel", *pair) for pair in zip(rooms[::2], rooms[1::2], strict=True)])
+        steps.append(launch(made, [slots[rooms.index(n)] for n in made.arguments], False, tuple(some)))
+    return steps
+
+
+def _rooms(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
+    """Where the tensors lie that only the phases of a kernel know."""
+    if kernel.anchor is None:
+        found = loops_workspace(ready(kernel, LANES))
+    elif kernel.name in SPECIAL:
+        found = special.rooms(kernel)
+    else:
+        found = plan_rooms(kernel, program.plans[kernel])
+    return {node: Slot(scratch.base, scratch.offset + begin, nbytes(node)) for node, begin in found.items()}
+
+
+def _control(program: Program, call: Call, known: dict[object, KernelSource]) -> Control:
+    kernel, slots = call.kernel, program.memory.slots
+    bodies = program.bodies[kernel]
+    scratch = program.memory.scratch[kernel]
+    rooms = {
+        name: Slot(scratch.base, scratch.offset + room.offset, room.nbytes)
+        for name, room in control_rooms(kernel, bodies).items()
+    }
+    numbers = {n.params[0]: n for n in kernel.outputs if n.op is ITEM}
+    node = _anchor(kernel)
+    outputs = tuple(slots[numbers[i]] if i in numbers else None for i in range(len(node.outputs)))
+    inside = tuple(_steps(body, known, _loose(kernel, body)) for body in bodies)
+    return Control(node, inside, tuple(map(program.viewed, kernel.views)), outputs, rooms, (call,))
+
+
+def _loose(kernel: Kernel, body: Program) -> frozenset[int]:
+    """What a body is given may be one element of a longer tensor, or a part of one: it then begins anywhere."""
+    first = int(_anchor(kernel).op.name == "cond")  # its condition is not handed in
+    offsets = [v.offset * v.base.dtype.itemsize for v in kernel.views[first:]]
+    given, made = body.graph.inputs, body.graph.outputs
+    parts = [nbytes(node) % ALIGNED or offset % ALIGNED for node, offset in zip(given, offsets, strict=True)]
+    parts += [nbytes(node) % ALIGNED for node in made]
+    return frozenset(FRAME_RESERVED + i for i, rest in enumerate(parts) if rest)
+
+
+def _is_library(call: Call) -> bool:
+    return call.phase is not None and call.phase.symbol == "library"
+
+
+def _is_alone(call: Call) -> bool:
+    """Whether it is no kernel of ours."""
+    return call.kind == "control" or _is_library(call)
+
+
+def _together(calls: Sequence[Call]) -> list[list[Call]]:
+    """Calls that do not wait for each other, in groups."""
+    groups: list[list[Call]] = []
+    for call in calls:
+        last = groups[-1][0] if groups else call
+        apart = _is_alone(call) or _is_alone(last) or (last.kind == "copy") != (call.kind == "copy")
+        if not groups or call.barrier or apart or last.once != call.once:
+            groups.append([])
+        groups[-1].append(call)
+    return groups
+
+
+_Made = tuple[KernelSource, tuple[Call, ...]]
+
+
+def _in_order(calls: Sequence[Call]) -> Iterator[_Made]:
+    """The kernels of calls that do not wait for each other: a call's second waits for its first, and so on."""
+    for sources in zip_longest(*map(_sources, calls)):
+        made = [(source, (call,)) for source, call in zip(sources, calls, strict=True) if source is not None]
+        yield from (m for m in made if m[0].programs > thresholds.gpu_small)
+        yield from _joined([m for m in made if m[0].programs <= thresholds.gpu_small])
+
+
+def _joined(made: Sequence[_Made]) -> Iterator[_Made]:
+    """Small kernels as one launch: it takes longer to begin than they do to run. Large ones keep their registers to themselves.
+
+    Those of many warps and of few do not go together: all would run with many.
+    """
+    groups: list[list[_Made]] = []
+    for one in sorted(made, key=lambda m: m[0].warps):
+        if groups and _goes_with([source for source, _ in groups[-1]], one[0]):
+            groups[-1].append(one)
+        else:
+            groups.append([one])
+    for group in groups:
+        yield joined("kernel", [source for source, _ in group]), tuple(call for _, calls in group for call in calls)
+
+
+def _goes_with(group: Sequence[KernelSource], one: KernelSource) -> bool:
+    every = [*group, one]
+    return (
+        len(every) <= thresholds.gpu_joined
+        and sum(source.shared for source in every) <= MOST_SHARED
+        and sum(len(source.body) for source in every) <= thresholds.gpu_joined_text
+        and one.warps <= 2 * group[0].warps
+    )
+
+
+def _sources(call: Call) -> list[KernelSource]:
+    if call.kind == "plan" and call.kernel.name in SPECIAL:
+        return [special.write(call.kernel, call.phase)]
+    if call.kind == "plan":
+        return [write(call.kernel, call.phase)]
+    return write_kernels("kernel", ready(call.kernel, LANES))
+
+
+def _anchor(kernel: Kernel) -> Node:
+    assert kernel.anchor is not None
+    return kernel.anchor

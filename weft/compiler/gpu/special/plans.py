@@ -1,0 +1,48 @@
+"""The ops that are neither loops nor matrix products, as Triton kernels: sorting, scattering, and running totals along an axis.
+
+Each is a plan of a few phases, and each phase one launch. What a phase leaves for the next is in the kernel's scratch.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ....graph.node import Node
+from ...cpu.library import Phase, Plan
+from ...ir.kernel import Kernel
+from ..lines import laid_out, scratch_bytes
+from ..source import KernelSource
+from . import cumulative as cumulate
+from . import scatter, sort
+
+
+class _Way(Protocol):
+    """A module that writes one kind of op."""
+
+    def phases(self, kernel: Kernel) -> tuple[Phase, ...]: ...
+    def rooms(self, kernel: Kernel) -> tuple[Node, ...]: ...
+    def write(self, kernel: Kernel, phase: Phase) -> KernelSource: ...
+
+
+_WAYS: dict[str, _Way] = {"argsort": sort, "scatter": scatter, "cumsum": cumulate, "cumprod": cumulate}
+
+
+def plan(kernel: Kernel) -> Plan:
+    """The phases of a kernel; they name the anchor's inputs "x0", "x1", ..., its result "y", and the scratch "work"."""
+    phases = _way(kernel).phases(kernel)
+    name = kernel.name if phases else "nothing"
+    return Plan(name, phases, scratch_bytes(_way(kernel).rooms(kernel)) if phases else 0, 0)
+
+
+def write(kernel: Kernel, phase: Phase) -> KernelSource:
+    """The source of one phase."""
+    return _way(kernel).write(kernel, phase)
+
+
+def rooms(kernel: Kernel) -> dict[Node, int]:
+    """The tensors in the kernel's scratch, and where in it they begin, in bytes."""
+    return laid_out(_way(kernel).rooms(kernel))
+
+
+def _way(kernel: Kernel) -> _Way:
+    return _WAYS[kernel.name]

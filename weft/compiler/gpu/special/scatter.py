@@ -1,0 +1,363 @@
+"""scatter: a copy of a tensor with rows written or added at indices; the same bits in every run.
+
+The element of the tensor belongs to a row (its place along the axes that have an index) and to a column (along the others). Every program
+makes elements of the result that lie side by side, and looks up what was meant for their rows:
+
+    set   the last index that names a row wins: the greatest number, an atomic maximum, whose result does not depend on the order
+    add   the numbers of the indices are sorted by row, so that what is added to a row is a range of the sorted list. Elements add up
+          theirs in a fixed order, eight at a time. Where many indices name one row, its range is long: whole blocks of the list that
+          belong to one row are added up before, by programs of their own.
+
+Float atomics are not used: they add in whatever order programs come. Sums of 16-bit floats are made in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from ....dtypes import DType, bool_, float32, int32, int64
+from ....errors import UserError
+from ....graph.node import CONST, Node
+from ...cpu.library import Phase
+from ...ir.index import Loop
+from ...ir.kernel import Kernel
+from .. import scalars as scalar
+from ..lines import Lines, ceil_div, element, power, room
+from ..source import KernelSource, Writer, decomposed
+from .sort import MERGED, PLACE, SORTED, merges, run_room, write_merge, write_runs
+
+FLAT = 1024  # elements of a program that only moves them
+LANES, STRIP = 128, 8  # elements that are added up side by side, and how many numbers of each at a time
+BLOCK = 128  # of the sorted list: what belongs to one row altogether is added up before
+TILE = 1024  # numbers of a block that are read at a time
+CLEARED = 4096  # places of a table that a program clears
+MOST = 1 << 30  # rows or indices, so that a row and a number share a record, and a table is counted in 32 bits
+
+
+@dataclass(frozen=True)
+class _Scatter:
+    """What a scatter is about."""
+
+    kernel: Kernel
+
+    @property
+    def anchor(self) -> Node:
+        assert self.kernel.anchor is not None
+        return self.kernel.anchor
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        return tuple(self.anchor.params[0])
+
+    @property
+    def adds(self) -> bool:
+        return bool(self.anchor.params[1] == "add")
+
+    @property
+    def count(self) -> int:
+        """Of indices."""
+        return prod(self.anchor.inputs[2].shape)
+
+    @cached_property
+    def rows(self) -> int:
+        return prod(self.anchor.shape[a] for a in self.axes)
+
+    @cached_property
+    def columns(self) -> int:
+        return prod(n for a, n in enumerate(self.anchor.shape) if a not in self.axes)
+
+    @property
+    def wide(self) -> DType:
+        """The type of a sum. Integers wrap, so that signed ones will do for all; bools are counted."""
+        dtype = self.anchor.dtype
+        if dtype.is_float:
+            return float32 if dtype.is_half else dtype
+        return int64 if dtype.bits == 64 else int32
+
+    # --- tensors in scratch ------------------------------------------------------------------------------------------------------
+
+    @property
+    def table(self) -> Node:
+        """For every row where its range of the list begins, then where each ends; or the number of the index that wins."""
+        return room("table", self.anchor, (2 if self.adds else 1, self.rows), int32)
+
+    @property
+    def sums(self) -> Node:
+        """Of blocks of the list."""
+        return room("sums", self.anchor, (self.count // BLOCK, self.columns), self.wide)
+
+    def records(self, merged: int) -> Node:
+        """The list after so many merges: the row above the number of the index."""
+        return run_room(self.anchor, self.count, merged % 2)
+
+    @property
+    def sorted(self) -> Node:
+        return self.records(len(merges(self.count)))
+
+
+def phases(kernel: Kernel) -> tuple[Phase, ...]:
+    of = _Scatter(kernel)
+    if max(of.rows, of.count) >= MOST:
+        raise UserError(
+            "scatter", f"fewer than {MOST} rows and indices are required on a GPU, got {of.rows} and {of.count}."
+        )
+    indices = frozenset(f"x{i}" for i in range(2, len(of.anchor.inputs)))
+    work, result = frozenset(("work",)), frozenset(("y",))
+    if not prod(of.anchor.shape):
+        return (Phase("scatter.check", (), indices, frozenset()),) if of.count else ()
+    if not of.count:
+        return (Phase("scatter.copy", (), frozenset(("x0",)), result),)
+    last = Phase("scatter.add" if of.adds else "scatter.set", (), frozenset(("x0", "x1", "work")), result)
+    if not of.adds:
+        return Phase("scatter.clear", (), frozenset(), work), Phase("scatter.mark", (), indices | work, work), last
+    merging = (Phase("scatter.merge", (run,), work, work) for run in merges(of.count))
+    summing = [Phase("scatter.blocks", (), work | {"x1"}, work)] if of.count >= BLOCK else []
+    return Phase("scatter.sort", (), indices, work), *merging, Phase("scatter.ranges", (), work, work), *summing, last
+
+
+def rooms(kernel: Kernel) -> tuple[Node, ...]:
+    of = _Scatter(kernel)
+    if not of.count or not prod(of.anchor.shape):
+        return ()
+    if not of.adds:
+        return (of.table,)
+    lists = [of.records(i) for i in range(min(2, 1 + len(merges(of.count))))]
+    return (of.table, *lists, *([of.sums] if of.count >= BLOCK else []))
+
+
+def write(kernel: Kernel, phase: Phase) -> KernelSource:
+    writer, part = _Writer("kernel", _Scatter(kernel)), phase.symbol.removeprefix("scatter.")
+    if part == "merge":
+        return writer.merge(*(int(a) for a in phase.arguments))
+    ways = {
+        "check": writer.check, "copy": writer.copy, "clear": writer.clear, "mark": writer.mark, "set": writer.set,
+        "sort": writer.sort, "ranges": writer.ranges, "blocks": writer.blocks, "add": writer.add,
+    }  # fmt: skip
+    return ways[part]()
+
+
+class _Writer(Writer):
+    """Writes one phase."""
+
+    def __init__(self, name: str, of: _Scatter) -> None:
+        super().__init__(name)
+        self.of, self.views, self.list = of, of.kernel.views, Lines(1, of.count, 1)
+        axes = " and ".join(map(str, of.axes))
+        self.line(f"# scatter: {of.count} rows of {of.columns} into {of.rows}, along axis {axes}")
+
+    # --- rows that indices name ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> KernelSource:
+        """Nothing but whether the indices are right."""
+        self._items()
+        self._row("item", "inside")
+        return self.finished(ceil_div(self.of.count, FLAT), 4)
+
+    def _items(self) -> None:
+        self.line(f"item = tl.program_id(0) * {FLAT} + tl.arange(0, {FLAT})")
+        self.line(f"inside = item < {self.of.count}")
+
+    def _row(self, number: str, mask: str) -> str:
+        """The row that an index names. A wrong index is reported, and stands for 0."""
+        anchor, row = self.of.anchor, ""
+        for i, axis in enumerate(self.of.axes):
+            index, size = anchor.inputs[2 + i], anchor.shape[axis]
+            where = element(self, self.views[2 + i], index.shape, number)
+            value = self.let("value", f"tl.load({where}, mask={mask}, other=0).to(tl.int64)")
+            wraps = index.dtype.kind == "int"
+            place = self.let("at", f"tl.where({value} < 0, {value} + {size}, {value})" if wraps else value)
+            wrong = self.let("wrong", f"{mask} & (({place} < 0) | ({place} >= {size}))")
+            self._report(wrong, value, f"index {{value}} is out of range for axis {axis} of size {size}.")
+            safe = f"tl.where({wrong}, 0, {place})"
+            row = self.let("row", f"{row} * {size} + {safe}" if row else safe)
+        return row
+
+    def _report(self, wrong: str, value: str, message: str) -> None:
+        """A kernel that reads the indices again, to compare, says it once."""
+        known = len(self.errors)
+        site = self.site("scatter", message, self.of.anchor.source)
+        if site <= known:
+            return
+        here = f"tl.zeros_like({wrong}.to(tl.int32))"
+        self.line(f"tl.store(status + {here}, first_error + {site}, mask={wrong})")
+        self.line(f"tl.store(status + 1 + {here}, {value}, mask={wrong})")
+
+    # --- elements of the result ---------------------------------------------------------------------------------------------------
+
+    def copy(self) -> KernelSource:
+        """No index, nothing to write."""
+        self._elements(FLAT, "")
+        self._store(self._old())
+        return self.finished(self._programs(FLAT), 4)
+
+    def _elements(self, count: int, shape: str) -> None:
+        """The elements that this program makes: their row and column."""
+        anchor = self.of.anchor
+        self.line(f"element = tl.program_id(0) * {count} + tl.arange(0, {count}){shape}")
+        self.line(f"inside = element < {prod(anchor.shape)}")
+        loops = tuple(Loop(n) for n in anchor.shape)
+        at = decomposed(loops, "element")
+        rest = [a for a in range(len(loops)) if a not in self.of.axes]
+        for name, axes in (("row", self.of.axes), ("column", rest)):
+            number = ""
+            for a in axes:
+                number = f"({number}) * {loops[a].size} + {at[loops[a]]}" if number else at[loops[a]]
+            self.line(f"{name} = {number or '0 * element'}")
+
+    def _programs(self, elements: int) -> int:
+        return ceil_div(prod(self.of.anchor.shape), elements)
+
+    def _old(self, mask: str = "inside") -> str:
+        """The element before. Derivatives are added to zeros, which nobody has to read."""
+        x = self.of.anchor.inputs[0]
+        if x.op is CONST and x.params[0] == 0:
+            return self.let("old", f"tl.zeros((1,), {scalar.storage(x.dtype)})")
+        where = element(self, self.views[0], self.of.anchor.shape, "element")
+        return self.let("old", f"tl.load({where}, mask={mask}, other=0)")
+
+    def _value(self, number: str, column: str, mask: str) -> str:
+        """The element of a row to be written."""
+        where = element(self, self.views[1], self.of.anchor.inputs[1].shape, f"{number} * {self.of.columns} + {column}")
+        return self.let("new", f"tl.load({where}, mask={mask}, other=0)")
+
+    def _store(self, value: str) -> None:
+        self._write(self.of.anchor, "element", value, "inside")
+
+    def _write(self, node: Node, place: str, value: str, mask: str) -> None:
+        self.written.append(node)
+        self.line(f"tl.store({self.pointer(node)} + {place}, {value}, mask={mask})")
+
+    # --- set ----------------------------------------------------------------------------------------------------------------------
+
+    def clear(self) -> KernelSource:
+        self._clear(-1)
+        return self.finished(ceil_div(prod(self.of.table.shape), CLEARED), 4)
+
+    def _clear(self, value: int) -> None:
+        """This program's share of the table."""
+        self.line(f"entry = tl.program_id(0) * {CLEARED} + tl.arange(0, {CLEARED})")
+        cleared = f"tl.full(({CLEARED},), {value}, tl.int32)"
+        self._write(self.of.table, "entry", cleared, f"entry < {prod(self.of.table.shape)}")
+
+    def mark(self) -> KernelSource:
+        """The greatest number that names a row is the last one."""
+        self._items()
+        row = self._row("item", "inside")
+        self.written.append(self.of.table)
+        self.line(f'tl.atomic_max({self.pointer(self.of.table)} + {row}, item, mask=inside, sem="relaxed")')
+        return self.finished(ceil_div(self.of.count, FLAT), 4)
+
+    def set(self) -> KernelSource:
+        self._elements(FLAT, "")
+        self.line(f"winner = tl.load({self.pointer(self.of.table)} + row, mask=inside, other=-1)")
+        old, new = self._old("inside & (winner < 0)"), self._value("winner", "column", "inside & (winner >= 0)")
+        self._store(f"tl.where(winner < 0, {old}, {new})")
+        return self.finished(self._programs(FLAT), 4)
+
+    # --- add: the sorted list -------------------------------------------------------------------------------------------------------
+
+    def sort(self) -> KernelSource:
+        """Runs of the list; and the table is cleared, since somebody has to."""
+        sorting = ceil_div(self.of.count, SORTED)
+        self.line(f"if tl.program_id(0) < {sorting}:")
+        self.depth += 1
+        target = self.of.records(0)
+        write_runs(self, self.list, self._record, lambda place: self._write(target, place, "record", "inside"))
+        self.depth -= 1
+        self._clear(0)
+        return self.finished(max(sorting, ceil_div(prod(self.of.table.shape), CLEARED)), 4)
+
+    def _record(self, place: str, mask: str) -> str:
+        return f"({self._row(place, mask)} << 32) | {place}"
+
+    def merge(self, run: int) -> KernelSource:
+        number = merges(self.of.count).index(run)
+        target = self.of.records(number + 1)
+        source = self.of.records(number)
+        write_merge(self, self.list, run, source, lambda place: self._write(target, place, "record", "inside"))
+        return self.finished(ceil_div(self.of.count, MERGED), 4)
+
+    def ranges(self) -> KernelSource:
+        """Where the range of a row begins and ends: where the list comes to another row. Rows that nobody names have none."""
+        self._items()
+        listed, count = self.pointer(self.of.sorted), self.of.count
+        self.line(f"row = tl.load({listed} + item, mask=inside, other=0) >> 32")
+        self.line(f"before = tl.load({listed} + item - 1, mask=inside & (item > 0), other=-1) >> 32")
+        self.line(f"after = tl.load({listed} + item + 1, mask=item + 1 < {count}, other=-1) >> 32")
+        self._write(self.of.table, "row", "item", "inside & (row != before)")
+        self._write(self.of.table, f"{self.of.rows} + row", "item + 1", "inside & (row != after)")
+        return self.finished(ceil_div(count, FLAT), 4)
+
+    # --- add: sums ------------------------------------------------------------------------------------------------------------------
+
+    def blocks(self) -> KernelSource:
+        """The sums of the blocks of the list that belong to one row; of the others nobody asks."""
+        of, listed = self.of, self.pointer(self.of.sorted)
+        width = min(power(of.columns), LANES)
+        tiles, height = ceil_div(of.columns, width), min(BLOCK, TILE // width)
+        self.line(f"block = tl.program_id(0) // {tiles}")
+        self.line(f"column = tl.program_id(0) % {tiles} * {width} + tl.arange(0, {width})[None, :]")
+        self.line(f"first = tl.load({listed} + block * {BLOCK}) >> 32")
+        self.line(f"last = tl.load({listed} + block * {BLOCK} + {BLOCK - 1}) >> 32")
+        self.line("if first == last:")
+        self.depth += 1
+        self.line(f"total = tl.zeros(({height}, {width}), {self._register})")
+        self.line(f"begin = block * {BLOCK} + tl.arange(0, {height})[:, None]")
+        self._sum("begin", f"(block + 1) * {BLOCK}", str(BLOCK), height, f"(column < {of.columns})")
+        place = f"block * {of.columns} + column"
+        self._write(of.sums, place, "tl.sum(total, 0, keep_dims=True)", f"column < {of.columns}")
+        self.depth -= 1
+        return self.finished(of.count // BLOCK * tiles, 4)
+
+    def add(self) -> KernelSource:
+        of, table = self.of, self.pointer(self.of.table)
+        self._elements(LANES, "[None, :]")
+        self.line(f"begin = tl.load({table} + row, mask=inside, other=0)")
+        self.line(f"end = tl.load({table} + {of.rows} + row, mask=inside, other=0)")
+        self.line(f"total = tl.zeros(({STRIP}, {LANES}), {self._register})")
+        if of.count >= BLOCK:
+            self.line(f"first = tl.minimum((begin + {BLOCK - 1}) // {BLOCK} * {BLOCK}, end)")
+            self.line(f"last = tl.maximum(end // {BLOCK} * {BLOCK}, first)")
+            self._range("begin", "first")
+            self._range(f"(begin + {BLOCK - 1}) // {BLOCK}", f"end // {BLOCK}", blocks=True)
+            self._range("last", "end")
+        else:
+            self._range("begin", "end")
+        old = self._old()
+        total = f"{self._widened(old)} + tl.sum(total, 0, keep_dims=True)"
+        total = f"({total}) != 0" if of.anchor.dtype is bool_ else total
+        stored = scalar.to_storage(f"({total})", of.anchor.dtype)
+        self._store(f"tl.where(end > begin, {stored}, {old})")
+        return self.finished(self._programs(LANES), 4)
+
+    def _range(self, begin: str, end: str, blocks: bool = False) -> None:
+        """Add what a range of the list names, or a range of blocks."""
+        first = self.let("from", begin)
+        length = self.let("length", f"tl.max({end} - {first})")
+        places = self.let("places", f"{first} + tl.arange(0, {STRIP})[:, None]")
+        self._sum(places, end, length, STRIP, "inside", blocks)
+
+    def _sum(self, begin: str, end: str, length: str, step: int, mask: str, blocks: bool = False) -> None:
+        """Add to a tile of sums, as many numbers of each as it is high at a time."""
+        self.line(f"for start in range(0, {length}, {step}):")
+        self.depth += 1
+        self.line(f"place = {begin} + start")
+        self.line(f"live = (place < {end}) & {mask}")
+        if blocks:
+            where = f"{self.pointer(self.of.sums)} + place * {self.of.columns} + column"
+            self.line(f"total += tl.load({where}, mask=live, other=0)")
+        else:
+            number = self.let(
+                "number", f"(tl.load({self.pointer(self.of.sorted)} + place, mask=live, other=0) & {PLACE})"
+            )
+            self.line(f"total += {self._widened(self._value(number, 'column', 'live'))}")
+        self.depth -= 1
+
+    @property
+    def _register(self) -> str:
+        return scalar.register(self.of.wide)
+
+    def _widened(self, value: str) -> str:
+        return f"{scalar.from_storage(value, self.of.anchor.dtype)}.to({self._register})"

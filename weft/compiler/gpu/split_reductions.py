@@ -1,0 +1,312 @@
+"""Long loops for few rows: cut into parts, so that the whole GPU works on them.
+
+A kernel gives each program some rows, and each program walks through all of their inner loops. Where rows are few and loops are
+long (the statistics of batch norm, a bias's gradient, a loss) it becomes several launches. Each phase with loops is one of its own: a
+program has a tile of rows and a part of the loops, and leaves the part's result in a workspace. Whoever needs the whole result
+combines the parts, always in the same order. How much is in a part follows from the shapes alone.
+
+What is stored once a row may take the place of what it is computed from. So until nobody computes it again it stays in registers; then
+a launch in which each row has one program stores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...dtypes import float32, int64
+from ...graph.node import Node
+from ..ir.nest import ReadyNest, ReadyPhase, Reduced
+from ..planning.memory import nbytes
+from ..thresholds import thresholds
+from . import scalars as scalar
+from .kernels import MOST_TILE, Loops, Tile, Total, tile_for, write_kernel
+from .lines import laid_out, power, room
+from .moments import FIRST, Moments, mean_squares
+from .source import KernelSource, decomposed
+from .values import Values
+
+WANTED = 528  # programs: four for each multiprocessor of a large GPU
+MOST_PARTS = 512
+BROAD = 64  # rows side by side that a program sums up
+FINISH_ROWS, FINISH_TILE = 8, 2048  # of a program that only combines parts: rows, for whole sectors of memory; elements
+
+
+def write_kernels(name: str, nest: ReadyNest) -> list[KernelSource]:
+    """The sources of a nest, to be launched one after the other: a single one where its loops need not be cut."""
+    plan = _planned(nest)
+    return [write_kernel(name, nest)] if plan is None else [_Launch(name, plan, s).source() for s in plan.stages]
+
+
+def loops_workspace(nest: ReadyNest) -> dict[Node, int]:
+    """The tensors that only the launches of a nest know, and where in its scratch each begins."""
+    plan = _planned(nest)
+    return laid_out(node for held in (plan.rooms.values() if plan is not None else ()) for node in held.nodes)
+
+
+def loops_scratch(nest: ReadyNest) -> int:
+    """The bytes that the launches of a nest need beside its tensors."""
+    return max((offset + nbytes(node) for node, offset in loops_workspace(nest).items()), default=0)
+
+
+# --- what is launched -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How the loops of a phase are cut: `length` places, `share` of them to a part."""
+
+    tile: Tile
+    length: int
+    share: int
+
+    @property
+    def parts(self) -> int:
+        return -(-self.length // self.share)
+
+
+@dataclass(frozen=True)
+class _Room:
+    """The results of a reduction's parts: tensors of (parts, rows). Of squares, `total` is the sum that their mean comes from."""
+
+    reduced: Reduced
+    cut: _Cut
+    nodes: tuple[Node, ...]
+    total: Node | None = None
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One launch: phases without loops, then a part of a phase with loops. Without that one it stores what the others have."""
+
+    rows: tuple[ReadyPhase, ...]
+    cut: _Cut
+    phase: ReadyPhase | None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    nest: ReadyNest
+    stages: list[_Stage]
+    rooms: dict[Node, _Room]
+
+    def squares_of(self, total: Node) -> list[_Room]:
+        return [room for room in self.rooms.values() if room.total is total]
+
+
+def _planned(nest: ReadyNest) -> _Plan | None:
+    """How a nest is launched in parts; None if it is better left whole."""
+    tile, rows = tile_for(nest), prod(l.size for l in nest.outer)
+    lengths = [prod(l.size for l in p.loops) for p in nest.phases if p.loops]
+    if 2 * -(-rows // tile.rows) > WANTED or min(rows, tile.rows) * sum(lengths) < thresholds.gpu_cut or 0 in lengths:
+        return None
+    plan = _Planner(nest).plan()
+    return plan if any(stage.cut.parts > 1 for stage in plan.stages) else None
+
+
+class _Planner:
+    """Phases become stages, in their order."""
+
+    def __init__(self, nest: ReadyNest) -> None:
+        self.nest = nest
+        self.count = prod(l.size for l in nest.outer)
+        self.stages: list[_Stage] = []
+        self.rooms: dict[Node, _Room] = {}
+        self.small: list[ReadyPhase] = []  # phases without loops, so far
+        self.stored = 0  # how many of them have made their stores
+
+    def plan(self) -> _Plan:
+        for number, phase in enumerate(self.nest.phases):
+            sums = mean_squares(self.nest.phases, number)
+            if not phase.loops:
+                self.small.append(phase)
+            elif sums and all(total in self.rooms and self.rooms[total].total is None for total in sums.values()):
+                for reduced in phase.reductions:
+                    self._reserve(reduced, self.rooms[sums[reduced.node]].cut, sums[reduced.node])
+            else:
+                self._cut(phase)
+        self._finish()
+        return _Plan(self.nest, self.stages, self.rooms)
+
+    def _cut(self, phase: ReadyPhase) -> None:
+        if phase.stores:
+            self._finish()
+        cut = self._cut_of(phase)
+        self.stages.append(_Stage(self._computed_again(phase), cut, phase))
+        for reduced in phase.reductions:
+            self._reserve(reduced, cut)
+
+    def _cut_of(self, phase: ReadyPhase) -> _Cut:
+        length = prod(l.size for l in phase.loops)
+        tile = self._tile(phase)
+        tiles = -(-self.count // tile.rows)
+        parts = max(1, min(MOST_PARTS, WANTED // tiles, min(tile.rows, self.count) * length // thresholds.gpu_part))
+        return _Cut(tile, length, -(-length // (parts * tile.width)) * tile.width)
+
+    def _tile(self, phase: ReadyPhase) -> Tile:
+        tile = tile_for(ReadyNest(self.nest.outer, [phase], self.nest.vector))
+        if self.nest.vector is None or not phase.reductions:
+            return tile
+        height = min(power(self.count), BROAD)  # whole lines of memory, and many loads in flight
+        crowded = len(phase.reductions) > 2 or _tensors(phase) > 1
+        elements = MOST_TILE // 2 if crowded else MOST_TILE
+        return Tile(height, max(1, min(power(prod(l.size for l in phase.loops)), elements // height)), 8)
+
+    def _reserve(self, reduced: Reduced, cut: _Cut, total: Node | None = None) -> None:
+        dtype = reduced.dtype
+        dtypes = [float32 if dtype.is_half else dtype, *([int64] if reduced.finds else [])]
+        shape = (cut.parts, self.count)
+        nodes = tuple(room(f"parts {i}", reduced.node, shape, d) for i, d in enumerate(dtypes))
+        self.rooms[reduced.node] = _Room(reduced, cut, nodes, total)
+
+    def _finish(self) -> None:
+        """A launch that stores what has waited for it."""
+        waiting = [p for i, p in enumerate(self.small) if i >= self.stored or p.reductions]
+        if any(phase.stores for phase in waiting):
+            most = max((room.cut.parts for room in self.rooms.values()), default=1)
+            rows = min(power(self.count), max(FINISH_ROWS, FINISH_TILE // power(most)))
+            self.stages.append(_Stage(tuple(waiting), _Cut(Tile(rows, 1, 4), 1, 1), None))
+        self.stored = len(self.small)
+
+    def _computed_again(self, phase: ReadyPhase) -> tuple[ReadyPhase, ...]:
+        """Phases without loops that make what a phase needs and what is not in memory."""
+        needed, found = _needed(phase), list[ReadyPhase]()
+        for number, small in reversed(list(enumerate(self.small))):
+            made = {r.node for r in small.reductions}
+            if number >= self.stored:
+                made |= {w.node for w in small.stores}
+            if not needed.isdisjoint(made):
+                needed |= _needed(small)
+                found.insert(0, small)
+        return tuple(found)
+
+
+def _needed(phase: ReadyPhase) -> set[Node]:
+    """What a phase reads of memory, and of rows."""
+    return {s.node for s in phase.steps if s.kind in ("row", "load")}
+
+
+def _tensors(phase: ReadyPhase) -> int:
+    """How many tensors its loops walk through."""
+    return sum(s.kind == "load" and any(loop in s.indices[0].loops for loop in phase.loops) for s in phase.steps)
+
+
+# --- the text -------------------------------------------------------------------------------------------------------------------
+
+
+class _Launch(Loops):
+    """Writes the kernel of one stage."""
+
+    def __init__(self, name: str, plan: _Plan, stage: _Stage) -> None:
+        super().__init__(name, plan.nest, stage.cut.tile)
+        self.plan, self.stage, self.cut = plan, stage, stage.cut
+        tile, cut = stage.cut.tile, stage.cut
+        self.whole = self.count % tile.rows == cut.length % cut.share == cut.share % tile.width == 0
+
+    def source(self) -> KernelSource:
+        tiles, phase = -(-self.count // self.tile.rows), self.stage.phase
+        self.begin_rows(f"(tl.program_id(0) % {tiles})")
+        phases = [*self.stage.rows, *([phase] if phase is not None else [])]
+        self._combine_all(phases)
+        for number, small in enumerate(self.stage.rows):
+            self._row_phase(small, phases[number + 1 :])
+        if phase is not None:
+            self.line(f"part = tl.program_id(0) // {tiles}")
+            self._part(phase)
+        return self.finished(tiles * self.cut.parts, self.tile.warps)
+
+    def _combine_all(self, phases: Sequence[ReadyPhase]) -> None:
+        """The reductions that these phases need, whole. A sum comes before its squares, which need the mean."""
+        needed = {node for phase in phases for node in _needed(phase)}
+        needed |= {room.total for node, room in self.plan.rooms.items() if node in needed and room.total is not None}
+        for node, held in self.plan.rooms.items():
+            if node in needed:
+                self.rows[node] = self._combined(held)
+
+    def _combined(self, room: _Room) -> str:
+        parts = room.cut.parts
+        width = min(power(parts), max(1, MOST_TILE // self.tile.rows))
+        self.line(f"# {room.reduced.node.op.name} of {parts} parts")
+        total = Total(self, room.reduced, width)
+        looped = parts > width
+        self.line(f"for first in range(0, {parts}, {width}):" if looped else "first = 0")
+        self.depth += looped
+        self.line(f"every = first + tl.arange(0, {width})[None, :]")
+        self.line(f"inside_parts = inside_rows & (every < {parts})")
+        values = [self._loaded(node) for node in room.nodes]
+        if room.total is not None:
+            values = [self._from_the_mean(room, values[0])]
+        if total.finds:
+            total.take(values[0], f"tl.where(inside_parts, {values[1]}, -1)")
+        else:
+            total.take(total.masked("inside_parts", values[0]))
+        self.depth -= looped
+        return total.end()
+
+    def _loaded(self, room: Node) -> str:
+        where = f"{self.pointer(room)} + every * {self.count} + row"
+        return self.let("w", scalar.from_storage(f"tl.load({where}, mask=inside_parts, other=0)", room.dtype))
+
+    def _from_the_mean(self, room: _Room, squares: str) -> str:
+        """Squares of differences from the mean of all, given those from the mean of each part."""
+        assert room.total is not None
+        kind, cut = scalar.register(room.reduced.node.inputs[0].dtype), room.cut
+        size = self.let(
+            "size", f"tl.maximum(tl.minimum({cut.share}, {cut.length} - every * {cut.share}), 1).to({kind})"
+        )
+        mean = f"{self.rows[room.total]} / {float(cut.length)}"
+        apart = self.let("apart", f"{self._loaded(self.plan.rooms[room.total].nodes[0])} / {size} - {mean}")
+        return f"{squares} + {size} * {apart} * {apart}"
+
+    def _row_phase(self, phase: ReadyPhase, later: Sequence[ReadyPhase]) -> None:
+        """A phase without loops. What it stores is stored in the launch that has nothing else to do."""
+        self.about(phase)
+        self.inside = "inside_rows"
+        values = Values(self, phase)
+        for reduced in phase.reductions:
+            total = Total(self, reduced, 1)
+            total.add(values)
+            self.rows[reduced.node] = total.end()
+        if self.stage.phase is None:
+            values.store_all()
+        self.keep(phase, values, later)
+
+    def _part(self, phase: ReadyPhase) -> None:
+        cut = self.cut
+        self.about(phase)
+        self.line(f"begin = part * {cut.share}")
+        self.line(f"end = tl.minimum(begin + {cut.share}, {cut.length})")
+        totals = self._totals(phase)
+        self.strips(phase, totals, "begin", "end", cut.share)
+        for total in totals:
+            rooms = [self.plan.rooms[total.reduced.node], *self.plan.squares_of(total.reduced.node)]
+            nodes = [node for room in rooms for node in room.nodes]
+            results = total.results()
+            for number, node in enumerate(nodes):
+                self._leave(node, results[min(number, len(results) - 1)])
+
+    def _totals(self, phase: ReadyPhase) -> list[Total]:
+        """What the reductions of a phase keep. Where squares are wanted too, it must be known how a part begins."""
+        width, totals = self.tile.width, list[Total]()
+        for reduced in phase.reductions:
+            if self.plan.squares_of(reduced.node):
+                totals.append(Moments(self, reduced, width, self._first(phase, reduced)))
+            else:
+                totals.append(Total(self, reduced, width))
+        return totals
+
+    def _first(self, phase: ReadyPhase, reduced: Reduced) -> str:
+        """What is reduced, at the beginning of the part: a tile."""
+        self.line(f"early = begin + tl.arange(0, {min(FIRST, self.tile.width)})[None, :]")
+        self.line("inside_early = early < end")
+        self.at |= decomposed(phase.loops, "early")
+        self.masks |= dict.fromkeys(phase.loops, "inside_early")
+        self.inside = "inside_rows & inside_early"
+        return Values(self, phase).names[reduced.steps[0]]
+
+    def _leave(self, room: Node, value: str) -> None:
+        """A part's result, for those who will combine them."""
+        self.written.append(room)
+        stored = scalar.to_storage(value, room.dtype)
+        self.line(f"tl.store({self.pointer(room)} + part * {self.count} + row, {stored}, mask=inside_rows)")

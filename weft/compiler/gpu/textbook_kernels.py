@@ -1,0 +1,130 @@
+"""Products and convolutions as textbooks begin with them: there to be read, and to be compared with.
+
+NAIVE (of a convolution: DIRECT) gives each lane one element of the result and reads all it needs from memory, again and again.
+TILED shares what it reads: a program takes a small square of the result, and reads small squares of the operands. It multiplies on
+the ordinary units, one product after the other. GEMM first writes the patches of a convolution to memory, each pixel as often as
+windows see it, and is a plain product from then on. All of them end with the same epilogue as the fast kernel.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...dtypes import DType
+from ...graph.node import Node
+from ..ir.index import Index, Loop, strides
+from ..ir.kernel import Kernel, View, anchor_shape
+from .contraction import NOTHING, Contraction, Operand, Tile, finish, groups_of, sum_length
+from .lines import room
+from .source import KernelSource, decomposed
+from .values import Values
+
+NAIVE_LANES = 256  # elements of the result that a program of the naive kernel takes
+SQUARE = Tile(32, 32, 32, 4, 1)  # the textbook's tile, as large as 1,024 threads can share
+PATCH_LANES = 1024
+
+
+def write_naive(name: str, kernel: Kernel) -> KernelSource:
+    """One element of the result a lane, in a loop over all that is summed."""
+    return _Naive(name, kernel, None).source()
+
+
+def write_tiled(name: str, kernel: Kernel) -> KernelSource:
+    """Small squares, multiplied without the matrix units."""
+    return _Tiled(name, kernel, SQUARE).source()
+
+
+def patches(kernel: Kernel) -> Node:
+    """The memory for all patches, as a tensor that only the kernels of GEMM know: what is multiplied from the left."""
+    anchor = _anchor(kernel)
+    count = groups_of(anchor) * anchor_shape(anchor)[1] * sum_length(anchor)
+    return room("patches", anchor, (count,), kernel.views[0].base.dtype)
+
+
+def write_patches(name: str, kernel: Kernel) -> KernelSource:
+    """The first kernel of GEMM: every patch, padding included, into the workspace."""
+    return _Patches(name, kernel, None).source()
+
+
+def write_unfolded(name: str, kernel: Kernel, parts: int = 1) -> KernelSource:
+    """The second: the product of the patches with the other operand, or the parts of its long sums."""
+    return _Unfolded(name, kernel, None, parts).source()
+
+
+class _Flat(Contraction):
+    """A kernel that goes through elements one by one; `row` is the number of an element."""
+
+    def _elements(self, count: int, lanes: int, loops: tuple[Loop, ...]) -> int:
+        """Which elements this program has; how many programs there are."""
+        self.inside, self.zero = "inside_rows", "0 * row"
+        self.line(f"row = tl.program_id(0) * {lanes} + tl.arange(0, {lanes})")
+        self.line(f"inside_rows = row < {count}")
+        self.at |= decomposed(loops, "row")
+        self.masks |= dict.fromkeys(loops, self.inside)
+        return -(-count // lanes)
+
+    def _element(self, operand: Operand) -> str:
+        """An operand's element for each lane, zero where there is padding."""
+        values = Values(self, NOTHING)
+        where = f"{self.pointer(operand.view.base)} + ({values.index(operand.position)} + {self.zero})"
+        inside = values.all_of([self.inside], operand.conditions)
+        return self.let("element", f"tl.load({where}, mask={inside}, other=0)")
+
+
+class _Naive(_Flat):
+    def source(self) -> KernelSource:
+        self.line(f"# {self.anchor.op.name}: one element a lane, a sum of {self.length}")
+        programs = self._elements(prod(self.anchor.shape), NAIVE_LANES, self.loops)
+        column, wide = self.at[self.loops[2]], self._wide().name
+        self.at |= decomposed((self.group, self.local), column)
+        self.line(f"total = tl.zeros(({NAIVE_LANES},), tl.{wide})")
+        self.line(f"for step in range({self.length}):")
+        self.depth += 1
+        self.at |= decomposed(self.depth_loops, "step")
+        left, right = (self._element(operand) for operand in (self.left, self.right))
+        self.line(f"total += {left}.to(tl.{wide}) * {right}.to(tl.{wide})")
+        self.depth -= 1
+        finish(self, self.kernel, self.loops, "total")
+        return self.finished(programs, NAIVE_LANES // 32)
+
+
+class _Tiled(Contraction):
+    def _common(self) -> DType:
+        return self._wide()  # numbers of 16 bits would go to the matrix units
+
+    def _precision(self) -> str:
+        return ', input_precision="ieee"'
+
+
+class _Patches(_Flat):
+    def source(self) -> KernelSource:
+        room = patches(self.kernel)
+        self.line(f"# the patches of {self.anchor.op.name}: {self.groups} x {self.height} x {self.length}")
+        programs = self._elements(room.shape[0], PATCH_LANES, _patch_loops(self, self.depth_loops))
+        element = self._element(self.left)
+        self.written.append(room)
+        self.line(f"tl.store({self.pointer(room)} + row, {element}, mask={self.inside})")
+        return self.finished(programs, 4)
+
+
+class _Unfolded(Contraction):
+    def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
+        """The left factor comes from the patches, where padding is written out."""
+        depth_loops, _, right = super()._sum()
+        loops, position = _patch_loops(self, depth_loops), Index()
+        for loop, stride in zip(loops, strides(tuple(l.size for l in loops)), strict=True):
+            position = position + Index(0, ((loop, stride),) if loop.size > 1 else ())
+        return depth_loops, Operand(View(patches(self.kernel), 0, ()), position, ()), right
+
+
+def _patch_loops(contraction: Contraction, depth_loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+    """How patches lie in memory: one after the other; for the gradient of the filter, pixel by pixel, as images lie."""
+    rows = contraction.loops[1]
+    if contraction.anchor.op.name == "conv_filter_last":
+        return (contraction.group, *depth_loops, rows)
+    return (contraction.group, rows, *depth_loops)
+
+
+def _anchor(kernel: Kernel) -> Node:
+    assert kernel.anchor is not None
+    return kernel.anchor

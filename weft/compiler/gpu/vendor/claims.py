@@ -1,0 +1,221 @@
+"""Which products and convolutions NVIDIA's libraries are asked for, and where they put the result.
+
+A library writes a plain result, of 16 bits where that is all that is made of it. If nothing else is done with it, it goes right to
+where it is wanted, and so it does with an epilogue that the library has; otherwise to memory of the kernel's own, from where a second
+kernel, the epilogue, takes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ....dtypes import DType
+from ....graph.node import Node
+from ....knobs import knobs
+from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
+from ...planning.algorithms import described
+from ...planning.memory import nbytes
+from ..compile import ALIGNED
+from ..lines import room
+from .epilogues import Epilogue, epilogue, only_store, unnarrowed
+from .specs import ConvSpec, ProductSpec, Spec, filter_order, supported
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a library is asked for, and the tensor that it writes."""
+
+    spec: Spec
+    result: Node
+    direct: bool  # the tensor is one of the program; else only this kernel knows it
+    more: tuple[Node, ...] = ()  # tensors beside the operands: a bias, a residual, the sum that a gelu is of
+    rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
+    filter: Node | None = None  # a copy of the filter in the order that libraries want, if it does not lie so
+    limit: int | None = None  # bytes that it may take beside operands and results
+    wished: bool = False  # by its name: then it need not be the fastest
+
+    @property
+    def library(self) -> str:
+        """Its name among algorithms."""
+        return "CUBLASLT" if isinstance(self.spec, ProductSpec) else "CUDNN"
+
+    @property
+    def rooms(self) -> list[Node]:
+        """The tensors that only its phases know: copies of a filter and of a bias, and the result where it is not direct."""
+        copies = [self.filter, self.more[0] if self.rounded is not None else None]
+        return [node for node in (*copies, None if self.direct else self.result) if node is not None]
+
+    def operands(self, views: Sequence[View]) -> list[View | Node]:
+        """What it reads as its first arguments: the operands as they lie, or a copy."""
+        return [view if n == 0 or self.filter is None else self.filter for n, view in enumerate(views)]
+
+
+Judge = Callable[[Kernel, Claim], bool]  # whether a library should do it
+
+
+def claims(kernel: Kernel, limit: int | None = None) -> list[Claim]:
+    """What a library could be asked for, if it has a form for this product or convolution, and may take so many bytes for it.
+
+    The first has as much of the epilogue in it as libraries know; they may have no kernel for that, but for the next.
+    """
+    found = []
+    for wanted in _unlimited(kernel):
+        left = None if limit is None else limit - sum(map(nbytes, wanted.rooms))
+        if left is None or left >= 0:
+            found.append(replace(wanted, spec=replace(wanted.spec, workspace=left), limit=limit))
+    return found
+
+
+def _unlimited(kernel: Kernel) -> list[Claim]:
+    anchor = kernel.anchor
+    assert anchor is not None
+    result = _direct(kernel)
+    dtype = result.dtype if result is not None else _narrow_use(kernel) or anchor.dtype
+    spec = _product(kernel, dtype) if anchor.op.name == "contract" else _convolution(kernel, dtype)
+    if spec is None or not _is_aligned(kernel, *([result] if result is not None else [])):
+        return []
+    if result is not None:
+        found: list[Claim | None] = [Claim(spec, result, True)]
+    else:
+        found = [_fused(kernel, spec), Claim(spec, _own_room(anchor, dtype), False)]
+    copy = _filter_copy(kernel)
+    return [replace(claim, filter=copy) for claim in found if claim is not None and supported(claim.spec)]
+
+
+def _filter_copy(kernel: Kernel) -> Node | None:
+    """Memory for a copy of the filter, if it does not lie as libraries want it: each by itself, its channels last."""
+    anchor, view = kernel.anchor, kernel.views[1]
+    assert anchor is not None
+    if anchor.op.name not in ("conv_last", "conv_data_last"):
+        return None
+    shape = anchor.inputs[1].shape
+    order = filter_order(len(shape))
+    lies = is_contiguous(tuple(view.strides[a] for a in order), tuple(shape[a] for a in order))
+    if lies and not view.offset:
+        return None
+    return room("filter", anchor, (prod(shape),), view.base.dtype)
+
+
+def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
+    """With the epilogue in it, if libraries know it: what they are asked for, and all that they read for it."""
+    done = epilogue(kernel)
+    asked = None if done is None else _asked(spec, done)
+    if done is None or asked is None:
+        return None
+    dtype = done.store.dtype if isinstance(asked, ProductSpec) else kernel.views[0].base.dtype
+    if any(node is not None and not (node.dtype is done.store.dtype is dtype) for node in (done.residual, done.sum)):
+        return None  # they must be like the result; and as for a bias, there are kernels for the operands' type only
+    given = [node for node in (done.bias, done.residual, done.sum) if node is not None]
+    if not _is_aligned(kernel, done.store, *given):
+        return None
+    if done.bias is None or done.bias.dtype is dtype:
+        return Claim(asked, done.store, True, tuple(given))
+    assert kernel.anchor is not None
+    if dtype not in (kernel.anchor.dtype, _narrow_use(kernel)):
+        return None  # who rounds the result before the bias is added loses as much as who rounds the bias; but nobody does here
+    copy = room("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
+    return Claim(asked, done.store, True, (copy, *given[1:]), done.bias)
+
+
+def _asked(spec: Spec, done: Epilogue) -> Spec | None:
+    """A description with an epilogue, if it can be put so: cuBLASLt knows no residual, cuDNN's kernels begin with a bias."""
+    if isinstance(spec, ProductSpec):
+        kept = "sum" if done.sum is not None and done.activation == "gelu_tanh" else ""
+        words = "_".join(filter(None, ("bias" if done.bias is not None else "", done.activation, kept)))
+        fits = bool(words) and done.residual is None
+        return replace(spec, epilogue=words, c_dtype=done.store.dtype.name) if fits else None
+    if done.bias is None or done.sum is not None:
+        return None
+    parts = ("bias", *(["residual"] if done.residual is not None else []), *filter(None, [done.activation]))
+    return replace(spec, epilogue=parts, result_dtype=done.store.dtype.name)
+
+
+def _is_aligned(kernel: Kernel, *more: Node) -> bool:
+    """Whether memory begins where libraries expect it, also where it is an element of a longer tensor."""
+    return all(nbytes(node) % ALIGNED == 0 for node in (*(view.base for view in kernel.views), *more))
+
+
+def _own_room(anchor: Node, dtype: DType) -> Node:
+    """Memory for a result, as a tensor that only the two launches of its kernel know."""
+    return room("library", anchor, (prod(anchor.shape),), dtype)
+
+
+def _direct(kernel: Kernel) -> Node | None:
+    """The one tensor that is made of the result without any arithmetic, if that is all that is done with it."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    if kernel.nest is None:
+        return None if anchor.op.name == "conv_filter_last" else anchor  # libraries write filters in another order
+    store = only_store(kernel)
+    return store if store is not None and unnarrowed(store) is anchor else None
+
+
+def _narrow_use(kernel: Kernel) -> DType | None:
+    """The 16-bit type that all which is done with the result begins with."""
+    found: set[DType | None] = {None} if kernel.anchor in kernel.outputs else set()
+    for phase, body in zip(kernel.nest.phases if kernel.nest is not None else (), kernel.bodies, strict=True):
+        results: set[int] = set()  # steps that give the result, wherever it was moved
+        for number, step in enumerate(body.steps):
+            if step.node is kernel.anchor or (step.kind == "same" and results.intersection(step.args)):
+                results.add(number)
+            elif results.intersection(step.args):
+                rounds = step.kind == "op" and step.node.op.name == "cast" and step.node.dtype.is_half
+                found.add(step.node.dtype if rounds else None)
+        if any(body.number[store.node, store.place] in results for store in phase.stores):
+            found.add(None)
+    return found.pop() if len(found) == 1 else None
+
+
+def _product(kernel: Kernel, dtype: DType) -> ProductSpec | None:
+    anchor, (a, b) = kernel.anchor, kernel.views
+    assert anchor is not None
+    batch, m, n = anchor.shape
+    k = anchor.inputs[0].shape[2]
+    left, right = _three(a.strides), _three(b.strides)
+    return ProductSpec(
+        batch, m, n, k, left, right, a.base.dtype.name, b.base.dtype.name, dtype.name, tf32=bool(knobs.tf32),
+        alignment=_alignment(a, b),
+    )  # fmt: skip
+
+
+def _three(steps: tuple[int, ...]) -> tuple[int, int, int]:
+    batch, row, column = steps
+    return batch, row, column
+
+
+def _alignment(*views: View) -> int:
+    """The bytes that all operands begin at a multiple of."""
+    begins = [v.offset * v.base.dtype.itemsize for v in views]
+    return next(size for size in (16, 8, 4, 2, 1) if all(b % size == 0 for b in begins))
+
+
+def _convolution(kernel: Kernel, dtype: DType) -> ConvSpec | None:
+    anchor = kernel.anchor
+    assert anchor is not None
+    first, second = kernel.views
+    if first.offset or first.base.dtype is not second.base.dtype:
+        return None
+    direction, shape = described(anchor)
+    x, y = anchor.inputs
+    if not is_contiguous(first.strides, x.shape):
+        return None
+    if direction == "filter_gradient" and (second.offset or not is_contiguous(second.strides, y.shape)):
+        return None
+    padding = anchor.params[1]
+    return ConvSpec(
+        direction, shape.batch, shape.channels, shape.filters, shape.spatial, shape.kernel, shape.out, shape.stride, tuple(p[0] for p in padding),
+        tuple(p[1] for p in padding), shape.dilation, shape.groups, first.base.dtype.name, dtype.name, tf32=bool(knobs.tf32),
+    )  # fmt: skip
+
+
+def operations(kernel: Kernel) -> int:
+    """How many multiplications and additions it is."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    batch, rows, columns = anchor_shape(anchor)
+    if anchor.op.name == "contract":
+        return 2 * batch * rows * columns * anchor.inputs[0].shape[2]
+    _, shape = described(anchor)
+    return int(shape.flops)

@@ -1,0 +1,300 @@
+"""What is done with a product or convolution, read from its graph, as far as NVIDIA's libraries can do it as they write.
+
+That is a bias with one number for each column, a residual that lies as the result does, and then a relu or the gelu by tanh, which may
+write what it was taken of as well: that is what its derivative, which may follow a product too, is computed from. Where operands are of
+16 bits, sums may be rounded to them between these steps: libraries round at the end only, and nothing is lost by that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from math import isclose, prod
+
+from ....graph.node import CONST, Node
+from ...ir.index import Index, Place, fresh, linear, moved
+from ...ir.kernel import GIVEN, Kernel, anchor_place, unmoved
+from ...planning.memory import nbytes
+from .gelu_gradient import CUBIC, SLOPE, is_gelu_slope
+
+MOST_ADDED = 2  # a bias and a residual
+MOST_FACTORS = 5  # of a product that is part of a gelu
+MOST_STEPS = 80  # of a derivative of a gelu; it has about 40
+SATURATED = 10.0  # from here the tanh of a gelu is one: what is cut off beyond changes nothing
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The tensor that is made of a result: activation(result + bias + residual).
+
+    Beside it a gelu may leave what it was taken of, the sum. The derivative of a gelu reads that.
+    """
+
+    store: Node
+    activation: str  # "", "relu", "gelu_tanh" or "dgelu_tanh"
+    bias: Node | None = None
+    residual: Node | None = None
+    sum: Node | None = None
+
+
+def epilogue(kernel: Kernel) -> Epilogue | None:
+    """What a kernel does with the result of its anchor, if it is nothing but that."""
+    stores = _stores(kernel)
+    if not all(store.dtype.is_float for store in stores):
+        return None
+    match stores:
+        case [store]:
+            return _activation(kernel, store) or _slope(kernel, store)
+        case [one, other]:
+            return _with_sum(kernel, one, other) or _with_sum(kernel, other, one)
+    return None
+
+
+def only_store(kernel: Kernel) -> Node | None:
+    """The one tensor that an epilogue writes, if it is all that is wanted and lies as a library writes the result."""
+    stores = _stores(kernel)
+    return stores[0] if len(stores) == 1 else None
+
+
+def _stores(kernel: Kernel) -> list[Node]:
+    """The tensors that an epilogue writes, if they are all that is wanted and lie as a library writes the result."""
+    if kernel.nest is None or kernel.anchor in kernel.outputs:
+        return []
+    stores, written = kernel.nest.phases[0].stores, _written(kernel)
+    lie = all(_same(linear(store.place, store.node.shape), written) for store in stores)
+    return [store.node for store in stores] if lie else []
+
+
+def _with_sum(kernel: Kernel, store: Node, sum: Node) -> Epilogue | None:
+    """A gelu, and what it is taken of."""
+    done, kept = _activation(kernel, store), _activation(kernel, sum)
+    if done is None or kept is None or (done.activation, kept.activation) != ("gelu_tanh", ""):
+        return None
+    return replace(done, sum=sum) if (done.bias, done.residual) == (kept.bias, kept.residual) else None
+
+
+def _activation(kernel: Kernel, store: Node) -> Epilogue | None:
+    """An activation of a sum."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    activation, value = _activated(unnarrowed(store))
+    reader = _Reader(anchor, kernel.reads, _rounds(kernel))
+    found = reader.summed(value, fresh(value.shape), MOST_ADDED)
+    if found is None:
+        return None
+    here, added = found
+    placed = [reader.read(node, place) for node, place in added]
+    given = [p for p in placed if p is not None and not _may_be_replaced(p[0], store)]
+    if len(given) != len(added):
+        return None
+    return _sorted(anchor, here, given, Epilogue(store, activation))
+
+
+def _slope(kernel: Kernel, store: Node) -> Epilogue | None:
+    """The derivative of a gelu, times the result of a product."""
+    anchor, steps = kernel.anchor, kernel.bodies[0].steps
+    assert anchor is not None
+    loads = [step for step in steps if step.kind == "load"]
+    given = {step.node for step in loads} - {anchor}
+    if anchor.op.name != "contract" or len(given) != 1 or len(loads) != 2 or len(steps) > MOST_STEPS:
+        return None
+    [sum] = given
+    lie = all(_same(step.indices[0], _written(kernel)) for step in loads)
+    if not lie or sum.dtype is not store.dtype or _may_be_replaced(sum, store):
+        return None
+    return Epilogue(store, "dgelu_tanh", sum=sum) if is_gelu_slope(steps, anchor, sum, _rounds(kernel)) else None
+
+
+def _rounds(kernel: Kernel) -> bool:
+    """Whether operands are of 16 bits."""
+    return all(view.base.dtype.is_half for view in kernel.views)
+
+
+def _written(kernel: Kernel) -> Index:
+    """Where a library writes an element: as it lies in the result, but for filters, which come one after the other."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    if anchor.op.name != "conv_filter_last":
+        return linear(anchor_place(anchor, kernel.rows), anchor.shape)
+    _, element, filter = kernel.rows
+    return Index(0, tuple((l, step) for l, step in ((filter, element.size), (element, 1)) if l.size != 1))
+
+
+def unnarrowed(node: Node) -> Node:
+    """Below the last rounding, which is the library's too."""
+    node = unmoved(node)
+    return unmoved(node.inputs[0]) if node.op.name == "cast" and node.dtype.is_half else node
+
+
+def _may_be_replaced(node: Node, store: Node) -> bool:
+    """Whether the result may be written over what is added: new state over the old. No library promises to read it before."""
+    return node.op.name in GIVEN and nbytes(node) == nbytes(store)
+
+
+# --- what is added ----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Follows movement, and roundings where they do not count, from what is written down to what is read."""
+
+    anchor: Node
+    reads: Collection[Node]
+    rounds: bool  # sums may be rounded to 16 bits on the way
+
+    def summed(self, node: Node, place: Place, most: int) -> tuple[Place, list[tuple[Node, Place]]] | None:
+        """Where a sum finds the anchor, and what it adds to it, where."""
+        node, place = self._below(node, place)
+        if node is self.anchor:
+            return place, []
+        if node.op.name != "add" or not most:
+            return None
+        for sum, other in (node.inputs, node.inputs[::-1]):
+            found = self.summed(sum, place, most - 1)
+            if found is not None:
+                return found[0], [*found[1], (other, place)]
+        return None
+
+    def read(self, node: Node, place: Place) -> tuple[Node, Index] | None:
+        """The stored tensor that a node is a view of, and where in it the element lies."""
+        node, place = self._below(node, place)
+        return (node, linear(place, node.shape)) if node in self.reads else None
+
+    def _below(self, node: Node, place: Place) -> tuple[Node, Place]:
+        while node not in self.reads:
+            if self.rounds and _is_rounding(node):
+                node = node.inputs[0]
+                continue
+            found = moved(node, place) if node.op.kind == "move" else []
+            if len(found) != 1 or found[0][2]:
+                break
+            node, place, _ = found[0]
+        return node, place
+
+
+def _is_rounding(node: Node) -> bool:
+    """A cast from or to 16 bits, or between them."""
+    if node.op.name != "cast":
+        return False
+    kinds = (node.dtype, node.inputs[0].dtype)
+    return any(k.is_half for k in kinds) and all(k.is_half or k.name == "float32" for k in kinds)
+
+
+def _sorted(anchor: Node, here: Place, added: list[tuple[Node, Index]], known: Epilogue) -> Epilogue | None:
+    """Which of the tensors is the bias and which the residual, in whichever order they are added."""
+    for biases, residuals in ((added[:1], added[1:]), (added[1:], added[:1])):
+        if all(_is_by_column(*b, here, anchor) for b in biases) and all(
+            _is_whole(there, here, anchor) for _, there in residuals
+        ):
+            bias, residual = (next((node for node, _ in found), None) for found in (biases, residuals))
+            return replace(known, bias=bias, residual=residual)
+    return None
+
+
+def _is_by_column(bias: Node, there: Index, here: Place, anchor: Node) -> bool:
+    """Whether it has one number for each column of the result, a filter of a convolution."""
+    return prod(bias.shape) == anchor.shape[-1] and _same(there, here[-1])
+
+
+def _is_whole(there: Index, here: Place, anchor: Node) -> bool:
+    """Whether it has one number for each of the result, in the same order. There may be more behind them."""
+    return _same(there, linear(here, anchor.shape))
+
+
+def _same(a: Index, b: Index) -> bool:
+    """Whether two places are one, in whichever order their parts are added."""
+    return a.offset == b.offset and dict(a.parts) == dict(b.parts)
+
+
+# --- activations ------------------------------------------------------------------------------------------------------------------
+
+
+def _activated(node: Node) -> tuple[str, Node]:
+    """The activation that a node is the result of, and what of; "" if it is none that libraries know."""
+    for name, below in (("relu", _unrelu), ("gelu_tanh", _ungelu)):
+        x = below(node)
+        if x is not None:
+            return name, x
+    return "", node
+
+
+def _unrelu(node: Node) -> Node | None:
+    """What a relu is the relu of."""
+    if node.op.name != "where":
+        return None
+    test, zero, x = node.inputs
+    zeros = all(n.op is CONST and float(n.params[0]) == 0 for n in (zero, *test.inputs[1:]))
+    return x if test.op.name == "le" and test.inputs[0] is x and zeros else None
+
+
+def _ungelu(node: Node) -> Node | None:
+    """What a gelu by tanh is the gelu of: x / 2 (1 + tanh(SLOPE (x + CUBIC x³)))."""
+    half, factors = _factors(node)
+    if half != 0.5 or len(factors) != 2:
+        return None
+    for x, gate in (factors, factors[::-1]):
+        if _is_gate(gate, x):
+            return x
+    return None
+
+
+def _is_gate(gate: Node, x: Node) -> bool:
+    """1 + tanh(SLOPE (x + CUBIC x³))."""
+    for one, curve in _added(gate):
+        if _number(one) == 1 and curve.op.name == "tanh":
+            slope, rest = _factors(curve.inputs[0])
+            return isclose(slope, SLOPE, rel_tol=1e-6) and len(rest) == 1 and _is_cubic(rest[0], x)
+    return False
+
+
+def _is_cubic(sum: Node, x: Node) -> bool:
+    """x + CUBIC x³, of an x that may be clipped where that makes no difference."""
+    for near, cube in _added(sum):
+        cubic, rest = _factors(cube)
+        if isclose(cubic, CUBIC, rel_tol=1e-6) and len(rest) == 3 and all(n is near for n in rest):
+            return near is x or _unclipped(near) is x
+    return False
+
+
+def _unclipped(node: Node) -> Node | None:
+    """What a clip to ±SATURATED or beyond is the clip of; its lower bound is below its upper one."""
+    if node.op.name != "where" or node.inputs[0].op.name != "lt":
+        return None
+    test, high, below = node.inputs
+    bound = _number(high)
+    if test.inputs != (high, below) or bound is None or bound < SATURATED:
+        return None
+    if below.op.name != "where" or below.inputs[0].op.name != "lt":
+        return None
+    test, low, x = below.inputs
+    bound = _number(low)
+    return x if test.inputs == (x, low) and bound is not None and bound <= -SATURATED else None
+
+
+def _factors(node: Node) -> tuple[float, list[Node]]:
+    """A product as its constant and its other factors; one of more factors than matter is a factor itself."""
+    constant, rest, left = 1.0, [], [node]
+    while left:
+        top = left.pop()
+        number = _number(top)
+        if number is not None:
+            constant *= number
+        elif top.op.name == "mul":
+            left += top.inputs
+        else:
+            rest.append(top)
+        if len(left) + len(rest) > MOST_FACTORS:
+            return 1.0, [node]
+    return constant, rest
+
+
+def _added(node: Node) -> list[tuple[Node, Node]]:
+    """The two that a sum adds, in both orders."""
+    return [(a, b) for a, b in (node.inputs, node.inputs[::-1])] if node.op.name == "add" else []
+
+
+def _number(node: Node) -> float | None:
+    return float(node.params[0]) if node.op is CONST else None
+
+
+__all__ = ["Epilogue", "epilogue", "only_store", "unnarrowed"]

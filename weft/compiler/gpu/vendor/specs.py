@@ -1,0 +1,199 @@
+"""Matrix products and convolutions as NVIDIA's libraries are asked for them: plain data that can be stored and compared.
+
+`supported` says what is worth asking. The doors to the libraries are runtime/cuda/blas.py and runtime/cuda/dnn.py; what they
+refuse with `Unsupported` is done by a Triton kernel.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import prod
+from typing import Any
+
+from ..compile import ALIGNED
+
+BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+HALVES = ("float16", "bfloat16")
+PRODUCT_EPILOGUES = (
+    "", "bias", "relu", "bias_relu", "gelu_tanh", "bias_gelu_tanh", "gelu_tanh_sum", "bias_gelu_tanh_sum", "dgelu_tanh",
+)  # fmt: skip
+CONV_EPILOGUES = ("bias", "residual", "relu")  # any of them, in this order
+_CONV_ARGUMENTS = {
+    "forward": ("x", "w", "y"),
+    "data_gradient": ("dy", "w", "dx"),
+    "filter_gradient": ("x", "dy", "dw"),
+}
+_WIDE = 8  # channels of 16 bits in a wide load: kernels that cuDNN compiles on demand move no fewer
+_IN_A_ROW = 8  # cuBLASLt wants rows of the sum of a gelu to have a multiple of so many elements
+_COUNTABLE = 2**31 - 1  # the libraries' kernels count in 32 bits
+
+
+class Unsupported(Exception):
+    """A library has no kernel for it."""
+
+
+@dataclass(frozen=True)
+class ProductSpec:
+    """c = epilogue(a @ b), a batch of m×k by k×n matrices. Strides count elements; c is contiguous.
+
+    The bias has n elements of c's type. The GELU is the one by tanh, cuBLASLt has no other; the sum that it is taken of is like c: its
+    derivative, dgelu_tanh, reads it, and gelu_tanh_sum writes it beside the result.
+    """
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    a_strides: tuple[int, int, int]  # from matrix to matrix, row to row, column to column; 0 repeats a matrix
+    b_strides: tuple[int, int, int]
+    a_dtype: str = "float32"
+    b_dtype: str = "float32"
+    c_dtype: str = "float32"
+    epilogue: str = ""
+    tf32: bool = False  # multiply float32 in the reduced precision of tensor cores
+    alignment: int = ALIGNED  # bytes that all addresses are multiples of
+    workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What `run` gets addresses of, in this order."""
+        return ("a", "b", *(["bias"] if self.has_bias else []), *(["sum"] if self.has_sum else []), "c")
+
+    @property
+    def has_bias(self) -> bool:
+        return self.epilogue.startswith("bias")
+
+    @property
+    def has_sum(self) -> bool:
+        return self.epilogue.endswith("sum") or self.epilogue.startswith("dgelu")
+
+
+@dataclass(frozen=True)
+class ConvSpec:
+    """A convolution or one of its two derivatives, all with channels last in memory.
+
+    x is (batch, *spatial, channels), w is (filters, *kernel, channels / groups), y is (batch, *output, filters), the bias has
+    an element a filter. All are of one type, but the result (and the residual, which is like it) may also be float32.
+    """
+
+    direction: str  # forward, data_gradient or filter_gradient
+    batch: int
+    channels: int
+    filters: int
+    spatial: tuple[int, ...]
+    kernel: tuple[int, ...]
+    output: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding_before: tuple[int, ...]
+    padding_after: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int = 1
+    dtype: str = "float32"
+    result_dtype: str = "float32"
+    epilogue: tuple[str, ...] = ()
+    tf32: bool = False
+    workspace: int | None = None  # the most bytes it may take beside its arguments; None: as it likes
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """What `run` gets addresses of, in this order."""
+        first, second, result = _CONV_ARGUMENTS[self.direction]
+        return (first, second, *(part for part in self.epilogue if part != "relu"), result)
+
+    def sizes(self, argument: str) -> tuple[int, ...]:
+        """The extents of an argument as it lies in memory."""
+        match argument:
+            case "x" | "dx":
+                return (self.batch, *self.spatial, self.channels)
+            case "w" | "dw":
+                return (self.filters, *self.kernel, self.channels // self.groups)
+            case "y" | "dy" | "residual":
+                return (self.batch, *self.output, self.filters)
+            case "bias":
+                return (self.filters,)
+        raise ValueError(argument)
+
+
+Spec = ProductSpec | ConvSpec
+
+
+def filter_order(rank: int) -> tuple[int, ...]:
+    """The axes of a filter (filters, channels, *kernel) as they follow each other in memory: each by itself, its channels last."""
+    return (0, *range(2, rank), 1)
+
+
+def to_json(spec: Spec) -> str:
+    """A description as text, for keys and for files."""
+    return json.dumps({"kind": "product" if isinstance(spec, ProductSpec) else "convolution"} | asdict(spec))
+
+
+def from_json(text: str) -> Spec:
+    """The description that `to_json` has written."""
+    known: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(text).items()
+    }
+    return ProductSpec(**known) if known.pop("kind") == "product" else ConvSpec(**known)
+
+
+def supported(spec: Spec) -> bool:
+    """Whether a library may have a kernel for it: as far as that is known without asking."""
+    return _product_supported(spec) if isinstance(spec, ProductSpec) else _convolution_supported(spec)
+
+
+def lines(rows: int, columns: int, row_stride: int, column_stride: int) -> tuple[bool, int] | None:
+    """How a matrix lies: whether its columns are the contiguous lines, and their distance; None if neither rows nor columns are.
+
+    >>> lines(2, 3, 3, 1), lines(2, 3, 1, 2), lines(2, 3, 6, 2)
+    ((False, 3), (True, 2), None)
+    """
+    if (column_stride == 1 or columns == 1) and (rows == 1 or row_stride >= columns):
+        return False, row_stride if rows > 1 else columns
+    if (row_stride == 1 or rows == 1) and (columns == 1 or column_stride >= rows):
+        return True, column_stride if columns > 1 else rows
+    return None
+
+
+def _product_supported(spec: ProductSpec) -> bool:
+    if not all(0 < size <= _COUNTABLE for size in (spec.batch, spec.m, spec.n, spec.k)):
+        return False
+    if lines(spec.m, spec.k, *spec.a_strides[1:]) is None or lines(spec.k, spec.n, *spec.b_strides[1:]) is None:
+        return False
+    if spec.epilogue not in PRODUCT_EPILOGUES or (spec.epilogue and spec.a_dtype == "float64"):
+        return False
+    if spec.has_sum and (spec.batch > 1 or spec.n % _IN_A_ROW):
+        return False
+    return spec.a_dtype == spec.b_dtype and _result_fits(spec.a_dtype, spec.c_dtype)
+
+
+def _result_fits(dtype: str, result: str) -> bool:
+    return dtype in BYTES and (result == dtype or (dtype in HALVES and result == "float32"))
+
+
+def _convolution_supported(spec: ConvSpec) -> bool:
+    if spec.direction not in _CONV_ARGUMENTS or not _sizes_fit(spec) or not _epilogue_fits(spec):
+        return False
+    if spec.dtype == "float64" or not _result_fits(spec.dtype, spec.result_dtype):
+        return False
+    if spec.result_dtype != spec.dtype and any(n // spec.groups % _WIDE for n in (spec.channels, spec.filters)):
+        return False
+    return all(0 < prod(spec.sizes(argument)) <= _COUNTABLE for argument in spec.arguments)
+
+
+def _sizes_fit(spec: ConvSpec) -> bool:
+    """The windows are those of the padded input, and there are one to three dimensions of them."""
+    padding = zip(spec.padding_before, spec.padding_after, strict=True)
+    facts = zip(spec.spatial, spec.kernel, spec.stride, padding, spec.dilation, strict=True)
+    output = tuple((n + sum(p) - (k - 1) * d - 1) // s + 1 for n, k, s, p, d in facts)
+    divided = spec.channels % spec.groups == spec.filters % spec.groups == 0
+    no_cut = min(*spec.padding_before, *spec.padding_after) >= 0
+    return 1 <= len(output) <= 3 and output == spec.output and divided and no_cut
+
+
+def _epilogue_fits(spec: ConvSpec) -> bool:
+    return _in_order(spec.epilogue) and (spec.direction == "forward" or not spec.epilogue)
+
+
+def _in_order(epilogue: Sequence[str]) -> bool:
+    return tuple(part for part in CONV_EPILOGUES if part in epilogue) == tuple(epilogue)

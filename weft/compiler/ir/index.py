@@ -1,0 +1,373 @@
+"""Places in tensors as formulas of loop variables: the arithmetic under all movement of data.
+
+An `Index` is a sum `offset + coefficient * term + ...`. A term is a loop, or something that is not linear in loops but known
+to lie in `range(term.size)`: a quotient, a remainder, a place made safe for reading, a number read from a tensor. Reshapes
+divide; most divisions come out even because the parts of a sum lie in known ranges, and then nothing opaque remains.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import gcd
+from typing import NamedTuple
+
+from ...graph.node import Node, Shape
+
+_serial = itertools.count().__next__
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop variable that runs through range(size)."""
+
+    size: int
+    serial: int = field(default_factory=_serial)
+
+    def __repr__(self) -> str:
+        return f"i{self.serial}<{self.size}"
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """inner // by."""
+
+    inner: Index
+    by: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Remainder:
+    """inner % size."""
+
+    inner: Index
+    size: int
+
+
+@dataclass(frozen=True)
+class Inside:
+    """inner where low <= inner < high, else 0: a place that can be read although it may lie in the padding.
+
+    With a `step` above 1 the inner place must also be a multiple of it, and is divided by it.
+    """
+
+    inner: Index
+    size: int  # after the division
+    step: int = 1
+
+
+@dataclass(frozen=True)
+class Read:
+    """A number read from an integer tensor at a place: the index of a gather along an axis of this size."""
+
+    node: Node
+    place: tuple[Index, ...]
+    size: int
+    gather: Node
+
+
+Term = Loop | Quotient | Remainder | Inside | Read
+
+
+class _Fields(NamedTuple):
+    offset: int = 0
+    parts: tuple[tuple[Term, int], ...] = ()  # no term twice, no coefficient 0
+
+
+class Index(_Fields):
+    """offset + the sum of coefficient * term. A tuple, because compiling makes, compares and looks up a great many of them."""
+
+    def __add__(self, other: Index | int) -> Index:  # type: ignore[override]
+        if isinstance(other, int):
+            return Index(self.offset + other, self.parts) if other else self
+        if not other.parts:
+            return self + other.offset
+        total = dict(self.parts)
+        for term, coefficient in other.parts:
+            total[term] = total.get(term, 0) + coefficient
+        return _recombined(self.offset + other.offset, {t: c for t, c in total.items() if c})
+
+    def __mul__(self, factor: int) -> Index:  # type: ignore[override]
+        if factor == 1:
+            return self
+        return Index(self.offset * factor, tuple((t, c * factor) for t, c in self.parts)) if factor else Index()
+
+    def __rsub__(self, number: int) -> Index:
+        return self * -1 + number
+
+    @property
+    def low(self) -> int:
+        return self.offset + sum(c * (t.size - 1) for t, c in self.parts if c < 0 and t.size)
+
+    @property
+    def high(self) -> int:
+        """The greatest value."""
+        return self.offset + sum(c * (t.size - 1) for t, c in self.parts if c > 0 and t.size)
+
+    @cached_property
+    def loops(self) -> frozenset[Loop]:
+        """All loops it depends on, also inside opaque terms."""
+        found: set[Loop] = set()
+        for term, _ in self.parts:
+            found |= loops_of(term)
+        return frozenset(found)
+
+    def coefficient(self, loop: Loop) -> int | None:
+        """How fast it grows with a loop; None if that is not linear."""
+        result = 0
+        for term, c in self.parts:
+            if term is loop:
+                result = c
+            elif loop in loops_of(term):
+                return None
+        return result
+
+    def divided(self, by: int) -> tuple[Index, Index]:
+        """Quotient and remainder by a number above 0."""
+        if by == 1:
+            return self, Index()
+        # What divides evenly goes to the quotient; the rest stays, if it is known to lie below the divisor.
+        whole = tuple((t, c // by) for t, c in self.parts if c % by == 0)
+        rest = Index(self.offset % by, tuple((t, c) for t, c in self.parts if c % by))
+        quotient = Index(self.offset // by, whole)
+        if rest.low >= 0 and rest.high < by:
+            return quotient, rest
+        common = gcd(by, *(c for _, c in rest.parts))
+        if common > 1:  # (6 i + 1) // 4 == (3 i + 0) // 2
+            small = Index(rest.offset // common, tuple((t, c // common) for t, c in rest.parts))
+            q, r = small.divided(by // common)
+            return quotient + q, r * common + rest.offset % common
+        for step in sorted({c for _, c in rest.parts if c > 1 and by % c == 0}, reverse=True):
+            # (8 i + j) // 128 == i // 16 for j below 8, and the remainder is 8 (i % 16) + j
+            below = Index(rest.offset % step, tuple((t, c) for t, c in rest.parts if c % step))
+            if below.low >= 0 and below.high < step:
+                above = Index(rest.offset // step, tuple((t, c // step) for t, c in rest.parts if c % step == 0))
+                q, r = above.divided(by // step)
+                return quotient + q, r * step + below
+        if len(rest.parts) == 1 and rest.parts[0][1] == 1 and not rest.offset:
+            [(lone, _)] = rest.parts
+            if isinstance(lone, Quotient):  # x // a // b == x // (a b)
+                q = Index(0, ((Quotient(lone.inner, lone.by * by, -(-lone.size // by)), 1),))
+                return quotient + q, Index(0, ((Remainder(rest, by), 1),))
+            if (
+                isinstance(lone, Remainder) and lone.size % by == 0
+            ):  # x % (a b) // b == x // b % a, x % (a b) % b == x % b
+                q, r = lone.inner.divided(by)
+                return quotient + q.divided(lone.size // by)[1], r
+        lift = -(rest.low // by)  # opaque terms count from 0
+        lifted = rest + lift * by
+        size = lifted.high // by + 1
+        return quotient + Index(-lift, ((Quotient(lifted, by, size), 1),)), Index(0, ((Remainder(lifted, by), 1),))
+
+    def __repr__(self) -> str:
+        words = [f"{c}*{t}" if c != 1 else f"{t}" for t, c in self.parts]
+        return " + ".join(words + ([str(self.offset)] if self.offset or not words else []))
+
+
+Place = tuple[Index, ...]
+
+
+def _recombined(offset: int, parts: dict[Term, int]) -> Index:
+    """The sum, with n * (x // n) + x % n written as x, and m * (x // m % n) + x % m as x % (m * n)."""
+    for term, c in parts.items():
+        if type(term) is Loop:
+            continue
+        for inner, by, joined in _undivided(term):
+            if c % by:
+                continue
+            rest = inner.divided(by)[1] * (c // by)
+            if all(parts.get(t) == k for t, k in rest.parts):
+                gone = {term, *(t for t, _ in rest.parts)}
+                others = Index(offset - rest.offset, tuple((t, k) for t, k in parts.items() if t not in gone))
+                return others + joined() * (c // by)
+    return Index(offset, tuple(parts.items()))
+
+
+def _undivided(term: Term) -> Iterable[tuple[Index, int, Callable[[], Index]]]:
+    """What may have been divided, by how much, and what `by * term + x % by` is."""
+    if isinstance(term, Quotient):
+        yield term.inner, term.by, lambda: term.inner
+    if isinstance(term, Remainder):
+        for part, c in term.inner.parts:
+            if isinstance(part, Quotient) and c == 1:
+                others = Index(term.inner.offset, tuple(p for p in term.inner.parts if p[0] is not part))
+                inner = others * part.by + part.inner
+                yield inner, part.by, partial(_rest, inner, part.by * term.size)
+
+
+def _rest(x: Index, by: int) -> Index:
+    return x.divided(by)[1]
+
+
+def loops_of(term: Term) -> frozenset[Loop]:
+    if isinstance(term, Loop):
+        return frozenset((term,))
+    if isinstance(term, Read):
+        return frozenset().union(*(i.loops for i in term.place))
+    return term.inner.loops
+
+
+def loop(size: int) -> Index:
+    """A fresh loop as an index; nothing to count where there is one place only."""
+    return Index(0, ((Loop(size), 1),)) if size != 1 else Index()
+
+
+def fresh(shape: Sequence[int]) -> Place:
+    """A place with a fresh loop for every axis."""
+    return tuple(loop(n) for n in shape)
+
+
+def strides(shape: Shape) -> Shape:
+    """The distance between neighbours along each axis of a contiguous tensor."""
+    result, step = [], 1
+    for n in reversed(shape):
+        result.append(step)
+        step *= n
+    return tuple(reversed(result))
+
+
+def linear(place: Place, shape: Shape) -> Index:
+    """The position of a place in a contiguous tensor."""
+    offset, parts = 0, dict[Term, int]()
+    for index, stride in zip(place, strides(shape), strict=True):
+        offset += index.offset * stride
+        for term, c in index.parts if stride else ():
+            if type(term) is not Loop or term in parts:
+                return _sum(i * stride for i, stride in zip(place, strides(shape), strict=True))
+            parts[term] = c * stride
+    return Index(offset, tuple(parts.items()))
+
+
+def _sum(indices: Iterable[Index]) -> Index:
+    total = Index()
+    for index in indices:
+        total = total + index
+    return total
+
+
+def reshaped(place: Place, shape: Shape, target: Shape) -> Place:
+    """The place in a tensor of shape `target` with the same position as `place` in one of shape `shape`."""
+    if 0 in shape:
+        return (Index(),) * len(target)  # there is no place at all
+    # Axes are matched in groups of equal size, so that only axes that really mix are divided.
+    result: list[Index] = []
+    i = j = 0
+    while i < len(shape) or j < len(target):
+        if i < len(shape) and shape[i] == 1:
+            i += 1
+            continue
+        if j < len(target) and target[j] == 1:
+            result.append(Index())
+            j += 1
+            continue
+        first, second = i, j
+        left, right = shape[i], target[j]
+        i, j = i + 1, j + 1
+        while left != right:
+            if left < right:
+                left, i = left * shape[i], i + 1
+            else:
+                right, j = right * target[j], j + 1
+        result.extend(_regrouped(place[first:i], shape[first:i], target[second:j]))
+    return tuple(result)
+
+
+def _regrouped(place: Place, shape: Shape, target: Shape) -> Iterable[Index]:
+    if len(place) == 1 and len(target) == 1:
+        return place
+    position = linear(place, shape)
+    parts = []
+    for n in reversed(target[1:]):
+        position, rest = position.divided(n)
+        parts.append(rest)
+    return [position, *reversed(parts)]
+
+
+def substituted(index: Index, values: Mapping[Loop, Index]) -> Index:
+    """The index with loops replaced; divisions are done again, as more may come out even."""
+    if index.loops.isdisjoint(values):
+        return index
+    total = Index(index.offset)
+    for term, c in index.parts:
+        total = total + _substituted_term(term, values) * c
+    return total
+
+
+def _substituted_term(term: Term, values: Mapping[Loop, Index]) -> Index:
+    if isinstance(term, Loop):
+        return values.get(term, Index(0, ((term, 1),)))
+    if isinstance(term, Read):
+        place = tuple(substituted(i, values) for i in term.place)
+        return Index(0, ((Read(term.node, place, term.size, term.gather), 1),))
+    inner = substituted(term.inner, values)
+    if isinstance(term, Quotient):
+        return inner.divided(term.by)[0]
+    if isinstance(term, Remainder):
+        return inner.divided(term.size)[1]
+    return inside(inner, term.size, term.step)
+
+
+def inside(index: Index, size: int, step: int = 1) -> Index:
+    """A safe place in range(size): index // step where that is a place in the range, else 0."""
+    if index.low >= 0 and index.high <= (size - 1) * step:
+        quotient, rest = index.divided(step)
+        if rest == Index():
+            return quotient
+    return Index(0, ((Inside(index, size, step), 1),))
+
+
+def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...]]]:
+    """Where a movement op finds the element at a place: (input, place there, the conditions under which it is read).
+
+    Several entries (of `concat`) are alternatives, tried in order; if no condition holds, `pad` has its filler.
+    """
+    name, x = node.op.name, node.inputs[0]
+    if name == "reshape":
+        return [(x, reshaped(place, node.shape, x.shape), ())]
+    if name == "permute":
+        order: Sequence[int] = node.params[0]
+        back = [Index()] * len(order)
+        for position, axis in enumerate(order):
+            back[axis] = place[position]
+        return [(x, tuple(back), ())]
+    if name == "expand":
+        extra = len(node.shape) - len(x.shape)
+        return [(x, tuple(Index() if n == 1 else i for n, i in zip(x.shape, place[extra:], strict=True)), ())]
+    if name == "slice":
+        starts, _, steps = node.params
+        return [(x, tuple(i * s + a for i, a, s in zip(place, starts, steps, strict=True)), ())]
+    if name == "flip":
+        axes = node.params[0]
+        return [
+            (x, tuple((n - 1) - i if a in axes else i for a, (i, n) in enumerate(zip(place, x.shape, strict=True))), ())
+        ]
+    if name == "pad":
+        return [_padded(x, place, node.params[0])]
+    assert name == "concat", name
+    return list(_concatenated(node, place))
+
+
+def _padded(x: Node, place: Place, widths: Sequence[tuple[int, int, int]]) -> tuple[Node, Place, tuple[Inside, ...]]:
+    found, conditions = [], []
+    for i, n, (low, _, gap) in zip(place, x.shape, widths, strict=True):
+        safe = inside(i + -low, n, gap + 1)
+        if safe.parts and isinstance(safe.parts[0][0], Inside) and safe.parts[0][0].inner == i + -low:
+            conditions.append(safe.parts[0][0])
+        found.append(safe)
+    return x, tuple(found), tuple(conditions)
+
+
+def _concatenated(node: Node, place: Place) -> Iterable[tuple[Node, Place, tuple[Inside, ...]]]:
+    axis, start = node.params[0], 0
+    for x in node.inputs:
+        n = x.shape[axis]
+        here = place[axis] + -start
+        if n and here.high >= 0 and here.low < n:
+            safe = inside(here, n)
+            opaque = safe.parts[0][0] if safe.parts else None
+            conditions = (opaque,) if isinstance(opaque, Inside) and opaque.inner == here else ()
+            yield x, (*place[:axis], safe, *place[axis + 1 :]), conditions
+        start += n

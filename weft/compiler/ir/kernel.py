@@ -1,0 +1,172 @@
+"""What a kernel is: loops, or an anchor (a matrix product, a convolution, control flow) with the loops of its epilogue.
+
+An anchor reads its operands in place, through views: movement of data between a stored node and an anchor costs nothing as
+long as it can be written as an offset and strides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from ...dtypes import float32
+from ...graph.node import CONST, ITEM, Node
+from ..planning.algorithms import by_loops
+from ..thresholds import thresholds
+from .elements import Elements
+from .index import Index, Loop, Place, fresh, linear, reshaped, strides
+from .loops import CONVOLUTIONS, Body, Key, Nest, sources
+
+GIVEN = ("placeholder", "data", "variable")
+SPECIAL = ("scatter", "argsort", "cumsum", "cumprod")
+
+
+@dataclass(frozen=True)
+class View:
+    """An operand that is read in place: a stored node, where it begins, and its strides, in elements."""
+
+    base: Node
+    offset: int
+    strides: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One kernel: loops, or an anchor (a matrix product, a convolution, a sort, control flow) with the loops of its epilogue."""
+
+    anchor: Node | None
+    nest: Nest | None
+    views: tuple[View, ...] = ()
+    outputs: list[Node] = field(default_factory=list)  # stored nodes that it writes
+    reads: set[Node] = field(default_factory=set)  # stored nodes of other kernels
+    bodies: list[Body] = field(default_factory=list)  # one a phase
+    rows: tuple[Loop, ...] = ()  # the loops of an anchor's result: batch, row, column
+
+    @property
+    def name(self) -> str:
+        return self.anchor.op.name if self.anchor is not None else "loops"
+
+    def elements(self) -> list[Elements]:
+        """What each phase computes and reads, while kernels are merged; afterwards there are bodies."""
+        return [p.elements for p in self.nest.phases] if self.nest is not None else []
+
+    def loads(self) -> Iterator[Key]:
+        """What its loops read from memory."""
+        return ((node, place) for part in self.elements() for node, places in part.loads.items() for place in places)
+
+
+def is_copy(kernel: Kernel) -> bool:
+    """Whether a kernel only widens. Merged with what makes the narrow value it would run, and its copy live, too early."""
+    return all(map(is_wide_copy, kernel.outputs))
+
+
+def has_epilogue(node: Node) -> bool:
+    """Matrix products and convolutions that the library has: they take an epilogue."""
+    return node.op.name == "contract" or (node.op.name in CONVOLUTIONS and not by_loops(node))
+
+
+def is_anchor(node: Node) -> bool:
+    """Whether a kernel is built around the node; its inputs are read as views."""
+    return has_epilogue(node) or node.op.name in SPECIAL or (node.op.kind == "control" and node.op is not ITEM)
+
+
+def view(node: Node, stored: Iterable[Node], widens: bool = False) -> View | None:
+    """The node as a view of a stored one, if movement of data is all that lies between.
+
+    `widens`: whoever reads it makes float32 of 16 bits by itself.
+    """
+    place = fresh(node.shape)
+    axes = [i.parts[0][0] if i.parts else None for i in place]
+    while node not in stored:
+        if widens and is_widening(node):
+            node = node.inputs[0]
+            continue
+        if node.op.kind != "move":
+            return None
+        found = sources(node, place)
+        if len(found) != 1 or found[0][2]:
+            return None
+        node, place, _ = found[0]
+    position = linear(place, node.shape)
+    steps = []
+    for axis in axes:
+        step = 0 if axis is None else position.coefficient(axis)  # type: ignore[arg-type]
+        if step is None:
+            return None
+        steps.append(step)
+    return View(node, position.offset, tuple(steps))
+
+
+def base_of(anchor: Node, number: int, stored: Iterable[Node], widens: bool) -> Node:
+    """What must be stored so that an anchor can read one of its inputs: the first node below it that it is a view of."""
+    node = anchor.inputs[number]
+    any_strides = anchor.op.name == "contract" or (anchor.op.name in ("conv_last", "conv_data_last") and number == 1)
+    best = below = node
+    while below not in stored and _is_read_through(below, widens):
+        below = below.inputs[0]
+        found = view(node, {below}, widens)
+        if found is None or any(s < 0 for s in found.strides):
+            break
+        if any_strides or is_contiguous(found.strides, node.shape):
+            best = below
+    return node if best.op is CONST else best
+
+
+def _is_read_through(node: Node, widens: bool) -> bool:
+    return (node.op.kind == "move" and node.op.name not in ("pad", "concat")) or (widens and is_widening(node))
+
+
+def unmoved(node: Node) -> Node:
+    """What a node is made of by movement alone."""
+    while node.op.kind == "move" and len(node.inputs) == 1:
+        node = node.inputs[0]
+    return node
+
+
+def is_widening(node: Node) -> bool:
+    """16 bits as float32."""
+    return node.op.name == "cast" and node.dtype is float32 and node.inputs[0].dtype.is_half
+
+
+def is_narrowing(node: Node) -> bool:
+    """float32 as 16 bits: done to be kept, unless it is what somebody else keeps anyway."""
+    if node.op.name != "cast" or not node.dtype.is_half:
+        return False
+    below = unmoved(node.inputs[0])
+    return below.dtype is float32 and below.op.name not in GIVEN and below.op is not CONST
+
+
+def is_wide_copy(node: Node) -> bool:
+    """16 bits as float32 for a kernel that can read nothing else. It should live for that kernel only."""
+    return is_widening(unmoved(node))
+
+
+def is_group(node: Node) -> bool:
+    """Whether it is as much of a longer concat as one kernel should decide between."""
+    return node.op.name == "concat" and len(node.inputs) >= thresholds.concat_pieces
+
+
+def is_contiguous(steps: Sequence[int], shape: Sequence[int]) -> bool:
+    return all(n == 1 or s == t for s, t, n in zip(steps, strides(tuple(shape)), shape, strict=True))
+
+
+# --- the loops of an anchor's result: (batch, row, column) ----------------------------------------------------------------------
+
+
+def anchor_shape(anchor: Node) -> tuple[int, int, int]:
+    """The result as a batch of matrices, as the library sees it."""
+    shape = anchor.shape
+    if anchor.op.name == "contract":
+        return shape[0], shape[1], shape[2]
+    return 1, prod(shape[:-1]), shape[-1]
+
+
+def anchor_loops(anchor: Node) -> tuple[Loop, ...]:
+    return tuple(Loop(n) for n in anchor_shape(anchor))
+
+
+def anchor_place(anchor: Node, rows: tuple[Loop, ...]) -> Place:
+    """The element of the result that belongs to these loops."""
+    place = tuple(Index(0, ((l, 1),)) if l.size != 1 else Index() for l in rows)
+    return reshaped(place, anchor_shape(anchor), anchor.shape)

@@ -1,0 +1,243 @@
+"""The last steps before code: which loop becomes vectors, and how few loops are enough.
+
+A loop that a reshape divides is cut in two, so that the division goes away; neighbouring loops that every access walks through
+without a gap become one; the loop along which most accesses are contiguous is the one that vectors run along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from ...dtypes import DType
+from ...graph.node import Node
+from .index import Index, Inside, Loop, Place, linear, substituted
+from .kernel import Kernel
+from .loops import Key, Reduction, Step, mergeable, split, substituted_place
+
+
+@dataclass
+class Written:
+    """A store: which step's value goes where."""
+
+    node: Node
+    step: int
+    position: Index
+
+
+@dataclass
+class Reduced:
+    """A reduction: which steps' product is combined, and where that is not padding."""
+
+    node: Node
+    steps: tuple[int, ...]
+    conditions: tuple[Inside, ...]
+    positions: tuple[Index, ...]  # what argmax reports of the element it looks at
+
+    @property
+    def dtype(self) -> DType:
+        """The type of the values that are combined."""
+        return self.node.dtype if self.node.op.name == "window_spread" else self.node.inputs[0].dtype
+
+    @property
+    def finds(self) -> bool:
+        """Whether it is after positions, not values."""
+        return self.node.op.name in ("argmax", "argmin", "window_argmax", "window_tap")
+
+
+@dataclass
+class ReadyPhase:
+    loops: tuple[Loop, ...]
+    steps: tuple[Step, ...]
+    number: dict[Key, int]
+    stores: list[Written]
+    reductions: list[Reduced]
+    vector: Loop | None = None  # of its own loops
+
+    def indices(self) -> Iterable[Index]:
+        for step in self.steps:
+            yield from step.indices
+            for group in step.conditions:
+                yield from (c.inner for c in group)
+        for store in self.stores:
+            yield store.position
+        for reduction in self.reductions:
+            yield from (c.inner for c in reduction.conditions)
+            yield from reduction.positions
+
+    def replaced(self, values: Mapping[Loop, Index], loops: tuple[Loop, ...]) -> ReadyPhase:
+        steps = tuple(
+            replace(
+                s,
+                indices=tuple(substituted(i, values) for i in s.indices),
+                conditions=tuple(tuple(_moved(c, values) for c in group) for group in s.conditions),
+            )
+            for s in self.steps
+        )
+        stores = [Written(w.node, w.step, substituted(w.position, values)) for w in self.stores]
+        reductions = [
+            Reduced(
+                r.node,
+                r.steps,
+                tuple(_moved(c, values) for c in r.conditions),
+                tuple(substituted(i, values) for i in r.positions),
+            )
+            for r in self.reductions
+        ]
+        number = {(node, substituted_place(place, values)): n for (node, place), n in self.number.items()}
+        return ReadyPhase(loops, steps, number, stores, reductions)
+
+
+def _moved(condition: Inside, values: Mapping[Loop, Index]) -> Inside:
+    return Inside(substituted(condition.inner, values), condition.size, condition.step)
+
+
+@dataclass
+class ReadyNest:
+    outer: tuple[Loop, ...]
+    phases: list[ReadyPhase]
+    vector: Loop | None  # an outer loop; None: each phase has its own
+
+
+def ready(kernel: Kernel, lanes: int) -> ReadyNest:
+    """The nest of a kernel as it will be written. The loops of an anchor's result stay as they are."""
+    nest = kernel.nest
+    assert nest is not None
+    phases = []
+    for phase, body in zip(nest.phases, kernel.bodies, strict=True):
+        stores = [Written(s.node, body.number[(s.node, s.place)], linear(s.place, s.node.shape)) for s in phase.stores]
+        reductions = [
+            Reduced(r.node, tuple(body.number[k] for k in r.factors), r.conditions,
+                    tuple(_argument_position(r, place, x) for x, place in r.factors))
+            for r in phase.reductions
+        ]  # fmt: skip
+        phases.append(ReadyPhase(phase.loops, body.steps, dict(body.number), stores, reductions))
+    result = ReadyNest(nest.outer, phases, None)
+    if not kernel.rows:
+        _split(result)
+        _merge(result)
+        _choose_vectors(result, lanes)
+    else:
+        result.vector = nest.outer[-1]
+    return result
+
+
+def _argument_position(reduction: Reduction, place: Place, x: Node) -> Index:
+    name = reduction.node.op.name
+    if name in ("argmax", "argmin"):
+        along: Index = place[reduction.node.params[0]]
+        return along
+    if name in ("window_tap", "window_spread"):  # the number of the tap
+        loops = reduction.loops
+        return linear(tuple(Index(0, ((loop, 1),)) for loop in loops), tuple(loop.size for loop in loops))
+    return linear(place, x.shape)
+
+
+def _split(nest: ReadyNest) -> None:
+    for _ in range(8):
+        every = [*nest.outer, *(l for p in nest.phases for l in p.loops)]
+        found = split(every, [tuple(i for p in nest.phases for i in p.indices())])
+        if not found:
+            return
+        values = {old: index for old, (index, _) in found.items()}
+
+        def cut(
+            loops: Sequence[Loop], found: Mapping[Loop, tuple[Index, tuple[Loop, ...]]] = found
+        ) -> tuple[Loop, ...]:
+            return tuple(n for l in loops for n in (found[l][1] if l in found else (l,)) if n.size != 1)
+
+        nest.phases = [p.replaced(values, cut(p.loops)) for p in nest.phases]
+        nest.outer = cut(nest.outer)
+
+
+def _merge(nest: ReadyNest) -> None:
+    nest.outer = tuple(l for l in nest.outer if l.size != 1)
+    for phase in nest.phases:
+        phase.loops = tuple(l for l in phase.loops if l.size != 1)
+    position = 0
+    while position + 1 < len(nest.outer):
+        first, second = nest.outer[position : position + 2]
+        if all(mergeable(first, second, p.indices()) for p in nest.phases):
+            both = Loop(first.size * second.size)
+            values = {first: Index(), second: Index(0, ((both, 1),))}
+            nest.phases = [p.replaced(values, p.loops) for p in nest.phases]
+            nest.outer = (*nest.outer[:position], both, *nest.outer[position + 2 :])
+        else:
+            position += 1
+    nest.phases = [_merged_phase(p) for p in nest.phases]
+
+
+def _merged_phase(phase: ReadyPhase) -> ReadyPhase:
+    position = 0
+    while position + 1 < len(phase.loops):
+        first, second = phase.loops[position : position + 2]
+        if mergeable(first, second, phase.indices()):
+            both = Loop(first.size * second.size)
+            values = {first: Index(), second: Index(0, ((both, 1),))}
+            phase = phase.replaced(values, (*phase.loops[:position], both, *phase.loops[position + 2 :]))
+        else:
+            position += 1
+    return phase
+
+
+def _choose_vectors(nest: ReadyNest, lanes: int) -> None:
+    inner_best = 0.0
+    times = [prod(l.size for l in phase.loops) for phase in nest.phases]  # that a phase does its steps, for each row
+    for phase, often in zip(nest.phases, times, strict=True):
+        scored = [(_score(phase, l, lanes), n, l) for n, l in enumerate(phase.loops)]
+        if scored:
+            score, _, phase.vector = max(scored, key=lambda s: s[:2])
+            inner_best += often * score
+    outer = [
+        (sum(often * _score(p, l, lanes) for p, often in zip(nest.phases, times, strict=True)), n, l)
+        for n, l in enumerate(nest.outer)
+    ]
+    if outer:
+        score, _, best = max(outer, key=lambda s: s[:2])
+        if score > inner_best or not any(p.loops for p in nest.phases):
+            nest.vector = best
+            for phase in nest.phases:
+                phase.vector = None
+            return
+    for phase in nest.phases:  # the vector loop runs innermost
+        if phase.vector is not None:
+            phase.loops = (*(l for l in phase.loops if l is not phase.vector), phase.vector)
+
+
+def _score(phase: ReadyPhase, loop: Loop, lanes: int) -> float:
+    """How well the accesses of a phase suit vectors along a loop."""
+    total = 0.0
+    for step in phase.steps:
+        if step.kind == "load":
+            total += _access(step.indices[0].coefficient(loop), 1.0)
+        for group in step.conditions:
+            total -= sum(1.0 for c in group if loop in c.inner.loops)
+    for store in phase.stores:
+        total += _access(store.position.coefficient(loop), 2.0)
+    return total if loop.size >= lanes else total / 4 - 1
+
+
+def _access(step: int | None, weight: float) -> float:
+    if step == 1:
+        return weight
+    return 0.0 if step == 0 else -weight / 2
+
+
+def fitting_lanes(nest: ReadyNest, lanes: int) -> int:
+    """How many elements a vector should have, when `lanes` are the usual number.
+
+    Fewer if the loops are too short for it. More where columns are reduced: one step down the rows should use all of the
+    cache lines it touches.
+    """
+    lengths = (
+        [nest.vector.size] if nest.vector is not None else [p.vector.size for p in nest.phases if p.vector is not None]
+    )
+    longest = max(lengths, default=1)
+    if nest.vector is not None and any(p.reductions for p in nest.phases):
+        steps = max(len(p.steps) * max(1, len(p.reductions)) for p in nest.phases)
+        while lanes < 32 and 2 * lanes <= longest and lanes * steps < 256:
+            lanes *= 2
+    while lanes > 2 and lanes > longest:
+        lanes //= 2
+    return lanes

@@ -1,0 +1,1 @@
+"""Passes from graph to graph, the same for every backend."""

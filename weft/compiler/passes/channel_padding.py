@@ -1,0 +1,102 @@
+"""Images of few channels in whole words: every pixel begins where 16 bytes do, as GPUs read them and their libraries want them.
+
+Channels of zeros fill a pixel up. Where windows move by several pixels, a block of as many pixels is taken for one pixel first, with
+the channels of all of them, and the windows move by one: that leaves less to fill up, and libraries are quickest with such windows.
+A filter of 7 x 7 taps for 3 channels that moves by 2 becomes one of 4 x 4 taps for 12 channels, filled up to 16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ...graph.node import OPS, Node, Shape, make
+from .graph_builders import cast, move
+
+WORD = 16  # bytes
+
+
+@dataclass(frozen=True)
+class Words:
+    """How an image (batch, *spatial, channels) and its filters are seen."""
+
+    kernel: Shape
+    step: Shape  # the pixels of a block along each axis; 1 along all: no blocks
+    before: Shape  # pixels of zeros before the image
+    count: Shape  # blocks of the image
+    taps: Shape  # blocks that a filter covers
+    channels: int  # of a block
+    more: int  # channels of zeros, to fill it up
+    how: tuple[Any, ...]  # the convolution's parameters
+
+    @classmethod
+    def of(cls, x: Node, kernel: Shape, out: Shape, how: tuple[Any, ...]) -> Words | None:
+        """For a convolution that makes so many results along each axis; None if it has channels enough, or a single one."""
+        stride, padding, dilation, groups, prefer = how
+        word, channels, ones = WORD // _narrow(x).dtype.itemsize, x.shape[-1], (1,) * len(kernel)
+        if groups != 1 or not 1 < channels < word or not x.dtype.is_float:
+            return None
+        # Who asks for an algorithm wants to see it at work on this very convolution.
+        can = not prefer and all(d == 1 and s <= k for d, s, k in zip(dilation, stride, kernel, strict=True))
+        if not can or prod(stride) == 1:
+            return cls(kernel, ones, (0,) * len(kernel), x.shape[1:-1], kernel, channels, word - channels, how)
+        taps = tuple(-(-k // s) for k, s in zip(kernel, stride, strict=True))
+        count = tuple(n + t - 1 for n, t in zip(out, taps, strict=True))
+        before, joined = tuple(p[0] for p in padding), prod(stride) * channels
+        how = ones, ((0, 0),) * len(kernel), ones, 1, prefer
+        return cls(kernel, stride, before, count, taps, joined, -joined % word, how)
+
+    def image(self, x: Node) -> Node:
+        """The image as it is convolved."""
+        return self._fitted(x, self.before, self.count)
+
+    def filter(self, w: Node) -> Node:
+        """The filters (filters, *kernel, channels) for such an image."""
+        return self._fitted(w, (0,) * len(self.kernel), self.taps)
+
+    def _fitted(self, x: Node, before: Shape, count: Shape) -> Node:
+        """In blocks, and filled up. Below a cast, if there is one: so it is the narrow value that is kept."""
+        if x.op.name == "cast":
+            return cast(self._fitted(x.inputs[0], before, count), x.dtype)
+        none = [(0, 0)] * (len(x.shape) - 1)
+        return _padded(_in_blocks(x, before, count, self.step), [*none, (0, self.more)])
+
+    def gradient(self, w: Node) -> Node:
+        """Of the filters of such an image (*taps, channels, filters), those of the image itself (*kernel, channels, filters)."""
+        rank, filters, channels = len(self.kernel), w.shape[-1], self.channels // prod(self.step)
+        w = _begun(w, (*self.taps, self.channels, filters))
+        if prod(self.step) == 1:
+            return w
+        w = move("reshape", w, (*self.taps, *self.step, channels, filters))
+        pairs = [axis for a in range(rank) for axis in (a, rank + a)]
+        w = move("permute", w, (*pairs, 2 * rank, 2 * rank + 1))
+        sizes = tuple(t * s for t, s in zip(self.taps, self.step, strict=True))
+        return _begun(move("reshape", w, (*sizes, channels, filters)), (*self.kernel, channels, filters))
+
+
+def _narrow(x: Node) -> Node:
+    return x.inputs[0] if x.op.name == "cast" else x
+
+
+def _in_blocks(x: Node, before: Shape, count: Shape, step: Shape) -> Node:
+    """(n, *spatial, c) as (n, *count, channels of a block): pixels of zeros before it, and as many as are wanted behind."""
+    if prod(step) == 1:
+        return x
+    n, *spatial, c = x.shape
+    sizes = tuple(i * s for i, s in zip(count, step, strict=True))
+    behind = [max(0, size - b - old) for size, b, old in zip(sizes, before, spatial, strict=True)]
+    x = _begun(_padded(x, [(0, 0), *zip(before, behind, strict=True), (0, 0)]), (n, *sizes, c))
+    rank = len(step)
+    x = move("reshape", x, (n, *(i for pair in zip(count, step, strict=True) for i in pair), c))
+    x = move("permute", x, (0, *range(1, 2 * rank, 2), *range(2, 2 * rank + 1, 2), 2 * rank + 1))
+    return move("reshape", x, (n, *count, prod(step) * c))
+
+
+def _padded(x: Node, widths: list[tuple[int, int]]) -> Node:
+    return make(OPS["pad"], (x,), (tuple((b, a, 0) for b, a in widths), 0.0)) if any(map(any, widths)) else x
+
+
+def _begun(x: Node, shape: Shape) -> Node:
+    """The beginning of x, of this shape."""
+    return x if x.shape == shape else make(OPS["slice"], (x,), ((0,) * len(shape), shape, (1,) * len(shape)))

@@ -1,0 +1,240 @@
+"""Layout: every op in the form its kernel wants, with movement written out around it.
+
+Matrix products become batches of plain ones, (b, m, k) times (b, k, n). Convolutions take and give channels last; the
+permutations around them are pushed through everything that works element by element, through pooling, padding and
+reductions, until they meet and cancel. What remains of them is a way of reading, not a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import DType, float32, float64
+from ...graph.graph import Graph, rebuild
+from ...graph.node import OPS, Node, Op, Shape, Type, blame, make, toposort
+from .channel_padding import Words
+from .graph_builders import cast, move
+
+
+def layout(graph: Graph, whole_words: bool = False) -> Graph:
+    """The graph laid out. `whole_words`: images of few channels are filled up, see words.py."""
+    done: dict[Node, Node] = {i: i for i in graph.inputs}
+    with blame() as put_down_to:  # what is made for a node is put down to its line
+        for node in toposort([*graph.inputs, *graph.outputs]):
+            if node not in done:
+                put_down_to(node.source)
+                done[node] = _placed(rebuild(node, tuple(done[i] for i in node.inputs)), whole_words)
+    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+
+
+def _placed(node: Node, whole_words: bool) -> Node:
+    name = node.op.name
+    if name == "contract":
+        return _contraction(node)
+    if name in ("conv", "conv_data", "conv_filter"):
+        return _convolution(node, whole_words)
+    if any(_is_first(i) for i in node.inputs):
+        return _pushed(node) or node
+    return node
+
+
+# --- matrix products --------------------------------------------------------------------------------------------------------
+
+
+def _contraction(node: Node) -> Node:
+    x, y = node.inputs
+    a, b, out = node.params
+    free = [c for c in out if (c in a) != (c in b)]
+    if free and free[0] in b:  # so that rows come before columns in the result
+        x, y, a, b = y, x, b, a
+    batch = [c for c in out if c in a and c in b]
+    rows, columns = [c for c in out if c not in b], [c for c in out if c not in a]
+    inner = [c for c in a if c in b and c not in out]
+    sizes = dict(zip(a + b, x.shape + y.shape, strict=True))
+    n, m, k, p = (prod(sizes[c] for c in letters) for letters in (batch, rows, inner, columns))
+    left = move("reshape", move("permute", x, tuple(a.index(c) for c in batch + rows + inner)), (n, m, k))
+    right = move("reshape", move("permute", y, tuple(b.index(c) for c in batch + inner + columns)), (n, k, p))
+    product = cast(_product(left, right), node.dtype)
+    natural = batch + rows + columns
+    product = move("reshape", product, tuple(sizes[c] for c in natural))
+    return move("permute", product, tuple(natural.index(c) for c in out))
+
+
+def _product(x: Node, y: Node) -> Node:
+    """(b, m, k) times (b, k, n). Without a sum, and for integers, it is a product of elements."""
+    (n, m, k), p = x.shape, y.shape[2]
+    if k == 1 or not x.dtype.is_float:
+        spread = (n, m, k, p)
+        left, right = (
+            move("expand", move("reshape", x, (n, m, k, 1)), spread),
+            move("expand", move("reshape", y, (n, 1, k, p)), spread),
+        )
+        return (
+            make(OPS["sum"], (make(OPS["mul"], (left, right)),), ((2,),))
+            if k != 1
+            else move("reshape", make(OPS["mul"], (left, right)), (n, m, p))
+        )
+    wide = float64 if x.dtype is float64 else float32
+    return make(OPS["contract"], (cast(x, wide), cast(y, wide)), ("bmk", "bkn", "bmn"))
+
+
+# --- convolutions -----------------------------------------------------------------------------------------------------------
+
+
+def to_last(rank: int) -> Shape:
+    """The permutation that puts channels last."""
+    return (0, *range(2, rank), 1)
+
+
+def to_first(rank: int) -> Shape:
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def _is_first(node: Node) -> bool:
+    """Whether a node is a channels-last tensor seen as channels first."""
+    return node.op.name == "permute" and 3 <= len(node.shape) <= 5 and node.params[0] == to_first(len(node.shape))
+
+
+def _last(node: Node) -> Node:
+    return move("permute", node, to_last(len(node.shape)))
+
+
+def _first(node: Node) -> Node:
+    return move("permute", node, to_first(len(node.shape)))
+
+
+def _wide_last(node: Node, wide: DType) -> Node:
+    """Channels last, and wide. What is narrow is moved before it is widened: who reads 16 bits finds them as they should lie."""
+    if node.op.name == "cast" and node.dtype is wide and node.inputs[0].dtype.is_half:
+        node = node.inputs[0]
+    return cast(_last(node), wide)
+
+
+def _convolution(node: Node, whole_words: bool) -> Node:
+    name, (a, b) = node.op.name, node.inputs
+    wide = float64 if node.dtype is float64 else float32 if node.dtype.is_float else node.dtype
+    x, other = _wide_last(a, wide), _wide_last(b, wide) if name == "conv_filter" else cast(b, wide)
+    words = _words(node, x) if whole_words else None
+    if name == "conv_filter":
+        given, how = (x, node.params) if words is None else (words.image(x), (*words.how, words.taps))
+        made = make(OPS["conv_filter_last"], (given, other), how)
+        made = made if words is None else words.gradient(cast(made, node.dtype))  # libraries round it for nothing
+        rank = len(made.shape)
+        return cast(move("permute", made, (rank - 1, rank - 2, *range(rank - 2))), node.dtype)
+    how = node.params
+    if words is not None:  # each filter by itself with its channels last, as such filters lie in memory
+        x, other, how = words.image(x), _first(words.filter(_wide_last(b, wide))), words.how
+    return _first(cast(make(OPS[f"{name}_last"], (x, other), how), node.dtype))
+
+
+def _words(node: Node, x: Node) -> Words | None:
+    """How the image of a convolution, or of its filter's gradient, is filled up."""
+    match node.op.name:
+        case "conv":
+            return Words.of(x, node.inputs[1].shape[2:], node.shape[2:], node.params)
+        case "conv_filter":
+            return Words.of(x, node.params[-1], node.inputs[1].shape[2:], node.params[:-1])
+    return None
+
+
+def _pushed(node: Node) -> Node | None:
+    """An op on channels-first views as a view of the op on channels-last tensors, if it can be."""
+    name, kind = node.op.name, node.op.kind
+    x, rank = node.inputs[0], len(node.inputs[0].shape)
+    if kind == "elementwise":
+        return _first(make(node.op, tuple(_last(i) for i in node.inputs), node.params, node.source))
+    if name in ("sum", "prod", "max", "min"):
+        return _reduced(node)
+    if name in ("window_sum", "window_max", "window_tap"):
+        return _first(make(node.op, (_last(x),), tuple(_rearranged(p) for p in node.params), node.source))
+    if name == "window_spread":
+        return _first(
+            make(node.op, tuple(_last(i) for i in node.inputs), tuple(_rearranged(p) for p in node.params), node.source)
+        )
+    if name == "pad":
+        return _first(make(node.op, (_last(x),), (_rearranged(node.params[0]), node.params[1]), node.source))
+    if name == "slice":
+        return _first(make(node.op, (_last(x),), tuple(_rearranged(p) for p in node.params), node.source))
+    if name == "flip":
+        return _first(
+            make(node.op, (_last(x),), (tuple(sorted(to_last(rank).index(a) for a in node.params[0])),), node.source)
+        )
+    if name == "concat":
+        return _first(
+            make(node.op, tuple(_last(i) for i in node.inputs), (to_last(rank).index(node.params[0]),), node.source)
+        )
+    if name == "expand" and len(node.shape) == rank:
+        return _first(make(node.op, (_last(x),), (_rearranged(node.shape),), node.source))
+    return None
+
+
+def _rearranged(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(values[a] for a in to_last(len(values)))
+
+
+def _reduced(node: Node) -> Node:
+    x = node.inputs[0]
+    order = to_last(len(x.shape))
+    axes = tuple(sorted(order.index(a) for a in node.params[0]))
+    made = make(node.op, (_last(x),), (axes,), node.source)
+    kept = [a for a in order if a not in node.params[0]]  # logical axes in the order they now have
+    return move("permute", made, tuple(kept.index(a) for a in sorted(kept)))
+
+
+# --- convolutions with channels last, as ops of their own ---------------------------------------------------------------------
+
+
+def _moved_type(name: str) -> Any:
+    def infer(a: Node, b: Node, *how: Any) -> Type:
+        shape, dtype = OPS[name].infer(
+            _Seen(_permuted(a.shape, to_first(len(a.shape))), a.dtype), _other(name, b), *how
+        )
+        return Type(_filter_shape(shape) if name == "conv_filter" else _permuted(shape, to_last(len(shape))), dtype)
+
+    return infer
+
+
+class _Seen:
+    """A type that looks like a node to a rule."""
+
+    def __init__(self, shape: Shape, dtype: Any) -> None:
+        self.shape, self.dtype, self.type = shape, dtype, Type(shape, dtype)
+
+
+def _other(name: str, b: Node) -> Any:
+    return _Seen(_permuted(b.shape, to_first(len(b.shape))), b.dtype) if name == "conv_filter" else b
+
+
+def _permuted(shape: Shape, order: Shape) -> Shape:
+    return tuple(shape[a] for a in order)
+
+
+def _filter_shape(shape: Shape) -> Shape:
+    return (*shape[2:], shape[1], shape[0])
+
+
+def _moved_reference(name: str) -> Any:
+    def compute(a: np.ndarray, b: np.ndarray, *how: Any) -> np.ndarray:
+        first = np.moveaxis(a, -1, 1)
+        if name == "conv_filter":
+            result: np.ndarray = OPS[name].reference(first, np.moveaxis(b, -1, 1), *how)
+            return np.transpose(result, (*range(2, result.ndim), 1, 0))
+        return np.moveaxis(OPS[name].reference(first, b, *how), 1, -1)
+
+    return compute
+
+
+def _declare(name: str, params: tuple[str, ...]) -> Op:
+    return Op(f"{name}_last", "anchor", _moved_type(name), _moved_reference(name), None, params, 2, True, internal=True)
+
+
+_HOW = ("stride", "padding", "dilation", "groups", "prefer")
+CONV, CONV_DATA, CONV_FILTER = (
+    _declare("conv", _HOW),
+    _declare("conv_data", (*_HOW, "size")),
+    _declare("conv_filter", (*_HOW, "size")),
+)

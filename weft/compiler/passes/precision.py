@@ -1,0 +1,231 @@
+"""Precision: matrix products and convolutions in 16 bits, everything else in float32.
+
+The graph is differentiated already, so one pass serves forward and backward. A float32 product takes its operands as float16 or
+bfloat16 and gives that type, with sums in float32 inside; its result is cast back for what follows. Elementwise work, reductions,
+losses and updates stay float32, and so does what comes from outside: parameters are float32 masters, cast where they are used.
+
+What feeds a product exists in the narrow type only. If it were narrow for the product and wide for the others, both would be
+kept from the forward to the backward half; so the others read the narrow one, widened again. That halves the memory of
+activations. The last products on a path, such as the gradients of weights, read narrow operands but give their float32 sums:
+nothing that is kept depends on them. Which of several values is the greatest, and whether two are equal, is asked before rounding:
+the derivative of a maximum looks for the element that equals it, and would find none that equals the rounded one. On GPUs the gradients of filters are rounded, too: NVIDIA's kernels for convolutions have
+narrow results, those for wide ones take half as long again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from math import prod
+
+from ...dtypes import DType, bfloat16, float16, float32
+from ...errors import UserError
+from ...graph.graph import Graph, rebuild
+from ...graph.node import CONST, OPS, Node, make, toposort
+from ...graph.text import subgraphs
+from ..thresholds import thresholds
+from .simplify import simplify
+
+PRODUCTS = ("contract", "conv", "conv_data", "conv_filter")
+# Which element is the greatest, and what it is, can be asked before rounding or after it.
+COMMUTES = ("window_max",)
+PICKS = ("window_argmax", "window_tap")
+EXACT = (
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "eq",
+    "ne",
+)  # ask which values are equal or greatest: of values before rounding
+WIDE_ONLY = ("conv_last", "conv_data_last", "conv_filter_last")
+
+
+def precision(graph: Graph, dtype: DType, wide_filters: bool = True) -> Graph:
+    """The graph with its float32 products in `dtype`, bodies of control flow included. Its inputs and outputs keep their types.
+
+    `wide_filters`: the gradients of filters are not rounded.
+    """
+    if dtype not in (float16, bfloat16):
+        raise UserError("precision", f"float16 or bfloat16 is required, got {dtype.name}.")
+    bodies: dict[Graph, Graph] = {}
+    for body in subgraphs(graph):  # simplified before, as the graph itself is
+        bodies[body] = _Narrowing(simplify(body), dtype, bodies, wide_filters).result()
+    return _Narrowing(graph, dtype, bodies, wide_filters).result()
+
+
+class _Narrowing:
+    """One graph on its way. Every node has a wide form; what feeds a product has a narrow one too, and an exact one, not yet rounded."""
+
+    def __init__(self, graph: Graph, dtype: DType, bodies: Mapping[Graph, Graph], wide_filters: bool) -> None:
+        self.graph, self.dtype, self.bodies = graph, dtype, bodies
+        self.order = toposort([*graph.inputs, *graph.outputs])
+        self.fed = _fed(self.order)
+        self.stay_wide = {n for n in _last_products(self.order) if wide_filters or n.op.name != "conv_filter"}
+        self.wide: dict[Node, Node] = {}
+        self.narrow: dict[Node, Node] = {}
+        self.exact: dict[Node, Node] = {}
+
+    def result(self) -> Graph:
+        for node in self.order:
+            self._place(node)
+        return Graph(self.graph.inputs, tuple(self.wide[o] for o in self.graph.outputs))
+
+    def _place(self, node: Node) -> None:
+        if node in self.fed and _moves(node):
+            self.narrow[node] = make(node.op, tuple(self.narrow[i] for i in node.inputs), node.params, node.source)
+            self.wide[node] = self._rebuilt(node)
+        elif node in self.fed:
+            self.exact[node] = new = self._rebuilt(node)
+            self.narrow[node] = _cast(new, self.dtype)
+            self.wide[node] = _cast(self.narrow[node], float32) if node.inputs else new
+        else:
+            self.wide[node] = self._rebuilt(node)
+        if node not in self.exact:
+            inputs = tuple(self.exact[i] for i in node.inputs)
+            is_moved = node.op.kind == "move" and inputs != tuple(self.wide[i] for i in node.inputs)
+            self.exact[node] = make(node.op, inputs, node.params, node.source) if is_moved else self.wide[node]
+
+    def _rebuilt(self, node: Node) -> Node:
+        """The node on the new inputs, of its old type."""
+        if _is_product(node):
+            operands = tuple(self.narrow[i] for i in node.inputs)
+            if node in self.stay_wide:
+                return make(node.op, tuple(_cast(o, float32) for o in operands), node.params, node.source)
+            return _cast(make(node.op, operands, node.params, node.source), float32)
+        known = self.exact if _reads_exact(node) else self.wide
+        if _reads_narrow(node) and all(map(self._is_only_narrow, node.inputs)):
+            known = self.narrow
+        inputs = tuple(known[i] for i in node.inputs)
+        params = tuple(self.bodies.get(p, p) if isinstance(p, Graph) else p for p in node.params)
+        return node if (inputs, params) == (node.inputs, node.params) else make(node.op, inputs, params, node.source)
+
+    def _is_only_narrow(self, node: Node) -> bool:
+        return node in self.narrow and bool(node.inputs)
+
+
+def _is_product(node: Node) -> bool:
+    return node.op.name in PRODUCTS and node.dtype is float32
+
+
+def _moves(node: Node) -> bool:
+    """Whether rounding can happen before the op as well as after it."""
+    return bool(node.inputs) and (node.op.kind == "move" or node.op.name in COMMUTES)
+
+
+def _reads_narrow(node: Node) -> bool:
+    return node.op.name in PICKS
+
+
+def _reads_exact(node: Node) -> bool:
+    """A comparison with a constant can ask the rounded value: it stands on the same side, and need not be kept twice."""
+    return node.op.name in EXACT and not any(_below_moves(i)[1].op is CONST for i in node.inputs)
+
+
+def _fed(order: list[Node]) -> set[Node]:
+    """What feeds a product, also through movement: there the element is the one below."""
+    fed: set[Node] = set()
+    for node in reversed(order):
+        if _is_product(node) or (node in fed and _moves(node)):
+            fed.update(node.inputs)
+    return fed
+
+
+def _last_products(order: list[Node]) -> set[Node]:
+    """Products that no other product depends on."""
+    leads: set[Node] = set()
+    last = set()
+    for node in reversed(order):
+        if _is_product(node) and node not in leads:
+            last.add(node)
+        if _is_product(node) or node in leads:
+            leads.update(node.inputs)
+    return last
+
+
+def _cast(node: Node, dtype: DType) -> Node:
+    """The node as another type. Narrow, widened and narrowed again is what it was; wide, narrowed and widened is not."""
+    if node.dtype is dtype:
+        return node
+    if node.op.name == "cast" and node.inputs[0].dtype is dtype and dtype.is_half:
+        return node.inputs[0]
+    return make(OPS["cast"], (node,), (dtype,), node.source)
+
+
+def handed_on(graph: Graph, written: Iterable[Node], dtype: DType) -> Graph:
+    """The graph with large values that one kernel writes for others in `dtype`.
+
+    Inside a kernel all is float32, and so is in memory what sums give, and what is made of the last products on a path: gradients of
+    weights, and updates.
+    """
+    final = _final(graph)
+    chosen = {
+        n for n in written
+        if n.dtype is float32 and prod(n.shape) >= thresholds.handed_on_elements and n not in final and n.inputs and n.op.kind in ("elementwise", "move")
+        and _below_moves(n)[1].op.name not in EXACT
+    } - set(graph.outputs) - {n for n in graph.nodes if _is_widened(n)}  # fmt: skip
+    if not chosen:
+        return graph
+    done: dict[Node, Node] = {}
+    for node in toposort([*graph.inputs, *graph.outputs]):
+        done[node] = rebuild(node, tuple(done[i] for i in node.inputs))
+        if node in chosen:
+            done[node] = make(OPS["cast"], (_cast(done[node], dtype),), (float32,), node.source)
+    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+
+
+def _is_widened(node: Node) -> bool:
+    return node.op.name == "cast" and node.inputs[0].dtype.is_half
+
+
+def _final(graph: Graph) -> set[Node]:
+    """Products that no other product depends on, and all that is made of them."""
+    order = toposort([*graph.inputs, *graph.outputs])
+    products = ("contract", *WIDE_ONLY)
+    leads: set[Node] = set()
+    for node in reversed(order):
+        if node in leads or node.op.name in products:
+            leads.update(node.inputs)
+    final: set[Node] = set()
+    for node in order:
+        if (node.op.name in products and node not in leads) or any(i in final for i in node.inputs):
+            final.add(node)
+    return final
+
+
+def copies(graph: Graph) -> Graph:
+    """Convolutions read float32 only, so what is kept in 16 bits is widened for them: for each one anew.
+
+    Equal nodes are one node, and a copy that forward and backward share would live from one to the other, at full size. What
+    tells copies apart is a shape with some more ones in front.
+    """
+    uses: Counter[Node] = Counter()
+    done: dict[Node, Node] = {}
+    for node in toposort([*graph.inputs, *graph.outputs]):
+        inputs = tuple(done[i] for i in node.inputs)
+        if node.op.name in WIDE_ONLY:
+            inputs = tuple(_own_copy(i, uses) for i in inputs)
+        done[node] = rebuild(node, inputs)
+    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+
+
+def _own_copy(operand: Node, uses: Counter[Node]) -> Node:
+    moves, below = _below_moves(operand)
+    if below.op.name != "cast" or not below.inputs[0].dtype.is_half:
+        return operand
+    narrow = below.inputs[0]
+    base = _below_moves(narrow)[1]
+    uses[base] += 1
+    for move in reversed(moves):
+        narrow = make(move.op, (narrow,), move.params, move.source)
+    apart = make(OPS["reshape"], (narrow,), ((*(1,) * uses[base], *narrow.shape),))
+    return make(OPS["reshape"], (_cast(apart, below.dtype),), (narrow.shape,))
+
+
+def _below_moves(node: Node) -> tuple[list[Node], Node]:
+    """Movement, the outermost first, and what is moved."""
+    moves = []
+    while node.op.kind == "move" and len(node.inputs) == 1:
+        moves.append(node)
+        node = node.inputs[0]
+    return moves, node

@@ -1,0 +1,122 @@
+"""Accumulate: a total that a scan carries along becomes one sum after it.
+
+The derivative of a recurrent network adds a product to the gradient of its weights at every step: total + a_t' b_t. All that
+adding is one product over time and batch together, of the stacked a and b; they mostly are stacked already, as results or
+sequences of the scan. The weights' gradient is then written once, not once a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...graph.graph import Graph, close, substitute
+from ...graph.node import ITEM, OPS, Node, item, make, toposort
+
+
+def accumulate(graph: Graph) -> Graph:
+    """The graph with such totals taken out of its scans."""
+    nodes = graph.nodes
+    scans = [n for n in nodes if n.op.name == "scan"]
+    if not scans:
+        return graph
+    for scan in scans:
+        read = {n.params[0]: n for n in graph.nodes if n.op is ITEM and n.inputs[0] is scan}
+        changed = _without_totals(scan, read)
+        if changed is not None:
+            outputs = substitute(graph.outputs, {read[i]: new for i, new in changed.items() if i in read})
+            # What stood above the scan is new now: begin again with what is left.
+            return accumulate(Graph(graph.inputs, outputs))
+    return graph
+
+
+@dataclass(frozen=True)
+class _Total:
+    """Carried value number `number` only grows by `step`, a product or sum that `factors` are the inputs of."""
+
+    number: int
+    step: Node
+    factors: tuple[Node, ...]
+
+
+def _without_totals(scan: Node, read: dict[int, Node]) -> dict[int, Node] | None:
+    """For each result of a scan the node that takes its place, if totals could be taken out of it."""
+    body, carried, sequences, length, reverse, history = scan.params
+    stacked = len(body.outputs) - carried
+    unread = [i for i in range(carried) if not (history and carried + stacked + i in read)]
+    totals = [t for i in unread if length and (t := _total(body, i, carried + sequences)) is not None]
+    if not totals:
+        return None
+    gone = {t.number for t in totals}
+    kept = [i for i in range(carried) if i not in gone]
+    stacks = list(dict.fromkeys(f for t in totals for f in t.factors if _sequence(body, f, carried, sequences) is None))
+    extra = [f for f in stacks if f not in body.outputs[carried:]]
+    inputs = [n for i, n in enumerate(body.inputs) if i not in gone]
+    outputs = [*(body.outputs[i] for i in kept), *body.outputs[carried:], *extra]
+    smaller = make(
+        scan.op,
+        tuple(n for i, n in enumerate(scan.inputs) if i not in gone),
+        (close(inputs, outputs), len(kept), sequences, length, reverse, history),
+        scan.source,
+    )
+    stack_of = {n: item(smaller, len(kept) + i) for i, n in enumerate([*body.outputs[carried:], *extra])}
+    found = {old: item(smaller, new) for new, old in enumerate(kept)}
+    found |= {carried + i: item(smaller, len(kept) + i) for i in range(stacked)}
+    if history:
+        first = len(kept) + stacked + len(extra)
+        found |= {carried + stacked + old: item(smaller, first + new) for new, old in enumerate(kept)}
+    for total in totals:
+        stacks_here = [
+            stack_of.get(f) or scan.inputs[_sequence(body, f, carried, sequences) or 0] for f in total.factors
+        ]
+        found[total.number] = make(
+            OPS["add"], (scan.inputs[total.number], _summed(total.step, stacks_here)), (), scan.source
+        )
+    return found
+
+
+def _total(body: Graph, number: int, moving: int) -> _Total | None:
+    """What a carried value grows by, if that is all that happens to it."""
+    carry, result = body.inputs[number], body.outputs[number]
+    if result.op.name != "add" or carry not in result.inputs or not carry.dtype.is_float:
+        return None
+    step = result.inputs[1] if result.inputs[0] is carry else result.inputs[0]
+    users = [n for n in body.nodes if carry in n.inputs]
+    if users != [result] or list(body.outputs).count(result) != 1 or carry in body.outputs or step is carry:
+        return None
+    if any(result in n.inputs for n in body.nodes):
+        return None
+    inner = step
+    while inner.op.name in ("permute", "reshape"):
+        inner = inner.inputs[0]
+    if inner.op.name not in ("contract", "sum") or any(prod(f.shape) > 4 * prod(step.shape) for f in _stacked(inner)):
+        return None
+    if not any(n in body.inputs[:moving] for n in toposort([inner])):
+        return None
+    return _Total(number, step, tuple(inner.inputs))
+
+
+def _stacked(node: Node) -> Sequence[Node]:
+    return node.inputs if node.op.name == "contract" else ()
+
+
+def _sequence(body: Graph, node: Node, carried: int, sequences: int) -> int | None:
+    """The number of the scan's input that holds a node for all steps, if it is one of its sequences."""
+    if node in body.inputs[carried : carried + sequences]:
+        return body.inputs.index(node)
+    return None
+
+
+def _summed(step: Node, stacks: Sequence[Node]) -> Node:
+    """The sum over all steps of what one step adds, from the stacks of what it is computed from."""
+    if step.op.name == "permute":
+        return make(step.op, (_summed(step.inputs[0], stacks),), step.params)
+    if step.op.name == "reshape":
+        return make(step.op, (_summed(step.inputs[0], stacks),), step.params)
+    if step.op.name == "sum":
+        axes = (0, *(a + 1 for a in step.params[0]))
+        return make(step.op, tuple(stacks), (axes,))
+    a, b, out = step.params
+    letter = next(c for c in "tuvwxyzabcdefghijklmnopqrs" if c not in a + b)
+    return make(step.op, tuple(stacks), (letter + a, letter + b, out))

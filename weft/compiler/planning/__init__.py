@@ -1,0 +1,1 @@
+"""From a graph to a program: fusion, schedule, memory, cost model."""

@@ -1,0 +1,249 @@
+"""What a call is, in words: a name that says what it computes, the user's lines it comes from, why it ends where it does."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ...errors import Source
+from ...graph.node import Node
+from ..ir.kernel import Kernel, is_anchor
+from .cost_model import side_phase, step_cost, times
+from .memory import ARENA, nbytes
+from .program import FRAME_RESERVED, Call, Program
+
+MOST_OPS = 4  # that a name lists
+# Ops that a name leaves out: they only serve another one that it says.
+SILENT = {"cast", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "in_range"}
+CONVOLUTIONS = {"conv_last": "conv", "conv_data_last": "conv data gradient", "conv_filter_last": "conv filter gradient"}
+
+
+def name(program: Program, call: Call) -> str:
+    """What a call computes."""
+    kernel = call.kernel
+    if call.kind == "copy":
+        into_state = FRAME_RESERVED <= call.writes[0].base < FRAME_RESERVED + len(program.graph.inputs)
+        return f"copy of {_bytes(call.reads[0].nbytes)}" + (" to state" if into_state else "")
+    if call.kind == "control":
+        return _control(program, kernel)
+    if call.kind == "plan":
+        return _plan(program, call)
+    return _loops(program, kernel)
+
+
+def sources(kernel: Kernel) -> list[Source]:
+    """The user's lines that a kernel comes from, those with the most work first."""
+    weight: dict[tuple[str, int], float] = defaultdict(float)
+    found: dict[tuple[str, int], Source] = {}
+    for node, much in _parts(kernel):
+        if node.source is not None:
+            line = (node.source.code.co_filename, node.source.line)
+            weight[line] += much
+            found.setdefault(line, node.source)
+    return [found[line] for line in sorted(weight, key=lambda l: -weight[l])]
+
+
+def _parts(kernel: Kernel) -> Iterator[tuple[Node, float]]:
+    """The nodes that a kernel computes, and about how much work each is."""
+    if kernel.anchor is not None:
+        yield kernel.anchor, 1e18  # the rest rides along
+    for phase, body in zip(kernel.nest.phases if kernel.nest is not None else (), kernel.bodies, strict=True):
+        for step in body.steps:
+            if step.kind not in ("load", "row", "const"):
+                yield step.node, step_cost(step) * times(step.place) + 1e-3
+        for reduction in phase.reductions:
+            yield reduction.node, float(prod(reduction.factors[0][0].shape))
+
+
+# --- names --------------------------------------------------------------------------------------------------------------------
+
+
+def _bytes(n: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n / size:.1f} {unit}"
+    return f"{n} bytes"
+
+
+def _shape(shape: Iterable[int]) -> str:
+    return "x".join(map(str, shape)) or "1"
+
+
+def _control(program: Program, kernel: Kernel) -> str:
+    node = kernel.anchor
+    assert node is not None
+    kernels = " and ".join(str(len(body.kernels)) for body in program.bodies[kernel])
+    title = f"scan of {node.params[3]} steps" if node.op.name == "scan" else _words(node.op.name)
+    return f"{title} ({kernels} kernels)"
+
+
+def _plan(program: Program, call: Call) -> str:
+    kernel, plan = call.kernel, program.plans[call.kernel]
+    anchor = kernel.anchor
+    assert anchor is not None
+    side = side_phase(call.phase.symbol)
+    if side is not None and call.phase is not plan.phases[-1]:
+        return f"{_anchor(anchor, plan.name)} ({side})"
+    title = _anchor(anchor, plan.name) + (f" ({side})" if side is not None else "")
+    riders = _epilogue(program, kernel) if "epilogue" in call.phase.arguments else []
+    return " + ".join([title, *riders])
+
+
+def _anchor(anchor: Node, algorithm: str) -> str:
+    if anchor.op.name == "contract":
+        batch, m, n = anchor.shape
+        several = f"{batch} of " if batch != 1 else ""
+        return f"matmul {several}{m}x{n}x{anchor.inputs[0].shape[2]}"
+    if anchor.op.name in CONVOLUTIONS:
+        return f"{CONVOLUTIONS[anchor.op.name]} {_convolution(anchor)} {algorithm}"
+    return f"{anchor.op.name} {_shape(anchor.shape)}"
+
+
+def _convolution(anchor: Node) -> str:
+    """The filter and what a convolution maps: `3x3 64->128 stride 2x2`."""
+    stride, _, _, groups = anchor.params[:4]
+    if anchor.op.name == "conv_filter_last":
+        *window, per_group, filters = anchor.shape
+    else:
+        filters, per_group, *window = anchor.inputs[1].shape
+    text = f"{_shape(window)} {per_group * groups}->{filters}"
+    text += f" stride {_shape(stride)}" if any(s != 1 for s in stride) else ""
+    return text + (f" groups {groups}" if groups != 1 else "")
+
+
+def _epilogue(program: Program, kernel: Kernel) -> list[str]:
+    replaced = updated(program, kernel)
+    if kernel.nest is None:
+        return []
+    if replaced and len(replaced) == len(kernel.outputs):
+        return [_update(replaced)]
+    return [*_ops(kernel), *([_update(replaced)] if replaced else [])]
+
+
+def updated(program: Program, kernel: Kernel) -> list[Node]:
+    """The state that a kernel replaces in place."""
+    state = range(FRAME_RESERVED, FRAME_RESERVED + len(program.graph.inputs))
+    return [n for n in kernel.outputs if program.memory.slots[n].base in state]
+
+
+def _update(nodes: Sequence[Node]) -> str:
+    return "update" if len(nodes) == 1 else f"update of {len(nodes)} tensors"
+
+
+def _ops(kernel: Kernel) -> list[str]:
+    """What a kernel does with each element: the names of ops, none twice, in order."""
+    steps = [s.node.op.name for b in kernel.bodies for s in b.steps if s.kind in ("op", "window", "bits")]
+    telling = [n for n in steps if n not in SILENT] or steps
+    ops = [_words(n) for n in dict.fromkeys(telling)]
+    return ops if len(ops) <= MOST_OPS else [*ops[: MOST_OPS - 1], f"{len(ops) - MOST_OPS + 1} more"]
+
+
+def _words(op: str) -> str:
+    return op.replace("_", " ").strip()
+
+
+def _loops(program: Program, kernel: Kernel) -> str:
+    assert kernel.nest is not None
+    replaced = updated(program, kernel)
+    riders = [_update(replaced)] if replaced else []
+    if kernel.nest.rows:
+        rows, length = _row_shape(kernel)
+        return " + ".join([f"{_reductions(kernel)} rows {rows}x{length}", *riders])
+    shape = _shape(max((o.shape for o in kernel.outputs), key=prod))
+    if replaced and len(replaced) == len(kernel.outputs):
+        several = f"update of {len(replaced)} tensor{'s' if len(replaced) > 1 else ''}"
+        return f"{several}, {_shape((sum(prod(n.shape) for n in replaced),))} elements"
+    return " + ".join([f"{' + '.join(_ops(kernel) or _moves(kernel))} {shape}", *riders])
+
+
+def _reductions(kernel: Kernel) -> str:
+    """The well-known functions that are made of reductions, or the reductions by name."""
+    assert kernel.nest is not None
+    kinds = [n.op.name for n in kernel.nest.rows]
+    ops = {s.node.op.name for b in kernel.bodies for s in b.steps if s.kind == "op"}
+    if {"max", "sum"} <= set(kinds) and "exp" in ops:
+        return "log softmax" if "log" in ops else "softmax"
+    if kinds.count("sum") > 1 and ops & {"sqrt", "rsqrt"}:
+        return "normalise"
+    return " + ".join(dict.fromkeys(CONVOLUTIONS.get(k, _words(k)) for k in kinds))
+
+
+def _row_shape(kernel: Kernel) -> tuple[int, int]:
+    """How many rows there are, and the length of the longest reduction."""
+    assert kernel.nest is not None
+    lengths = [prod(l.size for l in r.loops) for p in kernel.nest.phases for r in p.reductions]
+    return prod(l.size for l in kernel.nest.outer), max(lengths)
+
+
+def _moves(kernel: Kernel) -> list[str]:
+    moved = dict.fromkeys(
+        s.node.op.name for b in kernel.bodies for s in b.steps if s.kind in ("same", "guard", "choose", "iota")
+    )
+    telling = [m for m in moved if m not in ("reshape", "expand")]
+    return telling or ["fill" if not kernel.reads else "copy"]
+
+
+# --- why kernels end ----------------------------------------------------------------------------------------------------------
+
+
+def reasons(program: Program) -> dict[Kernel, str]:
+    """For each kernel, why what it writes is not computed inside the kernel that needs it."""
+    readers: dict[Node, list[Kernel]] = defaultdict(list)
+    for kernel in program.kernels:
+        for node in kernel.reads:
+            readers[node].append(kernel)
+    return {k: ", ".join(_reasons(program, k, readers)) for k in program.kernels}
+
+
+def _reasons(program: Program, kernel: Kernel, readers: Mapping[Node, Sequence[Kernel]]) -> list[str]:
+    state = set(updated(program, kernel))
+    found = Counter(_reason(program, node, node in state, readers[node]) for node in kernel.outputs)
+    return [reason for reason, _ in found.most_common(2)]
+
+
+def _reason(program: Program, node: Node, is_state: bool, readers: Sequence[Kernel]) -> str:
+    if node in program.graph.outputs:
+        return "new state" if is_state else "result"
+    for reader in readers:
+        if reader.anchor is not None and any(v.base is node for v in reader.views):
+            return f"operand of a {_kind(reader.anchor)}"
+    if is_anchor(node) and node.op.kind == "control":
+        return "control flow"
+    return f"read by {len(readers)} kernels" if len(readers) > 1 else "read in other rows"
+
+
+def _kind(anchor: Node) -> str:
+    if anchor.op.name == "contract":
+        return "matrix product"
+    return "convolution" if anchor.op.name in CONVOLUTIONS else _words(anchor.op.name)
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Life:
+    """A value in the arena: from the kernel that writes it to the last one that reads it."""
+
+    type: str
+    nbytes: int
+    first: int
+    last: int
+
+
+def lives(program: Program) -> list[Life]:
+    """The values that share the arena, the largest first."""
+    kernels = program.kernels
+    last = {node: i for i, k in enumerate(kernels) for node in k.reads}
+    found = [
+        Life(str(node.type), nbytes(node), i, max(i, last.get(node, i)))
+        for i, k in enumerate(kernels)
+        for node in k.outputs
+        if program.memory.slots[node].base == ARENA
+    ]
+    return sorted(found, key=lambda life: -life.nbytes)
+
+
+__all__ = ["Life", "lives", "name", "reasons", "sources", "updated"]

@@ -1,0 +1,193 @@
+"""Two kernels into one: when their loops fit together, and what the loops of both are.
+
+A producer fits into a consumer if every value it makes is read in the row that makes it. The producer's loops are then written
+as loops of the consumer, its phases come first, and phases over equal loops become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+
+from ...graph.node import Node
+from ..ir.elements import grown, read_by, rows_before, wanted_of
+from ..ir.index import Index, Inside, Loop, Place, linear, substituted
+from ..ir.kernel import Kernel
+from ..ir.loops import Body, Nest, Phase, Position, Reduction, Store, body, substituted_place
+from ..thresholds import thresholds
+
+
+def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
+    """The steps of a phase: what it stores itself is at hand, everything else that is stored is read."""
+    return body(wanted_of(phase), read_by(phase, stored), rows_before(phase, rows), position)
+
+
+def solved(position: Index, known: Index, loops: Sequence[Loop]) -> dict[Loop, Index] | None:
+    """The loops as functions of others, if `position` (over them) counts the same elements as `known`; None if it skips or repeats."""
+    digits = sorted(((c, t) for t, c in position.parts), key=lambda d: d[0])
+    step = 1
+    for c, term in digits:
+        if not isinstance(term, Loop) or c != step:
+            return None
+        step *= term.size
+    if not step or position.offset or known.offset or {t for _, t in digits} != {l for l in loops if l.size != 1}:
+        return None  # without any elements (a step of 0) there is no telling
+    if step != known.high + 1:
+        return None  # they are the first of more elements
+    values = {}
+    for c, term in digits:
+        assert isinstance(term, Loop)
+        values[term] = known.divided(c)[0].divided(term.size)[1]
+    return values
+
+
+def merged_nests(
+    producer: Kernel, kernel: Kernel, places: dict[Node, set[Place]], stored: Collection[Node]
+) -> Nest | None:
+    """One nest that does the work of both, or None if they do not fit: every value must be read in the row that computes it."""
+    first, second = producer.nest, kernel.nest
+    assert first is not None
+    assert second is not None
+    if not places or any(len(p) != 1 for p in places.values()):
+        return None
+    values: dict[Loop, Index] | None = None
+    for node, [place] in places.items():
+        own = _own_place(first, node)
+        found = _aligned(linear(own, node.shape), linear(place, node.shape), first, second)
+        if found is None or (values is not None and found != values):
+            return None
+        values = found
+    assert values is not None
+    image = {l for o in first.outer if o in values for l in values[o].loops}
+    outer = tuple(l for l in second.outer if l in image)
+    if is_flexible(second):
+        if set(outer) != set(second.outer) and not (first.rows and _fits_a_row(producer, kernel, outer)):
+            return None
+        inner = tuple(l for l in second.outer if l not in image)
+        second = Nest(outer, [Phase((*inner, *p.loops), p.reductions, p.stores, p.elements) for p in second.phases])
+    elif image != set(second.outer):
+        return None
+    return Nest(second.outer, jammed([*(moved_phase(p, values) for p in first.phases), *second.phases], stored))
+
+
+def moved_phase(phase: Phase, values: Mapping[Loop, Index]) -> Phase:
+    """The phase in other loops."""
+    return Phase(
+        tuple(l for old in phase.loops for l in (values[old].loops if old in values else (old,))),
+        [Reduction(r.node, substituted_place(r.place, values), r.loops,
+                   tuple((n, substituted_place(q, values)) for n, q in r.factors),
+                   tuple(_moved_condition(c, values) for c in r.conditions))
+         for r in phase.reductions],
+        [Store(s.node, substituted_place(s.place, values)) for s in phase.stores],
+    )  # fmt: skip
+
+
+def _moved_condition(condition: Inside, values: Mapping[Loop, Index]) -> Inside:
+    return Inside(substituted(condition.inner, values), condition.size, condition.step)
+
+
+def _own_place(nest: Nest, node: Node) -> Place:
+    for phase in nest.phases:
+        for store in phase.stores:
+            if store.node is node:
+                return store.place
+    for phase in nest.phases:
+        for r in phase.reductions:
+            if r.node is node:
+                return r.place
+    raise AssertionError(node)
+
+
+def is_flexible(nest: Nest) -> bool:
+    """Without reductions every loop is as good as any other."""
+    return not nest.rows and len(nest.phases) == 1 and not nest.phases[0].loops
+
+
+def _aligned(own: Index, read: Index, first: Nest, second: Nest) -> dict[Loop, Index] | None:
+    """The first nest's loops as loops of the second, if each of its rows is read in one row of the second."""
+    loops = [t for t, _ in own.parts if isinstance(t, Loop)]
+    if any(not isinstance(t, Loop) for t, _ in read.parts):
+        return None
+    values = solved(own, read, loops)
+    if values is None or not {l for l in first.outer if l.size != 1} <= set(loops):
+        return None
+    for loop, value in values.items():
+        if loop.size == 1:
+            continue
+        if value.offset or len(value.parts) != 1:  # a part of the producer is read, or its elements in another order
+            return None
+        term, c = value.parts[0]
+        if c != 1 or not isinstance(term, Loop):
+            return None
+    used = [t for v in values.values() for t, _ in v.parts]
+    if len(used) != len(set(used)) or any(l.size != v.parts[0][0].size for l, v in values.items() if v.parts):
+        return None
+    return values
+
+
+def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool:
+    """Whether a kernel may be cut into rows for the sake of a reduction: the row is read along memory and stays in the cache."""
+    assert producer.nest is not None
+    if not outer:
+        return False
+    rows = prod(l.size for l in outer)
+    total = max((prod(r.factors[0][0].shape) for p in producer.nest.phases for r in p.reductions), default=1)
+    if 4 * total // rows > thresholds.row_bytes:
+        return False
+    return total // rows <= 64 or not any(
+        prod(node.shape) > rows and _is_along(linear(place, node.shape), {*producer.nest.outer, *outer})
+        for k in (producer, kernel)
+        for node, place in k.loads()
+    )
+
+
+def _is_along(position: Index, loops: Collection[Loop]) -> bool:
+    """Whether neighbours along one of these loops are neighbours in memory."""
+    return any(position.coefficient(l) == 1 for l in position.loops if l in loops)
+
+
+def jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
+    """Phases over equal loops become one, unless one needs what the other reduces."""
+    result: list[Phase] = []
+    for phase in phases:
+        if phase.stores or not result:  # what the last phase stores is at hand for those that join it
+            earliest = len(result) - 1
+        else:
+            needed = _needed_by(phase, stored, [r.node for p in result for r in p.reductions])
+            earliest = max((i + 1 for i, p in enumerate(result) if not needed.isdisjoint(_made_by(p))), default=0)
+        target = next((p for p in result[max(earliest, 0) :] if _can_jam(p, phase, result)), None)
+        if target is None:
+            result.append(Phase(phase.loops, list(phase.reductions), list(phase.stores), phase.elements))
+            continue
+        moved = phase
+        if phase.loops != target.loops:
+            values = {old: Index(0, ((new, 1),)) for old, new in zip(phase.loops, target.loops, strict=True)}
+            moved = moved_phase(phase, values)
+        if target.elements is None or moved.elements is None:
+            target.elements = target.elements or moved.elements
+        else:
+            target.elements = target.elements.merge(moved.elements)
+        target.stores += moved.stores
+        target.reductions += [
+            Reduction(r.node, r.place, target.loops, r.factors, r.conditions) for r in moved.reductions
+        ]
+    return result
+
+
+def _can_jam(target: Phase, phase: Phase, so_far: Sequence[Phase]) -> bool:
+    """Reductions go with reductions; stores only with the last phase, so that what they read is written."""
+    if [l.size for l in target.loops] != [l.size for l in phase.loops]:
+        return False
+    if phase.stores:
+        return target is so_far[-1] and not target.reductions and set(target.loops) == set(phase.loops)
+    return bool(target.reductions) and not target.stores
+
+
+def _made_by(phase: Phase) -> list[Node]:
+    return [*(r.node for r in phase.reductions), *(w.node for w in phase.stores)]
+
+
+def _needed_by(phase: Phase, stored: Collection[Node], rows: Sequence[Node]) -> set[Node]:
+    """Row values and stored nodes that a phase reads."""
+    found = phase.elements if phase.elements is not None else grown(phase, stored, rows)
+    return {*found.loads, *found.rows}

@@ -1,0 +1,348 @@
+"""A program ready to be written as code: calls in order, each with the memory it reads and writes.
+
+A call is one kernel's loops, or one phase of a library plan, made by all threads together. Barriers follow from memory alone:
+before a call that touches what another one since the last barrier has written, or writes what it has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...dtypes import DType
+from ...graph.graph import Graph
+from ...graph.node import ITEM, Node
+from ..cpu.library import Plan
+from ..gc_pause import uncollected
+from ..ir.index import linear
+from ..ir.kernel import Kernel, View
+from ..passes.precision import handed_on
+from .fuse import WIDENS, Fused, fuse
+from .memory import ALIGN, ARENA, Memory, Ranges, Slot, nbytes, plan
+from .schedule import Schedule, schedule
+
+FRAME_RESERVED = 3  # the arena, the status, what is kept
+
+
+@dataclass(eq=False)
+class Call:
+    """Something all threads do together."""
+
+    kernel: Kernel
+    kind: str  # "loops", "plan", "copy", "control"
+    reads: list[Slot]
+    writes: list[Slot]
+    barrier: bool = False  # before it
+    once: bool = False  # it gives the same in every step of a loop, and is made in the first
+    phase: Any = None  # of a plan
+    operands: dict[str, Slot] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Program:
+    """All that the emitter needs."""
+
+    graph: Graph
+    fused: Fused
+    calls: list[Call]
+    memory: Memory
+    plans: dict[Kernel, Plan]
+    bodies: dict[Kernel, tuple[Program, ...]]  # of control flow
+    updates: dict[int, int]  # outputs that take the memory of an input
+
+    @property
+    def frame_size(self) -> int:
+        """The frame: arena, status, what is kept, inputs, outputs."""
+        return FRAME_RESERVED + len(self.graph.inputs) + len(self.graph.outputs)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """In the order they run; those of control flow's bodies stand for themselves."""
+        return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
+
+    def viewed(self, view: View) -> Slot:
+        """The memory of a view, from where it begins."""
+        base, offset = self.memory.slots[view.base], view.offset * view.base.dtype.itemsize
+        return Slot(base.base, base.offset + offset, base.nbytes - offset)
+
+    @property
+    def launches(self) -> int:
+        """How many pieces of work stand between barriers or library calls: neighbouring loops without a barrier are one."""
+        count, together = 0, False
+        for call in self.calls:
+            if not (call.kind == "loops" and together and not call.barrier):
+                count += 1
+            together = call.kind == "loops"
+        return count
+
+
+def _no_scratch(kernel: Kernel) -> int:
+    return 0
+
+
+def _no_survey(kernels: Sequence[Kernel]) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a kind of device makes of graphs."""
+
+    passes: Callable[[Graph], Graph]
+    planner: Callable[[Kernel, int, Collection[Node], bool], Plan]  # how the work of an anchor is done
+    threads: int = 1
+    widens: frozenset[str] = WIDENS  # anchors that read 16 bits as they are
+    scratch_of: Callable[[Kernel], int] = _no_scratch  # the bytes that a kernel of loops needs beside its tensors
+    too_dear: int | None = None  # additions that are not made again for every kernel that wants the result
+    survey: Callable[[Sequence[Kernel]], None] = _no_survey  # sees what has an anchor before any is planned
+    narrow: DType | None = None  # the type in which kernels hand values to each other, on the way to a product
+    gathers: bool = False  # what is made of state alone comes first: small kernels side by side share a launch
+    much: int = 1 << 16  # bytes that are worth freeing early: who does so may no longer be side by side with others
+
+
+@uncollected
+def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: frozenset[int] = frozenset()) -> Program:
+    """The graph as a program.
+
+    `updates`: output number -> input number whose memory it must end up in. `constants`: inputs that stay the same while the
+    program, a loop's body, is run again and again.
+    """
+    graph = target.passes(graph)
+    graph, fused = _fused(graph, target)
+    replaced = {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()}
+    order = schedule(fused, replaced, target.gathers, target.much)
+    bodies = {k: _bodies(k, target) for k in order.kernels if _is_control(k)}
+    invariant, still = _invariant(order.kernels, {graph.inputs[i] for i in constants})
+    shares = _shared(order)
+    anchored = [k for k in order.kernels if k.anchor is not None and k not in bodies]
+    target.survey(anchored)
+    plans = {
+        k: target.planner(k, target.threads, still, _only_for_epilogue(k) and k.anchor not in shares) for k in anchored
+    }
+    prepared = {n for k in invariant for n in k.outputs}
+    fixed, copies = _fixed(graph, order, updates, prepared)
+    scratch = {k: p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
+    scratch |= {k: target.scratch_of(k) for k in order.kernels if k.anchor is None}
+    packed = {k: p.packed for k, p in plans.items()}
+    copied = {graph.outputs[n] for n in copies}
+    hidden = {k for k, p in plans.items() if p.hidden}
+    memory = plan(order.kernels, fixed, shares, scratch, packed, invariant, copied, hidden)
+    calls = _calls(order, memory, plans, bodies)
+    for call in calls:
+        call.once = call.kernel in invariant or (call.phase is not None and _packs_only(call.kernel, call.phase, still))
+    memory, last = _copies(graph, memory, copies, updates)
+    calls += last
+    _set_barriers(calls)
+    return Program(graph, fused, calls, memory, plans, bodies, dict(updates))
+
+
+def _fused(graph: Graph, target: Target) -> tuple[Graph, Fused]:
+    """The graph as kernels, in mixed precision with what they hand on in the narrow type."""
+    fused = fuse(graph, target.widens, target.too_dear, target.narrow is not None)
+    while target.narrow is not None:
+        narrowed = handed_on(graph, [n for k in fused.kernels for n in k.outputs], target.narrow)
+        if narrowed is graph:
+            break
+        graph, fused = narrowed, fuse(narrowed, target.widens, target.too_dear)
+    return graph, fused
+
+
+def _copies(
+    graph: Graph, memory: Memory, numbers: Sequence[int], updates: Mapping[int, int]
+) -> tuple[Memory, list[Call]]:
+    """Results that are not where they must end up are copied: first to plain outputs, then to state.
+
+    State that becomes the old value of other state goes through the arena, since that may be overwritten by then.
+    """
+    first = FRAME_RESERVED + len(graph.inputs)
+    overwritten = {FRAME_RESERVED + i for i in updates.values()}
+    outward, aside, inward = [], [], []
+    arena = memory.arena
+    for number in numbers:
+        node = graph.outputs[number]
+        source = memory.slots[node]
+        if number not in updates:
+            outward.append(_copy(source, Slot(first + number, 0, nbytes(node))))
+            continue
+        if source.base in overwritten:
+            room = Slot(ARENA, -(-arena // ALIGN) * ALIGN, nbytes(node))
+            arena = room.offset + room.nbytes
+            aside.append(_copy(source, room))
+            source = room
+        inward.append(_copy(source, Slot(FRAME_RESERVED + updates[number], 0, nbytes(node))))
+    return replace(memory, arena=arena), [*outward, *aside, *inward]
+
+
+def _copy(source: Slot, target: Slot) -> Call:
+    return Call(Kernel(None, None), "copy", [source], [target])
+
+
+def _is_control(kernel: Kernel) -> bool:
+    return kernel.anchor is not None and kernel.anchor.op.kind == "control"
+
+
+def _invariant(kernels: Sequence[Kernel], known: set[Node]) -> tuple[set[Kernel], set[Node]]:
+    """Kernels that read nothing but what stays the same, and all that does."""
+    found: set[Kernel] = set()
+    still = set(known)
+    for kernel in kernels if known else ():
+        if kernel.reads <= still and not _is_control(kernel):
+            found.add(kernel)
+            still |= set(kernel.outputs)
+    return found, still
+
+
+def _packs_only(kernel: Kernel, phase: Any, known: set[Node]) -> bool:
+    """Whether a phase only prepares an operand that stays the same."""
+    names = operand_names(kernel)
+    bases = {name: found.base for name, found in zip(names, kernel.views, strict=False)}
+    return bool(known) and phase.writes == {"packed"} and all(bases.get(n) in known for n in phase.reads)
+
+
+def _bodies(kernel: Kernel, target: Target) -> tuple[Program, ...]:
+    node = kernel.anchor
+    assert node is not None
+    graphs = [p for p in node.params if isinstance(p, Graph)]
+    moving = {"scan": lambda: node.params[1] + node.params[2], "while_loop": lambda: node.params[2]}.get(node.op.name)
+    still = frozenset(range(moving(), len(node.inputs))) if moving is not None else frozenset()
+    return tuple(build(g, {}, target, still) for g in graphs)
+
+
+def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
+    """The bytes that control flow needs: the arena of its bodies, and two places for each carried value."""
+    return sum(slot.nbytes + ALIGN for slot in control_rooms(kernel, bodies).values()) + ALIGN
+
+
+def control_rooms(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
+    """Where in its scratch control flow keeps what: its bodies' arenas and what they keep, carried values twice, a test's result."""
+    node = kernel.anchor
+    assert node is not None
+    wanted = {f"arena{i}": b.memory.arena for i, b in enumerate(bodies)}
+    wanted |= {f"kept{i}": b.memory.kept for i, b in enumerate(bodies)}
+    if node.op.name in ("scan", "while_loop"):
+        carried = node.params[1] if node.op.name == "scan" else node.params[2]
+        for i in range(carried):
+            wanted |= {f"even{i}": nbytes(node.inputs[i]), f"odd{i}": nbytes(node.inputs[i])}
+        wanted["test"] = 1
+    read = {n.params[0] for n in kernel.outputs if n.op is ITEM}
+    for i, output in enumerate(bodies[-1].graph.outputs):
+        if i not in read:  # it is computed all the same, and must go somewhere
+            wanted[f"unread{i}"] = nbytes(output)
+    rooms, offset = {}, 0
+    for name, size in wanted.items():
+        rooms[name] = Slot(0, offset, size)
+        offset += -(-size // ALIGN) * ALIGN
+    return rooms
+
+
+def _fixed(
+    graph: Graph, order: Schedule, updates: Mapping[int, int], prepared: Collection[Node]
+) -> tuple[dict[Node, Slot], list[int]]:
+    """The nodes whose memory comes with the call, and the outputs that must be copied at the end.
+
+    A result that is `prepared`, computed once and kept, must reach the memory of every later call too: it is copied there.
+    """
+    fixed = {node: Slot(FRAME_RESERVED + i, 0, nbytes(node)) for i, node in enumerate(graph.inputs)}
+    copies = []
+    for number, node in enumerate(graph.outputs):
+        if (
+            node in order.in_place
+            and number in updates
+            and order.in_place[node] is graph.inputs[updates[number]]
+            and node not in fixed
+            and node not in prepared
+        ):
+            fixed[node] = fixed[order.in_place[node]]
+        elif node in fixed or node in prepared or number in updates:
+            copies.append(number)
+        else:
+            fixed[node] = Slot(FRAME_RESERVED + len(graph.inputs) + number, 0, nbytes(node))
+    return fixed, copies
+
+
+def _shared(order: Schedule) -> dict[Node, Node]:
+    """An anchor's own result is written where its epilogue will write, if that is the same place and kind of number.
+
+    Not where an old value stands that the epilogue still has to read.
+    """
+    shares = {}
+    for kernel in order.kernels:
+        anchor = kernel.anchor
+        if anchor is None or kernel.nest is None or anchor in kernel.outputs:
+            continue
+        here = {s.indices[0] for b in kernel.bodies for s in b.steps if s.kind == "load" and s.node is anchor}
+        for store in kernel.nest.phases[0].stores:
+            if {linear(store.place, store.node.shape)} == here and store.node.dtype is anchor.dtype:
+                if order.in_place.get(store.node) not in kernel.reads:
+                    shares[anchor] = store.node
+                    break
+    return shares
+
+
+def _only_for_epilogue(kernel: Kernel) -> bool:
+    """Whether an anchor's own result is read by its epilogue and by nobody else."""
+    return kernel.nest is not None and kernel.anchor not in kernel.outputs
+
+
+def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies: Mapping[Kernel, Any]) -> list[Call]:
+    calls = []
+    for kernel in order.kernels:
+        reads = [memory.slots[n] for n in kernel.reads if n in memory.slots]
+        writes = [memory.slots[n] for n in kernel.outputs]
+        if kernel in plans:
+            operands = operand_slots(kernel, memory)
+            for phase in plans[kernel].phases:
+                touched = [operands[n] for n in phase.reads | phase.writes if n in operands]
+                written = [operands[n] for n in phase.writes if n in operands]
+                if "epilogue" in phase.arguments and kernel.nest is not None:
+                    touched, written = touched + reads, written + writes
+                calls.append(Call(kernel, "plan", touched, written, phase=phase, operands=operands))
+        else:
+            room = [memory.scratch[kernel]] if kernel in memory.scratch else []
+            calls.append(Call(kernel, "control" if kernel in bodies else "loops", reads, writes + room))
+    return calls
+
+
+NAMES = {
+    "contract": ("a", "b", "c"),
+    "conv_last": ("x", "w", "y"),
+    "conv_data_last": ("g", "w", "x"),
+    "conv_filter_last": ("x", "g", "w"),
+}
+
+
+def operand_names(kernel: Kernel) -> tuple[str, ...]:
+    """What a plan calls the inputs of an anchor and, last, its result."""
+    assert kernel.anchor is not None
+    return NAMES.get(kernel.anchor.op.name) or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
+
+
+def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
+    """The memory behind each name that a plan's phases use."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    names = operand_names(kernel)
+    slots = {}
+    for name, found in zip(names, kernel.views, strict=False):
+        base = memory.slots[found.base]
+        offset = found.offset * found.base.dtype.itemsize
+        slots[name] = Slot(base.base, base.offset + offset, base.nbytes - offset)
+    slots[names[-1]] = memory.slots[anchor]
+    if kernel in memory.scratch:
+        slots["work"] = memory.scratch[kernel]
+    if kernel in memory.packed:
+        slots["packed"] = memory.packed[kernel]
+    return slots
+
+
+def _set_barriers(calls: Sequence[Call]) -> None:
+    read, written = Ranges(), Ranges()
+    for call in calls:
+        if any(map(written.overlap, call.reads)) or any(written.overlap(s) or read.overlap(s) for s in call.writes):
+            call.barrier = True
+            read, written = Ranges(), Ranges()
+        for slot in call.reads:
+            read.add(slot)
+        for slot in call.writes:
+            written.add(slot)

@@ -1,0 +1,207 @@
+"""Schedule: the order of the kernels.
+
+A kernel runs after what it reads. State that is updated in place adds the other direction: whoever reads the old value runs
+before the kernel that writes the new one. Where that would be a circle the update goes to other memory first, and is
+copied at the end.
+
+Whoever frees more memory than he takes runs as soon as he can: the gradient of a weight right after the last use of the weight, and
+not at the end, to where the gradients of all layers would have to be kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from ...graph.node import Node
+from ..ir.index import linear
+from ..ir.kernel import Kernel
+from .fuse import Fused
+from .memory import nbytes
+
+
+@dataclass(frozen=True)
+class Schedule:
+    kernels: tuple[Kernel, ...]
+    in_place: Mapping[Node, Node]  # new value -> the input whose memory it takes
+
+
+def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, much: int = 1) -> Schedule:
+    """An order for the kernels. `updates` says which inputs should be replaced by which results.
+
+    `gathers`: what is made of state alone, such as weights in 16 bits, comes first and together. `much`: bytes that are worth freeing
+    early.
+    """
+    home = {o: k for k in fused.kernels for o in k.outputs}
+    readers: dict[Node, list[Kernel]] = defaultdict(list)
+    after: dict[Kernel, set[Kernel]] = {k: set() for k in fused.kernels}
+    for kernel in fused.kernels:
+        for node in kernel.reads:
+            readers[node].append(kernel)
+            if node in home and home[node] is not kernel:
+                after[kernel].add(home[node])
+    position = {k: i for i, k in enumerate(fused.kernels)}
+    in_place: dict[Node, Node] = {}
+    results, order = {*fused.graph.outputs}, Order(fused.kernels, after)
+    for new, old in updates.items():
+        writer = home.get(new)
+        if writer is None or old in results or new in in_place or not _reads_where_it_writes(writer, new, old):
+            continue
+        if order.put_after(writer, {k for k in readers[old] if k is not writer}):
+            in_place[new] = old
+    awaited = {k for waiting in after.values() for k in waiting}
+    # What nobody waits for comes last and together: the updates of an optimizer need no barrier among them.
+    last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
+    thrifty = _thrifty(_ordered(fused.kernels, after, position), after, last, results, much)
+    state = set(updates.values())
+
+    def comes_first(kernel: Kernel) -> bool:
+        loops = kernel.anchor is None and kernel in awaited and not after[kernel]
+        return gathers and loops and bool(kernel.reads) and kernel.reads <= state
+
+    return Schedule(tuple(sorted(thrifty, key=lambda k: not comes_first(k))), in_place)
+
+
+def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
+    """Whether the kernel only reads an old element when it writes the new one in its place."""
+    if any(v.base is old for v in kernel.views):
+        return False
+    if kernel.nest is None:
+        return old not in kernel.reads
+    written = [
+        (i, linear(s.place, new.shape)) for i, p in enumerate(kernel.nest.phases) for s in p.stores if s.node is new
+    ]
+    if not written:
+        return old not in kernel.reads
+    [(phase, position)] = written
+    for i, part in enumerate(kernel.bodies):
+        for step in part.steps:
+            if step.kind == "load" and step.node is old and (i != phase or step.indices[0] != position):
+                return False
+    return True
+
+
+class Order:
+    """Kernels in an order in which each comes after those it waits for, kept while more has to wait (Pearce and Kelly's algorithm).
+
+    Asking whether one kernel waits for another looks only at those between the two, and not at the whole program.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], after: dict[Kernel, set[Kernel]]) -> None:
+        self.after = after
+        self.before: dict[Kernel, set[Kernel]] = {k: set() for k in kernels}  # who waits for each
+        for kernel, waits_for in after.items():
+            for earlier in waits_for:
+                self.before[earlier].add(kernel)
+        self.place = {k: i for i, k in enumerate(kernels)}
+
+    def put_after(self, kernel: Kernel, earlier: Collection[Kernel]) -> bool:
+        """Let a kernel wait for others, unless one of them waits for it."""
+        behind = self._reached([k for k in earlier if self.place[k] > self.place[kernel]], self.after, kernel, 1)
+        if kernel in behind:
+            return False
+        if behind:
+            last = max(behind, key=self.place.__getitem__)
+            waiting = self._reached([kernel], self.before, last, -1)
+            self._reorder(behind, waiting)
+        self.after[kernel] |= set(earlier)
+        for k in earlier:
+            self.before[k].add(kernel)
+        return True
+
+    def _reached(
+        self, start: Sequence[Kernel], following: Mapping[Kernel, set[Kernel]], limit: Kernel, sign: int
+    ) -> set[Kernel]:
+        """The kernels that are reached from some, up to the place of the limit."""
+        place, bound = self.place, sign * self.place[limit]
+        found, stack = set(start), list(start)
+        while stack:
+            for k in following[stack.pop()]:
+                if k not in found and sign * place[k] >= bound:
+                    found.add(k)
+                    stack.append(k)
+        return found
+
+    def _reorder(self, first: Collection[Kernel], then: Collection[Kernel]) -> None:
+        """Both in their own order, the first before the others, in the places that they have together."""
+        in_turn = [*sorted(first, key=self.place.__getitem__), *sorted(then, key=self.place.__getitem__)]
+        places = sorted(self.place[k] for k in in_turn)
+        self.place.update(zip(in_turn, places, strict=True))
+
+
+def _ordered(
+    kernels: tuple[Kernel, ...], after: Mapping[Kernel, set[Kernel]], position: Mapping[Kernel, int]
+) -> tuple[Kernel, ...]:
+    """Each after those it waits for, otherwise as they came."""
+    order: dict[Kernel, None] = {}
+    for kernel in kernels:
+        stack = [kernel]
+        while stack:
+            top = stack[-1]
+            waiting = [k for k in after[top] if k not in order]
+            if top in order or not waiting:
+                stack.pop()
+                order[top] = None
+            else:
+                stack += sorted(waiting, key=position.__getitem__, reverse=True)
+    return tuple(order)
+
+
+def _thrifty(
+    order: Sequence[Kernel],
+    after: Mapping[Kernel, set[Kernel]],
+    last: Collection[Kernel],
+    results: Collection[Node],
+    much: int,
+) -> list[Kernel]:
+    """The same order, `last` at the end, but of those that could run, one that frees much more memory than it takes goes first."""
+    readers = Counter(n for k in order for n in k.reads)
+    made = {o for k in order for o in k.outputs if o not in results}
+    followers: dict[Kernel, list[Kernel]] = defaultdict(list)
+    missing = {k: len(after[k]) for k in order}
+    for kernel in order:
+        for earlier in after[kernel]:
+            followers[earlier].append(kernel)
+
+    def freed(kernel: Kernel) -> int:
+        """Bytes that are there no more after it, less those that it makes."""
+        last = (n for n in kernel.reads if n in made and readers[n] == 1)
+        return sum(map(nbytes, last)) - sum(nbytes(o) for o in kernel.outputs if o in made)
+
+    waiting_for: dict[Node, list[Kernel]] = defaultdict(list)
+    for kernel in order:
+        for node in kernel.reads:
+            waiting_for[node].append(kernel)
+    position = {k: (k in last, i) for i, k in enumerate(order)}
+    by_place = {place: k for k, place in position.items()}
+    ready = [position[k] for k in order if not missing[k]]
+    heapify(ready)
+    # What a kernel frees only grows while it waits, so one that frees much does so until it runs.
+    eager = [place for place in ready if freed(by_place[place]) >= much]
+    heapify(eager)
+    done: set[Kernel] = set()
+    found = []
+    while ready:
+        if eager:
+            kernel = by_place[heappop(eager)]
+        else:
+            kernel = by_place[heappop(ready)]
+        if kernel in done:
+            continue
+        done.add(kernel)
+        found.append(kernel)
+        readers.subtract(kernel.reads)
+        changed = [
+            k for n in kernel.reads if readers[n] == 1 for k in waiting_for[n] if k not in done and not missing[k]
+        ]
+        for follower in followers[kernel]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(ready, position[follower])
+                changed.append(follower)
+        for k in changed:
+            if freed(k) >= much:
+                heappush(eager, position[k])
+    return found

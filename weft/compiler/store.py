@@ -1,0 +1,40 @@
+"""Where compiled code is kept, and under which key: all that it depends on, this compiler's own sources included."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from ..knobs import knobs
+from .cpu.target import host
+from .disk_cache import ObjectCache, default_folder
+
+_COMPILER = Path(__file__).parent
+
+
+def cache() -> ObjectCache:
+    """The folder that the settings name."""
+    if knobs.cache == "off":
+        return ObjectCache(None, 0)
+    return ObjectCache(knobs.cache or default_folder(), knobs.cache_bytes)
+
+
+@functools.cache
+def maker() -> str:
+    """What makes the code: the CPU it is made for, LLVM, and this compiler."""
+    sources = hashlib.blake2b(digest_size=16)
+    for path in sorted(_COMPILER.rglob("*.py")):
+        sources.update(path.read_bytes())
+    return f"{host().key} {sources.hexdigest()}"
+
+
+def kept(key: str, make: Callable[[], bytes]) -> bytes:
+    """The content under a key, from the disk or made now."""
+    full = f"{maker()}\n{key}"
+    content = cache().get(full)
+    if content is None:
+        content = make()
+        cache().put(full, content)
+    return content

@@ -1,1 +1,0 @@
-"""Fused kernels as Triton source, for NVIDIA GPUs."""
