@@ -37,11 +37,11 @@ SIZES = (250, 1000, 4000)
 STAGES = {
     "trace": ("weft.jit:trace",),
     "derivative": ("weft.derivatives:pull",),
-    "passes": ("weft.compiler.passes.pipeline:passes", "weft.compiler.gpu.program:gpu_passes"),
-    "fuse": ("weft.compiler.planning.program:_fused",),
-    "schedule": ("weft.compiler.planning.program:schedule",),
-    "memory": ("weft.compiler.planning.program:plan",),
-    "plan": ("weft.compiler.passes.pipeline:build", "weft.compiler.gpu.program:build"),
+    "passes": ("weft.compiler.passes.pipeline:applied", "weft.compiler.gpu.program:applied"),
+    "fuse": ("weft.compiler.planning.build:_fused",),
+    "schedule": ("weft.compiler.planning.build:schedule",),
+    "memory": ("weft.compiler.planning.build:plan",),
+    "plan": ("weft.compiler.cpu.backend:build", "weft.compiler.gpu.program:build"),
     "emit": ("weft.runtime.native:write", "weft.compiler.gpu.program:launches"),
     "llvm": ("weft.runtime.native:object_code", "weft.runtime.native:Loaded"),
 }

@@ -13,8 +13,8 @@ import weft
 from weft.compiler.gpu.program import Ask, Copy, gpu_program, launches
 from weft.compiler.gpu.vendor.claims import Claim
 from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
-from weft.compiler.planning.memory import ARENA, Slot
-from weft.compiler.planning.program import FRAME_RESERVED, Program
+from weft.compiler.ir.program import FRAME_RESERVED, Program
+from weft.compiler.ir.storage import ARENA, Slot
 from weft.dtypes import as_dtype
 from weft.graph import OPS, Graph
 from weft.testing import counted, generator

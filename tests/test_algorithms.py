@@ -11,11 +11,13 @@ import pytest
 
 import weft
 from weft.algorithms import _Run
+from weft.compiler.cpu.backend import compiled
 from weft.compiler.cpu.conv import algorithms as conv
+from weft.compiler.cpu.conv import choice as conv_choice
+from weft.compiler.cpu.conv.choice import candidates, decide, fingerprint, measured, remember
 from weft.compiler.cpu.planner import choice
-from weft.compiler.passes.pipeline import compiled
+from weft.compiler.ir.conv_shape import described
 from weft.compiler.planning import algorithms as choices
-from weft.compiler.planning.algorithms import candidates, decide, described, fingerprint, measured, remember
 from weft.graph.node import toposort
 from weft.graph.text import parse
 from weft.knobs import ALGORITHMS
@@ -34,10 +36,10 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _fresh(tmp_path, monkeypatch):
     """No test sees what another one measured."""
-    choices.forget()
+    conv_choice.forget()
     with weft.knobs.set(cache=str(tmp_path)):
         yield
-    choices.forget()
+    conv_choice.forget()
 
 
 def tensors(case="3x3", device=None):
@@ -290,7 +292,7 @@ def test_measurements_outlive_the_process(tmp_path):
     x, w, how = tensors()
     assert used(step(how), x, w) == by_default()
     pretend("IMPLICIT_PRECOMP_GEMM")
-    choices.forget()  # the memory of this process, as if it were another
+    conv_choice.forget()  # the memory of this process, as if it were another
     wanted = dict.fromkeys(NAMES.values(), "IMPLICIT_PRECOMP_GEMM")
     assert used(step(how), x, w) == wanted
     script = (
@@ -336,7 +338,7 @@ def test_another_shape_was_not_measured():
 def test_a_damaged_measurement_is_none():
     direction, shape = facts()["conv"]
     for content in (b"", b"[1]", b'{"GEMM": "soon"}', b"\xff"):
-        choices.cache().put(choices._key(direction, shape), content)
+        conv_choice.cache().put(conv_choice._key(direction, shape), content)
         assert measured(direction, shape) == {}
 
 

@@ -81,7 +81,7 @@ def differ(keys: dict[str, str], choices: dict[str, tuple[Any, Any]]) -> None:
 
 
 def test_the_key_of_a_native_program_has_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "kept", _ask)
+    monkeypatch.setattr(native, "kept_code", _ask)
     choices = {**SETTINGS, "winograd": (0, 1)}
     keys = {name: native_key(**other) for name, other in OTHERS.items()}
     keys["two threads"] = native_key(threads=2)

@@ -9,7 +9,7 @@ from claims_tools import F, asked, claims_of, usual
 from weft.compiler.gpu.program import Ask, gpu_program, launches
 from weft.compiler.gpu.vendor.claims import claims
 from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
-from weft.compiler.planning.memory import nbytes
+from weft.compiler.ir.storage import nbytes
 
 # --- bias and relu ride on cuDNN ----------------------------------------------------------------------------------------------------------
 

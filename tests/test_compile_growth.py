@@ -15,13 +15,14 @@ import pytest
 import weft
 from test_compiler_random import program as random_program
 from weft.compiler.cpu import module
+from weft.compiler.cpu.backend import applied, compiled
 from weft.compiler.gpu.program import Launch, gpu_program, launches
 from weft.compiler.ir.kernel import Kernel
-from weft.compiler.passes.pipeline import applied, compiled
+from weft.compiler.ir.program import Call
+from weft.compiler.ir.storage import ARENA, Ranges, Slot
+from weft.compiler.planning.build import _set_barriers
 from weft.compiler.planning.fuse import _Fusion
-from weft.compiler.planning.memory import ARENA, Ranges, Slot
 from weft.compiler.planning.merge import phase_body
-from weft.compiler.planning.program import Call, _set_barriers
 from weft.compiler.planning.reachability import Spine
 from weft.compiler.planning.schedule import Order, schedule
 from weft.compiler.thresholds import thresholds
@@ -128,7 +129,7 @@ def test_the_order_of_kernels_grows_linearly(monkeypatch: pytest.MonkeyPatch) ->
         spent.append(work(lambda: found.append(schedule(*args))))
         return found[0]
 
-    monkeypatch.setattr("weft.compiler.planning.program.schedule", watched)
+    monkeypatch.setattr("weft.compiler.planning.build.schedule", watched)
     for n in (15, 60):
         function, args = dense(n)
         weft.jit(function).memory(*args)

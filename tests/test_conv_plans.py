@@ -22,13 +22,14 @@ from weft.compiler.cpu.conv import algorithms as conv
 from weft.compiler.cpu.conv import few_channels as conv_row
 from weft.compiler.cpu.conv import filter_gradient_plan as conv_filter_plan
 from weft.compiler.cpu.conv import filter_gradient_tiles as conv_filter_tiles
-from weft.compiler.cpu.conv.algorithms import ConvShape, Direction
 from weft.compiler.cpu.conv.col2im import scatter_plan
 from weft.compiler.cpu.conv.shape import data_sweep, forward_sweep
 from weft.compiler.cpu.conv.sweep_plan import Names
-from weft.compiler.cpu.library import Plan, run
+from weft.compiler.cpu.library import run
 from weft.compiler.cpu.target import Target, host
 from weft.compiler.cpu.winograd import filter_gradient_plan as winograd_gradient_plan
+from weft.compiler.ir.conv_shape import ConvShape, Direction
+from weft.compiler.ir.plan import Plan
 
 EPILOGUE = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 5)
 MARGIN = 64  # floats

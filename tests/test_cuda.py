@@ -108,7 +108,7 @@ def test_settings_that_change_are_followed(gpu, name, value):
 
 def test_passes_are_those_of_gpus(gpu):
     after = weft.jit(lambda x: x @ x, precision="bfloat16").passes(X[:5])
-    assert {"precision", "kept_within"} <= after.keys()
+    assert {"precision", "refine"} <= after.keys()
     assert "copies" not in after
 
 

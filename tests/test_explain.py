@@ -9,8 +9,8 @@ import weft
 import weft.explain
 from test_ops import DECLARED
 from weft.compiler.cpu import roofline as roofs
+from weft.compiler.cpu.backend import compiled
 from weft.compiler.cpu.roofline import Roof, _Part, _Race, roof
-from weft.compiler.passes.pipeline import compiled
 from weft.compiler.planning import describe
 from weft.compiler.planning.cost_model import work
 from weft.errors import RunError

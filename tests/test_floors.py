@@ -339,3 +339,52 @@ def test_hidden_import_is_caught(tmp_path: Path, source: str) -> None:
 def test_room_without_floor_is_caught(tmp_path: Path) -> None:
     (complaint,) = complaints_with(tmp_path, {"attic/box.py": "from weft import tensor\n"})
     assert complaint == "weft/attic/box.py: add the room 'attic' to FLOORS in tests/test_floors.py"
+
+
+# The layers inside weft/compiler, lowest first. The two backends stand side by side and never import each other.
+COMPILER_LAYERS = [
+    ["host", "thresholds", "gc_pause", "disk_cache"],
+    ["store"],
+    ["ir"],
+    ["passes"],
+    ["planning"],
+    ["cpu", "gpu"],
+]
+
+
+def compiler_complaints(root: Path) -> list[str]:
+    """Imports between the layers of the compiler that do not run downwards, and layers that are not named."""
+    height = {layer: number for number, layers in enumerate(COMPILER_LAYERS) for layer in layers}
+    house = read_house(root)
+    inside = [m for m in house.files if m.startswith("weft.compiler.")]
+    complaints = [
+        f"{house.files[m]}: add {m.split('.')[2]!r} to COMPILER_LAYERS" for m in inside if m.split(".")[2] not in height
+    ]
+    for found in house.imports:
+        if found.source in inside and found.target in inside:
+            source, target = found.source.split(".")[2], found.target.split(".")[2]
+            if source != target and height[target] >= height[source]:
+                complaints.append(
+                    f"{found.place}: {found.source} imports {found.target}, which is not in a lower layer"
+                )
+    return complaints
+
+
+def test_layers_of_the_compiler() -> None:
+    complaints = compiler_complaints(REPOSITORY)
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "complaint"),
+    [
+        ("compiler/cpu/emit.py", "from ..gpu import program", "weft.compiler.cpu.emit imports weft.compiler.gpu"),
+        ("compiler/ir/nest.py", "from ..planning import fuse", "weft.compiler.ir.nest imports weft.compiler.planning"),
+        ("compiler/passes/fold.py", "from ..cpu import emit", "weft.compiler.passes.fold imports weft.compiler.cpu"),
+    ],
+)
+def test_an_import_against_the_layers_is_caught(tmp_path: Path, name: str, source: str, complaint: str) -> None:
+    packages = {f"compiler/{p}/__init__.py": "" for p in ("ir", "passes", "planning", "cpu", "gpu")}
+    files = {"compiler/gpu/program.py": "", "compiler/planning/fuse.py": "", "compiler/cpu/emit.py": "", **packages}
+    (found,) = compiler_complaints(build_tree(tmp_path, {**files, name: source + "\n"}))
+    assert complaint in found

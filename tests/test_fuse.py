@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import weft
+from weft.compiler.cpu.backend import applied, compiled
 from weft.compiler.gpu.program import gpu_program
-from weft.compiler.passes.pipeline import applied, compiled
+from weft.compiler.ir.program import Program
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.planning.cost_model import work
 from weft.compiler.planning.fuse import fuse
-from weft.compiler.planning.program import Program
 from weft.graph import Type
 from weft.knobs import knobs
 from weft.runtime.native import program_text
@@ -284,10 +284,10 @@ def test_the_update_of_many_parameters_is_one_kernel() -> None:
 # --- what is computed once and stored -------------------------------------------------------------------------------------------------
 
 
-def stored(f: F, *shapes: tuple[int, ...], too_dear: int | None = None) -> list[str]:
+def stored(f: F, *shapes: tuple[int, ...], recompute_limit: int | None = None) -> list[str]:
     """The names of what is written although it is no result, nor a sum, nor an operand."""
     graph = simplify(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes)))
-    fused = fuse(graph, too_dear=too_dear)
+    fused = fuse(graph, recompute_limit=recompute_limit)
     written = [n for k in fused.kernels for n in k.outputs]
     return [n.op.name for n in written if n not in graph.outputs and n.op.kind == "elementwise"]
 
@@ -321,12 +321,12 @@ MANY_LEAVES: dict[str, tuple[F, tuple[tuple[int, ...], ...], list[str]]] = {
 @pytest.mark.parametrize("name", MANY_LEAVES)
 def test_what_is_made_of_several_large_tensors_is_made_once(name: str) -> None:
     f, shapes, wanted = MANY_LEAVES[name]
-    assert stored(f, *shapes, too_dear=64) == wanted
+    assert stored(f, *shapes, recompute_limit=64) == wanted
 
 
 def test_long_work_is_done_once_whatever_it_reads() -> None:
     assert stored(lambda a: both_ways(weft.exp(a)), (20, 30)) == ["exp"]
-    assert stored(lambda a: both_ways(weft.exp(a)), (20, 30), too_dear=64) == []
+    assert stored(lambda a: both_ways(weft.exp(a)), (20, 30), recompute_limit=64) == []
 
 
 POOL = (2, 4, 12, 12)
@@ -336,7 +336,7 @@ def test_windows_that_overlap_are_looked_through_once() -> None:
     """Their greatest are stored for all who want them; so is what they look at, if it is computed."""
 
     def kernels_with(f: F) -> list[list[str]]:
-        fused = fuse(simplify(weft.make_graph(f, Type(POOL, weft.float32))), too_dear=1000)
+        fused = fuse(simplify(weft.make_graph(f, Type(POOL, weft.float32))), recompute_limit=1000)
         return [[n.op.name for n in k.outputs] for k in fused.kernels]
 
     def pooled(stride: int) -> F:
@@ -418,5 +418,5 @@ def test_a_sum_that_is_larger_than_the_result_is_not_kept() -> None:
         return both_ways((q.reshape(-1, 32).astype("float16") @ v.astype("float16")).astype("float32") + c)
 
     for f in (pairs, part, turned, widened):
-        fused = fuse(applied(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes))), too_dear=64)
+        fused = fuse(applied(weft.make_graph(f, *(Type(s, weft.float32) for s in shapes))), recompute_limit=64)
         assert "add" not in [n.op.name for k in fused.kernels for n in k.outputs], f.__name__

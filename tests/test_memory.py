@@ -15,12 +15,12 @@ import pytest
 import weft
 from test_compiler_random import program as random_program
 from test_fuse import STEPS, trained
+from weft.compiler.cpu.backend import compiled
 from weft.compiler.gpu.program import gpu_program
-from weft.compiler.passes.pipeline import compiled
+from weft.compiler.ir.program import Program
+from weft.compiler.ir.storage import ALIGN, ARENA, Slot, nbytes
 from weft.compiler.planning import arena
 from weft.compiler.planning.arena import Room
-from weft.compiler.planning.memory import ALIGN, ARENA, Slot, nbytes
-from weft.compiler.planning.program import Program
 from weft.graph import Type
 from weft.testing import counted
 

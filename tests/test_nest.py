@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 import weft
+from weft.compiler.cpu.backend import applied, compiled
 from weft.compiler.cpu.module import write
 from weft.compiler.ir.nest import ReadyNest, ready
-from weft.compiler.passes.pipeline import applied, compiled
 from weft.compiler.planning.fuse import fuse
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], str]] = {

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import weft
+from weft.compiler.cpu.backend import compiled
 from weft.compiler.gpu.program import gpu_program
-from weft.compiler.passes.pipeline import compiled
 from weft.compiler.passes.precision import copies, handed_on, precision
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.thresholds import thresholds
@@ -194,7 +194,7 @@ def test_each_convolution_has_a_copy_of_its_own() -> None:
         return weft.conv(h, half(w)), weft.conv(h, half(w), stride=2)
 
     types = Type((1, 2, 6), float32), Type((3, 2, 2), float32)
-    graph = weft.compiler.passes.pipeline.passes(make_graph(f, *types))["layout"]
+    graph = weft.compiler.cpu.backend.passes(make_graph(f, *types))["layout"]
     first, second = found(check(copies(graph)), "conv_last")
     assert set(first.inputs).isdisjoint(second.inputs)
     assert set(first.inputs) & set(found(graph, "conv_last")[0].inputs) == set()

@@ -127,13 +127,13 @@ def test_what_is_measured_later_does_not_change_what_is_said_of_a_program() -> N
     with knobs.set(threads=1, cache="off"):
         f = weft.jit(lambda x: weft.conv(x, w))
         before = [row.name for row in f.explain(x).rows]
-        direction, shape = weft.compiler.planning.algorithms.described(
+        direction, shape = weft.compiler.cpu.conv.choice.described(
             next(n for n in f.lower(x).nodes if n.op.name == "conv")
         )
         for algorithm in ("GEMM", "DIRECT", "WINOGRAD"):
-            weft.compiler.planning.algorithms.remember(direction, shape, {algorithm: 0.001})
+            weft.compiler.cpu.conv.choice.remember(direction, shape, {algorithm: 0.001})
             assert [row.name for row in f.explain(x).rows] == before
-        weft.compiler.planning.algorithms.forget()
+        weft.compiler.cpu.conv.choice.forget()
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])

@@ -10,8 +10,8 @@ import weft
 import weft.primitives as P
 from test_compiler_random import both_references, program
 from weft import negative, optim, zoo
+from weft.compiler.cpu.backend import passes
 from weft.compiler.passes import simplify as module
-from weft.compiler.passes.pipeline import passes
 from weft.compiler.passes.simplify import refine, simplify
 from weft.graph import OPS, Graph, Type, make
 from weft.runtime.reference import interpret

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.planning.algorithms import DIRECTIONS, ConvShape, decide
+from weft.compiler.cpu.conv.choice import decide
+from weft.compiler.ir.conv_shape import DIRECTIONS, ConvShape
 from weft.testing import counted
 
 THREADS = (1, 2, 16)

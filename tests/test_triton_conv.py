@@ -43,7 +43,7 @@ def all_directions(**how: Any) -> Any:
 
 def agrees(
     f: Any, *arrays: np.ndarray, narrow: Any = None, tolerance: float = 3e-6
-) -> weft.compiler.planning.program.Program:
+) -> weft.compiler.planning.build.Program:
     """With the definition in float64, relative to the greatest number."""
     program = gpu_program(weft.make_graph(f, *arrays), {}, narrow)
     with weft.knobs.set(device="reference"):

@@ -10,6 +10,7 @@ import pytest
 
 import weft
 from weft import nn
+from weft.compiler.cpu.backend import applied
 from weft.compiler.gpu import kernels
 from weft.compiler.gpu import split_reductions as parts
 from weft.compiler.gpu.compile import build
@@ -18,7 +19,6 @@ from weft.compiler.gpu.program import LANES, Launch, _joined, gpu_program, launc
 from weft.compiler.gpu.source import KernelSource, joined
 from weft.compiler.ir.nest import ready
 from weft.compiler.passes import simplify
-from weft.compiler.passes.pipeline import applied
 from weft.compiler.planning.fuse import fuse
 from weft.compiler.thresholds import thresholds
 from weft.graph.node import Type

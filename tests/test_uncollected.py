@@ -10,7 +10,7 @@ import pytest
 
 import weft
 from weft.compiler.gc_pause import uncollected
-from weft.compiler.planning import program
+from weft.compiler.planning import build as program
 
 
 @pytest.fixture(autouse=True)

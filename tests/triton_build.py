@@ -5,6 +5,7 @@ import sys
 import numpy as np
 
 import weft
+from weft.compiler.cpu.backend import applied
 from weft.compiler.gpu.compile import build
 from weft.compiler.gpu.contraction import can_write, write_contraction
 from weft.compiler.gpu.kernels import write_kernel
@@ -12,7 +13,6 @@ from weft.compiler.gpu.program import LANES, gpu_program, launches
 from weft.compiler.gpu.special import plans as special
 from weft.compiler.ir.kernel import SPECIAL
 from weft.compiler.ir.nest import ready
-from weft.compiler.passes.pipeline import applied
 from weft.compiler.planning.fuse import fuse
 
 X = np.random.default_rng(0).normal(size=(37, 300)).astype(np.float32)

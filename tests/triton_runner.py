@@ -15,6 +15,7 @@ from triton.language.extra import libdevice
 from triton.runtime import interpreter
 
 import weft
+from weft.compiler.cpu.backend import applied
 from weft.compiler.gpu.contraction import can_write, write_contraction
 from weft.compiler.gpu.kernels import write_kernel
 from weft.compiler.gpu.program import LANES, Copy, launches
@@ -22,10 +23,9 @@ from weft.compiler.gpu.source import KernelSource
 from weft.compiler.gpu.special import plans as special
 from weft.compiler.ir.kernel import SPECIAL, Kernel
 from weft.compiler.ir.nest import ready
-from weft.compiler.passes.pipeline import applied
+from weft.compiler.ir.program import FRAME_RESERVED, Program
+from weft.compiler.ir.storage import ARENA, Slot
 from weft.compiler.planning.fuse import fuse
-from weft.compiler.planning.memory import ARENA, Slot
-from weft.compiler.planning.program import FRAME_RESERVED, Program
 from weft.dtypes import bfloat16, bool_
 from weft.errors import RunError
 from weft.graph import Graph, Node

@@ -15,18 +15,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from .compiler.planning.algorithms import (
-    DIRECTIONS,
-    LOOPS,
-    NO_WORKSPACE,
-    PREFER_FASTEST,
-    WORKSPACE_LIMIT,
-    algorithms,
-    candidates,
-    described,
-    refusal,
-    remember,
-)
+from .compiler.cpu.conv.choice import candidates, refusal, remember
+from .compiler.ir.conv_shape import DIRECTIONS, described
+from .compiler.planning.algorithms import LOOPS, NO_WORKSPACE, PREFER_FASTEST, WORKSPACE_LIMIT, algorithms
 from .derivatives import vjp
 from .dtypes import DType, float32
 from .errors import UserError

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .arguments import Aliases, Arguments
-from .compiler.planning.memory import nbytes
+from .compiler.ir.storage import nbytes
 from .dtypes import uint64
 from .errors import Source
 from .graph import Graph

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from .compiler.cpu.roofline import Roof
+from .compiler.ir.program import Program
+from .compiler.ir.storage import nbytes
 from .compiler.planning import describe
 from .compiler.planning.cost_model import Work, work
 from .compiler.planning.describe import Life
-from .compiler.planning.memory import nbytes
-from .compiler.planning.program import Program
 from .errors import RunError
 from .runtime.native import OBSERVERS, Executable
 from .runtime.profile import CallTime, Profile

@@ -22,9 +22,9 @@ import numpy as np
 
 from .arguments import Aliases, Arguments, refuse_other_content, type_of
 from .compiled import Aliased, Compiled, given
-from .compiler.passes.pipeline import can_compile
+from .compiler.cpu.backend import can_compile
+from .compiler.ir.storage import nbytes
 from .compiler.planning.algorithms import SCOPE
-from .compiler.planning.memory import nbytes
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import UserError, user_source
 from .explain import Explanation, explain

@@ -1,4 +1,4 @@
-"""Where compiled code is kept, and under which key: all that it depends on, this compiler's own sources included."""
+"""Where compiled code is kept, and under which key: the compiler's own sources, and what the backend says its code depends on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..knobs import knobs
-from .cpu.target import host
 from .disk_cache import ObjectCache, default_folder
 
 _COMPILER = Path(__file__).parent
@@ -22,17 +21,17 @@ def cache() -> ObjectCache:
 
 
 @functools.cache
-def maker() -> str:
-    """What makes the code: the CPU it is made for, LLVM, and this compiler."""
+def compiler_version() -> str:
+    """A digest of the compiler's sources."""
     sources = hashlib.blake2b(digest_size=16)
     for path in sorted(_COMPILER.rglob("*.py")):
         sources.update(path.read_bytes())
-    return f"{host().key} {sources.hexdigest()}"
+    return sources.hexdigest()
 
 
 def kept(key: str, make: Callable[[], bytes]) -> bytes:
     """The content under a key, from the disk or made now."""
-    full = f"{maker()}\n{key}"
+    full = f"{compiler_version()}\n{key}"
     content = cache().get(full)
     if content is None:
         content = make()

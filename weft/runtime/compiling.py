@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ..compiler.passes.pipeline import can_compile
+from ..compiler.cpu.backend import can_compile
 from ..errors import RunError
 from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, dependencies

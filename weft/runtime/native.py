@@ -17,16 +17,15 @@ import numpy as np
 from llvmlite import ir
 
 from ..compiler.cpu import library
-from ..compiler.cpu.engine import Loaded, assembly, object_code
+from ..compiler.cpu.backend import compiled, passes
+from ..compiler.cpu.conv.choice import fingerprint, measured_as, times_of
+from ..compiler.cpu.engine import Loaded, assembly, kept_code, object_code
 from ..compiler.cpu.module import write
 from ..compiler.cpu.roofline import Roof, roof
-from ..compiler.cpu.target import usable_cores
 from ..compiler.gc_pause import uncollected
-from ..compiler.passes.pipeline import compiled, passes
-from ..compiler.planning.algorithms import fingerprint, measured_as, times_of
-from ..compiler.planning.memory import ALIGN
-from ..compiler.planning.program import FRAME_RESERVED, Program
-from ..compiler.store import kept
+from ..compiler.host import usable_cores
+from ..compiler.ir.program import FRAME_RESERVED, Program
+from ..compiler.ir.storage import ALIGN
 from ..compiler.thresholds import thresholds
 from ..dtypes import DType
 from ..errors import RunError
@@ -297,7 +296,7 @@ def _code(
         facts = NativeFacts(program.memory.arena, program.memory.kept, written.symbols)
         return json.dumps(asdict(facts)).encode() + b"\n" + code
 
-    head, _, code = (make() if knobs.debug >= 3 else kept(key, make)).partition(b"\n")
+    head, _, code = (make() if knobs.debug >= 3 else kept_code(key, make)).partition(b"\n")
     if knobs.debug:
         what = f"to {len(fresh[0].kernels)} kernels" if fresh else "from the disk"
         _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")

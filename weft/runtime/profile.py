@@ -15,11 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..compiler.cpu import library
-from ..compiler.cpu.engine import Loaded, object_code
+from ..compiler.cpu.engine import Loaded, kept_code, object_code
 from ..compiler.cpu.module import write
-from ..compiler.planning.memory import nbytes
-from ..compiler.planning.program import FRAME_RESERVED, Call, Program
-from ..compiler.store import kept
+from ..compiler.ir.program import FRAME_RESERVED, Call, Program
+from ..compiler.ir.storage import nbytes
 from ..errors import RunError
 from .team import symbols, team, ticks_per_us
 
@@ -66,7 +65,7 @@ class _Timed:
         written = write(program, timed=True)
         # Kept under its own text: then it is certain that its calls are these, in this order.
         digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
-        code = kept(f"timed program {digest}", lambda: object_code(written.module))
+        code = kept_code(f"timed program {digest}", lambda: object_code(written.module))
         linked = [*symbols(), *((s, library.address(s)) for s in written.symbols)]
         self._loaded = Loaded(code, linked)
         self._team, self._sites = team(threads), written.sites

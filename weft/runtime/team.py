@@ -26,7 +26,8 @@ from typing import Any, cast
 import numpy as np
 
 from ..compiler.cpu.engine import Loaded, object_code
-from ..compiler.cpu.target import host, usable_cores
+from ..compiler.cpu.target import host
+from ..compiler.host import usable_cores
 from ..errors import RunError, UserError
 from .team_code import LINE, OF_LIBC, OF_PYTHON, Stop, Word, native_module
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 from llvmlite import ir
 
-from ..planning.memory import Slot, nbytes
-from ..planning.program import FRAME_RESERVED, Call, Program, control_rooms
+from ..ir.program import FRAME_RESERVED, Call, Program
+from ..ir.storage import Slot, nbytes
+from ..planning.build import control_rooms
 from .ir_builder import I8, I64, PTR, Code, Value
 
 Pointer = Callable[[Slot], Value]

@@ -1,9 +1,9 @@
-"""From IR to machine code in memory: optimise, make object code, load it. Object code is kept on disk (see cache.py)."""
+"""From IR to machine code in memory: optimise, make object code, load it. Object code is kept on disk (see store.py)."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -11,6 +11,7 @@ from llvmlite import ir
 from llvmlite.binding import ffi
 
 from ...errors import InternalError
+from ..store import kept
 from .target import Target, host
 
 # What is worth doing to code that the emitters have blocked, unrolled and vectorised already. LLVM's own list for -O2 takes five
@@ -85,3 +86,8 @@ class Loaded:
 def load(module: ir.Module | str) -> Loaded:
     """Compile and load without a cache: for tests and trials."""
     return Loaded(object_code(module))
+
+
+def kept_code(key: str, make: Callable[[], bytes]) -> bytes:
+    """What was made for this CPU under a key, from the disk or made now."""
+    return kept(f"{host().key}\n{key}", make)

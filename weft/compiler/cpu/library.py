@@ -14,16 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
-from ..store import kept
+from ..host import usable_cores
+from ..ir.plan import Phase, Plan
 from ..thresholds import thresholds
-from .engine import Loaded, object_code
+from .engine import Loaded, kept_code, object_code
 from .ir_builder import I64, PTR
-from .target import usable_cores
 
 NUMBERS = ("tid", "threads")
 
@@ -33,34 +32,9 @@ NUMBERS = ("tid", "threads")
 EPILOGUE = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, I64, I64, I64])
 
 
-@dataclass(frozen=True)
-class Phase:
-    """A call by all threads. Arguments are ints, "tid", "threads", or names of pointers: operands, "work", "epilogue", "context".
-
-    A function that can meet wrong values (an index out of range) takes "status", a pointer to two i64: it writes the number
-    given to it as "site0" (or "site1", ... for its further axes) and the wrong value there, and goes on with a safe one.
-    """
-
-    symbol: str
-    arguments: tuple[str | int, ...]
-    reads: frozenset[str]  # names of pointers
-    writes: frozenset[str]
-
-    @property
-    def types(self) -> list[ir.Type]:
-        return [I64 if isinstance(a, int) or a in NUMBERS or a.startswith("site") else PTR for a in self.arguments]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a piece of work is done: its phases, and the bytes of workspace they share ("work")."""
-
-    name: str  # for people: the algorithm
-    phases: tuple[Phase, ...]
-    workspace: int
-    flops: int
-    packed: int = 0  # bytes of another room, "packed": an operand prepared once for many runs
-    hidden: bool = False  # the result is in no memory of its own: a part after the other, only the epilogue sees it
+def argument_types(phase: Phase) -> list[ir.Type]:
+    """The LLVM types of a phase's arguments."""
+    return [I64 if isinstance(a, int) or a in NUMBERS or a.startswith("site") else PTR for a in phase.arguments]
 
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # by the word before the first dot of a symbol
@@ -84,7 +58,7 @@ def address(symbol: str) -> int:
     if key not in _loaded:
         with _loading.setdefault(key, threading.RLock()):  # one thread makes it, the others wait
             if key not in _loaded:
-                code = kept(f"library {symbol}", lambda: object_code(_makers[symbol.split(".")[0]](symbol)))
+                code = kept_code(f"library {symbol}", lambda: object_code(_makers[symbol.split(".")[0]](symbol)))
                 _loaded[key] = Loaded(code)
     return _loaded[key].address(symbol)
 
@@ -110,7 +84,7 @@ def run(plan: Plan, pointers: Mapping[str, int], threads: int = 1) -> None:
     """Run a plan on addresses, phase after phase: for tests and measurements. A missing "epilogue" is null."""
     with ThreadPoolExecutor(threads) as pool:
         for phase in plan.phases:
-            kinds = [ctypes.c_int64 if t == I64 else ctypes.c_void_p for t in phase.types]
+            kinds = [ctypes.c_int64 if t == I64 else ctypes.c_void_p for t in argument_types(phase)]
             function = ctypes.CFUNCTYPE(None, *kinds)(address(phase.symbol))
 
             def call(tid: int, function: Any = function, phase: Phase = phase) -> None:

@@ -11,14 +11,14 @@ from llvmlite import ir
 from ...graph.node import Node
 from ..ir.kernel import Kernel
 from ..ir.nest import ReadyNest, fitting_lanes, ready
+from ..ir.program import Call, Program
 from ..ir.signature import signature
-from ..planning.memory import Slot
-from ..planning.program import Call, Program
+from ..ir.storage import Slot
 from ..thresholds import thresholds
 from .control_flow import Control
 from .emit import Emitter
 from .ir_builder import I8, I64, PTR, Code, Value, new_module
-from .library import EPILOGUE
+from .library import EPILOGUE, argument_types
 from .target import Target, host
 from .values import Errors
 
@@ -249,7 +249,7 @@ class _Writer:
         self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value
     ) -> None:
         phase = call.phase
-        function = self._external(phase.symbol, phase.types)
+        function = self._external(phase.symbol, argument_types(phase))
         self.symbols[phase.symbol] = None
         known: dict[str, Value] = {"tid": tid, "threads": threads}
         for name, slot in call.operands.items():

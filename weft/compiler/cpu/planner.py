@@ -7,12 +7,14 @@ from math import prod
 
 from ...dtypes import DType
 from ...graph.node import Node
+from ..ir.conv_shape import described
 from ..ir.index import linear
 from ..ir.kernel import SPECIAL, Kernel, View, anchor_place
-from ..planning.algorithms import Choice, decide, described, preferred
+from ..ir.plan import Phase, Plan
+from ..planning.algorithms import Choice, preferred
 from .conv import algorithms as conv
+from .conv.choice import decide
 from .gemm import plans as gemm
-from .library import Phase, Plan
 from .special import plans as special
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}

@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from ..store import kept
-from .engine import Loaded, object_code
+from .engine import Loaded, kept_code, object_code
 from .ir_builder import F32, I64, PTR, Code, Value, constant, new_module, vector
 from .target import Target, host
 
@@ -71,7 +70,7 @@ def roof(threads: int) -> Roof:
 
     try:
         key = f"roof {FORMAT} threads {threads} of {os.cpu_count()} cores, last cache {last_cache()}"
-        return Roof(**json.loads(kept(key, make)))
+        return Roof(**json.loads(kept_code(key, make)))
     except _Busy:
         return _UNSURE[threads]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -77,9 +76,3 @@ def _cache_size(level: int, otherwise: int) -> int:
         except (OSError, ValueError):
             continue
     return otherwise
-
-
-@cache
-def usable_cores() -> int:
-    """The cores this process may run on, when it first asked."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -11,15 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ...graph.graph import Graph, rebuild
-from ...graph.node import Node, make, toposort
+from ...graph.node import Node
 from ...knobs import knobs
-from ..cpu.library import Phase, Plan
 from ..ir.kernel import Kernel
 from ..ir.loops import CONVOLUTIONS
-from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, WITHIN, Choice, preferred, workspace_limit
-from ..planning.memory import nbytes
-from ..planning.program import operand_names
+from ..ir.plan import Phase, Plan
+from ..ir.program import operand_names
+from ..ir.storage import nbytes
+from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, Choice, preferred, workspace_limit
 from . import textbook_kernels as teaching
 from .contraction import (
     parts_for,
@@ -38,30 +37,10 @@ from .vendor.claims import Claim, Judge, claims, operations
 COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
 
 
-def kept_within(graph: Graph) -> Graph:
-    """The graph with limits of workspace in the form that turns no convolution into loops: no kernel of a GPU must have one."""
-    done: dict[Node, Node] = {}
-    for node in toposort([*graph.inputs, *graph.outputs]):
-        done[node] = _within(rebuild(node, tuple(done[i] for i in node.inputs)))
-    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
-
-
-def _within(node: Node) -> Node:
-    if node.op.name not in CONVOLUTIONS:
-        return node
-    prefer = preferred(node) or knobs.conv_algorithm
-    limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer)
-    if limit is None:
-        return node
-    number = node.op.params.index("prefer")
-    params = (*node.params[:number], f"{WITHIN}{limit}", *node.params[number + 1 :])
-    return make(node.op, node.inputs, params, node.source)
-
-
 def choose(kernel: Kernel, hidden: bool, judge: Judge | None) -> Choice:
     """The plan of a product or convolution, and what to say if it is not what was asked for."""
     prefer = _preference(_anchor(kernel))
-    limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer.replace(WITHIN, "workspace:"))
+    limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer)
     note = ""
     if limit is None and prefer != PREFER_FASTEST:
         plan = _by_name(prefer, kernel, judge)
@@ -255,4 +234,4 @@ def _anchor(kernel: Kernel) -> Node:
     return kernel.anchor
 
 
-__all__ = ["choose", "claimed", "kept_within", "library_plan", "own_plan", "plan_rooms", "sources", "write"]
+__all__ = ["choose", "claimed", "library_plan", "own_plan", "plan_rooms", "sources", "write"]

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import InternalError
-from ..cpu.target import usable_cores
-from ..store import cache, maker
+from ..host import usable_cores
+from ..store import cache, compiler_version
 from .compile import Binary, Order, build_order, order
 
 FEW = 2  # kernels that are compiled here rather than by workers, which take a second to start
@@ -45,7 +45,7 @@ def cast(sources: Sequence[Any], capability: int) -> list[Binary]:
 
 
 def _key(wanted: Order) -> str:
-    return f"triton {version('triton')} {maker()}\n{wanted.to_json()}"
+    return f"triton {version('triton')} {compiler_version()}\n{wanted.to_json()}"
 
 
 def _to_bytes(binary: Binary) -> bytes:

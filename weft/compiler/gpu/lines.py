@@ -10,7 +10,7 @@ from ...dtypes import DType
 from ...graph.node import Node, Shape, Type, placeholder
 from ..ir.index import Loop
 from ..ir.kernel import View, is_contiguous
-from ..planning.memory import ALIGN, nbytes
+from ..ir.storage import ALIGN, nbytes
 from .source import Writer, decomposed
 
 BUSY = 264  # programs that keep a large GPU busy: two for each of its multiprocessors

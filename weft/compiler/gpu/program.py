@@ -16,15 +16,17 @@ from math import prod
 from ...dtypes import DType, uint8
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node, Type, placeholder
-from ..cpu.library import Plan
 from ..ir.kernel import SPECIAL, Kernel, View
 from ..ir.loops import CONVOLUTIONS
 from ..ir.nest import ready
+from ..ir.plan import Plan
+from ..ir.program import FRAME_RESERVED, Call, Program
+from ..ir.storage import Slot, nbytes
+from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
-from ..planning.memory import Slot, nbytes
-from ..planning.program import FRAME_RESERVED, Call, Program, Target, build, control_rooms
+from ..planning.build import Target, build, control_rooms
 from ..thresholds import thresholds
-from .algorithms import choose, claimed, kept_within, plan_rooms, write
+from .algorithms import choose, claimed, plan_rooms, write
 from .compile import ALIGNED
 from .contraction import can_write, write_copy
 from .source import KernelSource, joined
@@ -34,7 +36,7 @@ from .vendor.claims import Judge
 from .vendor.specs import Spec
 
 WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as they are
-TOO_DEAR = 64  # additions that take longer than it takes to write a number and read it
+RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
 MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
@@ -84,10 +86,13 @@ class Ask:
 Step = Launch | Copy | Control | Ask
 
 
-def gpu_passes(graph: Graph, narrow: DType | None) -> dict[str, Graph]:
+# Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
+PASSES = PassOptions(recompute=True, pad_channels=True)
+
+
+def gpu_passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
     """The graph after each pass for GPUs, by the pass's name."""
-    after = each_pass(graph, narrow, native=False)
-    return {**after, "kept_within": kept_within(after["refine"])}
+    return each_pass(graph, PASSES, narrow)
 
 
 def gpu_program(
@@ -105,9 +110,6 @@ def gpu_program(
     all of them before any is planned: what it has to measure it measures at the end of the block, all at once.
     """
 
-    def passes(graph: Graph) -> Graph:
-        return gpu_passes(graph, narrow)["kept_within"]
-
     def survey(kernels: Sequence[Kernel]) -> None:
         if collecting is not None:
             with collecting():
@@ -115,7 +117,7 @@ def gpu_program(
                     _plan(kernel, 1, (), False, judge)
 
     target = Target(
-        passes, partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, too_dear=TOO_DEAR, survey=survey, narrow=narrow,
+        partial(applied, options=PASSES, narrow=narrow), partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=narrow,
         gathers=True, much=MUCH,
     )  # fmt: skip
     return build(graph, updates, target, constants)

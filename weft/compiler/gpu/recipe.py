@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...graph.node import Node
-from ..planning.memory import Slot, nbytes
-from ..planning.program import Program
+from ..ir.program import Program
+from ..ir.storage import Slot, nbytes
 from .compile import Binary
 from .program import Ask, Control, Copy, Launch, Step, launches
 from .source import KernelSource, Site

@@ -18,7 +18,7 @@ from math import prod
 from ...dtypes import float32, int64
 from ...graph.node import Node
 from ..ir.nest import ReadyNest, ReadyPhase, Reduced
-from ..planning.memory import nbytes
+from ..ir.storage import nbytes
 from ..thresholds import thresholds
 from . import scalars as scalar
 from .kernels import MOST_TILE, Loops, Tile, Total, tile_for, write_kernel

@@ -6,13 +6,12 @@ long as it can be written as an offset and strides.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
 from ...dtypes import float32
 from ...graph.node import CONST, ITEM, Node
-from ..planning.algorithms import by_loops
 from ..thresholds import thresholds
 from .elements import Elements
 from .index import Index, Loop, Place, fresh, linear, reshaped, strides
@@ -61,14 +60,22 @@ def is_copy(kernel: Kernel) -> bool:
     return all(map(is_wide_copy, kernel.outputs))
 
 
-def has_epilogue(node: Node) -> bool:
-    """Matrix products and convolutions that the library has: they take an epilogue."""
+ByLoops = Callable[[Node], bool]  # whether a backend computes a convolution by plain loops, as if it were elementwise
+
+
+def has_epilogue(node: Node, by_loops: ByLoops) -> bool:
+    """Whether the node is a matrix product or convolution with a kernel of its own, which takes an epilogue."""
     return node.op.name == "contract" or (node.op.name in CONVOLUTIONS and not by_loops(node))
 
 
-def is_anchor(node: Node) -> bool:
+def is_control(node: Node) -> bool:
+    """Whether the node runs bodies: call, cond, while_loop, scan."""
+    return node.op.kind == "control" and node.op is not ITEM
+
+
+def is_anchor(node: Node, by_loops: ByLoops) -> bool:
     """Whether a kernel is built around the node; its inputs are read as views."""
-    return has_epilogue(node) or node.op.name in SPECIAL or (node.op.kind == "control" and node.op is not ITEM)
+    return has_epilogue(node, by_loops) or node.op.name in SPECIAL or is_control(node)
 
 
 def view(node: Node, stored: Iterable[Node], widens: bool = False) -> View | None:

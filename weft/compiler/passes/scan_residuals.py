@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ...graph.graph import Graph, close, substitute
 from ...graph.node import ITEM, Node, existing, item, make, placeholder
-from ..planning.memory import nbytes
+from ..ir.storage import nbytes
 
 EXPENSIVE = ("contract", "conv", "conv_data", "conv_filter")
 CHEAP = ("elementwise", "move")

@@ -15,7 +15,8 @@ from itertools import accumulate
 
 import numpy as np
 
-ALIGN = 64  # bytes
+from ..ir.storage import ALIGN
+
 _WORTH = 0.9  # the part of the memory to which the second way must bring it
 
 

@@ -15,9 +15,9 @@ from ...graph.node import Node
 from ..ir.index import Index, Loop
 from ..ir.kernel import Kernel, View
 from ..ir.loops import Step
+from ..ir.program import Call, Program, operand_names
+from ..ir.storage import nbytes
 from .fuse import cost
-from .memory import nbytes
-from .program import Call, Program, operand_names
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _is_main(program: Program, call: Call) -> bool:
 
 
 def _control(program: Program, kernel: Kernel) -> Work:
-    """All steps of a scan; the dearer branch of a cond; one round of a while loop, since nobody knows how many there are."""
+    """All steps of a scan; the more expensive branch of a cond; one round of a while loop, since nobody knows how many there are."""
     assert kernel.anchor is not None
     bodies = [_total(body) for body in program.bodies[kernel]]
     if kernel.anchor.op.name == "cond":

@@ -9,10 +9,10 @@ from math import prod
 
 from ...errors import Source
 from ...graph.node import Node
-from ..ir.kernel import Kernel, is_anchor
+from ..ir.kernel import Kernel, is_control
+from ..ir.program import FRAME_RESERVED, Call, Program
+from ..ir.storage import ARENA, nbytes
 from .cost_model import side_phase, step_cost, times
-from .memory import ARENA, nbytes
-from .program import FRAME_RESERVED, Call, Program
 
 MOST_OPS = 4  # that a name lists
 # Ops that a name leaves out: they only serve another one that it says.
@@ -209,7 +209,7 @@ def _reason(program: Program, node: Node, is_state: bool, readers: Sequence[Kern
     for reader in readers:
         if reader.anchor is not None and any(v.base is node for v in reader.views):
             return f"operand of a {_kind(reader.anchor)}"
-    if is_anchor(node) and node.op.kind == "control":
+    if is_control(node):
         return "control flow"
     return f"read by {len(readers)} kernels" if len(readers) > 1 else "read in other rows"
 

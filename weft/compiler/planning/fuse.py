@@ -1,7 +1,7 @@
 """Fuse: which nodes share a kernel, and which values are written to memory at all.
 
 Everything that works element by element is computed where it is used. Written are: results of the program, operands of
-matrix products and convolutions, results of reductions, and values that are dear to compute and used in several kernels.
+matrix products and convolutions, results of reductions, and values that are expensive to compute and used in several kernels.
 Each written node begins as a kernel of its own; then kernels absorb each other:
 
 - a producer whose element is read at the place where it is computed goes into its consumer (chains, optimizer updates);
@@ -28,6 +28,7 @@ from ..ir.elements import grown
 from ..ir.index import Index, Place, fresh, linear
 from ..ir.kernel import (
     GIVEN,
+    ByLoops,
     Kernel,
     anchor_loops,
     anchor_place,
@@ -42,52 +43,53 @@ from ..ir.kernel import (
     view,
 )
 from ..ir.loops import Nest, Phase, Store, is_inline, plain_loops, reduction, substituted_place, taps
+from ..ir.program import Fused
 from ..thresholds import thresholds
+from .algorithms import asked_for_loops
 from .merge import is_flexible, jammed, merged_nests, moved_phase, phase_body, solved
 from .reachability import Spine
 
-DEAR = {
+OP_COST = {
     **dict.fromkeys(["exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"], 10),
     **dict.fromkeys(["erf", "sigmoid", "pow", "atan2", "hypot", "logaddexp", "floor_divide", "remainder"], 10),
     "random_bits": 20, "div": 3, "sqrt": 3,
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Fused:
-    """A program as kernels, in an order in which they can run."""
-
-    graph: Graph
-    kernels: tuple[Kernel, ...]
-    stored: frozenset[Node]
-
-
 WIDENS = frozenset(("contract",))  # anchors that make float32 of 16 bits by themselves, on a CPU
 
 
-def fuse(graph: Graph, widens: frozenset[str] = WIDENS, too_dear: int | None = None, narrows: bool = False) -> Fused:
+def fuse(
+    graph: Graph,
+    widens: frozenset[str] = WIDENS,
+    recompute_limit: int | None = None,
+    narrows: bool = False,
+    by_loops: ByLoops = asked_for_loops,
+) -> Fused:
     """The graph as kernels.
 
-    `widens`: the anchors that make float32 of 16 bits by themselves. `too_dear`: to be computed again in another kernel. `narrows`: what
-    kernels hand to each other will be made narrow.
+    `widens`: the anchors that read 16 bits and compute in float32. `recompute_limit`: the cost, in additions, above which a value is
+    stored rather than computed again in every kernel that reads it. `narrows`: values that kernels hand to each other will be
+    rounded to 16 bits. `by_loops`: the convolutions that are plain loops.
     """
-    limit = thresholds.recompute_limit if too_dear is None else too_dear
-    dear: set[Node] = set()
+    limit = thresholds.recompute_limit if recompute_limit is None else recompute_limit
+    options = _Options(widens, limit, narrows, by_loops)
+    expensive: set[Node] = set()
     beginnings: dict[Node, Nest] = {}
     spine = Spine(graph)
     while True:
-        fusion = _Fusion(graph, dear, widens, limit, narrows, beginnings, spine)
-        more = fusion.too_dear()
-        if more <= dear:  # some were taken in again by one of their readers
+        fusion = _Fusion(graph, expensive, options, beginnings, spine)
+        more = fusion.too_expensive()
+        if more <= expensive:  # some were taken in again by one of their readers
             return fusion.result()
-        dear |= more
+        expensive |= more
 
 
 def cost(node: Node) -> int:
     """About how much work an element is, in additions."""
     if node.op.kind == "move" or node.op is CONST:
         return 0
-    return DEAR.get(node.op.name, 1) * max(1, taps(node))
+    return OP_COST.get(node.op.name, 1) * max(1, taps(node))
 
 
 def _overlaps(node: Node) -> bool:
@@ -101,23 +103,29 @@ def _largest(nodes: Collection[Node]) -> set[Node]:
     return {n for n in nodes if prod(n.shape) == most > 1}
 
 
+@dataclass(frozen=True)
+class _Options:
+    widens: frozenset[str]
+    recompute_limit: int
+    narrows: bool
+    by_loops: ByLoops
+
+
 class _Fusion:
     """The state of one attempt."""
 
     def __init__(
         self,
         graph: Graph,
-        dear: set[Node],
-        widens: frozenset[str],
-        limit: int,
-        narrows: bool,
+        expensive: set[Node],
+        options: _Options,
         beginnings: dict[Node, Nest],
         spine: Spine,
     ) -> None:
-        self.graph, self.widens, self.limit, self.narrows = graph, widens, limit, narrows
+        self.graph, self.options = graph, options
         self.nodes, self.results = graph.nodes, frozenset(graph.outputs)
         self.position = {n: i for i, n in enumerate(self.nodes)}
-        self.stored = self._stored(dear)
+        self.stored = self._stored(expensive)
         self.spine = spine
         self.beginnings = beginnings  # the loops of single nodes, which attempts share
         self.items: dict[Node, list[Node]] = defaultdict(list)  # the results of nodes with several
@@ -146,15 +154,17 @@ class _Fusion:
 
     # --- what is stored ------------------------------------------------------------------------------------------------
 
-    def _stored(self, dear: set[Node]) -> set[Node]:
+    def _stored(self, expensive: set[Node]) -> set[Node]:
         stored = {n for n in self.nodes if n.op.name in GIVEN or n.op is ITEM or not is_inline(n)}
-        stored |= (self.results | dear) & set(self.nodes)
+        stored |= (self.results | expensive) & set(self.nodes)
         stored |= {n for n in self.nodes if is_narrowing(n)}
         stored |= self._stream_positions()
         length: dict[Node, int] = {}
         for node in self.nodes:
-            if is_anchor(node):
-                stored |= {base_of(node, i, stored, node.op.name in self.widens) for i in range(len(node.inputs))}
+            if is_anchor(node, self.options.by_loops):
+                stored |= {
+                    base_of(node, i, stored, node.op.name in self.options.widens) for i in range(len(node.inputs))
+                }
             for i in self._worth_storing_for(node, stored):
                 stored.add(i)
             if node.op.name == "concat":
@@ -180,8 +190,8 @@ class _Fusion:
             if x in stored or x.op is CONST or x.op.name == "iota":
                 continue
             spread = prod(node.shape) >= thresholds.spread_times * prod(x.shape)
-            dear = 3 if prod(x.shape) > 1 else self.limit  # a kernel for one number must be worth it
-            if _overlaps(node) or (spread and self._cone_cost(x, stored) >= dear):
+            worth = 3 if prod(x.shape) > 1 else self.options.recompute_limit  # a kernel for one number must be worth it
+            if _overlaps(node) or (spread and self._cone_cost(x, stored) >= worth):
                 yield x
 
     def _cone_cost(self, node: Node, stored: set[Node], limit: int = 64, more: Collection[Node] = ()) -> int:
@@ -194,7 +204,7 @@ class _Fusion:
                 stack += n.inputs
         return total
 
-    def too_dear(self) -> set[Node]:
+    def too_expensive(self) -> set[Node]:
         """Nodes inside several kernels whose computation should happen once."""
         inside: dict[Node, set[Kernel]] = defaultdict(set)
         for kernel in set(self.home.values()):
@@ -206,14 +216,14 @@ class _Fusion:
             for i in node.inputs:
                 users[i].add(node)
         several = {n for n, kernels in inside.items() if len(kernels) > 1}
-        shared = {n for n in several if self._is_dear(n) or self._stands_for_an_anchor(n, users)}
+        shared = {n for n in several if self._is_expensive(n) or self._stands_for_an_anchor(n, users)}
         front = {n for n in shared if n.op.kind != "move" and any(u not in shared for u in users[n])}
         chosen: set[Node] = set()
         for node in sorted(front - self.stored, key=lambda n: self.position[n]):
-            # What is made of those before may not be dear any more; but a small one is written and read in no time.
+            # What is made of those before may not be expensive any more; but a small one is written and read in no time.
             if (
                 prod(node.shape) < thresholds.stored_elements
-                or self._is_dear(node, chosen)
+                or self._is_expensive(node, chosen)
                 or self._stands_for_an_anchor(node, users)
             ):
                 chosen.add(node)
@@ -227,7 +237,7 @@ class _Fusion:
             if prod(node.shape) < thresholds.spread_times * prod(unmoved(bias).shape):
                 continue
             while len(users[result]) == 1 and result not in self.results:
-                if has_epilogue(result):
+                if has_epilogue(result, self.options.by_loops):
                     return True
                 if not self._is_as_large(result):
                     break
@@ -237,15 +247,19 @@ class _Fusion:
     def _is_as_large(self, node: Node) -> bool:
         """Whether it is another node with its elements in another order or type, and takes no more memory when it is written."""
         return node.op.name in ("reshape", "permute") or (
-            node.op.name == "cast" and (self.narrows or node.dtype.itemsize <= node.inputs[0].dtype.itemsize)
+            node.op.name == "cast" and (self.options.narrows or node.dtype.itemsize <= node.inputs[0].dtype.itemsize)
         )
 
-    def _is_dear(self, node: Node, more: Collection[Node] = ()) -> bool:
+    def _is_expensive(self, node: Node, more: Collection[Node] = ()) -> bool:
         """Whether it is better computed once and read: it is long work, or made of several tensors, each as large as itself.
 
         `more` are taken as stored, too.
         """
-        if _overlaps(node) or self._cone_cost(node, self.stored, 4 * self.limit, more) >= self.limit:
+        if (
+            _overlaps(node)
+            or self._cone_cost(node, self.stored, 4 * self.options.recompute_limit, more)
+            >= self.options.recompute_limit
+        ):
             return True
         size = prod(node.shape)
         return (
@@ -269,7 +283,7 @@ class _Fusion:
     # --- kernels -------------------------------------------------------------------------------------------------------
 
     def _begin(self, node: Node) -> None:
-        if is_anchor(node):
+        if is_anchor(node, self.options.by_loops):
             kernel = self._anchor(node)
         else:
             kernel = Kernel(None, self._beginning(node), outputs=[node])
@@ -295,7 +309,7 @@ class _Fusion:
     def _anchor(self, node: Node) -> Kernel:
         views = []
         for i in node.inputs:
-            found = view(i, self.stored, widens=node.op.name in self.widens)
+            found = view(i, self.stored, widens=node.op.name in self.options.widens)
             assert found is not None, i
             views.append(found)
         outputs = [node]
@@ -526,7 +540,7 @@ class _Fusion:
         anchor = producer.anchor
         assert anchor is not None
         assert kernel.nest is not None
-        if not has_epilogue(anchor) or kernel.nest.rows or len(kernel.nest.phases) != 1:
+        if not has_epilogue(anchor, self.options.by_loops) or kernel.nest.rows or len(kernel.nest.phases) != 1:
             return False
         places = self._places(kernel, [anchor])[anchor]
         rows = producer.rows or anchor_loops(anchor)

@@ -7,79 +7,14 @@ write over an input that it is the last to read.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from math import prod
 
 from ...graph.node import Node
 from ..ir.index import linear
 from ..ir.kernel import Kernel
-from .arena import ALIGN as ALIGN
+from ..ir.storage import ARENA, KEPT, NOWHERE, Memory, Slot, nbytes
 from .arena import Arena, Room, most, place
-
-ARENA, KEPT = 0, 2  # the frame's entries for the arena, and for what is kept from run to run
-
-
-@dataclass(frozen=True)
-class Slot:
-    """Memory: an entry of the frame (a pointer), and where in it."""
-
-    base: int
-    offset: int
-    nbytes: int
-
-    def overlaps(self, other: Slot) -> bool:
-        return (
-            self.base == other.base
-            and self.offset < other.offset + other.nbytes
-            and other.offset < self.offset + self.nbytes
-        )
-
-
-NOWHERE = Slot(ARENA, 0, 0)
-
-
-class Ranges:
-    """Memory that was touched, as ranges that lie apart: asked in little time, however many there are."""
-
-    def __init__(self) -> None:
-        self._stops: dict[int, list[int]] = defaultdict(list)  # by the entry of the frame, in order
-        self._starts: dict[int, list[int]] = defaultdict(list)
-
-    def add(self, slot: Slot) -> None:
-        """Take in a slot; ranges that it overlaps or touches become one with it."""
-        starts, stops = self._starts[slot.base], self._stops[slot.base]
-        start, stop = slot.offset, slot.offset + slot.nbytes
-        if start == stop:
-            return
-        first, last = bisect_left(stops, start), bisect_right(starts, stop)
-        if first < last:
-            start, stop = min(start, starts[first]), max(stop, stops[last - 1])
-        starts[first:last], stops[first:last] = [start], [stop]
-
-    def overlap(self, slot: Slot) -> bool:
-        """Whether any of it is among them."""
-        if not slot.nbytes:
-            return False
-        first = bisect_right(self._stops[slot.base], slot.offset)  # the first that ends behind its beginning
-        starts = self._starts[slot.base]
-        return first < len(starts) and starts[first] < slot.offset + slot.nbytes
-
-
-@dataclass(frozen=True)
-class Memory:
-    slots: Mapping[Node, Slot]
-    scratch: Mapping[Kernel, Slot]  # the workspace of a kernel
-    packed: Mapping[Kernel, Slot]  # operands prepared once
-    arena: int  # bytes
-    kept: int  # bytes
-    needed: int  # the most that lives at one time: no plan can be smaller
-
-
-def nbytes(node: Node) -> int:
-    return prod(node.shape) * node.dtype.itemsize
 
 
 def plan(

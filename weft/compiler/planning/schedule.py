@@ -18,8 +18,8 @@ from heapq import heapify, heappop, heappush
 from ...graph.node import Node
 from ..ir.index import linear
 from ..ir.kernel import Kernel
-from .fuse import Fused
-from .memory import nbytes
+from ..ir.program import Fused
+from ..ir.storage import nbytes
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from ...compiler.gpu.program import gpu_program
 from ...compiler.gpu.vendor.specs import filter_order
-from ...compiler.planning.memory import nbytes
+from ...compiler.ir.storage import nbytes
 from ...dtypes import DType
 from ...errors import UserError
 from ...graph.graph import Graph, close

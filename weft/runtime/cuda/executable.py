@@ -23,8 +23,8 @@ from ...compiler.gpu.program import gpu_passes, gpu_program, launches
 from ...compiler.gpu.recipe import Prepared, every_launch, prepared, sites
 from ...compiler.gpu.vendor.claims import Claim
 from ...compiler.ir.kernel import Kernel
-from ...compiler.planning.memory import ARENA, KEPT, nbytes
-from ...compiler.planning.program import Program
+from ...compiler.ir.program import Program
+from ...compiler.ir.storage import ARENA, KEPT, nbytes
 from ...compiler.store import kept
 from ...dtypes import DType
 from ...errors import RunError

@@ -28,7 +28,7 @@ from ...compiler.gpu.source import KernelSource
 from ...compiler.gpu.vendor.claims import Claim, operations
 from ...compiler.gpu.vendor.specs import HALVES, ConvSpec, Spec, Unsupported, to_json
 from ...compiler.ir.kernel import Kernel, View
-from ...compiler.planning.memory import nbytes
+from ...compiler.ir.storage import nbytes
 from ...compiler.store import cache
 from ...errors import RunError
 from ...graph.node import Node

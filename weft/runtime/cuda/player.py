@@ -9,8 +9,8 @@ import numpy as np
 
 from ...compiler.gpu.recipe import Action, Consult, Flow, Move, Prepared, Recipe, Start
 from ...compiler.gpu.vendor.specs import from_json
-from ...compiler.planning.memory import Slot
-from ...compiler.planning.program import FRAME_RESERVED
+from ...compiler.ir.program import FRAME_RESERVED
+from ...compiler.ir.storage import Slot
 from .driver import Gpu
 from .libraries import Libraries
 

@@ -18,8 +18,8 @@ import numpy as np
 from ...compiler.gpu.program import launches
 from ...compiler.gpu.recipe import Recipe
 from ...compiler.gpu.vendor.specs import ProductSpec, Unsupported
-from ...compiler.planning.memory import nbytes
-from ...compiler.planning.program import FRAME_RESERVED, Program
+from ...compiler.ir.program import FRAME_RESERVED, Program
+from ...compiler.ir.storage import nbytes
 from ...compiler.store import cache
 from ...graph.graph import Graph
 from ...knobs import knobs

@@ -14,9 +14,9 @@ The first phases of the first two repack the filter. With `packed=True` they are
 from __future__ import annotations
 
 from math import prod
-from typing import Literal
 
-from ..library import Plan
+from ...ir.conv_shape import ConvShape, Direction
+from ...ir.plan import Plan
 from ..target import Target, host
 from ..winograd.filter_gradient_plan import gradient_applies, gradient_cost, gradient_plan
 from ..winograd.plan import SIZES, applies, filter_phase, packed_size, winograd_cost, winograd_plan
@@ -25,11 +25,10 @@ from . import depthwise as conv_depth
 from .col2im import scatter_plan, scatters
 from .few_channels import by_rows, row_plan
 from .filter_gradient_plan import filter_cost, filter_plans
-from .shape import ConvShape, Sweep, data_sweep, forward_sweep
+from .shape import Sweep, data_sweep, forward_sweep
 from .sweep_plan import MODES, Names, gemm_plan, pack_phases, sweep_plan
 from .sweep_plan import packing as _packing
 
-Direction = Literal["forward", "data_gradient", "filter_gradient"]
 Plans = dict[str, Plan]
 
 

@@ -16,13 +16,15 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ...ir.conv_shape import ConvShape
+from ...ir.plan import Phase, Plan
 from ..gemm.packing import before, read_masked, write_masked
 from ..gemm.register_tile import Tile, multiply, opaque, rows, store, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
-from ..library import Phase, Plan, library
+from ..library import library
 from ..target import Target, host
 from .function_builder import Signature, call_epilogue, fill, split
-from .shape import ConvShape, Sweep, whole_lines
+from .shape import Sweep, whole_lines
 from .sweep_plan import Names, sweep_cycles
 
 _AXIS = (

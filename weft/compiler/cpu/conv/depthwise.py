@@ -14,14 +14,16 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ...ir.conv_shape import ConvShape
+from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, constant, lanes_of, vector
-from ..library import Phase, Plan, library
+from ..library import library
 from ..target import Target, host
 from .filter_gradient_sums import SUM
 from .filter_packing import pack_phase, panels_size, zeros_size
 from .function_builder import Signature, call_epilogue, split
-from .shape import SWEEP_WORDS, ConvShape, FilterView, Sweep, whole_lines
+from .shape import SWEEP_WORDS, FilterView, Sweep, whole_lines
 from .sweep import HEAD, Phased, Walk, phases, prepare, record_words
 from .sweep_plan import Names
 

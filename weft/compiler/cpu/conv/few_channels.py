@@ -16,10 +16,11 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..gemm.register_tile import Tile, columns, flattened, multiply, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
-from ..library import Phase, Plan, library
+from ..library import library
 from ..target import Target, host
 from .function_builder import Signature, call_epilogue, fill, numbers, split
 from .shape import Sweep, whole_lines

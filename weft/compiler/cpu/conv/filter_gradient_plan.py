@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
+from ...ir.conv_shape import ConvShape
+from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..gemm import plans as gemm
 from ..gemm.product import PRODUCT
-from ..library import Phase, Plan
 from ..target import Target
 from .filter_gradient import FILTER, PAD
 from .filter_gradient_sums import FINISH, SUM
 from .filter_gradient_tiles import FilterTile, in_place_tile, packed_tile, pays_in_place
 from .pixel_lines import FACTS, LINES
-from .shape import ConvShape, forward_sweep, whole_lines
+from .shape import forward_sweep, whole_lines
 from .sweep_plan import patches_phase
 
 UNITS = 16  # with as many blocks of rows there is enough work for all threads

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ...ir.conv_shape import ConvShape
 from ..gemm.register_tile import pieces
 from ..target import Target
-from .shape import ConvShape
 
 # By architecture and vector registers: (rows, vectors) of tiles that read packed x, and what part of the time they do useful work.
 _TILES = {

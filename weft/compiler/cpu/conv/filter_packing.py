@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ...ir.plan import Phase
 from ..gemm.packing import pack_panels
 from ..ir_builder import F32, Code, Value
-from ..library import Phase, library
+from ..library import library
 from .function_builder import Signature, fill, split
 from .shape import Sweep
 

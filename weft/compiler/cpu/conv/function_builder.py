@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ...ir.plan import Phase
 from ..ir_builder import F32, I64, PTR, Code, Int, Value, new_module, vector
-from ..library import EPILOGUE, NUMBERS, Phase
+from ..library import EPILOGUE, NUMBERS
 from ..target import host
 
 LANES_OF_16_BYTES = 4

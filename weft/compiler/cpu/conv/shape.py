@@ -19,47 +19,13 @@ from __future__ import annotations
 from dataclasses import astuple, dataclass
 from math import gcd, prod
 
+from ...ir.conv_shape import ConvShape
 from ..target import LINE
 
 
 def whole_lines(size: int) -> int:
     """So many bytes, and what it takes to fill the last line of the cache."""
     return -(-size // LINE) * LINE
-
-
-@dataclass(frozen=True)
-class ConvShape:
-    """A convolution in 1, 2 or 3 dimensions; `padding` is what lies before the first element along each."""
-
-    batch: int
-    channels: int
-    filters: int
-    groups: int
-    spatial: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    out: tuple[int, ...]
-
-    @property
-    def lifted(self) -> ConvShape:
-        """The same with three dimensions."""
-        more = 3 - len(self.spatial)
-        ones, zeros = (1,) * more, (0,) * more
-        return ConvShape(
-            self.batch, self.channels, self.filters, self.groups, ones + self.spatial, ones + self.kernel,
-            ones + self.stride, zeros + self.padding, ones + self.dilation, ones + self.out,
-        )  # fmt: skip
-
-    @property
-    def flops(self) -> int:
-        """Of any of the three directions, padding counted as if it were multiplied."""
-        return 2 * self.batch * prod(self.out) * prod(self.kernel) * self.channels * self.filters // self.groups
-
-    @property
-    def depthwise(self) -> bool:
-        return self.groups == self.channels == self.filters > 1
 
 
 @dataclass(frozen=True)

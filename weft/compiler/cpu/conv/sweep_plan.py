@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ..library import Phase, Plan
+from ...ir.plan import Phase, Plan
 from ..target import Target
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .filter_packing import pack_phase, panels_size, zeros_size

@@ -16,9 +16,10 @@ from math import ceil
 
 from llvmlite import ir
 
+from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..ir_builder import I64, PTR, Code, Value, constant, new_module, vector
-from ..library import Phase, Plan, library
+from ..library import library
 from ..target import LINE, host
 from .packing import BYTES, ELEMENTS, read_as
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from ..library import Phase
+from ...ir.plan import Phase
 from .packing import PACK
 from .split_k import ADDUP
 

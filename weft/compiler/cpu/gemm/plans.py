@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from ..library import Phase, Plan
+from ...ir.plan import Phase, Plan
 from ..target import Target, host
 from . import matvec
 from .packing import BYTES, panels_together

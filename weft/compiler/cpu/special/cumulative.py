@@ -18,9 +18,10 @@ from llvmlite import ir
 
 from ....dtypes import DType, as_dtype, bool_
 from ....graph.node import Node
+from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..ir_builder import F32, F64, I64, PTR, Code, Value, constant, element_of, like, new_module, vector
-from ..library import Phase, Plan, library
+from ..library import library
 from ..scalars import from_storage, register_type, storage_type, to_storage
 from ..target import host
 

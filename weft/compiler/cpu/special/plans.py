@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ....graph.node import Node
-from ..library import Plan
+from ...ir.plan import Plan
 from . import cumulative as cumulate
 from . import scatter, sort
 

@@ -18,9 +18,10 @@ from llvmlite import ir
 
 from ....dtypes import DType, as_dtype, bool_, float32
 from ....graph.node import Node
+from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..ir_builder import I8, I32, I64, PTR, Code, Value, constant, new_module, vector
-from ..library import Phase, Plan, library
+from ..library import library
 from ..scalars import from_storage, storage_type, to_storage
 from ..target import host
 

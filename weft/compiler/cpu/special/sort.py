@@ -18,9 +18,10 @@ from llvmlite import ir
 
 from ....dtypes import DType, as_dtype
 from ....graph.node import Node
+from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..ir_builder import I32, I64, PTR, Code, Value, constant, lanes_of, new_module, vector
-from ..library import Phase, Plan, library
+from ..library import library
 from ..scalars import storage_type
 from ..target import host
 

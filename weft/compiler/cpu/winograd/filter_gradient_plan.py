@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ...ir.conv_shape import ConvShape
+from ...ir.plan import Plan
 from ...thresholds import thresholds
 from ..conv.filter_gradient_plan import SUMS, UNITS, ending, finishes_by_blocks
-from ..conv.shape import ConvShape, whole_lines
-from ..library import Plan
+from ..conv.shape import whole_lines
 from ..target import Target
 from .filter_gradient import GRADIENT
 from .plan import SIZES, transform_cost

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...ir.plan import Phase, Plan
 from ..conv.shape import Sweep, whole_lines
 from ..conv.sweep_plan import Names, heights
-from ..library import Phase, Plan
 from ..target import Target
 from .convolution import FILTER, WINOGRAD
 from .tiles import APART

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from ....graph.node import Node
-from ...cpu.library import Phase, Plan
 from ...ir.kernel import Kernel
+from ...ir.plan import Phase, Plan
 from ..lines import laid_out, scratch_bytes
 from ..source import KernelSource
 from . import cumulative as cumulate

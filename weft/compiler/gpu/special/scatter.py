@@ -20,9 +20,9 @@ from math import prod
 from ....dtypes import DType, bool_, float32, int32, int64
 from ....errors import UserError
 from ....graph.node import CONST, Node
-from ...cpu.library import Phase
 from ...ir.index import Loop
 from ...ir.kernel import Kernel
+from ...ir.plan import Phase
 from .. import scalars as scalar
 from ..lines import Lines, ceil_div, element, power, room
 from ..source import KernelSource, Writer, decomposed

@@ -17,8 +17,8 @@ from math import prod
 
 from ....dtypes import DType, bool_, int32, int64
 from ....graph.node import Node
-from ...cpu.library import Phase
 from ...ir.kernel import Kernel
+from ...ir.plan import Phase
 from .. import scalars as scalar
 from ..lines import Lines, ceil_div, element, lines_of, power, room
 from ..source import KernelSource, Writer

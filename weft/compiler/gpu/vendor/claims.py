@@ -14,9 +14,9 @@ from math import prod
 from ....dtypes import DType
 from ....graph.node import Node
 from ....knobs import knobs
+from ...ir.conv_shape import described
 from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
-from ...planning.algorithms import described
-from ...planning.memory import nbytes
+from ...ir.storage import nbytes
 from ..compile import ALIGNED
 from ..lines import room
 from .epilogues import Epilogue, epilogue, only_store, unnarrowed

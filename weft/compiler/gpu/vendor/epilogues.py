@@ -14,7 +14,7 @@ from math import isclose, prod
 from ....graph.node import CONST, Node
 from ...ir.index import Index, Place, fresh, linear, moved
 from ...ir.kernel import GIVEN, Kernel, anchor_place, unmoved
-from ...planning.memory import nbytes
+from ...ir.storage import nbytes
 from .gelu_gradient import CUBIC, SLOPE, is_gelu_slope
 
 MOST_ADDED = 2  # a bias and a residual

@@ -1,80 +1,25 @@
-"""A program ready to be written as code: calls in order, each with the memory it reads and writes.
-
-A call is one kernel's loops, or one phase of a library plan, made by all threads together. Barriers follow from memory alone:
-before a call that touches what another one since the last barrier has written, or writes what it has read.
-"""
+"""From a graph to a program: the passes and plans of a backend's `Target`, in order."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node
-from ..cpu.library import Plan
 from ..gc_pause import uncollected
 from ..ir.index import linear
-from ..ir.kernel import Kernel, View
+from ..ir.kernel import ByLoops, Kernel
+from ..ir.plan import Plan
+from ..ir.program import FRAME_RESERVED, Call, Fused, Program, operand_names, operand_slots
+from ..ir.storage import ALIGN, ARENA, Memory, Ranges, Slot, nbytes
 from ..passes.precision import handed_on
-from .fuse import WIDENS, Fused, fuse
-from .memory import ALIGN, ARENA, Memory, Ranges, Slot, nbytes, plan
+from .algorithms import asked_for_loops
+from .fuse import WIDENS, fuse
+from .memory import plan
 from .schedule import Schedule, schedule
-
-FRAME_RESERVED = 3  # the arena, the status, what is kept
-
-
-@dataclass(eq=False)
-class Call:
-    """Something all threads do together."""
-
-    kernel: Kernel
-    kind: str  # "loops", "plan", "copy", "control"
-    reads: list[Slot]
-    writes: list[Slot]
-    barrier: bool = False  # before it
-    once: bool = False  # it gives the same in every step of a loop, and is made in the first
-    phase: Any = None  # of a plan
-    operands: dict[str, Slot] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class Program:
-    """All that the emitter needs."""
-
-    graph: Graph
-    fused: Fused
-    calls: list[Call]
-    memory: Memory
-    plans: dict[Kernel, Plan]
-    bodies: dict[Kernel, tuple[Program, ...]]  # of control flow
-    updates: dict[int, int]  # outputs that take the memory of an input
-
-    @property
-    def frame_size(self) -> int:
-        """The frame: arena, status, what is kept, inputs, outputs."""
-        return FRAME_RESERVED + len(self.graph.inputs) + len(self.graph.outputs)
-
-    @property
-    def kernels(self) -> list[Kernel]:
-        """In the order they run; those of control flow's bodies stand for themselves."""
-        return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
-
-    def viewed(self, view: View) -> Slot:
-        """The memory of a view, from where it begins."""
-        base, offset = self.memory.slots[view.base], view.offset * view.base.dtype.itemsize
-        return Slot(base.base, base.offset + offset, base.nbytes - offset)
-
-    @property
-    def launches(self) -> int:
-        """How many pieces of work stand between barriers or library calls: neighbouring loops without a barrier are one."""
-        count, together = 0, False
-        for call in self.calls:
-            if not (call.kind == "loops" and together and not call.barrier):
-                count += 1
-            together = call.kind == "loops"
-        return count
 
 
 def _no_scratch(kernel: Kernel) -> int:
@@ -92,9 +37,10 @@ class Target:
     passes: Callable[[Graph], Graph]
     planner: Callable[[Kernel, int, Collection[Node], bool], Plan]  # how the work of an anchor is done
     threads: int = 1
+    by_loops: ByLoops = asked_for_loops  # convolutions without a kernel of their own
     widens: frozenset[str] = WIDENS  # anchors that read 16 bits as they are
     scratch_of: Callable[[Kernel], int] = _no_scratch  # the bytes that a kernel of loops needs beside its tensors
-    too_dear: int | None = None  # additions that are not made again for every kernel that wants the result
+    recompute_limit: int | None = None  # additions that are not made again for every kernel that wants the result
     survey: Callable[[Sequence[Kernel]], None] = _no_survey  # sees what has an anchor before any is planned
     narrow: DType | None = None  # the type in which kernels hand values to each other, on the way to a product
     gathers: bool = False  # what is made of state alone comes first: small kernels side by side share a launch
@@ -139,12 +85,12 @@ def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: f
 
 def _fused(graph: Graph, target: Target) -> tuple[Graph, Fused]:
     """The graph as kernels, in mixed precision with what they hand on in the narrow type."""
-    fused = fuse(graph, target.widens, target.too_dear, target.narrow is not None)
+    fused = fuse(graph, target.widens, target.recompute_limit, target.narrow is not None, target.by_loops)
     while target.narrow is not None:
         narrowed = handed_on(graph, [n for k in fused.kernels for n in k.outputs], target.narrow)
         if narrowed is graph:
             break
-        graph, fused = narrowed, fuse(narrowed, target.widens, target.too_dear)
+        graph, fused = narrowed, fuse(narrowed, target.widens, target.recompute_limit, False, target.by_loops)
     return graph, fused
 
 
@@ -302,38 +248,6 @@ def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies
             room = [memory.scratch[kernel]] if kernel in memory.scratch else []
             calls.append(Call(kernel, "control" if kernel in bodies else "loops", reads, writes + room))
     return calls
-
-
-NAMES = {
-    "contract": ("a", "b", "c"),
-    "conv_last": ("x", "w", "y"),
-    "conv_data_last": ("g", "w", "x"),
-    "conv_filter_last": ("x", "g", "w"),
-}
-
-
-def operand_names(kernel: Kernel) -> tuple[str, ...]:
-    """What a plan calls the inputs of an anchor and, last, its result."""
-    assert kernel.anchor is not None
-    return NAMES.get(kernel.anchor.op.name) or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
-
-
-def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
-    """The memory behind each name that a plan's phases use."""
-    anchor = kernel.anchor
-    assert anchor is not None
-    names = operand_names(kernel)
-    slots = {}
-    for name, found in zip(names, kernel.views, strict=False):
-        base = memory.slots[found.base]
-        offset = found.offset * found.base.dtype.itemsize
-        slots[name] = Slot(base.base, base.offset + offset, base.nbytes - offset)
-    slots[names[-1]] = memory.slots[anchor]
-    if kernel in memory.scratch:
-        slots["work"] = memory.scratch[kernel]
-    if kernel in memory.packed:
-        slots["packed"] = memory.packed[kernel]
-    return slots
 
 
 def _set_barriers(calls: Sequence[Call]) -> None:

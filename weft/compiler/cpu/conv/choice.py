@@ -1,0 +1,198 @@
+"""Which algorithm computes a convolution on a CPU: what the user prefers, what is possible, and what was measured.
+
+The fastest is the one that `find_algorithms` measured on this machine for this shape, or else the heuristic's, for all cores of the
+machine: results must not change with the setting `threads`, and algorithms round differently.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import astuple
+from functools import lru_cache
+from math import prod
+
+from ....graph.graph import Graph
+from ....graph.node import Node
+from ....knobs import ALGORITHMS, GPU_ALGORITHMS, knobs
+from ...host import usable_cores
+from ...ir.conv_shape import DIRECTIONS, ConvShape, Direction, described
+from ...ir.plan import Plan
+from ...planning.algorithms import LOOPS, NO_WORKSPACE, Choice, asked_for_loops, preferred, workspace_limit
+from ...store import cache, compiler_version
+from ...thresholds import thresholds
+from ..target import host
+from . import algorithms as conv
+
+WINOGRAD = frozenset({"WINOGRAD", "WINOGRAD_2X2"})
+NEEDS = {
+    "GEMM": "one group",
+    "IMPLICIT_GEMM": "groups of more than one channel",
+    "IMPLICIT_PRECOMP_GEMM": "one group",
+    "CUDNN": "an NVIDIA GPU",
+    **dict.fromkeys(
+        WINOGRAD,
+        "a 3 x 3 filter, stride and dilation 1, one group, and at least as many channels as a vector has lanes",
+    ),
+}
+
+REMEMBERED = 256  # convolutions whose plans are kept: a deep network has few different ones
+
+
+def candidates(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int) -> dict[str, Plan]:
+    """The plans that can do it and that the settings allow, by name."""
+    found = _possible(direction, shape, strides, threads, thresholds.changed())
+    return {name: plan for name, plan in found.items() if knobs.winograd or name not in WINOGRAD}
+
+
+@lru_cache(REMEMBERED)
+def _possible(
+    direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, changed: str
+) -> Mapping[str, Plan]:
+    """`changed`: thresholds that are not what they usually are."""
+    makers: dict[str, Callable[..., dict[str, Plan]]] = {
+        "forward": conv.forward, "data_gradient": conv.data_gradient, "filter_gradient": conv.filter_gradient,
+    }  # fmt: skip
+    return makers[direction](shape, strides, threads)
+
+
+@lru_cache(REMEMBERED)
+def _estimated(
+    direction: Direction, shape: ConvShape, strides: tuple[int, ...], forbidden: frozenset[str], changed: str
+) -> str:
+    """The name of the plan that should be the fastest on all cores of this machine."""
+    return conv.choose(direction, shape, strides, usable_cores(), forbid=forbidden).name
+
+
+def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, prefer: str = "") -> Choice:
+    """The plan for a convolution."""
+    prefer = prefer or knobs.conv_algorithm
+    plans = candidates(direction, shape, strides, threads)
+    least = min(plans.values(), key=lambda p: p.workspace)
+    if prefer in plans:
+        return Choice(plans[prefer])
+    if prefer in (NO_WORKSPACE, LOOPS):
+        return Choice(least, f"{least.workspace} bytes of workspace are the least")
+    if prefer in (*ALGORITHMS, *GPU_ALGORITHMS):
+        return Choice(_fastest(direction, shape, strides, plans), refusal(prefer))
+    limit = workspace_limit(prefer)
+    fitting = {name: plan for name, plan in plans.items() if limit is None or plan.workspace <= limit}
+    if not fitting:
+        return Choice(least, f"no plan fits into {limit} bytes: {least.workspace} are the least")
+    return Choice(_fastest(direction, shape, strides, fitting))
+
+
+def refusal(name: str) -> str:
+    """Why an algorithm does not do a case."""
+    if name in WINOGRAD and not knobs.winograd:
+        return f"{name} is forbidden by the setting winograd"
+    return f"{name} needs {NEEDS[name]}"
+
+
+def _fastest(direction: Direction, shape: ConvShape, strides: tuple[int, ...], plans: Mapping[str, Plan]) -> Plan:
+    """The fastest of these plans: as measured, or else as estimated."""
+    times = measured(direction, shape)
+    known = [name for name in plans if name in times]
+    if known:
+        return plans[min(known, key=lambda name: times[name])]
+    forbidden = frozenset(ALGORITHMS) - set(plans)
+    return plans[_estimated(direction, shape, strides, forbidden, thresholds.changed())]
+
+
+def by_loops(node: Node) -> bool:
+    """Whether a convolution (channels last) is computed by plain loops: no plan exists, or none that is small enough."""
+    prefer = preferred(node) or knobs.conv_algorithm
+    if asked_for_loops(node) or prefer == NO_WORKSPACE:
+        return True
+    limit = workspace_limit(prefer)
+    if limit is None or not prod(node.shape):
+        return False
+    direction, shape = described(node)
+    strides = (1,) * (2 + len(shape.kernel))  # workspace does not depend on them
+    plans = candidates(direction, shape, strides, knobs.threads or usable_cores())
+    return all(plan.workspace > limit for plan in plans.values())
+
+
+# --- what was measured ------------------------------------------------------------------------------------------------------
+
+_here: dict[str, dict[str, float]] = {}  # measured by this process: the disk may be off
+
+
+def _key(direction: Direction, shape: ConvShape) -> str:
+    """The strides of the filter are left out: every algorithm packs it first, so they change little."""
+    return f"{host().key} {compiler_version()}\nalgorithms {direction} {astuple(shape)}"
+
+
+def remember(direction: Direction, shape: ConvShape, milliseconds: Mapping[str, float]) -> None:
+    """Keep how long each algorithm took, for this process and the next ones."""
+    key = _key(direction, shape)
+    _here[key] = dict(milliseconds)
+    cache().put(key, json.dumps(_here[key]).encode())
+
+
+def measured(direction: Direction, shape: ConvShape) -> dict[str, float]:
+    """What was remembered; empty if nothing was."""
+    key, then = _key(direction, shape), _then.get()
+    if then is not None and key in then:
+        return then[key]
+    if key in _here:
+        return _here[key]
+    content = cache().get(key)
+    try:
+        found = json.loads(content) if content is not None else {}
+        return {str(name): float(time) for name, time in found.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}  # another make of file: as good as none
+
+
+def forget() -> None:
+    """Forget what this process has measured; what is on disk stays."""
+    _here.clear()
+
+
+_then: ContextVar[Mapping[str, dict[str, float]] | None] = ContextVar("measured before", default=None)
+
+
+def times_of(graph: Graph) -> dict[str, dict[str, float]]:
+    """What is known now of the convolutions in a graph."""
+    found = [described(node) for node in _convolutions(graph)]
+    return {_key(*one): measured(*one) for one in found}
+
+
+@contextmanager
+def measured_as(times: Mapping[str, dict[str, float]]) -> Iterator[None]:
+    """Inside, what was measured is this: to look again at a choice that was made before more was measured."""
+    before = _then.set(times)
+    try:
+        yield
+    finally:
+        _then.reset(before)
+
+
+def fingerprint(graph: Graph) -> str:
+    """All that the choice of algorithms in a graph depends on besides the graph itself: part of the key of its code."""
+    facts = [_fact(node) for node in _convolutions(graph)]
+    return f"{knobs.conv_algorithm} winograd {knobs.winograd} {facts}" if facts else ""
+
+
+def _fact(node: Node) -> list[str]:
+    times = measured(*described(node))
+    return sorted(times, key=lambda name: times[name])
+
+
+def _convolutions(graph: Graph) -> list[Node]:
+    return [node for node in _every_node(graph) if node.op.name.removesuffix("_last") in DIRECTIONS]
+
+
+def _every_node(graph: Graph) -> Iterator[Node]:
+    """The nodes of a graph and of the bodies of its control flow, each body once."""
+    waiting, seen = [graph], {graph}
+    while waiting:
+        for node in waiting.pop().nodes:
+            yield node
+            for part in node.params:
+                if isinstance(part, Graph) and part not in seen:
+                    seen.add(part)
+                    waiting.append(part)

@@ -1,0 +1,34 @@
+"""How the work of an anchor is done: a plan of phases, each a call of a library function or of a kernel.
+
+A phase is data, so that a program can be kept on disk and its barriers follow from what is read and written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A call by all threads. Arguments are ints, "tid", "threads", or names of pointers: operands, "work", "epilogue", "context".
+
+    A function that can meet wrong values (an index out of range) takes "status", a pointer to two i64: it writes the number
+    given to it as "site0" (or "site1", ... for its further axes) and the wrong value there, and goes on with a safe one.
+    """
+
+    symbol: str
+    arguments: tuple[str | int, ...]
+    reads: frozenset[str]  # names of pointers
+    writes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a piece of work is done: its phases, and the bytes of workspace they share ("work")."""
+
+    name: str  # for people: the algorithm
+    phases: tuple[Phase, ...]
+    workspace: int
+    flops: int
+    packed: int = 0  # bytes of another room, "packed": an operand prepared once for many runs
+    hidden: bool = False  # the result is in no memory of its own: a part after the other, only the epilogue sees it

@@ -1,0 +1,111 @@
+"""A program ready to be written as code: calls in order, each with the memory it reads and writes.
+
+A call is one kernel's loops, or one phase of a library plan, made by all threads together. Barriers follow from memory alone:
+before a call that touches what another one since the last barrier has written, or writes what it has read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...graph.graph import Graph
+from ...graph.node import Node
+from .kernel import Kernel, View
+from .plan import Plan
+from .storage import Memory, Slot
+
+FRAME_RESERVED = 3  # the arena, the status, what is kept
+
+
+@dataclass(eq=False)
+class Call:
+    """Something all threads do together."""
+
+    kernel: Kernel
+    kind: str  # "loops", "plan", "copy", "control"
+    reads: list[Slot]
+    writes: list[Slot]
+    barrier: bool = False  # before it
+    once: bool = False  # it gives the same in every step of a loop, and is made in the first
+    phase: Any = None  # of a plan
+    operands: dict[str, Slot] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Fused:
+    """A program as kernels, in an order in which they can run."""
+
+    graph: Graph
+    kernels: tuple[Kernel, ...]
+    stored: frozenset[Node]
+
+
+@dataclass(eq=False)
+class Program:
+    """All that the emitter needs."""
+
+    graph: Graph
+    fused: Fused
+    calls: list[Call]
+    memory: Memory
+    plans: dict[Kernel, Plan]
+    bodies: dict[Kernel, tuple[Program, ...]]  # of control flow
+    updates: dict[int, int]  # outputs that take the memory of an input
+
+    @property
+    def frame_size(self) -> int:
+        """The frame: arena, status, what is kept, inputs, outputs."""
+        return FRAME_RESERVED + len(self.graph.inputs) + len(self.graph.outputs)
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """In the order they run; those of control flow's bodies stand for themselves."""
+        return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
+
+    def viewed(self, view: View) -> Slot:
+        """The memory of a view, from where it begins."""
+        base, offset = self.memory.slots[view.base], view.offset * view.base.dtype.itemsize
+        return Slot(base.base, base.offset + offset, base.nbytes - offset)
+
+    @property
+    def launches(self) -> int:
+        """How many pieces of work stand between barriers or library calls: neighbouring loops without a barrier are one."""
+        count, together = 0, False
+        for call in self.calls:
+            if not (call.kind == "loops" and together and not call.barrier):
+                count += 1
+            together = call.kind == "loops"
+        return count
+
+
+NAMES = {
+    "contract": ("a", "b", "c"),
+    "conv_last": ("x", "w", "y"),
+    "conv_data_last": ("g", "w", "x"),
+    "conv_filter_last": ("x", "g", "w"),
+}
+
+
+def operand_names(kernel: Kernel) -> tuple[str, ...]:
+    """What a plan calls the inputs of an anchor and, last, its result."""
+    assert kernel.anchor is not None
+    return NAMES.get(kernel.anchor.op.name) or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
+
+
+def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
+    """The memory behind each name that a plan's phases use."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    names = operand_names(kernel)
+    slots = {}
+    for name, found in zip(names, kernel.views, strict=False):
+        base = memory.slots[found.base]
+        offset = found.offset * found.base.dtype.itemsize
+        slots[name] = Slot(base.base, base.offset + offset, base.nbytes - offset)
+    slots[names[-1]] = memory.slots[anchor]
+    if kernel in memory.scratch:
+        slots["work"] = memory.scratch[kernel]
+    if kernel in memory.packed:
+        slots["packed"] = memory.packed[kernel]
+    return slots
