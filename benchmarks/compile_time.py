@@ -42,7 +42,7 @@ STAGES = {
     "schedule": ("weft.compiler.planning.build:schedule",),
     "memory": ("weft.compiler.planning.build:plan",),
     "plan": ("weft.compiler.cpu.backend:build", "weft.compiler.gpu.program:build"),
-    "emit": ("weft.runtime.native:write", "weft.compiler.gpu.program:launches"),
+    "emit": ("weft.runtime.native:write", "weft.compiler.gpu.program:commands"),
     "llvm": ("weft.runtime.native:object_code", "weft.runtime.native:Loaded"),
 }
 
@@ -223,7 +223,7 @@ def plan_for_gpu() -> None:
 
     def planned(graph: Any, updates: Any, narrow: Any, constants: Any) -> Facts:
         made = program.gpu_program(graph, updates, narrow, constants)
-        program.launches(made)
+        program.commands(made)
         return Facts(made.memory.arena, made.memory.kept)
 
     here: Any = device()

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.gpu.program import Ask, Copy, gpu_program, launches
+from weft.compiler.gpu.commands import Copy, LibraryCall
+from weft.compiler.gpu.program import commands, gpu_program
 from weft.compiler.gpu.vendor.claims import Claim
 from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
 from weft.compiler.ir.program import FRAME_RESERVED, Program
@@ -101,8 +102,8 @@ def played(program: Program, arrays: list[np.ndarray]) -> list[np.ndarray]:
     def memory(slot: Slot) -> np.ndarray:
         return frame[slot.base].reshape(-1).view(np.uint8)[slot.offset : slot.offset + slot.nbytes]
 
-    for step in launches(program):
-        if isinstance(step, Ask):
+    for step in commands(program):
+        if isinstance(step, LibraryCall):
             answer(step.spec, [memory(s) for s in step.slots])
         elif isinstance(step, Copy):
             memory(step.target)[:] = memory(step.source)

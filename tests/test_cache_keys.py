@@ -58,7 +58,7 @@ def cuda_key(capability: int = 90, libraries: Any = None, **given: Any) -> str:
         _settings={name: getattr(weft.knobs, name) for name in cuda.SETTINGS},
     )
     with pytest.raises(_Asked) as asked:
-        made._prepared()
+        made._compiled()
     return str(asked.value)
 
 

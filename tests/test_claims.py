@@ -6,7 +6,8 @@ import pytest
 
 import weft
 from claims_tools import F, asked, claims_of, usual
-from weft.compiler.gpu.program import Ask, gpu_program, launches
+from weft.compiler.gpu.commands import LibraryCall
+from weft.compiler.gpu.program import commands, gpu_program
 from weft.compiler.gpu.vendor.claims import claims
 from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
 from weft.compiler.ir.storage import nbytes
@@ -512,5 +513,5 @@ def test_whoever_judges_decides() -> None:
     graph = weft.make_graph(lambda x, w: last(weft.conv(x, usual(w))), weft.zeros(X), weft.zeros(LYING))
     for judge in (None, lambda kernel, wanted: False):
         program = gpu_program(graph, {}, judge=judge)
-        assert not any(isinstance(step, Ask) for step in launches(program))
-    assert any(isinstance(step, Ask) for step in launches(claims_of(graph)[0]))
+        assert not any(isinstance(step, LibraryCall) for step in commands(program))
+    assert any(isinstance(step, LibraryCall) for step in commands(claims_of(graph)[0]))

@@ -16,7 +16,8 @@ import weft
 from test_compiler_random import program as random_program
 from weft.compiler.cpu import module
 from weft.compiler.cpu.backend import applied, compiled
-from weft.compiler.gpu.program import Launch, gpu_program, launches
+from weft.compiler.gpu.commands import Launch
+from weft.compiler.gpu.program import commands, gpu_program
 from weft.compiler.ir.kernel import Kernel
 from weft.compiler.ir.program import Call
 from weft.compiler.ir.storage import ARENA, Ranges, Slot
@@ -300,7 +301,7 @@ def test_a_launch_holds_few_kernels() -> None:
     pytest.importorskip("triton")
     xs = tuple(weft.ones(5 + i) for i in range(100))
     program = gpu_program(graph_of(lambda *xs: [weft.sin(x) for x in xs], xs), {})
-    steps = [step for step in launches(program) if isinstance(step, Launch)]
+    steps = [step for step in commands(program) if isinstance(step, Launch)]
     assert sum(len(step.calls) for step in steps) == 100
     assert max(len(step.calls) for step in steps) <= 32
 

@@ -48,7 +48,7 @@ def test_a_step_of_every_family_becomes_launches(name, gpu, monkeypatch):
     with weft.knobs.set(device="cuda", compile_after=1000):  # only the step is compiled
         model, x = made(name)
         step = step_of(model)._for((x,), {})
-    assert len(list(step.executable.recipe.every)) >= len(sources) > 0
+    assert len(list(step.executable.commands.flat)) >= len(sources) > 0
     assert max(len(source.body) for source in sources) < LONGEST
     counted(len(sources))
 

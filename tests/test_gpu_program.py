@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import weft
-from weft.compiler.gpu.program import Copy, gpu_program, launches
-from weft.compiler.gpu.recipe import every_launch
+from weft.compiler.gpu.commands import Copy
+from weft.compiler.gpu.program import commands, gpu_program
 from weft.compiler.thresholds import thresholds
 from weft.graph.node import Type
 from weft.testing import counted, generator
@@ -26,7 +26,7 @@ def test_state_that_changes_places_goes_by_few_launches(count):
     arrays = list(generator("state").normal(size=(count, 7, 3)).astype(np.float32))
     graph = weft.make_graph(turned_around, *arrays)
     program = gpu_program(graph, {i: i for i in range(count)})
-    steps = launches(program)
+    steps = commands(program)
     assert len(steps) == 2  # aside, and back
     assert [len(step.calls) for step in steps] == [count, count]
     for found, expected in zip(run_program(program, arrays), turned_around(*arrays), strict=True):
@@ -37,14 +37,14 @@ def test_state_that_changes_places_goes_by_few_launches(count):
 def test_large_copies_are_no_kernels(monkeypatch):
     monkeypatch.setattr(thresholds, "gpu_short_copy", 16)
     graph = weft.make_graph(turned_around, *[Type((5,), F32)] * 3)
-    assert all(isinstance(step, Copy) for step in launches(gpu_program(graph, {0: 0, 1: 1, 2: 2})))
+    assert all(isinstance(step, Copy) for step in commands(gpu_program(graph, {0: 0, 1: 1, 2: 2})))
 
 
 def test_many_copies_are_several_launches(monkeypatch):
     monkeypatch.setattr(thresholds, "gpu_copies", 2)
     arrays = [np.full((3,), i, np.float32) for i in range(5)]
     program = gpu_program(weft.make_graph(turned_around, *arrays), {i: i for i in range(5)})
-    assert [len(step.calls) for step in launches(program)] == [2, 2, 1, 2, 2, 1]
+    assert [len(step.calls) for step in commands(program)] == [2, 2, 1, 2, 2, 1]
     assert [int(v[0]) for v in run_program(program, arrays)] == [1, 2, 3, 4, 0]
 
 
@@ -62,7 +62,7 @@ def test_weights_become_narrow_first_and_together():
 
     weights = [Type((64, 64), F32)] * 3
     graph = weft.make_graph(step, Type((16, 64), F32), *weights)
-    first, *others = launches(gpu_program(graph, {0: 1, 1: 2, 2: 3}, weft.bfloat16))
+    first, *others = commands(gpu_program(graph, {0: 1, 1: 2, 2: 3}, weft.bfloat16))
     assert len(first.calls) == 4  # the weights, and the data beside them
     assert {node.dtype for node in first.kernel.writes} == {weft.bfloat16}
     assert not any(set(first.kernel.writes) & set(step.kernel.writes) for step in others)
@@ -75,7 +75,7 @@ def test_equal_kernels_have_the_lines_of_their_own_errors():
         first = weft.cumulative_sum(x // y)
         return first // z
 
-    steps = launches(gpu_program(weft.make_graph(divided, *[Type((5,), weft.int64)] * 3), {}))
+    steps = commands(gpu_program(weft.make_graph(divided, *[Type((5,), weft.int64)] * 3), {}))
     texts = [step.kernel.body for step in steps if step.kernel.errors]
     assert len(texts) == 2
     assert texts[0] == texts[1]  # else nothing is tested here
@@ -91,9 +91,7 @@ def test_a_kernel_in_a_loop_does_not_rely_on_the_alignment_that_it_has_outside()
         return weft.tanh(x), weft.scan(lambda s, row: (s, weft.tanh(row)), x[0], rows)[1]
 
     graph = weft.make_graph(same_inside, Type((5,), F32), Type((3, 5), F32))
-    kernels = [
-        launch.kernel for launch in every_launch(launches(gpu_program(graph, {}))) if "tanh" in launch.kernel.body
-    ]
+    kernels = [launch.kernel for launch in commands(gpu_program(graph, {})).launches if "tanh" in launch.kernel.body]
     assert len(kernels) == 2
     assert kernels[0].body == kernels[1].body  # else nothing is tested here
     assert sorted(kernel.loose for kernel in kernels) == [(), (0, 1)]

@@ -12,7 +12,7 @@ import weft
 from test_ops import DECLARED
 from triton_build import IMAGES, LONG, X, kernels
 from weft import nn, optim, zoo
-from weft.compiler.gpu.program import gpu_program, launches
+from weft.compiler.gpu.program import commands, gpu_program
 from weft.errors import RunError
 from weft.graph.graph import close as close_graph
 from weft.graph.node import Type, make, placeholder
@@ -204,7 +204,7 @@ def test_whole_numbers_are_multiplied_by_loops(dtype):
 def test_small_kernels_are_launched_together():
     graph, updates, _ = step_of(zoo.mlp(20, 16, 12, 10), 9, 20)
     program = gpu_program(graph, updates)
-    found = launches(program)
+    found = commands(program)
     assert len(found) < len(program.calls)
     assert "def part1(number, " in found[-1].kernel.body
     assert len(found) <= 8
@@ -213,7 +213,7 @@ def test_small_kernels_are_launched_together():
 def test_errors_of_joined_kernels_are_told_apart():
     x, i, j = X, np.array([3, 1]), np.array([2, 999])
     graph = weft.make_graph(lambda x, i, j: (weft.take(x, i, axis=0), weft.take(x, j, axis=1)), x, i, j)
-    [launch] = launches(gpu_program(graph, {}))
+    [launch] = commands(gpu_program(graph, {}))
     given = dict(zip(gpu_program(graph, {}).graph.inputs, (x, i, j), strict=True))
     values = {n: given[n] if n in given else np.zeros(n.shape, n.dtype.numpy) for n in launch.kernel.arguments}
     status = run_kernel(launch.kernel, values)
@@ -236,15 +236,15 @@ def test_long_sums_are_made_in_parts(name):
     arrays = arrays_of(*shapes)
     graph = weft.make_graph(f, *arrays)
     program = gpu_program(graph, {})
-    assert any("part * " in launch.kernel.body for launch in launches(program))
+    assert any("part * " in launch.kernel.body for launch in commands(program))
     for actual, e, node in zip(run_program(program, arrays), interpret(graph)(*arrays), graph.outputs, strict=True):
         close(actual, e, node.dtype, slack=4.0)
 
 
 def test_kernels_that_differ_only_in_the_types_of_memory_are_two():
     a, b = np.zeros(300_000, np.float32), np.zeros(300_000, np.int32)  # too large to share a launch
-    first, second = launches(gpu_program(weft.make_graph(lambda a, b: (a == a[::-1], b == b[::-1]), a, b), {}))
+    first, second = commands(gpu_program(weft.make_graph(lambda a, b: (a == a[::-1], b == b[::-1]), a, b), {}))
     assert first.kernel.body == second.kernel.body
     assert first.kernel is not second.kernel
-    again = launches(gpu_program(weft.make_graph(lambda a, c: (a == a[::-1], c == c[::-1]), a, a), {}))
+    again = commands(gpu_program(weft.make_graph(lambda a, c: (a == a[::-1], c == c[::-1]), a, a), {}))
     assert again[0].kernel is again[1].kernel

@@ -5,7 +5,7 @@ import pytest
 
 import weft
 from weft.compiler.gpu import kernels
-from weft.compiler.gpu.program import gpu_program, launches
+from weft.compiler.gpu.program import commands, gpu_program
 from weft.graph.node import Type
 from weft.testing import counted, generator
 
@@ -21,7 +21,7 @@ def few(monkeypatch):
 
 
 def kernel_of(f, *examples):
-    [launch] = launches(gpu_program(weft.make_graph(f, *examples), {}))
+    [launch] = commands(gpu_program(weft.make_graph(f, *examples), {}))
     return launch.kernel
 
 
@@ -50,7 +50,7 @@ def test_numbers(f, columns, dtype, few):
     x = rng.normal(size=(37, columns)).astype(getattr(weft, dtype).numpy)
     a, b = rng.normal(size=(2, columns)).astype(np.float32)
     program = gpu_program(weft.make_graph(f, x, a, b), {})
-    [launch] = launches(program)
+    [launch] = commands(program)
     assert in_lines(launch.kernel)
     assert ("for start in" in launch.kernel.body) == (columns > 64)
     [actual] = run_program(program, [x, a, b])

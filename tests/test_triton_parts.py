@@ -13,9 +13,10 @@ from weft import nn
 from weft.compiler.cpu.backend import applied
 from weft.compiler.gpu import kernels
 from weft.compiler.gpu import split_reductions as parts
+from weft.compiler.gpu.commands import Launch
 from weft.compiler.gpu.compile import build
 from weft.compiler.gpu.kernels import tile_for, write_kernel
-from weft.compiler.gpu.program import LANES, Launch, _joined, gpu_program, launches
+from weft.compiler.gpu.program import LANES, _joined, commands, gpu_program
 from weft.compiler.gpu.source import KernelSource, joined
 from weft.compiler.ir.nest import ready
 from weft.compiler.passes import simplify
@@ -63,7 +64,7 @@ def test_parts_are_as_long_as_they_say(small, request):
 
 def steps_of(f, *arrays):
     program = gpu_program(weft.make_graph(f, *arrays), {})
-    return program, launches(program)
+    return program, commands(program)
 
 
 def agrees(f, *arrays, tolerance=2e-6, count=None):
@@ -196,7 +197,7 @@ def same_as_defined(graph, updates, arrays):
     program = gpu_program(graph, updates)
     for actual, e, node in zip(run_program(program, arrays), interpret(graph)(*arrays), graph.outputs, strict=True):
         close(actual, e, node.dtype, slack=4.0)
-    return [step.kernel for step in launches(program) if isinstance(step, Launch)]
+    return [step.kernel for step in commands(program) if isinstance(step, Launch)]
 
 
 def test_state_is_updated_after_everybody_has_read_it(small):

@@ -12,7 +12,7 @@ import pytest
 import weft
 from triton_build import SPECIALS, special_sources
 from weft import nn, optim
-from weft.compiler.gpu.program import gpu_program, launches
+from weft.compiler.gpu.program import commands, gpu_program
 from weft.compiler.gpu.special import cumulative as cumulate
 from weft.compiler.gpu.special import scatter, sort
 from weft.dtypes import DTYPES, bfloat16, bool_
@@ -160,7 +160,7 @@ def test_all_types_are_totalled(small, op, dtype):
 
 def test_few_long_lines_are_cut(small):
     graph = weft.make_graph(lambda x: weft.cumulative_sum(x, axis=1), np.zeros((2, 999), np.float32))
-    [launch, second] = launches(gpu_program(graph, {}))
+    [launch, second] = commands(gpu_program(graph, {}))
     assert "tl.sum(total" in launch.kernel.body
     assert "tl.cumsum" in second.kernel.body
     assert launch.kernel.programs > 4

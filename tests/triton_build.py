@@ -9,7 +9,7 @@ from weft.compiler.cpu.backend import applied
 from weft.compiler.gpu.compile import build
 from weft.compiler.gpu.contraction import can_write, write_contraction
 from weft.compiler.gpu.kernels import write_kernel
-from weft.compiler.gpu.program import LANES, gpu_program, launches
+from weft.compiler.gpu.program import LANES, commands, gpu_program
 from weft.compiler.gpu.special import plans as special
 from weft.compiler.ir.kernel import SPECIAL
 from weft.compiler.ir.nest import ready
@@ -84,7 +84,7 @@ def main() -> None:
         for source in kernels(f, *arrays):
             build_all(source)
     graph = weft.make_graph(step, X, W, np.zeros((40, 5), np.float32))
-    for launch in launches(gpu_program(graph, {})):
+    for launch in commands(gpu_program(graph, {})):
         print("built", len(build(launch.kernel, 90).code), launch.kernel.body.count("def part"))
 
 

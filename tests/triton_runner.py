@@ -16,9 +16,10 @@ from triton.runtime import interpreter
 
 import weft
 from weft.compiler.cpu.backend import applied
+from weft.compiler.gpu.commands import Copy
 from weft.compiler.gpu.contraction import can_write, write_contraction
 from weft.compiler.gpu.kernels import write_kernel
-from weft.compiler.gpu.program import LANES, Copy, launches
+from weft.compiler.gpu.program import LANES, commands
 from weft.compiler.gpu.source import KernelSource
 from weft.compiler.gpu.special import plans as special
 from weft.compiler.ir.kernel import SPECIAL, Kernel
@@ -257,7 +258,7 @@ def run_program(program: Program, arrays: list[np.ndarray]) -> list[np.ndarray]:
     def memory(slot: Slot) -> np.ndarray:
         return frame[slot.base].reshape(-1).view(np.uint8)[slot.offset : slot.offset + slot.nbytes]
 
-    for launch in launches(program):
+    for launch in commands(program):
         if isinstance(launch, Copy):
             memory(launch.target)[:] = memory(launch.source)
             continue

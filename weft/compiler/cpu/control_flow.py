@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ..ir.program import FRAME_RESERVED, Call, Program
 from ..ir.storage import Slot, nbytes
-from ..planning.build import control_rooms
+from ..planning.build import control_buffers
 from .ir_builder import I8, I64, PTR, Code, Value
 
 Pointer = Callable[[Slot], Value]
@@ -41,7 +41,7 @@ class Control:
         assert call.kernel.anchor is not None
         self.node = call.kernel.anchor
         self.bodies = program.bodies[call.kernel]
-        self.rooms = control_rooms(call.kernel, self.bodies)
+        self.rooms = control_buffers(call.kernel, self.bodies)
         scratch = program.memory.scratch.get(call.kernel)
         self.scratch = pointer(scratch) if scratch is not None else ir.Constant(PTR, None)
         self.inputs = [pointer(program.viewed(v)) for v in call.kernel.views]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from itertools import zip_longest
+from itertools import count, zip_longest
 from math import prod
 
 from ...dtypes import DType, uint8
@@ -24,66 +24,22 @@ from ..ir.program import FRAME_RESERVED, Call, Program
 from ..ir.storage import Slot, nbytes
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
-from ..planning.build import Target, build, control_rooms
+from ..planning.build import Target, build, control_buffers
 from ..thresholds import thresholds
 from .algorithms import choose, claimed, plan_rooms, write
-from .compile import ALIGNED
+from .commands import Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
+from .compile import ALIGNED, Binary
 from .contraction import can_write, write_copy
-from .source import KernelSource, joined
+from .source import KernelSource, Site, joined
 from .special import plans as special
 from .split_reductions import loops_scratch, loops_workspace, write_kernels
 from .vendor.claims import Judge
-from .vendor.specs import Spec
 
 WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as they are
 RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
 MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
-
-
-@dataclass(frozen=True)
-class Launch:
-    """One launch: a kernel and the memory of its arguments. `once`: it gives the same until constants change."""
-
-    kernel: KernelSource
-    slots: tuple[Slot, ...]
-    once: bool = False
-    calls: tuple[Call, ...] = field(default=(), compare=False)  # of the program, whose work it does
-
-
-@dataclass(frozen=True)
-class Copy:
-    """Memory that becomes the same as other memory."""
-
-    source: Slot
-    target: Slot
-    calls: tuple[Call, ...] = field(default=(), compare=False)
-
-
-@dataclass(frozen=True)
-class Control:
-    """Control flow: its bodies are played with frames of their own, as often as it says."""
-
-    node: Node
-    bodies: tuple[list[Step], ...]
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot | None, ...]  # None: nobody reads it
-    rooms: Mapping[str, Slot]  # what it keeps where: see program.control_rooms
-    calls: tuple[Call, ...] = field(default=(), compare=False)
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A product or convolution by one of NVIDIA's libraries, on the memory of its arguments in the order of the description."""
-
-    spec: Spec
-    slots: tuple[Slot, ...]
-    once: bool = False
-    calls: tuple[Call, ...] = field(default=(), compare=False)
-
-
-Step = Launch | Copy | Control | Ask
 
 
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
@@ -140,28 +96,52 @@ def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, j
     return choose(kernel, hidden, judge).plan
 
 
-def launches(program: Program) -> list[Step]:
-    """All launches of a program, in their order. Kernels that are the same are one object: they are compiled once."""
-    return _steps(program, {}, frozenset())
+def commands(program: Program) -> CommandList[KernelSource]:
+    """All commands of a program, in their order. Kernels that are the same are one object: they are compiled once."""
+    return _commands(program, {}, frozenset())
 
 
-_Launcher = Callable[[KernelSource, Sequence[Slot], bool, tuple[Call, ...]], Launch]
+Compiler = Callable[[Sequence[KernelSource]], list[Binary]]
 
 
-def _steps(program: Program, known: dict[object, KernelSource], loose: frozenset[int]) -> list[Step]:
+def compiled_commands(program: Program, compiler: Compiler) -> CompiledCommands:
+    """The commands of a program with their kernels compiled."""
+    written = commands(program)
+    numbers = {source: i for i, source in enumerate(dict.fromkeys(launch.kernel for launch in written.launches))}
+    statuses = count(1)
+
+    def numbered(launch: Launch[KernelSource]) -> Launch[int]:
+        status = next(statuses) if launch.kernel.errors else 0
+        return Launch(numbers[launch.kernel], launch.programs, launch.slots, launch.once, status)
+
+    done = written.with_kernels(numbered)
+    failing = sum(1 for launch in done.launches if launch.status)
+    return CompiledCommands(done, tuple(compiler(list(numbers))), program.memory.arena, program.memory.kept, failing)
+
+
+def error_sites(program: Program) -> list[tuple[Site, ...]]:
+    """The errors of each launch that can meet some, in the order of their entries in the status."""
+    return [launch.kernel.errors for launch in commands(program).launches if launch.kernel.errors]
+
+
+_Launcher = Callable[[KernelSource, Sequence[Slot], bool, tuple[Call, ...]], Launch[KernelSource]]
+
+
+def _commands(program: Program, known: dict[object, KernelSource], loose: frozenset[int]) -> CommandList[KernelSource]:
     """The same where some entries of the frame are `loose`: not aligned as memory usually is."""
 
-    def launch(made: KernelSource, slots: Sequence[Slot], once: bool, calls: tuple[Call, ...]) -> Launch:
+    def launch(made: KernelSource, slots: Sequence[Slot], once: bool, calls: tuple[Call, ...]) -> Launch[KernelSource]:
         made = replace(made, loose=tuple(i for i, slot in enumerate(slots) if slot.base in loose))
         # The text does not say of what type memory is, nor whose line an error is put down to.
         same = (made.body, tuple(node.type for node in made.arguments), made.errors, made.loose)
-        return Launch(known.setdefault(same, made), tuple(slots), once, calls)
+        kernel = known.setdefault(same, made)
+        return Launch(kernel, kernel.programs, tuple(slots), once, calls=calls)
 
     places = dict(program.memory.slots)
     for kernel, scratch in program.memory.scratch.items():
         if kernel not in program.bodies:
             places |= _rooms(program, kernel, scratch)
-    found: list[Step] = []
+    found: list[Command[KernelSource]] = []
     for calls in _together(program.calls):
         first = calls[0]
         if _is_library(first):
@@ -170,7 +150,7 @@ def _steps(program: Program, known: dict[object, KernelSource], loose: frozenset
                 program.viewed(o) if isinstance(o, View) else places[o] for o in wanted.operands(first.kernel.views)
             ]
             slots = (*read, *(places[n] for n in (*wanted.more, wanted.result)))
-            found.append(Ask(wanted.spec, slots, first.once, (first,)))
+            found.append(LibraryCall(wanted.spec, slots, first.once, (first,)))
             continue
         if first.kind == "copy":
             found += _copied(calls, launch)
@@ -180,13 +160,15 @@ def _steps(program: Program, known: dict[object, KernelSource], loose: frozenset
             continue
         for made, done in _in_order(calls):
             found.append(launch(made, [places[node] for node in made.arguments], first.once, done))
-    return found
+    return CommandList(tuple(found))
 
 
-def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Step]:
+def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSource]]:
     """Copies that do not wait for each other: short ones together, by a kernel of ours."""
     short = [c for c in calls if 0 < c.reads[0].nbytes <= thresholds.gpu_short_copy]
-    steps: list[Step] = [Copy(c.reads[0], c.writes[0], (c,)) for c in calls if c not in short or len(short) == 1]
+    steps: list[Command[KernelSource]] = [
+        Copy(c.reads[0], c.writes[0], (c,)) for c in calls if c not in short or len(short) == 1
+    ]
     for begin in range(0, len(short) if len(short) > 1 else 0, thresholds.gpu_copies):
         some = short[begin : begin + thresholds.gpu_copies]
         slots = [slot for c in some for slot in (c.reads[0], c.writes[0])]
@@ -207,19 +189,30 @@ def _rooms(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
     return {node: Slot(scratch.base, scratch.offset + begin, nbytes(node)) for node, begin in found.items()}
 
 
-def _control(program: Program, call: Call, known: dict[object, KernelSource]) -> Control:
+def _control(program: Program, call: Call, known: dict[object, KernelSource]) -> ControlFlow[KernelSource]:
     kernel, slots = call.kernel, program.memory.slots
     bodies = program.bodies[kernel]
     scratch = program.memory.scratch[kernel]
-    rooms = {
-        name: Slot(scratch.base, scratch.offset + room.offset, room.nbytes)
-        for name, room in control_rooms(kernel, bodies).items()
+    buffers = {
+        name: Slot(scratch.base, scratch.offset + buffer.offset, buffer.nbytes)
+        for name, buffer in control_buffers(kernel, bodies).items()
     }
     numbers = {n.params[0]: n for n in kernel.outputs if n.op is ITEM}
     node = _anchor(kernel)
     outputs = tuple(slots[numbers[i]] if i in numbers else None for i in range(len(node.outputs)))
-    inside = tuple(_steps(body, known, _loose(kernel, body)) for body in bodies)
-    return Control(node, inside, tuple(map(program.viewed, kernel.views)), outputs, rooms, (call,))
+    inside = tuple(_commands(body, known, _loose(kernel, body)) for body in bodies)
+    inputs, sizes = tuple(map(program.viewed, kernel.views)), tuple(map(nbytes, node.inputs))
+    flow = ControlFlow(node.op.name, inside, inputs, outputs, buffers, sizes, calls=(call,))
+    if node.op.name == "while_loop":
+        return replace(flow, carried=node.params[2])
+    if node.op.name != "scan":
+        return flow
+    body, carried, sequences, length, reverse, history = node.params
+    steps = [size // max(1, length) if carried <= i < carried + sequences else size for i, size in enumerate(sizes)]
+    return replace(
+        flow, carried=carried, sequences=sequences, length=length, reverse=bool(reverse), history=bool(history),
+        sizes=tuple(steps), results=tuple(map(nbytes, body.outputs)),
+    )  # fmt: skip
 
 
 def _loose(kernel: Kernel, body: Program) -> frozenset[int]:

@@ -157,10 +157,10 @@ def _bodies(kernel: Kernel, target: Target) -> tuple[Program, ...]:
 
 def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
     """The bytes that control flow needs: the arena of its bodies, and two places for each carried value."""
-    return sum(slot.nbytes + ALIGN for slot in control_rooms(kernel, bodies).values()) + ALIGN
+    return sum(slot.nbytes + ALIGN for slot in control_buffers(kernel, bodies).values()) + ALIGN
 
 
-def control_rooms(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
+def control_buffers(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
     """Where in its scratch control flow keeps what: its bodies' arenas and what they keep, carried values twice, a test's result."""
     node = kernel.anchor
     assert node is not None
@@ -175,11 +175,11 @@ def control_rooms(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
     for i, output in enumerate(bodies[-1].graph.outputs):
         if i not in read:  # it is computed all the same, and must go somewhere
             wanted[f"unread{i}"] = nbytes(output)
-    rooms, offset = {}, 0
+    buffers, offset = {}, 0
     for name, size in wanted.items():
-        rooms[name] = Slot(0, offset, size)
+        buffers[name] = Slot(0, offset, size)
         offset += -(-size // ALIGN) * ALIGN
-    return rooms
+    return buffers
 
 
 def _fixed(

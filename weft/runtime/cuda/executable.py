@@ -18,9 +18,9 @@ import numpy as np
 
 from ...compiler.gpu import compile_pool as foundry
 from ...compiler.gpu.algorithms import choose
+from ...compiler.gpu.commands import CompiledCommands
 from ...compiler.gpu.contraction import can_write
-from ...compiler.gpu.program import gpu_passes, gpu_program, launches
-from ...compiler.gpu.recipe import Prepared, every_launch, prepared, sites
+from ...compiler.gpu.program import commands, compiled_commands, error_sites, gpu_passes, gpu_program
 from ...compiler.gpu.vendor.claims import Claim
 from ...compiler.ir.kernel import Kernel
 from ...compiler.ir.program import Program
@@ -33,11 +33,11 @@ from ...graph.node import Node
 from ...knobs import knobs
 from ..device import Buffer, Facts
 from ..profile import Profile
+from .command_runner import STATUS, CommandRunner, is_not_once, is_once
 from .driver import Gpu, OutOfMemory
 from .libraries import Libraries
 from .measure import seconds
 from .memory import LARGE, DeviceArray, Lane, Memory, Pinned
-from .player import STATUS, Player, is_not_once, is_once
 from .profile import GpuRoof, gpu_roof, profile
 from .results import Results
 
@@ -106,15 +106,15 @@ class Executable:
         self.work, self.gpu = work, work.gpu
         self.graph, self.updates, self.narrow, self.constants = graph, dict(updates), narrow, constants
         self._settings = {name: getattr(knobs, name) for name in SETTINGS}
-        made = self._prepared()
+        made = self._compiled()
         self.facts = Facts(made.arena, made.kept)
-        self.recipe, self._decides = made.recipe, made.recipe.decides
-        self.player = Player(self.gpu, made, work.libraries)
+        self.commands, self._decides = made.commands, made.commands.decides
+        self.runner = CommandRunner(self.gpu, made, work.libraries)
         try:
             self._kept = Memory(self.gpu, made.kept) if made.kept else None
         except OutOfMemory:
             raise OutOfMemory("cuda", self._too_large()) from None
-        self._once = any(map(is_once, made.recipe.every))
+        self._once = any(map(is_once, made.commands.flat))
         self._made = False  # what is kept
         # Kernels that meet an error, which is rare, write it where the host can read it: no copy is made after each run.
         self._status = Pinned(self.gpu, STATUS * (1 + made.statuses))
@@ -144,7 +144,7 @@ class Executable:
     def _judge(self, kernel: Kernel, wanted: Claim) -> bool:
         return self.work.libraries is not None and self.work.libraries.judge(kernel, wanted)
 
-    def _prepared(self) -> Prepared:
+    def _compiled(self) -> CompiledCommands:
         """The program with its kernels compiled, from the disk if it is there."""
         graph, capability = self.graph, self.gpu.capability
         mixed = "" if self.narrow is None else f" precision {self.narrow.name}"
@@ -152,18 +152,18 @@ class Executable:
         libraries = "" if self.work.libraries is None else self.work.libraries.key
         key = f"gpu program {FORMAT} sm_{capability} {self._settings}{mixed} {inputs} {libraries}\n{graph.text()}"
         start = time.perf_counter()
-        fresh: list[Prepared] = []
+        fresh: list[CompiledCommands] = []
 
         def make() -> bytes:
             with foundry.workers_ready() if len(graph.nodes) > MANY_NODES else nullcontext():
-                fresh.append(prepared(self.program, lambda sources: _cast(sources, capability)))
+                fresh.append(compiled_commands(self.program, lambda sources: _cast(sources, capability)))
             return fresh[0].to_bytes()
 
         content = make() if knobs.debug >= 3 else kept(key, make)
-        made = fresh[0] if fresh else Prepared.from_bytes(content)
+        made = fresh[0] if fresh else CompiledCommands.from_bytes(content)
         if knobs.debug:
             what = f"to {len(made.kernels)} kernels" if fresh else "from the disk"
-            count = sum(1 for _ in made.recipe.every)
+            count = sum(1 for _ in made.commands.flat)
             _say(f"compiled {len(graph.nodes)} nodes {what}, {count} launches, in {time.perf_counter() - start:.2f} s")
         return made
 
@@ -181,7 +181,7 @@ class Executable:
     def sources(self) -> list[str]:
         """The text of every kernel, in Triton, in the order in which they first run."""
         with knobs.set(**self._settings):
-            kernels = dict.fromkeys(launch.kernel for launch in every_launch(launches(self.program)))
+            kernels = dict.fromkeys(launch.kernel for launch in commands(self.program).launches)
             return [kernel.text for kernel in kernels]
 
     def passes(self) -> dict[str, Graph]:
@@ -198,7 +198,7 @@ class Executable:
     @property
     def workspace_bytes(self) -> int:
         """The most bytes that one product or convolution takes beside operands and results."""
-        return max((p.workspace for p in self.program.plans.values()), default=0) + self.player.workspace
+        return max((p.workspace for p in self.program.plans.values()), default=0) + self.runner.workspace
 
     def seconds(self, inputs: Sequence[int]) -> float:
         """How long a run takes on the GPU, on inputs at these addresses. State must not be among them: it would change."""
@@ -271,11 +271,11 @@ class Executable:
 
     def shared(self) -> int:
         """The last entry: memory for the libraries."""
-        return self.work.workspace(self.player.workspace)
+        return self.work.workspace(self.runner.workspace)
 
     def _enqueue(self, frame: tuple[int, ...], again: bool) -> None:
         if self._once and (again or not self._made):
-            self.player.play(self.recipe, frame, is_once)
+            self.runner.run(self.commands, frame, is_once)
             self._made = True
         if self._decides:
             self._play(frame)
@@ -291,7 +291,7 @@ class Executable:
             self.work.doubtful[self] = None
 
     def _play(self, frame: tuple[int, ...]) -> None:
-        self.player.play(self.recipe, frame, is_not_once if self._once else None)
+        self.runner.run(self.commands, frame, is_not_once if self._once else None)
 
     def _remember(self, frame: tuple[int, ...], recorded: Any) -> None:
         self._graphs[frame] = recorded
@@ -311,7 +311,7 @@ class Executable:
         self._errors[:] = 0
         self._made = False  # what is kept may have met it
         number = int(np.flatnonzero(found[:, 0])[0])
-        where, message, source = sites(self.program)[number - 1][int(found[number, 0]) - 1]
+        where, message, source = error_sites(self.program)[number - 1][int(found[number, 0]) - 1]
         raise RunError(where, message.format(value=int(found[number, 1])), source)  # type: ignore[arg-type]
 
     def _too_large(self) -> str:

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
-from ...compiler.gpu.program import launches
-from ...compiler.gpu.recipe import Recipe
+from ...compiler.gpu.commands import CommandList
+from ...compiler.gpu.program import commands as written_commands
 from ...compiler.gpu.vendor.specs import ProductSpec, Unsupported
 from ...compiler.ir.program import FRAME_RESERVED, Program
 from ...compiler.ir.storage import nbytes
@@ -24,10 +24,10 @@ from ...compiler.store import cache
 from ...graph.graph import Graph
 from ...knobs import knobs
 from ..profile import CallTime, Profile
+from .command_runner import CommandRunner
 from .driver import Gpu
 from .libraries import Libraries
 from .memory import Memory, hold
-from .player import Player
 
 FEWEST = 5  # runs, if nobody says how many
 ENQUEUED = 40e-6  # seconds that the host takes for a launch and a mark, at the most
@@ -40,8 +40,8 @@ class Played(Protocol):
     gpu: Gpu
     graph: Graph
     updates: dict[int, int]
-    recipe: Recipe
-    player: Player
+    commands: CommandList[int]
+    runner: CommandRunner
 
     @property
     def program(self) -> Program:
@@ -57,22 +57,21 @@ class Played(Protocol):
 def profile(executable: Played, inputs: Sequence[int], repeats: int | None = None) -> Profile:
     """Run a program on inputs at these addresses, several times, with marks. Nothing is written to the inputs."""
     gpu, program = executable.gpu, executable.program
-    steps = launches(program)
-    actions = executable.recipe.actions
-    assert len(steps) == len(actions)
+    steps, commands = written_commands(program), executable.commands
+    assert len(steps) == len(commands)
     frame, restore, _rooms = _frame(executable, inputs)
     runs = []
     for _ in range(1 + (repeats or FEWEST)):  # the first one loads code
         for target, source, size in restore:
             gpu.copy(target, source, size)
-        hold(gpu, ENQUEUED * len(actions))
+        hold(gpu, ENQUEUED * len(commands))
         marks = [gpu.mark()]
-        for action in actions:
-            executable.player.play(Recipe((action,)), frame)
+        for command in commands:
+            executable.runner.run([command], frame)
             marks.append(gpu.mark())
         gpu.wait()
         runs.append([gpu.seconds(*pair) for pair in pairwise(marks)])
-    seconds = np.median(runs[1:], axis=0) if actions else np.zeros(0)
+    seconds = np.median(runs[1:], axis=0) if len(commands) else np.zeros(0)
     total = dict.fromkeys(program.calls, 0.0)
     for step, time in zip(steps, seconds, strict=True):
         for call in step.calls:  # several small kernels share a launch, and its time

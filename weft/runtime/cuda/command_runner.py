@@ -1,14 +1,13 @@
-"""Plays a recipe on a GPU: each action is put into the stream, in order."""
+"""Runs commands on a GPU: each is put into the stream, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...compiler.gpu.recipe import Action, Consult, Flow, Move, Prepared, Recipe, Start
-from ...compiler.gpu.vendor.specs import from_json
+from ...compiler.gpu.commands import Command, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
 from ...compiler.ir.program import FRAME_RESERVED
 from ...compiler.ir.storage import Slot
 from .driver import Gpu
@@ -19,69 +18,71 @@ STATUS = 16  # bytes a launch has for its errors: which one, and the wrong value
 Frame = Sequence[int]  # addresses: arena, status, what is kept, inputs, outputs, the libraries' workspace
 
 
-class Player:
+class CommandRunner:
     """The kernels of a program, loaded on a GPU."""
 
-    def __init__(self, gpu: Gpu, made: Prepared, libraries: Libraries | None) -> None:
+    def __init__(self, gpu: Gpu, made: CompiledCommands, libraries: Libraries | None) -> None:
         self.gpu = gpu
-        specs = {action.spec for action in made.recipe.every if isinstance(action, Consult)}
-        self._asked = {spec: libraries.ready(from_json(spec)) for spec in specs} if libraries is not None else {}
-        self.workspace = max((asked.workspace for asked in self._asked.values()), default=0)  # bytes that they share
+        specs = {command.spec for command in made.commands.flat if isinstance(command, LibraryCall)}
+        self._ready = {spec: libraries.ready(spec) for spec in specs} if libraries is not None else {}
+        self.workspace = max((call.workspace for call in self._ready.values()), default=0)  # bytes that they share
         self._kernels = [(gpu.load(k.code, k.symbol, k.shared), WARP * k.warps, k.shared) for k in made.kernels]
 
-    def play(self, recipe: Recipe, frame: Frame, wanted: Callable[[Action], bool] | None = None) -> None:
-        """Put all actions into the stream, or the wanted ones."""
-        for action in recipe.actions:
-            if wanted is None or wanted(action):
-                self._actions[type(action)](self, action, frame)
+    def run(
+        self, commands: Iterable[Command[int]], frame: Frame, wanted: Callable[[Command[int]], bool] | None = None
+    ) -> None:
+        """Put all commands into the stream, or the wanted ones."""
+        for command in commands:
+            if wanted is None or wanted(command):
+                self._runners[type(command)](self, command, frame)
 
-    def _start(self, action: Start, frame: Frame) -> None:
-        if not action.programs:
+    def _launch(self, command: Launch[int], frame: Frame) -> None:
+        if not command.programs:
             return  # there is no element
-        function, threads, shared = self._kernels[action.kernel]
-        places = [frame[slot.base] + slot.offset for slot in action.slots]
-        self.gpu.launch(function, action.programs, threads, shared, [*places, frame[1] + STATUS * action.status])
+        function, threads, shared = self._kernels[command.kernel]
+        places = [frame[slot.base] + slot.offset for slot in command.slots]
+        self.gpu.launch(function, command.programs, threads, shared, [*places, frame[1] + STATUS * command.status])
 
-    def _consult(self, action: Consult, frame: Frame) -> None:
-        places = [frame[slot.base] + slot.offset for slot in action.slots]
-        self._asked[action.spec].run(places, frame[-1], self.gpu.stream)
+    def _library(self, command: LibraryCall, frame: Frame) -> None:
+        places = [frame[slot.base] + slot.offset for slot in command.slots]
+        self._ready[command.spec].run(places, frame[-1], self.gpu.stream)
 
-    def _move(self, action: Move, frame: Frame) -> None:
-        if action.source.nbytes:
-            self.gpu.copy(_place(action.target, frame), _place(action.source, frame), action.source.nbytes)
+    def _copy(self, command: Copy, frame: Frame) -> None:
+        if command.source.nbytes:
+            self.gpu.copy(_place(command.target, frame), _place(command.source, frame), command.source.nbytes)
 
-    def _flow(self, action: Flow, frame: Frame) -> None:
-        _Flowing(self, action, frame).run()
+    def _control(self, command: ControlFlow[int], frame: Frame) -> None:
+        _ControlRun(self, command, frame).run()
 
-    _actions: dict[type, Any] = {Start: _start, Move: _move, Flow: _flow, Consult: _consult}  # noqa: RUF012
+    _runners: dict[type, Any] = {Launch: _launch, Copy: _copy, ControlFlow: _control, LibraryCall: _library}  # noqa: RUF012
 
 
 def _place(slot: Slot, frame: Frame) -> int:
     return frame[slot.base] + slot.offset
 
 
-class _Flowing:
-    """Control flow while it runs. Carried values go to and fro between two rooms."""
+class _ControlRun:
+    """Control flow while it runs. Carried values go to and fro between two buffers."""
 
-    def __init__(self, player: Player, flow: Flow, frame: Frame) -> None:
-        self.player, self.flow, self.frame = player, flow, frame
+    def __init__(self, runner: CommandRunner, flow: ControlFlow[int], frame: Frame) -> None:
+        self.runner, self.flow, self.frame = runner, flow, frame
         self.inputs = [_place(slot, frame) for slot in flow.inputs]
         self.outputs = [None if slot is None else _place(slot, frame) for slot in flow.outputs]
 
     def run(self) -> None:
         {"call": self._call, "cond": self._cond, "while_loop": self._while, "scan": self._scan}[self.flow.kind]()
 
-    def _room(self, name: str) -> int:
-        return _place(self.flow.rooms[name], self.frame)
+    def _buffer(self, name: str) -> int:
+        return _place(self.flow.buffers[name], self.frame)
 
     def _body(self, number: int, inputs: Sequence[int], outputs: Sequence[int], first: bool = True) -> None:
-        reserved = [self._room(f"arena{number}"), self.frame[1], self._room(f"kept{number}")]
+        reserved = [self._buffer(f"arena{number}"), self.frame[1], self._buffer(f"kept{number}")]
         assert len(reserved) == FRAME_RESERVED
         body = self.flow.bodies[number]
-        self.player.play(body, [*reserved, *inputs, *outputs, self.frame[-1]], None if first else is_not_once)
+        self.runner.run(body, [*reserved, *inputs, *outputs, self.frame[-1]], None if first else is_not_once)
 
     def _results(self) -> list[int]:
-        return [self._room(f"unread{i}") if o is None else o for i, o in enumerate(self.outputs)]
+        return [self._buffer(f"unread{i}") if o is None else o for i, o in enumerate(self.outputs)]
 
     def _call(self) -> None:
         self._body(0, self.inputs, self._results())
@@ -89,7 +90,7 @@ class _Flowing:
     def _holds(self, address: int) -> bool:
         """Look at a condition: the host waits for it."""
         answer = np.empty(1, np.uint8)
-        self.player.gpu.download(answer, address)
+        self.runner.gpu.download(answer, address)
         return bool(answer[0])
 
     def _cond(self) -> None:
@@ -99,8 +100,8 @@ class _Flowing:
         carried = self.flow.carried
         now, constants, step = self.inputs[:carried], self.inputs[carried:], 0
         while True:
-            self._body(0, [*now, *constants], [self._room("test")], not step)
-            if not self._holds(self._room("test")):
+            self._body(0, [*now, *constants], [self._buffer("test")], not step)
+            if not self._holds(self._buffer("test")):
                 break
             targets = self._alternate(step)
             self._body(1, [*now, *constants], targets, not step)
@@ -108,13 +109,13 @@ class _Flowing:
         self._hand_out(now)
 
     def _alternate(self, step: int) -> list[int]:
-        return [self._room(f"{'odd' if step % 2 else 'even'}{i}") for i in range(self.flow.carried)]
+        return [self._buffer(f"{'odd' if step % 2 else 'even'}{i}") for i in range(self.flow.carried)]
 
     def _hand_out(self, values: Sequence[int]) -> None:
         """Carried values become the results."""
         for target, value, size in zip(self.outputs, values, self.flow.sizes, strict=False):
             if target is not None and size:
-                self.player.gpu.copy(target, value, size)
+                self.runner.gpu.copy(target, value, size)
 
     def _scan(self) -> None:
         flow = self.flow
@@ -126,7 +127,7 @@ class _Flowing:
         begin = flow.length - 1 if flow.reverse else 0
         for i, (target, value) in enumerate(zip(before, now, strict=True)):
             if target is not None and flow.sizes[i]:
-                self.player.gpu.copy(target + begin * flow.sizes[i], value, flow.sizes[i])
+                self.runner.gpu.copy(target + begin * flow.sizes[i], value, flow.sizes[i])
         for step in range(flow.length):
             targets = self._targets(step, before)
             t = flow.length - 1 - step if flow.reverse else step
@@ -157,14 +158,14 @@ class _Flowing:
         places = []
         for i in range(self.flow.carried, len(self.flow.results)):
             stack = self.outputs[i]
-            places.append(self._room(f"unread{i}") if stack is None else stack + t * self.flow.results[i])
+            places.append(self._buffer(f"unread{i}") if stack is None else stack + t * self.flow.results[i])
         return places
 
 
-def is_not_once(action: Action) -> bool:
-    return not is_once(action)
+def is_not_once(command: Command[int]) -> bool:
+    return not is_once(command)
 
 
-def is_once(action: Action) -> bool:
+def is_once(command: Command[int]) -> bool:
     """Whether it gives the same until constants change."""
-    return isinstance(action, Start | Consult) and action.once
+    return isinstance(command, Launch | LibraryCall) and command.once
