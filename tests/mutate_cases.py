@@ -15,8 +15,8 @@ from PIL import Image
 
 import weft
 from weft import data, nn, optim
+from weft.data.catalogue import CATALOGUE
 from weft.data.images import read_image
-from weft.data.known import SETS
 from weft.io import load, save
 from weft.report.compare import comparison
 from weft.report.page import page
@@ -159,7 +159,7 @@ def _make_cifar(folder: Path) -> None:
 def _make_archive(folder: Path) -> None:
     (folder / "inside").mkdir()
     _make_cifar(folder / "inside")
-    (archive,) = SETS["cifar10"].files
+    (archive,) = CATALOGUE["cifar10"].files
     with tarfile.open(folder / archive, "w:gz") as content:
         content.add(folder / "inside", "cifar-10-batches-bin")
 
@@ -229,7 +229,7 @@ CASES: dict[str, Case] = {
     "idx": Case(("train-images-idx3-ubyte", "train-labels-idx1-ubyte"), _make_idx, lambda f: _digest(data.open_dataset(f)), False),
     "packed idx": Case(("train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"), _make_idx_gz, lambda f: _digest(data.open_dataset(f)), True),
     "cifar": Case(("data_batch_1.bin", "batches.meta.txt"), _make_cifar, lambda f: _digest(data.open_dataset(f)), False),
-    "archive": Case(tuple(SETS["cifar10"].files), _make_archive, _read_archive, True),
+    "archive": Case(tuple(CATALOGUE["cifar10"].files), _make_archive, _read_archive, True),
     "images": Case(tuple(f"image.{kind.lower()}" for kind in IMAGES), _make_images, _read_images, False),
     "csv list": Case(("list.csv",), _make_lists, lambda f: data.from_list(f / "list.csv").labels, False),
     "text list": Case(("list.txt",), _make_lists, lambda f: data.from_list(f / "list.txt").labels, False),

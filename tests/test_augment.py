@@ -8,9 +8,9 @@ import pytest
 
 import weft
 from weft import data, random
-from weft.data.mix import beta_quantiles, drawn_beta
-from weft.data.policies import OPERATIONS, _Drawn
-from weft.data.warp import Map, View, view
+from weft.data.mixup import beta_quantiles, sample_beta
+from weft.data.policies import OPERATIONS, _Sampled
+from weft.data.warp import AffineMap, WarpView, view
 from weft.testing import check_grads, close, counted
 
 
@@ -26,7 +26,7 @@ def made(n=5, c=3, h=6, w=7, seed=0):
 
 
 def bilinear(picture, row, column, mode="constant", fill=0.0):
-    """One picture (channels, height, width) at places (row, column) of the same shape; the definition, pixel by pixel."""
+    """One image (channels, height, width) at places (row, column) of the same shape; the definition, pixel by pixel."""
     _, h, w = picture.shape
     result = np.empty((len(picture), *row.shape))
     for place in np.ndindex(row.shape):
@@ -52,7 +52,7 @@ def folded(v, n, mode):
 
 
 def warped(x, matrices, size, mode="constant", fill=0.0):
-    """Pictures seen through 2 x 3 matrices from centred places of the result to centred places of the picture."""
+    """Images seen through 2 x 3 matrices from centred places of the result to centred places of the image."""
     h, w = size
     u, v = np.meshgrid(np.arange(h) - (h - 1) / 2, np.arange(w) - (w - 1) / 2, indexing="ij")
     results = []
@@ -84,7 +84,7 @@ def test_a_view_is_its_definition(mode, size):
     x, rng = made(3, 2), np.random.default_rng(1)
     matrices = rng.normal(size=(3, 2, 3)) * [0.8, 0.8, 2.0]
     m = [weft.asarray(matrices[:, i, j].astype(np.float32)) for i in range(2) for j in range(3)]
-    got = View(weft.asarray(x), size, Map(*m), whole=False, border=mode, fill=0.25).seen()
+    got = WarpView(weft.asarray(x), size, AffineMap(*m), whole=False, border=mode, fill=0.25).sample()
     expected = warped(x, matrices.astype(np.float32), size, mode, 0.25)
     close(got.numpy(), expected, weft.float32, slack=4.0)
 
@@ -92,26 +92,26 @@ def test_a_view_is_its_definition(mode, size):
 def test_maps_follow_each_other():
     rng = np.random.default_rng(2)
     first, second = (np.vstack([rng.normal(size=(2, 3)), [0, 0, 1]]) for _ in range(2))
-    joined = Map(*second[:2].ravel().tolist()).after(Map(*first[:2].ravel().tolist()))
+    joined = AffineMap(*second[:2].ravel().tolist()).after(AffineMap(*first[:2].ravel().tolist()))
     expected = (first @ second)[:2].ravel()
     np.testing.assert_allclose([joined.a, joined.b, joined.c, joined.d, joined.e, joined.f], expected)
-    assert Map().after(Map()) == Map()
+    assert AffineMap().after(AffineMap()) == AffineMap()
     counted(2)
 
 
 def test_hand_written_views():
     x = np.arange(12, dtype=np.float32).reshape(1, 1, 3, 4)
     v = view(weft.asarray(x))
-    assert v.seen() is v.pictures
-    for step, whole in ((Map(a=-1.0), True), (Map(a=-1.0), False)):
-        assert np.array_equal(v.through(step, whole=whole).seen().numpy(), x[:, :, ::-1])
-    quarter = v.through(Map(a=0.0, b=1.0, d=-1.0, e=0.0), whole=True, size=(4, 3)).seen().numpy()
+    assert v.sample() is v.images
+    for step, whole in ((AffineMap(a=-1.0), True), (AffineMap(a=-1.0), False)):
+        assert np.array_equal(v.compose(step, whole=whole).sample().numpy(), x[:, :, ::-1])
+    quarter = v.compose(AffineMap(a=0.0, b=1.0, d=-1.0, e=0.0), whole=True, size=(4, 3)).sample().numpy()
     assert np.array_equal(quarter, np.rot90(x, axes=(2, 3)))
-    half = v.through(Map(f=0.5), whole=False).seen().numpy()
+    half = v.compose(AffineMap(f=0.5), whole=False).sample().numpy()
     assert np.array_equal(half[0, 0], x[0, 0] + [0.5, 0.5, 0.5, 0.0])  # the last one lies at the very edge
-    right = v.beyond("constant", 9.0).through(Map(f=1.0), whole=True).seen().numpy()
+    right = v.with_border("constant", 9.0).compose(AffineMap(f=1.0), whole=True).sample().numpy()
     assert np.array_equal(right[0, 0, 0], [1, 2, 3, 9])
-    mirrored = v.beyond("reflect").through(Map(f=-3.0), whole=True).seen().numpy()
+    mirrored = v.with_border("reflect").compose(AffineMap(f=-3.0), whole=True).sample().numpy()
     assert np.array_equal(mirrored[0, 0, 0], [3, 2, 1, 0])
     counted(7)
 
@@ -203,7 +203,7 @@ def test_rotation():
 
 @pytest.mark.parametrize("mode", ["constant", "reflect"])
 def test_affine(mode):
-    """The matrix of the paper: shear, then turn and enlarge, then move; the picture is read at its inverse."""
+    """The matrix of the paper: shear, then turn and enlarge, then move; the image is read at its inverse."""
     x = made(4)
     spans = [(-0.3, 0.4), (-0.2, 0.2), (-0.6, 0.6), (-1.4, 1.4), (0.7, 1.5)]
     lean, turn = (tuple(math.degrees(v) for v in s) for s in (spans[1], spans[0]))
@@ -346,7 +346,7 @@ QUANTILES = [
 def test_beta(alpha, inverse, inside, everywhere):
     [u] = drawn(5, lambda: random.uniform((3000,)))
     weft.seed(5)
-    got = drawn_beta(beta_quantiles(alpha), alpha, weft.zeros(3000)).numpy()
+    got = sample_beta(beta_quantiles(alpha), alpha, weft.zeros(3000)).numpy()
     expected, middle = inverse(u.astype(np.float64)), np.abs(u - 0.5) < 0.49
     np.testing.assert_allclose(got, expected, atol=everywhere)
     np.testing.assert_allclose(got[middle], expected[middle], atol=inside)
@@ -356,7 +356,7 @@ def test_beta(alpha, inverse, inside, everywhere):
 @pytest.mark.parametrize("alpha", [0.1, 0.2, 0.8, 4.0, 50.0])
 def test_beta_has_its_variance(alpha):
     weft.seed(6)
-    got = drawn_beta(beta_quantiles(alpha), alpha, weft.zeros(20000)).numpy().astype(np.float64)
+    got = sample_beta(beta_quantiles(alpha), alpha, weft.zeros(20000)).numpy().astype(np.float64)
     variance = 1 / (4 * (2 * alpha + 1))
     assert abs(got.mean() - 0.5) < 5 * math.sqrt(variance / 20000)
     assert abs(got.var() / variance - 1) < 0.06
@@ -371,7 +371,7 @@ LABELS = np.array([0, 2, 1, 1, 0])
 def test_mixup():
     x, hot = made(), np.eye(3, dtype=np.float32)[LABELS]
     weft.seed(3)
-    k, shift = drawn_beta(beta_quantiles(0.4), 0.4, weft.zeros(5)).numpy(), random.integers(1, 5).item()
+    k, shift = sample_beta(beta_quantiles(0.4), 0.4, weft.zeros(5)).numpy(), random.integers(1, 5).item()
     other = (np.arange(5) + shift) % 5
     lam = k.reshape(5, 1, 1, 1)
     for labels in (LABELS, hot):
@@ -387,7 +387,7 @@ def test_cutmix():
     seen = []
     for seed in range(6):
         weft.seed(seed)
-        k, shift = drawn_beta(beta_quantiles(1.0), 1.0, weft.zeros(5)).numpy(), random.integers(1, 5).item()
+        k, shift = sample_beta(beta_quantiles(1.0), 1.0, weft.zeros(5)).numpy(), random.integers(1, 5).item()
         rows, columns = (np.floor(random.uniform((5,)).numpy() * n) for n in (8, 6))
         expected, stayed = x.copy(), np.empty(5)
         for i in range(5):
@@ -442,7 +442,7 @@ def moved(matrix):
 
 
 TURN = math.radians(15)
-# What each operation does at half of the strength of RandAugment, with the sign +, on pictures of 6 x 8.
+# What each operation does at half of the strength of RandAugment, with the sign +, on images of 6 x 8.
 EXPECTED = {
     "identity": lambda x: x,
     "shear_x": moved([[1, 0, 0], [-0.15, 1, 0]]),
@@ -464,9 +464,9 @@ EXPECTED = {
 def test_operations(name):
     x = np.round(made(2, 3, 6, 8) * 255) / 255
     chosen, ones = weft.asarray(np.full(2, OPERATIONS.index(name))), weft.ones(2)
-    one, ranges = _Drawn(chosen, ones, ones * 0.5), data.RandAugment().ranges((6, 8))
-    begin = view(weft.asarray(x.astype(np.float32))).beyond("constant")
-    got = one.coloured(one.moved(begin, ranges).seen(), ranges).numpy()
+    one, ranges = _Sampled(chosen, ones, ones * 0.5), data.RandAugment().ranges((6, 8))
+    begin = view(weft.asarray(x.astype(np.float32))).with_border("constant")
+    got = one.recolour(one.warp(begin, ranges).sample(), ranges).numpy()
     close(got, EXPECTED[name](x.astype(np.float64)), weft.float32, slack=6.0)
 
 
@@ -474,8 +474,8 @@ def test_solarize_goes_from_nothing_to_all():
     x = np.array([0.0, 0.5, 1.0], np.float32).reshape(1, 1, 1, 3)
     chosen, ones = weft.asarray(np.array([OPERATIONS.index("solarize")])), weft.ones(1)
     for strength, expected in ((0.0, x), (1.0, 1 - x)):
-        one = _Drawn(chosen, ones, ones * strength)
-        assert np.array_equal(one.coloured(weft.asarray(x), data.RandAugment().ranges((1, 3))).numpy(), expected)
+        one = _Sampled(chosen, ones, ones * strength)
+        assert np.array_equal(one.recolour(weft.asarray(x), data.RandAugment().ranges((1, 3))).numpy(), expected)
         counted()
 
 
@@ -488,7 +488,7 @@ def test_policies_draw_for_each_picture():
         assert got.max() <= 1.0
         counted(3)
     weft.seed(3)
-    assert sorted(set(data.RandAugment()._drawn(300).chosen.tolist())) == list(range(len(OPERATIONS)))
+    assert sorted(set(data.RandAugment()._sample(300).chosen.tolist())) == list(range(len(OPERATIONS)))
     still = run(data.RandAugment(2, 0.0), made())  # autocontrast has no strength
     assert sum(np.array_equal(a, b) for a, b in zip(still, made(), strict=True)) >= 3
 
@@ -605,9 +605,7 @@ def test_pictures_are_read_once(parts, reads):
 def test_joined_warps_show_what_a_crop_cut_off():
     x = np.ones((1, 1, 9, 9), np.float32)
     parts = data.RandomCrop(5).eval(), data.RandomRotation((45.0, 45.0))
-    assert (
-        run(data.Augment(*parts), x).min() == 1.0
-    )  # the corners of the 5 x 5 part turned lie within the 9 x 9 picture
+    assert run(data.Augment(*parts), x).min() == 1.0  # the corners of the 5 x 5 part turned lie within the 9 x 9 image
     apart = parts[1](parts[0](weft.asarray(x))).numpy()
     assert apart.min() == 0.0
     counted(2)
@@ -620,34 +618,34 @@ def test_joined_warps_show_what_a_crop_cut_off():
         (lambda: data.RandomCrop(0), "[RandomCrop] the size must be an int of 1 or more, or 2 of them, got 0"),
         (lambda: data.RandomCrop(4, -1), "[RandomCrop] the padding must be an int of 0 or more"),
         (lambda: data.RandomCrop(4, 1, "wrap"), "[RandomCrop] the border must be constant, edge, reflect, got 'wrap'"),
-        (lambda: data.RandomCrop(9, 1)(made()), "[RandomCrop] a picture of (6, 7) with a border of (1, 1) is smaller than (9, 9)"),
+        (lambda: data.RandomCrop(9, 1)(made()), "[RandomCrop] an image of (6, 7) with a padding of (1, 1) is smaller than (9, 9)"),
         (lambda: data.RandomResizedCrop(4, (0.5, 1.5)), "[RandomResizedCrop] the scale must be low <= high between 1e-06 and 1, got (0.5, 1.5)"),
         (lambda: data.RandomResizedCrop(4, (0.5, 1.0), (2.0, 1.0)), "[RandomResizedCrop] the ratio must be low <= high"),
         (lambda: data.RandomRotation((5, -5)), "[RandomRotation] the degrees must be low <= high, got (5, -5)"),
         (lambda: data.RandomAffine(shear=90), "[RandomAffine] the shear must be low <= high between -89 and 89, got 90"),
-        (lambda: data.RandomAffine(translate=2.0), "[RandomAffine] translate must be a part in [0, 1], or 2 of them, got 2.0"),
+        (lambda: data.RandomAffine(translate=2.0), "[RandomAffine] translate must be a fraction in [0, 1], or a pair of them, got 2.0"),
         (lambda: data.RandomAffine(scale=(0.0, 1.0)), "[RandomAffine] the scale must be low <= high between 0.001"),
-        (lambda: data.RandomRotation(9)(np.zeros((1, 1, 4, 4), np.uint8)), "[RandomRotation] pixels of a floating dtype are required, got uint8. Put ToFloat() before it"),
-        (lambda: data.RandomFlip()(made()[0]), "[RandomFlip] pictures (batch, channels, height, width) are required, got shape (3, 6, 7)"),
-        (lambda: data.Augment(data.RandomFlip())(made()[0]), "[RandomFlip] pictures (batch, channels, height, width) are required"),
+        (lambda: data.RandomRotation(9)(np.zeros((1, 1, 4, 4), np.uint8)), "[RandomRotation] pixels of a float dtype are required, got uint8. Put ToFloat() before it"),
+        (lambda: data.RandomFlip()(made()[0]), "[RandomFlip] images (batch, channels, height, width) are required, got shape (3, 6, 7)"),
+        (lambda: data.Augment(data.RandomFlip())(made()[0]), "[RandomFlip] images (batch, channels, height, width) are required"),
         (lambda: data.ColorJitter(hue=0.6), "[ColorJitter] the hue must be low <= high between -0.5 and 0.5, got 0.6"),
         (lambda: data.ColorJitter(brightness=-0.1), "[ColorJitter] the brightness must be low <= high"),
-        (lambda: data.ColorJitter(0.1)(made(2, 2)), "[ColorJitter] pictures with 1 or 3 channels are required, got shape (2, 2, 6, 7)"),
-        (lambda: data.RandAugment()(made(2, 2)), "[RandAugment] pictures with 1 or 3 channels are required"),
+        (lambda: data.ColorJitter(0.1)(made(2, 2)), "[ColorJitter] images with 1 or 3 channels are required, got shape (2, 2, 6, 7)"),
+        (lambda: data.RandAugment()(made(2, 2)), "[RandAugment] images with 1 or 3 channels are required"),
         (lambda: data.RandAugment(0), "[RandAugment] the number of operations must be an int of 1 or more, got 0"),
         (lambda: data.RandAugment(1, 31), "[RandAugment] a strength from 0 to 30 is required, got 31"),
         (lambda: data.RandomErasing(scale=(0.5, 2.0)), "[RandomErasing] the scale must be low <= high between 0 and 1"),
-        (lambda: data.GaussianBlur(4), "[GaussianBlur] an odd size is required, so that there is a middle, got 4"),
+        (lambda: data.GaussianBlur(4), "[GaussianBlur] an odd size is required, got 4"),
         (lambda: data.GaussianBlur(3, (0.0, 1.0)), "[GaussianBlur] the sigma must be low <= high between 0.001 and inf"),
-        (lambda: data.Normalize([0.1, 0.2], 0.3), "[Normalize] as many means as deviations are required"),
-        (lambda: data.Normalize(0.1, 0.0), "[Normalize] deviations above 0 are required, got 0.0"),
-        (lambda: data.Normalize([0.1, 0.2], [1.0, 1.0])(made()), "[Normalize] pictures with 2 channels are required, got shape (5, 3, 6, 7)"),
+        (lambda: data.Normalize([0.1, 0.2], 0.3), "[Normalize] mean and std must have the same length"),
+        (lambda: data.Normalize(0.1, 0.0), "[Normalize] std must be above 0, got 0.0"),
+        (lambda: data.Normalize([0.1, 0.2], [1.0, 1.0])(made()), "[Normalize] images with 2 channels are required, got shape (5, 3, 6, 7)"),
         (lambda: data.ToFloat()(np.zeros((1, 1, 2, 2), np.int32)), "[ToFloat] uint8 or floats are required, got int32"),
         (lambda: data.MixUp(0.0), "[MixUp] the alpha must be above 0, got 0.0"),
-        (lambda: data.MixUp(1.0)(made(), LABELS), "[MixUp] class numbers need their count: MixUp(alpha, classes=10)"),
+        (lambda: data.MixUp(1.0)(made(), LABELS), "[MixUp] class indices require the number of classes: MixUp(alpha, classes=10)"),
         (lambda: data.CutMix(1.0)(made(), made()), "[CutMix] labels (batch,) of ints or (batch, classes) of floats are required"),
-        (lambda: data.CutMix(1.0, 3)(made(4), LABELS), "[CutMix] a label for each picture is required, got 4 pictures and 5 labels"),
-        (lambda: data.Augment(data.MixUp())(made()), "[Augment] MixUp mixes labels too. Call augment(x, y)"),
+        (lambda: data.CutMix(1.0, 3)(made(4), LABELS), "[CutMix] a label for each image is required, got 4 images and 5 labels"),
+        (lambda: data.Augment(data.MixUp())(made()), "[Augment] MixUp requires labels. Call augment(x, y)"),
         (lambda: data.augmentation("wild", 8), "[augmentation] the name must be light, standard, strong, got 'wild'"),
     ],
 )  # fmt: skip

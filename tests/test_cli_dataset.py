@@ -14,7 +14,7 @@ from PIL import Image
 from weft import data, knobs
 from weft.cli import main
 
-known_module = sys.modules["weft.data.known"]  # weft.data.known is the function
+catalogue_module = sys.modules["weft.data.catalogue"]  # weft.data.known is the function
 
 
 @pytest.fixture(autouse=True)
@@ -147,7 +147,7 @@ def test_lists_may_lead_outside_if_asked(said, refused, tmp_path: Path) -> None:
     Path("lists/all.csv").write_text("\n".join(lines))
     code, text = refused("create", "lists/all.csv", "made", "size=4")
     assert code == 2
-    assert "outside=True allows it" in text
+    assert "outside=True to allow it" in text
     assert "train on it" in said("create", "lists/all.csv", "made", "size=4", "outside=True")
 
 
@@ -158,7 +158,7 @@ WRONG_CREATE = {
     "a size": (["photos", "made", "size=big"], "size=big cannot be used"),
     "a choice": (["photos", "made", "resize=shrink"], "it must be squash, crop, fill or half_crop_half_fill."),
     "a share": (["photos", "made", "validation=1.5"], "it must be a share from 0 to below 1, or a path."),
-    "all for others": (["photos", "made", "validation=0.6", "test=0.6"], "nothing is left to learn from"),
+    "all for others": (["photos", "made", "validation=0.6", "test=0.6"], "must leave files for training"),
 }
 
 
@@ -252,8 +252,8 @@ def write_mnist(folder: Path) -> dict[str, str]:
 def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a small MNIST, whose files weft takes for the originals. Nothing can be downloaded."""
     files = write_mnist(tmp_path / "files")
-    about = replace(known_module.SETS["mnist"], files=files, addresses=("http://127.0.0.1:1/",))
-    monkeypatch.setitem(known_module.SETS, "mnist", about)
+    about = replace(catalogue_module.CATALOGUE["mnist"], files=files, addresses=("http://127.0.0.1:1/",))
+    monkeypatch.setitem(catalogue_module.CATALOGUE, "mnist", about)
     monkeypatch.setattr("weft.data.download.pause", lambda seconds: None)
     return tmp_path / "files"
 
@@ -315,7 +315,7 @@ def test_get_where_nothing_can_be_written(refused, small_mnist: Path, tmp_path: 
         for words in (["get", "mnist", f"from={small_mnist}"], ["get", "mnist"]):
             code, text = refused(*words)
             assert code == 1
-            assert "Set WEFT_DATA to a folder that can be." in text
+            assert "Set WEFT_DATA to a writable folder." in text
 
 
 def test_get_of_names(said, refused) -> None:

@@ -111,7 +111,7 @@ def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", str(run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["loss"] < 1.0
     assert main(["predict", str(run), "XYZ"]) == 2
-    assert "the vocabulary has no 'X', 'Y', 'Z'" in capsys.readouterr().err
+    assert "characters must be in the vocabulary, got 'X', 'Y', 'Z'" in capsys.readouterr().err
     assert main(["train", "song.txt", "model=lenet"]) == 2
     assert "lenet5 is a network for images and numbers" in capsys.readouterr().err
     assert main(["train", "digits", "model=char_lstm"]) == 2

@@ -14,9 +14,9 @@ import pytest
 from PIL import Image
 
 from weft import data
-from weft.data import team as team_module
-from weft.data.plan import divided
+from weft.data import worker_pool
 from weft.data.resize import WAYS, resize
+from weft.data.split_plan import split_class
 from weft.data.statistics import Statistics, histogram
 from weft.errors import RunError, UserError
 from weft.testing import counted, generator
@@ -96,7 +96,7 @@ def test_split_is_stratified_and_follows_the_seed(photos: Path, tmp_path: Path) 
     ],
 )
 def test_shares_are_rounded_and_leave_something_to_learn(count: int, shares: dict, expected: list[int]) -> None:
-    parts = divided(np.arange(count), shares)
+    parts = split_class(np.arange(count), shares)
     assert [len(parts[split]) for split in ("train", "validation", "test")] == expected
     assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(count))
 
@@ -243,7 +243,7 @@ def test_a_decoder_that_crashes_costs_one_file(photos: Path, tmp_path: Path, mon
         return process
 
     monkeypatch.setattr(create_module, "_CHUNK_FILES", 6)
-    monkeypatch.setattr(team_module, "_start", start)
+    monkeypatch.setattr(worker_pool, "_start_process", start)
     made = data.create(photos, tmp_path / "made", workers=1, validation=0)
     assert len(made.train) == 19
     (reason,) = failures(tmp_path / "made").values()
@@ -379,7 +379,7 @@ def test_images_that_vanished_are_noticed(photos, tmp_path, monkeypatch, store: 
     with pytest.raises(Stop):
         data.create(photos, tmp_path / "made", store=store, workers=0, progress=stop)
     (tmp_path / ".made.partial" / "train" / file).unlink()
-    with pytest.raises(RunError, match="train lacks images that were written before. Delete .*partial and start again"):
+    with pytest.raises(RunError, match="train lacks images that its journal records. Delete .*partial and start again"):
         data.create(photos, tmp_path / "made", store=store, workers=0)
 
 
@@ -404,14 +404,14 @@ def test_what_is_there_is_not_made_again_and_never_lost(photos: Path, tmp_path: 
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="exists and is no dataset of weft"):
+    with pytest.raises(UserError, match="exists and is not a weft dataset"):
         data.create(photos, precious, replace=True)
     assert (precious / "thesis.txt").read_text() == "years of work"
 
 
 def test_two_at_once_are_refused(photos: Path, tmp_path: Path) -> None:
     def again(progress: data.Progress) -> None:
-        with pytest.raises(RunError, match="is being made by another process"):
+        with pytest.raises(RunError, match="is being created by another process"):
             data.create(photos, tmp_path / "made")
 
     data.create(photos, tmp_path / "made", progress=again)
@@ -443,21 +443,24 @@ def test_lmdb_grows_as_it_must(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"resize": "stretch"}, "resize is one of squash, crop, fill, half_crop_half_fill, got 'stretch'"),
-        ({"colour": "cmyk"}, "colour is one of rgb, gray, got 'cmyk'"),
-        ({"store": "hdf5"}, "store is one of arrays, lmdb, got 'hdf5'"),
-        ({"encoding": "bmp"}, "encoding is one of png, jpeg, got 'bmp'"),
-        ({"small": "ignore"}, "small is one of refuse, drop, keep, got 'ignore'"),
-        ({"size": (0, 4)}, "size is (height, width), each from 1 to 16384, got (0, 4)"),
-        ({"size": (4,)}, "size is (height, width)"),
+        ({"resize": "stretch"}, "resize must be one of squash, crop, fill, half_crop_half_fill, got 'stretch'"),
+        ({"colour": "cmyk"}, "colour must be one of rgb, gray, got 'cmyk'"),
+        ({"store": "hdf5"}, "store must be one of arrays, lmdb, got 'hdf5'"),
+        ({"encoding": "bmp"}, "encoding must be one of png, jpeg, got 'bmp'"),
+        ({"small": "ignore"}, "small must be one of refuse, drop, keep, got 'ignore'"),
+        ({"size": (0, 4)}, "size must be (height, width), each from 1 to 16384, got (0, 4)"),
+        ({"size": (4,)}, "size must be (height, width)"),
         ({"minimum": -1}, "minimum must be 0 or more, got -1"),
         ({"maximum": 0}, "maximum must be 1 or more, got 0"),
         ({"seed": -1}, "seed must be 0 or more, got -1"),
         ({"workers": -2}, "workers must be 0 or more, got -2"),
-        ({"validation": 1.0}, "validation is a share from 0 to below 1, or files of its own, got 1.0"),
-        ({"test": -0.1}, "test is a share from 0 to below 1, or files of its own, got -0.1"),
-        ({"validation": 0.5, "test": 0.5}, "validation and test take 1 of all files"),
-        ({"test": None}, "a source is a folder, a list of files or an Index, got NoneType"),
+        ({"validation": 1.0}, "validation must be a fraction in [0, 1) or a source of its own, got 1.0"),
+        ({"test": -0.1}, "test must be a fraction in [0, 1) or a source of its own, got -0.1"),
+        (
+            {"validation": 0.5, "test": 0.5},
+            "validation and test must leave files for training, got fractions that add up to 1",
+        ),
+        ({"test": None}, "a source must be a folder, a list of files or an Index, got NoneType"),
     ],
 )
 def test_bad_settings_are_refused(photos: Path, tmp_path: Path, settings: dict, text: str) -> None:

@@ -187,12 +187,12 @@ class Forgetful(nn.Module):
 
 WRONG: dict[str, tuple[Maker, str, dict[str, Any], str]] = {
     "no prompt": (lstm, "", {}, r"\[generate\] the prompt is empty. Give it at least one character"),
-    "unknown signs": (lstm, "abx?", {}, r"\[encode\] the vocabulary has no '\?', 'x'\."),
+    "unknown signs": (lstm, "abx?", {}, r"\[encode\] characters must be in the vocabulary, got '\?', 'x'\."),
     "length": (lstm, "a", {"length": -1}, r"\[generate\] the length must be an int of 0 or more, got -1\."),
     "temperature": (lstm, "a", {"temperature": -0.5}, r"\[generate\] temperature must be 0 or more, got -0.5\."),
     "no temperature": (lstm, "a", {"temperature": float("nan")}, r"temperature must be 0 or more, got nan\."),
     "top": (lstm, "a", {"top": 0}, r"the number of signs to draw from must be an int of 1 or more, got 0\."),
-    "seed": (lstm, "a", {"seed": -1}, r"a seed is an int from 0 to 2\*\*64 - 1, got -1"),
+    "seed": (lstm, "a", {"seed": -1}, r"the seed must be an int from 0 to 2\*\*64 - 1, got -1"),
     "another text": (lambda: zoo.char_lstm(9, 4), "a", {}, r"logits \(batch, time, 4\).* got shape \(1, 1, 9\)\."),
     "no context": (Forgetful, "a", {}, r"Forgetful gives no state to go on from, so it needs an attribute `context`\."),
 }

@@ -63,11 +63,11 @@ def check_unreadable(path: Path, text: str) -> None:
 
 DAMAGED = {
     "empty": (b"", "is empty \\(0 bytes\\)"),
-    "one byte": (b"\xff", "is not an image of a known kind"),
-    "text": (b"hello, I am a picture", "is not an image of a known kind \\(PNG, JPEG"),
-    "html": (b"<html>404</html>", "is not an image of a known kind"),
-    "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not an image of a known kind"),
-    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not an image of a known kind"),
+    "one byte": (b"\xff", "is not an image in a supported format"),
+    "text": (b"hello, I am a picture", "is not an image in a supported format \\(PNG, JPEG"),
+    "html": (b"<html>404</html>", "is not an image in a supported format"),
+    "svg": (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "is not an image in a supported format"),
+    "postscript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "is not an image in a supported format"),
     "png cut": (encoded("PNG")[:-600], "truncated|decoded"),
     "png head only": (encoded("PNG")[:40], "cannot be decoded|is not an image"),
     "png with a wrong byte": (encoded("PNG")[:300] + b"\0\0\0" + encoded("PNG")[303:], "cannot be decoded"),
@@ -123,7 +123,7 @@ def test_things_that_are_no_files(tmp_path: Path) -> None:
     (tmp_path / "folder.jpg").mkdir()
     check_unreadable(tmp_path / "folder.jpg", "^is a folder$")
     os.mkfifo(tmp_path / "pipe.jpg")
-    check_unreadable(tmp_path / "pipe.jpg", "^is no regular file$")
+    check_unreadable(tmp_path / "pipe.jpg", "^is not a regular file$")
     (tmp_path / "loop.jpg").symlink_to("loop.jpg")
     check_unreadable(tmp_path / "loop.jpg", "cannot be read: Too many levels of symbolic links")
     check_unreadable(tmp_path / "nothing.jpg", "cannot be read: No such file")
@@ -187,9 +187,9 @@ def test_photos_stand_upright(tmp_path: Path, orientation: int, turn: int) -> No
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        (np.array([[0.0, 2.0]], np.float32), "has floats from 0 to 2; only those in \\[0, 1\\]"),
+        (np.array([[0.0, 2.0]], np.float32), "has floats from 0 to 2; floats must lie in \\[0, 1\\]"),
         (np.array([[0.0, np.nan]], np.float32), "has floats from nan"),
-        (np.array([[0, 70000]], np.int32), "has values from 0 to 70000; those of 16 bits end at 65535"),
+        (np.array([[0, 70000]], np.int32), "has values from 0 to 70000; 16-bit values are from 0 to 65535"),
     ],
 )
 def test_values_without_a_meaning(tmp_path: Path, values: np.ndarray, text: str) -> None:
@@ -238,10 +238,10 @@ def test_everything_is_accounted_for(tmp_path: Path) -> None:
     assert reasons.pop("plain/bad\nline.png").startswith("cannot be decoded")
     assert reasons.pop(os.fsdecode(b"plain/bad\xe9.png")) == "is empty (0 bytes)"
     assert reasons == {
-        "plain/folder.jpg/up": "passed over: is a link to ., which is already there",
-        "plain/gone.png": "passed over: is a link that leads nowhere, or in a circle",
-        "plain/loop.png": "passed over: is a link that leads nowhere, or in a circle",
-        "plain/pipe.png": "passed over: is no regular file",
+        "plain/folder.jpg/up": "passed over: is a link to ., which is already included",
+        "plain/gone.png": "passed over: is a broken or cyclic link",
+        "plain/loop.png": "passed over: is a broken or cyclic link",
+        "plain/pipe.png": "passed over: is not a regular file",
     }
     about = data.describe(tmp_path / "made")
     assert (about["failed"], about["passed_over"]) == (2, 4)
@@ -277,17 +277,19 @@ def test_sizes_that_differ_are_failures_without_a_size(tmp_path: Path) -> None:
     make_class(tmp_path / "a" / "x", 5)
     Image.fromarray(NOISE[:4]).save(tmp_path / "a" / "x" / "zz.png")
     data.create(tmp_path / "a", tmp_path / "made", validation=0)
-    assert failures(tmp_path / "made") == {"x/zz.png": "is 4 x 30, most images are 20 x 30; give a size"}
+    assert failures(tmp_path / "made") == {"x/zz.png": "is 4 x 30, most images are 20 x 30; pass a size"}
 
 
 def test_empty_sources(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
-    with refused(UserError, "has no class folders. Images of one class lie in a folder with the name of the class"):
+    with refused(
+        UserError, "has no class folders. Put the images of each class into a folder with the name of the class"
+    ):
         data.from_folders(tmp_path / "a")
     (tmp_path / "a" / "x").mkdir()
     with refused(UserError, "each class needs 2 files or more, got x (0)"):
         data.create(tmp_path / "a", tmp_path / "made")
-    with refused(UserError, "no class of a is left to learn"):
+    with refused(UserError, "at least one class must remain for training, a has none"):
         data.create(tmp_path / "a", tmp_path / "made", small="keep")
     with refused(UserError, "is not a folder"):
         data.from_folders(tmp_path / "nowhere")
@@ -304,7 +306,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     said: list[int] = []
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, limits[1]))
-        with refused(RunError, "What is done is kept: mend this and start again with the same settings"):
+        with refused(RunError, "Completed work is kept: fix this and start again with the same settings"):
             data.create(
                 tmp_path / "a", tmp_path / "made", store=store, workers=0, progress=lambda p: said.append(p.done)
             )
@@ -327,9 +329,9 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "../secret.png 1\n", "line 1: '../secret.png' lies outside"),
-        ("a.txt", "ok.png 0\nx/../../secret.png 1\n", "line 2: 'x/../../secret.png' lies outside"),
-        ("a.csv", "/etc/passwd,1\n", "'/etc/passwd' lies outside"),
+        ("a.txt", "../secret.png 1\n", "line 1: '../secret.png' is outside"),
+        ("a.txt", "ok.png 0\nx/../../secret.png 1\n", "line 2: 'x/../../secret.png' is outside"),
+        ("a.csv", "/etc/passwd,1\n", "'/etc/passwd' is outside"),
         ("a.txt", "lonely.png\n", "line 1: a path and a label are required, got 'lonely.png'"),
         ("a.csv", "x.png,1\ny.png,1,2\n", "line 2: a path and a label are required, got ['y.png', '1', '2']"),
         ("a.csv", 'x.png,"1\n', "line 1: unexpected end of data"),
@@ -349,7 +351,7 @@ def test_hostile_list(tmp_path: Path, name: str, text: str, message: str) -> Non
 @pytest.mark.parametrize(
     ("label", "message"),
     [
-        ("cow", "line 1: the label 'cow' is unknown. Known are cat, dog"),
+        ("cow", "line 1: the label must be one of cat, dog, got 'cow'"),
         ("2", "labels must lie in 0...1, got 2"),
         ("-1", "0...1, got -1"),
     ],
@@ -376,7 +378,7 @@ def test_doubles_and_missing_files_are_reported(tmp_path: Path) -> None:
     made = data.create(tmp_path / "l.txt", tmp_path / "made", validation=0)
     assert len(made.train) == 3
     assert failures(tmp_path / "made") == {
-        "./b/0.png": "passed over: is listed again in line 3, first in line 1",
+        "./b/0.png": "passed over: is a duplicate: listed in lines 1 and 3",
         "b/gone.png": "cannot be read: No such file or directory",
         "b": "is a folder",
     }
@@ -390,17 +392,17 @@ GOOD = bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 3, 4) + bytes(24)
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"", "is no idx file: it begins with nothing"),
-        (b"\0\0\x08", "is no idx file"),
+        (b"", "is not an idx file: it begins with nothing"),
+        (b"\0\0\x08", "is not an idx file"),
         (b"PK\3\4" + GOOD[4:], "it begins with 504b0304, not with 0000"),
-        (b"\0\0\x07\x03" + GOOD[4:], "there is no type 0x07 with 3 dimensions"),
-        (b"\0\0\x08\x00", "there is no type 0x08 with 0 dimensions"),
-        (GOOD[:10], "is cut off in its header"),
+        (b"\0\0\x07\x03" + GOOD[4:], "type 0x07 with 3 dimensions does not exist"),
+        (b"\0\0\x08\x00", "type 0x08 with 0 dimensions does not exist"),
+        (GOOD[:10], "is truncated in its header"),
         (GOOD[:-1], "should hold 24 bytes of values for (2, 3, 4), it holds only 23"),
         (GOOD + b"x", "should hold 24 bytes of values for (2, 3, 4), it holds more"),
         (bytes([0, 0, 8, 3]) + b"\xff" * 12, "it is damaged"),
-        (gzip.compress(GOOD, mtime=0)[:-12], "is cut off: its compressed data has no end"),
-        (gzip.compress(GOOD, mtime=0)[:15], "is cut off"),
+        (gzip.compress(GOOD, mtime=0)[:-12], "is truncated: its compressed data is incomplete"),
+        (gzip.compress(GOOD, mtime=0)[:15], "is truncated"),
         (gzip.compress(GOOD, mtime=0)[:-8] + b"\0" * 8, "is damaged: CRC check failed"),
         (b"\x1f\x8b" + b"x" * 40, "is damaged: Unknown compression method"),
     ],
@@ -416,7 +418,7 @@ def test_idx_files_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "y").write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 3) + bytes(3))
     with refused(UserError, "x has 2 images, but"):
         data.from_idx(tmp_path / "x", tmp_path / "y")
-    with refused(UserError, "holds uint8 of shape (2, 3, 4), labels are whole numbers in one row"):
+    with refused(UserError, "holds uint8 of shape (2, 3, 4)"):
         data.from_idx(tmp_path / "x", tmp_path / "x")
     (tmp_path / "y").write_bytes(bytes([0, 0, 8, 1]) + struct.pack(">I", 2) + bytes([1, 99]))
     with refused(UserError, "labels must lie in 0...9, got 99 for example 1"):
@@ -456,13 +458,13 @@ class Harm:
 def test_hostile_npz(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, x=np.array([Harm(), None], object), y=[0, 1])
-    with refused(UserError, "holds Python objects, which are never loaded: that could run code"):
+    with refused(UserError, "holds pickled Python objects, which are never loaded because that could run code"):
         data.open_dataset(path)
     path.write_bytes(pickle.dumps(Harm()))
-    with refused(UserError, "holds Python objects"):
+    with refused(UserError, "holds pickled Python objects"):
         data.from_npz(path)
     np.savez(path, a=[1], b=[2])
-    with refused(UserError, "has no pair of x_train and y_train, x and y, or images and labels; it has a, b"):
+    with refused(UserError, "must have arrays x_train and y_train, x and y, or images and labels; it has a, b"):
         data.from_npz(path)
     with refused(UserError, "has no c; it has a, b"):
         data.from_npz(path, "a", "c")
@@ -523,7 +525,7 @@ def test_damaged_lmdb(tmp_path: Path) -> None:
     for name in ("one", "two"):
         data.create(tmp_path / "a", tmp_path / name, validation=0, store="lmdb")
     (tmp_path / "one" / "train" / "data.mdb").write_bytes(b"no database" * 1000)
-    with refused(RunError, "data.mdb is damaged: it is cut off"):
+    with refused(RunError, "data.mdb is damaged: it is truncated"):
         data.open_dataset(tmp_path / "one")
     (tmp_path / "one" / "train" / "data.mdb").write_bytes(b"no database" * 10000)
     with refused(RunError, "data.mdb is damaged: the checksum of image 0 is wrong"):
@@ -539,7 +541,7 @@ def test_a_version_of_the_future(tmp_path: Path) -> None:
     data.create(tmp_path / "a", tmp_path / "made", validation=0)
     file = tmp_path / "made" / "dataset.json"
     file.write_text(file.read_text().replace('"version": 2', '"version": 3'))
-    with refused(UserError, "dataset.json is of version 3, this weft reads 2. Create it again"):
+    with refused(UserError, "dataset.json has format version 3, this weft reads 2. Create it again"):
         data.open_dataset(tmp_path / "made")
 
 

@@ -172,7 +172,7 @@ def test_errors_of_a_whole_batch():
         def inputs(self, indices):
             return self.x[indices][1:]
 
-    with pytest.raises(weft.RunError, match=r"inputs\(\) of 2 examples gave 1\. One for each index is required\."):
+    with pytest.raises(weft.RunError, match=r"inputs\(\) must return one input per index, got 1 for 2 indices\."):
         list(Loader(Short(6), 2))
     counted(2)
 
@@ -317,11 +317,11 @@ def test_a_forked_process_goes_on_without_threads():
         (lambda: Loader(Made(4), 2, workers=-1), "the number of workers must be an int of 0 or more, got -1"),
         (lambda: Loader(Made(4), 2, prefetch=0), "the number of batches to prefetch must be an int of 1 or more, got 0"),
         (lambda: Loader(Made(4), 2, seed=-1), "the seed must be an int of 0 or more, got -1"),
-        (lambda: Loader(Made(4), 2, seed=1 << 64), "a seed is an int from 0 to 2**64 - 1"),
+        (lambda: Loader(Made(4), 2, seed=1 << 64), "the seed must be an int from 0 to 2**64 - 1"),
         (lambda: Loader(Made(0), 2), "a dataset with at least one example is required"),
         (lambda: Loader(Made(3), 4, drop_last=True), "3 examples do not fill a batch of 4"),
-        (lambda: Loader(Made(4), 2).load({"epoch": 0}), "a state has epoch and position, got epoch"),
-        (lambda: Loader(Made(4), 2).load({"epoch": 0, "position": 2}), "position 2 is not among the 2 batches"),
+        (lambda: Loader(Made(4), 2).load({"epoch": 0}), "a state must have epoch and position, got epoch"),
+        (lambda: Loader(Made(4), 2).load({"epoch": 0, "position": 2}), "the position must be below 2, the number of batches, got 2"),
         (lambda: Loader(Made(4), 2).load({"epoch": -1, "position": 0}), "the epoch must be an int of 0 or more"),
     ],
 )  # fmt: skip

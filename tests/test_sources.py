@@ -22,7 +22,7 @@ from weft.data.statistics import Statistics
 from weft.errors import RunError, UserError
 from weft.testing import counted, generator
 
-known_module = sys.modules["weft.data.known"]  # weft.data.known is the function
+catalogue_module = sys.modules["weft.data.catalogue"]  # weft.data.known is the function
 BYTES = generator("sources").integers(0, 256, (6, 1, 4, 5), np.uint8)
 LABELS = [0, 1, 2, 0, 1, 2]
 
@@ -73,10 +73,10 @@ def test_labels_of_a_regression_have_no_classes() -> None:
         (BYTES, [0, 1, 2, 3, 0, 1], ["a", "b", "c"], "labels must lie in 0...2, got 3 for example 3"),
         (BYTES, [0, 1, -2, 0, 0, 1], None, "labels must lie in 0...1, got -2 for example 2"),
         (BYTES, [0, 1, 0, 0, 0, 10**9], None, "label 1000000000 is too large for a class without a name"),
-        (BYTES, LABELS, ["a", "b", "a"], "classes need different names"),
-        (BYTES, [0.5] * 6, ["a"], "labels that are floats belong to no classes"),
-        (BYTES, ["a"] * 6, None, "labels are class numbers or floats"),
-        (np.array(["a"] * 6), LABELS, None, "inputs are numbers"),
+        (BYTES, LABELS, ["a", "b", "a"], "class names must be different"),
+        (BYTES, [0.5] * 6, ["a"], "float labels are regression targets and have no classes"),
+        (BYTES, ["a"] * 6, None, "labels must be class indices or floats"),
+        (np.array(["a"] * 6), LABELS, None, "inputs must be numbers"),
     ],
 )
 def test_arrays_that_make_no_sense_are_refused(x, y, classes, text) -> None:
@@ -85,7 +85,7 @@ def test_arrays_that_make_no_sense_are_refused(x, y, classes, text) -> None:
 
 
 @pytest.mark.parametrize(
-    ("indices", "text"), [([6], "0...5, got 6...6"), ([-1, 2], "0...5, got -1...2"), ([0.5], "whole numbers")]
+    ("indices", "text"), [([6], "0...5, got 6...6"), ([-1, 2], "0...5, got -1...2"), ([0.5], "must be integers")]
 )
 def test_wrong_indices_are_refused(indices, text) -> None:
     with refused(UserError, text):
@@ -223,7 +223,7 @@ def test_folders_are_classes_however_deep_the_files_lie(tmp_path: Path) -> None:
         [0, 0, 1],
     )
     assert dict(found.passed_over) == {
-        "README": "lies in no class folder",
+        "README": "is not in a class folder",
         ".hidden": "is hidden: its name begins with a dot",
         "cat/.DS_Store": "is hidden: its name begins with a dot",
     }
@@ -270,11 +270,11 @@ def test_text_is_windows_and_what_follows(tmp_path: Path) -> None:
     train, validation, test = d.split(validation=0.4)
     assert (d.decode(train.ids), d.decode(validation.ids), test) == ("hello w", "örld", None)
     assert data.text(tmp_path / "t.txt", 3, vocabulary="ölrwo hedx").encode("öx").tolist() == [0, 9]
-    with refused(UserError, "the vocabulary has no 'Z'"):
+    with refused(UserError, "characters must be in the vocabulary, got 'Z'"):
         d.encode("Z")
-    with refused(UserError, "has characters it lacks: [' ', 'd'"):
+    with refused(UserError, "t.txt: [' ', 'd'"):
         data.text(tmp_path / "t.txt", 3, vocabulary="helo")
-    with refused(UserError, "a window of 64 characters and the next needs 65, got 11"):
+    with refused(UserError, "windows of 64 characters require a text of 65 or more, got 11"):
         data.text(tmp_path / "t.txt")
     (tmp_path / "t.txt").write_bytes(b"caf\xe9 au lait")
     with refused(RunError, "is not UTF-8: byte 3 is 0xe9"):
@@ -357,9 +357,9 @@ def test_download_gives_up_with_the_reason(server: str, tmp_path: Path) -> None:
     with refused(RunError, "the checksum is " + RIGHT[:16]):
         download.fetch([f"{server}/file"], tmp_path / "file", "0" * 64)
     Server.plan = ["503"] * 10
-    with refused(RunError, "could not be had after 4 tries"):
+    with refused(RunError, "could not be downloaded in 4 attempts"):
         download.fetch([f"{server}/file"], tmp_path / "file", RIGHT)
-    with refused(RunError, "give the folder that has the files with from_"):
+    with refused(RunError, "pass the folder that has the files as from_"):
         download.fetch(["http://127.0.0.1:1/file"], tmp_path / "file", RIGHT)
     assert list(tmp_path.iterdir()) == []
 
@@ -368,8 +368,8 @@ def test_known_set_is_downloaded_once(server: str, tmp_path: Path, monkeypatch: 
     write_mnist(tmp_path, packed=True)
     Server.files = {f"/{p.name}": p.read_bytes() for p in tmp_path.iterdir()}
     sums = {name[1:]: hashlib.sha256(content).hexdigest() for name, content in Server.files.items()}
-    mnist = replace(known_module.SETS["mnist"], addresses=("http://127.0.0.1:1/", f"{server}/"), files=sums)
-    monkeypatch.setitem(known_module.SETS, "mnist", mnist)
+    mnist = replace(catalogue_module.CATALOGUE["mnist"], addresses=("http://127.0.0.1:1/", f"{server}/"), files=sums)
+    monkeypatch.setitem(catalogue_module.CATALOGUE, "mnist", mnist)
     seen: list[tuple[int, int | None]] = []
     with knobs.set(data=str(tmp_path / "store")):
         for _ in range(2):
@@ -392,14 +392,14 @@ def test_digits_are_built_in() -> None:
 
 
 def test_names_that_are_not_known() -> None:
-    with refused(UserError, "there is no set 'imagenet'"):
+    with refused(UserError, "got 'imagenet'"):
         data.known("imagenet")
     with refused(UserError, "is not a folder with the files of mnist"):
         data.known("mnist", from_="nowhere")
 
 
 def test_statistics_of_known_sets_name_every_channel() -> None:
-    for name, about in known_module.SETS.items():
+    for name, about in catalogue_module.CATALOGUE.items():
         assert len(about.statistics.mean) == len(about.statistics.std) == (3 if name.startswith("cifar") else 1)
         assert isinstance(about.statistics, Statistics)
         assert all(len(sum_) == 64 for sum_ in about.files.values())

@@ -173,19 +173,24 @@ def test_a_text_is_cut_at_its_end(tmp_path: Path) -> None:
 
 
 WRONG = {
-    "all": (whole(), 1.0, 0, "a share from 0 to below 1 is required, got 1.0."),
-    "below zero": (whole(), -0.1, 0, "a share from 0 to below 1 is required, got -0.1."),
-    "no number": (whole(), float("nan"), 0, "a share from 0 to below 1 is required, got nan."),
-    "text": (whole(), "0.1", 0, "a share from 0 to below 1 is required, got '0.1'."),
+    "all": (whole(), 1.0, 0, "a share in [0, 1) is required, got 1.0."),
+    "below zero": (whole(), -0.1, 0, "a share in [0, 1) is required, got -0.1."),
+    "no number": (whole(), float("nan"), 0, "a share in [0, 1) is required, got nan."),
+    "text": (whole(), "0.1", 0, "a share in [0, 1) is required, got '0.1'."),
     "one of each class": (
         Arrays(BYTES[:4], LABELS[:4]),
         0.5,
         0,
-        "there must be two examples or more of a class, training has 4 in all.",
+        "two examples or more of a class are required, the training set has 4 in all.",
     ),
-    "one example": (Arrays(np.zeros(1), [0.5]), 0.5, 0, "there must be two examples or more, training has 1 in all."),
+    "one example": (
+        Arrays(np.zeros(1), [0.5]),
+        0.5,
+        0,
+        "two examples or more are required, the training set has 1 in all.",
+    ),
     "a seed below zero": (whole(), 0.5, -1, "the seed must be an int of 0 or more, got -1."),
-    "a seed too large": (whole(), 0.5, 2**64, "a seed is an int from 0 to 2**64 - 1"),
+    "a seed too large": (whole(), 0.5, 2**64, "the seed must be an int from 0 to 2**64 - 1"),
 }
 
 

@@ -230,7 +230,7 @@ def _seed_key(seed: int | Tensor) -> Tensor:
     if isinstance(seed, Tensor):
         return seed.astype(uint64)
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 64:
-        raise UserError("random", f"a seed is an int from 0 to 2**64 - 1, got {seed!r}.")
+        raise UserError("random", f"the seed must be an int from 0 to 2**64 - 1, got {seed!r}.")
     return number(int(seed), uint64)
 
 

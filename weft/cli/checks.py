@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..data.door import are_images
+from ..data.open import is_image_source
 from ..errors import UserError
 from ..train.making import Plan
 from .networks import WRITERS, check_size, full_name, loss_of
@@ -40,7 +40,7 @@ def _check_model(where: str, settings: Mapping[str, Any]) -> None:
     if settings["size"] is not None:
         check_size(name, settings["size"])
     path = Path(settings["data"] or "").expanduser()
-    if settings["data"] is not None and path.exists() and are_images(path) and name in WRITERS:
+    if settings["data"] is not None and path.exists() and is_image_source(path) and name in WRITERS:
         raise UserError(where, f"{name} is a network for text, and {path} holds image files.")
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import data
+from ..data.dataset_folder import describe
 from ..data.folders import split_folders
-from ..data.made import describe
 from ..report.scale import short
 from ..report.wording import counted
 from .table import table

@@ -9,10 +9,10 @@ from shlex import quote
 from typing import Any
 
 from .. import data
+from ..data.catalogue import data_folder, fetch_known, is_available
 from ..data.create import Source
-from ..data.door import MAKING, are_images, made_folder
-from ..data.known import data_folder, get_known, is_here
-from ..data.made import describe, is_made
+from ..data.dataset_folder import describe, is_dataset_folder
+from ..data.open import CREATE_SETTINGS, created_datasets_folder, is_image_source
 from ..data.resize import WAYS
 from ..errors import UserError, WeftError
 from ..hints import nearest
@@ -39,7 +39,7 @@ _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "workers": (whole, "processes; 0 works in this one"),
 }
 CREATE = {
-    **{name: Setting(reader, MAKING[name], meaning) for name, (reader, meaning) in _READERS.items()},
+    **{name: Setting(reader, CREATE_SETTINGS[name], meaning) for name, (reader, meaning) in _READERS.items()},
     "outside": Setting(flag, False, "whether a list may name files outside of its folder"),
     "replace": Setting(flag, False, "whether a dataset with other settings may be replaced"),
     "json": _JSON,
@@ -60,7 +60,7 @@ def _create(words: Sequence[str]) -> None:
     if len(given.plain) != 2:
         raise UserError("weft dataset create", "a source and a folder are required: weft dataset create photos made.")
     source, folder = given.plain[0], Path(given.plain[1])
-    making = {name: given[name] for name in MAKING}
+    making = {name: given[name] for name in CREATE_SETTINGS}
     with Bars(f"making {folder.name}") as told, when_terminated(MADE_IS_KEPT):
         data.create(
             _source(source, given["outside"]), folder, replace=given["replace"], **making,
@@ -88,17 +88,17 @@ def _info(words: Sequence[str]) -> None:
 def _looked_at(what: str, from_: str | None) -> Facts:
     """The facts about data. Image files are not packed for that: somebody only wants to know."""
     path = Path(os.path.expanduser(what))
-    if from_ is None and path.exists() and are_images(path):
+    if from_ is None and path.exists() and is_image_source(path):
         return of_images(path)
     with Bars(f"getting {what}") as told:
         splits = data.open_dataset(what, from_=from_, progress=lambda now: told(now.done, now.total))
-    return of_splits(what, splits, path if from_ is None and is_made(path) else None)
+    return of_splits(what, splits, path if from_ is None and is_dataset_folder(path) else None)
 
 
 def _list(words: Sequence[str]) -> None:
     """The sets that are known by name, and the datasets that were made of image files on the way."""
     given = read("dataset list", words, {"json": _JSON}, 0, _list.__doc__)
-    known = {name: is_here(name) for name in data.known_names()}
+    known = {name: is_available(name) for name in data.known_names()}
     made = [_made(folder) for folder in _made_folders()]
     if given["json"]:
         print(as_json({"folder": str(data_folder()), "known": known, "made": made}))
@@ -106,7 +106,7 @@ def _list(words: Sequence[str]) -> None:
     print(f"by name, in {data_folder()}")
     print(pairs({name: _state(name, here) for name, here in known.items()}))
     if made:
-        print(f"\nmade of image files, in {made_folder()}\n{_table(made)}")
+        print(f"\nmade of image files, in {created_datasets_folder()}\n{_table(made)}")
 
 
 def _state(name: str, here: bool) -> str:
@@ -117,7 +117,11 @@ def _state(name: str, here: bool) -> str:
 
 def _made_folders() -> list[Path]:
     try:
-        return sorted(folder for folder in made_folder().iterdir() if is_made(folder) and folder.name[0] != ".")
+        return sorted(
+            folder
+            for folder in created_datasets_folder().iterdir()
+            if is_dataset_folder(folder) and folder.name[0] != "."
+        )
     except OSError:  # nothing was ever made, or nobody may look
         return []
 
@@ -155,7 +159,7 @@ def _get(words: Sequence[str]) -> None:
         raise UserError("weft dataset get", f"there is no set {name!r}. {nearest(name, data.known_names())}")
     if name != "digits":
         with Bars(f"getting {name}") as told:
-            get_known(name, given["from"], told)
+            fetch_known(name, given["from"], told)
     found = of_splits(name, data.known(name))
     if given["json"]:
         print(as_json(found | {"folder": None if name == "digits" else str(data_folder() / name)}))

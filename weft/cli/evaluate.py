@@ -82,7 +82,7 @@ def _as_stored(learned: Job, other: str | None) -> dict[str, Any]:
     """Settings that make other image files into images like those that the run learned from."""
     if other is None:
         return {}
-    if not learned.are_images:
+    if not learned.is_image_source:
         return {"data": other}
     channels, height, width = learned.train.shape
     return {"data": other, "size": (height, width), "colour": "gray" if channels == 1 else "rgb"}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import data, nn, optim
-from ..data.door import are_images, place_of
+from ..data.open import created_dataset_folder, is_image_source
 from ..errors import RunError, UserError
 from ..io import load
 from ..jit import jit
@@ -61,7 +61,7 @@ class Job:
 
     def _open(self, model: str | None) -> data.Splits:
         what, making = Path(self.settings["data"]).expanduser(), {}
-        images = what.exists() and are_images(what)
+        images = what.exists() and is_image_source(what)
         if images:
             needed = None if model is None else side(model)
             making = {n: self.settings[n] for n in ("resize", "colour", "seed", "validation")}
@@ -77,7 +77,7 @@ class Job:
                 **making,
             )
         if images:
-            self._note_failures(place_of(what, **making))
+            self._note_failures(created_dataset_folder(what, **making))
         return found
 
     def _note_failures(self, folder: Path) -> None:
@@ -116,7 +116,7 @@ class Job:
         return "classify" if self.train.classes else "regress"
 
     @property
-    def are_images(self) -> bool:
+    def is_image_source(self) -> bool:
         return len(self.train.shape) == 3 and not isinstance(self.train, data.Text)
 
     def loaders(self) -> tuple[data.Loader, data.Loader | None]:
@@ -140,7 +140,7 @@ class Job:
         self._forecast(self._size()).check(self._smaller)
 
     def _size(self) -> tuple[int, int] | None:
-        return self.size() if self.are_images else None
+        return self.size() if self.is_image_source else None
 
     def _built(self, size: tuple[int, int] | None) -> nn.Module:
         return fitted(self.name, self.train, size, self.settings)
@@ -185,7 +185,7 @@ class Job:
 
     def prepare(self, size: tuple[int, int] | None = None) -> nn.Module:
         """From stored inputs to what the network is given; all of it is part of the compiled step."""
-        if not self.are_images:
+        if not self.is_image_source:
             return nn.Sequential()
         wanted = size or self.size()
         parts: list[nn.Module] = [data.ToFloat()]

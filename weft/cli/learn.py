@@ -237,7 +237,7 @@ def _finish(job: Job, result: training.Result, speaker: Speaker, cost: nn.Summar
 
 def _example(job: Job) -> Any:
     """What the network is given for one example, to count what it costs."""
-    if job.are_images:
+    if job.is_image_source:
         return (1, job.train.shape[0], *job.size())
     return asarray(job.train.inputs(np.arange(1)))
 

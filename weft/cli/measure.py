@@ -192,7 +192,7 @@ def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
     if told["data"] is None:
         raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no data. Say weft {verb} NETWORK.")
     job = Training(told.settings)
-    if not job.are_images:
+    if not job.is_image_source:
         raise UserError(
             f"weft {verb}", f"the data of {folder} are no images but {about(job.train)}. Say weft {verb} lenet."
         )

@@ -62,7 +62,7 @@ def predict(words: Sequence[str]) -> None:
 
 def _predict(folder: Path, given: Words) -> None:
     job = job_of_run(settings_of("predict", folder), folder)
-    if not job.are_images and not isinstance(job.train, data.Text):
+    if not job.is_image_source and not isinstance(job.train, data.Text):
         shape = " x ".join(map(str, job.train.shape))
         raise UserError(
             "weft predict", f"{folder} is a network for inputs of {shape} numbers; images are what predict reads."

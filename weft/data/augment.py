@@ -1,4 +1,4 @@
-"""Augmentations one after another, with as few readings of the pictures as possible, and three of them by name."""
+"""`Augment` chains augmentations and fuses the geometric ones; `augmentation` returns one of three presets."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from ..nn.containers import Sequential
 from ..nn.dropout import GaussianNoise as GaussianNoise
 from ..nn.module import Module
 from ..tensor import ArrayLike
-from . import settings
+from . import checks
 from .colour import ColorJitter, RandomErasing, ToFloat
-from .geometry import Geometric, RandomAffine, RandomCrop, RandomFlip
-from .mix import Mix
-from .policies import Policy, RandAugment
-from .warp import View, view
+from .geometry import GeometricAugmentation, RandomAffine, RandomCrop, RandomFlip
+from .mixup import MixAugmentation
+from .policies import AugmentationPolicy, RandAugment
+from .warp import WarpView, view
 
 
 class Augment(Sequential):
-    """Augmentations one after another. Flips, crops, rotations and the like that follow each other are one warp.
+    """Apply augmentations in order. Consecutive geometric ones (flips, crops, rotations ...) are fused into one warp.
 
-    So pixels are interpolated once, and a rotation shows what a crop before it had cut off instead of a black corner.
-    With labels, `augment(x, y)`, it gives (x, y): MixUp and CutMix need them.
+    So pixels are interpolated only once, and a rotation after a crop shows the pixels around the crop instead of black
+    corners. Called with labels, `augment(x, y)`, it returns (x, y); MixUp and CutMix require them.
 
     >>> import numpy as np
     >>> augment = Augment(ToFloat(), RandomFlip(), RandomCrop(8, padding=1))
@@ -31,32 +31,36 @@ class Augment(Sequential):
     """
 
     def forward(self, x: ArrayLike, y: ArrayLike | None = None) -> Any:
-        seen: Any = x
+        value: Any = x
         for part in self:
-            if isinstance(part, Geometric | Policy):
-                begin = seen if isinstance(seen, View) else settings.pictures(type(part).__name__, seen, floats=False)
-                seen = part(view(begin))
-            elif isinstance(part, Mix):
-                seen, y = part(_looked(seen), self._labels(part, y))
+            if isinstance(part, GeometricAugmentation | AugmentationPolicy):
+                start = (
+                    value
+                    if isinstance(value, WarpView)
+                    else checks.check_images(type(part).__name__, value, floats=False)
+                )
+                value = part(view(start))
+            elif isinstance(part, MixAugmentation):
+                value, y = part(_sampled(value), self._labels(part, y))
             else:
-                seen = part(_looked(seen))
-        return _looked(seen) if y is None else (_looked(seen), y)
+                value = part(_sampled(value))
+        return _sampled(value) if y is None else (_sampled(value), y)
 
     def _labels(self, part: Module, y: ArrayLike | None) -> ArrayLike:
         if y is None:
-            raise UserError("Augment", f"{type(part).__name__} mixes labels too. Call augment(x, y).")
+            raise UserError("Augment", f"{type(part).__name__} requires labels. Call augment(x, y).")
         return y
 
 
-def _looked(seen: Any) -> Any:
-    return seen.seen() if isinstance(seen, View) else seen
+def _sampled(value: Any) -> Any:
+    return value.sample() if isinstance(value, WarpView) else value
 
 
 def augmentation(name: str, size: int | Sequence[int], *, flip: bool = True) -> Augment:
-    """An augmentation by name, for pictures that are to have this size: light, standard or strong.
+    """A preset augmentation for an output size: light, standard or strong.
 
-    light: flips and crops; standard: also turned, enlarged and with other colours; strong: RandAugment, and erased
-    boxes. All begin with ToFloat. `flip=False` where left and right matter, as in digits and letters.
+    light: flips and crops; standard: also rotation, scaling and colour jitter; strong: RandAugment and random erasing.
+    All begin with ToFloat. Pass `flip=False` where left and right matter, as in digits and letters.
 
     >>> augmentation("light", 32)
     Augment(
@@ -67,7 +71,7 @@ def augmentation(name: str, size: int | Sequence[int], *, flip: bool = True) -> 
     """
     if name not in _PRESETS:
         raise UserError("augmentation", f"the name must be {', '.join(_PRESETS)}, got {name!r}.")
-    height, width = settings.size_of("augmentation", size)
+    height, width = checks.check_size("augmentation", size)
     first = [ToFloat(), RandomFlip()] if flip else [ToFloat()]
     crop = RandomCrop((height, width), (max(1, height // 8), max(1, width // 8)))
     return Augment(*first, *_PRESETS[name](crop))

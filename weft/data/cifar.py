@@ -10,8 +10,8 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from .dataset import Arrays, Splits
-from .lists import read_lines
-from .sources import told_of
+from .file_lists import read_lines
+from .npz import errors_name_files
 from .statistics import Statistics
 
 SHAPE = (3, 32, 32)
@@ -28,7 +28,7 @@ def from_cifar(folder: str | os.PathLike[str], statistics: Statistics | None = N
         if (top / train[0]).exists():
             classes = _class_names(top / names, count)
             parts = [_read([top / file for file in group], count, label_bytes) for group in (train, test)]
-            with told_of("from_cifar", top / names):
+            with errors_name_files("from_cifar", top / names):
                 learned, tested = (Arrays(x, y, classes, name or kind, statistics) for x, y in parts)
             return Splits(learned, None, tested)
     raise UserError("from_cifar", f"{top} has neither {CIFAR10_FILES[0][0]} nor {CIFAR100_FILES[0][0]}.")

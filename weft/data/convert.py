@@ -1,4 +1,4 @@
-"""From image files to the bytes of a store: the work of one chunk, the same in this process and in others."""
+"""Converts a chunk of image files to the bytes that are stored; runs in the main process or in workers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ QUALITY = 90  # of JPEG
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What becomes of each image."""
+class ConversionOptions:
+    """How each image is converted and stored."""
 
     size: tuple[int, int]
-    fixed: bool  # images come in this size already; another one is a failure
+    fixed: bool  # all images must have this size; others fail
     resize: Resize
     colour: Colour
     store: Store
@@ -38,50 +38,50 @@ class Recipe:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Recipe:
+    def from_json(cls, values: dict[str, Any]) -> ConversionOptions:
         return cls(**{**values, "size": tuple(values["size"])})
 
 
-class Converted(NamedTuple):
-    """What became of a chunk: the bytes of the good ones, a reason or None for each, and the bytes counted."""
+class ConvertedChunk(NamedTuple):
+    """The result of one chunk: the bytes of each converted image, an error or None per file, and a histogram."""
 
     images: list[bytes]
     reasons: list[str | None]
     counts: np.ndarray  # (channels, 256)
 
 
-def convert(paths: Sequence[str], recipe: Recipe) -> Converted:
-    """Read, resize and pack each file."""
+def convert(paths: Sequence[str], options: ConversionOptions) -> ConvertedChunk:
+    """Read, resize and encode each file."""
     images: list[bytes] = []
     reasons: list[str | None] = []
-    counts = np.zeros((recipe.shape[0], 256), np.int64)
+    counts = np.zeros((options.shape[0], 256), np.int64)
     for path in paths:
         try:
-            packed, values = _pack(_prepare(path, recipe), recipe)
+            packed, values = _pack(_prepare(path, options), options)
         except Unreadable as reason:
             reasons.append(str(reason))
             continue
         counts += histogram(values[None])
         images.append(packed)
         reasons.append(None)
-    return Converted(images, reasons, counts)
+    return ConvertedChunk(images, reasons, counts)
 
 
-def _prepare(path: str, recipe: Recipe) -> Image.Image:
-    image = read_image(path, recipe.colour)
-    height, width = recipe.size
-    if recipe.fixed and image.size != (width, height):
-        raise Unreadable(f"is {image.height} x {image.width}, most images are {height} x {width}; give a size")
-    return resize(image, recipe.size, recipe.resize)
+def _prepare(path: str, options: ConversionOptions) -> Image.Image:
+    image = read_image(path, options.colour)
+    height, width = options.size
+    if options.fixed and image.size != (width, height):
+        raise Unreadable(f"is {image.height} x {image.width}, most images are {height} x {width}; pass a size")
+    return resize(image, options.size, options.resize)
 
 
-def _pack(image: Image.Image, recipe: Recipe) -> tuple[bytes, np.ndarray]:
-    """What is stored, and the values that training will see: those of a JPEG are not those that went in."""
-    if recipe.store == "arrays":
+def _pack(image: Image.Image, options: ConversionOptions) -> tuple[bytes, np.ndarray]:
+    """The stored bytes and the pixel values that training reads: JPEG is lossy, so they differ from the input."""
+    if options.store == "arrays":
         values = to_array(image)
         return values.tobytes(), values
     buffer = io.BytesIO()
-    if recipe.encoding == "jpeg":
+    if options.encoding == "jpeg":
         image.save(buffer, "JPEG", quality=QUALITY)
     else:
         image.save(buffer, "PNG")

@@ -1,4 +1,4 @@
-"""Makes a dataset from image files: split, decode, resize and pack them, all or nothing, in a folder of its own."""
+"""Creates a dataset from image files: splits, decodes, resizes and packs them into a folder that appears when complete."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from .checksums import INDEX, write_checksums
-from .convert import Converted, Encoding, Recipe, Store
+from .convert import ConversionOptions, ConvertedChunk, Encoding, Store
 from .dataset import Splits
+from .dataset_folder import VERSION, open_dataset_folder
+from .file_index import Index
+from .file_lists import from_list
 from .folders import from_folders, split_folders
+from .image_writers import WRITERS, Writer
 from .images import Colour, Unreadable, image_size
-from .index import Index
-from .lists import from_list
-from .made import VERSION, open_made
-from .plan import Entry, Plan, Small, make_plan
 from .resize import WAYS, Resize
+from .split_plan import Entry, Small, SplitPlan, make_plan
+from .staging import DESCRIPTION, StagingFolder, check_target, lock, recover
 from .statistics import Statistics
-from .store import WRITERS, Writer
-from .team import Team
-from .work import DESCRIPTION, Work, check_target, lock, recover
+from .worker_pool import WorkerPool
 
 _CHUNK_BYTES, _CHUNK_FILES = 1 << 24, 64
 Source = Index | str | os.PathLike[str]
 
 
 class Progress(NamedTuple):
-    """How far a creation has come: files looked at, of how many, and how many of them failed."""
+    """Progress of a creation: files processed, files in total, and files that failed."""
 
     done: int
     total: int
@@ -63,55 +63,59 @@ def create(
     replace: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Splits:
-    """Make a dataset in `folder` and open it.
+    """Create a dataset in `folder` and open it.
 
-    `source` is a folder of class folders, a list of files, or an `Index`. `validation` and `test` are shares of every
-    class, or sources of their own; a folder that has folders train, validation and test is divided already. `size` is (height, width); None takes images that all have one size. Classes with
-    fewer than `minimum` files are refused, dropped or kept, as `small` says; of larger classes `maximum` files are
-    taken. `workers` counts processes; 0 works in this one.
+    `source` is a folder of class folders, a list of files, or an `Index`. `validation` and `test` are fractions of every
+    class, or sources of their own; a folder with subfolders train, validation and test keeps these splits. `size` is
+    (height, width); None requires images of one common size. `small` says whether classes with fewer than `minimum`
+    files are refused, dropped or kept; of larger classes at most `maximum` files are used. `workers` is the number of
+    processes; 0 uses only the calling process.
 
-    The folder appears when it is complete. A creation that was stopped goes on where it was when it is started again
-    with the same settings. Files that fail are listed in failed.csv; when more than half do, so does the creation.
+    The folder appears when it is complete. An interrupted creation resumes when it is started again with the same
+    settings. Files that fail are listed in failed.csv; if more than half of them fail, the creation fails.
     """
     _check(size, resize, colour, store, encoding, minimum, maximum, small, seed, workers)
-    source, validation, test = _divided_already(source, validation, test)
+    source, validation, test = _existing_splits(source, validation, test)
     index = _as_index(source, None)
-    shares = {"validation": _share("validation", validation, index), "test": _share("test", test, index)}
-    _check_shares(shares)
+    shares = {
+        "validation": _fraction_or_index("validation", validation, index),
+        "test": _fraction_or_index("test", test, index),
+    }
+    _check_fractions(shares)
     plan = make_plan(index, shares, minimum=minimum, maximum=maximum, small=small, seed=seed)
-    recipe = Recipe(size or _common_size(plan), size is None, resize, colour, store, encoding)
-    settings = {**recipe.as_json(), "seed": seed, "minimum": minimum, "maximum": maximum, "small": small}
+    options = ConversionOptions(size or _common_size(plan), size is None, resize, colour, store, encoding)
+    settings = {**options.as_json(), "seed": seed, "minimum": minimum, "maximum": maximum, "small": small}
     settings |= {split: share if isinstance(share, float) else share.name for split, share in shares.items()}
     target, digest = Path(os.path.abspath(folder)), plan.digest({"version": VERSION, **settings})
     with lock(target):
-        _make(target, digest, plan, recipe, settings, workers, replace, progress)
-    return open_made(target)
+        _make(target, digest, plan, options, settings, workers, replace, progress)
+    return open_dataset_folder(target)
 
 
 def _make(
     target: Path,
     digest: str,
-    plan: Plan,
-    recipe: Recipe,
+    plan: SplitPlan,
+    options: ConversionOptions,
     settings: dict[str, Any],
     workers: int | None,
     replace: bool,
     progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Fill the hidden folder, describe it, and show it, unless the dataset is there."""
+    """Fill the staging folder, write its description and publish it, unless the dataset exists already."""
     try:
         recover(target)
         if check_target(target, digest, replace):
             return
-        work = Work(target, digest)
-        _convert_all(work, plan, recipe, workers, progress)
-        _describe(work, plan, recipe, {"digest": digest, "settings": settings})
-        work.publish(replace)
+        staging = StagingFolder(target, digest)
+        _convert_all(staging, plan, options, workers, progress)
+        _describe(staging, plan, options, {"digest": digest, "settings": settings})
+        staging.publish(replace)
     except (OSError, lmdb.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(
             "create",
-            f"{target} cannot be written: {reason}. What is done is kept: mend this and start again with the same settings.",
+            f"{target} cannot be written: {reason}. Completed work is kept: fix this and start again with the same settings.",
         ) from error
 
 
@@ -120,8 +124,8 @@ class _Chunk(NamedTuple):
     entries: list[Entry]
 
 
-def _chunks(plan: Plan, recipe: Recipe) -> list[_Chunk]:
-    step = max(1, min(_CHUNK_FILES, _CHUNK_BYTES // int(np.prod(recipe.shape))))
+def _chunks(plan: SplitPlan, options: ConversionOptions) -> list[_Chunk]:
+    step = max(1, min(_CHUNK_FILES, _CHUNK_BYTES // int(np.prod(options.shape))))
     return [
         _Chunk(split, entries[start : start + step])
         for split, entries in plan.splits.items()
@@ -130,39 +134,43 @@ def _chunks(plan: Plan, recipe: Recipe) -> list[_Chunk]:
 
 
 def _convert_all(
-    work: Work, plan: Plan, recipe: Recipe, workers: int | None, progress: Callable[[Progress], None] | None
+    staging: StagingFolder,
+    plan: SplitPlan,
+    options: ConversionOptions,
+    workers: int | None,
+    progress: Callable[[Progress], None] | None,
 ) -> None:
-    """Convert the chunks that are not done yet. Data first, then its line in the journal."""
-    chunks = _chunks(plan, recipe)
-    waiting = chunks[len(work.done) :]
+    """Convert the remaining chunks. Data is written before its journal record."""
+    chunks = _chunks(plan, options)
+    pending = chunks[len(staging.done) :]
     total = sum(len(chunk.entries) for chunk in chunks)
-    writers = _Writers(work, chunks, recipe)
-    with Team(_how_many(workers, waiting), recipe) as team:
+    writers = _Writers(staging, chunks, options)
+    with WorkerPool(_worker_count(workers, pending), options) as team:
         try:
-            results = team.convert([[entry.path for entry in chunk.entries] for chunk in waiting])
-            for chunk, result in zip(waiting, results, strict=True):
+            results = team.convert([[entry.path for entry in chunk.entries] for chunk in pending])
+            for chunk, result in zip(pending, results, strict=True):
                 writers.of(chunk.split).append(result.images)
-                work.note(_record(result))
+                staging.append_done(_record(result))
                 if progress is not None:
-                    done = sum(len(c.entries) for c in chunks[: len(work.done)])
-                    progress(Progress(done, total, sum(len(r["failed"]) for r in work.done)))
+                    done = sum(len(c.entries) for c in chunks[: len(staging.done)])
+                    progress(Progress(done, total, sum(len(r["failed"]) for r in staging.done)))
             writers.finish(plan, chunks)
         finally:
             writers.close()
 
 
-def _record(result: Converted) -> dict[str, Any]:
+def _record(result: ConvertedChunk) -> dict[str, Any]:
     failed = {str(place): reason for place, reason in enumerate(result.reasons) if reason is not None}
     return {"failed": failed, "counts": result.counts.tolist(), "checksums": [zlib.crc32(i) for i in result.images]}
 
 
 class _Writers:
-    """A writer for each split, opened behind what the journal says is there."""
+    """One writer per split, opened after the images that the journal records."""
 
-    def __init__(self, work: Work, chunks: list[_Chunk], recipe: Recipe) -> None:
-        self._work, self._recipe = work, recipe
+    def __init__(self, staging: StagingFolder, chunks: list[_Chunk], options: ConversionOptions) -> None:
+        self._work, self._recipe = staging, options
         self._counts: dict[str, int] = {}
-        for chunk, record in zip(chunks, work.done, strict=False):  # those without a record are not done
+        for chunk, record in zip(chunks, staging.done, strict=False):  # chunks without a record are not done
             good = len(chunk.entries) - len(record["failed"])
             self._counts[chunk.split] = self._counts.get(chunk.split, 0) + good
         self._open: dict[str, Writer] = {}
@@ -170,10 +178,10 @@ class _Writers:
     def of(self, split: str) -> Writer:
         if split not in self._open:
             writer = WRITERS[self._recipe.store]
-            self._open[split] = writer(self._work.part(split), self._recipe, self._counts.get(split, 0))
+            self._open[split] = writer(self._work.split_folder(split), self._recipe, self._counts.get(split, 0))
         return self._open[split]
 
-    def finish(self, plan: Plan, chunks: list[_Chunk]) -> None:
+    def finish(self, plan: SplitPlan, chunks: list[_Chunk]) -> None:
         for split in plan.splits:
             records = [record for chunk, record in zip(chunks, self._work.done, strict=True) if chunk.split == split]
             self.of(split).finish([checksum for record in records for checksum in record["checksums"]])
@@ -183,23 +191,23 @@ class _Writers:
             writer.close()
 
 
-def _describe(work: Work, plan: Plan, recipe: Recipe, known: dict[str, Any]) -> None:
-    """Write what belongs to the images: labels, names, failures, and the description of it all."""
-    good, failed, counts = _outcome(work, plan, recipe)
-    _write_failures(work.folder / "failed.csv", failed, plan.passed_over)
-    _check_outcome(work, plan, good, failed)
+def _describe(staging: StagingFolder, plan: SplitPlan, options: ConversionOptions, known: dict[str, Any]) -> None:
+    """Write labels, file names, failures, and the description of the dataset."""
+    good, failed, counts = _results(staging, plan, options)
+    _write_failures(staging.folder / "failed.csv", failed, plan.passed_over)
+    _check_results(staging, plan, good, failed)
     for split, entries in good.items():
-        np.save(work.part(split) / "labels.npy", np.array([entry.label for entry in entries], np.int64))
+        np.save(staging.split_folder(split) / "labels.npy", np.array([entry.label for entry in entries], np.int64))
         lines = "".join(_escaped(entry.name) + "\n" for entry in entries)
-        (work.part(split) / "names.txt").write_bytes(lines.encode("utf-8", "surrogateescape"))
+        (staging.split_folder(split) / "names.txt").write_bytes(lines.encode("utf-8", "surrogateescape"))
     statistics = Statistics.of(counts)
     description = {
         "format": "weft dataset",
         "version": VERSION,
         "name": plan.name,
         "classes": plan.classes,
-        "shape": recipe.shape,
-        "store": recipe.store,
+        "shape": options.shape,
+        "store": options.store,
         "counts": {split: _counts(plan, entries) for split, entries in good.items()},
         "mean": statistics.mean,
         "std": statistics.std,
@@ -207,18 +215,18 @@ def _describe(work: Work, plan: Plan, recipe: Recipe, known: dict[str, Any]) -> 
         "passed_over": len(plan.passed_over),
         **known,
     }
-    (work.folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
+    (staging.folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
     files = [f"{split}/{name}" for split in good for name in ("labels.npy", INDEX)]
-    write_checksums(work.folder, [DESCRIPTION, *files])
+    write_checksums(staging.folder, [DESCRIPTION, *files])
 
 
-def _outcome(
-    work: Work, plan: Plan, recipe: Recipe
+def _results(
+    staging: StagingFolder, plan: SplitPlan, options: ConversionOptions
 ) -> tuple[dict[str, list[Entry]], list[tuple[str, str]], np.ndarray]:
     good: dict[str, list[Entry]] = {split: [] for split in plan.splits}
     failed: list[tuple[str, str]] = []
-    counts = np.zeros((recipe.shape[0], 256), np.int64)
-    for chunk, record in zip(_chunks(plan, recipe), work.done, strict=True):
+    counts = np.zeros((options.shape[0], 256), np.int64)
+    for chunk, record in zip(_chunks(plan, options), staging.done, strict=True):
         for place, entry in enumerate(chunk.entries):
             reason = record["failed"].get(str(place))
             if reason is None:
@@ -230,14 +238,16 @@ def _outcome(
     return good, failed, counts
 
 
-def _counts(plan: Plan, entries: list[Entry]) -> dict[str, int]:
+def _counts(plan: SplitPlan, entries: list[Entry]) -> dict[str, int]:
     labels = np.array([entry.label for entry in entries], np.int64)
     return dict(zip(plan.classes, np.bincount(labels, minlength=len(plan.classes)).tolist(), strict=True))
 
 
-def _check_outcome(work: Work, plan: Plan, good: dict[str, list[Entry]], failed: list[tuple[str, str]]) -> None:
+def _check_results(
+    staging: StagingFolder, plan: SplitPlan, good: dict[str, list[Entry]], failed: list[tuple[str, str]]
+) -> None:
     total = sum(len(entries) for entries in plan.splits.values())
-    report = f"{work.folder / 'failed.csv'} lists them all"
+    report = f"{staging.folder / 'failed.csv'} lists them all"
     if 2 * len(failed) > total:
         some = "; ".join(f"{name} {reason}" for name, reason in failed[:3])
         raise RunError("create", f"{len(failed)} of {total} files failed, more than half: {some}. {report}.")
@@ -257,14 +267,14 @@ def _write_failures(path: Path, failed: Sequence[tuple[str, str]], passed_over: 
 
 
 def _escaped(name: str) -> str:
-    """A name in one line, whatever it holds."""
+    """A file name on one line, with line breaks escaped."""
     return name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
-def _divided_already(
+def _existing_splits(
     source: Source, validation: float | Source, test: float | Source
 ) -> tuple[Source, float | Source, float | Source]:
-    """A folder with folders train and validation or test keeps its division."""
+    """The existing splits of a folder with subfolders train and validation or test."""
     parts = split_folders(source) if not isinstance(source, Index) and os.path.isdir(source) else {}
     if not parts:
         return source, validation, test
@@ -275,26 +285,30 @@ def _as_index(source: Any, classes: tuple[str, ...] | None) -> Index:
     if isinstance(source, Index):
         return source
     if not isinstance(source, (str, os.PathLike)):
-        raise UserError("create", f"a source is a folder, a list of files or an Index, got {type(source).__name__}.")
+        raise UserError(
+            "create", f"a source must be a folder, a list of files or an Index, got {type(source).__name__}."
+        )
     return from_folders(source, classes) if os.path.isdir(source) else from_list(source, classes=classes)
 
 
-def _share(name: str, value: Any, index: Index) -> float | Index:
+def _fraction_or_index(name: str, value: Any, index: Index) -> float | Index:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return _as_index(value, index.classes)
     if not 0 <= value < 1:
-        raise UserError("create", f"{name} is a share from 0 to below 1, or files of its own, got {value}.")
+        raise UserError("create", f"{name} must be a fraction in [0, 1) or a source of its own, got {value}.")
     return float(value)
 
 
-def _check_shares(shares: dict[str, float | Index]) -> None:
+def _check_fractions(shares: dict[str, float | Index]) -> None:
     total = sum(share for share in shares.values() if not isinstance(share, Index))
     if total >= 1:
-        raise UserError("create", f"validation and test take {total:g} of all files: nothing is left to learn from.")
+        raise UserError(
+            "create", f"validation and test must leave files for training, got fractions that add up to {total:g}."
+        )
 
 
-def _common_size(plan: Plan) -> tuple[int, int]:
-    """The size of most of the first images; those that differ will be reported when their turn comes."""
+def _common_size(plan: SplitPlan) -> tuple[int, int]:
+    """The most common size of the first 100 images; images that differ fail later, with a reason."""
     sizes: Counter[tuple[int, int]] = Counter()
     for entry in itertools.chain.from_iterable(plan.splits.values()):
         try:
@@ -308,11 +322,11 @@ def _common_size(plan: Plan) -> tuple[int, int]:
     return sizes.most_common(1)[0][0]
 
 
-def _how_many(workers: int | None, waiting: list[_Chunk]) -> int:
+def _worker_count(workers: int | None, pending: list[_Chunk]) -> int:
     if workers is not None:
-        return min(workers, len(waiting))
-    # A process takes longer to start than a few files take to convert.
-    return 0 if len(waiting) < 3 else min(len(os.sched_getaffinity(0)), len(waiting))
+        return min(workers, len(pending))
+    # Starting a process takes longer than converting a few files.
+    return 0 if len(pending) < 3 else min(len(os.sched_getaffinity(0)), len(pending))
 
 
 def _check(
@@ -325,9 +339,9 @@ def _check(
     }  # fmt: skip
     for name, (value, known) in choices.items():
         if value not in known:
-            raise UserError("create", f"{name} is one of {', '.join(known)}, got {value!r}.")
+            raise UserError("create", f"{name} must be one of {', '.join(known)}, got {value!r}.")
     if size is not None and not (len(size) == 2 and all(isinstance(n, int) and 1 <= n <= 16384 for n in size)):
-        raise UserError("create", f"size is (height, width), each from 1 to 16384, got {size}.")
+        raise UserError("create", f"size must be (height, width), each from 1 to 16384, got {size}.")
     bounds = {"minimum": (minimum, 0), "maximum": (maximum, 1), "seed": (seed, 0), "workers": (workers, 0)}
     for name, (number, least) in bounds.items():
         if number is not None and number < least:

@@ -1,4 +1,4 @@
-"""What training reads: a `Dataset` is an immutable collection of examples, `Splits` are the three that belong together."""
+"""`Dataset` is an immutable collection of examples; `Splits` are its training, validation and test splits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from .statistics import Statistics, histogram
 
 
 class Dataset(ABC):
-    """Examples that never change: inputs by their indices, labels all at once.
+    """An immutable collection of examples: inputs are read by index, labels are all in memory.
 
-    `labels` are int64 class numbers, or floats for regression, and cannot be written to. `classes` are the names of
-    the classes, none for regression. `mean` and `std` are per channel, for inputs scaled to [0, 1]; None where
-    nobody knows them.
+    `labels` are read-only: int64 class indices, or floats for regression. `classes` are the names of the classes, empty
+    for regression. `mean` and `std` are per channel, for inputs scaled to [0, 1]; None if unknown.
     """
 
     def __init__(self, labels: np.ndarray, classes: Sequence[str], name: str, statistics: Statistics | None) -> None:
@@ -44,7 +43,7 @@ class Dataset(ABC):
 
     @abstractmethod
     def inputs(self, indices: Any) -> np.ndarray:
-        """A batch: the inputs with these numbers, in the dtype they are stored in."""
+        """A batch of inputs by index, in the dtype they are stored in."""
 
     @property
     def statistics(self) -> Statistics | None:
@@ -59,7 +58,7 @@ class Dataset(ABC):
         return self.statistics.std if self.statistics else None
 
     def counts(self) -> dict[str, int]:
-        """How many examples each class has."""
+        """The number of examples of each class."""
         if not self.classes:
             return {}
         return dict(
@@ -76,10 +75,10 @@ class Dataset(ABC):
 
 
 class Arrays(Dataset):
-    """Examples in two arrays, in memory or mapped from files.
+    """A dataset of two arrays, in memory or memory-mapped.
 
-    Labels that are integers are class numbers; without names the classes are called "0", "1" and so on. Labels that
-    are floats belong to a regression.
+    Integer labels are class indices; without names the classes are called "0", "1" and so on. Float labels are
+    regression targets.
 
     >>> d = Arrays(np.zeros((3, 1, 2, 2), np.uint8), [0, 1, 1], classes=["cat", "dog"], name="pets")
     >>> d, d.inputs([2, 0]).shape, d.counts()
@@ -97,7 +96,7 @@ class Arrays(Dataset):
         inputs = x if isinstance(x, np.ndarray) else np.asarray(x)
         labels = _as_labels(y)
         if inputs.dtype.kind not in "buif":
-            raise UserError("Arrays", f"inputs are numbers, got {inputs.dtype}.")
+            raise UserError("Arrays", f"inputs must be numbers, got {inputs.dtype}.")
         if inputs.ndim < 1 or labels.ndim < 1 or len(inputs) != len(labels):
             raise UserError(
                 "Arrays", f"there must be a label for each input, got inputs {inputs.shape} and labels {labels.shape}."
@@ -115,18 +114,18 @@ class Arrays(Dataset):
         return self._x
 
     @cached_property
-    def statistics(self) -> Statistics | None:  # computed when first asked for
+    def statistics(self) -> Statistics | None:  # computed on first use
         if self._statistics is None and self._x.dtype == np.uint8 and self._x.ndim == 4 and self._x.size:
             return Statistics.of(histogram(self._x))
         return self._statistics
 
     def inputs(self, indices: Any) -> np.ndarray:
         found: np.ndarray = np.asarray(self._x)[_as_indices(indices, len(self))]
-        return found.copy() if isinstance(indices, slice) else found  # rows that are picked are copied already
+        return found.copy() if isinstance(indices, slice) else found  # fancy indexing copies already
 
 
 class Splits(NamedTuple):
-    """What is learned from, what decides between networks, and what is looked at once, at the end."""
+    """The training, validation (model selection) and test (final evaluation) splits of a dataset."""
 
     train: Dataset
     validation: Dataset | None = None
@@ -134,7 +133,7 @@ class Splits(NamedTuple):
 
 
 def read_only(array: np.ndarray) -> np.ndarray:
-    """The same values, not to be written to through this name."""
+    """A read-only view of an array."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -148,7 +147,7 @@ def _as_indices(indices: Any, length: int) -> Any:
         return np.zeros(0, np.int64)
     if numbers.dtype.kind not in "iu" or numbers.ndim != 1:
         raise UserError(
-            "inputs", f"indices are whole numbers in one row, got {numbers.dtype} of shape {numbers.shape}."
+            "inputs", f"indices must be integers of shape (n,), got {numbers.dtype} of shape {numbers.shape}."
         )
     if numbers.min() < 0 or numbers.max() >= length:
         raise UserError("inputs", f"indices must lie in 0...{length - 1}, got {numbers.min()}...{numbers.max()}.")
@@ -161,20 +160,22 @@ def _as_labels(y: Any) -> np.ndarray:
         return labels.astype(np.int64)
     if labels.dtype.kind == "f":
         return labels
-    raise UserError("Arrays", f"labels are class numbers or floats, got {labels.dtype}.")
+    raise UserError("Arrays", f"labels must be class indices or floats, got {labels.dtype}.")
 
 
 def _as_classes(labels: np.ndarray, classes: Sequence[str] | None) -> tuple[str, ...]:
     if labels.dtype.kind == "f":
         if classes:
-            raise UserError("Arrays", "labels that are floats belong to no classes. Give whole numbers, or no classes.")
+            raise UserError(
+                "Arrays", "float labels are regression targets and have no classes. Pass integers, or no classes."
+            )
         return ()
     low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, -1)
     if classes is not None and not classes:
-        return ()  # whole numbers that are no classes: counts, characters
-    if classes is None and high >= MOST_UNNAMED:
+        return ()  # integers that are not classes: counts, characters
+    if classes is None and high >= MAX_UNNAMED_CLASSES:
         raise UserError(
-            "Arrays", f"label {high} is too large for a class without a name. Name the classes, or give floats."
+            "Arrays", f"label {high} is too large for a class without a name. Name the classes, or pass floats."
         )
     names = tuple(str(i) for i in range(high + 1)) if classes is None else tuple(classes)
     if low < 0 or high >= len(names):
@@ -182,8 +183,8 @@ def _as_classes(labels: np.ndarray, classes: Sequence[str] | None) -> tuple[str,
         place = int(np.argmax(labels.ravel() == wrong))
         raise UserError("Arrays", f"labels must lie in 0...{len(names) - 1}, got {wrong} for example {place}.")
     if len(set(names)) != len(names):
-        raise UserError("Arrays", f"classes need different names, got {names}.")
+        raise UserError("Arrays", f"class names must be different, got {names}.")
     return names
 
 
-MOST_UNNAMED = 100_000  # a larger label is a mistake, not a class
+MAX_UNNAMED_CLASSES = 100_000  # a larger label is almost certainly a mistake

@@ -19,7 +19,7 @@ class Digits(NamedTuple):
 
 
 def digits() -> Digits:
-    """The UCI handwritten digits (E. Alpaydin and C. Kaynak, CC BY 4.0); DIGITS.md tells more.
+    """The UCI handwritten digits (E. Alpaydin and C. Kaynak, CC BY 4.0); see DIGITS.md.
 
     >>> images, labels = digits()
     >>> images.shape, labels[:5].tolist()

@@ -1,4 +1,4 @@
-"""Gets a file from the network: it goes on where it stopped, tries again, and keeps nothing that has a wrong checksum."""
+"""Downloads a file: resumes partial downloads, retries, and verifies the checksum."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ..errors import RunError
 
 TRIES = 4
 _TIMEOUT = 30.0  # seconds without a byte
-_MOST_BYTES = 1 << 33
-Report = Callable[[int, int | None], None]  # bytes that are here, and of how many if that is known
+_MAX_BYTES = 1 << 33
+Report = Callable[[int, int | None], None]  # bytes downloaded so far, and the total if known
 
-pause = time.sleep  # the wait between two tries
+pause = time.sleep  # between two attempts
 
 
 def fetch(urls: Sequence[str], path: Path, sha256: str, report: Report | None = None) -> Path:
-    """The file at `path`, from the first address that gives it. It appears there only when its checksum is right."""
+    """Download a file to `path` from the first URL that works. It appears there only after its checksum is verified."""
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,18 +39,18 @@ def fetch(urls: Sequence[str], path: Path, sha256: str, report: Report | None = 
             pause(2.0**attempt)
     raise RunError(
         "download",
-        f"{path.name} could not be had after {TRIES} tries. {'; '.join(problems[-len(urls) :])}. "
-        "On a machine without network, give the folder that has the files with from_ (weft dataset get NAME from=FOLDER).",
+        f"{path.name} could not be downloaded in {TRIES} attempts. {'; '.join(problems[-len(urls) :])}. "
+        "On a machine without network, pass the folder that has the files as from_ (weft dataset get NAME from=FOLDER).",
     )
 
 
 def _attempt(url: str, part: Path, sha256: str, report: Report | None) -> str | None:
-    """Load what is missing and check it; the answer is what went wrong."""
+    """Download the missing bytes and verify the checksum; returns the problem, or None."""
     try:
-        _load_rest(url, part, report)
+        _download_rest(url, part, report)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == 416:  # more is here than there: what is here cannot be right
+        if error.code == 416:  # the partial file is longer than the original, so it is wrong
             part.unlink(missing_ok=True)
         return f"the server answered {error.code} {error.reason}"
     except (OSError, http.client.HTTPException) as error:
@@ -64,21 +64,21 @@ def _attempt(url: str, part: Path, sha256: str, report: Report | None) -> str | 
     return f"the checksum is {found[:16]}..., it should be {sha256[:16]}..."
 
 
-def _load_rest(url: str, part: Path, report: Report | None) -> None:
+def _download_rest(url: str, part: Path, report: Report | None) -> None:
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "weft"})
     if have:
         request.add_header("Range", f"bytes={have}-")
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:
-        have = have if answer.status == 206 else 0  # some servers begin again from the start
+        have = have if answer.status == 206 else 0  # some servers ignore Range and send the whole file
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length and length.isdecimal() else None
         with open(part, "ab" if have else "wb") as file:
             while block := answer.read(1 << 18):
                 file.write(block)
                 have += len(block)
-                if have > _MOST_BYTES:
-                    raise OSError("it does not end")
+                if have > _MAX_BYTES:
+                    raise OSError(f"it is larger than {_MAX_BYTES} bytes")
                 if report is not None:
                     report(have, total)
     if total is not None and have < total:

@@ -1,4 +1,4 @@
-"""A folder of class folders: the name of the folder is the class of all files in it, however deep they lie."""
+"""Reads a folder of class folders: the name of a folder is the class of all files in it, at any depth."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import RunError, UserError
-from .index import Index
+from .file_index import Index
 
 
 def from_folders(root: str | os.PathLike[str], classes: Sequence[str] | None = None, name: str = "") -> Index:
-    """The files of a folder of class folders. Every file is taken, whatever it is called: its content will decide.
+    """Index the files of a folder of class folders. All files are included; their content decides the format later.
 
-    Hidden files and files that lie in no class are passed over and listed. Links are followed; a folder that is
-    reached twice is taken once. `classes` names the classes and their order; without it they are the sorted folders.
+    Hidden files and files outside class folders are skipped and listed in `passed_over`. Links are followed; a folder
+    that is reached twice is included once. `classes` gives the classes and their order; by default they are the folder
+    names, sorted.
     """
     top = Path(root)
     if not top.is_dir():
         raise UserError("from_folders", f"{top} is not a folder.")
-    walk = _Walk(str(top))
+    walk = _FolderWalk(str(top))
     folders = walk.class_folders()
     if not folders:
         raise UserError(
             "from_folders",
-            f"{top} has no class folders. Images of one class lie in a folder with the name of the class.",
+            f"{top} has no class folders. Put the images of each class into a folder with the name of the class.",
         )
     names = _class_names(top, folders, classes)
     found = [(path, label) for label, folder in enumerate(names) if folder in folders for path in walk.files(folder)]
@@ -43,7 +44,7 @@ def from_folders(root: str | os.PathLike[str], classes: Sequence[str] | None = N
 
 
 def split_folders(root: str | os.PathLike[str]) -> dict[str, Path]:
-    """The folders of a root that is divided already: train, and one of validation (valid, val) and test; else nothing."""
+    """The split folders of a root: train, and validation (valid, val) or test; empty if it has no such splits."""
     names = {"train": ("train", "training"), "validation": ("validation", "valid", "val"), "test": ("test", "testing")}
     found = {split: [Path(root) / name for name in known] for split, known in names.items()}
     parts = {split: path for split, paths in found.items() for path in paths[::-1] if path.is_dir()}
@@ -57,8 +58,8 @@ def _class_names(top: Path, folders: list[str], classes: Sequence[str] | None) -
     return tuple(folders if classes is None else classes)
 
 
-class _Walk:
-    """Lists files below a folder and remembers what it did not take, and why."""
+class _FolderWalk:
+    """Lists files below a folder and records which entries were skipped, and why."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -72,7 +73,7 @@ class _Walk:
             if _is(entry, stat.S_ISDIR):
                 found.append(entry.name)
             else:
-                self._pass_over(entry.path, "lies in no class folder")
+                self._skip(entry.path, "is not in a class folder")
         return found
 
     def files(self, folder: str) -> list[str]:
@@ -88,19 +89,19 @@ class _Walk:
                 elif _is(entry, stat.S_ISREG):
                     found.append(entry.path)
                 else:
-                    self._pass_over(entry.path, _what(entry))
+                    self._skip(entry.path, _description(entry))
         return sorted(found)
 
     def _enter(self, folder: str) -> bool:
-        """Whether this folder is new: links can lead back to where we were, or twice to one place."""
+        """Whether this folder is visited for the first time: links can form cycles or lead to one folder twice."""
         try:
             found = os.stat(folder)
         except OSError as error:
-            self._pass_over(folder, f"cannot be listed: {error.strerror}")
+            self._skip(folder, f"cannot be listed: {error.strerror}")
             return False
         before = self._visited.setdefault((found.st_dev, found.st_ino), folder)
         if before != folder:
-            self._pass_over(folder, f"is a link to {os.path.relpath(before, self.root)}, which is already there")
+            self._skip(folder, f"is a link to {os.path.relpath(before, self.root)}, which is already included")
         return before == folder
 
     def _entries(self, folder: str) -> list[os.DirEntry[str]]:
@@ -110,25 +111,25 @@ class _Walk:
         except OSError as error:
             if folder == self.root:
                 raise RunError("from_folders", f"{folder} cannot be listed: {error.strerror}.") from error
-            self._pass_over(folder, f"cannot be listed: {error.strerror}")
+            self._skip(folder, f"cannot be listed: {error.strerror}")
             return []
         for entry in entries:
             if entry.name.startswith("."):
-                self._pass_over(entry.path, "is hidden: its name begins with a dot")
+                self._skip(entry.path, "is hidden: its name begins with a dot")
         return [entry for entry in entries if not entry.name.startswith(".")]
 
-    def _pass_over(self, path: str, reason: str) -> None:
+    def _skip(self, path: str, reason: str) -> None:
         self.passed_over.append((os.path.relpath(path, self.root), reason))
 
 
 def _is(entry: os.DirEntry[str], kind: Callable[[int], bool]) -> bool:
     try:
         return kind(entry.stat().st_mode)
-    except OSError:  # a link that leads nowhere, or in a circle
+    except OSError:  # a broken or cyclic link
         return False
 
 
-def _what(entry: os.DirEntry[str]) -> str:
+def _description(entry: os.DirEntry[str]) -> str:
     if entry.is_symlink():
-        return "is a link that leads nowhere, or in a circle"
-    return "is no regular file"
+        return "is a broken or cyclic link"
+    return "is not a regular file"

@@ -1,6 +1,7 @@
-"""Reads one image file of unknown origin. Whatever is wrong with it ends in `Unreadable` with a reason, never in a crash.
+"""Reads one untrusted image file. Every problem raises `Unreadable` with a reason.
 
-The content decides what a file is, not its name. Only kinds that Pillow decodes by itself are tried; none starts a program.
+The format is detected from the content, not from the name. Only formats that Pillow decodes itself are accepted; none
+starts another program.
 """
 
 from __future__ import annotations
@@ -15,41 +16,41 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 Colour = Literal["rgb", "gray"]
-KINDS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "ICO")
-MOST_PIXELS = 1 << 26  # a few bytes can claim any size: this is looked at before anything is decoded
-_WIDE = ("I", "I;16", "I;16L", "I;16B", "I;16N")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "ICO")
+MAX_PIXELS = 1 << 26  # checked before decoding: a header of a few bytes can claim any size
+_MODES_16_BIT = ("I", "I;16", "I;16L", "I;16B", "I;16N")
 
 
 class Unreadable(Exception):
-    """Why a file gives no image, in words that follow the name of the file."""
+    """The reason why a file is not a readable image; reads as a sentence after the file name."""
 
 
 def read_image(path: str, colour: Colour) -> Image.Image:
-    """The image in a file, upright, in mode RGB or L."""
+    """Read an image, apply its EXIF orientation, and convert it to mode RGB or L."""
     _check_file(path)
-    # What a decoder complains about and reads all the same is no business of the user; a claim of enormous size is.
+    # Warnings about images that decode anyway are ignored, except for a claim of enormous size.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            with Image.open(path, formats=_kinds()) as image:
+            with Image.open(path, formats=_formats()) as image:
                 _check_size(image)
                 image.load()
                 return _to_colour(_upright(image), colour)
         except Unreadable:
             raise
-        except Exception as error:  # decoders raise errors of every kind on damaged files
+        except Exception as error:  # decoders raise many types of errors on damaged files
             raise Unreadable(_reason(error)) from None
 
 
 def image_size(path: str) -> tuple[int, int]:
-    """Height and width of the upright image, from its header alone."""
+    """Height and width of an image after its EXIF orientation, read from the header."""
     _check_file(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            with Image.open(path, formats=_kinds()) as image:
+            with Image.open(path, formats=_formats()) as image:
                 _check_size(image)
                 turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)
                 return (image.width, image.height) if turned else (image.height, image.width)
@@ -60,10 +61,10 @@ def image_size(path: str) -> tuple[int, int]:
 
 
 @lru_cache
-def _kinds() -> list[str]:
-    """Those of KINDS that this build of Pillow can read."""
+def _formats() -> list[str]:
+    """The formats that this build of Pillow can read."""
     Image.init()
-    return [kind for kind in KINDS if kind in Image.OPEN]
+    return [kind for kind in FORMATS if kind in Image.OPEN]
 
 
 def _check_file(path: str) -> None:
@@ -73,15 +74,15 @@ def _check_file(path: str) -> None:
         raise Unreadable(_reason(error)) from None
     if stat.S_ISDIR(found.st_mode):
         raise Unreadable("is a folder")
-    if not stat.S_ISREG(found.st_mode):  # to open a pipe would wait for ever
-        raise Unreadable("is no regular file")
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would block forever
+        raise Unreadable("is not a regular file")
     if found.st_size == 0:
         raise Unreadable("is empty (0 bytes)")
 
 
 def _check_size(image: Image.Image) -> None:
-    if image.width * image.height > MOST_PIXELS:
-        raise Unreadable(f"claims {image.width} x {image.height} pixels, more than {MOST_PIXELS:,} are not decoded")
+    if image.width * image.height > MAX_PIXELS:
+        raise Unreadable(f"claims {image.width} x {image.height} pixels, more than {MAX_PIXELS:,} are not decoded")
     if image.width < 1 or image.height < 1:
         raise Unreadable(f"claims {image.width} x {image.height} pixels")
 
@@ -89,13 +90,13 @@ def _check_size(image: Image.Image) -> None:
 def _upright(image: Image.Image) -> Image.Image:
     try:
         return ImageOps.exif_transpose(image)
-    except Exception:  # notes about the camera that cannot be read do not spoil the picture
+    except Exception:  # unreadable EXIF data does not make the image unreadable
         return image
 
 
 def _to_colour(image: Image.Image, colour: Colour) -> Image.Image:
-    if image.mode in _WIDE:
-        image = _from_wide(image)
+    if image.mode in _MODES_16_BIT:
+        image = _from_16_bit(image)
     elif image.mode == "F":
         image = _from_floats(image)
     elif image.has_transparency_data:
@@ -105,25 +106,25 @@ def _to_colour(image: Image.Image, colour: Colour) -> Image.Image:
     return image.convert("RGB" if colour == "rgb" else "L")
 
 
-def _from_wide(image: Image.Image) -> Image.Image:
+def _from_16_bit(image: Image.Image) -> Image.Image:
     values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
-        raise Unreadable(f"has values from {values.min()} to {values.max()}; those of 16 bits end at 65535")
+        raise Unreadable(f"has values from {values.min()} to {values.max()}; 16-bit values are from 0 to 65535")
     return Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
 
 
 def _from_floats(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if not (np.isfinite(values).all() and values.min() >= 0 and values.max() <= 1):
-        raise Unreadable(f"has floats from {values.min():g} to {values.max():g}; only those in [0, 1] have a meaning")
+        raise Unreadable(f"has floats from {values.min():g} to {values.max():g}; floats must lie in [0, 1]")
     return Image.fromarray(np.rint(values * 255).astype(np.uint8))
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return f"is not an image of a known kind ({', '.join(_kinds())})"
+        return f"is not an image in a supported format ({', '.join(_formats())})"
     if isinstance(error, (Image.DecompressionBombWarning, Image.DecompressionBombError)):
-        return f"claims too many pixels, more than {MOST_PIXELS:,} are not decoded"
+        return f"claims too many pixels, more than {MAX_PIXELS:,} are not decoded"
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read: {error.strerror}"
     text = " ".join(str(error).split())[:200]

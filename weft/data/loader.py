@@ -1,7 +1,7 @@
-"""Batches of a dataset, in an order that follows from a seed, filled ahead by threads.
+"""A data loader: shuffled batches of a dataset, prefetched by threads.
 
-The order of an epoch is a function of (seed, epoch) alone, and a batch one of (order, position). So the place in a run
-is two numbers, and neither the number of threads nor an interruption changes what comes next.
+The order of an epoch depends only on (seed, epoch), and a batch only on (order, position). So the loader's state is two
+numbers, and neither the number of threads nor an interruption changes the following batches.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..ops.convert import asarray
 from ..ops.declare import whole
 from ..tensor import Tensor
 from .dataset import Arrays
-from .stored import Encoded, Mapped
+from .image_readers import Encoded, MappedImages
 from .subset import Subset
 
 
-class Source(Protocol):
-    """What a loader needs of a dataset."""
+class IndexableDataset(Protocol):
+    """The interface that a loader requires of a dataset."""
 
     def __len__(self) -> int: ...
 
@@ -34,22 +34,21 @@ class Source(Protocol):
         """The labels of all examples."""
 
     def inputs(self, indices: np.ndarray, /) -> np.ndarray:
-        """The inputs of some examples, as one array."""
+        """The inputs of these examples, as one array."""
 
 
 class Batch(NamedTuple):
-    """Some inputs, in the dtype they are stored in, and their labels."""
+    """A batch of inputs, in the dtype they are stored in, and their labels."""
 
     x: Tensor
     y: Tensor
 
 
 class Loader:
-    """Batches (x, y) of a dataset; each `for` over it is one epoch.
+    """An iterable over batches (x, y) of a dataset; each `for` loop over it is one epoch.
 
-    With `shuffle`, every epoch has an order of its own. `workers` threads fill batches while the last one is used, at
-    most `prefetch` ahead (but one for each worker); with 0 a batch is filled when it is asked for. `drop_last` leaves
-    out a last batch that is not full.
+    With `shuffle`, every epoch has a new order. `workers` threads prefetch batches, at most max(prefetch, workers)
+    ahead; with 0 workers batches are read on demand. `drop_last` drops a last batch that is not full.
 
     >>> import numpy as np
     >>> class Squares:
@@ -62,7 +61,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Source,
+        dataset: IndexableDataset,
         batch: int,
         *,
         shuffle: bool = True,
@@ -77,78 +76,79 @@ class Loader:
         self.prefetch = whole("Loader", "number of batches to prefetch", prefetch, least=1)
         self.seed = whole("Loader", "seed", seed)
         if self.seed >= 1 << 64:
-            raise UserError("Loader", f"a seed is an int from 0 to 2**64 - 1, got {seed}.")
-        _not_empty(len(dataset), self.batch, self.drop_last)
+            raise UserError("Loader", f"the seed must be an int from 0 to 2**64 - 1, got {seed}.")
+        _check_not_empty(len(dataset), self.batch, self.drop_last)
         self._epoch = self._position = 0
-        self._begun = False  # whether somebody has begun to iterate over this epoch
+        self._started = False  # whether an iteration over this epoch has started
         self._iterations = 0
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """The number of batches of an epoch."""
         count = len(self.dataset)
         return count // self.batch if self.drop_last else -(-count // self.batch)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The batches of the next epoch, or what is left of the one that `load` went back to."""
+        """The batches of the next epoch, or the rest of the epoch that `load` restored."""
         return (Batch(asarray(x), asarray(y)) for x, y in self.arrays())
 
     def arrays(self) -> Iterator[Pair]:
-        """The same as NumPy arrays, which a compiled function takes as they are: a GPU fetches them beside its work."""
-        if self._begun:  # somebody stopped early
+        """The same as NumPy arrays, which compiled functions accept: a GPU copies them asynchronously."""
+        if self._started:  # the previous iteration stopped early
             self._epoch, self._position = self._epoch + 1, 0
-        self._begun = True
+        self._started = True
         self._iterations += 1
         return self._epoch_from(self._iterations, self._epoch, self._position)
 
     def order(self, epoch: int) -> np.ndarray:
-        """The examples in the order of an epoch."""
+        """The indices of the examples in the order of an epoch."""
         count = len(self.dataset)
         return permutation(count, self.seed, epoch) if self.shuffle else np.arange(count)
 
     def state(self) -> dict[str, int]:
-        """The place in the run: give it to `load` to go on from here."""
+        """The position in the run, for `load` to resume from."""
         if self._position == len(self):
             return {"epoch": self._epoch + 1, "position": 0}
         return {"epoch": self._epoch, "position": self._position}
 
     def load(self, state: Mapping[str, int]) -> None:
-        """Go to a place that `state` told: the next `for` gives what is left of that epoch."""
+        """Restore a position returned by `state`: the next `for` loop yields the rest of that epoch."""
         if set(state) != {"epoch", "position"}:
-            raise UserError("Loader.load", f"a state has epoch and position, got {', '.join(map(str, state))}.")
+            raise UserError("Loader.load", f"a state must have epoch and position, got {', '.join(map(str, state))}.")
         epoch, position = (whole("Loader.load", name, state[name]) for name in ("epoch", "position"))
         if position >= len(self):
             raise UserError(
-                "Loader.load", f"position {position} is not among the {len(self)} batches. Load it into a loader alike."
+                "Loader.load",
+                f"the position must be below {len(self)}, the number of batches, got {position}. Use a loader with the same settings.",
             )
-        self._epoch, self._position, self._begun = epoch, position, False
-        self._iterations += 1  # whoever still iterates does not move the place any more
+        self._epoch, self._position, self._started = epoch, position, False
+        self._iterations += 1  # iterators that are still active no longer change the position
 
     def _epoch_from(self, iteration: int, epoch: int, first: int) -> Iterator[Pair]:
         order = self.order(epoch)
-        places = (order[i * self.batch : (i + 1) * self.batch] for i in range(first, len(self)))
-        for position, (x, y) in enumerate(_filled(self.dataset, places, self.workers, self.prefetch), first + 1):
-            if iteration == self._iterations:  # of several iterators the newest says where the loader is
+        batches = (order[i * self.batch : (i + 1) * self.batch] for i in range(first, len(self)))
+        for position, (x, y) in enumerate(_batches(self.dataset, batches, self.workers, self.prefetch), first + 1):
+            if iteration == self._iterations:  # only the newest iterator sets the position
                 self._position = position
             yield x, y
         if iteration == self._iterations:
-            self._epoch, self._position, self._begun = epoch + 1, 0, False
+            self._epoch, self._position, self._started = epoch + 1, 0, False
 
 
 def permutation(count: int, seed: int, epoch: int) -> np.ndarray:
-    """The numbers 0..count-1 in an order that follows from seed and epoch.
+    """A permutation of 0..count-1 that depends on seed and epoch.
 
-    Sorted by the raw words of Philox, which no version of NumPy may change; its own permutations may.
+    It sorts raw Philox output, which is stable across versions of NumPy; NumPy's own permutations are not.
     """
     words = np.random.Philox(key=np.array([seed, epoch], np.uint64)).random_raw(count)
     return np.argsort(words, kind="stable")
 
 
-def _not_empty(count: int, batch: int, drop_last: bool) -> None:
+def _check_not_empty(count: int, batch: int, drop_last: bool) -> None:
     if count == 0:
         raise UserError("Loader", "a dataset with at least one example is required, got an empty one.")
     if drop_last and count < batch:
         raise UserError(
-            "Loader", f"{count} examples do not fill a batch of {batch}. Take a smaller one, or keep the last."
+            "Loader", f"{count} examples do not fill a batch of {batch}. Use a smaller batch, or drop_last=False."
         )
 
 
@@ -157,47 +157,49 @@ def _not_empty(count: int, batch: int, drop_last: bool) -> None:
 Pair = tuple[np.ndarray, np.ndarray]
 
 
-def _filled(dataset: Source, places: Iterator[np.ndarray], workers: int, prefetch: int) -> Iterator[Pair]:
-    """Batches in order. Threads never wait for room: as many batches are begun as may lie ahead, one for each taken."""
+def _batches(dataset: IndexableDataset, batches: Iterator[np.ndarray], workers: int, prefetch: int) -> Iterator[Pair]:
+    """Yield batches in order. A new batch is submitted for each one consumed, so threads never block on a full queue."""
     if workers == 0:
-        yield from (_told(_fill(dataset, indices)) for indices in places)
+        yield from (_raise_failure(_fill(dataset, indices)) for indices in batches)
         return
-    team, waiting = _Team(dataset, workers), deque[Callable[[], Pair]]()
+    threads, pending = _PrefetchThreads(dataset, workers), deque[Callable[[], Pair]]()
     try:
-        for indices in places:
-            waiting.append(team.begin(indices))
-            if len(waiting) > max(prefetch, workers):
-                yield waiting.popleft()()
-        while waiting:
-            yield waiting.popleft()()
-    finally:  # the end, an error, Ctrl-C, or nobody wants the iterator any more
-        team.close()
+        for indices in batches:
+            pending.append(threads.submit(indices))
+            if len(pending) > max(prefetch, workers):
+                yield pending.popleft()()
+        while pending:
+            yield pending.popleft()()
+    finally:  # end of the epoch, an error, Ctrl-C, or the iterator was dropped
+        threads.close()
 
 
-class _Team:
-    """Threads that fill batches. They know the dataset but not who iterates, so a dropped iterator is a closed one."""
+class _PrefetchThreads:
+    """Threads that fill batches. They hold no reference to the iterator, so that dropping it closes them."""
 
-    def __init__(self, dataset: Source, workers: int) -> None:
+    def __init__(self, dataset: IndexableDataset, workers: int) -> None:
         self.dataset, self.process = dataset, os.getpid()
-        self.threads = ThreadPoolExecutor(workers, "weft-loader")
+        self.executor = ThreadPoolExecutor(workers, "weft-loader")
 
-    def begin(self, indices: np.ndarray) -> Callable[[], Pair]:
-        """Have a batch filled; calling the result waits for it."""
-        future = self.threads.submit(copy_context().run, _fill, self.dataset, indices) if self._is_here() else None
-        return lambda: self._finished(future, indices)
+    def submit(self, indices: np.ndarray) -> Callable[[], Pair]:
+        """Submit a batch; calling the result waits for it."""
+        future = (
+            self.executor.submit(copy_context().run, _fill, self.dataset, indices) if self._owns_threads() else None
+        )
+        return lambda: self._result(future, indices)
 
-    def _finished(self, future: Future[_Filled] | None, indices: np.ndarray) -> Pair:
-        here = future is not None and self._is_here()
-        return _told(future.result() if future and here else _fill(self.dataset, indices))
+    def _result(self, future: Future[_Filled] | None, indices: np.ndarray) -> Pair:
+        here = future is not None and self._owns_threads()
+        return _raise_failure(future.result() if future and here else _fill(self.dataset, indices))
 
-    def _is_here(self) -> bool:
-        """A forked process has a copy of everything but the threads: what waits for them would wait for ever."""
+    def _owns_threads(self) -> bool:
+        """Whether this is the process that started the threads: a forked process has no copy of them and would hang."""
         return os.getpid() == self.process
 
     def close(self) -> None:
-        """Begin nothing more. A thread ends with the batch that it fills now."""
-        if self._is_here():
-            self.threads.shutdown(wait=False, cancel_futures=True)
+        """Cancel pending batches. A thread ends after its current batch."""
+        if self._owns_threads():
+            self.executor.shutdown(wait=False, cancel_futures=True)
 
 
 class _Failure(NamedTuple):
@@ -208,37 +210,37 @@ class _Failure(NamedTuple):
 _Filled = Pair | _Failure
 
 
-def _fill(dataset: Source, indices: np.ndarray) -> _Filled:
-    """The arrays of a batch. They are copies: the dataset may use its memory again, tensors see theirs unchanged."""
+def _fill(dataset: IndexableDataset, indices: np.ndarray) -> _Filled:
+    """Read the arrays of a batch as copies, so that the dataset may reuse its buffers."""
     try:
-        x, y = _sealed(_inputs(dataset, indices)), _sealed(np.array(dataset.labels[indices]))
-    except Exception as error:  # whatever reading a file or a user's dataset may raise belongs to the consumer
-        return _Failure(_unreadable(dataset, indices, error), error)
+        x, y = _native_read_only(_inputs(dataset, indices)), _native_read_only(np.array(dataset.labels[indices]))
+    except Exception as error:  # any error of a user's dataset is raised in the consumer's thread
+        return _Failure(_read_failure(dataset, indices, error), error)
     if len(x) != len(indices):
-        problem = f"inputs() of {len(indices)} examples gave {len(x)}. One for each index is required."
+        problem = f"inputs() must return one input per index, got {len(x)} for {len(indices)} indices."
         return _Failure(problem, ValueError(problem))
     return x, y
 
 
-def _inputs(dataset: Source, indices: np.ndarray) -> np.ndarray:
+def _inputs(dataset: IndexableDataset, indices: np.ndarray) -> np.ndarray:
     if type(dataset) is Subset:
         indices, dataset = dataset.indices[indices], dataset.base
-    if type(dataset) is Arrays:  # one copy straight from memory, or from a mapped file
+    if type(dataset) is Arrays:  # a single copy from memory or from a mapped file
         return np.take(np.asarray(dataset.x), indices, axis=0)
-    if isinstance(dataset, (Mapped, Encoded)):  # what they give is a copy already
+    if isinstance(dataset, (MappedImages, Encoded)):  # they return copies already
         return dataset.inputs(indices)
     return np.array(dataset.inputs(indices), order="C")
 
 
-def _sealed(array: np.ndarray) -> np.ndarray:
-    """In the byte order of this machine (files may have the other), and not to be written to: tensors share it."""
+def _native_read_only(array: np.ndarray) -> np.ndarray:
+    """Convert to native byte order and make read-only, because tensors share the memory."""
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     native.flags.writeable = False
     return native
 
 
-def _unreadable(dataset: Source, indices: np.ndarray, error: Exception) -> str:
-    """What to say of a batch that cannot be read: which of its examples it is, if it is one of them."""
+def _read_failure(dataset: IndexableDataset, indices: np.ndarray, error: Exception) -> str:
+    """Describe why a batch cannot be read, with the index of the failing example if there is one."""
     for index in indices:
         try:
             dataset.inputs(np.array([index]))
@@ -248,8 +250,8 @@ def _unreadable(dataset: Source, indices: np.ndarray, error: Exception) -> str:
     return f"the batch of examples {listed} cannot be read: {type(error).__name__}: {error}"
 
 
-def _told(result: _Filled) -> Pair:
-    """The arrays; errors of a thread are raised here, where the user's line is known."""
+def _raise_failure(result: _Filled) -> Pair:
+    """Return the arrays, or raise the error of a thread here, where the user's line is known."""
     if isinstance(result, _Failure):
         raise RunError("Loader", result.text) from result.error
     return result

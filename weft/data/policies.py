@@ -1,8 +1,8 @@
-"""Augmentations that choose among many: RandAugment and TrivialAugment.
+"""Augmentation policies that sample operations for each image: RandAugment and TrivialAugment.
 
-Each picture draws its own operations. Computing all of them for all pictures and picking one would cost all of them;
-here an operation is a set of numbers of two steps that every picture takes, and an operation that is not drawn has the
-numbers that do nothing: one warp (shear, move, turn) for all rounds together, then in each round one change of colours.
+Applying all operations to all images and selecting one would cost all of them. Instead, every operation is a set of
+parameters of two steps that all images share: one warp (shear, translate, rotate) for all rounds together, then one
+colour change per round. Operations that are not sampled have the parameters of the identity.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from .. import random
 from ..dtypes import float32
 from ..errors import UserError
-from ..nn import settings as nn_settings
+from ..nn import checks as nn_checks
 from ..nn.module import Module
 from ..ops.creation import full
 from ..ops.elementwise import floor, where
 from ..ops.math import clip
 from ..ops.movement import cut, pad, reshape
-from ..ops.reduce import max as greatest
-from ..ops.reduce import min as least
+from ..ops.reduce import max as reduce_max
+from ..ops.reduce import min as reduce_min
 from ..ops.statistics import mean
 from ..tensor import ArrayLike, Tensor
-from . import settings
-from .colour import blended, grey, per_picture
+from . import checks
+from .colour import blend, luminance, per_image
 from .geometry import affine
-from .warp import View, checked_border, view
+from .warp import WarpView, checked_border, view
 
 OPERATIONS = (
     "identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate",
@@ -35,57 +35,57 @@ OPERATIONS = (
 
 
 @dataclass(frozen=True)
-class Ranges:
-    """How far each kind of operation goes at full strength."""
+class MagnitudeRanges:
+    """The magnitude of each operation at full strength."""
 
     shear: float  # the slope
     translate: tuple[float, float]  # in pixels, down and to the right
     degrees: float
-    enhance: float  # brightness, colour, contrast and sharpness: factors from 1 - this to 1 + this
-    bits: float  # how many of the 8 bits of a pixel posterize takes away
+    enhance: float  # brightness, colour, contrast and sharpness: factors from 1 - enhance to 1 + enhance
+    bits: float  # low bits of a pixel that posterize removes
 
 
-class Policy(Module):
-    """What draws operations for each picture: `count` rounds of one operation each."""
+class AugmentationPolicy(Module):
+    """Base class of policies: samples `count` operations for each image."""
 
     def __init__(self, count: int, mode: str, fill: float) -> None:
         layer = type(self).__name__
-        self.count = nn_settings.count(layer, "operations", count)
+        self.count = nn_checks.check_count(layer, "operations", count)
         self.mode, self.fill = checked_border(layer, mode), float(fill)
 
-    def ranges(self, size: tuple[int, int]) -> Ranges:
-        """How far operations go in pictures of this size."""
-        raise UserError(type(self).__name__, "a policy needs a method ranges(self, size).")
+    def ranges(self, size: tuple[int, int]) -> MagnitudeRanges:
+        """The magnitudes for images of this size."""
+        raise UserError(type(self).__name__, "a subclass needs a method ranges(self, size).")
 
-    def strengths(self, pictures: int) -> Tensor:
-        """How strongly each picture is changed, from 0 to 1."""
-        raise UserError(type(self).__name__, "a policy needs a method strengths(self, pictures).")
+    def strengths(self, images: int) -> Tensor:
+        """The strength for each image, from 0 to 1."""
+        raise UserError(type(self).__name__, "a subclass needs a method strengths(self, images).")
 
-    def forward(self, x: ArrayLike | View) -> Tensor:
+    def forward(self, x: ArrayLike | WarpView) -> Tensor:
         layer = type(self).__name__
-        v = x if isinstance(x, View) else view(settings.coloured(layer, x))
-        settings.coloured(layer, v.pictures)
+        v = x if isinstance(x, WarpView) else view(checks.check_channels(layer, x))
+        checks.check_channels(layer, v.images)
         if not self.training:
-            return v.seen()
-        rounds = [self._drawn(len(v.pictures)) for _ in range(self.count)]
+            return v.sample()
+        rounds = [self._sample(len(v.images)) for _ in range(self.count)]
         ranges = self.ranges(v.size)
-        v = v.beyond(self.mode, self.fill)
-        for drawn in rounds:
-            v = drawn.moved(v, ranges)
-        result = v.seen()
-        for drawn in rounds:
-            result = drawn.coloured(result, ranges)
+        v = v.with_border(self.mode, self.fill)
+        for sampled in rounds:
+            v = sampled.warp(v, ranges)
+        result = v.sample()
+        for sampled in rounds:
+            result = sampled.recolour(result, ranges)
         return result
 
-    def _drawn(self, pictures: int) -> _Drawn:
-        chosen = random.integers(0, len(OPERATIONS), (pictures,))
-        sign = where(random.bernoulli(0.5, (pictures,)), -1.0, 1.0)
-        return _Drawn(chosen, sign, self.strengths(pictures).astype(float32))
+    def _sample(self, images: int) -> _Sampled:
+        chosen = random.integers(0, len(OPERATIONS), (images,))
+        sign = where(random.bernoulli(0.5, (images,)), -1.0, 1.0)
+        return _Sampled(chosen, sign, self.strengths(images).astype(float32))
 
 
 @dataclass(frozen=True)
-class _Drawn:
-    """The operation of each picture, its sign and its strength."""
+class _Sampled:
+    """The sampled operation of each image, its sign and its strength."""
 
     chosen: Tensor
     sign: Tensor
@@ -95,51 +95,55 @@ class _Drawn:
         return self.chosen == OPERATIONS.index(name)
 
     def _amount(self, name: str, most: float) -> Tensor:
-        """How far an operation goes in the pictures that drew it, 0 in the others."""
+        """The signed magnitude of an operation for the images that sampled it, 0 for the others."""
         return where(self._is(name), self.sign * self.strength * most, 0.0)
 
-    def moved(self, v: View, ranges: Ranges) -> View:
+    def warp(self, v: WarpView, ranges: MagnitudeRanges) -> WarpView:
         angle = self._amount("rotate", math.radians(ranges.degrees))
         down, right = (self._amount(f"translate_{a}", n) for a, n in zip("yx", ranges.translate, strict=True))
         slope, rise = (self._amount(f"shear_{a}", ranges.shear) for a in "xy")
         return affine(v, angle, slope, 1.0, down, right, rise)
 
-    def coloured(self, x: Tensor, ranges: Ranges) -> Tensor:
-        x = self._enhanced(x, ranges)
+    def recolour(self, x: Tensor, ranges: MagnitudeRanges) -> Tensor:
+        x = self._enhance(x, ranges)
         threshold = where(self._is("solarize"), (1.0 - self.strength) * (256.0 / 255.0), 2.0)
-        x = where(x >= per_picture(threshold, x), 1.0 - x, x)
+        x = where(x >= per_image(threshold, x), 1.0 - x, x)
         step = 2.0 ** floor(self.strength * ranges.bits + 0.5)
-        x = where(self._pictures("posterize"), _posterized(x, per_picture(step, x)), x)
-        return where(self._pictures("autocontrast"), _stretched(x), x)
+        x = where(self._image_mask("posterize"), _posterize(x, per_image(step, x)), x)
+        return where(self._image_mask("autocontrast"), _autocontrast(x), x)
 
-    def _pictures(self, name: str) -> Tensor:
-        """Which pictures drew an operation, spread over their pixels."""
+    def _image_mask(self, name: str) -> Tensor:
+        """A mask of the images that sampled an operation, broadcastable over pixels."""
         return reshape(self._is(name), (-1, 1, 1, 1))
 
-    def _enhanced(self, x: Tensor, ranges: Ranges) -> Tensor:
-        """Away from, or towards, black, grey, the mean or the smoothed picture: one blend, with the base drawn."""
-        bases = {"colour": grey(x), "contrast": mean(grey(x), axis=(1, 2, 3), keepdims=True), "sharpness": _smoothed(x)}
+    def _enhance(self, x: Tensor, ranges: MagnitudeRanges) -> Tensor:
+        """Brightness, colour, contrast and sharpness as one blend with black, luminance, mean or smoothed image."""
+        bases = {
+            "colour": luminance(x),
+            "contrast": mean(luminance(x), axis=(1, 2, 3), keepdims=True),
+            "sharpness": _smooth(x),
+        }
         base, factor = x * 0.0, 1.0 + self._amount("brightness", ranges.enhance)
         for name, other in bases.items():
-            base = where(self._pictures(name), other, base)
+            base = where(self._image_mask(name), other, base)
             factor = factor + self._amount(name, ranges.enhance)
-        drawn = per_picture(factor, x)
-        return where(drawn == 1.0, x, clip(blended(base, x, drawn), 0.0, 1.0))
+        sampled = per_image(factor, x)
+        return where(sampled == 1.0, x, clip(blend(base, x, sampled), 0.0, 1.0))
 
 
-def _posterized(x: Tensor, step: Tensor) -> Tensor:
-    """Bytes without their lowest bits; step is 2 to their number."""
+def _posterize(x: Tensor, step: Tensor) -> Tensor:
+    """Clear the lowest bits of 8-bit pixels; step is 2 ** bits."""
     return floor(floor(x * 255.0 + 0.5) / step) * step * (1.0 / 255.0)
 
 
-def _stretched(x: Tensor) -> Tensor:
-    """Each channel from 0 to 1; one that is flat stays."""
-    low, high = (f(x, axis=(2, 3), keepdims=True) for f in (least, greatest))
+def _autocontrast(x: Tensor) -> Tensor:
+    """Stretch each channel to [0, 1]; constant channels are unchanged."""
+    low, high = (f(x, axis=(2, 3), keepdims=True) for f in (reduce_min, reduce_max))
     return where(high > low, (x - low) / where(high > low, high - low, 1.0), x)
 
 
-def _smoothed(x: Tensor) -> Tensor:
-    """The mean of the 3 x 3 pixels around each, the middle counting five times; the outermost pixels stay."""
+def _smooth(x: Tensor) -> Tensor:
+    """A weighted 3 x 3 mean with weight 5 at the centre; the outermost pixels are unchanged."""
     h, w = x.shape[2:]
     if min(h, w) < 3:
         return x
@@ -149,10 +153,10 @@ def _smoothed(x: Tensor) -> Tensor:
     return x + pad((around - middle * 9.0) * (1.0 / 13.0), ((0, 0), (0, 0), (1, 1), (1, 1)))
 
 
-class RandAugment(Policy):
-    """`count` random operations one after another, all of one strength from 0 to 30 (Cubuk et al. 2020).
+class RandAugment(AugmentationPolicy):
+    """Apply `count` random operations in sequence, all of one strength from 0 to 30 (Cubuk et al. 2020).
 
-    The operations are those of the paper but equalize. Pixels lie in [0, 1].
+    The operations are those of the paper except equalize. Pixels must lie in [0, 1].
     """
 
     def __init__(self, count: int = 2, strength: float = 9.0, mode: str = "constant", fill: float = 0.0) -> None:
@@ -161,24 +165,26 @@ class RandAugment(Policy):
             raise UserError("RandAugment", f"a strength from 0 to 30 is required, got {strength}.")
         self.strength = float(strength)
 
-    def ranges(self, size: tuple[int, int]) -> Ranges:
-        return Ranges(shear=0.3, translate=(0.45 * size[0], 0.45 * size[1]), degrees=30.0, enhance=0.9, bits=4.0)
+    def ranges(self, size: tuple[int, int]) -> MagnitudeRanges:
+        return MagnitudeRanges(
+            shear=0.3, translate=(0.45 * size[0], 0.45 * size[1]), degrees=30.0, enhance=0.9, bits=4.0
+        )
 
-    def strengths(self, pictures: int) -> Tensor:
-        return full((pictures,), self.strength / 30.0)
+    def strengths(self, images: int) -> Tensor:
+        return full((images,), self.strength / 30.0)
 
 
-class TrivialAugment(Policy):
-    """One random operation of a random strength for each picture (Müller & Hutter 2021), in its wide ranges.
+class TrivialAugment(AugmentationPolicy):
+    """Apply one random operation of random strength to each image (Müller & Hutter 2021), with the wide ranges.
 
-    The operations are those of the paper but equalize. Pixels lie in [0, 1].
+    The operations are those of the paper except equalize. Pixels must lie in [0, 1].
     """
 
     def __init__(self, mode: str = "constant", fill: float = 0.0) -> None:
         super().__init__(1, mode, fill)
 
-    def ranges(self, size: tuple[int, int]) -> Ranges:
-        return Ranges(shear=0.99, translate=(32.0, 32.0), degrees=135.0, enhance=0.99, bits=6.0)
+    def ranges(self, size: tuple[int, int]) -> MagnitudeRanges:
+        return MagnitudeRanges(shear=0.99, translate=(32.0, 32.0), degrees=135.0, enhance=0.99, bits=6.0)
 
-    def strengths(self, pictures: int) -> Tensor:
-        return floor(random.uniform((pictures,)) * 31.0) * (1.0 / 30.0)
+    def strengths(self, images: int) -> Tensor:
+        return floor(random.uniform((images,)) * 31.0) * (1.0 / 30.0)

@@ -1,4 +1,4 @@
-"""Exact mean and standard deviation of bytes: a histogram per channel holds all there is to know, and it adds up."""
+"""Exact mean and standard deviation of uint8 images, from one histogram per channel. Histograms of chunks can be added."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_STEP = 1 << 22  # bytes looked at in one go: counting widens them to eight times their size
+_STEP = 1 << 22  # bytes per bincount, which widens them to eight times their size
 
 
 class Statistics(NamedTuple):
@@ -18,7 +18,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def of(cls, counts: np.ndarray) -> Statistics:
-        """From a histogram (channels, 256). Whole numbers until the last step, so nothing is lost.
+        """From a histogram (channels, 256). Sums are exact integers; only the last step rounds.
 
         >>> Statistics.of(histogram(np.array([[[[0, 255]]]], np.uint8)))
         Statistics(mean=(0.5,), std=(0.5,))
@@ -28,7 +28,7 @@ class Statistics(NamedTuple):
 
 
 def histogram(images: np.ndarray) -> np.ndarray:
-    """How often each byte occurs in each channel: (N, C, H, W) to (C, 256)."""
+    """Histogram of the bytes of each channel: (N, C, H, W) to (C, 256)."""
     counts = np.zeros((images.shape[1], 256), np.int64)
     step = max(1, _STEP // max(1, math.prod(images.shape[1:])))
     for start in range(0, len(images), step):

@@ -1,4 +1,4 @@
-"""Text as characters: each example is a window of the text, its label the same window one character later."""
+"""Character-level text: each example is a window of characters, its label is the window shifted by one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from .dataset import Arrays, Splits
-from .sources import told_of
+from .npz import errors_name_files
 
 
 class Text(Arrays):
-    """Windows of `length` characters, one after another, as numbers; `vocabulary` holds the character of each number.
+    """Consecutive windows of `length` character ids; `vocabulary` holds the character of each id.
 
     >>> d = Text(np.array([0, 1, 2, 1, 0], np.int32), "abc", length=2)
     >>> d.inputs([0, 1]).tolist(), d.labels.tolist(), d.decode([2, 1])
@@ -25,7 +25,9 @@ class Text(Arrays):
             raise UserError("text", f"length must be 1 or more, got {length}.")
         count = (len(ids) - 1) // length
         if count < 1:
-            raise UserError("text", f"a window of {length} characters and the next needs {length + 1}, got {len(ids)}.")
+            raise UserError(
+                "text", f"windows of {length} characters require a text of {length + 1} or more, got {len(ids)}."
+            )
         used = count * length
         x, y = ids[:used].reshape(count, length), ids[1 : used + 1].reshape(count, length)
         super().__init__(x, y, classes=(), name=name)
@@ -33,20 +35,24 @@ class Text(Arrays):
         self._number = {character: number for number, character in enumerate(vocabulary)}
 
     def encode(self, text: str) -> np.ndarray:
-        """Characters as numbers."""
+        """The ids of characters."""
         unknown = sorted(set(text) - set(self.vocabulary))
         if unknown:
-            raise UserError("encode", f"the vocabulary has no {', '.join(map(repr, unknown[:10]))}.")
+            raise UserError(
+                "encode", f"characters must be in the vocabulary, got {', '.join(map(repr, unknown[:10]))}."
+            )
         return np.array([self._number[character] for character in text], np.int32)
 
     def decode(self, ids: object) -> str:
-        """Numbers as characters."""
+        """The characters of ids."""
         return "".join(self.vocabulary[number] for number in np.asarray(ids).ravel().tolist())
 
     def split(self, validation: float = 0.1, test: float = 0.0) -> Splits:
-        """The text in order: first what is learned, then validation, then test. Nothing is shuffled, so nothing leaks."""
+        """Split the text in order into training, validation and test. Without shuffling, no window is in two splits."""
         if not (0 <= validation < 1 and 0 <= test < 1 and validation + test < 1):
-            raise UserError("split", f"shares lie in [0, 1) and leave something to learn, got {validation} and {test}.")
+            raise UserError(
+                "split", f"fractions must lie in [0, 1) and leave text for training, got {validation} and {test}."
+            )
         tail = int(len(self.ids) * test)
         middle = int(len(self.ids) * validation)
         first = len(self.ids) - tail - middle
@@ -60,7 +66,7 @@ class Text(Arrays):
 
 
 def text(path: str | os.PathLike[str], length: int = 64, vocabulary: str | None = None) -> Text:
-    """The characters of a text file in UTF-8; the vocabulary is what occurs, sorted, unless it is given."""
+    """Load a UTF-8 text file; by default the vocabulary is the sorted set of its characters."""
     file = Path(path)
     try:
         content = file.read_bytes().decode()
@@ -74,12 +80,12 @@ def text(path: str | os.PathLike[str], length: int = 64, vocabulary: str | None 
     found, numbers = np.unique(codes, return_inverse=True)
     characters = "".join(map(chr, found.tolist()))
     if vocabulary is None:
-        with told_of("text", file):
+        with errors_name_files("text", file):
             return Text(numbers.astype(np.int32), characters, length, file.stem)
     unknown = sorted(set(characters) - set(vocabulary))
     if unknown or len(set(vocabulary)) != len(vocabulary):
-        what = f"{file} has characters it lacks: {unknown[:10]}" if unknown else "it names a character twice"
+        what = f"it lacks characters of {file}: {unknown[:10]}" if unknown else "it has a character twice"
         raise UserError("text", f"the vocabulary does not fit: {what}.")
     table = np.array([vocabulary.index(character) for character in characters], np.int32)
-    with told_of("text", file):
+    with errors_name_files("text", file):
         return Text(table[numbers], vocabulary, length, file.stem)

@@ -1,7 +1,8 @@
-"""A process that converts chunks of image files: jobs come as lines of JSON, results go back as a line and the bytes.
+"""A worker process that converts chunks of image files. Jobs arrive on stdin as lines of JSON; each result is a line
+of JSON followed by the image bytes.
 
-It runs in a Python of its own, so nothing of the user's program is imported or pickled, and it ends when the
-one who asks ends. A decoder that crashes takes only this process with it.
+The worker is a fresh Python process: nothing of the user's program is imported or pickled, it exits with its parent,
+and a decoder that crashes ends only this process.
 """
 
 from __future__ import annotations
@@ -13,44 +14,44 @@ from typing import IO, Any
 
 import numpy as np
 
-from .convert import Converted, Recipe, convert
+from .convert import ConversionOptions, ConvertedChunk, convert
 
 READY = b"ready\n"
 
 
 def main() -> None:
-    """Answer jobs until there are no more."""
-    answers = os.fdopen(os.dup(1), "wb")
-    answers.write(READY)
-    answers.flush()
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)  # what a library prints must not stand among the answers
-    os.dup2(silence, 2)
+    """Process jobs until stdin is closed."""
+    results = os.fdopen(os.dup(1), "wb")
+    results.write(READY)
+    results.flush()
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)  # output printed by libraries must not mix with the results
+    os.dup2(null, 2)
     for line in sys.stdin.buffer:
         job = json.loads(line)
-        write_answer(answers, convert(job["paths"], Recipe.from_json(job["recipe"])))
+        write_result(results, convert(job["paths"], ConversionOptions.from_json(job["options"])))
 
 
-def job_line(paths: list[str], recipe: Recipe) -> bytes:
-    return json.dumps({"paths": paths, "recipe": recipe.as_json()}).encode() + b"\n"
+def encode_job(paths: list[str], options: ConversionOptions) -> bytes:
+    return json.dumps({"paths": paths, "options": options.as_json()}).encode() + b"\n"
 
 
-def write_answer(file: IO[bytes], found: Converted) -> None:
-    lengths = [len(image) for image in found.images]
-    head = {"lengths": lengths, "reasons": found.reasons, "counts": found.counts.tolist()}
-    file.write(json.dumps(head).encode() + b"\n")
-    for image in found.images:
+def write_result(file: IO[bytes], chunk: ConvertedChunk) -> None:
+    lengths = [len(image) for image in chunk.images]
+    header = {"lengths": lengths, "reasons": chunk.reasons, "counts": chunk.counts.tolist()}
+    file.write(json.dumps(header).encode() + b"\n")
+    for image in chunk.images:
         file.write(image)
     file.flush()
 
 
-def read_answer(file: IO[bytes]) -> Converted:
-    """The answer of a worker; EOFError when it ended before it was through."""
+def read_result(file: IO[bytes]) -> ConvertedChunk:
+    """Read one result of a worker; raises EOFError if the worker ended before it was complete."""
     line = file.readline()
     if not line.endswith(b"\n"):
         raise EOFError
-    head: dict[str, Any] = json.loads(line)
-    images = [file.read(length) for length in head["lengths"]]
-    if [len(image) for image in images] != head["lengths"]:
+    header: dict[str, Any] = json.loads(line)
+    images = [file.read(length) for length in header["lengths"]]
+    if [len(image) for image in images] != header["lengths"]:
         raise EOFError
-    return Converted(images, head["reasons"], np.array(head["counts"], np.int64))
+    return ConvertedChunk(images, header["reasons"], np.array(header["counts"], np.int64))

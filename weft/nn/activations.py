@@ -11,7 +11,7 @@ from ..ops.declare import whole
 from ..ops.elementwise import sigmoid, tanh, where
 from ..ops.statistics import log_softmax, softmax
 from ..tensor import ArrayLike, Tensor, as_tensor
-from . import settings
+from . import checks
 from .module import Module, parameter
 
 Activation = str | Callable[[Any], Any] | None  # a name, a function, a layer, or None: nothing is done
@@ -100,7 +100,7 @@ class PReLU(Module):
     """y = x if x > 0 else slope * x, with a slope that is learned: one, or one for each channel (He et al. 2015)."""
 
     def __init__(self, count: int = 1, start: float = 0.25) -> None:
-        self.slope = parameter(settings.count("PReLU", "slopes", count), float(start))
+        self.slope = parameter(checks.check_count("PReLU", "slopes", count), float(start))
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.prelu(x, self.slope)
@@ -127,7 +127,7 @@ class CELU(Module):
     """y = x if x > 0 else alpha * (exp(x / alpha) - 1)"""
 
     def __init__(self, alpha: float = 1.0) -> None:
-        self.alpha = settings.above("CELU", "alpha", alpha)
+        self.alpha = checks.check_above("CELU", "alpha", alpha)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.celu(x, self.alpha)
@@ -224,7 +224,7 @@ class Softshrink(Module):
     """y = sign(x) * max(|x| - threshold, 0)"""
 
     def __init__(self, threshold: float = 0.5) -> None:
-        self.threshold = settings.at_least("Softshrink", "threshold", threshold)
+        self.threshold = checks.check_at_least("Softshrink", "threshold", threshold)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.soft_shrink(x, self.threshold)
@@ -234,7 +234,7 @@ class Hardshrink(Module):
     """y = x if |x| > threshold else 0"""
 
     def __init__(self, threshold: float = 0.5) -> None:
-        self.threshold = settings.at_least("Hardshrink", "threshold", threshold)
+        self.threshold = checks.check_at_least("Hardshrink", "threshold", threshold)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.hard_shrink(x, self.threshold)

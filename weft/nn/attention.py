@@ -15,11 +15,11 @@ from ..ops.selection import repeat
 from ..ops.statistics import softmax
 from ..random import dropout as drop
 from ..tensor import ArrayLike, Tensor, as_tensor
+from .checks import check_channels, check_count, check_rate
 from .linear import Linear
 from .module import Module
 from .positions import alibi as alibi_bias
 from .positions import rotary as rotated
-from .settings import channels, count, rate
 
 
 class MultiHeadAttention(Module):
@@ -45,10 +45,10 @@ class MultiHeadAttention(Module):
         alibi: bool = False,
     ) -> None:
         name = "MultiHeadAttention"
-        self.features, self.heads = count(name, "features", features), count(name, "heads", heads)
-        self.key_heads = self.heads if key_heads is None else count(name, "key heads", key_heads)
+        self.features, self.heads = check_count(name, "features", features), check_count(name, "heads", heads)
+        self.key_heads = self.heads if key_heads is None else check_count(name, "key heads", key_heads)
         _check_shares(self.features, self.heads, self.key_heads, rotary)
-        self.dropout, self.rotary, self.alibi = rate(name, dropout), bool(rotary), bool(alibi)
+        self.dropout, self.rotary, self.alibi = check_rate(name, dropout), bool(rotary), bool(alibi)
         shared = self.features // self.heads * self.key_heads
         self.query = Linear(self.features, self.features, bias=bias, init="glorot_uniform")
         self.key = Linear(self.features, shared, bias=bias, init="glorot_uniform")
@@ -125,7 +125,7 @@ def _sequences(x: ArrayLike, features: int) -> Tensor:
     x = as_tensor(x)
     if x.ndim != 3:
         raise UserError("MultiHeadAttention", f"an input (batch, time, features) is required, got shape {x.shape}.")
-    return channels("MultiHeadAttention", x, features, axis=-1)
+    return check_channels("MultiHeadAttention", x, features, axis=-1)
 
 
 def _cut(x: Tensor, heads: int) -> Tensor:

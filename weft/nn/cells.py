@@ -21,8 +21,8 @@ from ..tensor import ArrayLike, Tensor, as_tensor
 from . import init
 from .activations import Activation, known
 from .activations import activation as find
+from .checks import check_channels, check_count, check_optional_count
 from .module import Module, parameter
-from .settings import channels, count, maybe_count
 
 State = tuple[Tensor, ...]  # (h,), or (h, c) of long short-term memory
 Bend = Callable[[Any], Any]
@@ -70,8 +70,8 @@ class Weights(Module):
     def __init__(
         self, kind: Kind, inputs: int | None, hidden: int, bias: bool, activation: Activation = "tanh"
     ) -> None:
-        inputs = maybe_count(kind.name, "inputs", inputs)
-        self.hidden = count(kind.name, "hidden features", hidden)
+        inputs = check_optional_count(kind.name, "inputs", inputs)
+        self.hidden = check_count(kind.name, "hidden features", hidden)
         self.activation = known(activation)
         self._kind, self._rows = kind, kind.gates * self.hidden
         limit = 1.0 / math.sqrt(self.hidden)
@@ -87,7 +87,7 @@ class Weights(Module):
 
     def product(self, x: ArrayLike) -> Tensor:
         """x W_in^T with its bias, for one time or for all."""
-        x = channels(self._kind.name, as_float(as_tensor(x), self._kind.name), self.weight_in.shape[1], axis=-1)
+        x = check_channels(self._kind.name, as_float(as_tensor(x), self._kind.name), self.weight_in.shape[1], axis=-1)
         product: Tensor = x @ self.weight_in.T
         if self.bias_in is not None:
             product = product + (self.bias_in + self.bias_hidden if self._kind.joins_biases else self.bias_in)

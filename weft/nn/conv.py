@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ..ops.conv import Padding, Sizes, conv, per_axis
 from ..tensor import ArrayLike, Tensor
-from . import settings
+from . import checks
 from .activations import Activation, known
 from .activations import activation as find
 from .module import Init, Module, parameter
@@ -35,27 +35,30 @@ class _Conv(Module):
         algorithm: str | None = None,
     ) -> None:
         name, rank = type(self).__name__, self.rank
-        inputs, outputs = settings.maybe_count(name, "inputs", inputs), settings.count(name, "outputs", outputs)
-        self.groups = settings.count(name, "groups", groups)
-        settings.cut(name, "inputs", inputs, groups)
-        settings.cut(name, "outputs", outputs, groups)
-        self.stride = settings.sizes_of(name, "stride", stride, rank)
-        self.padding = settings.padding_of(name, padding, rank)
-        self.dilation = settings.sizes_of(name, "dilation", dilation, rank)
-        self.activation, self.algorithm = known(activation), settings.algorithm(name, algorithm)
+        inputs, outputs = (
+            checks.check_optional_count(name, "inputs", inputs),
+            checks.check_count(name, "outputs", outputs),
+        )
+        self.groups = checks.check_count(name, "groups", groups)
+        checks.check_groups(name, "inputs", inputs, groups)
+        checks.check_groups(name, "outputs", outputs, groups)
+        self.stride = checks.check_sizes(name, "stride", stride, rank)
+        self.padding = checks.check_padding(name, padding, rank)
+        self.dilation = checks.check_sizes(name, "dilation", dilation, rank)
+        self.activation, self.algorithm = known(activation), checks.check_algorithm(name, algorithm)
         width = None if inputs is None else inputs // groups
         self.weight = parameter((outputs, width, *per_axis(name, "kernel", kernel, rank)), init)
         self.bias = parameter((outputs,), bias_init) if bias else None
 
     def sizes(self, x: ArrayLike) -> Mapping[str, tuple[int, ...]]:
         name, shape = type(self).__name__, self.weight.shape
-        found = settings.spatial(name, x, self.rank).shape[1]
-        settings.cut(name, "inputs", found, self.groups)
+        found = checks.check_spatial(name, x, self.rank).shape[1]
+        checks.check_groups(name, "inputs", found, self.groups)
         return {"weight": (shape[0], found // self.groups, *shape[2:])}
 
     def forward(self, x: ArrayLike) -> Tensor:
         name = type(self).__name__
-        x = settings.channels(name, settings.spatial(name, x, self.rank), self.weight.shape[1] * self.groups)
+        x = checks.check_channels(name, checks.check_spatial(name, x, self.rank), self.weight.shape[1] * self.groups)
         y = conv(
             x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation,
             groups=self.groups, algorithm=self.algorithm,
@@ -110,24 +113,24 @@ class DepthwiseConv2d(Module):
     ) -> None:
         name = "DepthwiseConv2d"
         inputs, self.multiplier = (
-            settings.maybe_count(name, "inputs", inputs),
-            settings.count(name, "filters", multiplier),
+            checks.check_optional_count(name, "inputs", inputs),
+            checks.check_count(name, "filters", multiplier),
         )
-        self.stride = settings.sizes_of(name, "stride", stride, 2)
-        self.padding = settings.padding_of(name, padding, 2)
-        self.dilation = settings.sizes_of(name, "dilation", dilation, 2)
+        self.stride = checks.check_sizes(name, "stride", stride, 2)
+        self.padding = checks.check_padding(name, padding, 2)
+        self.dilation = checks.check_sizes(name, "dilation", dilation, 2)
         self.activation = known(activation)
         outputs = None if inputs is None else inputs * multiplier
         self.weight = parameter((outputs, 1, *per_axis(name, "kernel", kernel, 2)), init)
         self.bias = parameter((outputs,), bias_init) if bias else None
 
     def sizes(self, x: ArrayLike) -> Mapping[str, tuple[int, ...]]:
-        outputs = settings.spatial("DepthwiseConv2d", x, 2).shape[1] * self.multiplier
+        outputs = checks.check_spatial("DepthwiseConv2d", x, 2).shape[1] * self.multiplier
         return {"weight": (outputs, *self.weight.shape[1:]), "bias": (outputs,)}
 
     def forward(self, x: ArrayLike) -> Tensor:
         inputs = self.weight.shape[0] // self.multiplier
-        x = settings.channels("DepthwiseConv2d", settings.spatial("DepthwiseConv2d", x, 2), inputs)
+        x = checks.check_channels("DepthwiseConv2d", checks.check_spatial("DepthwiseConv2d", x, 2), inputs)
         y = conv(
             x, self.weight, self.bias, stride=self.stride, padding=self.padding, dilation=self.dilation, groups=inputs
         )  # fmt: skip

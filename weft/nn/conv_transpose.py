@@ -10,8 +10,8 @@ from ..ops.conv import Padding, Sizes, conv_transpose, per_axis
 from ..ops.convert import asarray
 from ..ops.movement import reshape, transpose
 from ..tensor import ArrayLike, Tensor
+from . import checks
 from . import init as inits
-from . import settings
 from .activations import Activation, known
 from .activations import activation as find
 from .module import Init, Module, parameter
@@ -39,14 +39,17 @@ class _ConvTranspose(Module):
         bias_init: Init = "zeros",
     ) -> None:
         name, rank = type(self).__name__, self.rank
-        inputs, outputs = settings.maybe_count(name, "inputs", inputs), settings.count(name, "outputs", outputs)
-        self.groups = settings.count(name, "groups", groups)
-        settings.cut(name, "inputs", inputs, groups)
-        settings.cut(name, "outputs", outputs, groups)
-        self.stride = settings.sizes_of(name, "stride", stride, rank)
-        self.padding = settings.padding_of(name, padding, rank)
-        self.output_padding = settings.sizes_of(name, "output_padding", output_padding, rank, least=0)
-        self.dilation = settings.sizes_of(name, "dilation", dilation, rank)
+        inputs, outputs = (
+            checks.check_optional_count(name, "inputs", inputs),
+            checks.check_count(name, "outputs", outputs),
+        )
+        self.groups = checks.check_count(name, "groups", groups)
+        checks.check_groups(name, "inputs", inputs, groups)
+        checks.check_groups(name, "outputs", outputs, groups)
+        self.stride = checks.check_sizes(name, "stride", stride, rank)
+        self.padding = checks.check_padding(name, padding, rank)
+        self.output_padding = checks.check_sizes(name, "output_padding", output_padding, rank, least=0)
+        self.dilation = checks.check_sizes(name, "dilation", dilation, rank)
         self._check_spare(name)
         self.activation = known(activation)
         sizes = per_axis(name, "kernel", kernel, rank)
@@ -63,13 +66,13 @@ class _ConvTranspose(Module):
 
     def sizes(self, x: ArrayLike) -> Mapping[str, tuple[int, ...]]:
         name = type(self).__name__
-        found = settings.spatial(name, x, self.rank).shape[1]
-        settings.cut(name, "inputs", found, self.groups)
+        found = checks.check_spatial(name, x, self.rank).shape[1]
+        checks.check_groups(name, "inputs", found, self.groups)
         return {"weight": (found, *self.weight.shape[1:])}
 
     def forward(self, x: ArrayLike) -> Tensor:
         name = type(self).__name__
-        x = settings.channels(name, settings.spatial(name, x, self.rank), self.weight.shape[0])
+        x = checks.check_channels(name, checks.check_spatial(name, x, self.rank), self.weight.shape[0])
         y = conv_transpose(
             x, self.weight, self.bias, stride=self.stride, padding=self.padding, output_padding=self.output_padding,
             dilation=self.dilation, groups=self.groups,

@@ -9,7 +9,7 @@ from .. import random
 from ..errors import UserError
 from ..ops.elementwise import where
 from ..tensor import ArrayLike, Tensor, as_tensor
-from . import settings
+from . import checks
 from .module import Module
 
 
@@ -17,7 +17,7 @@ class Dropout(Module):
     """y = x * keep / (1 - rate), each element kept with probability 1 - rate (Srivastava et al. 2014)"""
 
     def __init__(self, rate: float = 0.5) -> None:
-        self.rate = settings.rate("Dropout", rate)
+        self.rate = checks.check_rate("Dropout", rate)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return random.dropout(x, self.rate, training=self.training)
@@ -29,10 +29,10 @@ class _ChannelDropout(Module):
     rank: ClassVar[int]
 
     def __init__(self, rate: float = 0.5) -> None:
-        self.rate = settings.rate(type(self).__name__, rate)
+        self.rate = checks.check_rate(type(self).__name__, rate)
 
     def forward(self, x: ArrayLike) -> Tensor:
-        x = settings.spatial(type(self).__name__, x, self.rank)
+        x = checks.check_spatial(type(self).__name__, x, self.rank)
         return _kept(x, self.rate, self.training, 2)
 
 
@@ -66,7 +66,7 @@ class DropPath(Module):
     """y = x * keep / (1 - rate), decided once for each element of the batch: a residual branch is left out (Huang et al. 2016)"""
 
     def __init__(self, rate: float = 0.1) -> None:
-        self.rate = settings.rate("DropPath", rate)
+        self.rate = checks.check_rate("DropPath", rate)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return _kept(as_tensor(x), self.rate, self.training, 1)
@@ -79,7 +79,7 @@ class AlphaDropout(Module):
     """
 
     def __init__(self, rate: float = 0.5) -> None:
-        self.rate = settings.rate("AlphaDropout", rate)
+        self.rate = checks.check_rate("AlphaDropout", rate)
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = as_tensor(x)
@@ -95,7 +95,7 @@ class GaussianDropout(Module):
     """y = x * n, n normal with mean 1 and variance rate / (1 - rate) (Srivastava et al. 2014)"""
 
     def __init__(self, rate: float = 0.5) -> None:
-        self.rate = settings.rate("GaussianDropout", rate)
+        self.rate = checks.check_rate("GaussianDropout", rate)
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = _floats("GaussianDropout", x)
@@ -108,7 +108,7 @@ class GaussianNoise(Module):
     """y = x + n, n normal with mean 0 and this standard deviation"""
 
     def __init__(self, std: float) -> None:
-        self.std = settings.at_least("GaussianNoise", "standard deviation", std)
+        self.std = checks.check_at_least("GaussianNoise", "standard deviation", std)
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = _floats("GaussianNoise", x)

@@ -11,7 +11,7 @@ from ..ops.declare import whole
 from ..ops.movement import cut, pad, permute_dims, reshape, slice_, stack
 from ..ops.selection import repeat
 from ..tensor import ArrayLike, Tensor, as_tensor
-from . import settings
+from . import checks
 from .module import Module
 
 
@@ -19,7 +19,7 @@ def _border(layer: str, given: Any) -> Any:
     """A border as it was given: an int, or an int or a pair (before, behind) for each spatial dimension."""
     if isinstance(given, str):
         raise UserError(layer, f"an int, or an int or a pair for each spatial dimension, is required, got {given!r}.")
-    return settings.padding_of(layer, given, len(given) if isinstance(given, Sequence) else 1)
+    return checks.check_padding(layer, given, len(given) if isinstance(given, Sequence) else 1)
 
 
 def _pairs(layer: str, x: Tensor, border: Padding) -> tuple[tuple[int, int], ...]:
@@ -88,7 +88,7 @@ class Upsample(Module):
     """
 
     def __init__(self, scale: Sizes, mode: str = "nearest") -> None:
-        self.scale = settings.sizes_of("Upsample", "scale", scale, len(scale) if isinstance(scale, Sequence) else 1)
+        self.scale = checks.check_sizes("Upsample", "scale", scale, len(scale) if isinstance(scale, Sequence) else 1)
         if mode not in ("nearest", "bilinear"):
             raise UserError("Upsample", f"the mode must be 'nearest' or 'bilinear', got {mode!r}.")
         self.mode = mode
@@ -121,7 +121,7 @@ class PixelShuffle(Module):
         self.scale = whole("PixelShuffle", "scale", scale, least=1)
 
     def forward(self, x: ArrayLike) -> Tensor:
-        n, c, h, w = (x := settings.spatial("PixelShuffle", x, 2)).shape
+        n, c, h, w = (x := checks.check_spatial("PixelShuffle", x, 2)).shape
         s = self.scale
         if c % s**2:
             raise UserError("PixelShuffle", f"channels in multiples of {s**2} are required, got shape {x.shape}.")
@@ -136,7 +136,7 @@ class PixelUnshuffle(Module):
         self.scale = whole("PixelUnshuffle", "scale", scale, least=1)
 
     def forward(self, x: ArrayLike) -> Tensor:
-        n, c, h, w = (x := settings.spatial("PixelUnshuffle", x, 2)).shape
+        n, c, h, w = (x := checks.check_spatial("PixelUnshuffle", x, 2)).shape
         s = self.scale
         if h % s or w % s:
             raise UserError(
@@ -150,12 +150,12 @@ class ChannelShuffle(Module):
     """Channels dealt out anew: groups of channels, read across instead of along (Zhang et al. 2018)."""
 
     def __init__(self, groups: int) -> None:
-        self.groups = settings.count("ChannelShuffle", "groups", groups)
+        self.groups = checks.check_count("ChannelShuffle", "groups", groups)
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = as_tensor(x)
         if x.ndim < 2:
             raise UserError("ChannelShuffle", f"an input (batch, channels, ...) is required, got shape {x.shape}.")
-        settings.cut("ChannelShuffle", "channels", x.shape[1], self.groups)
+        checks.check_groups("ChannelShuffle", "channels", x.shape[1], self.groups)
         parts = reshape(x, (x.shape[0], self.groups, x.shape[1] // self.groups, *x.shape[2:]))
         return reshape(permute_dims(parts, (0, 2, 1, *range(3, parts.ndim))), x.shape)

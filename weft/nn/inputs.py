@@ -22,7 +22,7 @@ from ..ops.indexing import take
 from ..ops.movement import expand_dims, reshape, slice_
 from ..ops.reduce import max, sum
 from ..tensor import ArrayLike, Tensor, as_tensor
-from . import settings
+from . import checks
 from .module import Module, Unknown, state
 
 Values = float | Sequence[float]
@@ -64,10 +64,10 @@ class Normalization(Module):
         std: Values | None = None,
         eps: float = 1e-7,
     ) -> None:
-        features = settings.maybe_count("Normalization", "features", features)
+        features = checks.check_optional_count("Normalization", "features", features)
         if std is not None and not np.all(np.asarray(std) >= 0.0):
             raise UserError("Normalization", f"a std of 0 or more is required, got {std}.")
-        self.axis, self.eps = axis, settings.above("Normalization", "eps", eps)
+        self.axis, self.eps = axis, checks.check_above("Normalization", "eps", eps)
         shape = _one_for_each(axis, features, mean, std)
         self.mean: Any = state(shape, _start(0.0 if mean is None else mean))
         self.std: Any = state(shape, _start(1.0 if std is None else std))
@@ -163,7 +163,7 @@ class Resizing(Module):
     """
 
     def __init__(self, size: Sizes, mode: str = "bilinear") -> None:
-        self.size = settings.sizes_of("Resizing", "size", size, len(size) if isinstance(size, Sequence) else 1)
+        self.size = checks.check_sizes("Resizing", "size", size, len(size) if isinstance(size, Sequence) else 1)
         if mode not in ("bilinear", "nearest"):
             raise UserError("Resizing", f"the mode must be 'bilinear' or 'nearest', got {mode!r}.")
         self.mode = mode
@@ -208,7 +208,7 @@ class CenterCrop(Module):
     """
 
     def __init__(self, size: Sizes) -> None:
-        self.size = settings.sizes_of("CenterCrop", "size", size, len(size) if isinstance(size, Sequence) else 1)
+        self.size = checks.check_sizes("CenterCrop", "size", size, len(size) if isinstance(size, Sequence) else 1)
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = _image("CenterCrop", x)
@@ -237,7 +237,7 @@ class CategoryEncoding(Module):
     def __init__(self, count: int, mode: str = "one_hot") -> None:
         if mode not in ("one_hot", "multi_hot", "count"):
             raise UserError("CategoryEncoding", f"the mode must be 'one_hot', 'multi_hot' or 'count', got {mode!r}.")
-        self.count, self.mode = settings.count("CategoryEncoding", "categories", count), mode
+        self.count, self.mode = checks.check_count("CategoryEncoding", "categories", count), mode
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = as_tensor(x)
@@ -284,6 +284,6 @@ class Discretization(Module):
 
 
 def _bins(where: str, bins: Any) -> int:
-    if settings.count(where, "bins", bins) < 2:
+    if checks.check_count(where, "bins", bins) < 2:
         raise UserError(where, "2 or more bins are required, got 1.")
     return int(bins)

@@ -10,8 +10,8 @@ from ..ops.elementwise import where
 from ..ops.indexing import embedding
 from ..ops.movement import expand_dims, transpose
 from ..tensor import ArrayLike, Tensor, as_tensor
+from . import checks
 from . import init as inits
-from . import settings
 from .activations import Activation, known
 from .activations import activation as find
 from .module import Init, Module, parameter
@@ -34,16 +34,19 @@ class Linear(Module):
         init: Init = "he_uniform",
         bias_init: Init = "zeros",
     ) -> None:
-        inputs, outputs = settings.maybe_count("Linear", "inputs", inputs), settings.count("Linear", "outputs", outputs)
+        inputs, outputs = (
+            checks.check_optional_count("Linear", "inputs", inputs),
+            checks.check_count("Linear", "outputs", outputs),
+        )
         self.weight = parameter((outputs, inputs), init)
         self.bias = parameter((outputs,), bias_init) if bias else None
         self.activation = known(activation)
 
     def sizes(self, x: ArrayLike) -> Mapping[str, tuple[int, ...]]:
-        return {"weight": (self.weight.shape[0], settings.size_of("Linear", x, -1))}
+        return {"weight": (self.weight.shape[0], checks.feature_size("Linear", x, -1))}
 
     def forward(self, x: ArrayLike) -> Tensor:
-        y = matmul(settings.channels("Linear", x, self.weight.shape[1], axis=-1), transpose(self.weight))
+        y = matmul(checks.check_channels("Linear", x, self.weight.shape[1], axis=-1), transpose(self.weight))
         return find(self.activation)(y if self.bias is None else y + self.bias)
 
 
@@ -52,18 +55,18 @@ class Bilinear(Module):
 
     def __init__(self, left: int | None, right: int | None, outputs: int, *, bias: bool = True) -> None:
         left, right = (
-            settings.maybe_count("Bilinear", "left features", left),
-            settings.maybe_count("Bilinear", "right features", right),
+            checks.check_optional_count("Bilinear", "left features", left),
+            checks.check_optional_count("Bilinear", "right features", right),
         )
-        self.weight = parameter((settings.count("Bilinear", "outputs", outputs), left, right), "fan_in_uniform")
+        self.weight = parameter((checks.check_count("Bilinear", "outputs", outputs), left, right), "fan_in_uniform")
         self.bias = parameter((outputs,), "zeros") if bias else None
 
     def sizes(self, a: ArrayLike, b: ArrayLike) -> Mapping[str, tuple[int, ...]]:
-        return {"weight": (self.weight.shape[0], *(settings.size_of("Bilinear", x, -1) for x in (a, b)))}
+        return {"weight": (self.weight.shape[0], *(checks.feature_size("Bilinear", x, -1) for x in (a, b)))}
 
     def forward(self, a: ArrayLike, b: ArrayLike) -> Tensor:
         _, left, right = self.weight.shape
-        a, b = settings.channels("Bilinear", a, left, axis=-1), settings.channels("Bilinear", b, right, axis=-1)
+        a, b = checks.check_channels("Bilinear", a, left, axis=-1), checks.check_channels("Bilinear", b, right, axis=-1)
         y = einsum("...i,kij,...j->...k", a, self.weight, b)
         return y if self.bias is None else y + self.bias
 
@@ -76,7 +79,10 @@ class Embedding(Module):
     """
 
     def __init__(self, count: int, features: int, *, padding: int | None = None, init: Init = "normal") -> None:
-        rows, width = settings.count("Embedding", "rows", count), settings.count("Embedding", "features", features)
+        rows, width = (
+            checks.check_count("Embedding", "rows", count),
+            checks.check_count("Embedding", "features", features),
+        )
         if padding is not None and not 0 <= padding < rows:
             raise UserError("Embedding", f"a padding from 0 to {rows - 1} is required, got {padding}.")
         self.weight = parameter((rows, width), inits.normal(std=1.0) if init == "normal" else init)

@@ -26,7 +26,7 @@ from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..ops.declare import whole
 from ..tensor import Tensor
-from . import settings
+from . import checks
 from .module import Module
 
 T = TypeVar("T", bound=str | int)
@@ -159,7 +159,7 @@ class Hashing(Module):
     """
 
     def __init__(self, bins: int, salt: int = 0) -> None:
-        self.bins = settings.count("Hashing", "bins", bins)
+        self.bins = checks.check_count("Hashing", "bins", bins)
         self.salt = whole("Hashing", "salt", salt)
         if self.salt >= 2**64:
             raise UserError("Hashing", f"a salt below 2**64 is required, got {salt}.")
@@ -191,7 +191,7 @@ class TextVectorization(_Vocabulary[str]):
         standardize: str | None = "lower_and_strip_punctuation",
     ) -> None:
         name = "TextVectorization"
-        self.most = settings.maybe_count(name, "most frequent words", most)
+        self.most = checks.check_optional_count(name, "most frequent words", most)
         self.length = None if length is None else whole(name, "length", length, least=1)
         if split not in ("words", "characters"):
             raise UserError(name, f"the split must be 'words' or 'characters', got {split!r}.")

@@ -10,7 +10,7 @@ from ..ops import normalize as ops
 from ..ops.conv import Sizes
 from ..ops.declare import as_ints
 from ..tensor import ArrayLike, Tensor, as_tensor
-from . import settings
+from . import checks
 from .module import Module, parameter, state
 
 
@@ -34,10 +34,10 @@ class BatchNorm(Module):
         track: bool = True,
     ) -> None:
         name = type(self).__name__
-        features = settings.maybe_count(name, "features", features)
+        features = checks.check_optional_count(name, "features", features)
         if not 0.0 < momentum <= 1.0:
             raise UserError(name, f"a momentum in (0, 1] is required, got {momentum}.")
-        self.eps, self.momentum, self.track = settings.above(name, "eps", eps), float(momentum), bool(track)
+        self.eps, self.momentum, self.track = checks.check_above(name, "eps", eps), float(momentum), bool(track)
         self.scale = parameter((features,), "ones") if affine else None
         self.shift = parameter((features,), "zeros") if affine else None
         self.mean: Any = state((features,), "zeros") if track else None
@@ -90,7 +90,7 @@ class BatchNorm3d(BatchNorm):
 
 def _as_known(layer: str, x: Tensor, known: Any) -> Tensor:
     """The input, if it has as many channels as what the layer has for each of them."""
-    return settings.channels(layer, x, known.shape[0]) if isinstance(known, Tensor) else x
+    return checks.check_channels(layer, x, known.shape[0]) if isinstance(known, Tensor) else x
 
 
 class LayerNorm(Module):
@@ -103,12 +103,12 @@ class LayerNorm(Module):
         self.shape = None if shape is None else as_ints([shape] if isinstance(shape, int) else shape)
         if self.shape is not None and (not self.shape or min(self.shape) < 1):
             raise UserError("LayerNorm", f"sizes of 1 or more are required, got {shape!r}.")
-        self.eps = settings.above("LayerNorm", "eps", eps)
+        self.eps = checks.check_above("LayerNorm", "eps", eps)
         self.scale = parameter(self.shape or (None,), "ones") if affine else None
         self.shift = parameter(self.shape or (None,), "zeros") if affine else None
 
     def sizes(self, x: ArrayLike) -> Mapping[str, tuple[int, ...]]:
-        return dict.fromkeys(("scale", "shift"), (settings.size_of("LayerNorm", x, -1),))
+        return dict.fromkeys(("scale", "shift"), (checks.feature_size("LayerNorm", x, -1),))
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = as_tensor(x)
@@ -122,14 +122,14 @@ class RMSNorm(Module):
     """y = x / sqrt(mean(x**2) + eps) * scale, over the last axis (Zhang and Sennrich 2019)"""
 
     def __init__(self, features: int | None = None, *, eps: float = 1e-6) -> None:
-        self.eps = settings.above("RMSNorm", "eps", eps)
-        self.scale = parameter((settings.maybe_count("RMSNorm", "features", features),), "ones")
+        self.eps = checks.check_above("RMSNorm", "eps", eps)
+        self.scale = parameter((checks.check_optional_count("RMSNorm", "features", features),), "ones")
 
     def sizes(self, x: ArrayLike) -> Mapping[str, tuple[int, ...]]:
-        return {"scale": (settings.size_of("RMSNorm", x, -1),)}
+        return {"scale": (checks.feature_size("RMSNorm", x, -1),)}
 
     def forward(self, x: ArrayLike) -> Tensor:
-        x = settings.channels("RMSNorm", x, self.scale.shape[0], axis=-1)
+        x = checks.check_channels("RMSNorm", x, self.scale.shape[0], axis=-1)
         return ops.rms_norm(x, self.scale, eps=self.eps)
 
 
@@ -137,15 +137,15 @@ class GroupNorm(Module):
     """y = (x - mean) / sqrt(var + eps) * scale + shift, over each group of channels of each element (Wu and He 2018)"""
 
     def __init__(self, groups: int, features: int | None = None, *, eps: float = 1e-5, affine: bool = True) -> None:
-        self.groups = settings.count("GroupNorm", "groups", groups)
-        features = settings.maybe_count("GroupNorm", "features", features)
-        settings.cut("GroupNorm", "features", features, groups)
-        self.eps = settings.above("GroupNorm", "eps", eps)
+        self.groups = checks.check_count("GroupNorm", "groups", groups)
+        features = checks.check_optional_count("GroupNorm", "features", features)
+        checks.check_groups("GroupNorm", "features", features, groups)
+        self.eps = checks.check_above("GroupNorm", "eps", eps)
         self.scale = parameter((features,), "ones") if affine else None
         self.shift = parameter((features,), "zeros") if affine else None
 
     def sizes(self, x: ArrayLike) -> Mapping[str, tuple[int, ...]]:
-        return dict.fromkeys(("scale", "shift"), (settings.size_of("GroupNorm", x, 1),))
+        return dict.fromkeys(("scale", "shift"), (checks.feature_size("GroupNorm", x, 1),))
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = _as_known("GroupNorm", as_tensor(x), self.scale)
@@ -156,13 +156,13 @@ class InstanceNorm(Module):
     """y = (x - mean) / sqrt(var + eps) * scale + shift, over the places of each channel of each element"""
 
     def __init__(self, features: int | None = None, *, eps: float = 1e-5, affine: bool = False) -> None:
-        features = settings.maybe_count("InstanceNorm", "features", features)
-        self.eps = settings.above("InstanceNorm", "eps", eps)
+        features = checks.check_optional_count("InstanceNorm", "features", features)
+        self.eps = checks.check_above("InstanceNorm", "eps", eps)
         self.scale = parameter((features,), "ones") if affine else None
         self.shift = parameter((features,), "zeros") if affine else None
 
     def sizes(self, x: ArrayLike) -> Mapping[str, tuple[int, ...]]:
-        return dict.fromkeys(("scale", "shift"), (settings.size_of("InstanceNorm", x, 1),))
+        return dict.fromkeys(("scale", "shift"), (checks.feature_size("InstanceNorm", x, 1),))
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = _as_known("InstanceNorm", as_tensor(x), self.scale)
@@ -173,9 +173,9 @@ class LRN(Module):
     """y = x / (k + alpha * mean of x**2 over `size` neighbouring channels)**beta (Krizhevsky et al. 2012)"""
 
     def __init__(self, size: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
-        self.size = settings.count("LRN", "channels", size)
-        self.alpha, self.beta = settings.at_least("LRN", "alpha", alpha), float(beta)
-        self.k = settings.above("LRN", "k", k)
+        self.size = checks.check_count("LRN", "channels", size)
+        self.alpha, self.beta = checks.check_at_least("LRN", "alpha", alpha), float(beta)
+        self.k = checks.check_above("LRN", "k", k)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.local_response_norm(x, self.size, alpha=self.alpha, beta=self.beta, k=self.k)
@@ -189,8 +189,8 @@ class LCN(Module):
 
     def __init__(self, size: Sizes = 9, *, eps: float = 1e-4) -> None:
         rank = len(size) if isinstance(size, Sequence) else 1
-        self.size = settings.sizes_of("LCN", "size", size, rank)
-        self.eps = settings.above("LCN", "eps", eps)
+        self.size = checks.check_sizes("LCN", "size", size, rank)
+        self.eps = checks.check_above("LCN", "eps", eps)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.local_contrast_norm(x, self.size, eps=self.eps)

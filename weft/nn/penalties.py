@@ -16,7 +16,7 @@ from ..ops.declare import accept, normal_axis
 from ..ops.elementwise import abs, astype, sqrt, where
 from ..ops.reduce import sum
 from ..tensor import Tensor
-from . import settings
+from . import checks
 from .module import Module
 
 Weights = Module | Tensor | Iterable[Tensor]
@@ -28,7 +28,7 @@ def l1(weights: Weights, factor: float) -> Tensor:
     >>> float(l1(Tensor([1.0, -2.0]), 0.5))
     1.5
     """
-    return settings.at_least("l1", "factor", factor) * _total("l1", weights, abs)
+    return checks.check_at_least("l1", "factor", factor) * _total("l1", weights, abs)
 
 
 def l2(weights: Weights, factor: float) -> Tensor:
@@ -37,13 +37,13 @@ def l2(weights: Weights, factor: float) -> Tensor:
     >>> float(l2(Tensor([1.0, -2.0]), 0.5))
     2.5
     """
-    return settings.at_least("l2", "factor", factor) * _total("l2", weights, _square)
+    return checks.check_at_least("l2", "factor", factor) * _total("l2", weights, _square)
 
 
 def elastic(weights: Weights, l1_factor: float, l2_factor: float) -> Tensor:
     """l1_factor * sum of |w| + l2_factor * sum of w² (Zou and Hastie 2005)."""
-    first = settings.at_least("elastic", "l1_factor", l1_factor)
-    second = settings.at_least("elastic", "l2_factor", l2_factor)
+    first = checks.check_at_least("elastic", "l1_factor", l1_factor)
+    second = checks.check_at_least("elastic", "l2_factor", l2_factor)
     return _total("elastic", weights, lambda w: first * abs(w) + second * _square(w))
 
 
@@ -53,7 +53,7 @@ def max_norm(weights: Weights, longest: float, axis: int = 0) -> None:
     Axis 0 of a weight (outputs, inputs, kernel...) is that of its outputs: a slice is what one output is computed with. Of a
     module, the trained parameters of two or more dimensions are taken: biases and scales stay free.
     """
-    longest = settings.above("max_norm", "longest", longest)
+    longest = checks.check_above("max_norm", "longest", longest)
     for tensor in _tensors("max_norm", weights):
         if tensor.ndim > 1 or not isinstance(weights, Module):
             tensor.assign(_shortened(tensor.detach(), longest, normal_axis("max_norm", axis, tensor.ndim)))

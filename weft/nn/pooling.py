@@ -10,7 +10,7 @@ from ..ops.conv import Padding, Sizes, per_axis
 from ..ops.declare import in_float32
 from ..ops.elementwise import abs, where
 from ..tensor import ArrayLike, Tensor
-from . import settings
+from . import checks
 from .module import Module
 
 
@@ -29,15 +29,15 @@ class _MaxPool(Module):
         ceil_mode: bool = False,
     ) -> None:
         name, rank = type(self).__name__, self.rank
-        self.size = settings.sizes_of(name, "size", size, rank)
-        self.stride = None if stride is None else settings.sizes_of(name, "stride", stride, rank)
-        self.padding = settings.padding_of(name, padding, rank)
-        self.dilation = settings.sizes_of(name, "dilation", dilation, rank)
+        self.size = checks.check_sizes(name, "size", size, rank)
+        self.stride = None if stride is None else checks.check_sizes(name, "stride", stride, rank)
+        self.padding = checks.check_padding(name, padding, rank)
+        self.dilation = checks.check_sizes(name, "dilation", dilation, rank)
         self.ceil_mode = bool(ceil_mode)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.max_pool(
-            settings.spatial(type(self).__name__, x, self.rank), self.size, stride=self.stride, padding=self.padding,
+            checks.check_spatial(type(self).__name__, x, self.rank), self.size, stride=self.stride, padding=self.padding,
             dilation=self.dilation, ceil_mode=self.ceil_mode,
         )  # fmt: skip
 
@@ -75,14 +75,14 @@ class _AvgPool(Module):
         count_include_pad: bool = True,
     ) -> None:
         name, rank = type(self).__name__, self.rank
-        self.size = settings.sizes_of(name, "size", size, rank)
-        self.stride = None if stride is None else settings.sizes_of(name, "stride", stride, rank)
-        self.padding = settings.padding_of(name, padding, rank)
+        self.size = checks.check_sizes(name, "size", size, rank)
+        self.stride = None if stride is None else checks.check_sizes(name, "stride", stride, rank)
+        self.padding = checks.check_padding(name, padding, rank)
         self.ceil_mode, self.count_include_pad = bool(ceil_mode), bool(count_include_pad)
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.avg_pool(
-            settings.spatial(type(self).__name__, x, self.rank), self.size, stride=self.stride, padding=self.padding,
+            checks.check_spatial(type(self).__name__, x, self.rank), self.size, stride=self.stride, padding=self.padding,
             ceil_mode=self.ceil_mode, count_include_pad=self.count_include_pad,
         )  # fmt: skip
 
@@ -123,10 +123,10 @@ class _AdaptiveAvgPool(Module):
     rank: ClassVar[int]
 
     def __init__(self, size: Sizes) -> None:
-        self.size = settings.sizes_of(type(self).__name__, "size", size, self.rank)
+        self.size = checks.check_sizes(type(self).__name__, "size", size, self.rank)
 
     def forward(self, x: ArrayLike) -> Tensor:
-        return ops.adaptive_avg_pool(settings.spatial(type(self).__name__, x, self.rank), self.size)
+        return ops.adaptive_avg_pool(checks.check_spatial(type(self).__name__, x, self.rank), self.size)
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
@@ -151,10 +151,10 @@ class _AdaptiveMaxPool(Module):
     rank: ClassVar[int]
 
     def __init__(self, size: Sizes) -> None:
-        self.size = settings.sizes_of(type(self).__name__, "size", size, self.rank)
+        self.size = checks.check_sizes(type(self).__name__, "size", size, self.rank)
 
     def forward(self, x: ArrayLike) -> Tensor:
-        return ops.adaptive_max_pool(settings.spatial(type(self).__name__, x, self.rank), self.size)
+        return ops.adaptive_max_pool(checks.check_spatial(type(self).__name__, x, self.rank), self.size)
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
@@ -179,13 +179,13 @@ class LPPool2d(Module):
     """y = (sum of |x|**norm over each window)**(1 / norm): norm 1 is a sum, a great norm nearly the maximum"""
 
     def __init__(self, norm: float, size: Sizes, *, stride: Sizes | None = None, padding: Padding = 0) -> None:
-        self.norm = settings.at_least("LPPool2d", "norm", norm, 1.0)
+        self.norm = checks.check_at_least("LPPool2d", "norm", norm, 1.0)
         self.size = per_axis("LPPool2d", "size", size, 2)
-        self.stride = None if stride is None else settings.sizes_of("LPPool2d", "stride", stride, 2)
-        self.padding = settings.padding_of("LPPool2d", padding, 2)
+        self.stride = None if stride is None else checks.check_sizes("LPPool2d", "stride", stride, 2)
+        self.padding = checks.check_padding("LPPool2d", padding, 2)
 
     def forward(self, x: ArrayLike) -> Tensor:
-        x = settings.spatial("LPPool2d", x, 2)
+        x = checks.check_spatial("LPPool2d", x, 2)
         return _lp_pool(x, self.norm, self.size, self.stride, self.padding)
 
 

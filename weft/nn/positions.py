@@ -17,8 +17,8 @@ from ..ops.movement import concat, cut, split
 from ..random import dropout as drop
 from ..tensor import ArrayLike, Tensor, as_tensor
 from . import init as inits
+from .checks import check_above, check_channels, check_count, check_rate
 from .module import Init, Module, parameter
-from .settings import above, channels, count, rate
 
 
 class PositionalEncoding(Module):
@@ -30,8 +30,8 @@ class PositionalEncoding(Module):
     """
 
     def __init__(self, *, base: float = 10000.0, dropout: float = 0.0) -> None:
-        self.base = above("PositionalEncoding", "base", base, 1.0)
-        self.dropout = rate("PositionalEncoding", dropout)
+        self.base = check_above("PositionalEncoding", "base", base, 1.0)
+        self.dropout = check_rate("PositionalEncoding", dropout)
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = _sequence("PositionalEncoding", x)
@@ -45,8 +45,8 @@ def sinusoidal(length: int, features: int, *, base: float = 10000.0) -> Tensor:
     >>> sinusoidal(2, 2).numpy().round(3).tolist()
     [[0.0, 1.0], [0.841..., 0.540...]]
     """
-    sizes = count("sinusoidal", "positions", length), count("sinusoidal", "features", features)
-    return asarray(_sines(*sizes, above("sinusoidal", "base", base, 1.0)).astype(np.float32))
+    sizes = check_count("sinusoidal", "positions", length), check_count("sinusoidal", "features", features)
+    return asarray(_sines(*sizes, check_above("sinusoidal", "base", base, 1.0)).astype(np.float32))
 
 
 class LearnedPositions(Module):
@@ -58,8 +58,8 @@ class LearnedPositions(Module):
     """
 
     def __init__(self, length: int, features: int | None = None, *, init: Init = inits.normal(std=0.02)) -> None:
-        self.length = count("LearnedPositions", "positions", length)
-        width = None if features is None else count("LearnedPositions", "features", features)
+        self.length = check_count("LearnedPositions", "positions", length)
+        width = None if features is None else check_count("LearnedPositions", "features", features)
         self.weight = parameter((self.length, width), init)
 
     def sizes(self, x: ArrayLike) -> dict[str, tuple[int, int]]:
@@ -67,7 +67,7 @@ class LearnedPositions(Module):
         return {"weight": (self.length, as_tensor(x).shape[-1])}
 
     def forward(self, x: ArrayLike) -> Tensor:
-        x = channels("LearnedPositions", _sequence("LearnedPositions", x), self.weight.shape[1], axis=-1)
+        x = check_channels("LearnedPositions", _sequence("LearnedPositions", x), self.weight.shape[1], axis=-1)
         time = x.shape[-2]
         if time > self.length:
             raise UserError("LearnedPositions", f"at most {self.length} positions were learned, got {time}.")
@@ -88,7 +88,7 @@ def rotary(x: ArrayLike, *, base: float = 10000.0, start: int = 0) -> Tensor:
     time, features = x.shape[-2:]
     if features % 2 or not features:
         raise UserError("rotary", f"an even number of features is required, got {x.shape}.")
-    angles = _angles(time, features, above("rotary", "base", base, 1.0), int(start))
+    angles = _angles(time, features, check_above("rotary", "base", base, 1.0), int(start))
     cos, sin = _constant(np.cos(angles), x), _constant(np.sin(angles), x)
     a, b = split(x, 2, axis=-1)
     return concat([a * cos - b * sin, a * sin + b * cos], axis=-1)
@@ -103,7 +103,11 @@ def alibi(heads: int, queries: int, keys: int) -> Tensor:
     >>> alibi(1, 1, 3).tolist()
     [[[-0.0078125, -0.00390625, 0.0]]]
     """
-    sizes = count("alibi", "heads", heads), count("alibi", "queries", queries), count("alibi", "keys", keys)
+    sizes = (
+        check_count("alibi", "heads", heads),
+        check_count("alibi", "queries", queries),
+        check_count("alibi", "keys", keys),
+    )
     return asarray(_distances(*sizes).astype(np.float32))
 
 

@@ -17,8 +17,8 @@ from ..random import dropout as drop
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .activations import Activation
 from .cells import GRU_KIND, LSTM_KIND, RNN_KIND, Kind, State, Weights, as_given, parts_of
+from .checks import check_count, check_rate
 from .module import Module
-from .settings import count, rate
 
 
 class Recurrent(Module):
@@ -37,10 +37,10 @@ class Recurrent(Module):
         activation: Activation = "tanh",
     ) -> None:
         self._kind = kind
-        self.layers = count(kind.name, "layers", layers)
+        self.layers = check_count(kind.name, "layers", layers)
         self.bidirectional, self.batch_first = bool(bidirectional), bool(batch_first)
-        self.dropout = rate(kind.name, dropout)
-        hidden = count(kind.name, "hidden features", hidden)
+        self.dropout = check_rate(kind.name, dropout)
+        hidden = check_count(kind.name, "hidden features", hidden)
         widths = [inputs] + [hidden * (1 + self.bidirectional)] * (self.layers - 1)
         self.forward_layers = [Along(kind, n, hidden, bias, activation, reverse=False) for n in widths]
         self.backward_layers = [

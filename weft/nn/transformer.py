@@ -9,10 +9,10 @@ from ..random import dropout as drop
 from ..tensor import ArrayLike, Tensor, as_tensor
 from .activations import Activation
 from .attention import MultiHeadAttention
+from .checks import check_count, check_rate
 from .linear import Linear
 from .module import Module
 from .norm import LayerNorm
-from .settings import count, rate
 
 
 class TransformerLayer(Module):
@@ -24,8 +24,8 @@ class TransformerLayer(Module):
     def __init__(
         self, features: int, hidden: int | None, activation: Activation, dropout: float, norm_first: bool
     ) -> None:
-        self.dropout, self.norm_first = rate(type(self).__name__, dropout), bool(norm_first)
-        features = count(type(self).__name__, "features", features)
+        self.dropout, self.norm_first = check_rate(type(self).__name__, dropout), bool(norm_first)
+        features = check_count(type(self).__name__, "features", features)
         self.feed_forward = FeedForward(features, hidden, activation=activation, dropout=dropout)
         self.feed_forward_norm = LayerNorm(features)
 
@@ -131,11 +131,11 @@ class FeedForward(Module):
     def __init__(
         self, features: int, hidden: int | None = None, *, activation: Activation = "gelu", dropout: float = 0.0
     ) -> None:
-        features = count("FeedForward", "features", features)
-        hidden = 4 * features if hidden is None else count("FeedForward", "hidden features", hidden)
+        features = check_count("FeedForward", "features", features)
+        hidden = 4 * features if hidden is None else check_count("FeedForward", "hidden features", hidden)
         self.first = Linear(features, hidden, activation=activation)
         self.second = Linear(hidden, features)
-        self.dropout = rate("FeedForward", dropout)
+        self.dropout = check_rate("FeedForward", dropout)
 
     def forward(self, x: ArrayLike) -> Tensor:
         """(..., features), from x of that shape."""

@@ -12,7 +12,7 @@ from ..ops.conv import Padding, Sizes, normal_padding, per_axis
 from ..ops.movement import pad, pad_constant, reshape, slice_, stack
 from ..ops.window import Pairs, out_size
 from ..tensor import ArrayLike, Tensor, as_tensor
-from . import settings
+from . import checks
 from .module import Module
 
 
@@ -23,7 +23,7 @@ class _Windows(Module):
         name = type(self).__name__
         self.kernel = per_axis(name, "kernel", kernel, 2)
         self.stride = per_axis(name, "stride", stride, 2)
-        self.padding = settings.padding_of(name, padding, 2)
+        self.padding = checks.check_padding(name, padding, 2)
         self.dilation = per_axis(name, "dilation", dilation, 2)
 
     def _lie(self, size: tuple[int, ...]) -> tuple[Pairs, tuple[int, ...]]:
@@ -46,7 +46,7 @@ class Unfold(_Windows):
     """y[n, c * kernel + t, l] = x[n, c, element t of window l]: (batch, channels * kernel, windows)"""
 
     def forward(self, x: ArrayLike) -> Tensor:
-        x = settings.spatial("Unfold", x, 2)
+        x = checks.check_spatial("Unfold", x, 2)
         pairs, counts = self._lie(x.shape[2:])
         wide, parts = pad(x, ((0, 0), (0, 0), *pairs)), []
         for place in self._places():

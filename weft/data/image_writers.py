@@ -1,5 +1,5 @@
-"""Writes packed stores of images: decoded ones in one array, or encoded ones in LMDB. Both are filled chunk by chunk,
-and both can go on from a count that is known to be safe. An index says where each image lies and what its checksum is."""
+"""Writes packed images: decoded into one array file, or encoded into LMDB. Both are filled chunk by chunk and can resume
+after a known number of images. An index holds the offset, length and checksum of each image."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ import numpy as np
 
 from ..errors import RunError
 from .checksums import INDEX
-from .convert import Recipe
+from .convert import ConversionOptions
 
-_HEADER = 128  # bytes of a .npy header: room for any count, which is known at the end only
+_HEADER = 128  # bytes of a .npy header: enough for any number of images, which is known only at the end
 
 
 class ArrayWriter:
     """Appends decoded images to images.npy."""
 
-    def __init__(self, folder: Path, recipe: Recipe, count: int) -> None:
-        self._folder, self._shape, self._count = folder, recipe.shape, count
+    def __init__(self, folder: Path, options: ConversionOptions, count: int) -> None:
+        self._folder, self._shape, self._count = folder, options.shape, count
         path = folder / "images.npy"
         path.touch()
         end = _HEADER + count * int(np.prod(self._shape))
         if count and path.stat().st_size < end:
-            raise _lost(folder)
+            raise _missing_images(folder)
         self._file = open(path, "r+b")  # noqa: SIM115  # closed by close()
-        self._file.truncate(end)  # what was half-written is cut off
+        self._file.truncate(end)  # discard a partially written chunk
         self._file.seek(0, os.SEEK_END)
 
     def append(self, images: Sequence[bytes]) -> None:
-        """Add images; they are on the disk when this returns."""
+        """Append images; they are on disk when this returns."""
         for image in images:
             self._file.write(image)
         _flush(self._file)
         self._count += len(images)
 
     def finish(self, checksums: Sequence[int]) -> None:
-        """Write the header, which tells the count, and the index."""
+        """Write the header with the final count, and the index."""
         text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {(self._count, *self._shape)}, }}"
         self._file.seek(0)
         self._file.write(b"\x93NUMPY\x01\x00" + (_HEADER - 10).to_bytes(2, "little"))
@@ -57,17 +57,17 @@ class ArrayWriter:
 
 
 class LmdbWriter:
-    """Puts encoded images into data.mdb under their numbers."""
+    """Writes encoded images to data.mdb, with their number as key."""
 
-    def __init__(self, folder: Path, recipe: Recipe, count: int) -> None:
+    def __init__(self, folder: Path, options: ConversionOptions, count: int) -> None:
         self._count, self._folder = count, folder
         self._environment = lmdb.open(str(folder), map_size=1 << 24)
         if self._environment.stat()["entries"] < count:
             self._environment.close()
-            raise _lost(folder)
+            raise _missing_images(folder)
 
     def append(self, images: Sequence[bytes]) -> None:
-        """Add images in one transaction; they are on the disk when this returns."""
+        """Append images in one transaction; they are on disk when this returns."""
         while True:
             try:
                 with self._environment.begin(write=True) as transaction:
@@ -79,12 +79,12 @@ class LmdbWriter:
         self._count += len(images)
 
     def finish(self, checksums: Sequence[int]) -> None:
-        """Drop what an interrupted creation may have put behind the end, and write the index."""
+        """Delete images of an interrupted chunk after the end, and write the index."""
         with self._environment.begin(write=True) as transaction:
             number = self._count
             while transaction.delete(_key(number)):
                 number += 1
-        places = _places(self._environment, self._folder / "data.mdb", checksums)
+        places = _lmdb_offsets(self._environment, self._folder / "data.mdb", checksums)
         _write_index(self._folder, *places, checksums)
 
     def close(self) -> None:
@@ -96,9 +96,9 @@ Writer = ArrayWriter | LmdbWriter
 WRITERS: dict[str, type[ArrayWriter] | type[LmdbWriter]] = {"arrays": ArrayWriter, "lmdb": LmdbWriter}
 
 
-def _lost(folder: Path) -> RunError:
+def _missing_images(folder: Path) -> RunError:
     return RunError(
-        "create", f"{folder} lacks images that were written before. Delete {folder.parent} and start again."
+        "create", f"{folder} lacks images that its journal records. Delete {folder.parent} and start again."
     )
 
 
@@ -115,14 +115,15 @@ def _write_index(folder: Path, starts: np.ndarray, lengths: np.ndarray, checksum
     np.save(folder / INDEX, np.stack([starts, lengths, np.array(checksums, np.int64)], axis=1))
 
 
-# --- where LMDB put the images ---------------------------------------------------------------------------------------
+# --- offsets of the images in the LMDB file --------------------------------------------------------------------------
 
 
-def _places(environment: lmdb.Environment, path: Path, checksums: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Where in the file the values of the keys 0, 1, ... begin, and how long they are.
+def _lmdb_offsets(environment: lmdb.Environment, path: Path, checksums: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Offsets and lengths, in the file, of the values of the keys 0, 1, ...
 
-    LMDB does not tell, but it maps the file as it is: distances in memory are those in the file. So one value that is found
-    there gives the places of all. Its bytes may occur twice, so every image is looked up before this is believed.
+    LMDB has no interface for this, but it memory-maps the file: differences of addresses are differences of offsets. So
+    the offset of one value, found by searching for its bytes, gives all offsets. The bytes may occur more than once, so
+    the checksum of every image is verified.
     """
     if not checksums:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -138,4 +139,4 @@ def _places(environment: lmdb.Environment, path: Path, checksums: Sequence[int])
             if starts.min() >= 0 and all(zlib.crc32(content[at : at + length]) == crc for at, length, crc in rows):
                 return starts, spans[:, 1]
             start = content.find(first, start + 1)
-    raise RunError("create", f"{path} does not hold the images that were written. Is the disk all right?")
+    raise RunError("create", f"{path} does not hold the images that were written. Check the disk.")

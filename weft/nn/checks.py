@@ -11,51 +11,51 @@ from ..ops.declare import whole
 from ..tensor import ArrayLike, Tensor, as_tensor
 
 
-def count(layer: str, what: str, value: Any) -> int:
+def check_count(layer: str, what: str, value: Any) -> int:
     """A number of features, channels or groups: 1 or more."""
     return whole(layer, f"number of {what}", value, least=1)
 
 
-def maybe_count(layer: str, what: str, value: Any) -> int | None:
+def check_optional_count(layer: str, what: str, value: Any) -> int | None:
     """The same, or None: found out from the first input."""
-    return None if value is None else count(layer, what, value)
+    return None if value is None else check_count(layer, what, value)
 
 
-def rate(layer: str, value: float) -> float:
+def check_rate(layer: str, value: float) -> float:
     """The part of something that is dropped: not all of it."""
     if not 0.0 <= value < 1.0:
         raise UserError(layer, f"a rate in [0, 1) is required, got {value}.")
     return float(value)
 
 
-def at_least(layer: str, what: str, value: float, least: float = 0.0) -> float:
+def check_at_least(layer: str, what: str, value: float, least: float = 0.0) -> float:
     """A number that is not below another."""
     if not value >= least:
         raise UserError(layer, f"the {what} must be {least:g} or more, got {value}.")
     return float(value)
 
 
-def above(layer: str, what: str, value: float, least: float = 0.0) -> float:
+def check_above(layer: str, what: str, value: float, least: float = 0.0) -> float:
     """A number that is greater than another."""
     if not value > least:
         raise UserError(layer, f"the {what} must be above {least:g}, got {value}.")
     return float(value)
 
 
-def sizes_of(layer: str, what: str, value: Sizes, rank: int, least: int = 1) -> int | tuple[int, ...]:
+def check_sizes(layer: str, what: str, value: Sizes, rank: int, least: int = 1) -> int | tuple[int, ...]:
     """An int, or one for each spatial dimension, as it was given."""
     values = per_axis(layer, what, value, rank, least)
     return values[0] if isinstance(value, int) else values
 
 
-def padding_of(layer: str, value: Padding, rank: int) -> Any:
+def check_padding(layer: str, value: Padding, rank: int) -> Any:
     """A padding as it was given, lists as tuples."""
     ones = (1,) * rank
     pairs = normal_padding(layer, value, ones, ones, ones, ones)
     return value if isinstance(value, int | str) else pairs
 
 
-def algorithm(layer: str, value: str | None) -> str | None:
+def check_algorithm(layer: str, value: str | None) -> str | None:
     """A preference among the algorithms of a convolution, or None: what is in force when it is called."""
     try:
         return None if value is None else preference(value)
@@ -63,13 +63,13 @@ def algorithm(layer: str, value: str | None) -> str | None:
         raise UserError(layer, f"algorithm {value!r}: {error}.") from None
 
 
-def cut(layer: str, what: str, value: int | None, groups: int) -> None:
+def check_groups(layer: str, what: str, value: int | None, groups: int) -> None:
     """Whether channels can be cut into groups."""
     if value is not None and value % groups:
         raise UserError(layer, f"{value} {what} cannot be cut into {groups} groups.")
 
 
-def spatial(layer: str, x: ArrayLike, rank: int) -> Tensor:
+def check_spatial(layer: str, x: ArrayLike, rank: int) -> Tensor:
     """An input with so many spatial dimensions."""
     x = as_tensor(x)
     if x.ndim != rank + 2:
@@ -78,7 +78,7 @@ def spatial(layer: str, x: ArrayLike, rank: int) -> Tensor:
     return x
 
 
-def size_of(layer: str, x: ArrayLike, axis: int) -> int:
+def feature_size(layer: str, x: ArrayLike, axis: int) -> int:
     """How many channels (axis 1) or features (axis -1) an input has."""
     shape = as_tensor(x).shape
     if len(shape) < (2 if axis == 1 else 1):
@@ -87,10 +87,10 @@ def size_of(layer: str, x: ArrayLike, axis: int) -> int:
     return shape[axis]
 
 
-def channels(layer: str, x: ArrayLike, expected: int, axis: int = 1) -> Tensor:
+def check_channels(layer: str, x: ArrayLike, expected: int, axis: int = 1) -> Tensor:
     """An input that has the expected number of channels or features."""
     x = as_tensor(x)
-    if size_of(layer, x, axis) != expected:
+    if feature_size(layer, x, axis) != expected:
         what = "features in the last dimension" if axis == -1 else "channels"
         raise UserError(layer, f"an input with {expected} {what} is required, got shape {x.shape}.")
     return x

@@ -1,7 +1,7 @@
-"""The hidden folder in which a dataset is made, its journal, and the one rename that makes it appear.
+"""The hidden staging folder in which a dataset is created, its journal, and the atomic rename that publishes it.
 
-Whatever stops the work, the journal names the chunks that are safely on the disk. Whoever starts again with the same
-digest goes on behind them; with another digest all is thrown away.
+The journal lists the chunks that are safely on disk. A creation restarted with the same digest resumes after them;
+with another digest the staging folder is discarded.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ..io.files import cannot_write, write_whole
 DESCRIPTION = "dataset.json"
 
 
-class Work:
-    """The folder beside the target, and the chunks that are done."""
+class StagingFolder:
+    """The staging folder next to the target, and the records of the completed chunks."""
 
     def __init__(self, target: Path, digest: str) -> None:
         self.target = target
@@ -31,36 +31,36 @@ class Work:
         self._journal = self.folder / "journal"
         self.done: list[dict[str, Any]] = self._resume(digest)
 
-    def note(self, record: dict[str, Any]) -> None:
-        """Write down that a chunk is done; its data must be on the disk already."""
+    def append_done(self, record: dict[str, Any]) -> None:
+        """Record a completed chunk in the journal; its data must be on disk already."""
         append_record(self._journal, 1 + len(self.done), record)
         self.done.append(record)
 
-    def part(self, name: str) -> Path:
+    def split_folder(self, name: str) -> Path:
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         return folder
 
     def publish(self, replace: bool) -> None:
-        """Give the folder its name: the only step that anyone else can see."""
+        """Rename the staging folder to the target: the only step that other processes can see."""
         self._journal.unlink()
         for folder, _, files in os.walk(self.folder):
             for path in [*(os.path.join(folder, name) for name in files), folder]:
-                _sync(path)
-        old = _old(self.target)
+                _fsync(path)
+        backup = _backup(self.target)
         if replace and self.target.exists():
-            remove(old)
-            self.target.rename(old)
+            remove(backup)
+            self.target.rename(backup)
         try:
             self.folder.rename(self.target)
         except OSError:
             recover(self.target)
             raise
-        _sync(str(self.target.parent))
-        remove(old)
+        _fsync(str(self.target.parent))
+        remove(backup)
 
     def _resume(self, digest: str) -> list[dict[str, Any]]:
-        lines = _whole_lines(self._journal)
+        lines = _read_journal(self._journal)
         if lines and lines[0] == {"digest": digest}:
             return lines[1:]
         remove(self.folder)
@@ -69,10 +69,10 @@ class Work:
         return []
 
 
-def _whole_lines(journal: Path) -> list[dict[str, Any]]:
-    """The records of a journal up to the first damaged line, such as one that was being written when the work stopped.
+def _read_journal(journal: Path) -> list[dict[str, Any]]:
+    """The records of a journal up to the first damaged line, such as one that was being written during a crash.
 
-    All from there on is cut off and done again.
+    The rest is truncated and converted again.
     """
     try:
         content = journal.read_bytes()
@@ -92,7 +92,7 @@ def _whole_lines(journal: Path) -> list[dict[str, Any]]:
 
 
 def append_record(path: Path, number: int, record: dict[str, Any]) -> None:
-    """Add line `number` with its checksum; it is on the disk when this returns."""
+    """Append line `number` with its checksum; it is on disk when this returns."""
     text = json.dumps(record).encode()
     with open(path, "ab", buffering=0) as file:
         write_whole(file, _checksum(number, text) + text + b"\n")
@@ -100,13 +100,13 @@ def append_record(path: Path, number: int, record: dict[str, Any]) -> None:
 
 
 def _checksum(number: int, text: bytes) -> bytes:
-    """Begins with the number of the line, so that a line that is lost or stands there twice is noticed too."""
+    """The line number seeds the checksum, so that lost and duplicated lines are detected too."""
     return f"{zlib.crc32(text, number):08x} ".encode()
 
 
 @contextmanager
 def lock(target: Path) -> Iterator[None]:
-    """Only one process makes a dataset. The lock ends with the process, however that ends."""
+    """Let only one process create a dataset. The operating system releases the lock when the process ends."""
     path = target.parent / f".{target.name}.lock"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,9 @@ def lock(target: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise RunError("create", f"{target} is being made by another process. Wait for it, or stop it.") from None
+            raise RunError(
+                "create", f"{target} is being created by another process. Wait for it, or stop it."
+            ) from None
         try:
             yield
         finally:
@@ -125,31 +127,32 @@ def lock(target: Path) -> Iterator[None]:
 
 
 def recover(target: Path) -> None:
-    """Clear up after a process that was killed while it put a new dataset in the place of an old one."""
-    old = _old(target)
-    if old.exists() and not target.exists():
-        old.rename(target)
-    remove(old)
+    """Clean up after a process that was killed while it replaced an old dataset with a new one."""
+    backup = _backup(target)
+    if backup.exists() and not target.exists():
+        backup.rename(target)
+    remove(backup)
 
 
-def _old(target: Path) -> Path:
+def _backup(target: Path) -> Path:
     return target.parent / f".{target.name}.old"
 
 
 def check_target(target: Path, digest: str, replace: bool) -> bool:
-    """Whether the dataset is there already; anything else under its name is refused, never deleted."""
+    """Whether the dataset exists already; anything else under its name is rejected, never deleted."""
     if not target.exists() or (target.is_dir() and not any(target.iterdir())):
         return False
     try:
         found = json.loads((target / DESCRIPTION).read_bytes())
-        known = found["digest"]
+        existing = found["digest"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise UserError("create", f"{target} exists and is no dataset of weft. Choose another folder.") from None
-    if known != digest and not replace:
+        raise UserError("create", f"{target} exists and is not a weft dataset. Choose another folder.") from None
+    if existing != digest and not replace:
         raise UserError(
-            "create", f"{target} is a dataset with other settings or files. Choose another folder, or say replace=True."
+            "create",
+            f"{target} is a dataset with other settings or files. Choose another folder, or pass replace=True.",
         )
-    return bool(known == digest)
+    return bool(existing == digest)
 
 
 def remove(folder: Path) -> None:
@@ -157,7 +160,7 @@ def remove(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _sync(path: str) -> None:
+def _fsync(path: str) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

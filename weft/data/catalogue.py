@@ -1,4 +1,4 @@
-"""Data sets that weft knows by name: where they are, what their files are, and how they are read."""
+"""The catalogue of datasets that weft knows by name: download addresses, files, checksums and readers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from .dataset import Arrays, Splits
 from .digits import digit_arrays
 from .download import Report, checksum, fetch
 from .idx import from_idx
-from .plan import divided
+from .split_plan import split_class
 from .statistics import Statistics
 
 
 @dataclass(frozen=True)
-class Known:
-    """One set: its addresses, the checksums of its files, its classes, and the statistics of its training images."""
+class CatalogueEntry:
+    """One dataset: its addresses, file checksums, classes, and the statistics of its training images."""
 
     addresses: tuple[str, ...]
     files: dict[str, str]  # name -> SHA-256
-    read: Callable[[Path, str, Known], Splits]
+    read: Callable[[Path, str, CatalogueEntry], Splits]
     statistics: Statistics
     classes: tuple[str, ...] = ()
 
@@ -41,10 +41,10 @@ def known(
     from_: str | os.PathLike[str] | None = None,
     report: Report | None = None,
 ) -> Splits:
-    """A set by its name: digits (built in), mnist, fashion-mnist, cifar10 or cifar100.
+    """Load a dataset by name: digits (built in), mnist, fashion-mnist, cifar10 or cifar100.
 
-    It is downloaded once, to `folder` (the setting `data`). `from_` reads it from a folder that has the original files,
-    packed or not, and needs no network.
+    It is downloaded once to `folder` (default: the setting `data`). `from_` reads the original files, compressed or
+    not, from another folder and needs no network.
 
     >>> train, _, test = known("digits")
     >>> train, len(test)
@@ -52,102 +52,102 @@ def known(
     """
     if name == "digits":
         return _digits()
-    if name not in SETS:
-        raise UserError("known", f"there is no set {name!r}. The known sets are {', '.join(known_names())}.")
-    about = SETS[name]
+    if name not in CATALOGUE:
+        raise UserError("known", f"the name must be one of {', '.join(known_names())}, got {name!r}.")
+    entry = CATALOGUE[name]
     if from_ is not None:
-        place = Path(from_)
-        if not place.is_dir():
-            raise UserError("known", f"{place} is not a folder with the files of {name}.")
-        return about.read(place, name, about)
-    place = (Path(folder) if folder is not None else data_folder()) / name
-    _download(name, place, report)
-    return about.read(place, name, about)
+        directory = Path(from_)
+        if not directory.is_dir():
+            raise UserError("known", f"{directory} is not a folder with the files of {name}.")
+        return entry.read(directory, name, entry)
+    directory = (Path(folder) if folder is not None else data_folder()) / name
+    _download(name, directory, report)
+    return entry.read(directory, name, entry)
 
 
 def known_names() -> tuple[str, ...]:
-    """The names that `known` takes."""
-    return ("digits", *SETS)
+    """The names that `known` accepts."""
+    return ("digits", *CATALOGUE)
 
 
-def is_here(name: str) -> bool:
-    """Whether a known set can be opened without network."""
-    return name == "digits" or all(_found(data_folder() / name, name, file) for file in SETS[name].files)
+def is_available(name: str) -> bool:
+    """Whether a known dataset can be opened without network."""
+    return name == "digits" or all(_find_files(data_folder() / name, name, file) for file in CATALOGUE[name].files)
 
 
-def get_known(name: str, from_: str | os.PathLike[str] | None = None, report: Report | None = None) -> Path:
-    """Have the files of a set in the folder for data: downloaded, or copied from a folder that has them.
+def fetch_known(name: str, from_: str | os.PathLike[str] | None = None, report: Report | None = None) -> Path:
+    """Put the files of a dataset into the data folder: download them, or copy them from the folder `from_`.
 
-    Packed files must have the checksum of the originals; what is unpacked already must be readable.
+    Archives must have the checksum of the originals; files that are already unpacked must be readable.
     """
-    place = data_folder() / name
+    directory = data_folder() / name
     if from_ is None:
-        _download(name, place, report)
-        return place
-    source, files = Path(from_), SETS[name].files
+        _download(name, directory, report)
+        return directory
+    source, files = Path(from_), CATALOGUE[name].files
     if not source.is_dir():
         raise UserError("known", f"{source} is not a folder with the files of {name}.")
-    found = {file: _found(source, name, file) for file in files}
+    found = {file: _find_files(source, name, file) for file in files}
     for file, paths in found.items():
         if paths == [source / file] and checksum(source / file) != files[file]:
             raise RunError(
                 "known", f"{source / file} is not the original of {name}: its checksum is wrong. Get it again."
             )
     if any(paths != [source / file] for file, paths in found.items()):
-        SETS[name].read(source, name, SETS[name])  # says what is missing or damaged before anything is copied
-    check_writable(place)
-    _copy([path for paths in found.values() for path in paths], source, place, report)
-    return place
+        CATALOGUE[name].read(source, name, CATALOGUE[name])  # reports missing or damaged files before copying
+    check_writable(directory)
+    _copy([path for paths in found.values() for path in paths], source, directory, report)
+    return directory
 
 
-def _download(name: str, place: Path, report: Report | None) -> None:
-    """Get the files that are not there, in whatever form."""
-    about = SETS[name]
-    missing = {file: sha256 for file, sha256 in about.files.items() if not _found(place, name, file)}
+def _download(name: str, directory: Path, report: Report | None) -> None:
+    """Download the files that are missing in every accepted form."""
+    entry = CATALOGUE[name]
+    missing = {file: sha256 for file, sha256 in entry.files.items() if not _find_files(directory, name, file)}
     if missing:
-        check_writable(place)
+        check_writable(directory)
     for file, sha256 in missing.items():
-        fetch([address + file for address in about.addresses], place / file, sha256, report)
+        fetch([address + file for address in entry.addresses], directory / file, sha256, report)
 
 
-def _copy(paths: list[Path], source: Path, place: Path, report: Report | None) -> None:
+def _copy(paths: list[Path], source: Path, directory: Path, report: Report | None) -> None:
     done, total = 0, sum(path.stat().st_size for path in paths)
     for path in paths:
-        target = place / path.relative_to(source)
+        target = directory / path.relative_to(source)
         part = target.with_name(target.name + ".part")
         try:
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, part)
             os.replace(part, target)
         except OSError as error:
-            raise RunError("known", f"{path} could not be copied to {place}: {error.strerror or error}.") from error
+            raise RunError("known", f"{path} could not be copied to {directory}: {error.strerror or error}.") from error
         done += target.stat().st_size
         if report is not None:
             report(done, total)
 
 
-def _found(place: Path, name: str, file: str) -> list[Path]:
-    """A packed file, or else the files that it would give; nothing if they are not all there."""
-    forms = [[place / file]]
-    if SETS[name].read is _read_cifar_files:
+def _find_files(directory: Path, name: str, file: str) -> list[Path]:
+    """The archive, or else the files unpacked from it; an empty list if some are missing."""
+    forms = [[directory / file]]
+    if CATALOGUE[name].read is _read_cifar_files:
         train, test, names = CIFAR10_FILES if name == "cifar10" else CIFAR100_FILES
-        for folder in (place / _INNER[name], place):
+        for folder in (directory / _ARCHIVE_FOLDERS[name], directory):
             optional = [folder / names] if (folder / names).is_file() else []
             forms.append([folder / each for each in (*train, *test)] + optional)
     else:
-        forms += [[place / each] for each in _spellings(file.removesuffix(".gz"))]
+        forms += [[directory / each] for each in _spellings(file.removesuffix(".gz"))]
     return next((paths for paths in forms if all(path.is_file() for path in paths)), [])
 
 
 def data_folder() -> Path:
-    """Where downloaded sets lie: the setting `data`, or weft in the user's folder for data."""
+    """The folder for datasets: the setting `data`, or weft in the user's data folder (XDG_DATA_HOME)."""
     if knobs.data:
         return Path(knobs.data).expanduser()
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "weft"
 
 
 def check_writable(folder: Path) -> None:
-    """Make a folder for data; where nothing can be written, say what to do before any work is done."""
+    """Create a data folder, and fail early if it is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -155,7 +155,7 @@ def check_writable(folder: Path) -> None:
     except OSError as error:
         raise RunError(
             "data",
-            f"{folder} cannot be written: {error.strerror or error}. Set WEFT_DATA to a folder that can be.",
+            f"{folder} cannot be written: {error.strerror or error}. Set WEFT_DATA to a writable folder.",
         ) from error
 
 
@@ -164,7 +164,7 @@ def _digits() -> Splits:
     parts: list[np.ndarray] = [np.zeros(0, np.int64)] * 2
     for label in range(10):
         order = np.random.default_rng([0, label]).permutation(np.flatnonzero(labels == label))
-        shares = divided(order, {"test": 0.2})
+        shares = split_class(order, {"test": 0.2})
         parts = [np.concatenate([part, shares[split]]) for part, split in zip(parts, ("train", "test"), strict=True)]
     train, test = (np.sort(part) for part in parts)
     pixels = images[train].astype(np.float64)
@@ -173,24 +173,24 @@ def _digits() -> Splits:
     return Splits(train_set, None, test_set)
 
 
-def read_idx_files(place: Path, name: str, about: Known | None = None) -> Splits:
-    """The four files of MNIST, or of any set in their form: then the labels say which classes there are."""
+def read_idx_files(directory: Path, name: str, entry: CatalogueEntry | None = None) -> Splits:
+    """Read the four files of MNIST, or of a dataset in the same format, whose classes are then inferred from labels."""
     parts = []
     for prefix in ("train", "t10k"):
-        files = [_one_of(place, name, f"{prefix}-{what}") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
-        parts.append(from_idx(files[0], files[1], about.classes if about else None))
+        files = [_find_file(directory, name, f"{prefix}-{what}") for what in ("images-idx3-ubyte", "labels-idx1-ubyte")]
+        parts.append(from_idx(files[0], files[1], entry.classes if entry else None))
     classes = max((part.classes for part in parts), key=len)
-    statistics = about.statistics if about else None
+    statistics = entry.statistics if entry else None
     train, test = (Arrays(part.x, part.labels, classes, name, statistics) for part in parts)
     return Splits(train, None, test)
 
 
-def _one_of(place: Path, name: str, stem: str) -> Path:
-    """A file may be packed or not, and some people write a dot before idx."""
+def _find_file(directory: Path, name: str, stem: str) -> Path:
+    """Find a file compressed or not, also under the common spelling with a dot before idx."""
     names = _spellings(stem)
-    found = next((place / file for file in names if (place / file).is_file()), None)
+    found = next((directory / file for file in names if (directory / file).is_file()), None)
     if found is None:
-        raise UserError("known", f"{place} lacks {names[0]} (or {names[1]}) of {name}.")
+        raise UserError("known", f"{directory} lacks {names[0]} (or {names[1]}) of {name}.")
     return found
 
 
@@ -198,28 +198,28 @@ def _spellings(stem: str) -> list[str]:
     return [stem + ".gz", stem, stem.replace("-idx", ".idx"), stem.replace("-idx", ".idx") + ".gz"]
 
 
-def _read_cifar_files(place: Path, name: str, about: Known) -> Splits:
-    """The packed files are unpacked once, beside themselves."""
+def _read_cifar_files(directory: Path, name: str, entry: CatalogueEntry) -> Splits:
+    """Read CIFAR; its archive is unpacked once, next to itself."""
     train, test, names = CIFAR10_FILES if name == "cifar10" else CIFAR100_FILES
     wanted = (*train, *test, names)
-    (archive,) = about.files
-    inner = place / _INNER[name]
-    if not (place / train[0]).exists() and not (inner / train[0]).exists():
-        if not (place / archive).is_file():
-            raise UserError("known", f"{place} lacks {archive} (or the files in it) of {name}.")
-        _unpack(place / archive, inner, wanted)
-    return from_cifar(place if (place / train[0]).exists() else inner, about.statistics, name)
+    (archive,) = entry.files
+    inner = directory / _ARCHIVE_FOLDERS[name]
+    if not (directory / train[0]).exists() and not (inner / train[0]).exists():
+        if not (directory / archive).is_file():
+            raise UserError("known", f"{directory} lacks {archive} (or the files in it) of {name}.")
+        _unpack(directory / archive, inner, wanted)
+    return from_cifar(directory if (directory / train[0]).exists() else inner, entry.statistics, name)
 
 
 def _unpack(archive: Path, folder: Path, wanted: tuple[str, ...]) -> None:
-    """Take the wanted files out of an archive under their own names; whatever paths it holds lead nowhere."""
+    """Extract the wanted files by base name; the archive's own paths are ignored, so it cannot write elsewhere."""
     try:
-        files = _unpacked(archive, wanted)
+        files = _read_archive(archive, wanted)
     except OSError as error:
         if error.errno is not None:
             raise RunError("known", f"{archive} cannot be read: {error.strerror or error}.") from error
         raise RunError("known", f"{archive} is damaged: {error}. Delete it and get it again.") from None
-    except Exception as error:  # tarfile and zlib raise errors of every kind on damaged files
+    except Exception as error:  # tarfile and zlib raise many types of errors on damaged files
         problem = f"{type(error).__name__}: {error}"
         raise RunError("known", f"{archive} is damaged: {problem}. Delete it and get it again.") from None
     missing = sorted(set(wanted) - set(files))
@@ -233,8 +233,8 @@ def _unpack(archive: Path, folder: Path, wanted: tuple[str, ...]) -> None:
         replace_file(folder / file, [content], "known")
 
 
-def _unpacked(archive: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
-    """The wanted files in an archive. It is read to its end, where the checksum of all of it stands."""
+def _read_archive(archive: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
+    """Read the wanted files of an archive. It is read to the end, so that its checksum is verified."""
     found = {}
     with tarfile.open(archive) as content:
         for member in content:
@@ -247,11 +247,25 @@ def _unpacked(archive: Path, wanted: tuple[str, ...]) -> dict[str, bytes]:
     return found
 
 
-_INNER = {"cifar10": "cifar-10-batches-bin", "cifar100": "cifar-100-binary"}  # the folder that an archive unpacks to
-_FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+_ARCHIVE_FOLDERS = {
+    "cifar10": "cifar-10-batches-bin",
+    "cifar100": "cifar-100-binary",
+}  # the folder inside each archive
+_FASHION_CLASSES = (
+    "t-shirt",
+    "trouser",
+    "pullover",
+    "dress",
+    "coat",
+    "sandal",
+    "shirt",
+    "sneaker",
+    "bag",
+    "ankle boot",
+)
 
-SETS = {
-    "mnist": Known(
+CATALOGUE = {
+    "mnist": CatalogueEntry(
         addresses=(
             "https://ossci-datasets.s3.amazonaws.com/mnist/",
             "https://storage.googleapis.com/cvdf-datasets/mnist/",
@@ -266,7 +280,7 @@ SETS = {
         statistics=Statistics((0.1307,), (0.3081,)),
         classes=tuple("0123456789"),
     ),
-    "fashion-mnist": Known(
+    "fashion-mnist": CatalogueEntry(
         addresses=(
             "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
             "https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
@@ -279,15 +293,15 @@ SETS = {
         },
         read=read_idx_files,
         statistics=Statistics((0.2860,), (0.3530,)),
-        classes=_FASHION,
+        classes=_FASHION_CLASSES,
     ),
-    "cifar10": Known(
+    "cifar10": CatalogueEntry(
         addresses=("https://www.cs.toronto.edu/~kriz/",),
         files={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
         read=_read_cifar_files,
         statistics=Statistics((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     ),
-    "cifar100": Known(
+    "cifar100": CatalogueEntry(
         addresses=("https://www.cs.toronto.edu/~kriz/",),
         files={"cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"},
         read=_read_cifar_files,

@@ -1,4 +1,4 @@
-"""Decides which file goes into which split, before any is opened: stratified, seeded, the same on every machine."""
+"""Assigns files to splits before any file is opened: stratified, seeded, the same on every machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ..errors import UserError
-from .index import Index
+from .file_index import Index
 
 Small = Literal["refuse", "drop", "keep"]
 SPLITS = ("train", "validation", "test")
@@ -26,8 +26,8 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan:
-    """All files of all splits, in the order in which they will be stored."""
+class SplitPlan:
+    """The files of all splits, in the order in which they are stored."""
 
     name: str
     classes: tuple[str, ...]
@@ -35,14 +35,14 @@ class Plan:
     passed_over: list[tuple[str, str]]
 
     def digest(self, settings: dict[str, Any]) -> str:
-        """Changes with the settings, with what is in the plan, and with every file that was written to since."""
-        sum_ = hashlib.sha256(
+        """A digest of the settings, of the plan, and of the size and modification time of every file."""
+        digest = hashlib.sha256(
             json.dumps([settings, self.name, self.classes, self.passed_over], sort_keys=True).encode()
         )
         for split, entries in self.splits.items():
             for entry in entries:
-                sum_.update(json.dumps([split, *entry, _state(entry.path)]).encode())
-        return sum_.hexdigest()
+                digest.update(json.dumps([split, *entry, _file_state(entry.path)]).encode())
+        return digest.hexdigest()
 
 
 def make_plan(
@@ -53,10 +53,10 @@ def make_plan(
     maximum: int | None,
     small: Small,
     seed: int,
-) -> Plan:
-    """Divide an index: `shares` says for validation and test how much of each class, or which files of their own."""
+) -> SplitPlan:
+    """Split an index. `shares` gives for validation and test a fraction of each class, or an index of their own."""
     passed_over = list(index.passed_over)
-    classes = _large_enough(index, minimum, small)
+    classes = _kept_classes(index, minimum, small)
     parts: dict[str, list[Entry]] = {split: [] for split in SPLITS}
     fractions = {split: share for split, share in shares.items() if not isinstance(share, Index)}
     for label, name in enumerate(index.classes):
@@ -67,31 +67,31 @@ def make_plan(
         chosen = np.random.default_rng([seed, label]).permutation(members)
         most = len(chosen) if maximum is None else maximum
         passed_over += [(index.names[i], f"its class has more than {maximum} files") for i in chosen[most:]]
-        for split, numbers in divided(chosen[:most], fractions).items():
+        for split, numbers in split_class(chosen[:most], fractions).items():
             parts[split] += [Entry(index.paths[i], index.names[i], classes.index(name)) for i in numbers]
     for split, share in shares.items():
         if isinstance(share, Index):
-            parts[split] = _own(share, split, classes, passed_over)
-    _refuse_overlap(parts)
-    return Plan(index.name, classes, {s: _shuffled(parts[s], seed, s) for s in SPLITS if parts[s]}, passed_over)
+            parts[split] = _separate_split(share, split, classes, passed_over)
+    _check_disjoint(parts)
+    return SplitPlan(index.name, classes, {s: _shuffled(parts[s], seed, s) for s in SPLITS if parts[s]}, passed_over)
 
 
-def _large_enough(index: Index, minimum: int, small: Small) -> tuple[str, ...]:
-    few = [f"{name} ({count})" for name, count in index.counts().items() if count < minimum]
-    if few and small == "refuse":
+def _kept_classes(index: Index, minimum: int, small: Small) -> tuple[str, ...]:
+    too_small = [f"{name} ({count})" for name, count in index.counts().items() if count < minimum]
+    if too_small and small == "refuse":
         raise UserError(
             "create",
-            f"each class needs {minimum} files or more, got {', '.join(few[:20])}{' ...' if len(few) > 20 else ''}. "
-            'Add images, lower `minimum`, or say small="drop" or small="keep".',
+            f"each class needs {minimum} files or more, got {', '.join(too_small[:20])}{' ...' if len(too_small) > 20 else ''}. "
+            'Add images, lower `minimum`, or pass small="drop" or small="keep".',
         )
     kept = tuple(name for name, count in index.counts().items() if count >= minimum or small == "keep")
     if not kept or not len(index):
-        raise UserError("create", f"no class of {index.name} is left to learn.")
+        raise UserError("create", f"at least one class must remain for training, {index.name} has none.")
     return kept
 
 
-def divided(members: np.ndarray, fractions: dict[str, float]) -> dict[str, np.ndarray]:
-    """So much of a class for each split, rounded; what is left is for training, and something always is."""
+def split_class(members: np.ndarray, fractions: dict[str, float]) -> dict[str, np.ndarray]:
+    """Split one class by rounded fractions; the rest, at least one file, is for training."""
     taken, left = {}, len(members)
     for split, share in fractions.items():
         number = min(int(len(members) * share + 0.5), max(left - 1, 0))
@@ -100,23 +100,25 @@ def divided(members: np.ndarray, fractions: dict[str, float]) -> dict[str, np.nd
     return {"train": members[:left], **taken}
 
 
-def _own(index: Index, split: str, classes: tuple[str, ...], passed_over: list[tuple[str, str]]) -> list[Entry]:
+def _separate_split(
+    index: Index, split: str, classes: tuple[str, ...], passed_over: list[tuple[str, str]]
+) -> list[Entry]:
     unknown = sorted(name for name, count in index.counts().items() if count and name not in classes)
     if unknown:
-        raise UserError("create", f"the {split} files have classes that are not learned: {', '.join(unknown)}.")
+        raise UserError("create", f"the {split} files have classes without training files: {', '.join(unknown)}.")
     passed_over += [(name, f"{reason} (of the {split} files)") for name, reason in index.passed_over]
     rows = zip(index.paths, index.names, index.labels.tolist(), strict=True)
     return [Entry(path, name, classes.index(index.classes[label])) for path, name, label in rows]
 
 
-def _refuse_overlap(parts: dict[str, list[Entry]]) -> None:
+def _check_disjoint(parts: dict[str, list[Entry]]) -> None:
     seen: dict[str, str] = {}
     for split, entries in parts.items():
         for entry in entries:
             other = seen.setdefault(os.path.realpath(entry.path), split)
             if other != split:
                 raise UserError(
-                    "create", f"{entry.name} is in two splits, {other} and {split}. Results on it would mean nothing."
+                    "create", f"{entry.name} is in two splits, {other} and {split}. Splits must be disjoint."
                 )
 
 
@@ -125,7 +127,7 @@ def _shuffled(entries: list[Entry], seed: int, split: str) -> list[Entry]:
     return [entries[i] for i in order]
 
 
-def _state(path: str) -> list[int] | None:
+def _file_state(path: str) -> list[int] | None:
     try:
         found = os.stat(path)
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Arrays in .npz files, and the form in which images are wanted."""
+"""Reads datasets from .npz files, and converts image arrays to channels first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import RunError, UserError
 from .dataset import Arrays, Splits
 
-_PAIRS = {
+_ARRAY_NAMES = {
     "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"), ("images", "labels")),
     "validation": (("x_validation", "y_validation"), ("x_val", "y_val"), ("val_images", "val_labels")),
     "test": (("x_test", "y_test"), ("test_images", "test_labels")),
@@ -22,20 +22,20 @@ _PAIRS = {
 def from_npz(
     path: str | os.PathLike[str], x: str | None = None, y: str | None = None, classes: Sequence[str] | None = None
 ) -> Splits:
-    """The arrays of an .npz file: those called `x` and `y`, or what goes by one of the usual names.
+    """The datasets in an .npz file: the arrays named `x` and `y`, or arrays with conventional names.
 
-    The usual names are x_train and y_train, x_validation and y_validation, x_test and y_test; train_images and
-    train_labels likewise; or x and y, or images and labels. Files that hold Python objects are refused: to load them
-    would run their code.
+    The conventional names are x_train and y_train, x_validation and y_validation, x_test and y_test; train_images and
+    train_labels likewise; or x and y, or images and labels. Files with pickled Python objects are rejected, because
+    loading them could run code.
     """
     file = Path(path)
     if (x is None) != (y is None):
-        raise UserError("from_npz", "x and y are named together, or neither.")
+        raise UserError("from_npz", "x and y must be given together.")
     found = _load(file)
     if x is not None and y is not None:
         return Splits(_arrays(file, found, x, y, classes))
     parts: dict[str, Arrays] = {}
-    for split, pairs in _PAIRS.items():
+    for split, pairs in _ARRAY_NAMES.items():
         pair = next((pair for pair in pairs if pair[0] in found and pair[1] in found), None)
         if pair is not None:
             names = classes if classes is not None or split == "train" else (parts["train"].classes if parts else None)
@@ -43,7 +43,7 @@ def from_npz(
     if "train" not in parts:
         raise UserError(
             "from_npz",
-            f"{file} has no pair of x_train and y_train, x and y, or images and labels; it has {', '.join(found) or 'nothing'}. "
+            f"{file} must have arrays x_train and y_train, x and y, or images and labels; it has {', '.join(found) or 'none'}. "
             "Name the arrays with x= and y=.",
         )
     return Splits(parts["train"], parts.get("validation"), parts.get("test"))
@@ -64,12 +64,10 @@ def _load(file: Path) -> dict[str, np.ndarray]:
     except ValueError as error:
         if "pickle" in str(error).lower():
             raise UserError(
-                "from_npz", f"{file} holds Python objects, which are never loaded: that could run code."
+                "from_npz", f"{file} holds pickled Python objects, which are never loaded because that could run code."
             ) from None
         raise RunError("from_npz", f"{file} is damaged: {error}.") from None
-    except (
-        Exception
-    ) as error:  # zipfile, zlib and NumPy's parser of headers raise errors of every kind on damaged files
+    except Exception as error:  # zipfile, zlib and NumPy's header parser raise many types of errors on damaged files
         raise RunError("from_npz", f"{file} is damaged: {type(error).__name__}: {error}.") from None
 
 
@@ -79,13 +77,13 @@ def _arrays(file: Path, found: dict[str, np.ndarray], x: str, y: str, classes: S
         raise UserError(
             "from_npz", f"{file} has no {' and no '.join(missing)}; it has {', '.join(found) or 'nothing'}."
         )
-    with told_of("from_npz", file):
+    with errors_name_files("from_npz", file):
         return Arrays(channels_first(found[x]), _flat(found[y]), classes, file.stem)
 
 
 @contextmanager
-def told_of(where: str, *files: str | os.PathLike[str]) -> Iterator[None]:
-    """Errors about values name the files that the values are from."""
+def errors_name_files(where: str, *files: str | os.PathLike[str]) -> Iterator[None]:
+    """Add the file names to errors about the values read from them."""
     try:
         yield
     except UserError as error:
@@ -93,12 +91,12 @@ def told_of(where: str, *files: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _flat(labels: np.ndarray) -> np.ndarray:
-    """Labels of whole numbers in a column are the same in a row."""
+    """Integer labels of shape (n, 1) as (n,)."""
     return labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 and labels.dtype.kind in "iu" else labels
 
 
 def channels_first(images: np.ndarray) -> np.ndarray:
-    """Bytes that look like images as (N, C, H, W): with channels added, or moved from the end; all else stays.
+    """Convert uint8 arrays (N, H, W) and (N, H, W, C) to (N, C, H, W); other arrays are unchanged.
 
     >>> channels_first(np.zeros((5, 28, 28), np.uint8)).shape, channels_first(np.zeros((5, 32, 32, 3), np.uint8)).shape
     ((5, 1, 28, 28), (5, 3, 32, 32))

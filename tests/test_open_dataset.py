@@ -111,7 +111,7 @@ def test_a_folder_for_data_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with knobs.set(data=str(tmp_path / "file")):
         for what in ("photos", "mnist"):
-            with refused(RunError, "cannot be written: Not a directory. Set WEFT_DATA to a folder that can be."):
+            with refused(RunError, "cannot be written: Not a directory. Set WEFT_DATA to a writable folder."):
                 data.open_dataset(what)
 
 
@@ -126,9 +126,7 @@ def test_a_text_file_is_a_text() -> None:
     assert train.decode(train.ids) + validation.decode(validation.ids) == Path("poem.txt").read_text()
     assert len(validation.ids) == 205
     assert data.open_dataset("poem.txt", length=8).validation.length == 8
-    with refused(
-        UserError, "must be longer than a window of 205 characters: it has 2050 in all. Give a smaller length"
-    ):
+    with refused(UserError, "must be longer than a window of 205 characters, got a text of 2050. Use a smaller length"):
         data.open_dataset("poem.txt", length=205)
 
 
@@ -175,7 +173,7 @@ def test_a_known_set_from_a_folder(tmp_path: Path) -> None:
     assert data.open_dataset("mnist").train.classes == tuple("01234"), "a path goes before a name"
     assert data.open_dataset("mnist", from_="mnist").train.classes == tuple("0123456789")
     with refused(
-        UserError, "from_ says where a known set lies: one of digits, mnist, fashion-mnist, cifar10, cifar100"
+        UserError, "from_ requires the name of a known dataset: one of digits, mnist, fashion-mnist, cifar10, cifar100"
     ):
         data.open_dataset("letters", from_="mnist")
 
@@ -185,7 +183,7 @@ def test_a_known_set_from_a_folder(tmp_path: Path) -> None:
 
 def test_what_is_no_data() -> None:
     Path("song.mp3").touch()
-    with refused(UserError, "song.mp3 is no data that weft knows"):
+    with refused(UserError, "the format must be a folder, .npz, .csv or .txt, got song.mp3"):
         data.open_dataset("song.mp3")
     with refused(UserError, "one of digits, mnist, fashion-mnist, cifar10, cifar100. Did you mean 'mnist'?"):
         data.open_dataset("mnits")
@@ -210,7 +208,7 @@ def test_settings_that_do_not_belong_to_the_data(tmp_path: Path) -> None:
     Path("poem.txt").write_text("so much depends\n" * 100)
     data.create("photos", "packed", size=(4, 4))
     cases = {
-        "digits": "digits is a known set: size, colour cannot be set for it. They are settings of image files.",
+        "digits": "digits is a known dataset: size, colour cannot be set for it. These settings apply to image files only.",
         "letters": "letters is a folder of packed data: size, colour cannot be set for it.",
         "packed": "packed is a folder of packed data: size, colour cannot be set for it.",
         "a.npz": "a.npz is a file of arrays: size, colour cannot be set for it.",
@@ -223,7 +221,7 @@ def test_settings_that_do_not_belong_to_the_data(tmp_path: Path) -> None:
     for what in ("photos", "digits"):
         with refused(UserError, "length cannot be set for it. Only texts have a length."):
             data.open_dataset(what, length=8)
-    with refused(UserError, "validation is a share or a path here, got Index."):
+    with refused(UserError, "validation must be a fraction or a path here, got Index."):
         data.open_dataset("photos", validation=data.from_folders("photos"))
-    with refused(UserError, "resize is one of"):
+    with refused(UserError, "resize must be one of"):
         data.open_dataset("photos", resize="shrink")

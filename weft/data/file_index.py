@@ -1,4 +1,4 @@
-"""Image files with labels, before they are made into a dataset."""
+"""An index of image files with labels: the input of `create`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Index:
-    """Which files there are and which class each belongs to. Nothing has been opened yet."""
+    """Image files and the class of each. No file has been opened yet."""
 
     paths: tuple[str, ...]
-    names: tuple[str, ...]  # how the files are called in lists and reports, relative to the source
+    names: tuple[str, ...]  # file names in lists and reports, relative to the source
     labels: np.ndarray
     classes: tuple[str, ...]
     name: str = ""
-    passed_over: tuple[tuple[str, str], ...] = ()  # name and reason of all that was seen and not taken
+    passed_over: tuple[tuple[str, str], ...] = ()  # name and reason of each entry that was skipped
 
     def counts(self) -> dict[str, int]:
-        """How many files each class has, also those that have none."""
+        """The number of files of each class, including empty classes."""
         return dict(zip(self.classes, np.bincount(self.labels, minlength=len(self.classes)).tolist(), strict=True))
 
     def __len__(self) -> int:

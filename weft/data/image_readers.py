@@ -1,4 +1,4 @@
-"""Images of a dataset that was made, read from its files. Each is checked: a damaged one is an error, never a wrong image."""
+"""Reads the images of a dataset folder and verifies their checksums: a damaged image raises an error."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .dataset import Arrays, Dataset, _as_indices
 from .statistics import Statistics
 
 
-class Mapped(Arrays):
-    """Decoded images in a file that is mapped into memory. The checksum of an image is compared when it is first read.
+class MappedImages(Arrays):
+    """Decoded images in a memory-mapped file. The checksum of an image is verified when it is first read.
 
-    A mapped file that loses its end would kill the process at the next touch of what is gone, so its size is asked for before.
+    Reading past the end of a truncated mapping would kill the process (SIGBUS), so the file size is checked first.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class Mapped(Arrays):
         statistics: Statistics | None,
     ) -> None:  # fmt: skip
         super().__init__(images, labels, classes, name, statistics)
-        self._path, self._checksums, self._end = path, index[:, 2], _end(index)
+        self._path, self._checksums, self._last_byte = path, index[:, 2], _last_byte(index)
         self._checked, self._all_checked = np.zeros(len(labels), bool), False
-        self._file = _opened(self, path)
+        self._file = _open_file(self, path)
         check_index(path, index, images.nbytes and images[0].nbytes)
 
     @property
@@ -40,29 +40,29 @@ class Mapped(Arrays):
         return self._x
 
     def inputs(self, indices: Any) -> np.ndarray:
-        numbers = _numbers(indices, len(self))
+        numbers = _index_array(indices, len(self))
         self._check(numbers)
         batch: np.ndarray = np.take(np.asarray(self._x), numbers, axis=0)
         return batch
 
     def _check(self, numbers: np.ndarray) -> None:
-        check_size(self._path, os.fstat(self._file).st_size, self._end)
+        check_size(self._path, os.fstat(self._file).st_size, self._last_byte)
         if self._all_checked:
             return
-        fresh = np.unique(numbers[~self._checked[numbers]])
+        unchecked = np.unique(numbers[~self._checked[numbers]])
         images = np.asarray(self._x)
-        for number, wanted in zip(fresh.tolist(), self._checksums[fresh].tolist(), strict=True):
+        for number, wanted in zip(unchecked.tolist(), self._checksums[unchecked].tolist(), strict=True):
             if zlib.crc32(images[number]) != wanted:
                 raise _damaged_image(self._path, number)
-        self._checked[fresh] = True
+        self._checked[unchecked] = True
         self._all_checked = bool(self._checked.all())
 
 
 class Encoded(Dataset):
-    """Encoded images in LMDB, decoded whenever they are read: slower than arrays, and a fraction of their size.
+    """Encoded images in LMDB, decoded on every read: slower than arrays, at a fraction of the size.
 
-    They are read from where the index says, by read calls. LMDB itself maps its file and follows the page numbers in it, and so
-    a damaged one ends the process; it serves to write the file, and other programs can read it.
+    Images are read with `pread` at the offsets of the index. LMDB itself memory-maps its file and follows page numbers
+    in it, so a damaged file would crash the process; LMDB only writes the file, which other programs can read too.
     """
 
     def __init__(
@@ -71,15 +71,15 @@ class Encoded(Dataset):
     ) -> None:  # fmt: skip
         super().__init__(labels, classes, name, statistics)
         self._path, self._index, self._shape = path, index, shape
-        self._file = _opened(self, path)
-        check_size(path, os.fstat(self._file).st_size, _end(index))
+        self._file = _open_file(self, path)
+        check_size(path, os.fstat(self._file).st_size, _last_byte(index))
 
     @property
     def shape(self) -> tuple[int, ...]:
         return self._shape
 
     def inputs(self, indices: Any) -> np.ndarray:
-        numbers = _numbers(indices, len(self))
+        numbers = _index_array(indices, len(self))
         batch = np.empty((len(numbers), *self._shape), np.uint8)
         for place, (number, row) in enumerate(zip(numbers.tolist(), self._index[numbers].tolist(), strict=True)):
             batch[place] = self._image(number, *row)
@@ -96,8 +96,8 @@ class Encoded(Dataset):
         return image
 
 
-def _opened(owner: Dataset, path: Path) -> int:
-    """A handle that lives as long as its owner: it stays the same file when another one takes over the name."""
+def _open_file(owner: Dataset, path: Path) -> int:
+    """A file descriptor that is closed with its owner; it stays valid when the file is replaced."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -106,24 +106,24 @@ def _opened(owner: Dataset, path: Path) -> int:
     return handle
 
 
-def _numbers(indices: Any, length: int) -> np.ndarray:
+def _index_array(indices: Any, length: int) -> np.ndarray:
     found = _as_indices(indices, length)
     return np.arange(length)[found] if isinstance(found, slice) else found
 
 
 def check_index(path: Path, index: np.ndarray, length: int) -> None:
-    """Images of one length stand one after another."""
+    """Check that images of one length are stored contiguously."""
     if len(index) and not ((index[:, 1] == length).all() and (np.diff(index[:, 0]) == length).all()):
-        raise damaged(path, "its images are not where its index says")
+        raise damaged(path, "its images do not match its index")
 
 
 def check_size(path: Path, size: int, wanted: int) -> None:
-    """A file must reach to the end of its last image."""
+    """Check that a file is not truncated before the end of its last image."""
     if size < wanted:
-        raise damaged(path, f"it is cut off: {size} bytes are there, its images end at {wanted}")
+        raise damaged(path, f"it is truncated: it has {size} bytes, its images end at {wanted}")
 
 
-def _end(index: np.ndarray) -> int:
+def _last_byte(index: np.ndarray) -> int:
     return int((index[:, 0] + index[:, 1]).max(initial=0))
 
 

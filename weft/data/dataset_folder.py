@@ -1,4 +1,4 @@
-"""Opens a dataset that `create` has made."""
+"""Opens a dataset folder that `create` wrote."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 from ..errors import RunError, UserError
 from .checksums import INDEX, as_array, check, damaged, read_bytes, read_checked, read_checksums
 from .dataset import Dataset, Splits
+from .image_readers import Encoded, MappedImages
+from .staging import DESCRIPTION
 from .statistics import Statistics
-from .stored import Encoded, Mapped
-from .work import DESCRIPTION
 
 VERSION = 2  # 1 had no checksums
 
 
-def is_made(folder: Path) -> bool:
-    """Whether this folder is a dataset that weft has made."""
+def is_dataset_folder(folder: Path) -> bool:
+    """Whether `create` wrote this folder."""
     return (folder / DESCRIPTION).is_file()
 
 
-def open_made(folder: Path) -> Splits:
-    """The splits of a dataset; arrays are mapped, not read."""
+def open_dataset_folder(folder: Path) -> Splits:
+    """The splits of a dataset; arrays are memory-mapped, not read."""
     about = describe(folder)
     parts = {split: _open_split(folder, split, about) for split in about["counts"]}
     if "train" not in parts:
@@ -33,7 +33,7 @@ def open_made(folder: Path) -> Splits:
 
 
 def describe(folder: Path) -> dict[str, Any]:
-    """What dataset.json says, checked."""
+    """The content of dataset.json, after checking its format, version and checksum."""
     path = folder / DESCRIPTION
     content = read_bytes(path)
     try:
@@ -42,9 +42,11 @@ def describe(folder: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(path, f"{type(error).__name__}: {error}") from None
     if form != "weft dataset":
-        raise RunError("open_dataset", f"{path} does not describe a dataset of weft.")
+        raise RunError("open_dataset", f"{path} does not describe a weft dataset.")
     if version != VERSION:
-        raise UserError("open_dataset", f"{path} is of version {version}, this weft reads {VERSION}. Create it again.")
+        raise UserError(
+            "open_dataset", f"{path} has format version {version}, this weft reads {VERSION}. Create it again."
+        )
     check(path, content, read_checksums(folder).get(DESCRIPTION))
     return dict(about)
 
@@ -64,17 +66,17 @@ def _open_split(folder: Path, split: str, about: dict[str, Any]) -> Dataset:
     images = _mapped(path)
     if images.dtype != np.uint8 or images.shape != (len(labels), *shape):
         raise damaged(path, f"its images are {images.dtype} {images.shape}, not {(len(labels), *shape)}")
-    return Mapped(path, images, labels, index, about["classes"], about["name"], statistics)
+    return MappedImages(path, images, labels, index, about["classes"], about["name"], statistics)
 
 
 def _check_counts(folder: Path, labels: np.ndarray, index: np.ndarray, about: dict[str, Any], split: str) -> None:
-    """Files that are whole may still be those of another dataset."""
+    """Check that labels and index match the description: intact files may belong to another dataset."""
     known = len(about["classes"])
     fits = labels.dtype == np.int64 and labels.ndim == 1 and bool(((labels >= 0) & (labels < known)).all())
     if not fits or np.bincount(labels, minlength=known).tolist() != list(about["counts"][split].values()):
-        raise damaged(folder / "labels.npy", f"its labels are not those that {DESCRIPTION} counts")
+        raise damaged(folder / "labels.npy", f"its labels do not match the counts in {DESCRIPTION}")
     if index.dtype != np.int64 or index.shape != (len(labels), 3) or (index < 0).any():
-        raise damaged(folder / INDEX, f"it does not say where {len(labels)} images are")
+        raise damaged(folder / INDEX, f"it does not locate {len(labels)} images")
 
 
 def _mapped(path: Path) -> np.ndarray:
@@ -82,6 +84,6 @@ def _mapped(path: Path) -> np.ndarray:
         found: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise RunError("open_dataset", f"{path} cannot be read: {error.strerror or error}.") from error
-    except Exception as error:  # NumPy reads headers with Python's own parser, which raises errors of every kind
+    except Exception as error:  # NumPy parses headers as Python literals, which raises many types of errors
         raise damaged(path, f"{type(error).__name__}: {error}") from None
     return found
