@@ -11,7 +11,6 @@ from weft.compiler.gpu.contraction import can_write, write_contraction
 from weft.compiler.gpu.kernels import write_kernel
 from weft.compiler.gpu.program import LANES, commands, gpu_program
 from weft.compiler.gpu.special import plans as special
-from weft.compiler.ir.kernel import SPECIAL
 from weft.compiler.ir.nest import ready
 from weft.compiler.planning.fuse import fuse
 
@@ -56,7 +55,11 @@ SPECIALS = [
 
 def special_sources(f, *arrays):
     """The kernels of a function's sorts, scatters and running totals."""
-    found = [k for k in fuse(applied(weft.make_graph(f, *arrays))).kernels if k.name in SPECIAL]
+    found = [
+        k
+        for k in fuse(applied(weft.make_graph(f, *arrays))).kernels
+        if k.anchor is not None and k.anchor.op.own_kernels
+    ]
     return [special.write(k, phase) for k in found for phase in special.plan(k).phases]
 
 

@@ -22,7 +22,7 @@ from weft.compiler.gpu.kernels import write_kernel
 from weft.compiler.gpu.program import LANES, commands
 from weft.compiler.gpu.source import KernelSource
 from weft.compiler.gpu.special import plans as special
-from weft.compiler.ir.kernel import SPECIAL, Kernel
+from weft.compiler.ir.kernel import Kernel
 from weft.compiler.ir.nest import ready
 from weft.compiler.ir.program import FRAME_RESERVED, Program
 from weft.compiler.ir.storage import ARENA, Slot
@@ -189,7 +189,7 @@ def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
     graph = applied(graph)
     values = dict(zip(graph.inputs, map(np.asarray, arrays), strict=True))
     for number, kernel in enumerate(fuse(graph).kernels):
-        if kernel.name in SPECIAL:
+        if kernel.anchor is not None and kernel.anchor.op.own_kernels:
             _run_special(kernel, values)
             continue
         if can_write(kernel) and all(kernel.anchor.shape):

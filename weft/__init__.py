@@ -10,6 +10,7 @@ import sys as _sys
 from types import ModuleType as _ModuleType
 
 from . import data as data
+from . import extend as extend
 from . import graph as graph
 from . import io as io
 from . import metrics as metrics

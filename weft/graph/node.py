@@ -77,8 +77,16 @@ class Op:
     doc: str = ""
     internal: bool = False  # made by the compiler, for the compiler
     home: Callable[..., Any] | None = None  # (*params) -> the device of the result, if not that of the inputs
+    cost: int = 1  # of one element of the result, in additions: cheap values are computed again rather than stored
+    exact: bool = False  # asks which values are equal or greatest: mixed precision must not round them before
+    own_kernels: bool = False  # each backend plans kernels for it (a sort, a scatter); it is not part of a fused loop
+    # (inputs, *params) -> the same value made of other ops, for backends without a lowering rule of their own
+    decompose: Callable[..., Any] | None = None
+    batch: Callable[..., Any] | None = None  # the batching rule of vmap; elementwise ops need none
+    external: bool = False  # its rules stand outside of weft: what is compiled of it is not kept on disk
 
     def __post_init__(self) -> None:
+        self.external = self.external or self.decompose is not None
         if OPS.setdefault(self.name, self) is not self:
             raise UserError("op", f"the op {self.name!r} is declared already. Give it another name.", user_source())
 

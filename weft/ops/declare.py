@@ -62,6 +62,9 @@ def elementwise(
     domain: tuple[float, float] = (-2.0, 2.0),
     widen: bool = True,
     commutes: bool = False,
+    cost: int = 1,
+    exact: bool = False,
+    decompose: Callable[..., Tensor] | None = None,
     doc: str = "",
 ) -> Op:
     """Declare an op that works on each element for itself. Its inputs have one shape and one dtype."""
@@ -84,9 +87,16 @@ def elementwise(
     errors = (Wrong(lambda: _apply_to_dtype(op, wrong), f"[{name}] {_KINDS[accepts][1]} is required"),) if wrong else ()
     op = Op(
         name, "elementwise", infer, reference, vjp, arity=arity, widen=widen, samples=samples, errors=errors,
-        commutes=commutes, doc=doc,
+        commutes=commutes, doc=doc, cost=cost, exact=exact, decompose=on_nodes(decompose),
     )  # fmt: skip
     return op
+
+
+def on_nodes(rule: Callable[..., Tensor] | None) -> Callable[..., Node] | None:
+    """A function of tensors as one of nodes: `Op.decompose` stands below tensors."""
+    if rule is None:
+        return None
+    return lambda inputs, *params: rule(*map(wrap, inputs), *params).node
 
 
 def _draw(rng: np.random.Generator, shape: Shape, accepts: Accepts, domain: tuple[float, float]) -> np.ndarray:
@@ -110,9 +120,13 @@ def unary(
     accepts: Accepts = "float",
     integers: Literal["convert", "keep", "compute"] = "convert",
     domain: tuple[float, float] = (-2.0, 2.0),
+    cost: int = 1,
+    decompose: Callable[[Tensor], Tensor] | None = None,
 ) -> Callable[[Any], Tensor]:
     """Declare a function of one input. `integers`: become floats, are returned as they are, or are computed on."""
-    op = elementwise(name or public, 1, reference, vjp, accepts=accepts, domain=domain, doc=doc)
+    op = elementwise(
+        name or public, 1, reference, vjp, accepts=accepts, domain=domain, cost=cost, decompose=decompose, doc=doc
+    )
 
     def call(x: ArrayLike, /) -> Tensor:
         x = as_tensor(x)
@@ -145,11 +159,14 @@ def binary(
     domain: tuple[float, float] = (-2.0, 2.0),
     widen: bool = True,
     commutes: bool = False,
+    cost: int = 1,
+    exact: bool = False,
+    decompose: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Callable[[Any, Any], Tensor]:
     """Declare a function of two inputs, which are brought to one dtype and one shape first."""
     op = elementwise(
         name or public, 2, reference, vjp, accepts=accepts, result=result, domain=domain, widen=widen,
-        commutes=commutes, doc=doc,
+        commutes=commutes, cost=cost, exact=exact, decompose=decompose, doc=doc,
     )  # fmt: skip
 
     def call(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:

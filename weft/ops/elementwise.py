@@ -38,15 +38,24 @@ round = unary("round", np.round, None, "The nearest integer; halves go to the ev
 
 # --- exponentials and logarithms -----------------------------------------------------------------------------------------
 
-exp = unary("exp", np.exp, lambda g, y, x: (g * y,), "e to the power x.")
-expm1 = unary("expm1", np.expm1, lambda g, y, x: (g * exp(x),), "exp(x) - 1, exact for small x.")
-log = unary("log", np.log, lambda g, y, x: (g / x,), "The natural logarithm.", domain=(0.1, 4.0))
-log1p = unary("log1p", np.log1p, lambda g, y, x: (g / (x + 1.0),), "log(1 + x), exact for small x.", domain=(-0.5, 2.0))
-log2 = unary("log2", np.log2, lambda g, y, x: (g / (x * math.log(2)),), "The logarithm to base 2.", domain=(0.1, 4.0))
-log10 = unary(
-    "log10", np.log10, lambda g, y, x: (g / (x * math.log(10)),), "The logarithm to base 10.", domain=(0.1, 4.0)
+exp = unary("exp", np.exp, lambda g, y, x: (g * y,), "e to the power x.", cost=10)
+expm1 = unary("expm1", np.expm1, lambda g, y, x: (g * exp(x),), "exp(x) - 1, exact for small x.", cost=10)
+log = unary("log", np.log, lambda g, y, x: (g / x,), "The natural logarithm.", domain=(0.1, 4.0), cost=10)
+log1p = unary(
+    "log1p", np.log1p, lambda g, y, x: (g / (x + 1.0),), "log(1 + x), exact for small x.", domain=(-0.5, 2.0), cost=10
 )
-sqrt = unary("sqrt", np.sqrt, lambda g, y, x: (g / (y * 2.0),), "The square root.", domain=(0.1, 4.0))
+log2 = unary(
+    "log2", np.log2, lambda g, y, x: (g / (x * math.log(2)),), "The logarithm to base 2.", domain=(0.1, 4.0), cost=10
+)
+log10 = unary(
+    "log10",
+    np.log10,
+    lambda g, y, x: (g / (x * math.log(10)),),
+    "The logarithm to base 10.",
+    domain=(0.1, 4.0),
+    cost=10,
+)
+sqrt = unary("sqrt", np.sqrt, lambda g, y, x: (g / (y * 2.0),), "The square root.", domain=(0.1, 4.0), cost=3)
 
 
 def _sigmoid(x: np.ndarray) -> np.ndarray:
@@ -54,30 +63,39 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)))
 
 
-sigmoid = unary("sigmoid", _sigmoid, lambda g, y, x: (g * (y * (1.0 - y)),), "1 / (1 + exp(-x)).")
+sigmoid = unary("sigmoid", _sigmoid, lambda g, y, x: (g * (y * (1.0 - y)),), "1 / (1 + exp(-x)).", cost=10)
 erf = unary(
     "erf", lambda x: np.asarray(np.frompyfunc(math.erf, 1, 1)(x)).astype(np.float64),
-    lambda g, y, x: (g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))),), "The error function.",
+    lambda g, y, x: (g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))),), "The error function.", cost=10,
 )  # fmt: skip
 
 # --- trigonometry --------------------------------------------------------------------------------------------------------
 
-sin = unary("sin", np.sin, lambda g, y, x: (g * cos(x),), "The sine.")
-cos: Unary = unary("cos", np.cos, lambda g, y, x: (-g * sin(x),), "The cosine.")
-tan = unary("tan", np.tan, lambda g, y, x: (g * (y * y + 1.0),), "The tangent.", domain=(-1.2, 1.2))
-asin = unary("asin", np.arcsin, lambda g, y, x: (g / sqrt(1.0 - x * x),), "The inverse sine.", domain=(-0.9, 0.9))
-acos = unary("acos", np.arccos, lambda g, y, x: (-g / sqrt(1.0 - x * x),), "The inverse cosine.", domain=(-0.9, 0.9))
-atan = unary("atan", np.arctan, lambda g, y, x: (g / (x * x + 1.0),), "The inverse tangent.")
-sinh = unary("sinh", np.sinh, lambda g, y, x: (g * cosh(x),), "The hyperbolic sine.")
-cosh: Unary = unary("cosh", np.cosh, lambda g, y, x: (g * sinh(x),), "The hyperbolic cosine.")
-tanh = unary("tanh", np.tanh, lambda g, y, x: (g * (1.0 - y * y),), "The hyperbolic tangent.")
-asinh = unary("asinh", np.arcsinh, lambda g, y, x: (g / sqrt(x * x + 1.0),), "The inverse hyperbolic sine.")
+sin = unary("sin", np.sin, lambda g, y, x: (g * cos(x),), "The sine.", cost=10)
+cos: Unary = unary("cos", np.cos, lambda g, y, x: (-g * sin(x),), "The cosine.", cost=10)
+tan = unary("tan", np.tan, lambda g, y, x: (g * (y * y + 1.0),), "The tangent.", domain=(-1.2, 1.2), cost=10)
+asin = unary(
+    "asin", np.arcsin, lambda g, y, x: (g / sqrt(1.0 - x * x),), "The inverse sine.", domain=(-0.9, 0.9), cost=10
+)
+acos = unary(
+    "acos", np.arccos, lambda g, y, x: (-g / sqrt(1.0 - x * x),), "The inverse cosine.", domain=(-0.9, 0.9), cost=10
+)
+atan = unary("atan", np.arctan, lambda g, y, x: (g / (x * x + 1.0),), "The inverse tangent.", cost=10)
+sinh = unary("sinh", np.sinh, lambda g, y, x: (g * cosh(x),), "The hyperbolic sine.", cost=10)
+cosh: Unary = unary("cosh", np.cosh, lambda g, y, x: (g * sinh(x),), "The hyperbolic cosine.", cost=10)
+tanh = unary("tanh", np.tanh, lambda g, y, x: (g * (1.0 - y * y),), "The hyperbolic tangent.", cost=10)
+asinh = unary("asinh", np.arcsinh, lambda g, y, x: (g / sqrt(x * x + 1.0),), "The inverse hyperbolic sine.", cost=10)
 acosh = unary(
     "acosh", np.arccosh, lambda g, y, x: (g / (sqrt(x - 1.0) * sqrt(x + 1.0)),), "The inverse hyperbolic cosine.",
-    domain=(1.2, 4.0),
+    domain=(1.2, 4.0), cost=10,
 )  # fmt: skip
 atanh = unary(
-    "atanh", np.arctanh, lambda g, y, x: (g / (1.0 - x * x),), "The inverse hyperbolic tangent.", domain=(-0.9, 0.9)
+    "atanh",
+    np.arctanh,
+    lambda g, y, x: (g / (1.0 - x * x),),
+    "The inverse hyperbolic tangent.",
+    domain=(-0.9, 0.9),
+    cost=10,
 )
 
 # --- arithmetic ----------------------------------------------------------------------------------------------------------
@@ -89,7 +107,7 @@ multiply = binary(
 )
 divide = binary(
     "divide", np.divide, lambda g, y, a, b: (lambda: g / b, lambda: -(g * y) / b), "a / b; integers become floats first.",
-    name="div", accepts="float", domain=(0.5, 2.0),
+    name="div", accepts="float", domain=(0.5, 2.0), cost=3,
 )  # fmt: skip
 
 
@@ -110,11 +128,11 @@ def _floor_divide(a: np.ndarray, b: np.ndarray) -> Any:
 
 floor_divide = binary(
     "floor_divide", _integer_checked(_floor_divide, "floor_divide"), None,
-    "a / b, rounded down; with infinities a / b itself.", domain=(0.5, 4.0)
+    "a / b, rounded down; with infinities a / b itself.", domain=(0.5, 4.0), cost=10,
 )  # fmt: skip
 remainder = binary(
     "remainder", _integer_checked(np.remainder, "remainder"),
-    lambda g, y, a, b: (g, -g * floor_divide(a, b)), "a - b * floor(a / b): it has the sign of b.", domain=(0.5, 4.0),
+    lambda g, y, a, b: (g, -g * floor_divide(a, b)), "a - b * floor(a / b): it has the sign of b.", domain=(0.5, 4.0), cost=10,
 )  # fmt: skip
 
 
@@ -134,7 +152,7 @@ def _pow_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Callable[[], T
     )
 
 
-_power = binary("pow", _pow, _pow_vjp, "a to the power b.", domain=(0.5, 2.0))
+_power = binary("pow", _pow, _pow_vjp, "a to the power b.", domain=(0.5, 2.0), cost=10)
 
 
 @function
@@ -186,7 +204,9 @@ def _atan2_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tens
     return g * b / safe, -g * a / safe
 
 
-atan2 = binary("atan2", np.arctan2, _atan2_vjp, "The angle of the point (b, a).", accepts="float", domain=(0.5, 2.0))
+atan2 = binary(
+    "atan2", np.arctan2, _atan2_vjp, "The angle of the point (b, a).", accepts="float", domain=(0.5, 2.0), cost=10
+)
 
 
 def _hypot_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -202,6 +222,7 @@ hypot = binary(
     accepts="float",
     domain=(0.5, 2.0),
     commutes=True,
+    cost=10,
 )
 
 
@@ -216,7 +237,7 @@ copysign: Binary = binary(
 nextafter = binary("nextafter", _next_after, None, "The next number after a towards b.", accepts="float", widen=False)
 logaddexp = binary(
     "logaddexp", np.logaddexp, lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a)),
-    "log(exp(a) + exp(b)) without overflow.", accepts="float", commutes=True
+    "log(exp(a) + exp(b)) without overflow.", accepts="float", commutes=True, cost=10,
 )  # fmt: skip
 
 # --- bits and truth ------------------------------------------------------------------------------------------------------
@@ -248,7 +269,9 @@ bitwise_right_shift = binary(
 bitwise_invert = unary(
     "bitwise_invert", np.bitwise_not, None, "All bits flipped.", name="not_", accepts="bits", integers="compute"
 )
-_equal = binary("equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_, commutes=True)
+_equal = binary(
+    "equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_, commutes=True, exact=True
+)
 _less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_)
 _less_equal = binary(
     "less_equal", np.less_equal, None, "Where a is not above b.", name="le", accepts="any", result=bool_

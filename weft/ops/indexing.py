@@ -152,7 +152,7 @@ _SCATTER = Op(
     errors=(
         Wrong(lambda: scatter(zeros(3), zeros(2), [as_tensor([0])], (0,), "add"), "[scatter] values of type float32[1] are required, got float32[2]"),
         Wrong(lambda: scatter(zeros(3), zeros(1), [as_tensor([3])], (0,), "add").numpy(), "[scatter] index 3 is out of range for axis 0 of size 3"),
-    ),
+    ), own_kernels=True,
 )  # fmt: skip
 
 

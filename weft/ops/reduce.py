@@ -114,11 +114,11 @@ def _folded_minimum(x: np.ndarray, axes: Axes) -> Any:
 
 _MAX = Op(
     "max", "reduce", _infer("max", empty=False), folded_maximum, _extreme_vjp, ("axes",), 1, True,
-    _samples(_SHAPES), (Wrong(lambda: max(number(0.0, float32, (0,))), "[max] there is no max of no elements"),),
+    _samples(_SHAPES), (Wrong(lambda: max(number(0.0, float32, (0,))), "[max] there is no max of no elements"),), exact=True,
 )  # fmt: skip
 _MIN = Op(
     "min", "reduce", _infer("min", empty=False), _folded_minimum, _extreme_vjp, ("axes",), 1, True,
-    _samples(_SHAPES), (Wrong(lambda: min(number(0.0, float32, (0,))), "[min] there is no min of no elements"),),
+    _samples(_SHAPES), (Wrong(lambda: min(number(0.0, float32, (0,))), "[min] there is no min of no elements"),), exact=True,
 )  # fmt: skip
 
 
@@ -196,6 +196,7 @@ def _arg_op(name: str, reference: Any) -> Op:
         name, "reduce", _arg_infer(name), lambda x, axis: reference(x, axis=axis), None, ("axis",), 1, True,
         lambda rng: (Sample([rng.normal(size=s)], (a,)) for s, a in [((4,), 0), ((3, 2), 1), ((0, 3), 1)]),
         (Wrong(lambda: _arg(OPS[name], number(0.0, float32, (0,)), 0, False), f"[{name}] there is no {name} of no elements"),),
+        exact=True,
     )  # fmt: skip
 
 
@@ -250,7 +251,7 @@ def _cumsum_vjp(g: Tensor, y: Tensor, x: Tensor, axis: int) -> tuple[Tensor]:
 _CUMSUM = Op(
     "cumsum", "along", _along_infer("cumulative_sum"), lambda x, axis: np.cumsum(x, axis=axis, dtype=_wide(x)),
     _cumsum_vjp, ("axis",), 1, True, _along_samples,
-    (Wrong(lambda: cumulative_sum(number(0.0, float32, (2, 2))), "[cumulative_sum] an axis is required for 2 dimensions"),),
+    (Wrong(lambda: cumulative_sum(number(0.0, float32, (2, 2))), "[cumulative_sum] an axis is required for 2 dimensions"),), own_kernels=True,
 )  # fmt: skip
 
 
@@ -277,7 +278,7 @@ def _shifted(x: Tensor, axis: int, by: int, filler: float) -> Tensor:
 _CUMPROD = Op(
     "cumprod", "along", _along_infer("cumulative_prod"), lambda x, axis: np.cumprod(x, axis=axis, dtype=_wide(x)),
     _cumprod_vjp, ("axis",), 1, True, _along_samples,
-    (Wrong(lambda: cumulative_prod(number(0.0, float32, (2, 2))), "[cumulative_prod] an axis is required for 2 dimensions"),),
+    (Wrong(lambda: cumulative_prod(number(0.0, float32, (2, 2))), "[cumulative_prod] an axis is required for 2 dimensions"),), own_kernels=True,
 )  # fmt: skip
 
 

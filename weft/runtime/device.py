@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from math import prod
 from typing import Any, Protocol
 
@@ -184,6 +185,24 @@ def offer(kind: str, find: Callable[[], list[Device]]) -> None:
     KNOBS["device"].choices.add(kind)
 
 
+EXTENSIONS = "weft.extensions"  # the entry points of packages that bring ops and devices
+_loaded: set[str] = set()
+
+
+def load_extensions() -> bool:
+    """Import the modules that installed packages name as weft's extensions; whether there were new ones."""
+    new = [entry for entry in entry_points(group=EXTENSIONS) if entry.value not in _loaded]
+    for entry in new:
+        _loaded.add(entry.value)
+        try:
+            entry.load()
+        except Exception as error:  # somebody else's code: whatever it raises, say whose it is
+            raise RunError(
+                "extensions", f"the extension {entry.name!r} ({entry.value}) does not load: {error}."
+            ) from error
+    return bool(new)
+
+
 def devices() -> list[Device]:
     """All devices of this machine."""
     found = list(_devices.values())
@@ -210,6 +229,8 @@ def device(name: str | Device | None = None) -> Device:
     if isinstance(name, str) and (kind := name.partition(":")[0]) in _finders:
         found = _finders[kind]()
         return found[0] if name == kind else _numbered(name, kind, found)
+    if load_extensions():
+        return device(name)
     raise UserError("device", f"there is no device {name!r}. Known: {', '.join([*_devices, *_finders])}.")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import UserError
 from ..graph import Graph
 from ..graph.graph import rebuild
-from ..graph.node import ITEM, VARIABLE, Node, Op, Shape, blame, dependencies, toposort
+from ..graph.node import ITEM, OPS, VARIABLE, Node, Op, Shape, blame, dependencies, toposort
 from ..ops.contract import contract
 from ..ops.creation import iota, zeros
 from ..ops.declare import expand_to
@@ -26,8 +26,6 @@ from ..random import BITS
 from ..tensor import Tensor, emit, wrap
 
 Each = tuple[Node, bool]  # a value, and whether the examples are its first axis
-# By the names of ops: (call, op, *params) -> the result, with the examples in front; of an op with several results a list of Each.
-RULES: dict[str, Callable[..., Any]] = {}
 
 
 @dataclass
@@ -91,11 +89,11 @@ def _apply(node: Node, inputs: Sequence[Each], size: int) -> Any:
         nothing = [zeros((0, *t.shape), dtype=t.dtype) for t in node.outputs or (node.type,)]
         return [(t.node, True) for t in nothing] if node.outputs else nothing[0]
     call = Call(size, [wrap(n) for n, _ in inputs], [mapped for _, mapped in inputs])
-    known = RULES.get(node.op.name)
+    known = node.op.batch
     if known is None and node.op.kind != "elementwise":
         raise UserError(
             "vmap",
-            f"the op {node.op.name!r} has no rule for many examples at once. Enter one in RULES of weft.vmap.ops.",
+            f"the op {node.op.name!r} has no rule for many examples at once. Declare it with `batch=`.",
         )
     return emit(node.op, call.all(), node.params) if known is None else known(call, node.op, *node.params)
 
@@ -139,8 +137,14 @@ def refuse_draws(bodies: Iterable[Graph]) -> None:
 
 
 def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Enter the batching rule of ops: (call, op, *params) -> the result, with the examples in front.
+
+    Of an op with several results it gives a list of Each.
+    """
+
     def enter(f: Callable[..., Any]) -> Callable[..., Any]:
-        RULES.update(dict.fromkeys(names, f))
+        for name in names:
+            OPS[name].batch = f
         return f
 
     return enter

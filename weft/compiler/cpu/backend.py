@@ -9,6 +9,7 @@ from ...dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import Op
 from ..ir.program import Program
+from ..lowering import LoweringTable
 from ..passes import pipeline
 from ..passes.pipeline import PassOptions
 from ..planning.build import Target, build
@@ -16,8 +17,10 @@ from . import scalars
 from .conv.choice import by_loops
 from .math import functions
 from .planner import plan_for
+from .special import plans as special
 
-PASSES = PassOptions(wide_filters=True, widen_copies=True, split_sums=True)
+LOWERINGS = LoweringTable("cpu", scalars.TABLE, special.PLANS, functions.FUNCTIONS)
+PASSES = PassOptions(LOWERINGS.lowers, wide_filters=True, widen_copies=True, split_sums=True)
 
 
 def passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
@@ -46,13 +49,5 @@ def compiled(
 
 
 def can_compile(op: Op) -> bool:
-    """Whether the compiler knows an op. One that a user declared has a definition in NumPy only."""
-    return op.name in scalars.TABLE or op.name in functions.NAMES or op.name in _OTHERS
-
-
-_OTHERS = frozenset((
-    "placeholder", "data", "variable", "const", "iota", "random_bits", "tag", "item", "custom",
-    "reshape", "permute", "expand", "pad", "slice", "flip", "concat", "gather", "scatter", "argsort",
-    "sum", "prod", "max", "min", "argmax", "argmin", "cumsum", "cumprod", "window_sum", "window_max", "window_argmax",
-    "contract", "conv", "conv_data", "conv_filter", "call", "cond", "while_loop", "scan",
-))  # fmt: skip
+    """Whether programs with this op compile for CPUs."""
+    return LOWERINGS.can_compile(op)

@@ -9,7 +9,7 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ..ir.conv_shape import described
 from ..ir.index import linear
-from ..ir.kernel import SPECIAL, Kernel, View, anchor_place
+from ..ir.kernel import Kernel, View, anchor_place
 from ..ir.plan import Phase, Plan
 from ..planning.algorithms import Choice, preferred
 from .conv import algorithms as conv
@@ -31,7 +31,7 @@ def plan_for(kernel: Kernel, threads: int, still: Collection[Node] = (), hidden:
         if kernel.views[1].base in still:
             return _packed_product(anchor, kernel.views, threads)
         return _product(anchor, kernel.views, threads, hidden)
-    if anchor.op.name in SPECIAL:
+    if anchor.op.own_kernels:
         return special.plan(anchor, threads)
     plan = choice(kernel, threads).plan
     if anchor.op.name in ("conv_last", "conv_data_last") and kernel.views[1].base in still and plan.phases:

@@ -93,7 +93,7 @@ def emit(code: Code, node: Node, args: list[Value], flag: Flag) -> Value:
     if name in maths.NAMES and node.dtype.is_float:
         return rounded(code, maths.emit(code, name, *args), node.dtype)
     result = TABLE[name](_Call(code, node, args, flag))
-    return rounded(code, result, node.dtype) if name in ROUNDED else result
+    return result if name in UNROUNDED else rounded(code, result, node.dtype)
 
 
 class _Call:
@@ -394,5 +394,5 @@ TABLE: dict[str, Callable[[_Call], Value]] = {
     "stop_gradient": lambda c: c.x,
     "in_range": _in_range,
 }
-# After these a 16-bit float may need rounding; the others give numbers that it already can hold.
-ROUNDED = frozenset(("add", "sub", "mul", "div", "floor_divide", "remainder", "sqrt"))
+# The results of these are numbers that a 16-bit float can hold; after all others it is rounded.
+UNROUNDED = frozenset(TABLE) - {"add", "sub", "mul", "div", "floor_divide", "remainder", "sqrt"}

@@ -16,16 +16,18 @@ from math import prod
 from ...dtypes import DType, uint8
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node, Type, placeholder
-from ..ir.kernel import SPECIAL, Kernel, View
+from ..ir.kernel import Kernel, View
 from ..ir.loops import CONVOLUTIONS
 from ..ir.nest import ready
 from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, Program
 from ..ir.storage import Slot, nbytes
+from ..lowering import LoweringTable
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
 from ..planning.build import Target, build, control_buffers
 from ..thresholds import thresholds
+from . import scalars
 from .algorithms import choose, claimed, plan_rooms, write
 from .commands import Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
 from .compile import ALIGNED, Binary
@@ -43,7 +45,8 @@ MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each
 
 
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
-PASSES = PassOptions(recompute=True, pad_channels=True)
+LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS)
+PASSES = PassOptions(LOWERINGS.lowers, recompute=True, pad_channels=True)
 
 
 def gpu_passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
@@ -88,7 +91,7 @@ def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, j
     """How the work of an anchor is done."""
     anchor = kernel.anchor
     assert anchor is not None
-    if anchor.op.name in SPECIAL:
+    if anchor.op.own_kernels:
         return special.plan(kernel)
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
@@ -182,7 +185,7 @@ def _rooms(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
     """Where the tensors lie that only the phases of a kernel know."""
     if kernel.anchor is None:
         found = loops_workspace(ready(kernel, LANES))
-    elif kernel.name in SPECIAL:
+    elif kernel.anchor.op.own_kernels:
         found = special.rooms(kernel)
     else:
         found = plan_rooms(kernel, program.plans[kernel])
@@ -283,7 +286,7 @@ def _goes_with(group: Sequence[KernelSource], one: KernelSource) -> bool:
 
 
 def _sources(call: Call) -> list[KernelSource]:
-    if call.kind == "plan" and call.kernel.name in SPECIAL:
+    if call.kind == "plan" and call.kernel.anchor is not None and call.kernel.anchor.op.own_kernels:
         return [special.write(call.kernel, call.phase)]
     if call.kind == "plan":
         return [write(call.kernel, call.phase)]

@@ -18,7 +18,6 @@ from .index import Index, Loop, Place, fresh, linear, reshaped, strides
 from .loops import CONVOLUTIONS, Body, Key, Nest, sources
 
 GIVEN = ("placeholder", "data", "variable")
-SPECIAL = ("scatter", "argsort", "cumsum", "cumprod")
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def is_control(node: Node) -> bool:
 
 def is_anchor(node: Node, by_loops: ByLoops) -> bool:
     """Whether a kernel is built around the node; its inputs are read as views."""
-    return has_epilogue(node, by_loops) or node.op.name in SPECIAL or is_control(node)
+    return has_epilogue(node, by_loops) or node.op.own_kernels or is_control(node)
 
 
 def view(node: Node, stored: Iterable[Node], widens: bool = False) -> View | None:

@@ -8,6 +8,8 @@ from functools import partial
 
 from ...dtypes import DType
 from ...graph.graph import Graph
+from ...graph.node import Op
+from .decompose import decompose
 from .fold import fold
 from .layout import layout
 from .precision import copies, precision
@@ -22,6 +24,7 @@ Pass = Callable[[Graph], Graph]
 class PassOptions:
     """What a backend wants of the passes."""
 
+    lowers: Callable[[Op], bool]  # whether the backend has a rule for an op; others are decomposed
     wide_filters: bool = False  # convolutions read float32 only, so filters are not narrowed in mixed precision
     widen_copies: bool = False  # 16-bit operands of kernels that read float32 only become copies of their own
     recompute: bool = False  # cheap values are computed again rather than kept
@@ -37,6 +40,7 @@ def pass_list(options: PassOptions, narrow: DType | None = None) -> dict[str, Pa
         {} if narrow is None else {"precision": partial(precision, dtype=narrow, wide_filters=options.wide_filters)}
     )
     return {
+        "decompose": partial(decompose, lowers=options.lowers),
         "recall": recall,
         "simplify": partial(simplify, compute_again=options.recompute),
         "fold": fold,

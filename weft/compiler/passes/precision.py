@@ -30,14 +30,6 @@ PRODUCTS = ("contract", "conv", "conv_data", "conv_filter")
 # Which element is the greatest, and what it is, can be asked before rounding or after it.
 COMMUTES = ("window_max",)
 PICKS = ("window_argmax", "window_tap")
-EXACT = (
-    "max",
-    "min",
-    "argmax",
-    "argmin",
-    "eq",
-    "ne",
-)  # ask which values are equal or greatest: of values before rounding
 WIDE_ONLY = ("conv_last", "conv_data_last", "conv_filter_last")
 
 
@@ -119,7 +111,7 @@ def _reads_narrow(node: Node) -> bool:
 
 def _reads_exact(node: Node) -> bool:
     """A comparison with a constant can ask the rounded value: it stands on the same side, and need not be kept twice."""
-    return node.op.name in EXACT and not any(_below_moves(i)[1].op is CONST for i in node.inputs)
+    return node.op.exact and not any(_below_moves(i)[1].op is CONST for i in node.inputs)
 
 
 def _fed(order: list[Node]) -> set[Node]:
@@ -162,7 +154,7 @@ def handed_on(graph: Graph, written: Iterable[Node], dtype: DType) -> Graph:
     chosen = {
         n for n in written
         if n.dtype is float32 and prod(n.shape) >= thresholds.handed_on_elements and n not in final and n.inputs and n.op.kind in ("elementwise", "move")
-        and _below_moves(n)[1].op.name not in EXACT
+        and not _below_moves(n)[1].op.exact
     } - set(graph.outputs) - {n for n in graph.nodes if _is_widened(n)}  # fmt: skip
     if not chosen:
         return graph

@@ -49,13 +49,6 @@ from .algorithms import asked_for_loops
 from .merge import is_flexible, jammed, merged_nests, moved_phase, phase_body, solved
 from .reachability import Spine
 
-OP_COST = {
-    **dict.fromkeys(["exp", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh"], 10),
-    **dict.fromkeys(["erf", "sigmoid", "pow", "atan2", "hypot", "logaddexp", "floor_divide", "remainder"], 10),
-    "random_bits": 20, "div": 3, "sqrt": 3,
-}  # fmt: skip
-
-
 WIDENS = frozenset(("contract",))  # anchors that make float32 of 16 bits by themselves, on a CPU
 
 
@@ -89,7 +82,7 @@ def cost(node: Node) -> int:
     """About how much work an element is, in additions."""
     if node.op.kind == "move" or node.op is CONST:
         return 0
-    return OP_COST.get(node.op.name, 1) * max(1, taps(node))
+    return node.op.cost * max(1, taps(node))
 
 
 def _overlaps(node: Node) -> bool:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ....graph.node import Node
 from ...ir.plan import Plan
 from . import cumulative as cumulate
 from . import scatter, sort
 
-_PLANS = {"argsort": sort.plan, "scatter": scatter.plan, "cumsum": cumulate.plan, "cumprod": cumulate.plan}
+PLANS: dict[str, Callable[[Node, int], Plan]] = {
+    "argsort": sort.plan,
+    "scatter": scatter.plan,
+    "cumsum": cumulate.plan,
+    "cumprod": cumulate.plan,
+}
 
 
 def plan(node: Node, threads: int) -> Plan:
@@ -15,4 +22,4 @@ def plan(node: Node, threads: int) -> Plan:
 
     Wrong indices of a scatter are reported at "status", those of its i-th axis as those of "site{i}".
     """
-    return _PLANS[node.op.name](node, threads)
+    return PLANS[node.op.name](node, threads)

@@ -16,7 +16,7 @@ from . import cumulative as cumulate
 from . import scatter, sort
 
 
-class _Way(Protocol):
+class OwnKernels(Protocol):
     """A module that writes one kind of op."""
 
     def phases(self, kernel: Kernel) -> tuple[Phase, ...]: ...
@@ -24,25 +24,25 @@ class _Way(Protocol):
     def write(self, kernel: Kernel, phase: Phase) -> KernelSource: ...
 
 
-_WAYS: dict[str, _Way] = {"argsort": sort, "scatter": scatter, "cumsum": cumulate, "cumprod": cumulate}
+KERNELS: dict[str, OwnKernels] = {"argsort": sort, "scatter": scatter, "cumsum": cumulate, "cumprod": cumulate}
 
 
 def plan(kernel: Kernel) -> Plan:
     """The phases of a kernel; they name the anchor's inputs "x0", "x1", ..., its result "y", and the scratch "work"."""
-    phases = _way(kernel).phases(kernel)
+    phases = _kernels(kernel).phases(kernel)
     name = kernel.name if phases else "nothing"
-    return Plan(name, phases, scratch_bytes(_way(kernel).rooms(kernel)) if phases else 0, 0)
+    return Plan(name, phases, scratch_bytes(_kernels(kernel).rooms(kernel)) if phases else 0, 0)
 
 
 def write(kernel: Kernel, phase: Phase) -> KernelSource:
     """The source of one phase."""
-    return _way(kernel).write(kernel, phase)
+    return _kernels(kernel).write(kernel, phase)
 
 
 def rooms(kernel: Kernel) -> dict[Node, int]:
     """The tensors in the kernel's scratch, and where in it they begin, in bytes."""
-    return laid_out(_way(kernel).rooms(kernel))
+    return laid_out(_kernels(kernel).rooms(kernel))
 
 
-def _way(kernel: Kernel) -> _Way:
-    return _WAYS[kernel.name]
+def _kernels(kernel: Kernel) -> OwnKernels:
+    return KERNELS[kernel.name]

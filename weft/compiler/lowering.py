@@ -1,0 +1,52 @@
+"""Lowering tables: what a backend makes of each op.
+
+Every backend has one. Ops that the shared part of the compiler turns into loops, views, products or control flow need no rule; an
+elementwise op has a rule that writes one element, and an op with `own_kernels` has one that plans its kernels. An op without a rule
+is decomposed into others, if its declaration says how, or refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UserError
+from ..graph.node import OPS, Op
+
+SHARED = frozenset((
+    "placeholder", "data", "variable", "const", "iota", "random_bits", "tag", "item", "custom",
+    "reshape", "permute", "expand", "pad", "slice", "flip", "concat", "gather",
+    "sum", "prod", "max", "min", "argmax", "argmin", "window_sum", "window_max", "window_argmax", "window_tap", "window_spread",
+    "contract", "conv", "conv_data", "conv_filter", "conv_last", "conv_data_last", "conv_filter_last",
+    "call", "cond", "while_loop", "scan",
+))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class LoweringTable:
+    """The rules of one backend, by the names of ops."""
+
+    backend: str
+    elementwise: dict[str, Any]
+    own_kernels: dict[str, Any]
+    functions: Mapping[str, Any]  # elementwise functions of floats that the backend has in a library of its own
+
+    def lowers(self, op: Op) -> bool:
+        """Whether the backend has a rule for an op."""
+        name = op.name
+        return name in SHARED or name in self.elementwise or name in self.functions or name in self.own_kernels
+
+    def can_compile(self, op: Op) -> bool:
+        """Whether programs with this op compile: it has a rule, or is made of others."""
+        return self.lowers(op) or op.decompose is not None
+
+    def add(self, name: str, rule: Any) -> None:
+        """Enter the rule of an op that stands outside of weft."""
+        if name not in OPS:
+            raise UserError("lower", f"a declared op is required, got {name!r}. Declare it first.")
+        if self.lowers(OPS[name]):
+            raise UserError("lower", f"the op {name!r} has a rule for the {self.backend} backend already.")
+        op = OPS[name]
+        (self.own_kernels if op.own_kernels else self.elementwise)[name] = rule
+        op.external = True
