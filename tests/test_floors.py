@@ -23,6 +23,7 @@ FLOORS = [
     ["hints"],
     ["knobs"],
     ["dtypes"],
+    ["options"],
     ["tree"],
     ["graph"],
     ["compiler"],

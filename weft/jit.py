@@ -10,11 +10,9 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import itertools
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FunctionType, MethodType
 from typing import Any, Generic, NamedTuple, TypeVar, overload
 
@@ -23,7 +21,6 @@ import numpy as np
 from .arguments import Aliases, Arguments, refuse_other_content, type_of
 from .compiled import Aliased, Compiled, given
 from .compiler.passes.pipeline import can_compile
-from .compiler.planning.algorithms import SCOPE
 from .compiler.planning.memory import nbytes
 from .dtypes import DType, DTypeLike, as_dtype, float32
 from .errors import UserError, user_source
@@ -33,6 +30,7 @@ from .graph import Graph
 from .graph.graph import close
 from .graph.node import DATA, VARIABLE, Node, toposort
 from .knobs import knobs
+from .options import CompileOptions
 from .runtime import STATE_LOCK
 from .runtime import device as find_device
 from .runtime.device import Facts
@@ -177,7 +175,7 @@ class Jit(Generic[R]):
         key, _ = self._key(args, kwargs)
         made = self._compiled.get(key)
         if made is None or not made.fits():
-            made = self._traced(args, kwargs, planned=True)
+            made = self._traced(key[0], args, kwargs, planned=True)
         nodes = made.graph.inputs
         first = len(made.streams)
         given = sum(map(nbytes, nodes[first : first + made.arguments]))
@@ -213,7 +211,7 @@ class Jit(Generic[R]):
                     break
             else:
                 known = _known  # read once: another thread may have other settings
-                return (known[1] if known[0] == knobs.changes else _settings(), tuple(types)), args
+                return (known[1] if known[0] == knobs.changes else _options(), tuple(types)), args
         every, structure = flatten((args, kwargs))
         fixed: list[Any] = []
         values: list[Any] = []
@@ -230,8 +228,8 @@ class Jit(Generic[R]):
             and not fixed
             and structure.children[0].leaves == len(args) == len(structure.children[0].children)
         ):
-            return (_settings(), tuple(kinds)), values  # plain values, as above
-        return (_settings(), structure, tuple(kinds), tuple(fixed)), values
+            return (_options(), tuple(kinds)), values  # plain values, as above
+        return (_options(), structure, tuple(kinds), tuple(fixed)), values
 
     def _compile(
         self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any], aliases: Aliases | None = None
@@ -246,7 +244,7 @@ class Jit(Generic[R]):
             if made is None:
                 if knobs.debug:
                     self._say_why(key)
-                made = self._traced(args, kwargs, aliases)
+                made = self._traced(key[0], args, kwargs, aliases)
                 self._others.setdefault(key, []).append(made)
             self._compiled[key] = made
             self._compiled.move_to_end(key)
@@ -272,8 +270,15 @@ class Jit(Generic[R]):
             print(f"weft: jit traces {name} again: {_difference(last, key)}", file=sys.stderr)
 
     def _traced(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], aliases: Aliases | None = None, planned: bool = False
+        self,
+        options: CompileOptions,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        aliases: Aliases | None = None,
+        planned: bool = False,
     ) -> Compiled:
+        if self.narrow is not None:
+            options = replace(options, precision=self.narrow.name)
         every, structure = flatten((args, kwargs))
         dynamic = [n not in self.static and _is_value(v) for n, v in zip(_names(structure), every, strict=True)]
         arguments = Arguments([leaf for leaf, d in zip(every, dynamic, strict=True) if d], aliases)
@@ -305,10 +310,11 @@ class Jit(Generic[R]):
                 watcher.undo()
         numbers = iter(range(len(new_grads)))
         replaced = [(t, None if none else next(numbers)) for t, none in zip(grads, cleared, strict=True)]
-        return self._closed(traced, arguments, watcher, new_values, replaced, new_grads, planned)
+        return self._closed(options, traced, arguments, watcher, new_values, replaced, new_grads, planned)
 
     def _closed(
         self,
+        options: CompileOptions,
         traced: Any,
         arguments: Arguments,
         watcher: Watcher,
@@ -334,12 +340,12 @@ class Jit(Generic[R]):
         position = {t: s.position for t, s in zip(tensors, states, strict=True)}
         updates = {len(left) + i: position[t] for i, t in enumerate(watcher.written)}
         begin = len(left) + len(new_values)
-        home = find_device()
+        home = find_device(options.device)
         graph = in_memory_order(graph, states, updates, home)
         constants = frozenset(s.position for s in states if not s.written)
         compile = (lambda *facts: _Planned(graph, home.planned(*facts))) if planned else home.executable
         return Compiled(
-            graph, home, compile(graph, updates, self.narrow, constants), arguments, states, streams,
+            graph, home, compile(graph, updates, options, constants), arguments, states, streams,
             len(given), [o.type for o in graph.outputs[begin:]], begin, grads,
             [(t, had is not None) for t, had in watcher.grads.items() if t._owns_parameter],
             [o.tracked for o in traced.outputs], user_source(), Settings(watcher.holders) if watcher.holders else None,
@@ -395,16 +401,15 @@ def _hashable(leaf: Any, name: str | int) -> Any:
     return type(leaf), repr(leaf) if isinstance(leaf, float) else leaf
 
 
-_numbers: defaultdict[Any, int] = defaultdict(itertools.count().__next__)  # of settings: they are hashed sooner
-_known: tuple[Any, int] = (None, -1)  # the number of the settings that were last looked up
+_known: tuple[Any, CompileOptions] = (None, CompileOptions(""))  # those that were last looked up, and when
 
 
-def _settings() -> int:
-    """The number of the settings that compiled forms depend on."""
+def _options() -> CompileOptions:
+    """The options that a program is compiled under if it is traced now; those of the function itself are added then."""
     global _known
-    changes, number = knobs.changes, _numbers[SCOPE.get(), find_device().settings()]
-    _known = changes, number
-    return number
+    changes, options = knobs.changes, find_device().compile_options()
+    _known = changes, options
+    return options
 
 
 def _difference(old: Any, new: Any) -> str:

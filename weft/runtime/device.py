@@ -15,11 +15,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..compiler.planning.algorithms import SCOPE
 from ..dtypes import DType
 from ..errors import RunError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import KNOBS, knobs
+from ..options import CompileOptions
 
 # Whoever holds it is the only one to read values, or to replace them in place: a value that is read is whole, and no update is lost. A
 # program holds it from its first look at state to its results, and so does who traces a function, since the tensors that it changes
@@ -73,6 +75,7 @@ class Executable(Protocol):
     """A compiled program. Memory is whatever the device keeps values in; addresses are numbers."""
 
     graph: Graph
+    options: CompileOptions  # that it was compiled under
 
     @property
     def facts(self) -> Facts:
@@ -92,6 +95,7 @@ class Device(ABC):
     """A place where values live and programs run."""
 
     name: str
+    ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
     orders_constants = False  # whether filters that are only read lie in `filter_order` too
 
     @abstractmethod
@@ -125,18 +129,23 @@ class Device(ABC):
 
     # --- compiled programs, for devices that have them ----------------------------------------------------------------------------
 
-    def settings(self) -> tuple[Any, ...]:
-        """The settings that decide how programs are compiled for it."""
-        return (self.name,)
+    def compile_options(self, precision: DType | None = None) -> CompileOptions:
+        """What a program would be compiled under, were it compiled here and now."""
+        return CompileOptions.current(
+            self.name,
+            self.ignored_settings,
+            precision=None if precision is None else precision.name,
+            block_conv_algorithm=SCOPE.get(),
+        )
 
     def executable(
-        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Executable:
         """The graph compiled: see `weft.jit`. `updates`: outputs that replace inputs. `constants`: inputs that rarely change."""
         raise RunError(self.name, f"the device {self.name!r} compiles nothing. Use another one.")
 
     def planned(
-        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Facts:
         """What the graph would need if it were compiled."""
         raise RunError(self.name, f"the device {self.name!r} compiles nothing. Use another one.")

@@ -22,7 +22,6 @@ from ...compiler.planning.memory import nbytes
 from ...compiler.planning.program import FRAME_RESERVED, Program
 from ...compiler.store import cache
 from ...graph.graph import Graph
-from ...knobs import knobs
 from ..profile import CallTime, Profile
 from .driver import Gpu
 from .libraries import Libraries
@@ -108,10 +107,11 @@ class GpuRoof:
     tf32: float
     single: float
     bandwidth: float
+    with_tf32: bool = False  # whether the program may round the operands of products in float32
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
         """The least time for so much work on elements of a size."""
-        rate = self.half if itemsize <= 2 else (self.tf32 if knobs.tf32 else self.single) / max(1, itemsize // 4)
+        rate = self.half if itemsize <= 2 else (self.tf32 if self.with_tf32 else self.single) / max(1, itemsize // 4)
         return max(flops / rate, nbytes / self.bandwidth)
 
     def __str__(self) -> str:
