@@ -19,7 +19,7 @@ from weft.compiler.planning.algorithms import candidates, decide, described, fin
 from weft.graph.node import toposort
 from weft.graph.text import parse
 from weft.knobs import ALGORITHMS
-from weft.runtime.native import Executable, thread_count
+from weft.runtime.native import NativeExecutable, thread_count
 
 NAMES = {"conv_last": "forward", "conv_data_last": "data", "conv_filter_last": "filter"}
 CASES = {
@@ -314,7 +314,7 @@ def test_code_that_was_kept_before_a_measurement_is_not_used_after_it():
         tables.append(
             any(
                 s.startswith("conv_table")
-                for s in Executable(graph, {}, weft.device("cpu").compile_options()).facts.symbols
+                for s in NativeExecutable(graph, {}, weft.device("cpu").compile_options()).facts.symbols
             )
         )
     assert tables == [False, True, False]

@@ -11,7 +11,7 @@ from weft.graph import Graph
 from weft.options import SETTINGS, CompileOptions
 from weft.runtime import native
 from weft.runtime.cuda import executable as cuda
-from weft.tracing import make_graph
+from weft.tracing.trace import make_graph
 
 
 class _Asked(Exception):
@@ -55,7 +55,7 @@ def native_key(**given: Any) -> str:
 
 
 def cuda_key(capability: int = 90, libraries: Any = None, **given: Any) -> str:
-    made = cuda.Executable.__new__(cuda.Executable)
+    made = cuda.CudaExecutable.__new__(cuda.CudaExecutable)
     vars(made).update(
         {**SAME, **given},
         options=CompileOptions.current("cuda", precision=given.get("precision")),

@@ -179,7 +179,7 @@ def test_the_faster_one_is_taken(clock, own, library, wins):
     found = made(*ARGUMENTS)
     for actual, expected in zip(found, defined(network, *ARGUMENTS), strict=True):
         near(actual.numpy(), expected, 2e-6)
-    executable = next(iter(made._compiled.values())).executable
+    executable = next(iter(made.programs.latest.values())).executable
     assert set(plans(executable.program).values()) == ({"CUDNN", "CUBLASLT"} if wins else {"IMPLICIT_GEMM", "TRITON"})
     assert sorted(clock.timed) == ["library"] * 3 + ["own"] * 3
 
@@ -340,7 +340,7 @@ def phases(program):
 
 
 def compiled(made):
-    return next(iter(made._compiled.values())).executable.program
+    return next(iter(made.programs.latest.values())).executable.program
 
 
 @pytest.mark.parametrize("precision", [None, "float16"])

@@ -46,7 +46,7 @@ def told(f: Any, x: Any) -> Any:
 def run(f: Any, x: Any) -> Any:
     """The result, and the program that gave it."""
     result = f(x).numpy()
-    return result, next(reversed(f._compiled.values())).executable
+    return result, next(reversed(f.programs.latest.values())).executable
 
 
 def test_every_setting_is_a_compile_option_or_shapes_no_code() -> None:
@@ -169,7 +169,7 @@ def test_the_algorithm_of_a_block_is_followed() -> None:
             assert names() == {"GEMM"}
         f(X)
         assert names() == {"DIRECT"}
-    assert len(f._compiled) == 2
+    assert len(f.programs.latest) == 2
 
 
 def test_eager_code_follows_settings_too() -> None:
@@ -270,7 +270,7 @@ def test_threads_in_blocks_of_their_own_run_programs_of_their_own() -> None:
     for thread in threads:
         thread.join(60)
     assert wrong == []
-    assert len(f._compiled) == len(wanted)
+    assert len(f.programs.latest) == len(wanted)
 
 
 def test_settings_are_read_as_attributes_while_no_block_overrides_them() -> None:

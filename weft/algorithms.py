@@ -39,9 +39,9 @@ from .ops.movement import permute_dims, same_dtype
 from .options import CompileOptions
 from .runtime import Device
 from .runtime import device as find_device
-from .runtime.native import Executable, thread_count
+from .runtime.native import NativeExecutable, thread_count
 from .tensor import ArrayLike, Tensor
-from .tracing import make_graph
+from .tracing.trace import make_graph
 
 WORDS = ("forward", "data", "filter")
 REPETITIONS = 7
@@ -311,7 +311,10 @@ class _Run:
     """A compiled graph with its operands, ready to be run."""
 
     def __init__(self, graph: Graph, operands: Sequence[np.ndarray], threads: int) -> None:
-        self.executable, self.operands = Executable(graph, {}, CompileOptions.current("cpu", threads=threads)), operands
+        self.executable, self.operands = (
+            NativeExecutable(graph, {}, CompileOptions.current("cpu", threads=threads)),
+            operands,
+        )
         [output] = graph.outputs
         self.result = np.empty(output.shape, output.dtype.numpy)
         self.addresses = [a.ctypes.data for a in (*operands, self.result)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -19,6 +20,9 @@ from .knobs import KNOBS, knobs
 NOT_IN_CODE = frozenset(
     {"seed", "pending_nodes", "pending_bytes", "compile_after", "cache", "cache_bytes", "data", "debug"}
 )
+
+# Of the `weft.algorithms` block around this code.
+BLOCK_CONV_ALGORITHM: ContextVar[str] = ContextVar("block_conv_algorithm", default="")
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class CompileOptions:
     def current(cls, device: str, ignored: frozenset[str] = frozenset(), **given: Any) -> CompileOptions:
         """The settings in force here. A device names those that its compiler never reads: they keep their defaults."""
         read = {name: getattr(knobs, name) for name in SETTINGS if name not in ignored}
-        return cls(device, **{**read, **given})
+        return cls(device, **{**read, "block_conv_algorithm": BLOCK_CONV_ALGORITHM.get(), **given})
 
     @property
     def narrow(self) -> DType | None:

@@ -11,7 +11,8 @@ from ..dtypes import DType
 from ..graph.graph import Graph
 from ..options import CompileOptions
 from . import native
-from .device import STATE_LOCK, Buffer, Device, Facts
+from .device import STATE_LOCK, Buffer, Device
+from .facts import Facts
 from .team import address_of
 
 
@@ -33,8 +34,8 @@ class ArrayDevice(Device):
 
     def executable(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
-    ) -> native.Executable:
-        return native.Executable(graph, updates, native.fitting(graph, options), constants)
+    ) -> native.NativeExecutable:
+        return native.NativeExecutable(graph, updates, native.fitting(graph, options), constants)
 
     def planned(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import prod
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from llvmlite import ir
 from ..compiler.cpu import library
 from ..compiler.cpu.engine import Loaded, assembly, object_code
 from ..compiler.cpu.module import write
+from ..compiler.cpu.planner import choice
 from ..compiler.cpu.roofline import Roof, roof
 from ..compiler.cpu.target import usable_cores
 from ..compiler.gc_pause import uncollected
@@ -33,11 +35,13 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import knobs
 from ..options import CompileOptions
-from .device import STATE_LOCK, Buffer, Facts
-from .profile import Profile, profile
+from .device import STATE_LOCK, Buffer
+from .facts import Facts, Profile
+from .profile import profile
 from .team import address_of, symbols, team
 
 LARGE = 1 << 24  # operations: too many to interpret even once
+TIMED = 5  # runs, to know how long one takes
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 
 
@@ -104,7 +108,7 @@ class NativeFacts(Facts):
     symbols: tuple[str, ...]  # of library functions that it calls
 
 
-class Executable:
+class NativeExecutable:
     """A program in memory. It is run on addresses: of its inputs, then of its outputs."""
 
     def __init__(
@@ -165,9 +169,31 @@ class Executable:
         with self._as_made():
             return [str(f) for f in write(self.program).module.functions if not f.is_declaration]
 
+    def notes(self) -> list[str]:
+        """Which convolutions are not computed by the algorithm that they prefer, and why."""
+        with self._as_made():
+            anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.name.startswith("conv")]
+            found = [choice(kernel, self.threads).note for kernel in anchored]
+        return [note for note in found if note]
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The most bytes that one product or convolution takes beside operands and results."""
+        return max((plan.workspace for plan in self.program.plans.values()), default=0)
+
     def roof(self) -> Roof:
-        """The most that can be had there."""
+        """The most that so many threads of this machine can do."""
         return roof(self.threads)
+
+    def seconds(self, inputs: Sequence[int]) -> float:
+        """How long a run takes on inputs at these addresses: the median of some. State must not be among them: it would change."""
+        assert not self.updates
+        times = []
+        for _ in range(TIMED + 1):
+            start = time.perf_counter()
+            self.call(inputs)
+            times.append(time.perf_counter() - start)
+        return median(times[1:])  # the first one warms up
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """What each of its calls takes, on inputs at these addresses; they are not changed."""
@@ -242,7 +268,7 @@ def planned(graph: Graph, updates: Mapping[int, int], options: CompileOptions, c
 
 
 # Called with a program and its addresses before its first run, from WEFT_DEBUG=2 on. Who explains programs enters here.
-OBSERVERS: list[Callable[[Executable, Sequence[int]], None]] = []
+OBSERVERS: list[Callable[[NativeExecutable, Sequence[int]], None]] = []
 
 
 class _Arena:

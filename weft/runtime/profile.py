@@ -10,7 +10,6 @@ import ctypes
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,31 +17,14 @@ from ..compiler.cpu import library
 from ..compiler.cpu.engine import Loaded, object_code
 from ..compiler.cpu.module import write
 from ..compiler.planning.memory import nbytes
-from ..compiler.planning.program import FRAME_RESERVED, Call, Program
+from ..compiler.planning.program import FRAME_RESERVED, Program
 from ..compiler.store import kept
 from ..errors import RunError
+from .facts import CallTime, Profile
 from .team import symbols, team, ticks_per_us
 
 FEWEST, MOST = 3, 50  # runs, if nobody says how many
 ENOUGH = 0.5  # seconds of them
-
-
-@dataclass(frozen=True)
-class CallTime:
-    """A call of a program, and how long all threads were at it."""
-
-    number: int
-    call: Call
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A program, and the time of each of its calls: the median of some runs."""
-
-    program: Program
-    calls: list[CallTime]
-    runs: int
 
 
 def profile(program: Program, threads: int, inputs: Sequence[int], repeats: int | None = None) -> Profile:
@@ -111,6 +93,3 @@ def _room(size: int) -> np.ndarray:
     except (MemoryError, ValueError):
         raise RunError("profile", f"there is no memory for a copy of {size >> 20} MiB.") from None
     return memory[-memory.ctypes.data % 64 :]
-
-
-__all__ = ["CallTime", "Profile", "profile"]

@@ -24,6 +24,7 @@ from ...errors import UserError
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...knobs import ALGORITHMS, GPU_ALGORITHMS, knobs, preference
+from ...options import BLOCK_CONV_ALGORITHM
 from ..cpu.conv import algorithms as conv
 from ..cpu.conv.algorithms import ConvShape, Direction
 from ..cpu.library import Plan
@@ -53,8 +54,6 @@ PREFER_FASTEST = "fastest"
 NO_WORKSPACE = "no_workspace"
 WITHIN = "within:"  # and a number of bytes: a limit, on devices that never need loops to keep to one
 
-SCOPE: ContextVar[str] = ContextVar("algorithms", default="")  # the preference of the `with` block
-
 
 def WORKSPACE_LIMIT(nbytes: int) -> str:
     """The preference for algorithms that need at most so many bytes besides their operands and results.
@@ -82,12 +81,12 @@ def algorithms(prefer: str) -> Iterator[None]:
     >>> with algorithms("DIRECT"):
     ...     y = weft.conv(x, w)
     """
-    before = SCOPE.set(normal("algorithms", prefer))
+    before = BLOCK_CONV_ALGORITHM.set(normal("algorithms", prefer))
     try:
         with knobs.set(conv_algorithm=knobs.conv_algorithm):  # so that compiled functions look at their settings again
             yield
     finally:
-        SCOPE.reset(before)
+        BLOCK_CONV_ALGORITHM.reset(before)
 
 
 def in_force(where: str, given: Any = None) -> str:
@@ -97,7 +96,7 @@ def in_force(where: str, given: Any = None) -> str:
     """
     if given is not None:
         return normal(where, given)
-    return SCOPE.get() or ("" if knobs.conv_algorithm == PREFER_FASTEST else knobs.conv_algorithm)
+    return BLOCK_CONV_ALGORITHM.get() or ("" if knobs.conv_algorithm == PREFER_FASTEST else knobs.conv_algorithm)
 
 
 def check(where: str, prefer: Any) -> None:

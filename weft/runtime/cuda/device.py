@@ -23,11 +23,12 @@ from ...graph.node import Node, dependencies
 from ...options import CompileOptions
 from ..compiling import CompilingDevice, structure
 from ..cpu import cpu
-from ..device import Buffer, Device, Facts, Program
+from ..device import Buffer, Device, Program
+from ..facts import Facts
 from ..native import work
 from ..reference import compute
 from .driver import INSTALL, Gpu, gpu_count
-from .executable import Executable, Work
+from .executable import CudaExecutable, Work
 from .libraries import Libraries
 from .memory import DeviceArray, Memory, uploaded
 
@@ -92,9 +93,9 @@ class CudaDevice(CompilingDevice):
 
     def executable(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
-    ) -> Executable:
+    ) -> CudaExecutable:
         self.gpu.enter()
-        return Executable(self.work, graph, updates, options, constants)
+        return CudaExecutable(self.work, graph, updates, options, constants)
 
     def planned(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]

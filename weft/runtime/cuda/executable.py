@@ -32,8 +32,8 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from ...knobs import knobs
 from ...options import CompileOptions
-from ..device import Buffer, Facts
-from ..profile import Profile
+from ..device import Buffer
+from ..facts import Facts, Profile
 from .driver import Gpu, OutOfMemory
 from .libraries import Libraries
 from .measure import seconds
@@ -54,7 +54,7 @@ class Work:
     def __init__(self, gpu: Gpu, libraries: Libraries | None) -> None:
         self.gpu, self.libraries = gpu, libraries
         self._arena, self._workspace = Room(gpu), Room(gpu)
-        self.doubtful: dict[Executable, None] = {}
+        self.doubtful: dict[CudaExecutable, None] = {}
 
     def arena(self, wanted: int) -> int:
         """So much memory for values that live during a run only. Runs follow each other, so they share it."""
@@ -97,7 +97,7 @@ class Room:
         return self._memory.address
 
 
-class Executable:
+class CudaExecutable:
     """See the head of this file."""
 
     def __init__(

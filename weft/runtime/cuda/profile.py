@@ -22,7 +22,7 @@ from ...compiler.planning.memory import nbytes
 from ...compiler.planning.program import FRAME_RESERVED, Program
 from ...compiler.store import cache
 from ...graph.graph import Graph
-from ..profile import CallTime, Profile
+from ..facts import CallTime, Profile
 from .driver import Gpu
 from .libraries import Libraries
 from .memory import Memory, hold
