@@ -35,7 +35,7 @@ from weft.ops.creation import zeros
 SIZES = (250, 1000, 4000)
 # Which function is which stage; a stage inside another counts for itself only.
 STAGES = {
-    "trace": ("weft.jit:trace",),
+    "trace": ("weft.tracing.traced:trace",),
     "derivative": ("weft.derivatives:pull",),
     "passes": ("weft.compiler.passes.pipeline:applied", "weft.compiler.gpu.program:applied"),
     "fuse": ("weft.compiler.planning.build:_fused",),
@@ -219,10 +219,10 @@ def plan_for_gpu() -> None:
     """Whoever asks the CPU for a plan gets that of a GPU."""
     from weft.compiler.gpu import program
     from weft.runtime import device
-    from weft.runtime.device import Facts
+    from weft.runtime.facts import Facts
 
-    def planned(graph: Any, updates: Any, narrow: Any, constants: Any) -> Facts:
-        made = program.gpu_program(graph, updates, narrow, constants)
+    def planned(graph: Any, updates: Any, options: Any, constants: Any) -> Facts:
+        made = program.gpu_program(graph, updates, options.narrow, constants)
         program.commands(made)
         return Facts(made.memory.arena, made.memory.kept)
 

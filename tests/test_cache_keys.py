@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import weft
-from weft.dtypes import bfloat16, float16
 from weft.graph import Graph
+from weft.options import SETTINGS, CompileOptions
 from weft.runtime import native
 from weft.runtime.cuda import executable as cuda
-from weft.tracing import make_graph
+from weft.tracing.trace import make_graph
 
 
 class _Asked(Exception):
@@ -27,35 +27,40 @@ def graph_of(f: Callable[..., Any]) -> Graph:
 
 
 CONV = graph_of(lambda x, w: (weft.conv(x, w, padding=1), x + 1.0))
-SAME = {"graph": CONV, "updates": {1: 0}, "narrow": None, "constants": frozenset({1})}
+SAME = {"graph": CONV, "updates": {1: 0}, "precision": None, "constants": frozenset({1})}
 # One fact is another in each: of the call, or among the settings.
 OTHERS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "another graph": {"graph": graph_of(lambda x, w: (weft.conv(x, w, padding=1), x + 2.0))},
     "another update": {"updates": {0: 0}},
     "no update": {"updates": {}},
-    "bfloat16": {"narrow": bfloat16},
-    "float16": {"narrow": float16},
+    "bfloat16": {"precision": "bfloat16"},
+    "float16": {"precision": "float16"},
     "another constant": {"constants": frozenset({0})},
     "no constants": {"constants": frozenset()},
 }
-SETTINGS = {"fast_math": (0, 1), "conv_algorithm": ("fastest", "GEMM")}
+# Two values of every setting that shapes code.
+CHOICES: dict[str, tuple[Any, Any]] = {
+    "threads": (1, 2), "conv_algorithm": ("fastest", "GEMM"), "matmul_algorithm": ("fastest", "no_workspace"),
+    "winograd": (0, 1), "fast_math": (0, 1), "tf32": (0, 1),
+}  # fmt: skip
 
 
-def native_key(threads: int = 1, **given: Any) -> str:
+def native_key(**given: Any) -> str:
     call = {**SAME, **given}
+    options = CompileOptions.current("cpu", precision=call["precision"])
     with pytest.raises(_Asked) as asked:
-        native._code(call["graph"], call["updates"], threads, call["narrow"], call["constants"])
+        native._code(call["graph"], call["updates"], options, call["constants"])
     return str(asked.value)
 
 
 def cuda_key(capability: int = 90, libraries: Any = None, **given: Any) -> str:
-    made = cuda.Executable.__new__(cuda.Executable)
+    made = cuda.CudaExecutable.__new__(cuda.CudaExecutable)
     vars(made).update(
         {**SAME, **given},
+        options=CompileOptions.current("cuda", precision=given.get("precision")),
         gpu=SimpleNamespace(capability=capability),
         work=SimpleNamespace(libraries=libraries),
-        _settings={name: getattr(weft.knobs, name) for name in cuda.SETTINGS},
     )
     with pytest.raises(_Asked) as asked:
         made._compiled()
@@ -82,18 +87,17 @@ def differ(keys: dict[str, str], choices: dict[str, tuple[Any, Any]]) -> None:
 
 def test_the_key_of_a_native_program_has_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "kept_code", _ask)
-    choices = {**SETTINGS, "winograd": (0, 1)}
     keys = {name: native_key(**other) for name, other in OTHERS.items()}
-    keys["two threads"] = native_key(threads=2)
-    differ(keys | under_other_settings(native_key, choices), choices)
-    assert set(choices) == set(native.SETTINGS), "a setting that decides how programs are made is not tested here"
+    differ(keys | under_other_settings(native_key, CHOICES), CHOICES)
 
 
 def test_the_key_of_a_gpu_program_has_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "kept", _ask)
-    choices = {**SETTINGS, "matmul_algorithm": ("fastest", "no_workspace"), "tf32": (0, 1)}
     keys = {name: cuda_key(**other) for name, other in OTHERS.items()}
     keys["another GPU"] = cuda_key(capability=80)
     keys["libraries"] = cuda_key(libraries=SimpleNamespace(key="cublas 13"))
-    differ(keys | under_other_settings(cuda_key, choices), choices)
-    assert set(choices) == set(cuda.SETTINGS), "a setting that decides how programs are made is not tested here"
+    differ(keys | under_other_settings(cuda_key, CHOICES), CHOICES)
+
+
+def test_every_setting_that_shapes_code_is_tested_here() -> None:
+    assert set(CHOICES) == set(SETTINGS)

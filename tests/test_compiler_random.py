@@ -22,7 +22,8 @@ import weft
 from guarded import guarded_array, guarded_copy
 from test_cpu import compiled_results
 from weft.graph import Graph
-from weft.runtime.native import Executable
+from weft.options import CompileOptions
+from weft.runtime.native import NativeExecutable
 from weft.runtime.reference import interpret
 from weft.testing import counted
 
@@ -320,7 +321,9 @@ def test_random_programs_that_update_their_inputs(seed: int, steps: int) -> None
     for r in results:
         r.reshape(-1).view(np.uint8)[:] = 0xA5
     addresses = [0 if n in updates else r.ctypes.data for n, r in enumerate(results)]
-    Executable(graph, updates, 2).run([*(a.ctypes.data for a in state), *addresses])
+    NativeExecutable(graph, updates, CompileOptions.current("cpu", threads=2)).run(
+        [*(a.ctypes.data for a in state), *addresses]
+    )
     found = [state[updates[n]] if n in updates else r for n, r in enumerate(results)]
     assert_agrees(found, narrow, wide)
     for place, (now, before) in enumerate(zip(state, arrays, strict=True)):
@@ -444,7 +447,9 @@ def run_guarded(graph: Graph, arrays: Sequence[np.ndarray], at_end: bool) -> Non
     results = [guarded_copy(np.zeros(e.shape, e.dtype), at_end=at_end) for e in expected]
     for r in results:
         r.reshape(-1).view(np.uint8)[:] = 0xA5
-    Executable(graph, {}, 2).run([a.ctypes.data for a in (*inputs, *results)])
+    NativeExecutable(graph, {}, CompileOptions.current("cpu", threads=2)).run(
+        [a.ctypes.data for a in (*inputs, *results)]
+    )
     for a, b in zip(results, expected, strict=True):
         assert a.tobytes() == b.tobytes()
     for a, b in zip(inputs, arrays, strict=True):

@@ -7,14 +7,15 @@ import weft
 from test_ops import DECLARED
 from weft.graph.graph import close as close_graph
 from weft.graph.node import Type, make, placeholder
-from weft.runtime.native import Executable, contiguous
+from weft.options import CompileOptions
+from weft.runtime.native import NativeExecutable, contiguous
 from weft.testing import close, counted, generator
 from weft.testing.checks import _as_dtype, _define, _float_dtypes
 
 
 def compiled_results(graph, arrays, threads=2, fill=0xA5):
     """What a compiled graph gives; its results are poisoned before the run."""
-    executable = Executable(graph, {}, threads)
+    executable = NativeExecutable(graph, {}, CompileOptions.current("cpu", threads=threads))
     inputs = [np.ascontiguousarray(a) for a in arrays]
     results = [np.full(o.shape, 0, o.dtype.numpy) for o in graph.outputs]
     for r in results:

@@ -103,7 +103,7 @@ def test_settings_that_change_are_followed(gpu, name, value):
         assert during == weft.jit(f.function).sources(x)
     f(x)
     assert f.sources(x) == before != during
-    assert len(f._compiled) == 2
+    assert len(f.programs.latest) == 2
 
 
 def test_passes_are_those_of_gpus(gpu):
@@ -423,7 +423,7 @@ def test_filters_that_are_only_read_lie_in_order_too(gpu):
 
     for _ in range(3):
         np.testing.assert_allclose(predict(x).numpy(), expected(), rtol=1e-4, atol=1e-5)
-    [made] = predict._compiled.values()
+    [made] = predict.programs.latest.values()
     [state] = [s for s in made.states if s.order is not None]
     assert state.order == (0, 2, 3, 1)
     assert not state.written

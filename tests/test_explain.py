@@ -17,7 +17,8 @@ from weft.errors import RunError
 from weft.graph.graph import close
 from weft.graph.node import Type, make, placeholder
 from weft.knobs import knobs
-from weft.runtime.native import Executable
+from weft.options import CompileOptions
+from weft.runtime.native import NativeExecutable
 from weft.runtime.profile import _Timed
 from weft.testing import counted, generator
 
@@ -242,7 +243,7 @@ def test_the_timed_program_computes_the_same(threads):
     graph = close([x, w], [y.node, weft.sum(y, axis=0).node])
     arrays = [values(33, 20).numpy(), values(20, 17).numpy()]
     addresses = [a.ctypes.data for a in arrays]
-    executable = Executable(graph, {}, threads)
+    executable = NativeExecutable(graph, {}, CompileOptions.current("cpu", threads=threads))
     results = [np.empty(o.shape, np.float32) for o in graph.outputs]
     executable.run([*addresses, *(r.ctypes.data for r in results)])
     timed = _Timed(executable.program, addresses, threads)

@@ -262,7 +262,7 @@ def test_training_steps(name: str) -> None:
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4 * max(1.0, np.abs(b).max()))
         counted()
-    [made] = step._compiled.values()
+    [made] = step.programs.latest.values()
     program = made.executable.program
     assert len(program.kernels) <= most, program_text(program)
 
@@ -277,7 +277,7 @@ def test_the_update_of_many_parameters_is_one_kernel() -> None:
 
     grads = [floats(*p.shape, seed=5) for p in params]
     step(grads)
-    [made] = step._compiled.values()
+    [made] = step.programs.latest.values()
     assert len(made.executable.program.kernels) <= 13, program_text(made.executable.program)
 
 

@@ -222,10 +222,10 @@ def test_choices_that_hang_on_the_last_bit_are_not_findings() -> None:
 @pytest.fixture
 def sum_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiled programs lose what they should write to their first result, from the second call on."""
-    run = native.Executable.run
+    run = native.NativeExecutable.run
     calls: dict[int, int] = {}
 
-    def forgetful(self: native.Executable, addresses: Any, again: bool = True) -> None:
+    def forgetful(self: native.NativeExecutable, addresses: Any, again: bool = True) -> None:
         calls[id(self)] = calls.get(id(self), 0) + 1
         kept = list(addresses)
         if calls[id(self)] > 1 and any(n.op.name == "sum" for n in self.graph.nodes):
@@ -233,7 +233,7 @@ def sum_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
             kept[-1] = spare.ctypes.data
         run(self, kept, again)
 
-    monkeypatch.setattr(native.Executable, "run", forgetful)
+    monkeypatch.setattr(native.NativeExecutable, "run", forgetful)
 
 
 @pytest.mark.usefixtures("sum_forgets")

@@ -96,7 +96,7 @@ def test_cudnn_by_name(machine, prefer):
         [expected] = defined(convolved, IMAGE, FILTER)
         near(made(IMAGE, FILTER).numpy(), expected, 2e-6)
     assert bool(machine.dnn.runs) == (prefer == "CUDNN")
-    executable = machine.device.executable(made.lower(IMAGE, FILTER), {}, None, frozenset())
+    executable = machine.device.executable(made.lower(IMAGE, FILTER), {}, machine.device.compile_options(), frozenset())
     assert bool(executable.notes()) == (prefer != "CUDNN")
 
 
@@ -105,7 +105,7 @@ def test_cudnn_within_a_limit(clock, limit, plan):
     """Of the fake's plans in float32 the exact one is left, which takes 64 bytes."""
     clock.speeds = {"own": 2.0, "library": 1.0}
     graph = weft.make_graph(partial(convolved, algorithm=weft.WORKSPACE_LIMIT(limit)), IMAGE, FILTER)
-    executable = clock.device.executable(graph, {}, None, frozenset())
+    executable = clock.device.executable(graph, {}, clock.device.compile_options(), frozenset())
     assert executable.workspace_bytes <= limit
     names = {run[0] for run in clock.dnn.runs}
     assert names == ({plan} if plan else set())
@@ -120,7 +120,7 @@ def test_the_room_of_a_result_counts_as_workspace(clock):
     used = []
     for limit in (16 * 8 * 4, 16 * 8 * 4 - 1):
         with weft.knobs.set(matmul_algorithm=f"workspace:{limit}"):
-            executable = clock.device.executable(graph, {}, None, frozenset())
+            executable = clock.device.executable(graph, {}, clock.device.compile_options(), frozenset())
             used.append((*plans(executable.program).values(), executable.workspace_bytes))
     assert used == [("CUBLASLT", 512), ("TRITON", 0)]
 
@@ -179,7 +179,7 @@ def test_the_faster_one_is_taken(clock, own, library, wins):
     found = made(*ARGUMENTS)
     for actual, expected in zip(found, defined(network, *ARGUMENTS), strict=True):
         near(actual.numpy(), expected, 2e-6)
-    executable = next(iter(made._compiled.values())).executable
+    executable = next(iter(made.programs.latest.values())).executable
     assert set(plans(executable.program).values()) == ({"CUDNN", "CUBLASLT"} if wins else {"IMPLICIT_GEMM", "TRITON"})
     assert sorted(clock.timed) == ["library"] * 3 + ["own"] * 3
 
@@ -195,7 +195,7 @@ def test_all_is_compiled_at_once_and_measured_once(clock):
     another = Libraries(clock.gpu)
     second = cuda_device.CudaDevice(clock.gpu, "cuda", another)
     graph = weft.make_graph(lambda *a: (*network(*a), a[2] + 1), *ARGUMENTS)
-    second.executable(graph, {}, None, frozenset())
+    second.executable(graph, {}, second.compile_options(), frozenset())
     assert clock.timed == []
     assert len(clock.dnn.builds) == len([spec for spec in another._ready if isinstance(spec, ConvSpec)]) > 0
 
@@ -214,7 +214,9 @@ def test_huge_work_is_the_librarys(clock, monkeypatch):
     clock.speeds = {"own": 1.0, "library": 2.0}
     monkeypatch.setattr(measure, "HUGE", 10)
     a = np.ones((16, 16), weft.bfloat16.numpy)
-    executable = clock.device.executable(weft.make_graph(lambda a: a @ a, a), {}, None, frozenset())
+    executable = clock.device.executable(
+        weft.make_graph(lambda a: a @ a, a), {}, clock.device.compile_options(), frozenset()
+    )
     assert plans(executable.program) == {"contract": "CUBLASLT"}
     assert clock.timed == []
 
@@ -227,7 +229,9 @@ def test_without_room_to_measure_the_rule_decides(clock, monkeypatch):
     for size, worth, name in ((20, 1, "CUBLASLT"), (24, 1 << 40, "TRITON")):
         monkeypatch.setattr(measure, "WORTH", {"product": worth, "convolution": worth})
         a = np.ones((16, size), np.float32)
-        executable = clock.device.executable(weft.make_graph(lambda a: a @ a.mT, a), {}, None, frozenset())
+        executable = clock.device.executable(
+            weft.make_graph(lambda a: a @ a.mT, a), {}, clock.device.compile_options(), frozenset()
+        )
         assert plans(executable.program) == {"contract": name}
 
 
@@ -336,7 +340,7 @@ def phases(program):
 
 
 def compiled(made):
-    return next(iter(made._compiled.values())).executable.program
+    return next(iter(made.programs.latest.values())).executable.program
 
 
 @pytest.mark.parametrize("precision", [None, "float16"])

@@ -9,8 +9,8 @@ import pytest
 
 import weft
 from jit_tools import counting, floats
-from weft.jit import Jit
 from weft.knobs import knobs
+from weft.tracing.jit import Jit
 
 # --- arguments and results ------------------------------------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ def test_only_so_many_programs_are_kept() -> None:
     fast = weft.jit(f, remember=2)
     for n in (1, 2, 3, 3, 2):
         assert fast(weft.ones(n)).tolist() == [2.0] * n
-    assert len(fast._compiled) == 2
+    assert len(fast.programs.latest) == 2
     assert len(traces) == 3
     assert fast(weft.ones(1)).tolist() == [2.0]
     assert len(traces) == 4

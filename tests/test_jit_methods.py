@@ -322,8 +322,8 @@ def test_settings_that_change_all_the_time_do_not_pile_up() -> None:
     for n in range(8):
         model[0].rate = 0.1 + n / 100
         step(weft.ones(4))
-        assert sum(map(len, step._others.values())) <= 3
-    assert len(step._compiled) == 1
+        assert sum(map(len, step.programs.all.values())) <= 3
+    assert len(step.programs.latest) == 1
 
 
 @pytest.mark.parametrize("remember", [-1, "a", 2.0])

@@ -139,7 +139,7 @@ def test_random_programs_that_update_state_are_sound(seed: int) -> None:
 def test_training_steps_are_sound(name: str) -> None:
     net, optimizer, shape, _ = STEPS[name]
     _, step = trained(net, optimizer, np.ones(shape, "float32"), weft.jit, steps=1)
-    [made] = step._compiled.values()
+    [made] = step.programs.latest.values()
     program = made.executable.program
     assert_sound(program)
     assert_barriers(program)
@@ -240,7 +240,7 @@ def test_state_is_outside_of_the_arena() -> None:
         w.assign(w - 0.1 * m)
 
     step(np.ones((100, 100), "float32"))
-    [made] = step._compiled.values()
+    [made] = step.programs.latest.values()
     program = made.executable.program
     assert program.memory.arena == 0
     assert not [c for c in program.calls if c.kind == "copy"]
@@ -263,7 +263,7 @@ def test_state_that_only_some_kernels_have_read_is_not_overwritten_early() -> No
         old = old * np.float32(0.5) + x
         assert got == pytest.approx(expected, rel=1e-4)
     np.testing.assert_allclose(w.numpy(), old, rtol=1e-6)
-    [made] = step._compiled.values()
+    [made] = step.programs.latest.values()
     assert_sound(made.executable.program)
 
 
@@ -308,7 +308,7 @@ def test_checkpoint_keeps_the_values() -> None:
 def test_the_arena_is_little_more_than_what_must_live_together(name: str) -> None:
     net, optimizer, shape, _ = STEPS[name]
     _, step = trained(net, optimizer, np.ones(shape, "float32"), weft.jit, steps=1)
-    [made] = step._compiled.values()
+    [made] = step.programs.latest.values()
     memory = made.executable.program.memory
     assert memory.needed <= memory.arena <= 1.3 * memory.needed + 64 * ALIGN
 

@@ -16,11 +16,12 @@ from weft.compiler.thresholds import thresholds
 from weft.dtypes import DType, bfloat16, float16, float32, float64
 from weft.graph import Graph, Node, Type, check
 from weft.graph.text import subgraphs
-from weft.jit import Jit
-from weft.runtime.native import Executable
+from weft.options import CompileOptions
+from weft.runtime.native import NativeExecutable
 from weft.runtime.reference import interpret
 from weft.testing import close
-from weft.tracing import make_graph
+from weft.tracing.jit import Jit
+from weft.tracing.trace import make_graph
 
 HALVES = pytest.mark.parametrize("half", [bfloat16, float16], ids=lambda d: d.name)
 
@@ -299,7 +300,9 @@ def test_the_compiled_step_agrees_with_the_definition(make: Callable[[], Start])
     graph = derivatives(net, parameters, *arrays[:2])
     results = [np.empty(o.shape, o.dtype.numpy) for o in graph.outputs]
     for narrow in (bfloat16, float16):
-        Executable(graph, {}, 2, narrow).run([a.ctypes.data for a in (*arrays, *results)])
+        NativeExecutable(graph, {}, CompileOptions.current("cpu", threads=2, precision=narrow and narrow.name)).run(
+            [a.ctypes.data for a in (*arrays, *results)]
+        )
         for actual, wanted in zip(results, interpret(precision(simplify(graph), narrow))(*arrays), strict=True):
             close(actual, wanted, narrow)
 

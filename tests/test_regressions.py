@@ -226,8 +226,8 @@ def test_messages_name_the_function_that_was_called():
 def test_a_loop_of_bodies_stays_linear(monkeypatch):
     """What stands outside a body is not walked: the history of a loop would be walked in every step."""
     seen = []
-    inputs_of = weft.tracing.dependencies
-    monkeypatch.setattr(weft.tracing, "dependencies", lambda node: seen.append(node) or inputs_of(node))
+    inputs_of = weft.tracing.trace.dependencies
+    monkeypatch.setattr(weft.tracing.trace, "dependencies", lambda node: seen.append(node) or inputs_of(node))
     x, counts = weft.asarray(1.0), []
     for _ in range(100):
         x = weft.cond(x > 0.0, lambda v: v * 0.5, lambda v: v, x)

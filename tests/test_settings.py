@@ -1,6 +1,8 @@
 """Checks that settings which change are followed: by what runs, and by what is said of it; and that threads keep their own."""
 
+import asyncio
 import contextvars
+import dataclasses
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -11,8 +13,7 @@ import pytest
 import weft
 from jit_tools import counting, floats
 from weft.knobs import KNOBS, knobs
-from weft.runtime.cuda.executable import SETTINGS as GPU_SETTINGS
-from weft.runtime.native import SETTINGS as CPU_SETTINGS
+from weft.options import NOT_IN_CODE, SETTINGS, CompileOptions
 
 # Settings that decide how a program is compiled, with another value that shows in the program below.
 COMPILED: dict[str, Any] = {
@@ -22,8 +23,6 @@ COMPILED: dict[str, Any] = {
     "winograd": 0,
     "fast_math": 1,
 }
-# Those that decide nothing about compiled code on a CPU: when something is computed, where it is kept, what is printed.
-OTHERS = {"seed", "pending_nodes", "pending_bytes", "compile_after", "cache", "cache_bytes", "data", "debug"}
 X, W = floats(1, 16, 12, 12), floats(16, 16, 3, 3, seed=1)
 
 
@@ -47,13 +46,78 @@ def told(f: Any, x: Any) -> Any:
 def run(f: Any, x: Any) -> Any:
     """The result, and the program that gave it."""
     result = f(x).numpy()
-    return result, next(reversed(f._compiled.values())).executable
+    return result, next(reversed(f.programs.latest.values())).executable
 
 
-def test_every_setting_is_known_to_this_test() -> None:
-    """A new setting must be entered above: does it decide how programs are compiled?"""
-    assert {*COMPILED, *OTHERS, *GPU_SETTINGS} == {*KNOBS}
-    assert {*CPU_SETTINGS, "device", "threads"} == {*COMPILED}
+def test_every_setting_is_a_compile_option_or_shapes_no_code() -> None:
+    """A new setting is either a field of CompileOptions, and so part of every key, or named in NOT_IN_CODE."""
+    fields = {field.name for field in dataclasses.fields(CompileOptions)}
+    for name in KNOBS:
+        assert (name in fields) != (name in NOT_IN_CODE), name
+    assert {*NOT_IN_CODE} <= {*KNOBS}
+
+
+def test_every_setting_that_shapes_code_for_the_cpu_is_tested_here() -> None:
+    assert {*SETTINGS, "device"} - weft.device("cpu").ignored_settings == {*COMPILED}
+
+
+def test_defaults_of_options_are_those_of_the_settings() -> None:
+    """A setting that a device ignores keeps its default."""
+    defaults = {field.name: field.default for field in dataclasses.fields(CompileOptions)}
+    assert {name: defaults[name] for name in SETTINGS} == {name: KNOBS[name].default for name in SETTINGS}
+
+
+def test_an_executable_keeps_the_options_that_it_was_compiled_under() -> None:
+    f = weft.jit(convolved, precision="bfloat16")
+    with knobs.set(threads=1, fast_math=1, conv_algorithm="GEMM"), weft.algorithms("DIRECT"):
+        executable = run(f, X)[1]
+    assert executable.options == CompileOptions(
+        "cpu", "bfloat16", threads=1, conv_algorithm="GEMM", block_conv_algorithm="DIRECT", fast_math=1
+    )
+
+
+def test_settings_that_the_compiler_of_a_device_never_reads_compile_nothing_again() -> None:
+    function, traces = counting(convolved)
+    f = weft.jit(function)
+    f(X)
+    with knobs.set(tf32=1, matmul_algorithm="no_workspace"):
+        f(X)
+    assert len(traces) == 1
+
+
+def test_a_setting_that_another_thread_changes_meanwhile_does_not_reach_a_program_that_is_being_traced() -> None:
+    """Options are captured before the function is called; what is compiled after it has those."""
+    before = knobs.fast_math
+
+    def convolved_while_settings_change(x: Any) -> Any:
+        in_thread(lambda: setattr(knobs, "fast_math", 1))
+        return convolved(x)
+
+    with knobs.set(threads=1):
+        try:
+            executable = run(weft.jit(convolved_while_settings_change), X)[1]
+        finally:
+            knobs.fast_math = before
+        assert executable.options.fast_math == 0
+        assert executable.sources() == run(weft.jit(convolved), X)[1].sources()
+
+
+def test_a_block_is_not_seen_by_other_asyncio_tasks() -> None:
+    f = weft.jit(convolved)
+
+    async def work(name: str) -> tuple[str, str, Any]:
+        with knobs.set(conv_algorithm=name, threads=1):
+            await asyncio.sleep(0)  # the other tasks enter their blocks
+            executable = run(f, X)[1]
+            await asyncio.sleep(0)
+            return name, knobs.conv_algorithm, executable.options.conv_algorithm
+
+    async def together() -> list[tuple[str, str, Any]]:
+        return await asyncio.gather(*(work(name) for name in ("DIRECT", "GEMM", "WINOGRAD")))
+
+    usual = knobs.conv_algorithm
+    assert all(name == seen == compiled for name, seen, compiled in asyncio.run(together()))
+    assert knobs.conv_algorithm == usual
 
 
 def in_block(name: str, value: Any, work: Callable[[], Any]) -> Any:
@@ -105,7 +169,7 @@ def test_the_algorithm_of_a_block_is_followed() -> None:
             assert names() == {"GEMM"}
         f(X)
         assert names() == {"DIRECT"}
-    assert len(f._compiled) == 2
+    assert len(f.programs.latest) == 2
 
 
 def test_eager_code_follows_settings_too() -> None:
@@ -206,7 +270,7 @@ def test_threads_in_blocks_of_their_own_run_programs_of_their_own() -> None:
     for thread in threads:
         thread.join(60)
     assert wrong == []
-    assert len(f._compiled) == len(wanted)
+    assert len(f.programs.latest) == len(wanted)
 
 
 def test_settings_are_read_as_attributes_while_no_block_overrides_them() -> None:

@@ -39,7 +39,7 @@ def example(shape: tuple[int, ...]) -> tuple[weft.Tensor, weft.Tensor]:
 
 def program(step: Any, *args: Any) -> Any:
     step(*args)
-    [made] = step._compiled.values()
+    [made] = step.programs.latest.values()
     return made.executable.program
 
 

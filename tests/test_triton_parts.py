@@ -24,8 +24,8 @@ from weft.compiler.planning.fuse import fuse
 from weft.compiler.thresholds import thresholds
 from weft.graph.node import Type
 from weft.runtime.reference import interpret
-from weft.state import memory_of
 from weft.testing import close, counted
+from weft.tracing.state import memory_of
 
 pytest.importorskip("triton")
 if __name__ != "__main__":  # it puts NumPy's functions into the place of the device's

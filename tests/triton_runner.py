@@ -31,7 +31,7 @@ from weft.dtypes import bfloat16, bool_
 from weft.errors import RunError
 from weft.graph import Graph, Node
 from weft.runtime.reference import compute
-from weft.state import memory_of
+from weft.tracing.state import memory_of
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="weft-triton-")
 _UNARY = {

@@ -59,7 +59,6 @@ from .errors import UserError as UserError
 from .errors import UserIndexError as UserIndexError
 from .errors import WeftError as WeftError
 from .graph import Graph as Graph
-from .jit import jit as jit
 from .knobs import knobs as knobs
 from .ops.activation import celu as celu
 from .ops.activation import elu as elu
@@ -271,7 +270,8 @@ from .runtime import device as device
 from .runtime import devices as devices
 from .tensor import Tensor as Tensor
 from .tensor import function as _function
-from .tracing import make_graph as make_graph
+from .tracing.jit import jit as jit
+from .tracing.trace import make_graph as make_graph
 from .version import __version__ as __version__
 from .vmap import hessian as hessian
 from .vmap import jacobian as jacobian

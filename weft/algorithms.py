@@ -27,11 +27,12 @@ from .knobs import ALGORITHMS, GPU_ALGORITHMS
 from .ops.conv import Padding, Sizes, conv
 from .ops.creation import zeros
 from .ops.movement import permute_dims, same_dtype
+from .options import CompileOptions
 from .runtime import Device
 from .runtime import device as find_device
-from .runtime.native import Executable, thread_count
+from .runtime.native import NativeExecutable, thread_count
 from .tensor import ArrayLike, Tensor
-from .tracing import make_graph
+from .tracing.trace import make_graph
 
 WORDS = ("forward", "data", "filter")
 REPETITIONS = 7
@@ -259,7 +260,8 @@ class _Gpu:
     def measured(self, case: _Case, repetitions: int) -> Measured:
         names = GPU_ALGORITHMS if _has_plans(case.dtype) else (LOOPS,)
         programs: dict[str, Any] = {
-            name: self.device.executable(case.graph(name), {}, None, frozenset()) for name in names
+            name: self.device.executable(case.graph(name), {}, self.device.compile_options(), frozenset())
+            for name in names
         }
         refused = {name: note for name, program in programs.items() for note in program.notes()}
         rows = [self._row(case, name, program) for name, program in programs.items() if name not in refused]
@@ -300,7 +302,10 @@ class _Run:
     """A compiled graph with its operands, ready to be run."""
 
     def __init__(self, graph: Graph, operands: Sequence[np.ndarray], threads: int) -> None:
-        self.executable, self.operands = Executable(graph, {}, threads), operands
+        self.executable, self.operands = (
+            NativeExecutable(graph, {}, CompileOptions.current("cpu", threads=threads)),
+            operands,
+        )
         [output] = graph.outputs
         self.result = np.empty(output.shape, output.dtype.numpy)
         self.addresses = [a.ctypes.data for a in (*operands, self.result)]

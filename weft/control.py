@@ -23,8 +23,9 @@ from .ops.creation import arange, zeros
 from .random import Generator
 from .runtime import evaluate, transfer
 from .runtime.reference import interpret
-from .tensor import WATCHED, Tensor, as_tensor, wrap
-from .tracing import Changed, Trace, trace
+from .tensor import TRACING, Tensor, as_tensor, wrap
+from .tracing.context import LocalChanges
+from .tracing.trace import Trace, trace
 from .tree import Structure, flatten, unflatten
 
 
@@ -154,7 +155,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
             return f(*args, **kwargs), list(state.before)
 
         types = [o._node.type for o in operands]
-        with Changed() as state:  # batch norm moves its statistics
+        with LocalChanges() as state:  # batch norm moves its statistics
             traced = trace(with_settings, types, flatten(tuple(operands))[1], watched=True)
         captured, streams = _united([traced])
         node = make(CALL, tuple(_operands(streams, operands, captured)), (traced.graph(captured, streams),))
@@ -163,7 +164,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         if values:
             _change(list(state.before), values, _tracked(node)[-len(values) :])
             # Else each call would wait for the next one, and keep all that it waits for.
-            if WATCHED.watch is None and not node.abstract:
+            if TRACING.watch is None and not node.abstract:
                 evaluate([t._node for t in (*results, *state.before, *(s.offset for s in streams))])
         return result
 

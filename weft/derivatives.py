@@ -15,7 +15,7 @@ from .errors import InternalError, UserError
 from .graph.node import CONST, ITEM, OPS, TAG, VARIABLE, Node, Op, Tracker, Type, blame, item, make, tag, toposort
 from .ops.creation import ones_like, zeros
 from .ops.elementwise import WHERE, stop_gradient, where
-from .tensor import FUNCTIONS, WATCHED, WITHOUT_HISTORY, Tensor, as_tensor, wrap
+from .tensor import FUNCTIONS, TRACING, WITHOUT_HISTORY, Tensor, as_tensor, wrap
 from .tree import flatten, unflatten
 
 # --- the walk ------------------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ def backward(y: Tensor, gradient: Any = None) -> None:
     for node, derivative in zip(found, pull([y.node], [seed], found), strict=True):
         owner = node.params[0].owner()
         if owner is not None and derivative is not None:
-            body = WATCHED.inner if WATCHED.watch is None else max(WATCHED.inner, WATCHED.watch.body)
+            body = TRACING.inner if TRACING.watch is None else max(TRACING.inner, TRACING.watch.body)
             if owner.born <= body and derivative._node.abstract:
                 raise UserError(
                     "backward",

@@ -10,15 +10,15 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from .compiler.cpu.roofline import Roof
 from .compiler.ir.program import Program
 from .compiler.ir.storage import nbytes
 from .compiler.planning import describe
 from .compiler.planning.cost_model import Work, work
 from .compiler.planning.describe import Life
 from .errors import RunError
-from .runtime.native import OBSERVERS, Executable
-from .runtime.profile import CallTime, Profile
+from .runtime.device import Executable
+from .runtime.facts import CallTime, Profile, Roofline
+from .runtime.native import OBSERVERS
 
 LONGEST = {"what": 52, "ends because": 34, "source": 60}  # columns that are cut off
 LARGEST = 5  # values of the arena that are shown
@@ -67,7 +67,7 @@ class Explanation:
 
     rows: tuple[Row, ...]
     memory: MemoryUse
-    roof: Roof
+    roof: Roofline
     where: str  # it ran
     runs: int  # that the times are the medians of
 
@@ -108,7 +108,7 @@ def explain(executable: Executable, inputs: Sequence[int], repeats: int | None =
     return Explanation(rows, _memory(found.program), limit, executable.where, found.runs)
 
 
-def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, limit: Roof) -> Row:
+def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, limit: Roofline) -> Row:
     call, kernel = timed.call, timed.call.kernel
     done: Work = work(found.program, call)
     touched = [view.base for view in kernel.views] or kernel.outputs
@@ -173,7 +173,7 @@ def _cut(text: str, longest: int | None) -> str:
     return text if longest is None or len(text) <= longest else text[: longest - 3] + "..."
 
 
-def _roof_text(limit: Roof) -> str:
+def _roof_text(limit: Roofline) -> str:
     return f"roof: {limit}"
 
 

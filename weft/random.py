@@ -8,7 +8,6 @@ defines to the last bit: integers, + - * / and sqrt. No library's log or cos has
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet
@@ -41,7 +40,7 @@ from .ops.math import clip
 from .ops.sorting import argsort
 from .runtime import STATE_LOCK
 from .runtime import device as find_device
-from .tensor import ArrayLike, Tensor, as_tensor, emit, function, number
+from .tensor import TRACING, ArrayLike, Tensor, as_tensor, emit, function, number
 
 # --- the bits ------------------------------------------------------------------------------------------------------------
 
@@ -82,15 +81,6 @@ BITS: Op = Op(
 GENERATORS: WeakSet[Generator] = WeakSet()  # traced functions look here for streams that they drew from
 
 
-class _Traced(threading.local):
-    """The positions of streams inside the function that this thread is tracing, if it is."""
-
-    offsets: dict[Generator, Tensor] | None = None
-
-
-TRACED = _Traced()
-
-
 class Generator:
     """A stream of random numbers. Its state is two tensors: the key (from the seed) and how far it has come.
 
@@ -117,13 +107,13 @@ class Generator:
     @property
     def offset(self) -> Tensor:
         """How far the stream has come: its own position or, while a function is traced, the one inside the trace."""
-        inside = TRACED.offsets
+        inside = TRACING.offsets
         return self._offset if inside is None else inside.get(self, self._offset)
 
     @offset.setter
     def offset(self, offset: Tensor) -> None:
-        if TRACED.offsets is not None and self in TRACED.offsets:
-            TRACED.offsets[self] = offset
+        if TRACING.offsets is not None and self in TRACING.offsets:
+            TRACING.offsets[self] = offset
         else:
             self._offset = offset
 
@@ -236,7 +226,7 @@ def _seed_key(seed: int | Tensor) -> Tensor:
 
 def _at_home(state: Tensor) -> Tensor:
     """Where a stream stands, on the default device: it may have been drawn from on another. Traces have no devices."""
-    return state if TRACED.offsets is not None or state._node.device is None else state.to_device(find_device())
+    return state if TRACING.offsets is not None or state._node.device is None else state.to_device(find_device())
 
 
 def _beside(x: Tensor, drawn: Tensor) -> Tensor:

@@ -87,7 +87,7 @@ def wrap(node: Node) -> Tensor:
     node.holders += 1
     tensor._node = node
     if CLOCK.nodes - node.born > knobs.pending_nodes or CLOCK.bytes - node.born_bytes > knobs.pending_bytes:
-        if WATCHED.watch is None:
+        if TRACING.watch is None:
             _catch_up()
     return tensor
 
@@ -141,13 +141,16 @@ class Holder:
         return [self]
 
 
-class _Watched(threading.local):
+class TracingContext(threading.local):
+    """The function that this thread is tracing, if it is."""
+
     watch: Watch | None = None
+    offsets: dict[Any, Tensor] | None = None  # the positions of random streams inside the function
     since: float = math.inf  # the CLOCK when the function that is being traced was called
     inner: float = -1  # the CLOCK when the body of a loop or the like inside of it was called, while that is traced
 
 
-WATCHED = _Watched()
+TRACING = TracingContext()
 # Values that were computed from parameters in a compiled function, or before one that uses them was compiled: between inside and outside
 # no derivative is known. With the parameters that each may have been computed from.
 WITHOUT_HISTORY: weakref.WeakKeyDictionary[Node, Sequence[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
@@ -217,7 +220,7 @@ class Tensor:
     def node(self) -> Node:
         """The node it names. A known value without use for its history stands for itself from here on."""
         node = self._node
-        watch = WATCHED.watch
+        watch = TRACING.watch
         # While a function is traced, what it computes stays a computation, even if somebody has computed the same before. What
         # may live anywhere (it is made of constants) keeps its node, unless the value is where it would be made now.
         if watch is not None:
@@ -225,14 +228,14 @@ class Tensor:
         if node.value is None:
             return self._settled_node() if node.abstract else node
         if node.inputs and not node.tracked and not node.outputs:
-            if self.born <= WATCHED.since and (node.device is not None or node.value.device is find_device()):
+            if self.born <= TRACING.since and (node.device is not None or node.value.device is find_device()):
                 self._name(node := data(node.value))
         return node
 
     def _settled_node(self) -> Node:
         """The node it names, once no other thread is tracing a function that changes it."""
         node = self._node
-        if node.abstract and WATCHED.watch is None and WATCHED.since == math.inf:
+        if node.abstract and TRACING.watch is None and TRACING.since == math.inf:
             with STATE_LOCK:
                 return self._node
         return node
@@ -300,7 +303,7 @@ class Tensor:
 
     def numpy(self) -> np.ndarray:
         """The value as a NumPy array that shares memory where possible and cannot be written to."""
-        watch = WATCHED.watch
+        watch = TRACING.watch
         if watch is not None and self.born <= watch.start:
             watch.looked(self)
         view = fetch(self.realize()._node).view()
@@ -444,13 +447,17 @@ class Tensor:
         return self._node.op is VARIABLE and self._node.params[0].owner() is self
 
     def beside(self, dtype: DType | None) -> Tensor:
-        """What it is next to a tensor of this dtype: a second name of itself. Numbers (weft/scalars.py) take the dtype."""
+        """What it is next to a tensor of this dtype: a second name of itself. Numbers (tracing/scalars.py) take the dtype."""
         return wrap(self.node)
+
+    def with_own_dtype(self) -> Tensor:
+        """As `asarray` sees it. What stands for a scalar of NumPy takes that scalar's dtype."""
+        return self
 
     def detach(self) -> Tensor:
         """The same value without its history: a constant for derivatives."""
         node = self._node
-        if WATCHED.watch is not None:  # the value is that of the run, not of now
+        if TRACING.watch is not None:  # the value is that of the run, not of now
             return _call("stop_gradient", self)
         if node.value is not None and (node.device is not None or node.value.device is find_device()):
             return wrap(data(node.value))
@@ -470,8 +477,8 @@ class Tensor:
                 "assign",
                 f"{self._node.type} cannot take a value of type {value._node.type}: an in-place change keeps shape and dtype.",
             )
-        watch = WATCHED.watch
-        if self.born <= WATCHED.inner and (watch is not None or value._node.abstract):
+        watch = TRACING.watch
+        if self.born <= TRACING.inner and (watch is not None or value._node.abstract):
             raise UserError(
                 "assign",
                 "a tensor from outside cannot be changed inside a function that is being traced. Return the new value.",

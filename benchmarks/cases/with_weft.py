@@ -119,7 +119,7 @@ class Trained:
     def planned_bytes(self) -> int:
         """All memory a step uses: what lives during it, and what it is given and changes."""
         self.call()
-        [compiled] = self.step._compiled.values()
+        [compiled] = self.step.programs.latest.values()
         held = [*self.model.named_tensors().values(), *self.optimizer.named_state().values(), *self.inputs]
         return int(compiled.executable.facts.arena) + sum(t.numpy().nbytes for t in held)
 

@@ -37,7 +37,7 @@ def check(f: F, arrays: list[np.ndarray], tolerance: float, precision: str | Non
     worst = float(np.abs(found[0].astype(np.float64) - expected).max())
     assert worst <= tolerance * scale, (worst, scale)
     counted()
-    return next(iter(made._compiled.values())).executable.program
+    return next(iter(made.programs.latest.values())).executable.program
 
 
 def in_one_call(program: Any) -> list[bool]:

@@ -14,10 +14,10 @@ from .. import data, nn, optim
 from ..data.open import created_dataset_folder, is_image_source
 from ..errors import RunError, UserError
 from ..io import load
-from ..jit import jit
 from ..random import seed as set_seed
 from ..report.wording import counted, listed
 from ..tensor import Tensor
+from ..tracing.jit import jit
 from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import Plan
 from ..train.task import prediction_of

@@ -19,7 +19,6 @@ from ..compiler.cpu.target import host
 from ..errors import UserError
 from ..explain import Explanation
 from ..hints import nearest
-from ..jit import Jit, jit
 from ..knobs import knobs
 from ..nn.count import macs
 from ..ops.convert import asarray
@@ -30,6 +29,7 @@ from ..runtime import Device
 from ..runtime import device as find_device
 from ..runtime.native import thread_count
 from ..tensor import Tensor
+from ..tracing.jit import Jit, jit
 from ..train.forecast import forecast, output_types
 from .job import Job as Training
 from .networks import ALIASES, about, built, full_name, side

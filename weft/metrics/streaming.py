@@ -30,7 +30,7 @@ from ..ops.math import clip
 from ..ops.movement import broadcast_to, flatten
 from ..ops.reduce import cumulative_sum, sum
 from ..tensor import ArrayLike, Tensor, as_tensor
-from ..tracing import outside
+from ..tracing.context import outside
 from .classes import count_right, count_top, f_weights
 from .counts import Average, as_classes, averaged, count_pairs, kappa_of, mcc_of, ratio, right_of, rounded
 

@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..graph.graph import Graph
 from ..graph.node import CLOCK, Node, Type, toposort
 from ..tensor import Tensor, as_tensor
-from ..tracing import trace
+from ..tracing.trace import trace
 from ..tree import flatten
 from .module import Module, listening, own_tensors
 

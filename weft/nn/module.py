@@ -27,8 +27,8 @@ from ..errors import UserError
 from ..graph.node import Type, placeholder
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
-from ..tensor import WATCHED, Holder, Tensor, wrap
-from ..tracing import outside
+from ..tensor import TRACING, Holder, Tensor, wrap
+from ..tracing.context import outside
 from . import init
 
 M = TypeVar("M", bound="Module")
@@ -149,8 +149,8 @@ class Module(Holder):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(isinstance(a, Symbol) for a in args):
             return Symbol(self, args, kwargs)
-        if WATCHED.watch is not None:
-            WATCHED.watch.depends(self)
+        if TRACING.watch is not None:
+            TRACING.watch.depends(self)
         missing = {name: value for name, value in vars(self).items() if isinstance(value, Unknown)}
         if missing:
             self._make(missing, self.sizes(*args, **kwargs))

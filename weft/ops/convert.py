@@ -11,7 +11,6 @@ from ..errors import UserError
 from ..graph.node import data
 from ..runtime import Device, dlpack
 from ..runtime import device as find_device
-from ..scalars import Scalar
 from ..tensor import Tensor, function, number, wrap
 
 
@@ -35,10 +34,8 @@ def asarray(
     wanted = None if dtype is None else as_dtype(dtype, "asarray")
     if isinstance(obj, bool | int | float) and not isinstance(obj, np.generic) and copy is not False:
         obj = number(obj, as_dtype(type(obj)) if wanted is None else wanted)
-    if isinstance(obj, Scalar) and wanted is None:
-        obj = obj.as_given()
     if isinstance(obj, Tensor):
-        return _as_given(obj, wanted, device, copy)
+        return _as_given(obj if wanted is not None else obj.with_own_dtype(), wanted, device, copy)
     array, shared = _to_numpy(obj)
     foreign = isinstance(obj, np.ndarray | np.generic) or shared
     if not foreign and array.dtype.kind in "fuO" and _all_whole(obj):

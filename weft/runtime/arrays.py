@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from ..dtypes import DType
 from ..graph.graph import Graph
-from ..knobs import knobs
+from ..options import CompileOptions
 from . import native
-from .device import STATE_LOCK, Buffer, Device, Facts
+from .device import STATE_LOCK, Buffer, Device
+from .facts import Facts
 from .team import address_of
 
 
 class ArrayDevice(Device):
     """See the head of this file."""
+
+    ignored_settings = frozenset({"tf32", "matmul_algorithm"})  # products have one algorithm, in full precision
 
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:
         return Buffer(self, array.shape, dtype, array)
@@ -26,18 +29,18 @@ class ArrayDevice(Device):
             content: np.ndarray = buffer.content
             return content.view()
 
-    def settings(self) -> tuple[Any, ...]:
-        return self.name, native.thread_count(), *(getattr(knobs, name) for name in native.SETTINGS)
+    def compile_options(self, precision: DType | None = None) -> CompileOptions:
+        return replace(super().compile_options(precision), threads=native.thread_count())
 
     def executable(
-        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
-    ) -> native.Executable:
-        return native.Executable(graph, updates, native.fitting_threads(graph), narrow, constants)
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> native.NativeExecutable:
+        return native.NativeExecutable(graph, updates, native.fitting(graph, options), constants)
 
     def planned(
-        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Facts:
-        return native.planned(graph, updates, native.fitting_threads(graph), narrow, constants)
+        return native.planned(graph, updates, native.fitting(graph, options), constants)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """The kernel's axes first and the filters last, as convolutions want them."""

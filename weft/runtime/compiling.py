@@ -48,7 +48,7 @@ class CompilingDevice(Device):
         found = structure(program)
         if found is not None:
             key, leaves = found
-            executable = self._executable((self.settings(), *key), program, leaves)
+            executable = self._executable((self.compile_options(), *key), program, leaves)
             if executable is not None:
                 with STATE_LOCK:
                     return self._run(executable, leaves, program.wanted)
@@ -68,7 +68,7 @@ class CompilingDevice(Device):
                 self._seen.popitem(last=False)
             if times < knobs.compile_after and not self.is_large(program):
                 return None
-            made = self.executable(close(leaves, program.wanted), {}, None, frozenset())
+            made = self.executable(close(leaves, program.wanted), {}, key[0], frozenset())
             self._compiled[key] = made
             if len(self._compiled) > REMEMBERED:
                 self._compiled.popitem(last=False)

@@ -16,11 +16,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..compiler.ir.program import Program as CompiledProgram
 from ..dtypes import DType
 from ..errors import RunError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import KNOBS, knobs
+from ..options import CompileOptions
+from .facts import Facts, Profile, Roofline
 
 # Whoever holds it is the only one to read values, or to replace them in place: a value that is read is whole, and no update is lost. A
 # program holds it from its first look at state to its results, and so does who traces a function, since the tensors that it changes
@@ -62,22 +65,34 @@ class Program:
     wanted: Sequence[Node]
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What is known of a compiled program: the bytes that live during a run, and those that stay from run to run."""
-
-    arena: int
-    kept: int
-
-
 class Executable(Protocol):
-    """A compiled program. Memory is whatever the device keeps values in; addresses are numbers."""
+    """A compiled program. Every device implements all of it; nobody above the runtime asks which device it is for.
+
+    Memory is whatever the device keeps values in; addresses are numbers. What is said of a program (passes, sources, times) is said
+    of the code that runs, under the options that it was compiled under, whatever the settings are by then.
+    """
 
     graph: Graph
+    updates: dict[int, int]  # outputs that replace inputs
+    options: CompileOptions  # that it was compiled under
 
     @property
     def facts(self) -> Facts:
-        """What is known of it."""
+        """The memory that it needs."""
+
+    @property
+    def where(self) -> str:
+        """On what it runs, for people."""
+
+    @property
+    def program(self) -> CompiledProgram:
+        """Its kernels, calls and memory, planned again when somebody wants to know."""
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The most bytes that one product or convolution takes beside operands and results."""
+
+    # --- running it
 
     def argument(self, position: int, given: Buffer | np.ndarray) -> tuple[Any, int]:
         """The memory of an argument as the program reads it, to be held during the call, and its address."""
@@ -88,11 +103,32 @@ class Executable(Protocol):
         Without `again`, constants are what they were at the last run, and what was prepared of them is used.
         """
 
+    # --- looking inside
+
+    def passes(self) -> dict[str, Graph]:
+        """Its graph after each pass of the compiler."""
+
+    def sources(self) -> list[str]:
+        """The generated code of every kernel."""
+
+    def notes(self) -> list[str]:
+        """What is not computed as it was asked for, and why."""
+
+    def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+        """The time of each of its calls, on inputs at these addresses; they are not changed."""
+
+    def seconds(self, inputs: Sequence[int]) -> float:
+        """How long a run takes on inputs at these addresses; it must not update any of them."""
+
+    def roof(self) -> Roofline:
+        """The most that its device can do."""
+
 
 class Device(ABC):
     """A place where values live and programs run."""
 
     name: str
+    ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
     orders_constants = False  # whether filters that are only read lie in `filter_order` too
 
     @abstractmethod
@@ -126,18 +162,22 @@ class Device(ABC):
 
     # --- compiled programs, for devices that have them ----------------------------------------------------------------------------
 
-    def settings(self) -> tuple[Any, ...]:
-        """The settings that decide how programs are compiled for it."""
-        return (self.name,)
+    def compile_options(self, precision: DType | None = None) -> CompileOptions:
+        """What a program would be compiled under, were it compiled here and now."""
+        return CompileOptions.current(
+            self.name,
+            self.ignored_settings,
+            precision=None if precision is None else precision.name,
+        )
 
     def executable(
-        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Executable:
         """The graph compiled: see `weft.jit`. `updates`: outputs that replace inputs. `constants`: inputs that rarely change."""
         raise RunError(self.name, f"the device {self.name!r} compiles nothing. Use another one.")
 
     def planned(
-        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Facts:
         """What the graph would need if it were compiled."""
         raise RunError(self.name, f"the device {self.name!r} compiles nothing. Use another one.")

@@ -9,8 +9,9 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -21,27 +22,25 @@ from ..compiler.cpu.backend import compiled, passes
 from ..compiler.cpu.conv.choice import fingerprint, measured_as, times_of
 from ..compiler.cpu.engine import Loaded, assembly, kept_code, object_code
 from ..compiler.cpu.module import write
+from ..compiler.cpu.planner import choice
 from ..compiler.cpu.roofline import Roof, roof
 from ..compiler.gc_pause import uncollected
 from ..compiler.host import usable_cores
 from ..compiler.ir.program import FRAME_RESERVED, Program
 from ..compiler.ir.storage import ALIGN
 from ..compiler.thresholds import thresholds
-from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import knobs
-from .device import STATE_LOCK, Buffer, Facts
-from .profile import Profile, profile
+from ..options import CompileOptions
+from .device import STATE_LOCK, Buffer
+from .facts import Facts, Profile
+from .profile import profile
 from .team import address_of, symbols, team
 
 LARGE = 1 << 24  # operations: too many to interpret even once
-SETTINGS = (
-    "conv_algorithm",
-    "winograd",
-    "fast_math",
-)  # that decide how programs are made, beside the number of threads
+TIMED = 5  # runs, to know how long one takes
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 
 
@@ -80,9 +79,9 @@ def _empty(shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
     return made
 
 
-def fitting_threads(graph: Graph) -> int:
-    """As many threads as are worth waking for it."""
-    return thread_count() if work(graph.nodes) > thresholds.threaded_work else 1
+def fitting(graph: Graph, options: CompileOptions) -> CompileOptions:
+    """The options for this graph, with as many threads as are worth waking for it."""
+    return options if work(graph.nodes) > thresholds.threaded_work else replace(options, threads=1)
 
 
 def work(nodes: Iterable[Node]) -> int:
@@ -108,23 +107,22 @@ class NativeFacts(Facts):
     symbols: tuple[str, ...]  # of library functions that it calls
 
 
-class Executable:
+class NativeExecutable:
     """A program in memory. It is run on addresses: of its inputs, then of its outputs."""
 
     def __init__(
         self,
         graph: Graph,
         updates: Mapping[int, int],
-        threads: int,
-        narrow: DType | None = None,
+        options: CompileOptions,
         constants: frozenset[int] = frozenset(),
     ) -> None:
-        self.graph, self.updates, self.threads, self.narrow = graph, dict(updates), threads, narrow
-        self._made_under = {name: getattr(knobs, name) for name in (*SETTINGS, "threads")}
+        self.graph, self.updates, self.options = graph, dict(updates), options
+        self.threads = threads = options.threads
         self._times = times_of(graph)
         self.constants = constants  # inputs that rarely change: what is prepared of them is kept
-        with measured_as(self._times):
-            code, facts = _code(graph, self.updates, threads, narrow, constants)
+        with self._as_made():
+            code, facts = _code(graph, self.updates, options, constants)
         self.facts = facts
         self._kept: np.ndarray | None = None
         self._made = False  # what is kept
@@ -147,18 +145,18 @@ class Executable:
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
         with self._as_made():
-            return compiled(self.graph, self.updates, self.threads, self.narrow, self.constants)
+            return compiled(self.graph, self.updates, self.threads, self.options.narrow, self.constants)
 
     @contextmanager
     def _as_made(self) -> Iterator[None]:
         """Inside, all that decides how a program is made is what it was when this one was made."""
-        with knobs.set(**self._made_under), measured_as(self._times):
+        with self.options.in_force(), measured_as(self._times):
             yield
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
         with self._as_made():
-            return passes(self.graph, self.narrow)
+            return passes(self.graph, self.options.narrow)
 
     @property
     def where(self) -> str:
@@ -167,15 +165,39 @@ class Executable:
 
     def sources(self) -> list[str]:
         """The LLVM IR of every function."""
-        return [str(f) for f in write(self.program).module.functions if not f.is_declaration]
+        with self._as_made():
+            return [str(f) for f in write(self.program).module.functions if not f.is_declaration]
+
+    def notes(self) -> list[str]:
+        """Which convolutions are not computed by the algorithm that they prefer, and why."""
+        with self._as_made():
+            anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.name.startswith("conv")]
+            found = [choice(kernel, self.threads).note for kernel in anchored]
+        return [note for note in found if note]
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The most bytes that one product or convolution takes beside operands and results."""
+        return max((plan.workspace for plan in self.program.plans.values()), default=0)
 
     def roof(self) -> Roof:
-        """The most that can be had there."""
+        """The most that so many threads of this machine can do."""
         return roof(self.threads)
+
+    def seconds(self, inputs: Sequence[int]) -> float:
+        """How long a run takes on inputs at these addresses: the median of some. State must not be among them: it would change."""
+        assert not self.updates
+        times = []
+        for _ in range(TIMED + 1):
+            start = time.perf_counter()
+            self.call(inputs)
+            times.append(time.perf_counter() - start)
+        return median(times[1:])  # the first one warms up
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """What each of its calls takes, on inputs at these addresses; they are not changed."""
-        return profile(self.program, self.threads, inputs, repeats)
+        with self._as_made():
+            return profile(self.program, self.threads, inputs, repeats)
 
     def argument(self, position: int, given: Buffer | np.ndarray) -> tuple[np.ndarray, int]:
         """The memory of an argument as the program reads it, to be held during the call, and its address."""
@@ -232,20 +254,20 @@ class Executable:
     def _raise(self) -> None:
         site, value = self._status[0], self._status[1]
         self._status[0] = self._status[1] = 0
-        where, message, source = write(self.program).sites[site - 1]
+        with self._as_made():
+            where, message, source = write(self.program).sites[site - 1]
         raise RunError(where, message.format(value=value), source)
 
 
-def planned(
-    graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None, constants: frozenset[int]
-) -> Facts:
+def planned(graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]) -> Facts:
     """What a program would need, without writing it."""
-    memory = compiled(graph, updates, threads, narrow, constants).memory
+    with options.in_force():
+        memory = compiled(graph, updates, options.threads, options.narrow, constants).memory
     return Facts(memory.arena, memory.kept)
 
 
 # Called with a program and its addresses before its first run, from WEFT_DEBUG=2 on. Who explains programs enters here.
-OBSERVERS: list[Callable[[Executable, Sequence[int]], None]] = []
+OBSERVERS: list[Callable[[NativeExecutable, Sequence[int]], None]] = []
 
 
 class _Arena:
@@ -276,18 +298,16 @@ _arenas: dict[int, _Arena] = {}
 
 @uncollected
 def _code(
-    graph: Graph, updates: Mapping[int, int], threads: int, narrow: DType | None, constants: frozenset[int]
+    graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
 ) -> tuple[bytes, NativeFacts]:
     """The object code of a program, from the disk if it is there."""
-    mixed = "" if narrow is None else f" precision {narrow.name}"
-    choices = f"fast_math {knobs.fast_math} {fingerprint(graph)}"
     inputs = f"updates {sorted(updates.items())} constants {sorted(constants)}"
-    key = f"program {FORMAT} threads {threads}{mixed} {inputs} {choices}\n{graph.text()}"
+    key = f"program {FORMAT} {options.key} {inputs} {fingerprint(graph)}\n{graph.text()}"
     start = time.perf_counter()
     fresh: list[Program] = []
 
     def make() -> bytes:
-        program = compiled(graph, updates, threads, narrow, constants)
+        program = compiled(graph, updates, options.threads, options.narrow, constants)
         fresh.append(program)
         with library.preparing(call.phase.symbol for call in program.calls if call.phase is not None):
             written = write(program)

@@ -10,38 +10,20 @@ import ctypes
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..compiler.cpu import library
 from ..compiler.cpu.engine import Loaded, kept_code, object_code
 from ..compiler.cpu.module import write
-from ..compiler.ir.program import FRAME_RESERVED, Call, Program
+from ..compiler.ir.program import FRAME_RESERVED, Program
 from ..compiler.ir.storage import nbytes
 from ..errors import RunError
+from .facts import CallTime, Profile
 from .team import symbols, team, ticks_per_us
 
 FEWEST, MOST = 3, 50  # runs, if nobody says how many
 ENOUGH = 0.5  # seconds of them
-
-
-@dataclass(frozen=True)
-class CallTime:
-    """A call of a program, and how long all threads were at it."""
-
-    number: int
-    call: Call
-    seconds: float
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A program, and the time of each of its calls: the median of some runs."""
-
-    program: Program
-    calls: list[CallTime]
-    runs: int
 
 
 def profile(program: Program, threads: int, inputs: Sequence[int], repeats: int | None = None) -> Profile:
@@ -110,6 +92,3 @@ def _room(size: int) -> np.ndarray:
     except (MemoryError, ValueError):
         raise RunError("profile", f"there is no memory for a copy of {size >> 20} MiB.") from None
     return memory[-memory.ctypes.data % 64 :]
-
-
-__all__ = ["CallTime", "Profile", "profile"]

@@ -23,7 +23,7 @@ from ..ops.reduce import sum
 from ..runtime import Device, device
 from ..runtime.reference import compute
 from ..tensor import Tensor, emit
-from ..tracing import make_graph
+from ..tracing.trace import make_graph
 from .counter import counted
 
 # How far a result may be from the definition computed in float64, relative to the largest value: a few roundings.

@@ -21,13 +21,13 @@ from .. import random
 from ..derivatives import grad, gradients
 from ..dtypes import DType, bfloat16, float16, float32, float64
 from ..errors import UserError
-from ..jit import jit
 from ..knobs import knobs
 from ..nn.count import summary
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.reduce import sum
 from ..tensor import Tensor
+from ..tracing.jit import jit
 from .checks import check_grads, close
 from .counter import checks_run, counted, generator
 

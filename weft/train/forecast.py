@@ -15,7 +15,7 @@ from ..nn.module import Module, is_made, own_tensors, without_values
 from ..ops.convert import asarray
 from ..runtime import device
 from ..tensor import Tensor
-from ..tracing import trace
+from ..tracing.trace import trace
 from ..tree import flatten
 from .memory import SHARE, free_bytes, size_text
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from ..data import Text
 from ..errors import RunError, UserError
-from ..jit import jit
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.declare import whole
@@ -29,6 +28,7 @@ from ..ops.sorting import top_k
 from ..ops.statistics import softmax
 from ..random import Generator
 from ..tensor import Tensor
+from ..tracing.jit import jit
 
 Draw = Callable[[Tensor], Tensor]  # from the logits of the next sign to its number
 _COLDEST = 1e-30  # what is below may be 0 in single precision

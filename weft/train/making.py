@@ -12,7 +12,6 @@ import numpy as np
 from .. import optim
 from ..errors import UserError
 from ..graph.node import Type
-from ..jit import jit
 from ..nn.losses import loss as find_loss
 from ..nn.module import Module
 from ..ops.convert import parameter
@@ -20,6 +19,7 @@ from ..ops.creation import zeros
 from ..precision import LossScale
 from ..report.wording import counted
 from ..tensor import Tensor
+from ..tracing.jit import jit
 from .forecast import forecast, output_types
 from .names import Loss, Metrics
 from .state import Training

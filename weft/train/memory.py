@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError
-from ..jit import Jit, Memory
 from ..report.wording import counted
 from ..runtime import device
+from ..tracing.compiled import Memory
+from ..tracing.jit import Jit
 
 SHARE = 0.9  # of the free memory that may be used: the rest of the process needs some too
 MARGIN = 8  # the part of its work by which a program may differ from one that computes all but the same

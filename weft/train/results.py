@@ -14,12 +14,12 @@ import numpy as np
 
 from ..data.texts import Text
 from ..io.files import replace_file
-from ..jit import jit
 from ..nn.count import Summary
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
 from ..report import plots, report
 from ..tensor import Tensor
+from ..tracing.jit import jit
 from .names import Loss
 from .task import alike, task_of
 

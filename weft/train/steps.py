@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..dtypes import bool_, int64
-from ..jit import jit
 from ..metrics import Metric
 from ..nn.module import Module
 from ..ops.convert import asarray
@@ -14,6 +13,7 @@ from ..ops.math import isfinite, logical_and
 from ..optim import Optimizer
 from ..precision import LossScale
 from ..tensor import Tensor
+from ..tracing.jit import jit
 from .names import Loss
 from .task import alike, prediction_of
 

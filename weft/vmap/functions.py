@@ -20,7 +20,7 @@ from ..ops.creation import eye, zeros
 from ..ops.declare import normal_axis
 from ..ops.movement import moveaxis, reshape
 from ..tensor import Tensor, as_tensor, wrap
-from ..tracing import trace
+from ..tracing.trace import trace
 from ..tree import Structure, flatten, map_tree, unflatten
 from .bodies import results
 from .ops import Call, Each, rule, times_as_far, walk

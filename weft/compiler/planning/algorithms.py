@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +17,13 @@ from ...dtypes import float32
 from ...errors import UserError
 from ...graph.node import Node
 from ...knobs import knobs, preference
+from ...options import BLOCK_CONV_ALGORITHM
 from ..ir.plan import Plan
 
 LOOPS = "LOOPS"  # the sum that defines a convolution, as a kernel like any other: no plan, no workspace, slow
 
 PREFER_FASTEST = "fastest"
 NO_WORKSPACE = "no_workspace"
-
-SCOPE: ContextVar[str] = ContextVar("algorithms", default="")  # the preference of the `with` block
 
 
 def WORKSPACE_LIMIT(nbytes: int) -> str:
@@ -54,12 +52,12 @@ def algorithms(prefer: str) -> Iterator[None]:
     >>> with algorithms("DIRECT"):
     ...     y = weft.conv(x, w)
     """
-    before = SCOPE.set(normal("algorithms", prefer))
+    before = BLOCK_CONV_ALGORITHM.set(normal("algorithms", prefer))
     try:
         with knobs.set(conv_algorithm=knobs.conv_algorithm):  # so that compiled functions look at their settings again
             yield
     finally:
-        SCOPE.reset(before)
+        BLOCK_CONV_ALGORITHM.reset(before)
 
 
 def in_force(where: str, given: Any = None) -> str:
@@ -69,7 +67,7 @@ def in_force(where: str, given: Any = None) -> str:
     """
     if given is not None:
         return normal(where, given)
-    return SCOPE.get() or ("" if knobs.conv_algorithm == PREFER_FASTEST else knobs.conv_algorithm)
+    return BLOCK_CONV_ALGORITHM.get() or ("" if knobs.conv_algorithm == PREFER_FASTEST else knobs.conv_algorithm)
 
 
 def check(where: str, prefer: Any) -> None:

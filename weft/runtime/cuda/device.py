@@ -20,14 +20,15 @@ from ...dtypes import DType
 from ...errors import UserError
 from ...graph.graph import Graph, close
 from ...graph.node import Node, dependencies
-from ...knobs import knobs
+from ...options import CompileOptions
 from ..compiling import CompilingDevice, structure
 from ..cpu import cpu
-from ..device import Buffer, Device, Facts, Program
+from ..device import Buffer, Device, Program
+from ..facts import Facts
 from ..native import work
 from ..reference import compute
 from .driver import INSTALL, Gpu, gpu_count
-from .executable import SETTINGS, Executable, Work
+from .executable import CudaExecutable, Work
 from .libraries import Libraries
 from .memory import DeviceArray, Memory, uploaded
 
@@ -40,6 +41,7 @@ PACKAGES = ("cuda-bindings", "triton", "nvidia-cudnn-frontend", "nvmath-python")
 class CudaDevice(CompilingDevice):
     """One GPU."""
 
+    ignored_settings = frozenset({"threads", "winograd"})  # of the CPU
     orders_constants = True  # the libraries read filters in no other order, and it costs one copy for many calls
 
     def __init__(self, gpu: Gpu, name: str, libraries: Libraries | None = None) -> None:
@@ -68,7 +70,7 @@ class CudaDevice(CompilingDevice):
         found = structure(program) if cpu.is_large(program) else None
         if found is None:
             return self._by_definition(program)
-        native = cpu.executable(close(found[1], program.wanted), {}, None, frozenset())
+        native = cpu.executable(close(found[1], program.wanted), {}, cpu.compile_options(), frozenset())
         held = [native.argument(i, leaf.value) for i, leaf in enumerate(found[1]) if isinstance(leaf.value, Buffer)]
         contents = native.call([address for _, address in held])
         return [self._kept(node, content) for node, content in zip(program.wanted, contents, strict=True)]
@@ -89,22 +91,19 @@ class CudaDevice(CompilingDevice):
 
     # --- compiled programs ------------------------------------------------------------------------------------------------------
 
-    def settings(self) -> tuple[Any, ...]:
-        return self.name, *(getattr(knobs, name) for name in SETTINGS)
-
     def executable(
-        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
-    ) -> Executable:
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> CudaExecutable:
         self.gpu.enter()
-        return Executable(self.work, graph, updates, narrow, constants)
+        return CudaExecutable(self.work, graph, updates, options, constants)
 
     def planned(
-        self, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Facts:
         libraries = self.work.libraries
-        memory = gpu_program(
-            graph, updates, narrow, constants, None if libraries is None else libraries.choices.guess
-        ).memory
+        guess = None if libraries is None else libraries.choices.guess
+        with options.in_force():
+            memory = gpu_program(graph, updates, options.narrow, constants, guess).memory
         return Facts(memory.arena, memory.kept)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:

@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +27,13 @@ from ...compiler.ir.kernel import Kernel
 from ...compiler.ir.program import Program
 from ...compiler.ir.storage import ARENA, KEPT, nbytes
 from ...compiler.store import kept
-from ...dtypes import DType
 from ...errors import RunError
 from ...graph.graph import Graph
 from ...graph.node import Node
 from ...knobs import knobs
-from ..device import Buffer, Facts
-from ..profile import Profile
+from ...options import CompileOptions
+from ..device import Buffer
+from ..facts import Facts, Profile
 from .command_runner import STATUS, CommandRunner, is_not_once, is_once
 from .driver import Gpu, OutOfMemory
 from .libraries import Libraries
@@ -42,7 +43,6 @@ from .profile import GpuRoof, gpu_roof, profile
 from .results import Results
 
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
-SETTINGS = ("tf32", "conv_algorithm", "matmul_algorithm", "fast_math")  # that decide how programs are made
 REMEMBERED = 8  # graphs of one program, each for other addresses
 MANY_NODES = 200  # of a graph whose kernels are worth starting compiler processes for while it is planned
 LARGEST = 3  # tensors that are named when memory runs out
@@ -54,7 +54,7 @@ class Work:
     def __init__(self, gpu: Gpu, libraries: Libraries | None) -> None:
         self.gpu, self.libraries = gpu, libraries
         self._arena, self._workspace = Room(gpu), Room(gpu)
-        self.doubtful: dict[Executable, None] = {}
+        self.doubtful: dict[CudaExecutable, None] = {}
 
     def arena(self, wanted: int) -> int:
         """So much memory for values that live during a run only. Runs follow each other, so they share it."""
@@ -97,16 +97,16 @@ class Room:
         return self._memory.address
 
 
-class Executable:
+class CudaExecutable:
     """See the head of this file."""
 
     def __init__(
-        self, work: Work, graph: Graph, updates: Mapping[int, int], narrow: DType | None, constants: frozenset[int]
+        self, work: Work, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> None:
         self.work, self.gpu = work, work.gpu
-        self.graph, self.updates, self.narrow, self.constants = graph, dict(updates), narrow, constants
-        self._settings = {name: getattr(knobs, name) for name in SETTINGS}
-        made = self._compiled()
+        self.graph, self.updates, self.options, self.constants = graph, dict(updates), options, constants
+        with options.in_force():
+            made = self._compiled()
         self.facts = Facts(made.arena, made.kept)
         self.commands, self._decides = made.commands, made.commands.decides
         self.runner = CommandRunner(self.gpu, made, work.libraries)
@@ -136,10 +136,10 @@ class Executable:
     @property
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
-        with knobs.set(**self._settings):
+        with self.options.in_force():
             libraries = self.work.libraries
             collecting = None if libraries is None else libraries.choices.collecting
-            return gpu_program(self.graph, self.updates, self.narrow, self.constants, self._judge, collecting)
+            return gpu_program(self.graph, self.updates, self.options.narrow, self.constants, self._judge, collecting)
 
     def _judge(self, kernel: Kernel, wanted: Claim) -> bool:
         return self.work.libraries is not None and self.work.libraries.judge(kernel, wanted)
@@ -147,10 +147,9 @@ class Executable:
     def _compiled(self) -> CompiledCommands:
         """The program with its kernels compiled, from the disk if it is there."""
         graph, capability = self.graph, self.gpu.capability
-        mixed = "" if self.narrow is None else f" precision {self.narrow.name}"
         inputs = f"updates {sorted(self.updates.items())} constants {sorted(self.constants)}"
         libraries = "" if self.work.libraries is None else self.work.libraries.key
-        key = f"gpu program {FORMAT} sm_{capability} {self._settings}{mixed} {inputs} {libraries}\n{graph.text()}"
+        key = f"gpu program {FORMAT} sm_{capability} {self.options.key} {inputs} {libraries}\n{graph.text()}"
         start = time.perf_counter()
         fresh: list[CompiledCommands] = []
 
@@ -176,22 +175,22 @@ class Executable:
 
     def roof(self) -> GpuRoof:
         """The most that can be had there."""
-        return gpu_roof(self.gpu, self.work.libraries)
+        return replace(gpu_roof(self.gpu, self.work.libraries), with_tf32=bool(self.options.tf32))
 
     def sources(self) -> list[str]:
         """The text of every kernel, in Triton, in the order in which they first run."""
-        with knobs.set(**self._settings):
+        with self.options.in_force():
             kernels = dict.fromkeys(launch.kernel for launch in commands(self.program).launches)
             return [kernel.text for kernel in kernels]
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
-        with knobs.set(**self._settings):
-            return gpu_passes(self.graph, self.narrow)
+        with self.options.in_force():
+            return gpu_passes(self.graph, self.options.narrow)
 
     def notes(self) -> list[str]:
         """What is not computed as it was asked for, and why."""
-        with knobs.set(**self._settings):
+        with self.options.in_force():
             found = [choose(k, False, self._judge).note for k in self.program.plans if can_write(k)]
         return [note for note in found if note]
 
@@ -210,7 +209,8 @@ class Executable:
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """What each of its calls takes, on inputs at these addresses; they are not changed."""
-        return profile(self, inputs, repeats)
+        with self.options.in_force():
+            return profile(self, inputs, repeats)
 
     # --- arguments ------------------------------------------------------------------------------------------------------------
 
@@ -311,7 +311,8 @@ class Executable:
         self._errors[:] = 0
         self._made = False  # what is kept may have met it
         number = int(np.flatnonzero(found[:, 0])[0])
-        where, message, source = error_sites(self.program)[number - 1][int(found[number, 0]) - 1]
+        with self.options.in_force():
+            where, message, source = error_sites(self.program)[number - 1][int(found[number, 0]) - 1]
         raise RunError(where, message.format(value=int(found[number, 1])), source)  # type: ignore[arg-type]
 
     def _too_large(self) -> str:

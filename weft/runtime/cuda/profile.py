@@ -22,8 +22,7 @@ from ...compiler.ir.program import FRAME_RESERVED, Program
 from ...compiler.ir.storage import nbytes
 from ...compiler.store import cache
 from ...graph.graph import Graph
-from ...knobs import knobs
-from ..profile import CallTime, Profile
+from ..facts import CallTime, Profile
 from .command_runner import CommandRunner
 from .driver import Gpu
 from .libraries import Libraries
@@ -107,10 +106,11 @@ class GpuRoof:
     tf32: float
     single: float
     bandwidth: float
+    with_tf32: bool = False  # whether the program may round the operands of products in float32
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
         """The least time for so much work on elements of a size."""
-        rate = self.half if itemsize <= 2 else (self.tf32 if knobs.tf32 else self.single) / max(1, itemsize // 4)
+        rate = self.half if itemsize <= 2 else (self.tf32 if self.with_tf32 else self.single) / max(1, itemsize // 4)
         return max(flops / rate, nbytes / self.bandwidth)
 
     def __str__(self) -> str:

@@ -13,11 +13,11 @@ import numpy as np
 from ... import random
 from ...compiler.thresholds import thresholds
 from ...dtypes import as_dtype, finfo
-from ...jit import jit
 from ...knobs import knobs
 from ...nn.module import Module
 from ...ops.convert import asarray
 from ...tensor import Tensor
+from ...tracing.jit import jit
 from ...tree import flatten
 from .noise import moved, noise
 from .program import CALLS, DRAW, HEADER, Input, Program, module_seed, optimizer_lines

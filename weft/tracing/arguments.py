@@ -7,22 +7,42 @@ A function may change a tensor that it is given (`a += 1`, `p.assign(...)`), and
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
-from .dtypes import as_dtype
-from .errors import UserError
-from .graph.node import Node, Type
-from .random import GENERATORS
-from .scalars import Recorder, Scalar, as_array, is_number
-from .state import Watcher
-from .tensor import Tensor
-from .tree import Structure, flatten
+from ..dtypes import as_dtype
+from ..errors import UserError
+from ..graph.node import Node, Type
+from ..random import GENERATORS
+from ..tensor import Tensor
+from ..tree import Structure, flatten
+from .context import StateRecorder
+from .scalars import NumberRecorder, Scalar, as_array, is_number
 
 # Which arguments are one tensor: for each the position of an earlier one, a tensor that the function finds outside too, or None.
 Aliases = tuple[int | Tensor | None, ...]
-Result = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]  # of (what was computed, arguments, numbers)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Where a leaf of the result comes from: which of the values computed, of the arguments, or of the numbers; or from outside."""
+
+    source: Literal["computed", "argument", "number", "outside"]
+    number: int = -1  # which of them
+    value: Any = None  # from outside: a number, or a tensor
+
+    def finder(self) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
+        """A function from (values computed, arguments, numbers) of a call to the leaf."""
+        number, value = self.number, self.value
+        if self.source == "computed":
+            return lambda computed, arguments, numbers: computed[number]
+        if self.source == "argument":
+            return lambda computed, arguments, numbers: arguments[number]
+        if self.source == "number":
+            return lambda computed, arguments, numbers: numbers[number]
+        return lambda computed, arguments, numbers: value
 
 
 class Arguments:
@@ -32,7 +52,7 @@ class Arguments:
         self.values, self.aliases = values, aliases or (None,) * len(values)
         self.arrays = [i for i, v in enumerate(values) if not is_number(v) and self.aliases[i] is None]
         self.numbers = [i for i, v in enumerate(values) if is_number(v)]
-        self.recorder = Recorder([values[i] for i in self.numbers])
+        self.number_recorder = NumberRecorder([values[i] for i in self.numbers])
         self.changed: list[int] = []  # arguments that the function assigned to
         self.results: list[Result] = []  # how each leaf of the result is found
         self.is_plain = False  # whether these are the computed tensors, one after the other
@@ -42,12 +62,14 @@ class Arguments:
         """Of the program's inputs for tensors and arrays."""
         return [type_of(self.values[i]) for i in self.arrays]
 
-    def call(self, tensors: Sequence[Tensor], function: Callable[[Sequence[Any]], Any], watcher: Watcher) -> list[Any]:
+    def call(
+        self, tensors: Sequence[Tensor], function: Callable[[Sequence[Any]], Any], recorder: StateRecorder
+    ) -> list[Any]:
         """Call the function with what stands for the arguments: all that the program computes, what was changed at the end."""
         stand_ins: list[Any] = [None] * len(self.values)
         for i, tensor in zip(self.arrays, tensors, strict=True):
             stand_ins[i] = tensor
-        for i, scalar in zip(self.numbers, self.recorder.scalars(), strict=True):
+        for i, scalar in zip(self.numbers, self.number_recorder.scalars(), strict=True):
             stand_ins[i] = scalar
         for i, alias in enumerate(self.aliases):
             if alias is not None:
@@ -55,7 +77,7 @@ class Arguments:
         before = [t._node for t in tensors]
         leaves, self.structure = flatten(function(stand_ins))
         self._find_changed(tensors, before)
-        computed = self._find_results(leaves, {id(s): i for i, s in reversed(list(enumerate(stand_ins)))}, watcher)
+        computed = self._find_results(leaves, {id(s): i for i, s in reversed(list(enumerate(stand_ins)))}, recorder)
         self.values = ()  # a program must not keep what one call was given
         return [*computed, *(stand_ins[i] for i in self.changed)]
 
@@ -75,37 +97,37 @@ class Arguments:
                 )
             self.changed.append(i)
 
-    def _find_results(self, leaves: Sequence[Any], positions: dict[int, int], watcher: Watcher) -> list[Any]:
+    def _find_results(self, leaves: Sequence[Any], positions: dict[int, int], recorder: StateRecorder) -> list[Any]:
         """What the program computes of the results. The others are arguments, tensors from outside, and numbers."""
         computed: dict[int, Any] = {}
         moving = {
-            id(t) for t in (*watcher.owners, *(stream.key for stream in GENERATORS))
+            id(t) for t in (*recorder.owners, *(stream.key for stream in GENERATORS))
         }  # other tensors take their places
         for leaf in leaves:
             if isinstance(leaf, Scalar):
-                self.results.append(_number(leaf.index))
+                self.results.append(Result("number", leaf.index))
             elif is_number(leaf):
-                self.results.append(_outside(leaf))
+                self.results.append(Result("outside", value=leaf))
             elif id(leaf) in positions and isinstance(self.values[positions[id(leaf)]], Tensor):
-                self.results.append(_argument(positions[id(leaf)]))
-            elif isinstance(leaf, Tensor) and leaf.born <= watcher.start and id(leaf) not in moving:
-                self.results.append(_outside(leaf))
+                self.results.append(Result("argument", positions[id(leaf)]))
+            elif isinstance(leaf, Tensor) and leaf.born <= recorder.start and id(leaf) not in moving:
+                self.results.append(Result("outside", value=leaf))
             else:
                 computed.setdefault(id(leaf), leaf)
-                self.results.append(_computed(list(computed).index(id(leaf))))
+                self.results.append(Result("computed", list(computed).index(id(leaf))))
         self.is_plain = len(computed) == len(leaves)
         return list(computed.values())
 
     def prune(self, used: set[Node]) -> None:
         """Leave out numbers as inputs that the program does not use: they need not fit into a dtype."""
-        inputs = self.recorder.inputs
-        self.recorder.inputs = {which: node for which, node in inputs.items() if node in used}
+        inputs = self.number_recorder.inputs
+        self.number_recorder.inputs = {which: node for which, node in inputs.items() if node in used}
 
     def passed(self) -> Callable[[Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]] | None:
         """A function that turns the arguments of a call into the program's inputs, and numbers. None: they are those already."""
         if len(self.arrays) == len(self.aliases):
             return None
-        arrays, numbers, recorder = self.arrays, self.numbers, self.recorder
+        arrays, numbers, recorder = self.arrays, self.numbers, self.number_recorder
         inputs = list(recorder.inputs)
 
         def pass_on(values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -131,19 +153,3 @@ def refuse_other_content(given: Any, structure: Structure, leaves: Sequence[Any]
             "a compiled function cannot put other values into a list or dict that it was given. Change tensors with assign() or "
             "`p -= ...`, or return the new values.",
         )
-
-
-def _computed(number: int) -> Result:
-    return lambda computed, arguments, numbers: computed[number]
-
-
-def _argument(position: int) -> Result:
-    return lambda computed, arguments, numbers: arguments[position]
-
-
-def _number(index: int) -> Result:
-    return lambda computed, arguments, numbers: numbers[index]
-
-
-def _outside(value: Any) -> Result:
-    return lambda computed, arguments, numbers: value

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .arguments import Aliases, Arguments
-from .compiler.ir.storage import nbytes
-from .dtypes import uint64
-from .errors import Source
-from .graph import Graph
-from .graph.node import Type, data
-from .random import Generator
-from .runtime import STATE_LOCK, Buffer, Device
-from .state import Settings, State
-from .tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
-from .tree import unflatten
+from ..compiler.ir.storage import nbytes
+from ..dtypes import uint64
+from ..graph import Graph
+from ..graph.node import data
+from ..runtime import STATE_LOCK, Buffer, Device
+from ..runtime.device import Executable
+from ..runtime.facts import Facts
+from ..tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
+from ..tree import unflatten
+from .arguments import Aliases
+from .state import State, memory_of
+from .traced import TracedFunction
 
 NO_NUMBERS: Sequence[Any] = ()
 
@@ -38,48 +39,81 @@ class Aliased(Exception):
         self.aliases = aliases
 
 
+class Memory(NamedTuple):
+    """The bytes that a call needs."""
+
+    work: int  # that live during the call only, and what is prepared of constants
+    state: int  # tensors from outside: parameters, moments, counts
+    arguments: int
+    results: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def memory_needed(function: TracedFunction, facts: Facts) -> Memory:
+    """What a call needs whose program has these facts."""
+    graph, first = function.graph, len(function.streams)
+    given = sum(map(nbytes, graph.inputs[first : first + function.given]))
+    state = sum(map(nbytes, graph.inputs)) - given
+    return Memory(facts.arena + facts.kept, state, given, sum(map(nbytes, graph.outputs[function.first_result :])))
+
+
+def planned(function: TracedFunction) -> Facts:
+    """What the program of a function would need: it is planned, no code is written."""
+    return function.device.planned(function.graph, function.updates, function.options, function.constants)
+
+
+def compiled(function: TracedFunction) -> Compiled:
+    """The function compiled for its device."""
+    home = function.device
+    return Compiled(
+        function, home, home.executable(function.graph, function.updates, function.options, function.constants)
+    )
+
+
 @dataclass(eq=False)
 class Compiled:
     """A function compiled for arguments of one structure."""
 
-    graph: Graph
+    traced: TracedFunction
     home: Device  # that it was compiled for
-    executable: Any  # a runtime.device.Executable, or what it would need
-    given: Arguments  # what the function was given when it was traced
-    states: list[State]
-    streams: list[Generator]
-    arguments: int
-    results: list[Type] = field(default_factory=list)
-    first_result: int = 0  # among the graph's outputs; state comes before
-    grads: list[tuple[Tensor, int | None]] = field(default_factory=list)  # whose .grad is replaced, by which result
-    had_grads: list[tuple[Tensor, bool]] = field(default_factory=list)  # which tensors had one when it was traced
-    tracked: list[bool] = field(default_factory=list)  # which results were computed from parameters
-    source: Source | None = None  # the line that results are put down to
-    settings: Settings | None = None  # that it was traced under
-    seen: list[tuple[Tensor, Buffer, int]] = field(
-        default_factory=list
-    )  # values that Python looked at, with their versions
+    executable: Executable
 
-    def fits(self) -> bool:
-        """Whether every .grad is there, or missing, as it was, and all settings and values that Python looked at are what they were."""
-        if self.settings and not self.settings.hold():
-            return False
-        for tensor, value, version in self.seen:
-            if tensor._node.value is not value or value.version != version:
-                return False
-        return not self.had_grads or all((tensor.grad is not None) == had for tensor, had in self.had_grads)
+    @property
+    def graph(self) -> Graph:
+        return self.traced.graph
+
+    @property
+    def states(self) -> list[State]:
+        return self.traced.states
+
+    @cached_property
+    def fits(self) -> Callable[[], bool]:
+        """Whether it is still the right program."""
+        return self.traced.guards.hold
 
     @cached_property
     def passed(self) -> Callable[[Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]] | None:
         """Turns arguments into the program's inputs, and numbers; None where they are the inputs."""
-        return self.given.passed()
+        return self.traced.arguments.passed()
+
+    def inputs(self, arguments: Sequence[Any]) -> tuple[list[Any], list[int]]:
+        """The memory of all inputs, to be held meanwhile, and its addresses: to look at the program, no state changes."""
+        values = arguments if self.passed is None else self.passed(arguments)[0]
+        given = (*(s.offset for s in self.traced.streams), *values)
+        passed = [self.executable.argument(i, value_of_argument(v)) for i, v in enumerate(given)]
+        state = [memory_of(s, self.home) for s in self.states]
+        return [passed, state], [*(address for _, address in passed), *map(self.home.address, state)]
 
     def aliases(self, values: Sequence[Any]) -> Aliases | None:
         """Which of these arguments are one tensor that the function changes; None if none are."""
         written = {state.find(): state.written for state in self.states}
-        changes, seen = bool(self.given.changed), dict[Tensor, int]()
+        given = self.traced.arguments
+        changes, seen = bool(given.changed), dict[Tensor, int]()
         found: list[int | Tensor | None] = [None] * len(values)
-        for i in self.given.arrays:
+        for i in given.arrays:
             value = values[i]
             if type(value) is Tensor:
                 if value in written and (changes or written[value]):
@@ -88,7 +122,7 @@ class Compiled:
                     found[i] = seen[value]
         if not any(alias is not None for alias in found):
             return None
-        return tuple(new if old is None else old for new, old in zip(found, self.given.aliases, strict=True))
+        return tuple(new if old is None else old for new, old in zip(found, given.aliases, strict=True))
 
     def _refuse_aliases(self, values: Sequence[Any]) -> None:
         aliases = self.aliases(values)
@@ -98,11 +132,11 @@ class Compiled:
     @cached_property
     def run(self) -> Callable[[Sequence[Any]], Any]:
         """Run it on the values of arguments: compute the contents of results, replace state, hand out tensors."""
-        home, streams, states = self.home, self.streams, self.states
+        home, streams, states = self.home, self.traced.streams, self.states
         acquire, release = STATE_LOCK.acquire, STATE_LOCK.release  # sooner done than a `with` block
         written = [state for state in states if state.written]
         argument, call, hand_out = self.executable.argument, self.executable.call, self._deliverer()
-        passed, changed, refuse_aliases = self.passed, self.given.changed, self._refuse_aliases
+        passed, changed, refuse_aliases = self.passed, self.traced.arguments.changed, self._refuse_aliases
 
         stale = False  # captured tensors have changed since what is prepared of them was made
 
@@ -117,8 +151,8 @@ class Compiled:
                     refuse_aliases(arguments)
                 held, addresses = [], []  # memory must not go while it is read
                 for position, value in enumerate((*(s.offset for s in streams), *values) if streams else values):
-                    known = value._node.value if type(value) is Tensor else None
-                    memory, address = argument(position, given(value) if known is None else known)
+                    known: Any = value._node.value if type(value) is Tensor else None
+                    memory, address = argument(position, value_of_argument(value) if known is None else known)
                     held.append(memory)
                     addresses.append(address)
                 for state in states:
@@ -144,12 +178,13 @@ class Compiled:
 
     def _deliverer(self) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
         """A function that makes tensors of contents, in the structure that the function gave them."""
-        types, grads, structure = self.results, self.grads, self.given.structure
-        changed, found, is_plain = self.given.changed, self.given.results, self.given.is_plain
-        sizes = [nbytes(node) for node in self.graph.outputs[self.first_result :]]
-        homes, sources = repeat(self.home), repeat(self.source)
-        hidden = len(types) - len(self.tracked)  # results that are for .grad alone
-        tracked = [number for number, is_tracked in enumerate(self.tracked) if is_tracked]
+        traced, given = self.traced, self.traced.arguments
+        types, grads, structure = traced.results, traced.grads, given.structure
+        changed, finders, is_plain = given.changed, [result.finder() for result in given.results], given.is_plain
+        sizes = [nbytes(node) for node in self.graph.outputs[traced.first_result :]]
+        homes, sources = repeat(self.home), repeat(traced.source)
+        hidden = len(types) - len(traced.tracked)  # results that are for .grad alone
+        tracked = [number for number, is_tracked in enumerate(traced.tracked) if is_tracked]
         parameters = [weakref.ref(s.tensor) for s in self.states if s.tensor is not None and s.tensor._owns_parameter]
         whole = structure.kind in (list, tuple) and all(child.kind is None for child in structure.children)
 
@@ -165,7 +200,7 @@ class Compiled:
                 for position in reversed(changed):
                     arguments[position]._name(results.pop()._node)
             if not is_plain:
-                results = [find(results, arguments, numbers) for find in found]
+                results = [find(results, arguments, numbers) for find in finders]
             if structure.kind is None:
                 return results[0]
             if whole:
@@ -175,7 +210,7 @@ class Compiled:
         return hand_out
 
 
-def given(value: Any) -> Buffer | np.ndarray:
+def value_of_argument(value: Any) -> Buffer | np.ndarray:
     """The value of an argument, wherever it is."""
     if type(value) is np.ndarray:
         return value

@@ -6,18 +6,15 @@ from, which comes back advanced.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import UserError
-from .graph.graph import Graph, close, substitute
-from .graph.node import CLOCK, DATA, VARIABLE, Node, Type, dependencies, placeholder, toposort
-from .random import GENERATORS, TRACED, Generator
-from .tensor import WATCHED, Holder, Tensor, as_tensor, wrap
-from .tree import Structure, flatten, unflatten
+from ..graph.graph import Graph, close, substitute
+from ..graph.node import CLOCK, DATA, VARIABLE, Node, Type, dependencies, placeholder, toposort
+from ..random import GENERATORS, Generator
+from ..tensor import TRACING, as_tensor, wrap
+from ..tree import Structure, flatten, unflatten
 
 
 @dataclass
@@ -66,73 +63,15 @@ def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure, *,
     CLOCK.nodes += 1  # tensors made from now on are younger
     inputs = [placeholder(object(), t) for t in types]
     marks = {stream: wrap(placeholder(object(), stream.offset._node.type)) for stream in list(GENERATORS)}
-    outside, TRACED.offsets = TRACED.offsets, dict(marks)
-    before = WATCHED.since, WATCHED.inner
-    WATCHED.since, WATCHED.inner = min(start, WATCHED.since), -1 if watched else start
+    before = TRACING.offsets, TRACING.since, TRACING.inner
+    TRACING.offsets, TRACING.since, TRACING.inner = dict(marks), min(start, TRACING.since), -1 if watched else start
     try:
         outputs, out = flatten(f(*unflatten(structure, [wrap(i) for i in inputs])))
-        left = TRACED.offsets
+        left = TRACING.offsets
         streams = {s: (mark.node, left[s].node) for s, mark in marks.items() if left[s] is not mark}
     finally:
-        TRACED.offsets, (WATCHED.since, WATCHED.inner) = outside, before
+        TRACING.offsets, TRACING.since, TRACING.inner = before
     return Trace(inputs, [as_tensor(o).node for o in outputs], out, streams, start)
-
-
-class Changed:
-    """Lets a function change tensors from outside while it is traced, and takes it back: they are results like others.
-
-    Whoever watches already goes on to see which tensors are read.
-    """
-
-    def __init__(self) -> None:
-        self.outer = WATCHED.watch
-        self.start = self.body = CLOCK.nodes
-        CLOCK.nodes += 1  # tensors made from now on are younger
-        self.before: dict[Tensor, Node] = {}
-
-    def saw(self, tensor: Tensor, node: Node) -> Node:
-        if tensor in self.before:
-            return node
-        WATCHED.watch = self.outer
-        try:
-            return tensor.node
-        finally:
-            WATCHED.watch = self
-
-    def changed(self, tensor: Tensor) -> None:
-        if tensor._owns_parameter:
-            raise UserError(
-                "checkpoint", "a parameter cannot be changed in here. Return its new value, and assign it outside."
-            )
-        self.before.setdefault(tensor, self.saw(tensor, tensor._node))
-
-    def looked(self, tensor: Tensor) -> None:
-        if self.outer is not None:
-            self.outer.looked(tensor)
-
-    def depends(self, holder: Holder) -> None:
-        if self.outer is not None:
-            self.outer.depends(holder)
-
-    def __enter__(self) -> Changed:
-        WATCHED.watch = self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        WATCHED.watch = self.outer
-        for tensor, node in self.before.items():
-            tensor._name(node)
-
-
-@contextmanager
-def outside() -> Iterator[None]:
-    """Inside, tensors are made as if no function were being traced: for state that a function makes at its first call."""
-    before = WATCHED.watch, WATCHED.since, WATCHED.inner, TRACED.offsets
-    WATCHED.watch, WATCHED.since, WATCHED.inner, TRACED.offsets = None, math.inf, -1, None
-    try:
-        yield
-    finally:
-        WATCHED.watch, WATCHED.since, WATCHED.inner, TRACED.offsets = before
 
 
 def make_graph(f: Callable[..., Any], *examples: Any) -> Graph:

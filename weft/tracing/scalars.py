@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from .dtypes import DType, DTypeLike, as_dtype, scalar_dtype
-from .errors import UserError
-from .graph.node import CLOCK, Node, Type, placeholder
-from .tensor import Tensor, checked_number, wrap
+from ..dtypes import DType, DTypeLike, as_dtype, scalar_dtype
+from ..errors import UserError
+from ..graph.node import CLOCK, Node, Type, placeholder
+from ..tensor import Tensor, checked_number, wrap
 
 NUMBERS = (bool, int, float)  # and NumPy's; not their subclasses, which may mean more than a number
 
@@ -34,7 +34,7 @@ class _Step(NamedTuple):
     type: type
 
 
-class Recorder:
+class NumberRecorder:
     """The numbers of a call while a function is traced: those that were given, and what is computed of them."""
 
     def __init__(self, given: Sequence[Any]) -> None:
@@ -96,10 +96,10 @@ class Scalar(Tensor):
     """Stands for a number; where a tensor is required it is one, of the dtype that the number has by itself."""
 
     __slots__ = ("index", "recorder")
-    recorder: Recorder
+    recorder: NumberRecorder
     index: int
 
-    def __init__(self, recorder: Recorder, index: int) -> None:
+    def __init__(self, recorder: NumberRecorder, index: int) -> None:
         self.recorder, self.index = recorder, index
         self.grad, self.born = None, CLOCK.nodes
         self._node = recorder.input(index, as_dtype(type(self._example)))
@@ -118,7 +118,7 @@ class Scalar(Tensor):
     def astype(self, dtype: DTypeLike) -> Tensor:
         return wrap(self.recorder.input(self.index, as_dtype(dtype, "astype")))
 
-    def as_given(self) -> Tensor:
+    def with_own_dtype(self) -> Tensor:
         """As `asarray` sees it: NumPy's scalars have a dtype."""
         value = self.recorder.values[self.index]
         return self.astype(as_dtype(value.dtype)) if isinstance(value, np.generic) else wrap(self._node)

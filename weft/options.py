@@ -1,0 +1,86 @@
+"""What a program is compiled under, as one value: `CompileOptions`.
+
+The options are captured when a function is traced. They are part of every cache key, in memory and on disk, and stay with the
+executable, so that whatever is said of a program later (its passes, sources, times) is said of the code that runs. This file is the
+one place that says which settings shape compiled code: those with a field below. `NOT_IN_CODE` names the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from .dtypes import DType, as_dtype
+from .knobs import KNOBS, knobs
+
+# Settings that shape no compiled code: they decide when something is computed, where it is kept, or what is printed.
+NOT_IN_CODE = frozenset(
+    {"seed", "pending_nodes", "pending_bytes", "compile_after", "cache", "cache_bytes", "data", "debug"}
+)
+
+# Of the `weft.algorithms` block around this code.
+BLOCK_CONV_ALGORITHM: ContextVar[str] = ContextVar("block_conv_algorithm", default="")
+
+
+@dataclass(frozen=True)
+class CompileOptions:
+    """The options of one compilation. Fields that are named like a setting have its meaning.
+
+    >>> CompileOptions("cpu", threads=2) == CompileOptions("cpu", threads=2)
+    True
+    >>> print(CompileOptions("cpu", threads=2, fast_math=1))
+    device=cpu threads=2 fast_math=1
+    """
+
+    device: str
+    precision: str | None = (
+        None  # of matrix products and convolutions: float16 or bfloat16; None: that of their operands
+    )
+    threads: int = 0  # that programs may run on; 0 where the device has no such number
+    conv_algorithm: str = "fastest"
+    block_conv_algorithm: str = ""  # of the `weft.algorithms` block around the call; convolutions are traced with it
+    matmul_algorithm: str = "fastest"
+    winograd: int = 1
+    fast_math: int = 0
+    tf32: int = 0
+
+    def __post_init__(self) -> None:
+        # Options are hashed at every call of a compiled function: their hash is computed once.
+        object.__setattr__(self, "_hash", hash(tuple(asdict(self).values())))
+
+    def __hash__(self) -> int:
+        return self._hash  # type: ignore[attr-defined, no-any-return]
+
+    @classmethod
+    def current(cls, device: str, ignored: frozenset[str] = frozenset(), **given: Any) -> CompileOptions:
+        """The settings in force here. A device names those that its compiler never reads: they keep their defaults."""
+        read = {name: getattr(knobs, name) for name in SETTINGS if name not in ignored}
+        return cls(device, **{**read, "block_conv_algorithm": BLOCK_CONV_ALGORITHM.get(), **given})
+
+    @property
+    def narrow(self) -> DType | None:
+        """The type of mixed precision, if there is one."""
+        return None if self.precision is None else as_dtype(self.precision)
+
+    @property
+    def key(self) -> str:
+        """The options as part of a key on disk. Not the device's name: what the machine is stands there instead."""
+        return " ".join(f"{name} {value}" for name, value in asdict(self).items() if name != "device")
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """Inside, the settings are these options: what the compiler reads is what was captured."""
+        with knobs.set(**{name: getattr(self, name) for name in SETTINGS}):
+            yield
+
+    def __str__(self) -> str:
+        """What differs from the defaults."""
+        changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
+        return " ".join(f"{f.name}={getattr(self, f.name)}" for f in changed)
+
+
+# Settings that the compiler reads. The device is named apart: it compiles, and need not be the default one.
+SETTINGS = tuple(f.name for f in fields(CompileOptions) if f.name in KNOBS and f.name != "device")

@@ -1,0 +1,10 @@
+"""From a Python function to a compiled one: `jit`.
+
+A call goes through the files in this order:
+
+    cache_key       what a program depends on: options, types and structure of the arguments, static values
+    program_cache   the programs that a function has been compiled to, by that key
+    trace           the function called with stand-ins (arguments, scalars), observed by a context: nodes
+    traced          those nodes closed to a graph, with its arguments, state, random streams, results and guards
+    compiled        that graph as an executable of a device, run on the values of a call
+"""

@@ -1,0 +1,121 @@
+"""The state of a compiled function: tensors from outside that it reads or changes, kept track of between its calls."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..graph import Graph
+from ..graph.graph import substitute
+from ..graph.node import OPS, Node, Type, data, make, placeholder
+from ..random import Generator
+from ..runtime import Buffer, Device
+from ..tensor import Tensor
+from .context import StateRecorder, value_of
+
+
+@dataclass
+class State:
+    """A tensor from outside that the program reads, and perhaps replaces."""
+
+    find: Callable[[], Tensor]  # the tensor: always the same one, or the present .grad of another, or a stream's key
+    position: int  # among the program's inputs
+    written: bool
+    order: tuple[int, ...] | None = None  # of its axes in memory, if not the usual one
+    node: Node | None = None  # what the tensor named when its memory was last looked at
+    memory: Any = None
+    address: int = 0
+    references: int = 0  # to the memory, if nobody else has it
+    version: int = -1  # of the value that was last read
+    tensor: Tensor | None = None  # if it is always the same one
+
+    def is_known(self) -> bool:
+        """Whether the address is right: the value is what it was or, if it is written to, nobody else names it or looks at its memory."""
+        node = (self.find() if self.tensor is None else self.tensor)._node
+        if node is not self.node:
+            return False
+        if self.written:
+            return node.users == 0 and node.holders == 1 and sys.getrefcount(self.memory) == self.references
+        value = node.value
+        return isinstance(value, Buffer) and value.version == self.version
+
+    def refresh(self, home: Device) -> None:
+        """Look at the value's memory anew. Memory that is written to belongs to the state alone: else it is copied."""
+        tensor = self.find()
+        node = tensor._node
+        if self.written:
+            memory, content = home.copied(value_of(tensor), self.order)
+            value = Buffer(home, node.shape, node.dtype, content)
+            if tensor._owns_parameter:
+                tensor.become_parameter(data(value))
+            else:
+                tensor._name(data(value))
+            del content, value
+        else:
+            memory = memory_of(self, home)
+        self.node, self.memory, self.address = tensor._node, memory, home.address(memory)
+        self.version = value_of(tensor).version
+        del memory  # names in here must not be counted
+        self.references = sys.getrefcount(self.memory)
+
+    def was_replaced(self) -> None:
+        """The program has written another value to its memory."""
+        value = None if self.node is None else self.node.value
+        assert isinstance(value, Buffer)
+        value.version += 1
+
+
+def memory_of(state: State, home: Device) -> Any:
+    """The value of a state as the program wants to see it."""
+    return home.memory(value_of(state.find()), state.order)
+
+
+def states_of(
+    tensors: Sequence[Tensor], first: int, recorder: StateRecorder, streams: Sequence[Generator]
+) -> list[State]:
+    """The states of tensors that are the program's inputs from the position `first` on."""
+    keys = {stream.key: stream for stream in streams}
+    moving = {*keys, *recorder.owners}
+    return [
+        State(_finder(t, recorder, keys), first + i, t in recorder.written, tensor=None if t in moving else t)
+        for i, t in enumerate(tensors)
+    ]
+
+
+def _finder(tensor: Tensor, recorder: StateRecorder, keys: dict[Tensor, Generator]) -> Callable[[], Tensor]:
+    """How to find a tensor again: a .grad and the key of a stream may be other objects by then."""
+    if tensor in keys:
+        stream = keys[tensor]
+        return lambda: stream.key
+    if tensor in recorder.owners:
+        owner = recorder.owners[tensor]
+        return lambda: tensor if owner.grad is None else owner.grad
+    return lambda: tensor
+
+
+def in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int, int], home: Device) -> Graph:
+    """The graph with filters of convolutions, and all that is updated with them, laid out as convolutions like it.
+
+    So neither the filter nor the update of its values is transposed at every step. The tensors that name them see the usual order.
+    """
+    filters = {n.inputs[1].shape for n in graph.nodes if n.op.name in ("conv", "conv_data")}
+    filters |= {n.shape for n in graph.nodes if n.op.name == "conv_filter"}
+    inputs, seen = list(graph.inputs), {}
+    for state in states:
+        node = graph.inputs[state.position]
+        if node.shape not in filters or not (state.written or home.orders_constants):
+            continue
+        state.order = home.filter_order(len(node.shape))
+        back = tuple(state.order.index(a) for a in range(len(node.shape)))
+        moved = placeholder(state.position, Type(tuple(node.shape[a] for a in state.order), node.dtype))
+        inputs[state.position], seen[node] = moved, make(OPS["permute"], (moved,), (back,))
+    if not seen:
+        return graph
+    orders = {s.position: s.order for s in states if s.order is not None}
+    outputs = list(substitute(graph.outputs, seen))
+    for number, position in updates.items():
+        if position in orders:
+            outputs[number] = make(OPS["permute"], (outputs[number],), (orders[position],))
+    return Graph(tuple(inputs), tuple(outputs))

@@ -1,0 +1,170 @@
+"""A function traced for arguments of one structure: a closed graph, and what its inputs and outputs stand for.
+
+(positions of random streams, arguments, state) -> (positions, new state, new .grads, results)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..compiler.cpu.backend import can_compile
+from ..errors import Source, UserError, user_source
+from ..graph import Graph
+from ..graph.graph import close
+from ..graph.node import DATA, VARIABLE, Node, Type, toposort
+from ..options import CompileOptions
+from ..random import Generator
+from ..runtime import STATE_LOCK, Device
+from ..runtime import device as find_device
+from ..tensor import Holder, Tensor, wrap
+from ..tree import Structure, flatten, unflatten
+from .arguments import Aliases, Arguments, refuse_other_content
+from .cache_key import argument_names, is_value
+from .context import StateRecorder
+from .guards import Guards, ModuleSettings
+from .state import State, in_memory_order, states_of
+from .trace import Trace, trace
+
+
+@dataclass(eq=False)
+class TracedFunction:
+    """See the head of this file."""
+
+    graph: Graph
+    options: CompileOptions
+    updates: dict[int, int]  # outputs that replace inputs
+    call: CallStructure
+    arguments: Arguments
+    given: int  # inputs that are arguments, after the positions of streams
+    states: list[State]
+    streams: list[Generator]
+    first_result: int  # among the graph's outputs; positions and state come before
+    grads: list[tuple[Tensor, int | None]]  # whose .grad is replaced, by which result
+    tracked: list[bool]  # which results were computed from parameters
+    guards: Guards
+    source: Source | None  # the line that results are put down to
+
+    @property
+    def device(self) -> Device:
+        return find_device(self.options.device)
+
+    @property
+    def constants(self) -> frozenset[int]:
+        """Inputs that rarely change: what a program prepares of them is kept."""
+        return frozenset(s.position for s in self.states if not s.written)
+
+    @property
+    def results(self) -> list[Type]:
+        return [o.type for o in self.graph.outputs[self.first_result :]]
+
+
+class CallStructure:
+    """How a call passes its arguments: their structure, which leaves are values, and the static ones."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[str | int]) -> None:
+        leaves, self.structure = flatten((args, kwargs))
+        self.names = argument_names(self.structure)
+        self.is_value = [n not in static and is_value(v) for n, v in zip(self.names, leaves, strict=True)]
+        self.static = [leaf for leaf, is_value in zip(leaves, self.is_value, strict=True) if not is_value]
+
+    def values(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return [leaf for leaf, is_value in zip(flatten((args, kwargs))[0], self.is_value, strict=True) if is_value]
+
+    def call(self, function: Callable[..., Any], values: Sequence[Any]) -> Any:
+        """Call the function with other values."""
+        rest, static = iter(values), iter(self.static)
+        leaves = [next(rest if is_value else static) for is_value in self.is_value]
+        args, kwargs = inner = unflatten(self.structure, leaves)
+        result = function(*args, **kwargs)
+        refuse_other_content(inner, self.structure, leaves)
+        return result
+
+
+def traced(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    static: Collection[str | int],
+    options: CompileOptions,
+    follows: Iterable[Holder] = (),
+    aliases: Aliases | None = None,
+) -> TracedFunction:
+    """Call the function once with stand-ins for its arguments, and close what it did to a graph.
+
+    `follows`: objects whose settings decide what the function does, beside those that it calls.
+    """
+    call = CallStructure(args, kwargs, static)
+    arguments = Arguments(call.values(args, kwargs), aliases)
+    types, recorder = arguments.types(), StateRecorder()
+    for holder in follows:
+        recorder.depends(holder)
+
+    def call_with(*tensors: Tensor) -> Any:
+        return arguments.call(tensors, lambda values: call.call(function, values), recorder)
+
+    with STATE_LOCK, recorder:  # other threads must not see what tensors name meanwhile
+        found = trace(call_with, types, Structure(tuple, (), (Structure(None),) * len(types)), watched=True)
+        values = [_content(t) for t in recorder.written]
+        grads = [(t, t.grad) for t, before in recorder.grads.items() if t.grad is not before]
+        new_grads = [grad.node for _, grad in grads if grad is not None]
+    numbers = iter(range(len(new_grads)))
+    replaced = [(t, None if grad is None else next(numbers)) for t, grad in grads]
+    return _closed(options, call, found, arguments, recorder, [*values, *new_grads], replaced)
+
+
+def _closed(
+    options: CompileOptions,
+    call: CallStructure,
+    found: Trace,
+    arguments: Arguments,
+    recorder: StateRecorder,
+    changed: Sequence[Node],
+    grads: list[tuple[Tensor, int | None]],
+) -> TracedFunction:
+    streams = list(found.streams)
+    positions, left = [found.streams[s][0] for s in streams], [found.streams[s][1] for s in streams]
+    outputs = [*left, *changed, *found.outputs]
+    arguments.prune(set(toposort(outputs)))
+    given = [*found.inputs, *arguments.number_recorder.inputs.values()]
+    inputs = [*positions, *given, *recorder.nodes.values()]
+    graph = close(inputs, outputs)
+    made = [n for n in graph.nodes if n.op in (DATA, VARIABLE)]
+    if made:  # values made while tracing, such as tables from NumPy arrays
+        graph = close([*inputs, *made], outputs)
+    _refuse_unknown(graph)
+    tensors = [*recorder.nodes, *(wrap(n) for n in made)]
+    states = states_of(tensors, len(positions) + len(given), recorder, streams)
+    position = {t: s.position for t, s in zip(tensors, states, strict=True)}
+    updates = {len(left) + i: position[t] for i, t in enumerate(recorder.written)}
+    guards = Guards(
+        ModuleSettings(recorder.holders) if recorder.holders else None,
+        recorder.values_seen(),
+        [(t, had is not None) for t, had in recorder.grads.items() if t._owns_parameter],
+    )
+    return TracedFunction(
+        in_memory_order(graph, states, updates, find_device(options.device)), options, updates, call, arguments,
+        len(given), states, streams, len(left) + len(recorder.written), grads, [o.tracked for o in found.outputs],
+        guards, user_source(),
+    )  # fmt: skip
+
+
+def _refuse_unknown(graph: Graph) -> None:
+    unknown = next((n for n in graph.nodes if not can_compile(n.op)), None)
+    if unknown is not None:
+        raise UserError(
+            "jit",
+            f"the op {unknown.op.name!r} has a definition in NumPy only and cannot be compiled. Write it with weft's "
+            "functions, or call the function without jit.",
+            unknown.source,
+        )
+
+
+def _content(tensor: Tensor) -> Node:
+    """The value that a tensor was given."""
+    node = tensor._node
+    if node.op is VARIABLE and node.params[0].pending is not None:
+        pending: Node = node.params[0].pending
+        return pending
+    return node
