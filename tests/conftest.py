@@ -15,7 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from sampling import is_left_out, mode
+from sampling import is_left_out, left_out_of_sweeps, mode
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CODE_IS_MADE_BY = ("compiler", "graph", "runtime")  # the packages under weft/
@@ -80,6 +80,14 @@ HOW_MUCH = {
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     return True if is_left_out(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = left_out_of_sweeps(items)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
 
 
 def checks_line() -> str | None:

@@ -4,7 +4,10 @@
     make test          WEFT_TESTS=sample   sweeps are sampled: some cases of each, and at least one of every class of them
     make test FAST=1   WEFT_TESTS=fast     the same with fewer cases, without the files in SLOW_FILES; compiled code of the last run is used
 
-A sweep is one test for many ops, dtypes, shapes or networks. It asks `sampled` for its cases:
+A sweep is one test for many ops, dtypes, shapes or networks. Either it is marked, with the parameters whose values make a class, or it
+asks `sampled` for its cases:
+
+    @pytest.mark.sweep("op", share=0.3)  # every op at least once, three cases of ten in all
 
     for sample, dtype in sampled(op.name, cases, share=0.3, of=lambda case: case[1]):  # every dtype at least once
 
@@ -16,9 +19,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 MODES = ("all", "sample", "fast")
 FAST_SHARE = 0.25  # of what a sample takes beyond one case of every class
@@ -61,6 +64,25 @@ def sampled(
     wanted = round(len(everything) * share * (FAST_SHARE if mode() == "fast" else 1))
     taken.update(others[: max(0, wanted - len(taken))])
     return [case for i, case in enumerate(everything) if i in taken]
+
+
+def left_out_of_sweeps(items: Sequence[Any]) -> list[Any]:
+    """The cases of marked tests that this run does not take."""
+    sweeps: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("sweep"):
+            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [item for name, cases in sweeps.items() for item in _left_out(name, cases)]
+
+
+def _left_out(name: str, cases: Sequence[Any]) -> list[Any]:
+    marker = cases[0].get_closest_marker("sweep")
+
+    def of(item: Any) -> Hashable:
+        return tuple(repr(item.callspec.params[parameter]) for parameter in marker.args)
+
+    taken = sampled(name, cases, share=marker.kwargs["share"], of=of)
+    return [item for item in cases if item not in taken]
 
 
 def is_left_out(path: Path) -> bool:

@@ -1,5 +1,8 @@
 """The sample that a run takes of the sweeps: the same for the same seed, and of every class something."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,30 @@ def test_other_modes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_TESTS", "some")
     with pytest.raises(ValueError, match="WEFT_TESTS must be one of all, sample, fast, got 'some'"):
         mode()
+
+
+SWEEP = """
+import pytest
+
+@pytest.mark.sweep("op", share=0.0)
+@pytest.mark.parametrize("dtype", range(5))
+@pytest.mark.parametrize("op", ["add", "sin"])
+def test_ops(op, dtype): pass
+
+@pytest.mark.parametrize("number", range(5))
+def test_regressions(number): pass
+"""
+
+
+@pytest.mark.parametrize(("how", "passed"), [("sample", 7), ("fast", 7), ("all", 15)])
+def test_marked_tests_are_sampled_and_others_are_not(how: str, passed: int, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sweep\n")
+    (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
+    (tmp_path / "sampling.py").write_text((TESTS / "sampling.py").read_text())
+    (tmp_path / "test_it.py").write_text(SWEEP)
+    environment = {**os.environ, "WEFT_TESTS": how, "PYTHONPATH": str(TESTS.parent), "WEFT_CACHE": str(tmp_path)}
+    run = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", str(tmp_path)]
+    told = subprocess.run(run, env=environment, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert f"{passed} passed" in told
+    assert ("8 deselected" in told) == (how != "all")
+    assert told.count("test_ops[add") == told.count("test_ops[sin") == (1 if how != "all" else 5)
