@@ -1,7 +1,11 @@
 # Checks weft and shows it at work. Each target first makes what it needs: a
 # fresh machine has to bring only make and Python 3.11 or newer.
 #
-#   make test     lint, format, types, then all tests; stops at the first failure
+#   make test     lint, format, types, then the tests; stops at the first failure. The expensive sweeps (ops x dtypes x shapes on
+#                 CPU and GPU kernels, networks of the zoo) are sampled: at least one case of every op, dtype and mode, the rest
+#                 by WEFT_TEST_SEED, which the last line prints
+#   make test-all    the same with every case of every sweep
+#   make test FAST=1    for the inner loop: tests/sampling.py lists the slow files that are left out; compiled code is kept between runs
 #   make check    the same without the tests
 #   make demo     trains a network on the digits and writes its report
 #   make bench    measures weft against PyTorch, JAX and ONNX Runtime, side by side
@@ -57,11 +61,14 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 
 # One step at a time, also under `make -j`: the targets share one environment.
 .NOTPARALLEL:
-.PHONY: test check demo bench fuzz gpu-test gpu-bench format clean always
+.PHONY: test test-all check demo bench fuzz gpu-test gpu-bench format clean always
 
 # On all cores; a process that is done takes tests from another.
 test: check
-	$(VENV_PYTHON) -m pytest -n auto --dist worksteal
+	WEFT_TESTS=$(if $(FAST),fast,sample) $(VENV_PYTHON) -m pytest -n auto --dist worksteal
+
+test-all: check
+	WEFT_TESTS=all $(VENV_PYTHON) -m pytest -n auto --dist worksteal
 
 check: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m ruff check .
@@ -99,7 +106,7 @@ format: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m ruff format .
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(GPU_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) $(BENCH_VENV) $(GPU_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .test-cache
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(VENV_WORKS),yes)

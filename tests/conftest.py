@@ -1,16 +1,47 @@
-"""Set-up shared by all tests: how hypothesis searches, and the last line of a run."""
+"""Set-up shared by all tests: how much a run takes (see sampling.py), how hypothesis searches, and the last line of a run.
 
+`make test` samples the expensive sweeps with the seed that the last line prints, `make test-all` runs all of them, and
+`make test FAST=1` runs few of them and leaves out the slow files.
+"""
+
+import hashlib
 import os
+import shutil
 import signal
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
+from sampling import is_left_out, left_out_of_sweeps, mode
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+CODE_IS_MADE_BY = ("compiler", "graph", "runtime")  # the packages under weft/
+
+
+def _cache_of_these_sources() -> Path:
+    """A folder for compiled code that later runs find again, until one of the sources changes that code is made by."""
+    sources = hashlib.blake2b(digest_size=8)
+    for package in CODE_IS_MADE_BY:
+        for path in sorted((REPOSITORY / "weft" / package).rglob("*.py")):
+            sources.update(path.read_bytes())
+    folder = REPOSITORY / ".test-cache" / sources.hexdigest()
+    for old in folder.parent.glob("*"):
+        if old != folder:
+            shutil.rmtree(old, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 # Compiled code of one run is kept for that run only: nothing of an older compiler is tested, and the user's folder stays clean.
-_CACHE = tempfile.TemporaryDirectory(prefix="weft-test-cache-")
-os.environ.setdefault("WEFT_CACHE", _CACHE.name)
+# The inner loop, where every second counts, finds that of the last run again.
+if mode() == "fast":
+    os.environ.setdefault("WEFT_CACHE", str(_cache_of_these_sources()))
+else:
+    _CACHE = tempfile.TemporaryDirectory(prefix="weft-test-cache-")
+    os.environ.setdefault("WEFT_CACHE", _CACHE.name)
 
 # Kernels for GPUs run under Triton's interpreter. It asks once, when it is imported, and whoever imports it first is not known.
 # The tests in gpu/ run them for real, in a process of their own.
@@ -40,6 +71,25 @@ def _errors_without_source_text(request: pytest.FixtureRequest, monkeypatch: pyt
 _elsewhere = [0]  # checks of other processes, where tests are shared out to several
 
 
+HOW_MUCH = {
+    "all": "",
+    "sample": "; sweeps are sampled, make test-all runs all of them",
+    "fast": "; slow files are left out, make test runs them",
+}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    return True if is_left_out(collection_path) else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = left_out_of_sweeps(items)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
+
+
 def checks_line() -> str | None:
     """Say how many single checks ran and with which seed; nothing when weft cannot be imported."""
     # Imported late: a broken weft must show as failing tests, not as a pytest that does not start.
@@ -47,7 +97,7 @@ def checks_line() -> str | None:
         from weft.testing import checks_run, seed
     except ImportError:
         return None
-    return f"checks: {checks_run() + _elsewhere[0]} (seed {seed()})"
+    return f"checks: {checks_run() + _elsewhere[0]} (seed {seed()}){HOW_MUCH[mode()]}"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

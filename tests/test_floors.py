@@ -1,7 +1,8 @@
 """Proves that imports inside weft run one way: a floor imports only the floors below it.
 
 Every file is parsed, never run. Each import of a weft module counts, wherever it stands and also under
-`if TYPE_CHECKING:`. Imports of other packages are none of this test's business.
+`if TYPE_CHECKING:`. The stub of a module whose names are imported when they are first used (see weft/lazy.py)
+counts as part of it. Imports of other packages are none of this test's business.
 """
 
 import ast
@@ -19,6 +20,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # every room, and no room may import it.
 FLOORS = [
     ["version"],
+    ["lazy"],
     ["errors"],
     ["hints"],
     ["knobs"],
@@ -83,9 +85,11 @@ def read_house(root: Path) -> House:
     files = {module: path.relative_to(root).as_posix() for module, path in paths.items()}
     imports: list[Import] = []
     for module, path in paths.items():
-        reader = ImportReader(module, path.name == "__init__.py", files)
-        reader.visit(ast.parse(path.read_bytes(), filename=str(path)))
-        imports += reader.found
+        for part in (path, path.with_suffix(".pyi")):
+            if part.exists():
+                reader = ImportReader(module, part, root, files)
+                reader.visit(ast.parse(part.read_bytes(), filename=str(part)))
+                imports += reader.found
     return House(files, imports)
 
 
@@ -107,9 +111,9 @@ def height_of(module: str) -> int | None:
 class ImportReader(ast.NodeVisitor):
     """Collects the imports of weft modules in one file."""
 
-    def __init__(self, module: str, is_package: bool, files: dict[str, str]) -> None:
-        self.module = module
-        self.package = module if is_package else module.rpartition(".")[0]
+    def __init__(self, module: str, path: Path, root: Path, files: dict[str, str]) -> None:
+        self.module, self.file = module, path.relative_to(root).as_posix()
+        self.package = module if path.stem == "__init__" else module.rpartition(".")[0]
         self.files = files
         self.function_depth = 0
         self.found: list[Import] = []
@@ -134,10 +138,10 @@ class ImportReader(ast.NodeVisitor):
             self.note(node, submodule if submodule in self.files else start)
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Count `import_module("weft.x")` and `__import__("weft.x")` as imports."""
+        """Count `import_module("weft.x")`, `__import__("weft.x")` and `registered_by("weft.x")` as imports."""
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        if called in ("import_module", "__import__") and node.args:
-            name = node.args[0]
+        several = called.lstrip("_") == "registered_by"
+        for name in node.args if several else node.args[: called in ("import_module", "__import__")]:
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 self.note(node, self.absolute(name.value))
         self.generic_visit(node)
@@ -153,7 +157,7 @@ class ImportReader(ast.NodeVisitor):
 
     def note(self, node: ast.stmt | ast.expr, target: str) -> None:
         if target == ROOF or target.startswith(ROOF + "."):
-            place = f"{self.files[self.module]}:{node.lineno}"
+            place = f"{self.file}:{node.lineno}"
             new = Import(place, self.module, target, self.function_depth > 0)
             if new not in self.found:
                 self.found.append(new)
@@ -315,6 +319,19 @@ def test_cycle_inside_a_package_is_caught(tmp_path: Path) -> None:
 def test_cycle_through_a_package_init_is_caught(tmp_path: Path) -> None:
     (complaint,) = complaints_with(tmp_path, {"graph/node.py": "from . import Node\n"})
     assert "cycle weft.graph -> weft.graph.node -> weft.graph" in complaint
+
+
+def test_import_in_a_stub_is_caught(tmp_path: Path) -> None:
+    (complaint,) = complaints_with(
+        tmp_path, {"graph/__init__.pyi": "from .node import Node\nfrom ..tensor import Tensor\n"}
+    )
+    assert complaint.startswith("weft/graph/__init__.pyi:2: weft.graph imports weft.tensor")
+
+
+def test_named_registration_is_an_import(tmp_path: Path) -> None:
+    source = "from .lazy import registered_by\nregistered_by('weft.errors', 'weft.tensor')\n"
+    (complaint,) = complaints_with(tmp_path, {"lazy.py": "", "graph/node.py": source.replace(".lazy", "..lazy")})
+    assert complaint.startswith("weft/graph/node.py:2: weft.graph.node imports weft.tensor")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import weft
+from sampling import sampled
 from test_ops import DECLARED
 from triton_build import IMAGES, LONG, X, kernels
 from weft import nn, optim, zoo
@@ -27,14 +28,14 @@ from triton_runner import run_graph, run_kernel, run_program, training_step
 @pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)
 def test_every_sample_and_dtype(op):
     rng = generator(op.name)
-    for sample in op.samples(rng):
-        for dtype in _float_dtypes(sample):
-            inputs = [_as_dtype(i, dtype) for i in sample.inputs]
-            here = [placeholder(object(), Type(i.shape, weft.asarray(i).dtype)) for i in inputs]
-            output = make(op, tuple(here), sample.params)
-            [actual] = run_graph(close_graph(here, [output]), inputs)
-            close(actual, _define(op, inputs, sample.params), output.dtype)
-            counted()
+    cases = [(sample, dtype) for sample in op.samples(rng) for dtype in _float_dtypes(sample)]
+    for sample, dtype in sampled(f"triton {op.name}", cases, share=0.4, of=lambda case: case[1]):
+        inputs = [_as_dtype(i, dtype) for i in sample.inputs]
+        here = [placeholder(object(), Type(i.shape, weft.asarray(i).dtype)) for i in inputs]
+        output = make(op, tuple(here), sample.params)
+        [actual] = run_graph(close_graph(here, [output]), inputs)
+        close(actual, _define(op, inputs, sample.params), output.dtype)
+        counted()
 
 
 def made(f, *arrays):
@@ -67,6 +68,7 @@ COMPOSITES = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(share=0.5)
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_composites(name):
     COMPOSITES[name]()
@@ -142,6 +144,7 @@ CONTRACTIONS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(share=0.6)
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_contractions(name):
     f, shapes = CONTRACTIONS[name]
@@ -178,6 +181,7 @@ STEPS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(share=0.5)
 @pytest.mark.parametrize("name", STEPS)
 def test_training_steps(name):
     """Forward, backward and optimizer as launches in planned memory: the same losses and parameters as the definition gives."""

@@ -8,6 +8,7 @@ import pytest
 
 import weft
 from jit_tools import floats
+from sampling import sampled
 from test_ops import DECLARED
 from weft import nn
 from weft.graph import Op
@@ -32,6 +33,12 @@ def other(x: Any, rng: np.random.Generator) -> np.ndarray:
     return rng.permutation(x.reshape(-1)).reshape(x.shape)
 
 
+def ways_of(count: int) -> list[tuple[bool, ...]]:
+    """Which of so many inputs are mapped; of many inputs, all or one of them."""
+    ways = [w for w in itertools.product((False, True), repeat=count) if any(w)]
+    return ways if count <= 3 else [ways[-1], *(w for w in ways if sum(w) == 1)]
+
+
 @pytest.mark.parametrize("compiled", [False, True], ids=["reference", "cpu"])
 @pytest.mark.parametrize("op", MAPPABLE, ids=lambda op: op.name)
 def test_every_op_in_every_way(op: Op, compiled: bool) -> None:
@@ -41,19 +48,15 @@ def test_every_op_in_every_way(op: Op, compiled: bool) -> None:
         return emit(op, tuple(map(weft.asarray, inputs)), sample.params)
 
     with weft.knobs.set(device="cpu" if compiled else "reference"):
-        for sample in op.samples(rng):
-            count = len(sample.inputs)
-            ways = [w for w in itertools.product((False, True), repeat=count) if any(w)]
-            for way in ways if count <= 3 else [ways[-1], *(w for w in ways if sum(w) == 1)]:
-                given = [
-                    [other(x, rng) for _ in range(SIZE)] if m else x for x, m in zip(sample.inputs, way, strict=True)
-                ]
-                whole = [weft.asarray(np.stack(x) if m else x) for x, m in zip(given, way, strict=True)]
-                mapped = weft.vmap(apply, in_axes=[0 if m else None for m in way])
-                found = (weft.jit(mapped) if compiled else mapped)(*whole)
-                expected = stacked(apply, *given)
-                assert found.dtype == weft.asarray(expected).dtype
-                np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
+        cases = [(sample, way) for sample in op.samples(rng) for way in ways_of(len(sample.inputs))]
+        for sample, way in sampled(f"vmap {op.name} {compiled}", cases, share=0.4, of=lambda case: case[1]):
+            given = [[other(x, rng) for _ in range(SIZE)] if m else x for x, m in zip(sample.inputs, way, strict=True)]
+            whole = [weft.asarray(np.stack(x) if m else x) for x, m in zip(given, way, strict=True)]
+            mapped = weft.vmap(apply, in_axes=[0 if m else None for m in way])
+            found = (weft.jit(mapped) if compiled else mapped)(*whole)
+            expected = stacked(apply, *given)
+            assert found.dtype == weft.asarray(expected).dtype
+            np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9, atol=1e-12)
 
 
 # --- axes ---------------------------------------------------------------------------------------------------------------------------

@@ -40,10 +40,11 @@ from .graph.node import (
     variable,
 )
 from .knobs import knobs
+from .lazy import Registry
 from .runtime import STATE_LOCK, Buffer, Device, dlpack, evaluate, fetch, transfer
 from .runtime import device as find_device
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {}
+FUNCTIONS: Registry[Callable[..., Any]] = Registry()
 Axis = int | Sequence[int] | None
 ArrayLike = Union["Tensor", bool, int, float, np.ndarray, np.generic, Sequence[Any]]
 F = TypeVar("F", bound=Callable[..., Any])

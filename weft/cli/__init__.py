@@ -7,37 +7,49 @@ terminated (SIGTERM).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..errors import RunError, UserError, WeftError
 from ..hints import nearest
 from ..train.signals import TERMINATED, Terminated, terminable
 from ..version import __version__
-from .cfg import cfg
-from .dataset import dataset
-from .evaluate import evaluate
-from .learn import resume, train
-from .measure import bench, explain
-from .predict import predict
-from .runs import runs
-from .show import devices, models, summary
-from .words import Help, first_line
+from . import verbs
+from .words import Help
 
-VERBS: dict[str, Callable[[Sequence[str]], None]] = {
-    "train": train,
-    "resume": resume,
-    "eval": evaluate,
-    "predict": predict,
-    "dataset": dataset,
-    "models": models,
-    "summary": summary,
-    "explain": explain,
-    "bench": bench,
-    "devices": devices,
-    "runs": runs,
-    "cfg": cfg,
+# Said by `weft --help`, which imports no verb; the first line of each verb's docstring.
+SUMMARIES = {
+    "train": "Train a network: weft train digits model=lenet epochs=5.",
+    "resume": "Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.",
+    "eval": "Measure a trained network on examples it has not learned from: weft eval RUN.",
+    "predict": "What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...",
+    "dataset": "Make, look at and get data: weft dataset create photos photos-dataset size=64.",
+    "models": "The networks that can be trained by name.",
+    "summary": "What each layer of a network costs: weft summary resnet18 size=224.",
+    "explain": "Where the time of a network goes, kernel by kernel: weft explain lenet batch=64 what=train.",
+    "bench": "How fast a network is on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
+    "devices": "The devices of this machine.",
+    "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
+    "cfg": "Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.",
 }
 
+
+class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
+    """The function of each verb, imported when it is asked for: `weft runs list` needs no compiler."""
+
+    def __getitem__(self, verb: str) -> Callable[[Sequence[str]], None]:
+        if verb not in SUMMARIES:
+            raise KeyError(verb)
+        function: Callable[[Sequence[str]], None] = getattr(verbs, verb)
+        return function
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(SUMMARIES)
+
+    def __len__(self) -> int:
+        return len(SUMMARIES)
+
+
+VERBS = _Verbs()
 
 GROUPS = {
     "learn": ("train", "resume", "eval", "predict"),
@@ -85,8 +97,8 @@ def _run(verb: str, words: Sequence[str]) -> None:
 
 def _help() -> str:
     lines = ["weft VERB word ... key=value ...   (or --key value)"]
-    for group, verbs in GROUPS.items():
-        lines += ["", group, *(f"  {verb:8}  {first_line(VERBS[verb])}" for verb in verbs)]
+    for group, members in GROUPS.items():
+        lines += ["", group, *(f"  {verb:8}  {SUMMARIES[verb]}" for verb in members)]
     return "\n".join(
         [
             *lines,

@@ -1,46 +1,5 @@
-"""Datasets: readers for common formats, datasets created from image files, data loaders and augmentations."""
+"""Data: sources of every kind, datasets made from image files, and the handwritten digits that ship with weft."""
 
-from .augment import Augment as Augment
-from .augment import GaussianNoise as GaussianNoise
-from .augment import augmentation as augmentation
-from .catalogue import known as known
-from .catalogue import known_names as known_names
-from .cifar import from_cifar as from_cifar
-from .colour import ColorJitter as ColorJitter
-from .colour import GaussianBlur as GaussianBlur
-from .colour import Normalize as Normalize
-from .colour import RandomErasing as RandomErasing
-from .colour import RandomGrayscale as RandomGrayscale
-from .colour import ToFloat as ToFloat
-from .create import Progress as Progress
-from .create import create as create
-from .dataset import Arrays as Arrays
-from .dataset import Dataset as Dataset
-from .dataset import Splits as Splits
-from .dataset_folder import describe as describe
-from .digits import Digits as Digits
-from .digits import digits as digits
-from .file_index import Index as Index
-from .file_lists import from_list as from_list
-from .folders import from_folders as from_folders
-from .geometry import RandomAffine as RandomAffine
-from .geometry import RandomCrop as RandomCrop
-from .geometry import RandomFlip as RandomFlip
-from .geometry import RandomResizedCrop as RandomResizedCrop
-from .geometry import RandomRotation as RandomRotation
-from .idx import from_idx as from_idx
-from .idx import read_idx as read_idx
-from .image_readers import Encoded as Encoded
-from .loader import Batch as Batch
-from .loader import Loader as Loader
-from .mixup import CutMix as CutMix
-from .mixup import MixUp as MixUp
-from .npz import from_npz as from_npz
-from .open import open_dataset as open_dataset
-from .policies import RandAugment as RandAugment
-from .policies import TrivialAugment as TrivialAugment
-from .statistics import Statistics as Statistics
-from .subset import Subset as Subset
-from .subset import held_out as held_out
-from .texts import Text as Text
-from .texts import text as text
+from ..lazy import lazy_attributes as _lazy_attributes
+
+_lazy_attributes(__name__)

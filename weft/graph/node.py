@@ -23,6 +23,7 @@ import numpy as np
 
 from ..dtypes import DType, converted
 from ..errors import InternalError, Source, UserError, user_source
+from ..lazy import Registry
 
 Shape = tuple[int, ...]
 N = TypeVar("N")
@@ -94,7 +95,7 @@ class Op:
         return f"<op {self.name}>"
 
 
-OPS: dict[str, Op] = {}
+OPS: Registry[Op] = Registry()
 
 
 @dataclass(eq=False, slots=True)

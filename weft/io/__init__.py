@@ -1,5 +1,5 @@
 """Files: tensors as safetensors, events for TensorBoard."""
 
-from .safetensors import load as load
-from .safetensors import save as save
-from .tensorboard import EventWriter as EventWriter
+from ..lazy import lazy_attributes as _lazy_attributes
+
+_lazy_attributes(__name__)

@@ -16,6 +16,7 @@ from . import pooling as pooling
 from . import reduce as reduce
 from . import selection as selection
 from . import sorting as sorting
+from . import standard as standard
 from . import statistics as statistics
 from . import subscript as subscript
 from . import window as window

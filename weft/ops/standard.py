@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
 from typing import Any
 
 from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DTYPES, DType, as_dtype, isdtype, promote, scalar_dtype
 from ..dtypes import can_cast as can_cast_dtype
 from ..errors import UserError
 from ..runtime import Device, device, devices
-from ..tensor import Tensor
+from ..tensor import Tensor, function
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
@@ -62,3 +64,16 @@ class Info:
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
         standard = [d for d in DTYPES if not d.is_float or d.bits > 16]  # the standard knows no smaller floats
         return {d.name: d for d in standard if kind is None or isdtype(d, kind)}
+
+
+def __array_namespace_info__() -> Info:
+    """What this namespace can do, as the array API standard asks."""
+    return Info()
+
+
+@function
+def array_namespace(api_version: str | None) -> ModuleType:
+    """The namespace of a tensor, as the array API standard asks."""
+    if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+        raise UserError("array_namespace", f"weft follows version 2024.12 of the standard, not {api_version!r}.")
+    return sys.modules[__name__.partition(".")[0]]

@@ -1,11 +1,5 @@
 """What a training run leaves behind to be looked at: charts as SVG, and one page that shows the run."""
 
-from .charts import bars as bars
-from .charts import curves as curves
-from .charts import learning_rate as learning_rate
-from .compare import comparison as comparison
-from .figures import plots as plots
-from .gallery import gallery as gallery
-from .matrix import confusion as confusion
-from .page import report as report
-from .png import png as png
+from ..lazy import lazy_attributes as _lazy_attributes
+
+_lazy_attributes(__name__)

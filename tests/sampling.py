@@ -1,0 +1,101 @@
+"""How much of the tests a run takes: `all` of them, the usual `sample`, or only the `fast` ones. WEFT_TESTS says which.
+
+    make test-all      WEFT_TESTS=all      every case of every sweep
+    make test          WEFT_TESTS=sample   sweeps are sampled: some cases of each, and at least one of every class of them
+    make test FAST=1   WEFT_TESTS=fast     the same with fewer cases, without the files in SLOW_FILES; compiled code of the last run is used
+
+A sweep is one test for many ops, dtypes, shapes or networks. Either it is marked, with the parameters whose values make a class, or it
+asks `sampled` for its cases:
+
+    @pytest.mark.sweep("op", share=0.3)  # every op at least once, three cases of ten in all
+
+    for sample, dtype in sampled(op.name, cases, share=0.3, of=lambda case: case[1]):  # every dtype at least once
+
+What is taken depends on the seed (printed at the end of a run, chosen by WEFT_TEST_SEED) and on the name, on nothing else. Regression
+tests are never sampled.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+MODES = ("all", "sample", "fast")
+FAST_SHARE = 0.25  # of what a sample takes beyond one case of every class
+
+Case = TypeVar("Case")
+
+
+def seed() -> int:
+    # Imported late: conftest.py asks for the mode before it sets what weft reads when it is imported.
+    from weft.testing import seed
+
+    return seed()
+
+
+def mode() -> str:
+    """How much this run takes."""
+    found = os.environ.get("WEFT_TESTS", "sample")
+    if found not in MODES:
+        raise ValueError(f"[tests] WEFT_TESTS must be one of {', '.join(MODES)}, got {found!r}.")
+    return found
+
+
+def sampled(
+    name: str, cases: Iterable[Case], *, share: float, of: Callable[[Case], Hashable] = lambda case: None
+) -> list[Case]:
+    """A share of the cases, in their order, with at least one of every class that `of` tells."""
+    everything = list(cases)
+    if mode() == "all":
+        return everything
+    order = list(range(len(everything)))
+    random.Random(f"{seed()} {name}").shuffle(order)
+    classes: set[Hashable] = set()
+    taken, others = set(), []
+    for i in order:
+        if of(everything[i]) in classes:
+            others.append(i)
+        else:
+            classes.add(of(everything[i]))
+            taken.add(i)
+    wanted = round(len(everything) * share * (FAST_SHARE if mode() == "fast" else 1))
+    taken.update(others[: max(0, wanted - len(taken))])
+    return [case for i, case in enumerate(everything) if i in taken]
+
+
+def left_out_of_sweeps(items: Sequence[Any]) -> list[Any]:
+    """The cases of marked tests that this run does not take."""
+    sweeps: dict[str, list[Any]] = {}
+    for item in items:
+        if item.get_closest_marker("sweep"):
+            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [item for name, cases in sweeps.items() for item in _left_out(name, cases)]
+
+
+def _left_out(name: str, cases: Sequence[Any]) -> list[Any]:
+    marker = cases[0].get_closest_marker("sweep")
+
+    def of(item: Any) -> Hashable:
+        return tuple(repr(item.callspec.params[parameter]) for parameter in marker.args)
+
+    taken = sampled(name, cases, share=marker.kwargs["share"], of=of)
+    return [item for item in cases if item not in taken]
+
+
+def is_left_out(path: Path) -> bool:
+    """Whether this run leaves out a whole file."""
+    return mode() == "fast" and path.stem in SLOW_FILES
+
+
+# Files that take many seconds however few of their cases run: they start processes, train networks, or run under Triton's interpreter.
+SLOW_FILES = {
+    "test_cli", "test_cli_dataset", "test_cli_learn", "test_cli_measure", "test_cli_use", "test_compile_growth", "test_compiler_random",
+    "test_conv_plans", "test_cuda", "test_cuda_streams", "test_cuda_train", "test_cuda_zoo", "test_dataset_create", "test_docs", "test_fit",
+    "test_fit_ways", "test_forecast", "test_full_disk", "test_fuzz", "test_generate", "test_gpu_algorithms", "test_gpu_bench",
+    "test_gpu_libraries", "test_gpu_program", "test_health", "test_jit_threads", "test_loader", "test_mutate_files", "test_special_values",
+    "test_state_threads", "test_stopping", "test_team", "test_thread_bits", "test_thresholds", "test_training_step", "test_triton",
+    "test_triton_conv", "test_triton_lines", "test_triton_parts", "test_triton_special", "test_zoo",
+}  # fmt: skip

@@ -1,0 +1,16 @@
+"""The verbs of the command line, each imported when it is first used (see weft/lazy.py)."""
+
+from .cfg import cfg as cfg
+from .dataset import dataset as dataset
+from .evaluate import evaluate as evaluate
+from .learn import resume as resume
+from .learn import train as train
+from .measure import bench as bench
+from .measure import explain as explain
+from .predict import predict as predict
+from .runs import runs as runs
+from .show import devices as devices
+from .show import models as models
+from .show import summary as summary
+
+eval = evaluate

@@ -1,0 +1,5 @@
+"""The names of `weft.io`, each imported when it is first used (see weft/lazy.py)."""
+
+from .safetensors import load as load
+from .safetensors import save as save
+from .tensorboard import EventWriter as EventWriter

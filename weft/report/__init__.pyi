@@ -1,0 +1,11 @@
+"""The names of `weft.report`, each imported when it is first used (see weft/lazy.py)."""
+
+from .charts import bars as bars
+from .charts import curves as curves
+from .charts import learning_rate as learning_rate
+from .compare import comparison as comparison
+from .figures import plots as plots
+from .gallery import gallery as gallery
+from .matrix import confusion as confusion
+from .page import report as report
+from .png import png as png
