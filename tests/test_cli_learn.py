@@ -234,7 +234,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     assert ended(weft("resume", str(run), f"epochs={wanted}")) == 0
     again = weft("train", "digits", "model=mlp", f"epochs={wanted}", "schedule=constant", "seed=3", "name=whole")
     assert ended(again) == 0
-    values = [load(f / "weights" / "last.safetensors") for f in (run, run.parent / "whole1")]
+    values = [load(f / "weights" / "last.safetensors") for f in (run, run.parent / "whole")]
     for name, tensor in values[0].items():
         np.testing.assert_array_equal(tensor.numpy(), values[1][name].numpy())
 

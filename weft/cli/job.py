@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import data, nn, optim
+from .. import data, nn
 from ..data.door import are_images, place_of
+from ..data.mix import Mix
 from ..errors import RunError, UserError
 from ..io import load
 from ..jit import jit
@@ -24,9 +25,11 @@ from ..train.task import prediction_of
 from ..train.transfer import transfer
 from .bar import Bars
 from .networks import fitted, full_name, loss_of, side, usual
+from .optimizers import mix, optimizer_settings
 from .runs import find_run
 from .say import MADE_IS_KEPT, when_terminated
 
+TASKS = ("classify", "regress", "text")  # folders that runs are in
 FACTS = "data.json"  # in the folder of a run
 RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
 PARTS = {"char_lstm": 3.0, "gpt": 0.3}  # of it, for networks that like more or less
@@ -172,7 +175,7 @@ class Job:
         """How the network is trained, but for the rate."""
         return Plan(
             self.settings["optimizer"], 1e-3, self.loss(), (), self.prepare(), self.settings["precision"],
-            settings=self.optimizer_settings(),
+            settings=self.optimizer_settings(), label_smoothing=self.settings["label_smoothing"], mix=self.mix(),
         )  # fmt: skip
 
     def begin_from_weights(self, model: nn.Module) -> list[str]:
@@ -212,20 +215,16 @@ class Job:
         usual_rate = RATES.get(self.settings["optimizer"], 1e-3) * (LARGE_PART if parameters > LARGE else 1.0)
         return float(_first(self.settings["rate"], usual_rate * PARTS.get(self.name, 1.0)))
 
-    def schedule(self, peak: float, steps: int) -> Any:
-        known: dict[str, Callable[[], Any]] = {
-            "one_cycle": lambda: optim.schedules.one_cycle(peak, steps),
-            "cosine": lambda: optim.schedules.cosine(peak, steps),
-            "constant": lambda: peak,
-        }
-        return known[self.settings["schedule"]]()
+    def mix(self) -> Mix | None:
+        """What mixes training images, if anything does."""
+        return mix(self.settings, len(self.train.classes), self.are_images)
 
     def optimizer_settings(self) -> dict[str, Any]:
         """What the optimizer is told beside the rate."""
-        found = {n: self.settings[n] for n in ("weight_decay", "clip_norm", "accumulate")}
+        found = optimizer_settings(self.settings)
         if isinstance(self.train, data.Text):  # gradients through many steps of time explode now and then
-            found["clip_norm"] = _first(found["clip_norm"], 1.0)
-        return {n: v for n, v in found.items() if v is not None}
+            found.setdefault("clip_norm", 1.0)
+        return found
 
     def trained(self, folder: Path) -> tuple[nn.Module, Callable[[Any], Tensor]]:
         """The network with the best weights of a run, and its predictions for stored inputs, compiled."""

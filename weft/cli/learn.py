@@ -18,13 +18,13 @@ from ..report.wording import counted
 from ..runtime import device as find_device
 from ..train import RunFolder
 from ..train.lock import one_writer
-from ..train.making import Plan
 from ..train.results import evaluated, write_results, write_text
 from ..train.signals import Terminated
 from .checks import check_settings
 from .evaluate import held_out, number_text
 from .job import FACTS, Job, facts, job_of, job_of_run
 from .networks import about
+from .optimizers import schedule
 from .say import Speaker
 from .settings import SETTINGS as SETTINGS
 from .settings import on
@@ -79,7 +79,7 @@ def _is_fresh(folder: Path) -> bool:
     if (folder / "state" / "last.safetensors").exists():
         return False
     if (folder / "metrics.csv").exists():
-        command = f"weft train cfg={quote(str(folder / 'args.yaml'))}"
+        command = f"weft train cfg={quote(str(folder / 'args.yaml'))} name={quote(folder.name + '-again')}"
         raise RunError(
             "weft resume", f"{folder} has no checkpoint any more. Its settings begin a run of their own with: {command}"
         )
@@ -137,8 +137,8 @@ def _trained(
     steps = (settings["overfit"] or len(loader)) * epochs
     return training.fit(
         model, loader, checks, epochs=epochs, optimizer=settings["optimizer"],
-        rate=job.schedule(job.peak_rate(cost.parameters), max(1, steps)), loss=job.loss(),
-        prepare=job.prepare(), precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
+        rate=schedule(settings, job.peak_rate(cost.parameters), max(1, steps), epochs), loss=job.loss(),
+        prepare=job.prepare(), label_smoothing=settings["label_smoothing"], mix=job.mix(), precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
         folder=folder, resume=not callable(folder), on_step=speaker.step, on_epoch=speaker.epoch, notes=settings,
@@ -148,8 +148,10 @@ def _trained(
 
 def _new_run(job: Job) -> RunFolder:
     settings = job.settings
-    name = settings["name"] or f"{Path(settings['data']).stem}-{job.name}-"
-    return RunFolder.fresh(Path(settings["runs"]) / job.kind, name)
+    root = Path(settings["runs"]) / job.kind
+    if settings["name"] is not None:
+        return RunFolder.named(root, settings["name"], settings["exist_ok"])
+    return RunFolder.fresh(root, f"{Path(settings['data']).stem}-{job.name}-")
 
 
 def _say_where(run: RunFolder, job: Job, speaker: Speaker) -> None:
@@ -190,7 +192,7 @@ def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], speaker: Speaker
 
 def _find_what_is_auto(job: Job, model: nn.Module, speaker: Speaker) -> None:
     """Settings that are to be found out become numbers: a resumed run uses the same ones."""
-    plan = Plan(job.settings["optimizer"], 1e-3, job.loss(), (), job.prepare(), job.settings["precision"])
+    plan = job.plan()
     if job.settings["batch"] == "auto":
         job.settings["batch"] = training.find_batch(model, job.train, plan)
         speaker.say(f"batch={job.settings['batch']} suits the data, and fits in memory")
@@ -198,7 +200,7 @@ def _find_what_is_auto(job: Job, model: nn.Module, speaker: Speaker) -> None:
         loader, _ = job.loaders()
         found = training.find_rate(
             model, loader, optimizer=plan.optimizer, loss=plan.loss, prepare=plan.prepare, precision=plan.precision,
-            seed=job.settings["seed"],
+            seed=job.settings["seed"], **{n: v for n, v in plan.settings.items() if n not in ("accumulate", "average")},
         )  # fmt: skip
         job.settings["rate"] = float(f"{found.best:.2g}")
         speaker.say(f"rate={job.settings['rate']} is where the loss falls fastest")

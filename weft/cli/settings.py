@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from ..knobs import KNOBS, knobs
 from ..runtime import Device
 from ..runtime import device as find_device
-from .words import Setting, count, flag, number, one_of, seconds, seed, sizes, whole
+from .words import Setting, count, flag, not_negative, number, one_of, positive, seed, sizes, whole
 
 
 def number_or_auto(text: str) -> float | str:
@@ -28,6 +28,13 @@ def share(text: str) -> float:
     if not 0.0 <= value < 1.0:
         raise ValueError("it must be a share from 0 to below 1")
     return value
+
+
+def two_shares(text: str) -> tuple[float, float]:
+    values = tuple(map(share, text.split(",")))
+    if len(values) != 2:
+        raise ValueError("it must be two numbers such as 0.9,0.999")
+    return values[0], values[1]
 
 
 def device_name(text: str) -> str:
@@ -74,21 +81,32 @@ SETTINGS: dict[str, Setting] = {
     "accumulate": Setting(count, 1, "steps whose gradients are added before the weights move"),
     "optimizer": Setting(str, "adam", "by its name"),
     "rate": Setting(number_or_auto, None, "of learning, or auto; if not given, one that suits most networks"),
-    "schedule": Setting(one_of("one_cycle", "cosine", "constant"), "one_cycle", "of the rate"),
-    "weight_decay": Setting(number, None, "how fast weights shrink by themselves"),
-    "clip_norm": Setting(number, None, "the longest gradient; if not given, 1 for text, else any"),
+    "schedule": Setting(one_of("one_cycle", "cosine", "linear", "constant"), "one_cycle", "of the rate"),
+    "warmup": Setting(not_negative, None, "epochs in which the rate rises to its peak; if not given, 0.3 of all for one_cycle, else 0"),
+    "final_rate": Setting(not_negative, None, "learning rate at the end of the schedule; if not given, nearly 0"),
+    "momentum": Setting(share, None, "momentum of the optimizer; if not given, 0.9 for sgd, else the optimizer's own"),
+    "nesterov": Setting(flag, None, "Nesterov momentum, for sgd and muon"),
+    "betas": Setting(two_shares, None, "decay of the two moving averages of adam and its relatives, such as 0.9,0.999"),
+    "eps": Setting(positive, None, "small number that the optimizer adds to a denominator"),
+    "weight_decay": Setting(number, None, "weight decay; if not given, the optimizer's own"),
+    "average": Setting(share, None, "decay of a moving average of the weights, such as 0.999, which is validated and saved"),
+    "clip_norm": Setting(number, None, "greatest norm of the gradients; if not given, 1 for text, else any"),
     "loss": Setting(str, None, "by its name; if not given, the labels decide"),
+    "label_smoothing": Setting(share, 0.0, "probability that is spread over all classes, such as 0.1"),
+    "mixup": Setting(positive, None, "alpha of MixUp, such as 0.2"),
+    "cutmix": Setting(positive, None, "alpha of CutMix, such as 1"),
     "precision": Setting(one_of("float16", "bfloat16"), None, "float16 or bfloat16 for mixed precision"),
     "device": DEVICE,
     "seed": Setting(seed, 0, "of all random numbers"),
     # when to stop
     "patience": Setting(count, None, "stop after so many epochs without a better result"),
-    "max_seconds": Setting(seconds, None, "stop after so much time"),
+    "max_seconds": Setting(not_negative, None, "stop after so much time"),
     "fast_dev_run": Setting(whole, 0, "only try so many batches, and keep nothing"),
     "overfit": Setting(whole, 0, "learn so many batches by heart, to see that the network can"),
     # what is kept
     "keep": Setting(whole, 0, "the weights of so many of the best epochs"),
-    "name": Setting(str, None, "of the run"),
+    "name": Setting(str, None, "name of the run; if not given, DATA-MODEL-1, -2, ..."),
+    "exist_ok": Setting(flag, False, "replace the run of that name, if there is one"),
     "runs": Setting(str, "runs", "the folder that runs are kept in"),
     "json": Setting(flag, False, "one JSON object a line instead of words, for programs"),
 }  # fmt: skip

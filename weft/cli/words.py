@@ -44,9 +44,15 @@ def count(text: str) -> int:
     return value
 
 
-def seconds(text: str) -> float:
+def not_negative(text: str) -> float:
     if number(text) < 0:
         raise ValueError("it must be 0 or more")
+    return number(text)
+
+
+def positive(text: str) -> float:
+    if number(text) <= 0:
+        raise ValueError("it must be above 0")
     return number(text)
 
 

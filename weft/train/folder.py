@@ -19,6 +19,7 @@ import io
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,10 @@ from ..io.files import append_line, remove_stale, replace_file
 from ..nn.module import Module
 from ..runtime import device
 from ..runtime.native import thread_count
+from .lock import NAME as LOCK
+from .lock import one_writer
+
+TAKEN = "Give another name, or exist_ok=true to replace it."
 
 
 class RunFolder:
@@ -64,6 +69,23 @@ class RunFolder:
                 number += 1
             except OSError as error:
                 raise RunError("train", f"the folder {path} cannot be made: {error.strerror or error}.") from error
+
+    @classmethod
+    def named(cls, root: str | os.PathLike[str], name: str, exist_ok: bool = False) -> RunFolder:
+        """A new folder root/name. One that exists is refused; with `exist_ok` the run in it is replaced."""
+        path = Path(root) / name
+        try:
+            if exist_ok and (path / "args.yaml").exists():
+                with one_writer(path):
+                    for part in path.iterdir():
+                        if part.name != LOCK:
+                            shutil.rmtree(part) if part.is_dir() else part.unlink()
+            path.mkdir(parents=True, exist_ok=exist_ok)
+        except FileExistsError:
+            raise UserError("train", f"a new run is required, got the name of {path}. {TAKEN}") from None
+        except OSError as error:
+            raise RunError("train", f"the folder {path} cannot be made: {error.strerror or error}.") from error
+        return cls(path)
 
     @property
     def checkpoint(self) -> Path:

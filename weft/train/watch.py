@@ -162,11 +162,12 @@ class Watch:
             raise Stop(f"no better result in {counted(self.patience, 'epoch')}")
 
     def _write(self, run: RunFolder, row: dict[str, float], better: bool) -> None:
-        if better:
-            run.weights("best", self.training.model)
-        run.weights("last", self.training.model)
-        if self.keep:
-            run.keep_epochs(self.training.model, int(row["epoch"]), best_epochs(self.training.history, self.keep))
+        with self.training.averaged():
+            if better:
+                run.weights("best", self.training.model)
+            run.weights("last", self.training.model)
+            if self.keep:
+                run.keep_epochs(self.training.model, int(row["epoch"]), best_epochs(self.training.history, self.keep))
         run.rows(self.training.history)
         run.summary(epochs=len(self.training.history), best=self.training.best, last=row, seconds=row["seconds"])
         run.event("epoch", **row)
