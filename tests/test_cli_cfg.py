@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from weft.cli import GROUPS, VERBS, main
-from weft.cli.settings import SETTINGS
-from weft.cli.words import Setting, as_text, read, sizes
+from weft.cli.arguments import read
+from weft.jobs.schema import Setting, as_text, sizes
+from weft.jobs.settings import SETTINGS
 from weft.knobs import KNOBS
 
 OF_A_RUN = {name: setting for name, setting in SETTINGS.items() if name != "json"}
@@ -18,7 +19,7 @@ def test_the_file_holds_all_settings_and_what_they_mean(capsys: pytest.CaptureFi
     lines = capsys.readouterr().out.splitlines()
     for name, setting in OF_A_RUN.items():
         (place,) = [i for i, line in enumerate(lines) if line.startswith(f"{name}:")]
-        assert lines[place - 1] == f"# {setting.meaning}"
+        assert lines[place - 1] == f"# {setting.help}"
 
 
 def test_the_file_is_read_back_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,7 +126,7 @@ def test_the_settings_of_a_verb_are_listed(capsys: pytest.CaptureFixture[str]) -
     assert main(["train", "digits", "epochs=3", "--help"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     for name, setting in SETTINGS.items():
-        assert f"{name} {as_text(setting.default)} {setting.meaning}" in lines
+        assert f"{name} {as_text(setting.default)} {setting.help}" in lines
 
 
 def test_the_parts_of_a_verb_have_help_too(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from weft.cli import main
-from weft.cli.job import usual_batch
 from weft.io import load
+from weft.jobs.job import usual_batch
 
 QUICK = ["model=mlp", "epochs=1"]
 
@@ -149,7 +149,7 @@ def test_one_layer(model: str, tmp_path: Path) -> None:
 def test_what_programs_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "model=mlp", "epochs=2", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["type"] for line in lines] == ["run", "epoch", "epoch", "ended"]
+    assert [line["type"] for line in lines] == ["run", "epoch", "epoch", "result"]
     assert lines[0]["folder"] == "runs/classify/digits-mlp-1"
     assert lines[1]["epoch"] == 1
     assert lines[3]["split"] == "test"

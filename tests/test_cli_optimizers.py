@@ -10,10 +10,10 @@ import pytest
 
 from weft import data, nn, train
 from weft.cli import main
-from weft.cli.optimizers import optimizer_settings, schedule
-from weft.cli.settings import SETTINGS
 from weft.errors import UserError
 from weft.io import load
+from weft.jobs.optimizers import optimizer_settings, schedule
+from weft.jobs.settings import SETTINGS
 
 QUICK = ["train", "digits", "model=logistic_regression", "epochs=1"]
 

@@ -12,11 +12,12 @@ from PIL import Image
 
 from weft import nn, optim
 from weft.cli import VERBS, main
-from weft.cli.settings import SETTINGS
-from weft.cli.words import Help, Setting
+from weft.cli.arguments import Help
 from weft.data import Arrays
 from weft.data.create import create
 from weft.errors import UserError
+from weft.jobs.schema import Setting
+from weft.jobs.settings import SETTINGS
 from weft.train.fit import fit
 
 PACKAGE = Path(__file__).resolve().parent.parent / "weft"
@@ -161,7 +162,7 @@ def test_advice_names_only_options_that_the_verb_has() -> None:
         for verb in ("runs", "dataset")
         for part in ("list", "show", "compare", "create", "info", "get")
     }
-    for place, (where, *message) in errors_in("cli"):
+    for place, (where, *message) in [*errors_in("cli"), *errors_in("jobs")]:
         verb = where.removeprefix("weft").strip()
         text = " ".join(message)
         known = {"cfg"}

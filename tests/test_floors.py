@@ -52,6 +52,7 @@ FLOORS = [
     ["report"],
     ["data"],
     ["train"],
+    ["jobs"],
     ["cli"],
     ["__main__"],
     ["testing"],

@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from weft import optim, train
-from weft.cli.settings import SETTINGS
 from weft.hints import ELSEWHERE, nearest
+from weft.jobs.settings import SETTINGS
 
 
 @pytest.mark.parametrize(

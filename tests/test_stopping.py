@@ -262,7 +262,7 @@ def test_kill_resume_twice_and_terminate(
 def test_terminated_before_the_run_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from weft.cli.job import Job
+    from weft.jobs.job import Job
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Job, "model", lambda job: os.kill(os.getpid(), signal.SIGTERM))

@@ -13,15 +13,15 @@ from ..errors import RunError, UserError, WeftError
 from ..hints import nearest
 from ..train.signals import TERMINATED, Terminated, terminable
 from ..version import __version__
+from .arguments import Help, first_line
 from .cfg import cfg
 from .dataset import dataset
 from .evaluate import evaluate
-from .learn import resume, train
 from .measure import bench, explain
 from .predict import predict
 from .runs import runs
 from .show import devices, models, summary
-from .words import Help, first_line
+from .training import resume, train
 
 VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "train": train,

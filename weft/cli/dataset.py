@@ -16,30 +16,42 @@ from ..data.made import describe, is_made
 from ..data.resize import WAYS
 from ..errors import UserError, WeftError
 from ..hints import nearest
+from ..jobs.job import MADE_IS_KEPT
+from ..jobs.schema import Setting, flag, fraction_or_path, sizes, whole
+from .arguments import part, read
 from .bar import Bars
 from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
-from .say import MADE_IS_KEPT, when_terminated
+from .progress import when_terminated
 from .table import as_json, pairs, table
-from .words import Setting, flag, one_of, part, read, share_or_path, sizes, whole
 
 _JSON = Setting(flag, False, "print JSON, for programs")
 _FROM = Setting(str, None, "a folder that has the files of a known set; no network is needed then")
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "size": (sizes, "of the images: 64 or 48x64 (height x width); none: they all have one size already"),
-    "resize": (one_of(*WAYS), f"how images get their size: {', '.join(WAYS)}"),
-    "colour": (one_of("rgb", "gray"), "rgb or gray"),
-    "validation": (share_or_path, "a share of every class, or a folder or list of its own"),
-    "test": (share_or_path, "likewise"),
+    "resize": (str, "how images get their size"),
+    "colour": (str, "colour of the images"),
+    "validation": (fraction_or_path, "a share of every class, or a folder or list of its own"),
+    "test": (fraction_or_path, "likewise"),
     "minimum": (whole, "files that a class needs"),
     "maximum": (whole, "files that are taken of a class"),
-    "small": (one_of("refuse", "drop", "keep"), "what is done with classes below the minimum: refuse, drop, keep"),
+    "small": (str, "what is done with classes below the minimum"),
     "seed": (whole, "which files go into which split, and their order"),
-    "store": (one_of("arrays", "lmdb"), "arrays (fast) or lmdb (small)"),
-    "encoding": (one_of("png", "jpeg"), "of the images in lmdb: png (exact) or jpeg"),
+    "store": (str, "arrays (fast) or lmdb (small)"),
+    "encoding": (str, "of the images in lmdb: png (exact) or jpeg"),
     "workers": (whole, "processes; 0 works in this one"),
 }
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "resize": tuple(WAYS),
+    "colour": ("rgb", "gray"),
+    "small": ("refuse", "drop", "keep"),
+    "store": ("arrays", "lmdb"),
+    "encoding": ("png", "jpeg"),
+}
 CREATE = {
-    **{name: Setting(reader, MAKING[name], meaning) for name, (reader, meaning) in _READERS.items()},
+    **{
+        name: Setting(reader, MAKING[name], meaning, choices=_CHOICES.get(name, ()))
+        for name, (reader, meaning) in _READERS.items()
+    },
     "outside": Setting(flag, False, "whether a list may name files outside of its folder"),
     "replace": Setting(flag, False, "whether a dataset with other settings may be replaced"),
     "json": _JSON,

@@ -19,17 +19,19 @@ from ..data.convert import to_array
 from ..data.images import Unreadable, read_image
 from ..data.resize import resize
 from ..errors import RunError, UserError
+from ..jobs.device import on
+from ..jobs.find import find_run
+from ..jobs.job import Job, job_of_run
+from ..jobs.schema import Setting, flag, number, whole
+from ..jobs.settings import DEVICE
+from ..jobs.stored import settings_of
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
 from ..report.wording import counted
 from ..tensor import Tensor
+from .arguments import Words, read
 from .bar import Bar
 from .files import image_files
-from .job import Job, job_of_run
-from .runs import find_run
-from .settings import DEVICE, on
-from .stored import settings_of
-from .words import Setting, Words, flag, number, read, whole
 
 BATCH = 64  # images that are predicted together
 MOST_WORDS = 1_000_000  # a shell writes out its own patterns

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .words import as_text
+from ..jobs.schema import as_text
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> str:
@@ -34,6 +34,13 @@ def pairs(values: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict) else as_text(value)
+
+
+def number_text(name: str, value: Any) -> str:
+    """A number as people read it."""
+    if isinstance(value, float):
+        return f"{100 * value:.2f} %" if "accuracy" in name else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def as_json(value: Any) -> str:

@@ -11,10 +11,10 @@ from ..data.door import are_images
 from ..errors import UserError
 from ..train.folder import TAKEN
 from ..train.making import Plan
+from .find import find_run
 from .job import TASKS
 from .networks import WRITERS, check_size, full_name, loss_of
 from .optimizers import check_mix, check_schedule, optimizer_settings
-from .runs import find_run
 
 
 def check_settings(verb: str, settings: Mapping[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,15 @@ from ..report.wording import counted, listed
 from ..tensor import Tensor
 from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import Plan
+from ..train.signals import Terminated
 from ..train.task import prediction_of
 from ..train.transfer import transfer
-from .bar import Bars
+from .events import Recorder
+from .find import find_run
 from .networks import fitted, full_name, loss_of, side, usual
 from .optimizers import mix, optimizer_settings
-from .runs import find_run
-from .say import MADE_IS_KEPT, when_terminated
 
+MADE_IS_KEPT = "what is made of the dataset is kept; the same command goes on from there"
 TASKS = ("classify", "regress", "text")  # folders that runs are in
 FACTS = "data.json"  # in the folder of a run
 RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
@@ -51,8 +51,10 @@ def _first(value: Any, otherwise: Any) -> Any:
 class Job:
     """What is trained on what; the same settings give the same job, in a later process too."""
 
-    def __init__(self, settings: Mapping[str, Any], splits: data.Splits | None = None) -> None:
-        self.settings, self.notes = dict(settings), list[str]()
+    def __init__(
+        self, settings: Mapping[str, Any], splits: data.Splits | None = None, recorder: Recorder | None = None
+    ) -> None:
+        self.settings, self.notes, self.recorder = dict(settings), list[str](), recorder or Recorder()
         named = None if settings["model"] is None else full_name(settings["model"])
         if splits is None:
             splits = data.held_out(self._open(named), _first(settings["validation"], CARVED), settings["seed"])
@@ -72,13 +74,19 @@ class Job:
             making["size"] = self.settings["size"] or (needed and (needed, needed))
         elif what.suffix.lower() == ".txt":
             making = {"length": self.settings["length"]}
-        with Bars(f"reading {what.name}") as bars, when_terminated(MADE_IS_KEPT) if images else nullcontext():
+        reading = f"reading {what.name}"
+        self.recorder.show("activity", text=reading)
+        try:
             found = data.open_dataset(
                 self.settings["data"],
                 from_=self.settings["from"],
-                progress=lambda at: bars(at.done, at.total),
+                progress=lambda at: self.recorder.show("progress", what=reading, done=at.done, total=at.total),
                 **making,
             )
+        except Terminated:
+            if images:
+                self.recorder.log(MADE_IS_KEPT, "warning")
+            raise
         if images:
             self._note_failures(place_of(what, **making))
         return found
@@ -278,8 +286,16 @@ def job_of_run(settings: Mapping[str, Any], folder: Path) -> Job:
         raise RunError("weft", f"{folder / FACTS} is damaged: {type(error).__name__}: {error}.") from None
 
 
-def job_of(verb: str, settings: Mapping[str, Any]) -> Job:
+def held_out(splits: data.Splits, name: str | None) -> tuple[str, data.Dataset]:
+    """The split to measure on: the one that nothing was decided with, if there is one."""
+    found = {n: s for n, s in (("test", splits.test), ("validation", splits.validation), ("train", splits.train)) if s}
+    if name is not None and name not in found:
+        raise UserError("weft eval", f"there is no {name} split; there are {', '.join(found)}.")
+    return (name, found[name]) if name is not None else next(iter(found.items()))
+
+
+def job_of(verb: str, settings: Mapping[str, Any], recorder: Recorder | None = None) -> Job:
     """The job, once it is known what it is about."""
     if settings["data"] is None:
         raise UserError(f"weft {verb}", "which data? Say weft train digits, or data=FOLDER.")
-    return Job(settings)
+    return Job(settings, recorder=recorder)

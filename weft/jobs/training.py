@@ -1,8 +1,9 @@
-"""Verbs that train networks: train, resume."""
+"""Training and resuming a job: from settings to a measured network in a run folder, with events on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from shlex import quote
@@ -20,58 +21,46 @@ from ..train import RunFolder
 from ..train.lock import one_writer
 from ..train.results import evaluated, write_results, write_text
 from ..train.signals import Terminated
+from ..train.watch import Now
 from .checks import check_settings
-from .evaluate import held_out, number_text
-from .job import FACTS, Job, facts, job_of, job_of_run
+from .device import on
+from .events import Listener, Recorder, nobody
+from .job import FACTS, Job, facts, held_out, job_of, job_of_run
 from .networks import about
 from .optimizers import schedule
-from .say import Speaker
-from .settings import SETTINGS as SETTINGS
-from .settings import on
-from .stored import run_of, settings_of
-from .words import read
+from .stored import settings_of
 
 SAMPLE = 1000  # characters that a network for text writes at the end
+SHOW_SECONDS = 0.1  # between two progress events for whoever looks on: eyes see no more
 
 
-def train(words: Sequence[str]) -> None:
-    """Train a network: weft train digits model=lenet epochs=5.
-
-    The data is the first word, or data=. A folder with a folder of images for each class is made into a dataset on the
-    way. The run is kept in runs/TASK/NAME, with weights, tables, plots and report.html.
-    """
-    given = read("train", words, SETTINGS, 1)
-    settings = {**given.settings, "data": given["data"] or (given.plain[0] if given.plain else None)}
-    with on(given["device"]) as device:
+def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | None:
+    """Train a network with validated settings; the run folder, or None where none is kept."""
+    recorder = Recorder(listener)
+    with on(settings["device"]) as device:
         check_settings("train", settings)
-        _fit(job_of("train", {**settings, "device": device.name}), None)
+        return _fit(job_of("train", {**settings, "device": device.name}, recorder), None, recorder)
 
 
-def resume(words: Sequence[str]) -> None:
-    """Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.
-
-    It goes on at the very step it had come to, with the settings it was started with and on the same device; others can be
-    given, such as epochs=30. A run that was stopped before its first checkpoint begins anew. A limit of time holds for one
-    command only.
-    """
-    given = read("resume", words, SETTINGS, 1)
-    folder = run_of("resume", given.plain)
+def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody) -> Path | None:
+    """Continue a run that was stopped, with its own settings and those that are given anew. A time limit holds for one call only."""
+    recorder, changed = Recorder(listener), given or {}
     with one_writer(folder):
         told = settings_of("resume", folder)
-        settings = {**told, "max_seconds": None, "json": False, **{n: given[n] for n in given.given}}
+        settings = {**told, "max_seconds": None, "json": False, **changed}
         fresh = _is_fresh(folder)
-        if "device" not in given.given:
+        if "device" not in changed:
             _expect_device(told["device"])
         with on(settings["device"]) as device:
             check_settings("resume", settings)
-            job = job_of("resume", {**settings, "device": device.name})
+            job = job_of("resume", {**settings, "device": device.name}, recorder)
             if fresh:
                 job.notes.append("it was stopped before its first checkpoint, and begins anew")
             elif told["device"] not in (None, device.name):
                 job.notes.append(
                     f"it was on {told['device']} before: on {device} it goes on with the same values, but not to the same bits"
                 )
-            _fit(job, folder)
+            return _fit(job, folder, recorder)
 
 
 def _is_fresh(folder: Path) -> bool:
@@ -86,64 +75,87 @@ def _is_fresh(folder: Path) -> bool:
     return True
 
 
-# --- parts ------------------------------------------------------------------------------------------------------------------
+def _expect_device(name: str | None) -> None:
+    """Whoever did not ask for the run's device may not know that there is another way."""
+    try:
+        find_device(name)
+    except UserError as error:
+        raise UserError(
+            "weft resume", f"the run was on {name}. {error.message} device=cpu goes on with it on the CPU."
+        ) from None
 
 
-def _fit(job: Job, folder: Path | None) -> None:
-    """Train; a run whose folder is given goes on. A new one gets its folder when all that can be wrong was seen."""
+# --- the steps of a job -----------------------------------------------------------------------------------------------------
+
+
+def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
+    """Train; a run whose folder is given goes on. A new one gets its folder when everything that can be wrong was checked."""
     epochs = 1 if job.settings["fast_dev_run"] else job.settings["epochs"]
-    speaker = Speaker(job.settings["json"], epochs)
     begun: list[Path] = [] if folder is None else [folder]
     try:
         with ExitStack() as held:
             if folder is not None:
                 _check_same_data(folder, job)
+            recorder.show("activity", text=f"building {job.name}")
             job.check_memory()
             model = job.model()
             body = job.begin_from_weights(model)
-            _find_what_is_auto(job, model, speaker)
+            _find_what_is_auto(job, model, recorder)
             cost = nn.summary(model, _example(job))
-            _introduce(job, cost, body, speaker)
+            _introduce(job, cost, body, recorder)
 
             def begin() -> Path:
                 run = _new_run(job)
                 held.enter_context(one_writer(run.path))
                 begun.append(run.path)
-                _say_where(run, job, speaker)
+                _begin_run(run, job, recorder)
                 return run.path
 
             if folder is not None:
-                _say_where(RunFolder(folder), job, speaker)
-            result = _trained(job, model, body, cost, epochs, begin if folder is None else folder, speaker)
-            speaker.clear()
-            _finish(job, result, speaker, cost)
+                _begin_run(RunFolder(folder), job, recorder)
+            recorder.show("activity", text="compiling the training step")
+            result = _trained(job, model, body, cost, epochs, begin if folder is None else folder, recorder)
+            _finish(job, result, recorder, cost)
+            return result.folder
     except (KeyboardInterrupt, Terminated) as stop:
-        speaker.clear()
         how = "terminated" if isinstance(stop, Terminated) else "stopped"
         is_run = bool(begun) and (begun[0] / "args.yaml").exists()
-        next_step = f"go on with: weft resume {quote(str(begun[0]))}" if is_run else "no run was begun"
-        speaker.say(f"{how}; {next_step}")
-        speaker.tell("stopped", why=how, folder=str(begun[0]) if is_run else None)
+        recorder.send("stopped", why=how, folder=str(begun[0]) if is_run else None)
         raise
-    finally:
-        speaker.clear()
 
 
 def _trained(
     job: Job, model: nn.Module, body: Sequence[str], cost: nn.Summary, epochs: int, folder: Path | Callable[[], Path],
-    speaker: Speaker,
+    recorder: Recorder,
 ) -> training.Result:  # fmt: skip
     settings, (loader, checks) = job.settings, job.loaders()
     steps = (settings["overfit"] or len(loader)) * epochs
     return training.fit(
         model, loader, checks, epochs=epochs, optimizer=settings["optimizer"],
         rate=schedule(settings, job.peak_rate(cost.parameters), max(1, steps), epochs), loss=job.loss(),
-        prepare=job.prepare(), label_smoothing=settings["label_smoothing"], mix=job.mix(), precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
+        prepare=job.prepare(), label_smoothing=settings["label_smoothing"], mix=job.mix(),
+        precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
-        folder=folder, resume=not callable(folder), on_step=speaker.step, on_epoch=speaker.epoch, notes=settings,
-        **job.optimizer_settings(),
+        folder=folder, resume=not callable(folder), on_step=_Steps(recorder), notes=settings,
+        on_epoch=lambda row: recorder.show("epoch", **row, epochs=epochs), **job.optimizer_settings(),
     )  # fmt: skip
+
+
+class _Steps:
+    """Shows how far a training is, ten times a second at most: reading the metrics waits for the step."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.last = recorder, 0.0
+
+    def __call__(self, now: Now) -> None:
+        if time.monotonic() - self.last >= SHOW_SECONDS or now.step == now.steps:
+            self.last = time.monotonic()
+            metrics = {name: float(meter.value().item()) for name, meter in now.meters.items()}
+            self.recorder.show(
+                "progress", what=f"epoch {now.epoch}/{now.epochs}", done=now.step, total=now.steps, epoch=now.epoch,
+                epochs=now.epochs, metrics=metrics, examples_per_second=round(now.examples_per_second, 1),
+            )  # fmt: skip
 
 
 def _new_run(job: Job) -> RunFolder:
@@ -154,10 +166,11 @@ def _new_run(job: Job) -> RunFolder:
     return RunFolder.fresh(root, f"{Path(settings['data']).stem}-{job.name}-")
 
 
-def _say_where(run: RunFolder, job: Job, speaker: Speaker) -> None:
+def _begin_run(run: RunFolder, job: Job, recorder: Recorder) -> None:
     run.write_json(FACTS, facts(job.train))
-    speaker.say(f"everything about this run is in {run.path}")
-    speaker.tell("run", folder=str(run.path), notes=job.notes)
+    recorder.begin(run.path)
+    recorder.log(f"everything about this run is in {run.path}")
+    recorder.send("run", folder=str(run.path), notes=job.notes)
 
 
 def _check_same_data(folder: Path, job: Job) -> None:
@@ -174,67 +187,61 @@ def _check_same_data(folder: Path, job: Job) -> None:
         raise UserError("weft resume", f"{folder} learned from {what}. Begin a run from its weights with: {command}")
 
 
-def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], speaker: Speaker) -> None:
+def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], recorder: Recorder) -> None:
     steps = job.settings["overfit"] or len(job.loaders()[0])
-    said = [
+    facts_ = [
         f"{about(job.train)} -> {job.name}",
         counted(cost.parameters, "parameter"),
         f"{counted(steps, 'step')} an epoch",
     ]
-    speaker.say(", ".join(said))
+    recorder.log(", ".join(facts_))
     for note in job.notes:
-        speaker.say(note)
+        recorder.log(note)
     if body:
         verb = "begins" if len(body) == 1 else "begin"
-        speaker.say(f"{counted(len(body), 'parameter tensor')} {verb} from {job.settings['weights']}")
-    speaker.say("compiling the training step ...")
+        recorder.log(f"{counted(len(body), 'parameter tensor')} {verb} from {job.settings['weights']}")
 
 
-def _find_what_is_auto(job: Job, model: nn.Module, speaker: Speaker) -> None:
-    """Settings that are to be found out become numbers: a resumed run uses the same ones."""
+def _find_what_is_auto(job: Job, model: nn.Module, recorder: Recorder) -> None:
+    """Settings that are to be found become numbers: a resumed run uses the same ones."""
     plan = job.plan()
     if job.settings["batch"] == "auto":
+        recorder.show("activity", text="finding a batch size")
         job.settings["batch"] = training.find_batch(model, job.train, plan)
-        speaker.say(f"batch={job.settings['batch']} suits the data, and fits in memory")
+        recorder.log(f"batch={job.settings['batch']} suits the data, and fits in memory")
     if job.settings["rate"] == "auto":
+        recorder.show("activity", text="finding a learning rate")
         loader, _ = job.loaders()
         found = training.find_rate(
             model, loader, optimizer=plan.optimizer, loss=plan.loss, prepare=plan.prepare, precision=plan.precision,
             seed=job.settings["seed"], **{n: v for n, v in plan.settings.items() if n not in ("accumulate", "average")},
         )  # fmt: skip
         job.settings["rate"] = float(f"{found.best:.2g}")
-        speaker.say(f"rate={job.settings['rate']} is where the loss falls fastest")
+        recorder.log(f"rate={job.settings['rate']} is where the loss falls fastest")
 
 
-def _finish(job: Job, result: training.Result, speaker: Speaker, cost: nn.Summary) -> None:
-    """Measure the best network, once, on what it has not seen; write the report; say what can be done next."""
-    if result.folder is None or job.settings["overfit"]:
-        numbers = ", ".join(
-            f"{n.replace('_', ' ')} {v:.4g}" for n, v in result.best.items() if "loss" in n or "accuracy" in n
-        )
-        speaker.say(f"{'it works' if result.folder is None else 'best'}: {numbers}")
+def _finish(job: Job, result: training.Result, recorder: Recorder, cost: nn.Summary) -> None:
+    """Measure the best network, once, on examples it has not seen, and write the report."""
+    told: dict[str, Any] = {"why": result.ended, "best": result.best, "folder": result.folder and str(result.folder)}
+    if result.folder is None or job.settings["overfit"] or not result.history:
+        recorder.send("result", **told, split=None)
         return
-    run, path = RunFolder(result.folder), quote(str(result.folder))
-    if not result.history:
-        speaker.say(f"{result.ended}, before the first epoch was; go on with: weft resume {path}")
-        return
+    recorder.show("activity", text="measuring the best network")
+    run = RunFolder(result.folder)
     model, network = job.trained(run.path)
     split, examples = held_out(job.splits, None)
     found = evaluated(network, job.checks(examples), job.loss())
     run.summary(**{split: found.numbers})
     if isinstance(job.train, data.Text):
-        write_text(
-            run.path, training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE, temperature=0.8)
-        )
+        recorder.show("activity", text="writing a sample")
+        sample = training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE, temperature=0.8)
+        write_text(run.path, sample)
+    recorder.show("activity", text="writing the report")
     write_results(run.path, found, cost)
-    numbers = ", ".join(f"{n} {number_text(n, v)}" for n, v in found.numbers.items())
-    speaker.say(
-        f"\n{result.ended}; the best epoch was {int(result.best['epoch'])}. On {counted(len(examples), split + ' example')}: {numbers}"
-    )
-    use = '"Once upon a time"' if isinstance(job.train, data.Text) else "IMAGE"
-    speaker.say(f"look at it:  {run.path / 'report.html'}\nuse it:      weft predict {path} {use}")
-    speaker.say(f"measure it:  weft eval {path}\ncompare it:  weft runs list")
-    speaker.tell("ended", why=result.ended, best=result.best, split=split, **found.numbers, classes=found.classes)
+    recorder.send(
+        "result", **told, split=split, examples=len(examples), **found.numbers, classes=found.classes,
+        task=job.kind,
+    )  # fmt: skip
 
 
 def _example(job: Job) -> Any:
@@ -242,13 +249,3 @@ def _example(job: Job) -> Any:
     if job.are_images:
         return (1, job.train.shape[0], *job.size())
     return asarray(job.train.inputs(np.arange(1)))
-
-
-def _expect_device(name: str | None) -> None:
-    """Whoever did not ask for the run's device may not know that there is another way."""
-    try:
-        find_device(name)
-    except UserError as error:
-        raise UserError(
-            "weft resume", f"the run was on {name}. {error.message} device=cpu goes on with it on the CPU."
-        ) from None
