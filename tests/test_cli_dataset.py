@@ -350,4 +350,4 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, caps
     drawn = capsys.readouterr().err
     assert "making made" in drawn
     assert "100 %" in drawn
-    assert drawn.endswith("\r\x1b[K")
+    assert drawn.rstrip().endswith("\x1b[2K\x1b[?25h")

@@ -175,7 +175,9 @@ def test_quick_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "it works: train loss" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
     assert main(["train", "digits", "model=mlp", "overfit=1", "epochs=40"]) == 0
-    assert "train: loss 0.0" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "loss       acc" in said
+    assert "epoch 40/40    0.0" in said
 
 
 def test_the_test_split_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

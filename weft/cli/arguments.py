@@ -7,33 +7,65 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rich.table import Table
+from rich.text import Text
+
 from ..errors import UserError
 from ..hints import nearest
 from ..jobs.schema import Setting, as_text, flag, parsed
 from ..jobs.yaml_files import read_settings
+from .table import rendered
 
 
 class Help(Exception):
-    """Somebody asked what a verb does: its name, what it does where the verb's own words do not say it, and its settings."""
+    """Somebody asked what a verb does: its name, a text of its own for a part of a verb, and its settings.
 
-    def __init__(self, verb: str, about: str, known: Mapping[str, Setting]) -> None:
+    Where some settings are `common`, help shows only those; --help-all shows everything.
+    """
+
+    def __init__(
+        self, verb: str, about: str, known: Mapping[str, Setting], common: Sequence[str] = (), everything: bool = False
+    ) -> None:
         super().__init__(verb)
         self.verb, self.about, self.known = verb, about, known
+        self.shown = {n: s for n, s in known.items() if s.help and (everything or not common or n in common)}
+        self.hidden = len(known) - len(self.shown) if common else 0
 
     def text(self, about: str) -> str:
         """The page; `about` is what the verb says of itself."""
-        lines = [f"weft {self.verb}", "", inspect.cleandoc(self.about or about)]
-        rows = [(name, as_text(s.default), s.help) for name, s in self.known.items() if s.help]
-        if not rows:
+        lines = [f"weft {self.verb}", "", rendered(Text(inspect.cleandoc(self.about or about)))]
+        if not self.shown:
             return "\n".join(lines)
-        rows = [
-            ("setting", "if not given", "meaning"),
-            *rows,
-            ("cfg", "none", "a file of settings, lines `name: value`"),
+        lines += [
+            "",
+            rendered(self._table()),
+            "",
+            "Write name=value or --name value; cfg=FILE reads a YAML file.",
         ]
-        wide = [max(len(row[i]) for row in rows) for i in (0, 1)]
-        lines += ["", *(f"  {name:{wide[0]}}  {default:{wide[1]}}  {meaning}" for name, default, meaning in rows)]
-        return "\n".join([*lines, "", "Settings are written name=value, --name value or --name=value."])
+        if self.hidden:
+            lines.append(f"weft {self.verb} --help-all shows all {len(self.known)} settings.")
+        return "\n".join(lines)
+
+    def _table(self) -> Table:
+        """Name, default and meaning, under the names of the groups."""
+        found = Table.grid(padding=(0, 2, 0, 0))
+        found.add_column(no_wrap=True, style="cyan")
+        found.add_column(no_wrap=True)
+        found.add_column(overflow="fold")
+        group = ""
+        for name, setting in self.shown.items():
+            if setting.group != group:
+                group = setting.group
+                found.add_row(Text(group, "bold"))
+            found.add_row(f"  {name}", as_text(setting.default), Text(_meaning(setting)))
+        return found
+
+
+def _meaning(setting: Setting) -> str:
+    """What a setting means, with its choices unless the text names them."""
+    if not setting.choices or all(choice in setting.help for choice in setting.choices):
+        return setting.help
+    return f"{setting.help}: {', '.join(setting.choices[:-1])} or {setting.choices[-1]}"
 
 
 @dataclass(frozen=True)
@@ -49,11 +81,12 @@ class Words:
 
 
 def read(
-    verb: str, words: Sequence[str], known: Mapping[str, Setting], most_plain: int, about: str | None = ""
-) -> Words:
+    verb: str, words: Sequence[str], known: Mapping[str, Setting], most_plain: int, about: str | None = "",
+    common: Sequence[str] = (),
+) -> Words:  # fmt: skip
     """Defaults, then what a file (cfg=FILE) says, then the command itself. `about`: what help says of a part of a verb."""
     if asks_for_help(words):
-        raise Help(verb, about or "", known)
+        raise Help(verb, about or "", known, common, everything="--help-all" in words)
     plain, texts = _split(verb, words, known)
     if len(plain) > most_plain:
         raise UserError(
@@ -72,7 +105,7 @@ def _words(number_: int) -> str:
 
 def asks_for_help(words: Sequence[str]) -> bool:
     """Whether a command only wants to know what it could be."""
-    return list(words) == ["help"] or "--help" in words or "-h" in words
+    return list(words) == ["help"] or not {"--help", "-h", "--help-all"}.isdisjoint(words)
 
 
 def part(verb: str, words: Sequence[str], parts: Mapping[str, Callable[[Sequence[str]], None]]) -> None:

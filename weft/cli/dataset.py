@@ -19,8 +19,8 @@ from ..hints import nearest
 from ..jobs.job import MADE_IS_KEPT
 from ..jobs.schema import Setting, flag, fraction_or_path, sizes, whole
 from .arguments import part, read
-from .bar import Bars
 from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
+from .display import Display
 from .progress import when_terminated
 from .table import as_json, pairs, table
 
@@ -73,10 +73,12 @@ def _create(words: Sequence[str]) -> None:
         raise UserError("weft dataset create", "a source and a folder are required: weft dataset create photos made.")
     source, folder = given.plain[0], Path(given.plain[1])
     making = {name: given[name] for name in MAKING}
-    with Bars(f"making {folder.name}") as told, when_terminated(MADE_IS_KEPT):
+    with Display() as display, when_terminated(MADE_IS_KEPT):
         data.create(
             _source(source, given["outside"]), folder, replace=given["replace"], **making,
-            progress=lambda now: told(now.done, now.total, f"{now.failed} failed" if now.failed else ""),
+            progress=lambda now: display.bar(
+                f"making {folder.name}", now.done, now.total, f"{now.failed} failed" if now.failed else ""
+            ),
         )  # fmt: skip
     found = of_splits(str(folder), data.open_dataset(folder), folder)
     print(as_json(found) if given["json"] else f"{page(found)}\n\ntrain on it: weft train data={quote(str(folder))}")
@@ -102,8 +104,10 @@ def _looked_at(what: str, from_: str | None) -> Facts:
     path = Path(os.path.expanduser(what))
     if from_ is None and path.exists() and are_images(path):
         return of_images(path)
-    with Bars(f"getting {what}") as told:
-        splits = data.open_dataset(what, from_=from_, progress=lambda now: told(now.done, now.total))
+    with Display() as display:
+        splits = data.open_dataset(
+            what, from_=from_, progress=lambda now: display.bar(f"getting {what}", now.done, now.total)
+        )
     return of_splits(what, splits, path if from_ is None and is_made(path) else None)
 
 
@@ -166,8 +170,8 @@ def _get(words: Sequence[str]) -> None:
     if name not in data.known_names():
         raise UserError("weft dataset get", f"there is no set {name!r}. {nearest(name, data.known_names())}")
     if name != "digits":
-        with Bars(f"getting {name}") as told:
-            get_known(name, given["from"], told)
+        with Display() as display:
+            get_known(name, given["from"], lambda done, total: display.bar(f"getting {name}", done, total))
     found = of_splits(name, data.known(name))
     if given["json"]:
         print(as_json(found | {"folder": None if name == "digits" else str(data_folder() / name)}))

@@ -30,7 +30,7 @@ from ..ops.statistics import softmax
 from ..report.wording import counted
 from ..tensor import Tensor
 from .arguments import Words, read
-from .bar import Bar
+from .display import Display
 from .files import image_files
 
 BATCH = 64  # images that are predicted together
@@ -97,15 +97,14 @@ def _print_all(files: Sequence[str], job: Job, network: Callable[[Any], Tensor],
     form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(classes, given["top"])
     failed = 0
     piped = not sys.stdout.isatty()  # on a terminal the lines themselves show how far it is
-    with Bar("predicting", len(files)) as bar:
+    with Display() as display:
         for done, found in enumerate(_predictions(files, job, network), 1):
             failed += found.values is None
             if found.values is None:
-                bar.clear()
-                print(f"weft: {found.path} {found.error}", file=sys.stderr)
+                display.line(f"weft: {found.path} {found.error}")
             form.show(found)
             if piped:
-                bar.show(done)
+                display.bar("predicting", done, len(files))
     if failed:
         what = f"{counted(failed, 'file')} of {len(files):,}"
         others = "; all others were predicted" if failed < len(files) else ""

@@ -13,8 +13,8 @@ from ..jobs.events import Event
 from ..report.wording import counted
 from ..train.folder import plain
 from ..train.signals import Terminated
-from ..train.task import line_of
-from .bar import Bars
+from . import epochs
+from .display import Display
 from .table import number_text
 
 PROGRAMS_READ = ("run", "epoch", "result", "stopped")  # types of events that `--json` prints
@@ -39,64 +39,56 @@ def print_json(event: Event) -> None:
 
 
 class Progress:
-    """Shows events to people. Use it in a `with`, which takes the bar away at the end."""
+    """Shows events to people. Use it in a `with`, which takes bars away at the end."""
 
     def __init__(self) -> None:
-        self._bars: Bars | None = None
-        self._what = ""
+        self._display = Display(sys.stdout)
+        self._show = {
+            "log": self._log, "activity": self._activity, "progress": self._progress, "epoch": self._epoch,
+            "stopped": self._stopped, "result": self._result,
+        }  # fmt: skip
+        self._has_header = False
 
     def __call__(self, event: Event) -> None:
-        show = getattr(self, f"_{event.type}", None)
-        if show is not None:
-            show(event)
+        if event.type in self._show:
+            self._show[event.type](event)
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._clear()
-
-    def _clear(self) -> None:
-        if self._bars is not None:
-            self._bars.__exit__(None, None, None)
-            self._bars = None
-
-    def _say(self, text: str) -> None:
-        self._clear()
-        print(text, flush=True)
+        self._display.clear()
 
     def _log(self, event: Event) -> None:
         if event["level"] == "warning":
-            self._clear()
+            self._display.clear()
             print(f"weft: {event['text']}", file=sys.stderr)
         else:
-            self._say(event["text"])
+            self._display.line(event["text"])
 
     def _activity(self, event: Event) -> None:
-        if event["text"].startswith("compiling"):
-            self._say(f"{event['text']} ...")
+        self._display.activity(event["text"])
 
     def _progress(self, event: Event) -> None:
-        if self._bars is None or self._what != event["what"]:
-            self._clear()
-            self._what, self._bars = event["what"], Bars(event["what"], sys.stdout)
         text = _metrics_text(event.facts.get("metrics", {}))
         if "examples_per_second" in event.facts:
             text += f"  {event['examples_per_second']:,.0f}/s"
-        self._bars(event["done"], event["total"], text)
+        self._display.bar(event["what"], event["done"], event["total"], text)
 
     def _epoch(self, event: Event) -> None:
-        row = {name: value for name, value in event.facts.items() if name != "epochs"}
-        self._say(line_of(row, event["epochs"]))
+        if not self._has_header:
+            self._has_header = True
+            self._display.line(epochs.header(event.facts, event["epochs"]), "dim")
+        self._display.line(epochs.line(event.facts, event["epochs"]), "bold" if event["is_best"] else "")
 
     def _stopped(self, event: Event) -> None:
         folder = event["folder"]
         rest = "no run was begun" if folder is None else f"go on with: weft resume {quote(folder)}"
-        self._say(f"{event['why']}; {rest}")
+        self._display.line(f"{event['why']}; {rest}")
 
     def _result(self, event: Event) -> None:
         for line in result_lines(event.facts):
-            self._say(line)
+            self._display.line(line)
 
 
 def result_lines(facts: Mapping[str, Any]) -> list[str]:

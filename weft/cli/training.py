@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from ..jobs import training
 from ..jobs.events import Listener
-from ..jobs.settings import SETTINGS
+from ..jobs.settings import COMMON, SETTINGS
 from ..jobs.stored import run_of
 from .arguments import read
 from .progress import Progress, print_json
@@ -19,7 +19,7 @@ def train(words: Sequence[str]) -> None:
     The data is the first word, or data=. A folder with a folder of images for each class is made into a dataset on the
     way. The run is kept in runs/TASK/NAME, with weights, tables, plots and report.html.
     """
-    given = read("train", words, SETTINGS, 1)
+    given = read("train", words, SETTINGS, 1, common=COMMON)
     settings = {**given.settings, "data": given["data"] or (given.plain[0] if given.plain else None)}
     with _shown(given["json"]) as listener:
         training.train(settings, listener)
@@ -32,7 +32,7 @@ def resume(words: Sequence[str]) -> None:
     given, such as epochs=30. A run that was stopped before its first checkpoint begins anew. A limit of time holds for one
     command only.
     """
-    given = read("resume", words, SETTINGS, 1)
+    given = read("resume", words, SETTINGS, 1, common=COMMON)
     folder = run_of("resume", given.plain)
     with _shown(given["json"]) as listener:
         training.resume(folder, {name: given[name] for name in given.given}, listener)

@@ -28,40 +28,46 @@ def device_name(text: str) -> str:
     return text
 
 
-DEVICE = Setting(device_name, None, "cpu, cuda, cuda:1, ...; default: WEFT_DEVICE, else cpu", "hardware")
+DEVICE = Setting(device_name, None, "cpu, cuda, cuda:1, ...; default: WEFT_DEVICE or cpu", "hardware")
 JSON = Setting(flag, False, "print JSON, for programs", "output")
 
 
 GROUPS = ("data", "network", "training", "optimizer", "schedule", "regularization", "hardware", "stopping", "output")
 
+# What most trainings set: the short help shows these.
+COMMON = (
+    "data", "size", "augment", "model", "weights", "epochs", "batch", "optimizer", "rate", "schedule", "weight_decay",
+    "precision", "device", "patience", "name",
+)  # fmt: skip
+
 SETTINGS: dict[str, Setting] = {
-    "data": Setting(str, None, "name of a dataset, folder with a folder of images per class, .npz, .csv or .txt", "data"),
+    "data": Setting(str, None, "dataset name, image folder, .npz, .csv or .txt", "data"),
     "from": Setting(str, None, "folder with the files of a known dataset, for machines without network access", "data"),
     "validation": Setting(fraction, None, "fraction held out for validation if the data has no such split; default: 0.25 of image files, else 0.1", "data"),
-    "size": Setting(sizes, None, "image size, 28 or 28x32; default: what the network requires, else as stored", "data"),
+    "size": Setting(sizes, None, "image size, 28 or 28x32; default: as required", "data"),
     "resize": Setting(str, None, "how image files are brought to that size", "data", ("squash", "crop", "fill", "half_crop_half_fill")),
     "colour": Setting(str, None, "colour of image files; default: as they are", "data", ("rgb", "gray")),
     "length": Setting(count, 128, "sequence length of text, in characters", "data"),
-    "augment": Setting(str, None, "augmentation of training images", "data", ("light", "standard", "strong")),
+    "augment": Setting(str, None, "augmentation", "data", ("light", "standard", "strong")),
     "flip": Setting(flag, None, "flip images left to right; default: colour images yes, gray ones no", "data"),
     "workers": Setting(whole, 1, "threads that read data", "data"),
 
-    "model": Setting(str, None, "network of the zoo (weft models); default: one that suits the data", "network"),
+    "model": Setting(str, None, "network (weft models); default: by the data", "network"),
     "hidden": Setting(count, 256, "hidden size of a network for text", "network"),
     "layers": Setting(count, 1, "number of layers of a network for text", "network"),
     "dropout": Setting(fraction, 0.0, "dropout of a network for text", "network"),
-    "weights": Setting(str, None, "run or file of weights to start from; tensors that do not fit stay new", "network"),
+    "weights": Setting(str, None, "run or file of weights to start from", "network"),
     "freeze": Setting(whole, 0, "epochs in which only new parameters are trained", "network"),
     "body_rate": Setting(number, 0.1, "factor of the learning rate for parameters that came from weights=", "network"),
 
     "epochs": Setting(count, 10, "passes over the training data", "training"),
-    "batch": Setting(count_or_auto, None, "batch size, or auto to find one; default: 64, less for small datasets", "training"),
+    "batch": Setting(count_or_auto, None, "batch size or auto; default: 64 or less", "training"),
     "accumulate": Setting(count, 1, "gradient accumulation: batches per optimizer step", "training"),
     "loss": Setting(str, None, "loss function by name; default: chosen by the labels", "training"),
     "seed": Setting(seed, 0, "seed of all random numbers", "training"),
 
     "optimizer": Setting(str, "adam", "optimizer by name: adam, adamw, sgd, ...", "optimizer"),
-    "rate": Setting(number_or_auto, None, "learning rate, or auto to find one; default: by optimizer and network", "optimizer"),
+    "rate": Setting(number_or_auto, None, "learning rate or auto; default: by optimizer, network", "optimizer"),
     "momentum": Setting(fraction, None, "momentum; default: 0.9 for sgd, else the optimizer's own", "optimizer"),
     "nesterov": Setting(flag, None, "Nesterov momentum, for sgd and muon", "optimizer"),
     "betas": Setting(two_fractions, None, "decay of the two moving averages of adam and its relatives: 0.9,0.999", "optimizer"),

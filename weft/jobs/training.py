@@ -21,6 +21,7 @@ from ..train import RunFolder
 from ..train.lock import one_writer
 from ..train.results import evaluated, write_results, write_text
 from ..train.signals import Terminated
+from ..train.task import is_better
 from ..train.watch import Now
 from .checks import check_settings
 from .device import on
@@ -138,7 +139,7 @@ def _trained(
         max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
         freeze=settings["freeze"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
         folder=folder, resume=not callable(folder), on_step=_Steps(recorder), notes=settings,
-        on_epoch=lambda row: recorder.show("epoch", **row, epochs=epochs), **job.optimizer_settings(),
+        on_epoch=_Epochs(recorder, epochs, folder), **job.optimizer_settings(),
     )  # fmt: skip
 
 
@@ -156,6 +157,21 @@ class _Steps:
                 "progress", what=f"epoch {now.epoch}/{now.epochs}", done=now.step, total=now.steps, epoch=now.epoch,
                 epochs=now.epochs, metrics=metrics, examples_per_second=round(now.examples_per_second, 1),
             )  # fmt: skip
+        if now.step == now.steps:
+            self.recorder.show("activity", text=f"validating epoch {now.epoch}")
+
+
+class _Epochs:
+    """Shows the metrics of each epoch, and whether it is the best so far."""
+
+    def __init__(self, recorder: Recorder, epochs: int, folder: Path | Callable[[], Path]) -> None:
+        self.recorder, self.epochs = recorder, epochs
+        self.best: dict[str, float] = {} if callable(folder) else RunFolder(folder).known_summary().get("best", {})
+
+    def __call__(self, row: dict[str, float]) -> None:
+        better = is_better(row, self.best)
+        self.best = row if better else self.best
+        self.recorder.show("epoch", **row, epochs=self.epochs, is_best=better)
 
 
 def _new_run(job: Job) -> RunFolder:

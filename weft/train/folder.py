@@ -127,12 +127,16 @@ class RunFolder:
 
     def summary(self, **facts: Any) -> None:
         """Add to what summary.json says, or replace it."""
-        path = self.path / "summary.json"
+        known = {**self.known_summary(), **{k: plain(v) for k, v in facts.items()}}
+        self._write("summary.json", json.dumps(known, indent=1) + "\n")
+
+    def known_summary(self) -> dict[str, Any]:
+        """What summary.json says; nothing if it is damaged: then what is known is written anew."""
         try:
-            known = json.loads(path.read_text()) if path.exists() else {}
-        except (OSError, ValueError):  # damaged: what is known now is written anew
-            known = {}
-        self._write("summary.json", json.dumps({**known, **{k: plain(v) for k, v in facts.items()}}, indent=1) + "\n")
+            found = json.loads((self.path / "summary.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def scalars(self, row: Mapping[str, float]) -> None:
         """The numbers of an epoch for TensorBoard."""
