@@ -8,8 +8,9 @@ import pytest
 from PIL import Image
 
 from weft.cli import main
-from weft.cli.words import Setting, flag, number, read, sizes, whole
+from weft.cli.arguments import read
 from weft.errors import UserError
+from weft.jobs.schema import Setting, flag, number, sizes, whole
 
 KNOWN = {
     "epochs": Setting(whole, 10, ""), "rate": Setting(number, None, ""), "flip": Setting(flag, True, ""), "size": Setting(sizes, None, ""),
@@ -57,7 +58,7 @@ def test_mistakes(name: str) -> None:
 
 def test_a_file_with_a_mistake_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("epochs: 5\nmodle: x\n")
-    with pytest.raises(UserError, match=r"line 2: 'modle: x' is not understood. Did you mean model?"):
+    with pytest.raises(UserError, match=r"line 2: there is no setting 'modle'. Did you mean model?"):
         read("train", [f"cfg={tmp_path / 'a.yaml'}"], KNOWN, 0)
 
 

@@ -1,13 +1,16 @@
 """Checks `weft cfg`, and that every verb says what it does and what can be set."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from weft.cli import GROUPS, VERBS, main
-from weft.cli.settings import SETTINGS
-from weft.cli.words import Setting, as_text, read, sizes
+from weft.cli.arguments import read
+from weft.jobs.schema import Setting, as_text, sizes
+from weft.jobs.settings import GROUPS as SETTING_GROUPS
+from weft.jobs.settings import SETTINGS
 from weft.knobs import KNOBS
 
 OF_A_RUN = {name: setting for name, setting in SETTINGS.items() if name != "json"}
@@ -18,7 +21,7 @@ def test_the_file_holds_all_settings_and_what_they_mean(capsys: pytest.CaptureFi
     lines = capsys.readouterr().out.splitlines()
     for name, setting in OF_A_RUN.items():
         (place,) = [i for i, line in enumerate(lines) if line.startswith(f"{name}:")]
-        assert lines[place - 1] == f"# {setting.meaning}"
+        assert lines[place - 1] == f"# {setting.help}"
 
 
 def test_the_file_is_read_back_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,10 +125,25 @@ def test_every_verb_says_what_it_does(verb: str, capsys: pytest.CaptureFixture[s
 
 
 def test_the_settings_of_a_verb_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "digits", "epochs=3", "--help"]) == 0
+    assert main(["train", "digits", "epochs=3", "--help-all"]) == 0
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     for name, setting in SETTINGS.items():
-        assert f"{name} {as_text(setting.default)} {setting.meaning}" in lines
+        assert [line for line in lines if line.startswith(f"{name} {as_text(setting.default)} {setting.help}")], name
+    assert [line for line in lines if line in SETTING_GROUPS] == list(SETTING_GROUPS)
+    assert "schedule one_cycle learning rate schedule: one_cycle, cosine, linear or constant" in lines
+
+
+@pytest.mark.parametrize("verb", ["train", "resume"])
+def test_the_help_of_a_training_fits_on_a_screen(
+    verb: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rich.console.Console.is_terminal", property(lambda self: True))
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main([verb, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 80
+    assert f"weft {verb} --help-all shows all {len(SETTINGS)} settings." in lines
 
 
 def test_the_parts_of_a_verb_have_help_too(capsys: pytest.CaptureFixture[str]) -> None:

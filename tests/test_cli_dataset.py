@@ -1,6 +1,7 @@
 """Checks `weft dataset`: create, info, list and get, as people and as programs use them."""
 
 import hashlib
+import importlib
 import json
 import struct
 import sys
@@ -14,7 +15,7 @@ from PIL import Image
 from weft import data, knobs
 from weft.cli import main
 
-catalogue_module = sys.modules["weft.data.catalogue"]  # weft.data.known is the function
+catalogue_module = importlib.import_module("weft.data.catalogue")
 
 
 @pytest.fixture(autouse=True)
@@ -350,4 +351,4 @@ def test_a_bar_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch, caps
     drawn = capsys.readouterr().err
     assert "making made" in drawn
     assert "100 %" in drawn
-    assert drawn.endswith("\r\x1b[K")
+    assert drawn.rstrip().endswith("\x1b[2K\x1b[?25h")

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from weft.cli import main
-from weft.cli.job import usual_batch
 from weft.io import load
+from weft.jobs.job import usual_batch
 
 QUICK = ["model=mlp", "epochs=1"]
 
@@ -149,7 +149,7 @@ def test_one_layer(model: str, tmp_path: Path) -> None:
 def test_what_programs_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "model=mlp", "epochs=2", "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["type"] for line in lines] == ["run", "epoch", "epoch", "ended"]
+    assert [line["type"] for line in lines] == ["run", "epoch", "epoch", "result"]
     assert lines[0]["folder"] == "runs/classify/digits-mlp-1"
     assert lines[1]["epoch"] == 1
     assert lines[3]["split"] == "test"
@@ -175,7 +175,9 @@ def test_quick_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "it works: train loss" in capsys.readouterr().out
     assert not (tmp_path / "runs").exists()
     assert main(["train", "digits", "model=mlp", "overfit=1", "epochs=40"]) == 0
-    assert "train: loss 0.0" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "loss       acc" in said
+    assert "epoch 40/40    0.0" in said
 
 
 def test_the_test_split_decides_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +236,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     assert ended(weft("resume", str(run), f"epochs={wanted}")) == 0
     again = weft("train", "digits", "model=mlp", f"epochs={wanted}", "schedule=constant", "seed=3", "name=whole")
     assert ended(again) == 0
-    values = [load(f / "weights" / "last.safetensors") for f in (run, run.parent / "whole1")]
+    values = [load(f / "weights" / "last.safetensors") for f in (run, run.parent / "whole")]
     for name, tensor in values[0].items():
         np.testing.assert_array_equal(tensor.numpy(), values[1][name].numpy())
 

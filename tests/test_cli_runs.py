@@ -10,8 +10,8 @@ import pytest
 import weft
 from weft import data, nn, train
 from weft.cli import main
-from weft.cli.runs import find_run, run_folders
 from weft.errors import UserError
+from weft.jobs.find import find_run, run_folders
 
 
 def a_run(

@@ -12,11 +12,12 @@ from PIL import Image
 
 from weft import nn, optim
 from weft.cli import VERBS, main
-from weft.cli.settings import SETTINGS
-from weft.cli.words import Help, Setting
+from weft.cli.arguments import Help
 from weft.data import Arrays
 from weft.data.create import create
 from weft.errors import UserError
+from weft.jobs.schema import Setting
+from weft.jobs.settings import SETTINGS
 from weft.train.fit import fit
 
 PACKAGE = Path(__file__).resolve().parent.parent / "weft"
@@ -46,6 +47,9 @@ WRONG: dict[str, Sequence[str]] = {
     "weight_decay": ("-1", "nan"), "clip_norm": ("0", "-1"), "loss": ("crossentropy",), "precision": ("float8", "int8"),
     "device": ("tpu", "cuda:99"), "seed": ("-1", "x", str(2**64)), "patience": ("0", "-1"), "max_seconds": ("-1", "inf"),
     "fast_dev_run": ("-1",), "overfit": ("-1",), "keep": ("-1",), "name": ("a/b", "", "x" * 300), "runs": ("photos/red/0.png",),
+    "warmup": ("-1", "10", "soon"), "final_rate": ("-1", "nan"), "momentum": ("1", "0.9", "x"), "nesterov": ("perhaps", "true"),
+    "betas": ("0.9", "0.9,1", "a,b"), "eps": ("0", "-1"), "average": ("1", "0", "x"), "label_smoothing": ("1", "-0.1"),
+    "mixup": ("0", "-1", "x"), "cutmix": ("0", "-1", "x"), "exist_ok": ("perhaps",),
     "json": ("maybe",), "from": ("nowhere-at-all",), "nonsense": ("1",),
 }  # fmt: skip
 
@@ -158,13 +162,13 @@ def test_advice_names_only_options_that_the_verb_has() -> None:
         for verb in ("runs", "dataset")
         for part in ("list", "show", "compare", "create", "info", "get")
     }
-    for place, (where, *message) in errors_in("cli"):
+    for place, (where, *message) in [*errors_in("cli"), *errors_in("jobs")]:
         verb = where.removeprefix("weft").strip()
         text = " ".join(message)
         known = {"cfg"}
         if verb in VERBS or verb in parts:
             known |= set(settings_of(verb))
-        elif verb == "":
+        elif verb in ("", "jobs"):
             known |= set(SETTINGS)
         for name in OPTION.findall(re.sub(COMMAND, "", text)):
             assert name in known, f"{place}: {name}= is no setting of {where}"

@@ -2,11 +2,11 @@
 
 import contextlib
 import csv
+import importlib
 import io
 import json
 import os
 import re
-import sys
 import tomllib
 from html import unescape
 from pathlib import Path
@@ -27,7 +27,7 @@ from weft.report.wording import counted, listed
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a run on photos, runs/classify/colours1, which were squashed to 8 x 8."""
+    """A folder with a run on photos, runs/classify/colours, which were squashed to 8 x 8."""
     folder = tmp_path_factory.mktemp("home")
     photos(folder / "photos", ("blue", "green", "red"), 8)
     before = os.getcwd()
@@ -67,27 +67,27 @@ def said(*words: str, code: int = 0) -> tuple[str, str]:
 
 
 def test_folders_patterns_and_lists(at_home: Path) -> None:
-    one_by_one = [json.loads(said("predict", "colours1", f"photos/red/{i}.png", "--json")[0]) for i in range(3)]
+    one_by_one = [json.loads(said("predict", "colours", f"photos/red/{i}.png", "--json")[0]) for i in range(3)]
     assert [next(iter(one["classes"])) for one in one_by_one] == ["red"] * 3
-    every = [json.loads(line) for line in said("predict", "colours1", "photos", "--json")[0].splitlines()]
+    every = [json.loads(line) for line in said("predict", "colours", "photos", "--json")[0].splitlines()]
     assert [one["path"] for one in every] == [f"photos/{c}/{i}.png" for c in ("blue", "green", "red") for i in range(8)]
     by_path = {one["path"]: one["classes"] for one in every}
     for one in one_by_one:  # in a batch as alone
         assert by_path[one["path"]] == pytest.approx(one["classes"], rel=1e-5)
-    assert len(said("predict", "colours1", "photos/*/[0-3].png")[0].splitlines()) == 12
+    assert len(said("predict", "colours", "photos/*/[0-3].png")[0].splitlines()) == 12
     (at_home / "some.txt").write_text("photos/red/0.png red\nphotos/blue/1.png\n")
-    assert [line.split(":")[0] for line in said("predict", "colours1", "some.txt")[0].splitlines()] == [
+    assert [line.split(":")[0] for line in said("predict", "colours", "some.txt")[0].splitlines()] == [
         "photos/red/0.png", "photos/blue/1.png",
     ]  # fmt: skip
     (at_home / "some.csv").write_text("label,path\nred,photos/red/3.png\n")
-    assert said("predict", "colours1", "some.csv")[0].startswith("photos/red/3.png: red")
+    assert said("predict", "colours", "some.csv")[0].startswith("photos/red/3.png: red")
 
 
 def test_more_images_than_a_batch(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = said("predict", "colours1", "photos", "--csv")[0]
-    monkeypatch.setattr(sys.modules["weft.cli.predict"], "BATCH", 5)
+    whole = said("predict", "colours", "photos", "--csv")[0]
+    monkeypatch.setattr(importlib.import_module("weft.cli.predict"), "BATCH", 5)
     rows, wanted = (
-        list(csv.DictReader(io.StringIO(t))) for t in (said("predict", "colours1", "photos", "--csv")[0], whole)
+        list(csv.DictReader(io.StringIO(t))) for t in (said("predict", "colours", "photos", "--csv")[0], whole)
     )
     assert [(r["path"], r["class"]) for r in rows] == [(r["path"], r["class"]) for r in wanted]
     np.testing.assert_allclose(*([float(r["probability"]) for r in t] for t in (rows, wanted)), rtol=1e-4)
@@ -98,23 +98,23 @@ def test_a_bad_file_is_reported_and_the_rest_goes_on(at_home: Path, tmp_path: Pa
     (tmp_path / "b.png").write_bytes(b"no picture")
     Image.open(at_home / "photos" / "blue" / "0.png").save(tmp_path / "c.png")
     (tmp_path / ".hidden").write_bytes(b"")
-    out, err = said("predict", "colours1", str(tmp_path), code=1)
+    out, err = said("predict", "colours", str(tmp_path), code=1)
     assert [line.split(": ")[1].split()[0] for line in out.splitlines()] == ["red", "blue"]
     assert f"{tmp_path / 'b.png'} is not an image" in err
     assert "1 file of 3 could not be read; all others were predicted" in err
-    found = [json.loads(line) for line in said("predict", "colours1", str(tmp_path), "--json", code=1)[0].splitlines()]
+    found = [json.loads(line) for line in said("predict", "colours", str(tmp_path), "--json", code=1)[0].splitlines()]
     assert [sorted(one) for one in found] == [["classes", "path"], ["error", "path"], ["classes", "path"]]
-    rows = list(csv.DictReader(io.StringIO(said("predict", "colours1", str(tmp_path), "--csv", "top=2", code=1)[0])))
+    rows = list(csv.DictReader(io.StringIO(said("predict", "colours", str(tmp_path), "--csv", "top=2", code=1)[0])))
     assert [r["class"] for r in rows] == ["red", None, "blue"]
     assert ["is not an image" in r["error"] for r in rows] == [False, True, False]
     assert set(rows[0]) == {"path", "error", "class", "probability", "class_2", "probability_2"}
-    assert "1 file of 1 could not be read." in said("predict", "colours1", str(tmp_path / "b.png"), code=1)[1]
+    assert "1 file of 1 could not be read." in said("predict", "colours", str(tmp_path / "b.png"), code=1)[1]
 
 
 def test_nothing_to_predict(at_home: Path, tmp_path: Path) -> None:
-    assert "has no files" in said("predict", "colours1", str(tmp_path), code=2)[1]
-    assert "no file is like" in said("predict", "colours1", "photos/*.gif", code=2)[1]
-    assert "say one of them" in said("predict", "colours1", "photos", "--csv", "--json", code=2)[1]
+    assert "has no files" in said("predict", "colours", str(tmp_path), code=2)[1]
+    assert "no file is like" in said("predict", "colours", "photos/*.gif", code=2)[1]
+    assert "say one of them" in said("predict", "colours", "photos", "--csv", "--json", code=2)[1]
 
 
 # --- eval -----------------------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_nothing_to_predict(at_home: Path, tmp_path: Path) -> None:
 
 def test_other_classes(at_home: Path, tmp_path: Path) -> None:
     photos(tmp_path / "other", ("blue", "yellow"))
-    err = said("eval", "colours1", f"data={tmp_path / 'other'}", code=2)[1]
+    err = said("eval", "colours", f"data={tmp_path / 'other'}", code=2)[1]
     assert "the run tells blue, green and red apart" in err
     assert "has other classes, yellow, and lacks green and red" in err
 
@@ -146,10 +146,10 @@ def test_fewer_classes_keep_their_numbers(at_home: Path, tmp_path: Path) -> None
     for file in (tmp_path / "less" / "blue").iterdir():
         file.unlink()
     (tmp_path / "less" / "blue").rmdir()
-    found = json.loads(said("eval", "colours1", f"data={tmp_path / 'less'}", "split=train", "--json")[0])
+    found = json.loads(said("eval", "colours", f"data={tmp_path / 'less'}", "split=train", "--json")[0])
     assert found["accuracy"] > 0.6
     assert found["notes"] == [f"{tmp_path / 'less'} has no examples of blue"]
-    assert "blue  " not in said("eval", "colours1", f"data={tmp_path / 'less'}", "split=train")[0]
+    assert "blue  " not in said("eval", "colours", f"data={tmp_path / 'less'}", "split=train")[0]
 
 
 def test_other_data_is_scaled_as_the_run_learned_it(at_home: Path, tmp_path: Path) -> None:
@@ -159,8 +159,8 @@ def test_other_data_is_scaled_as_the_run_learned_it(at_home: Path, tmp_path: Pat
         target = tmp_path / "dark" / split / file.parent.name / file.name
         target.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.asarray(Image.open(file)) // 2).save(target)
-    found = json.loads(said("eval", "colours1", f"data={tmp_path / 'dark'}", "split=validation", "--json")[0])
-    lines = said("predict", "colours1", str(tmp_path / "dark" / "validation"), "--json")[0].splitlines()
+    found = json.loads(said("eval", "colours", f"data={tmp_path / 'dark'}", "split=validation", "--json")[0])
+    lines = said("predict", "colours", str(tmp_path / "dark" / "validation"), "--json")[0].splitlines()
     assert found["examples"] == len(lines) == 6
     shares = [one["classes"][Path(one["path"]).parent.name] for one in map(json.loads, lines)]
     assert found["loss"] == pytest.approx(-np.log(shares).mean(), rel=1e-4)
@@ -194,7 +194,7 @@ def test_data_that_teaches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_a_run_without_a_checkpoint_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    words = ["train", "digits", "model=logistic_regression", "epochs=1", "name=r"]
+    words = ["train", "digits", "model=logistic_regression", "epochs=1", "name=r1"]
     said(*words)
     first = tmp_path / "runs" / "classify" / "r1"
     wanted = {n: t.numpy() for n, t in load(first / "weights" / "last.safetensors").items()}
@@ -209,14 +209,14 @@ def test_a_run_without_a_checkpoint_begins_anew(tmp_path: Path, monkeypatch: pyt
     command = err.rpartition("with: ")[2].split()
     assert command[:2] == ["weft", "train"]
     said(*command[1:])
-    assert (tmp_path / "runs" / "classify" / "r3" / "report.html").exists()
+    assert (tmp_path / "runs" / "classify" / "r1-again" / "report.html").exists()
 
 
 def test_a_run_does_not_go_on_with_other_classes(at_home: Path, tmp_path: Path) -> None:
     photos(tmp_path / "other", ("blue", "green", "yellow"))
-    run = at_home / "runs" / "classify" / "colours1"
+    run = at_home / "runs" / "classify" / "colours"
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-    out, err = said("resume", "colours1", f"data={tmp_path / 'other'}", "epochs=13", code=2)
+    out, err = said("resume", "colours", f"data={tmp_path / 'other'}", "epochs=13", code=2)
     assert out == ""
     assert "of the classes blue, green and red, and" in err
     assert "of the classes blue, green and yellow" in err
@@ -260,13 +260,13 @@ def test_people_read_no_python(at_home: Path) -> None:
         "patience=1",
     )
     texts = {
-        "compare": said("runs", "compare", "colours1", "second1", "html=compare.html")[0],
+        "compare": said("runs", "compare", "colours", "second", "html=compare.html")[0],
         "compare.html": shown((at_home / "compare.html").read_text()),
-        "report.html": shown((at_home / "runs" / "classify" / "colours1" / "report.html").read_text()),
+        "report.html": shown((at_home / "runs" / "classify" / "colours" / "report.html").read_text()),
     }
     for words in (
-        ["runs", "list"], ["runs", "show", "colours1"], ["eval", "colours1"], ["cfg", "env"], ["dataset", "info", "photos"],
-        ["dataset", "list"], ["predict", "colours1", "photos/red/0.png"], ["summary", "mlp"], ["devices"], ["models"], ["help", "train"],
+        ["runs", "list"], ["runs", "show", "colours"], ["eval", "colours"], ["cfg", "env"], ["dataset", "info", "photos"],
+        ["dataset", "list"], ["predict", "colours", "photos/red/0.png"], ["summary", "mlp"], ["devices"], ["models"], ["help", "train"],
         ["help", "predict"], ["train", "photos", "model=logistic_regression", "size=8", "fast_dev_run=1", "batch=18"],
         ["bench", "lenet5_classic", "batch=1", "what=infer", "seconds=0.01", "threads=1", "classes=1"],
     ):  # fmt: skip

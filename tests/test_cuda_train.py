@@ -136,7 +136,7 @@ def run(gpu, tmp_path, monkeypatch, capsys):
     )
     assert gpu.launched
     capsys.readouterr()
-    return "runs/classify/dots1"
+    return "runs/classify/dots"
 
 
 def without_gpu(monkeypatch):

@@ -1,6 +1,7 @@
 """Datasets made from image files: what is in them, that they appear whole or not at all, and that work goes on."""
 
 import csv
+import importlib
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from weft.data.statistics import Statistics, histogram
 from weft.errors import RunError, UserError
 from weft.testing import counted, generator
 
-create_module = sys.modules["weft.data.create"]  # weft.data.create is the function
+create_module = importlib.import_module("weft.data.create")  # weft.data.create is the function
 
 
 @pytest.fixture
@@ -255,7 +256,7 @@ import os, signal, sys, warnings
 from pathlib import Path
 import weft.data as data
 warnings.simplefilter("ignore")
-module = sys.modules["weft.data.create"]
+module = importlib.import_module("weft.data.create")
 module._CHUNK_FILES = 3
 photos, place, store, step = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 

@@ -50,6 +50,7 @@ FLOORS = [
     ["report"],
     ["data"],
     ["train"],
+    ["jobs"],
     ["cli"],
     ["__main__"],
     ["testing"],

@@ -11,10 +11,10 @@ import pytest
 import weft
 from weft import data, nn, optim, train, zoo
 from weft.cli import main
-from weft.cli.job import Job
-from weft.cli.networks import SIDES, VECTORS, WRITERS, built
-from weft.cli.settings import SETTINGS
 from weft.errors import RunError
+from weft.jobs.job import Job
+from weft.jobs.networks import SIDES, VECTORS, WRITERS, built
+from weft.jobs.settings import SETTINGS
 from weft.nn.module import Unknown, without_values
 from weft.train import memory
 from weft.train.forecast import forecast, output_types

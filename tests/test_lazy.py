@@ -11,7 +11,7 @@ import pytest
 
 import weft
 from weft.cli import GROUPS, SUMMARIES, VERBS
-from weft.cli.words import first_line
+from weft.cli.arguments import first_line
 from weft.lazy import LazyModule, Origin, read_stub
 
 HEAVY = {

@@ -262,7 +262,7 @@ def test_kill_resume_twice_and_terminate(
 def test_terminated_before_the_run_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from weft.cli.job import Job
+    from weft.jobs.job import Job
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Job, "model", lambda job: os.kill(os.getpid(), signal.SIGTERM))
@@ -283,14 +283,14 @@ def test_terminated_before_the_run_begins(
 def test_terminated_while_a_dataset_is_made(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from weft.cli.bar import Bars
+    from weft.cli.display import Display
     from weft.knobs import knobs
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(knobs, "data", str(tmp_path / "data"))
     photos(tmp_path / "photos", count=8)
     with monkeypatch.context() as patched:
-        patched.setattr(Bars, "__call__", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        patched.setattr(Display, "bar", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         assert main(words) == 143
     said = capsys.readouterr()
     assert "what is made of the dataset is kept; the same command goes on from there" in said.err

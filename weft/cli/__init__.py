@@ -14,7 +14,7 @@ from ..hints import nearest
 from ..train.signals import TERMINATED, Terminated, terminable
 from ..version import __version__
 from . import verbs
-from .words import Help
+from .arguments import Help
 
 # Said by `weft --help`, which imports no verb; the first line of each verb's docstring.
 SUMMARIES = {

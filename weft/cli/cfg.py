@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import UserError
+from ..jobs.find import find_run
+from ..jobs.schema import Setting, as_text, flag
+from ..jobs.settings import SETTINGS
 from ..knobs import KNOBS, knobs
 from ..report.compare import settings as settings_of
 from ..report.run import read_run
-from .runs import find_run
-from .settings import SETTINGS
+from .arguments import read
 from .table import as_json, table
-from .words import Setting, as_text, flag, read
 
 _JSON = Setting(flag, False, "print JSON, for programs")
 
@@ -47,7 +48,7 @@ def _file(values: Mapping[str, Any], known: Mapping[str, Setting]) -> str:
     """Lines `name: value`, what each means above it."""
     lines = []
     for name, value in values.items():
-        meaning = known[name].meaning if name in known else ""
+        meaning = known[name].help if name in known else ""
         lines += [*([f"# {meaning}"] if meaning else []), f"{name}: {_yaml(value)}"]
     return "\n".join(lines)
 

@@ -16,30 +16,42 @@ from ..data.open import CREATE_SETTINGS, created_datasets_folder, is_image_sourc
 from ..data.resize import WAYS
 from ..errors import UserError, WeftError
 from ..hints import nearest
-from .bar import Bars
+from ..jobs.job import MADE_IS_KEPT
+from ..jobs.schema import Setting, flag, fraction_or_path, sizes, whole
+from .arguments import part, read
 from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
-from .say import MADE_IS_KEPT, when_terminated
+from .display import Display
+from .progress import when_terminated
 from .table import as_json, pairs, table
-from .words import Setting, flag, one_of, part, read, share_or_path, sizes, whole
 
 _JSON = Setting(flag, False, "print JSON, for programs")
 _FROM = Setting(str, None, "a folder that has the files of a known set; no network is needed then")
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "size": (sizes, "of the images: 64 or 48x64 (height x width); none: they all have one size already"),
-    "resize": (one_of(*WAYS), f"how images get their size: {', '.join(WAYS)}"),
-    "colour": (one_of("rgb", "gray"), "rgb or gray"),
-    "validation": (share_or_path, "a share of every class, or a folder or list of its own"),
-    "test": (share_or_path, "likewise"),
+    "resize": (str, "how images get their size"),
+    "colour": (str, "colour of the images"),
+    "validation": (fraction_or_path, "a share of every class, or a folder or list of its own"),
+    "test": (fraction_or_path, "likewise"),
     "minimum": (whole, "files that a class needs"),
     "maximum": (whole, "files that are taken of a class"),
-    "small": (one_of("refuse", "drop", "keep"), "what is done with classes below the minimum: refuse, drop, keep"),
+    "small": (str, "what is done with classes below the minimum"),
     "seed": (whole, "which files go into which split, and their order"),
-    "store": (one_of("arrays", "lmdb"), "arrays (fast) or lmdb (small)"),
-    "encoding": (one_of("png", "jpeg"), "of the images in lmdb: png (exact) or jpeg"),
+    "store": (str, "arrays (fast) or lmdb (small)"),
+    "encoding": (str, "of the images in lmdb: png (exact) or jpeg"),
     "workers": (whole, "processes; 0 works in this one"),
 }
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "resize": tuple(WAYS),
+    "colour": ("rgb", "gray"),
+    "small": ("refuse", "drop", "keep"),
+    "store": ("arrays", "lmdb"),
+    "encoding": ("png", "jpeg"),
+}
 CREATE = {
-    **{name: Setting(reader, CREATE_SETTINGS[name], meaning) for name, (reader, meaning) in _READERS.items()},
+    **{
+        name: Setting(reader, CREATE_SETTINGS[name], meaning, choices=_CHOICES.get(name, ()))
+        for name, (reader, meaning) in _READERS.items()
+    },
     "outside": Setting(flag, False, "whether a list may name files outside of its folder"),
     "replace": Setting(flag, False, "whether a dataset with other settings may be replaced"),
     "json": _JSON,
@@ -61,10 +73,12 @@ def _create(words: Sequence[str]) -> None:
         raise UserError("weft dataset create", "a source and a folder are required: weft dataset create photos made.")
     source, folder = given.plain[0], Path(given.plain[1])
     making = {name: given[name] for name in CREATE_SETTINGS}
-    with Bars(f"making {folder.name}") as told, when_terminated(MADE_IS_KEPT):
+    with Display() as display, when_terminated(MADE_IS_KEPT):
         data.create(
             _source(source, given["outside"]), folder, replace=given["replace"], **making,
-            progress=lambda now: told(now.done, now.total, f"{now.failed} failed" if now.failed else ""),
+            progress=lambda now: display.bar(
+                f"making {folder.name}", now.done, now.total, f"{now.failed} failed" if now.failed else ""
+            ),
         )  # fmt: skip
     found = of_splits(str(folder), data.open_dataset(folder), folder)
     print(as_json(found) if given["json"] else f"{page(found)}\n\ntrain on it: weft train data={quote(str(folder))}")
@@ -90,8 +104,10 @@ def _looked_at(what: str, from_: str | None) -> Facts:
     path = Path(os.path.expanduser(what))
     if from_ is None and path.exists() and is_image_source(path):
         return of_images(path)
-    with Bars(f"getting {what}") as told:
-        splits = data.open_dataset(what, from_=from_, progress=lambda now: told(now.done, now.total))
+    with Display() as display:
+        splits = data.open_dataset(
+            what, from_=from_, progress=lambda now: display.bar(f"getting {what}", now.done, now.total)
+        )
     return of_splits(what, splits, path if from_ is None and is_dataset_folder(path) else None)
 
 
@@ -158,8 +174,8 @@ def _get(words: Sequence[str]) -> None:
     if name not in data.known_names():
         raise UserError("weft dataset get", f"there is no set {name!r}. {nearest(name, data.known_names())}")
     if name != "digits":
-        with Bars(f"getting {name}") as told:
-            fetch_known(name, given["from"], told)
+        with Display() as display:
+            fetch_known(name, given["from"], lambda done, total: display.bar(f"getting {name}", done, total))
     found = of_splits(name, data.known(name))
     if given["json"]:
         print(as_json(found | {"folder": None if name == "digits" else str(data_folder() / name)}))

@@ -10,14 +10,16 @@ import numpy as np
 
 from .. import data
 from ..errors import UserError
+from ..jobs.device import on
+from ..jobs.job import Job, held_out, job_of, job_of_run
+from ..jobs.networks import about
+from ..jobs.schema import Setting, flag
+from ..jobs.settings import DEVICE
+from ..jobs.stored import run_of, settings_of
 from ..report.wording import listed
 from ..train.results import evaluated
-from .job import Job, job_of, job_of_run
-from .networks import about
-from .settings import DEVICE, on
-from .stored import run_of, settings_of
-from .table import pairs, table
-from .words import Setting, flag, one_of, read
+from .arguments import read
+from .table import number_text, pairs, table
 
 
 def evaluate(words: Sequence[str]) -> None:
@@ -27,7 +29,9 @@ def evaluate(words: Sequence[str]) -> None:
     be among those of the run.
     """
     known = {
-        "split": Setting(one_of("train", "validation", "test"), None, "which examples; the test split if nobody says"),
+        "split": Setting(
+            str, None, "which examples; the test split if nobody says", choices=("train", "validation", "test")
+        ),
         "data": Setting(str, None, "other data than the run's own, with the same classes"),
         "device": DEVICE,
         "json": Setting(flag, False, "print JSON, for programs"),
@@ -58,21 +62,6 @@ def evaluate(words: Sequence[str]) -> None:
         rows = [[name, f"{100 * share:.2f} %"] for name, share in present.items()]
         print("\n" + table(["class", "right"], rows, left=["class"]))
     print("".join(f"\n{note}" for note in notes), end="\n" if notes else "")
-
-
-def held_out(splits: data.Splits, name: str | None) -> tuple[str, data.Dataset]:
-    """The split to measure on: the one that nothing was decided with, if there is one."""
-    found = {n: s for n, s in (("test", splits.test), ("validation", splits.validation), ("train", splits.train)) if s}
-    if name is not None and name not in found:
-        raise UserError("weft eval", f"there is no {name} split; there are {', '.join(found)}.")
-    return (name, found[name]) if name is not None else next(iter(found.items()))
-
-
-def number_text(name: str, value: Any) -> str:
-    """A number as people read it."""
-    if isinstance(value, float):
-        return f"{100 * value:.2f} %" if "accuracy" in name else f"{value:.4f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 # --- other data ---------------------------------------------------------------------------------------------------------------

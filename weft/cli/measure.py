@@ -19,6 +19,12 @@ from ..compiler.cpu.target import host
 from ..errors import UserError
 from ..explain import Explanation
 from ..hints import nearest
+from ..jobs.device import on
+from ..jobs.find import find_run, run_folders
+from ..jobs.job import Job as Training
+from ..jobs.networks import ALIASES, about, built, full_name, side
+from ..jobs.schema import Setting, flag, number, one_of, sizes, whole
+from ..jobs.settings import DEVICE, SETTINGS
 from ..knobs import knobs
 from ..nn.count import macs
 from ..ops.convert import asarray
@@ -31,12 +37,8 @@ from ..runtime.native import thread_count
 from ..tensor import Tensor
 from ..tracing.jit import Jit, jit
 from ..train.forecast import forecast, output_types
-from .job import Job as Training
-from .networks import ALIASES, about, built, full_name, side
-from .runs import find_run, run_folders
-from .settings import DEVICE, SETTINGS, on
+from .arguments import Words, read
 from .table import as_json, table
-from .words import Setting, Words, flag, number, one_of, read, sizes, whole
 
 RATE, MOMENTUM = 1e-3, 0.9
 SIDE = 28  # of made images, where the network does not say
@@ -69,7 +71,7 @@ _SHAPE = {
     "size": Setting(sizes, None, "of an image, 28 or 28x32; the network's own, the run's, or 28, if nobody says"),
     "channels": Setting(_count, None, "of an image; the run's, or 1, if nobody says"),
     "classes": Setting(_count, None, "to tell apart; the run's, or 10, if nobody says"),
-    "precision": Setting(one_of(*PRECISIONS), None, "float16 or bfloat16 for mixed precision"),
+    "precision": Setting(str, None, "float16 or bfloat16 for mixed precision", choices=PRECISIONS),
     "device": DEVICE,
     "threads": Setting(_count, None, "to run on; all cores if nobody says"),
     "json": Setting(flag, False, "print JSON, for programs"),
@@ -83,9 +85,9 @@ def explain(words: Sequence[str]) -> None:
     """
     known = {
         "batch": Setting(_count, 64, "examples a step"),
-        "what": Setting(one_of("train", "infer"), "train", "train or infer"),
+        "what": Setting(str, "train", "train or infer", choices=("train", "infer")),
         "rows": Setting(_count, 20, "how many kernels are shown: those that take longest"),
-        "sort": Setting(one_of("order", "time"), "order", "order: as they run; time: the longest first"),
+        "sort": Setting(str, "order", "order: as they run; time: the longest first", choices=("order", "time")),
         **_SHAPE,
     }
     given = read("explain", words, known, 1)

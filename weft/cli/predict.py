@@ -19,17 +19,19 @@ from ..data.convert import to_array
 from ..data.images import Unreadable, read_image
 from ..data.resize import resize
 from ..errors import RunError, UserError
+from ..jobs.device import on
+from ..jobs.find import find_run
+from ..jobs.job import Job, job_of_run
+from ..jobs.schema import Setting, flag, number, whole
+from ..jobs.settings import DEVICE
+from ..jobs.stored import settings_of
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
 from ..report.wording import counted
 from ..tensor import Tensor
-from .bar import Bar
+from .arguments import Words, read
+from .display import Display
 from .files import image_files
-from .job import Job, job_of_run
-from .runs import find_run
-from .settings import DEVICE, on
-from .stored import settings_of
-from .words import Setting, Words, flag, number, read, whole
 
 BATCH = 64  # images that are predicted together
 MOST_WORDS = 1_000_000  # a shell writes out its own patterns
@@ -95,15 +97,14 @@ def _print_all(files: Sequence[str], job: Job, network: Callable[[Any], Tensor],
     form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(classes, given["top"])
     failed = 0
     piped = not sys.stdout.isatty()  # on a terminal the lines themselves show how far it is
-    with Bar("predicting", len(files)) as bar:
+    with Display() as display:
         for done, found in enumerate(_predictions(files, job, network), 1):
             failed += found.values is None
             if found.values is None:
-                bar.clear()
-                print(f"weft: {found.path} {found.error}", file=sys.stderr)
+                display.line(f"weft: {found.path} {found.error}")
             form.show(found)
             if piped:
-                bar.show(done)
+                display.bar("predicting", done, len(files))
     if failed:
         what = f"{counted(failed, 'file')} of {len(files):,}"
         others = "; all others were predicted" if failed < len(files) else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -11,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..hints import nearest
+from ..jobs.find import find_run, run_folders
+from ..jobs.schema import Setting, as_text, flag
 from ..report import compare as facts
 from ..report.run import Run, read_run
 from ..report.scale import duration, short
 from ..train.lock import writer_of
+from .arguments import Words, part, read
 from .table import as_json, pairs, table
-from .words import Setting, Words, as_text, flag, one_of, part, read
 
-DEEPEST = 4  # folders below the root that runs are looked for in
 MOST_EPOCHS = 12  # lines of the table of epochs
 DONE = "all epochs are done"
 _JSON = Setting(flag, False, "print JSON, for programs")
@@ -29,46 +28,6 @@ _ROOT = Setting(str, "runs", "the folder that runs are looked for in")
 def runs(words: Sequence[str]) -> None:
     """List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN."""
     part("runs", words, {"list": _list, "show": _show, "compare": _compare})
-
-
-def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
-    """The folder of a run, given as a folder, or by its name or the end of its name if only one run under `root` has it."""
-    if _is_run(Path(text)):
-        return Path(text)
-    known = run_folders(root)
-    names = {folder: folder.relative_to(root).as_posix() for folder in known}
-    for fits in (
-        [f for f in known if text in (names[f], f.name)],
-        [f for f in known if text and names[f].endswith(text)],
-    ):
-        if len(fits) == 1:
-            return fits[0]
-        if fits:
-            shown = ", ".join(names[f] for f in fits[:5]) + (", ..." if len(fits) > 5 else "")
-            raise UserError("weft", f"{len(fits)} runs under {root} are called {text!r}: {shown}. Say which one.")
-    why = ": it has no args.yaml" if Path(text).is_dir() else f", and no run under {root} has that name"
-    hint = nearest(text, [*names.values(), *(f.name for f in known)]) if known else "weft train makes one."
-    raise UserError("weft", f"{text} is no folder of a run{why}. {hint}")
-
-
-def run_folders(root: str | os.PathLike[str]) -> list[Path]:
-    """All folders of runs in a folder and a few levels below it."""
-    found, level = [], [Path(root)]
-    for _ in range(DEEPEST + 1):
-        found += [folder for folder in level if _is_run(folder)]
-        level = [inner for folder in level if not _is_run(folder) for inner in _folders(folder)]
-    return sorted(found)
-
-
-def _folders(folder: Path) -> list[Path]:
-    try:
-        return [inner for inner in folder.iterdir() if inner.is_dir()]
-    except OSError:  # what cannot be looked into has no runs for us
-        return []
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "args.yaml").is_file()
 
 
 @dataclass(frozen=True)
@@ -134,7 +93,9 @@ def _list(words: Sequence[str]) -> None:
     """All runs in a folder, the newest first: weft runs list runs sort=best."""
     known = {
         "root": _ROOT,
-        "sort": Setting(one_of("new", "best", "time", "name"), "new", "what comes first: new, best, time or name"),
+        "sort": Setting(
+            str, "new", "what comes first: new, best, time or name", choices=("new", "best", "time", "name")
+        ),
         "json": _JSON,
     }
     given = read("runs list", words, known, 1, _list.__doc__)

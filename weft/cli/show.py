@@ -9,6 +9,8 @@ from dataclasses import asdict
 from .. import nn, zoo
 from ..compiler.cpu.target import host
 from ..errors import UserError
+from ..jobs.networks import VECTORS, WRITERS, built, full_name, side, vector
+from ..jobs.schema import Setting, flag, sizes, whole
 from ..nn.module import without_values
 from ..report.wording import counted
 from ..runtime.cuda.device import CudaDevice
@@ -16,8 +18,7 @@ from ..runtime.cuda.health import health
 from ..runtime.device import device as find_device
 from ..runtime.device import devices as all_devices
 from ..runtime.native import thread_count
-from .networks import VECTORS, WRITERS, built, full_name, side, vector
-from .words import Setting, flag, read, sizes, whole
+from .arguments import read
 
 SIDE = 28  # of images, where the network does not say
 _JSON = Setting(flag, False, "print JSON, for programs")

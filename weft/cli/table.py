@@ -7,7 +7,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .words import as_text
+from rich.box import Box
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..jobs.schema import as_text
+from .display import console
+
+_RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n".replace(" -- ", "----"), ascii=True)
+_UNLIMITED = 100_000  # columns of a file
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> str:
@@ -19,11 +28,22 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[s
     a        0.5
     second    12
     """
-    cells = [list(titles), *(list(row) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    justify = [str.ljust if title in left else str.rjust for title in titles]
-    lines = ["  ".join(map(lambda j, c, w: j(c, w), justify, line, widths)).rstrip() for line in cells]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+    found = Table(box=_RULE, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), header_style="bold")
+    for title in titles:
+        found.add_column(title, justify="left" if title in left else "right", overflow="fold")
+    for row in rows:
+        found.add_row(*map(Text, row))
+    return rendered(found)
+
+
+def rendered(what: RenderableType) -> str:
+    """What rich draws, as text: as wide as the terminal, with its colours; elsewhere as wide as it is, without any."""
+    screen = console()
+    if not screen.is_terminal:
+        screen.width = _UNLIMITED
+    with screen.capture() as text:
+        screen.print(what, crop=False)
+    return "\n".join(line.rstrip() for line in text.get().splitlines())
 
 
 def pairs(values: Mapping[str, Any]) -> str:
@@ -34,6 +54,13 @@ def pairs(values: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict) else as_text(value)
+
+
+def number_text(name: str, value: Any) -> str:
+    """A number as people read it."""
+    if isinstance(value, float):
+        return f"{100 * value:.2f} %" if "accuracy" in name else f"{value:.4f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def as_json(value: Any) -> str:

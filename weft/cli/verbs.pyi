@@ -3,8 +3,6 @@
 from .cfg import cfg as cfg
 from .dataset import dataset as dataset
 from .evaluate import evaluate as evaluate
-from .learn import resume as resume
-from .learn import train as train
 from .measure import bench as bench
 from .measure import explain as explain
 from .predict import predict as predict
@@ -12,5 +10,7 @@ from .runs import runs as runs
 from .show import devices as devices
 from .show import models as models
 from .show import summary as summary
+from .training import resume as resume
+from .training import train as train
 
 eval = evaluate

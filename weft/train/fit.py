@@ -56,6 +56,8 @@ def fit(
     loss: str | Loss | None = None,
     metrics: Metrics | None = None,
     prepare: Module | None = None,
+    label_smoothing: float = 0.0,
+    mix: Module | None = None,
     precision: str | None = None,
     seed: int = 0,
     patience: int | None = None,
@@ -78,8 +80,9 @@ def fit(
 
     `data` is a loader of batches (x, y), a dataset, or splits. `optimizer`, `loss` and `metrics` are names or functions; without
     them, labels decide (whole numbers are classes, floats a regression). Further settings (clip_norm, weight_decay, accumulate,
-    ...) go to the optimizer. `prepare` turns stored inputs into what the network is given, inside the compiled step. See docs/train.md
-    for all of it. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
+    ...) go to the optimizer. With `average=0.999`, validation and the saved weights use a moving average of the parameters.
+    `prepare` turns stored inputs into what the network is given, inside the compiled step; `mix` (data.MixUp, data.CutMix) and
+    `label_smoothing` change training batches only. See docs/train.md for all of it. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
     own = {
         k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")
@@ -89,7 +92,7 @@ def fit(
         epochs=epochs, keep=keep, freeze=freeze, fast_dev_run=fast_dev_run, overfit=overfit, patience=patience or 0
     )
     _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
-    plan = Plan(optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings)
+    plan = Plan(optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix)
     plan.check()
     folder = None if fast_dev_run else folder
     _check_folder(folder, resume)
@@ -242,7 +245,8 @@ def _measured(training: Training, steps: Steps, watch: Watch, validation: Any) -
     row["rate"] = training.optimizer.rates()[-1]
     row["examples_per_second"] = round(watch.speed(), 1)
     if validation is not None:
-        row |= {f"validation_{name}": value for name, value in _checked(steps, watch, validation).items()}
+        with training.averaged():
+            row |= {f"validation_{name}": value for name, value in _checked(steps, watch, validation).items()}
     return row
 
 

@@ -19,6 +19,7 @@ import io
 import json
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,10 @@ from ..io.files import append_line, remove_stale, replace_file
 from ..nn.module import Module
 from ..runtime import device
 from ..runtime.native import thread_count
+from .lock import NAME as LOCK
+from .lock import one_writer
+
+TAKEN = "Give another name, or exist_ok=true to replace it."
 
 
 class RunFolder:
@@ -64,6 +69,23 @@ class RunFolder:
                 number += 1
             except OSError as error:
                 raise RunError("train", f"the folder {path} cannot be made: {error.strerror or error}.") from error
+
+    @classmethod
+    def named(cls, root: str | os.PathLike[str], name: str, exist_ok: bool = False) -> RunFolder:
+        """A new folder root/name. One that exists is refused; with `exist_ok` the run in it is replaced."""
+        path = Path(root) / name
+        try:
+            if exist_ok and (path / "args.yaml").exists():
+                with one_writer(path):
+                    for part in path.iterdir():
+                        if part.name != LOCK:
+                            shutil.rmtree(part) if part.is_dir() else part.unlink()
+            path.mkdir(parents=True, exist_ok=exist_ok)
+        except FileExistsError:
+            raise UserError("train", f"a new run is required, got the name of {path}. {TAKEN}") from None
+        except OSError as error:
+            raise RunError("train", f"the folder {path} cannot be made: {error.strerror or error}.") from error
+        return cls(path)
 
     @property
     def checkpoint(self) -> Path:
@@ -105,12 +127,16 @@ class RunFolder:
 
     def summary(self, **facts: Any) -> None:
         """Add to what summary.json says, or replace it."""
-        path = self.path / "summary.json"
+        known = {**self.known_summary(), **{k: plain(v) for k, v in facts.items()}}
+        self._write("summary.json", json.dumps(known, indent=1) + "\n")
+
+    def known_summary(self) -> dict[str, Any]:
+        """What summary.json says; nothing if it is damaged: then what is known is written anew."""
         try:
-            known = json.loads(path.read_text()) if path.exists() else {}
-        except (OSError, ValueError):  # damaged: what is known now is written anew
-            known = {}
-        self._write("summary.json", json.dumps({**known, **{k: plain(v) for k, v in facts.items()}}, indent=1) + "\n")
+            found = json.loads((self.path / "summary.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
 
     def scalars(self, row: Mapping[str, float]) -> None:
         """The numbers of an epoch for TensorBoard."""

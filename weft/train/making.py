@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -42,14 +44,30 @@ class Plan:
     body: Sequence[str] = ()  # parameters that were trained before
     body_rate: float = 0.1  # of the rate, for them
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
+    label_smoothing: float = 0.0  # of the training loss
+    mix: Module | None = None  # MixUp or CutMix: from (x, y) to (x, y) in training
 
     def check(self) -> None:
         """Everything that can be wrong with it and is seen without network and data."""
         if self.loss is not None:
             find_loss(self.loss)
+        self.training_loss(find_loss(self.loss or "cross_entropy"))
         makers_of(self.metrics or ())
         jit(lambda x: x, precision=self.precision)
         self.optimizer_share()
+
+    def training_loss(self, loss: Loss) -> Loss:
+        """The loss with label smoothing, if there is any. Validation measures without it."""
+        if not 0.0 <= self.label_smoothing < 1.0:
+            raise UserError("fit", f"label_smoothing lies in [0, 1), got {self.label_smoothing}.")
+        if not self.label_smoothing:
+            return loss
+        if "label_smoothing" not in inspect.signature(loss).parameters:
+            raise UserError(
+                "fit", "label_smoothing requires the loss cross_entropy, or one that takes label_smoothing."
+            )
+        smoothing: dict[str, Any] = {"label_smoothing": self.label_smoothing}
+        return partial(loss, **smoothing)
 
     def optimizer_of(self, parameters: Any) -> optim.Optimizer:
         rate = {} if self.rate is None else {"rate": self.rate}
@@ -77,7 +95,10 @@ def make(model: Module, train: Any, plan: Plan) -> tuple[Training, Steps]:
     made = plan.optimizer_of(_groups(model, plan))
     meters, checks = task.meters(), task.meters()
     scale = LossScale() if plan.precision == "float16" else None
-    steps = Steps(model, prepare, task.loss, made, meters, checks, plan.precision, scale)
+    steps = Steps(
+        model, prepare, task.loss, made, meters, checks, plan.precision, scale,
+        training_loss=plan.training_loss(task.loss), mix=plan.mix,
+    )  # fmt: skip
     return Training(model, made, train, meters, scale), steps
 
 

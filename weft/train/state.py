@@ -15,6 +15,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,10 @@ class Training:
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # a row an epoch
     best: dict[str, float] = field(default_factory=dict)  # the row with the best result
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, the network has the moving averages of its parameters, if the optimizer keeps any."""
+        return self.optimizer.averaged() if self.optimizer.averages else nullcontext()
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that a step reads or changes, by name."""

@@ -31,8 +31,13 @@ class Steps:
         checks: Mapping[str, Metric],
         precision: str | None,
         scale: LossScale | None,
+        *,
+        training_loss: Loss | None = None,
+        mix: Module | None = None,
     ) -> None:
+        """`training_loss` (with label smoothing, say) and `mix` (MixUp, CutMix) hold for training only, not for validation."""
         self.model, self.prepare, self.loss, self.optimizer, self.scale = model, prepare, loss, optimizer, scale
+        self.training_loss, self.mix = training_loss or loss, mix
         self.meters, self.checks = meters, checks  # of training, and of validation
         self.first_bad = asarray(-1, dtype=int64).realize()  # the step whose loss was the first to be nan or infinite
         self.train = jit(self._train, precision=precision)
@@ -44,24 +49,20 @@ class Steps:
         self.prepare.train(training)
 
     def _train(self, x: Tensor, y: Tensor) -> Tensor:
-        x, y = self._prepared(x, y)
+        x = self.prepare(x)
+        x, mixed = (x, y) if self.mix is None else self.mix(x, y)
         prediction = alike(prediction_of(self.model(x)), y)
-        loss = self.loss(prediction, y)
+        loss = self.training_loss(prediction, mixed)
         self._watch(loss)
         self.optimizer.minimize(loss, self.scale)
         self._measure(self.meters, prediction, y, loss, x.shape[0])
         return loss
 
     def _check(self, x: Tensor, y: Tensor) -> Tensor:
-        x, y = self._prepared(x, y)
+        x = self.prepare(x)
         prediction = alike(prediction_of(self.model(x)), y)
         self._measure(self.checks, prediction, y, self.loss(prediction, y), x.shape[0])
         return prediction
-
-    def _prepared(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """From what is stored to what the network is given; some augmentations mix labels as well."""
-        found = self.prepare(x, y) if getattr(self.prepare, "takes_labels", False) else (self.prepare(x), y)
-        return found[0], found[1]
 
     def _watch(self, loss: Tensor) -> None:
         fresh = logical_and(~isfinite(loss).astype(bool_), self.first_bad < 0)

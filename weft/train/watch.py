@@ -16,12 +16,14 @@ from ..report.wording import counted
 from ..runtime import device
 from ..tensor import Tensor
 from .folder import RunFolder
+from .resources import resources
 from .signals import handling, terminate
 from .state import Training
 from .steps import Steps
 from .task import best_epochs, is_better, line_of
 
 NEWS_SECONDS = 1.0  # between two lines of progress in the events
+RESOURCE_SECONDS = 10.0  # between two lines about memory and processor time
 
 
 class Stop(Exception):
@@ -61,6 +63,7 @@ class Watch:
         self.on_step = on_step
         self.before, self.start = training.seconds, time.monotonic()
         self.last_save = self.last_news = self.epoch_start = self.start
+        self.last_resources = -math.inf
         self.examples = 0  # of this epoch, seen by this process
         self.interrupts = 0
         self.terminated = False
@@ -135,6 +138,9 @@ class Watch:
                 "progress", epoch=at.epoch, epochs=at.epochs, step=at.step, steps=at.steps, loss=float(loss.item()),
                 examples_per_second=round(at.examples_per_second, 1),
             )  # fmt: skip
+            if self.last_news - self.last_resources >= RESOURCE_SECONDS:
+                self.last_resources = self.last_news
+                self.run.event("resources", **resources())
 
     def save(self) -> None:
         """A checkpoint, unless the training is broken already."""
@@ -162,11 +168,12 @@ class Watch:
             raise Stop(f"no better result in {counted(self.patience, 'epoch')}")
 
     def _write(self, run: RunFolder, row: dict[str, float], better: bool) -> None:
-        if better:
-            run.weights("best", self.training.model)
-        run.weights("last", self.training.model)
-        if self.keep:
-            run.keep_epochs(self.training.model, int(row["epoch"]), best_epochs(self.training.history, self.keep))
+        with self.training.averaged():
+            if better:
+                run.weights("best", self.training.model)
+            run.weights("last", self.training.model)
+            if self.keep:
+                run.keep_epochs(self.training.model, int(row["epoch"]), best_epochs(self.training.history, self.keep))
         run.rows(self.training.history)
         run.summary(epochs=len(self.training.history), best=self.training.best, last=row, seconds=row["seconds"])
         run.event("epoch", **row)

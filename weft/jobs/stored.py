@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from .runs import find_run
+from .find import find_run
+from .schema import validated
 from .settings import SETTINGS
-from .words import read
+from .yaml_files import read_settings
 
 
 def run_of(verb: str, plain: Sequence[str]) -> Path:
@@ -25,7 +26,7 @@ def settings_of(verb: str, folder: Path) -> dict[str, Any]:
     if not (folder / "args.yaml").exists():
         raise UserError(f"weft {verb}", f"{folder} is no folder of a run: it has no args.yaml.")
     try:
-        settings = dict(read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0).settings)
+        settings = validated(f"weft {verb}", read_settings(f"weft {verb}", folder / "args.yaml", SETTINGS), SETTINGS)
     except UserError as error:
         raise UserError(
             f"weft {verb}", f"{folder} was not made by weft train, or has been changed: {error.message}"

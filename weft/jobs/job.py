@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import data, nn, optim
+from .. import data, nn
+from ..data.mixup import MixAugmentation
 from ..data.open import created_dataset_folder, is_image_source
 from ..errors import RunError, UserError
 from ..io import load
@@ -20,13 +20,16 @@ from ..tensor import Tensor
 from ..tracing.jit import jit
 from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import Plan
+from ..train.signals import Terminated
 from ..train.task import prediction_of
 from ..train.transfer import transfer
-from .bar import Bars
+from .events import Recorder
+from .find import find_run
 from .networks import fitted, full_name, loss_of, side, usual
-from .runs import find_run
-from .say import MADE_IS_KEPT, when_terminated
+from .optimizers import mix, optimizer_settings
 
+MADE_IS_KEPT = "what is made of the dataset is kept; the same command goes on from there"
+TASKS = ("classify", "regress", "text")  # folders that runs are in
 FACTS = "data.json"  # in the folder of a run
 RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
 PARTS = {"char_lstm": 3.0, "gpt": 0.3}  # of it, for networks that like more or less
@@ -48,8 +51,10 @@ def _first(value: Any, otherwise: Any) -> Any:
 class Job:
     """What is trained on what; the same settings give the same job, in a later process too."""
 
-    def __init__(self, settings: Mapping[str, Any], splits: data.Splits | None = None) -> None:
-        self.settings, self.notes = dict(settings), list[str]()
+    def __init__(
+        self, settings: Mapping[str, Any], splits: data.Splits | None = None, recorder: Recorder | None = None
+    ) -> None:
+        self.settings, self.notes, self.recorder = dict(settings), list[str](), recorder or Recorder()
         named = None if settings["model"] is None else full_name(settings["model"])
         if splits is None:
             splits = data.held_out(self._open(named), _first(settings["validation"], CARVED), settings["seed"])
@@ -69,13 +74,19 @@ class Job:
             making["size"] = self.settings["size"] or (needed and (needed, needed))
         elif what.suffix.lower() == ".txt":
             making = {"length": self.settings["length"]}
-        with Bars(f"reading {what.name}") as bars, when_terminated(MADE_IS_KEPT) if images else nullcontext():
+        reading = f"reading {what.name}"
+        self.recorder.show("activity", text=reading)
+        try:
             found = data.open_dataset(
                 self.settings["data"],
                 from_=self.settings["from"],
-                progress=lambda at: bars(at.done, at.total),
+                progress=lambda at: self.recorder.show("progress", what=reading, done=at.done, total=at.total),
                 **making,
             )
+        except Terminated:
+            if images:
+                self.recorder.log(MADE_IS_KEPT, "warning")
+            raise
         if images:
             self._note_failures(created_dataset_folder(what, **making))
         return found
@@ -172,7 +183,7 @@ class Job:
         """How the network is trained, but for the rate."""
         return Plan(
             self.settings["optimizer"], 1e-3, self.loss(), (), self.prepare(), self.settings["precision"],
-            settings=self.optimizer_settings(),
+            settings=self.optimizer_settings(), label_smoothing=self.settings["label_smoothing"], mix=self.mix(),
         )  # fmt: skip
 
     def begin_from_weights(self, model: nn.Module) -> list[str]:
@@ -212,20 +223,16 @@ class Job:
         usual_rate = RATES.get(self.settings["optimizer"], 1e-3) * (LARGE_PART if parameters > LARGE else 1.0)
         return float(_first(self.settings["rate"], usual_rate * PARTS.get(self.name, 1.0)))
 
-    def schedule(self, peak: float, steps: int) -> Any:
-        known: dict[str, Callable[[], Any]] = {
-            "one_cycle": lambda: optim.schedules.one_cycle(peak, steps),
-            "cosine": lambda: optim.schedules.cosine(peak, steps),
-            "constant": lambda: peak,
-        }
-        return known[self.settings["schedule"]]()
+    def mix(self) -> MixAugmentation | None:
+        """What mixes training images, if anything does."""
+        return mix(self.settings, len(self.train.classes), self.is_image_source)
 
     def optimizer_settings(self) -> dict[str, Any]:
         """What the optimizer is told beside the rate."""
-        found = {n: self.settings[n] for n in ("weight_decay", "clip_norm", "accumulate")}
+        found = optimizer_settings(self.settings)
         if isinstance(self.train, data.Text):  # gradients through many steps of time explode now and then
-            found["clip_norm"] = _first(found["clip_norm"], 1.0)
-        return {n: v for n, v in found.items() if v is not None}
+            found.setdefault("clip_norm", 1.0)
+        return found
 
     def trained(self, folder: Path) -> tuple[nn.Module, Callable[[Any], Tensor]]:
         """The network with the best weights of a run, and its predictions for stored inputs, compiled."""
@@ -279,8 +286,16 @@ def job_of_run(settings: Mapping[str, Any], folder: Path) -> Job:
         raise RunError("weft", f"{folder / FACTS} is damaged: {type(error).__name__}: {error}.") from None
 
 
-def job_of(verb: str, settings: Mapping[str, Any]) -> Job:
+def held_out(splits: data.Splits, name: str | None) -> tuple[str, data.Dataset]:
+    """The split to measure on: the one that nothing was decided with, if there is one."""
+    found = {n: s for n, s in (("test", splits.test), ("validation", splits.validation), ("train", splits.train)) if s}
+    if name is not None and name not in found:
+        raise UserError("weft eval", f"there is no {name} split; there are {', '.join(found)}.")
+    return (name, found[name]) if name is not None else next(iter(found.items()))
+
+
+def job_of(verb: str, settings: Mapping[str, Any], recorder: Recorder | None = None) -> Job:
     """The job, once it is known what it is about."""
     if settings["data"] is None:
         raise UserError(f"weft {verb}", "which data? Say weft train digits, or data=FOLDER.")
-    return Job(settings)
+    return Job(settings, recorder=recorder)

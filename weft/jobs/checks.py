@@ -9,9 +9,12 @@ from typing import Any
 
 from ..data.open import is_image_source
 from ..errors import UserError
+from ..train.folder import TAKEN
 from ..train.making import Plan
+from .find import find_run
+from .job import TASKS
 from .networks import WRITERS, check_size, full_name, loss_of
-from .runs import find_run
+from .optimizers import check_mix, check_schedule, optimizer_settings
 
 
 def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
@@ -20,10 +23,11 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
     if settings["model"] is not None:
         _check_model(where, settings)
     rate = None if settings["rate"] == "auto" else settings["rate"]
-    optimizer = {n: settings[n] for n in ("weight_decay", "clip_norm", "accumulate") if settings[n] is not None}
+    check_schedule(settings)
+    check_mix(settings)
     Plan(
         settings["optimizer"], rate, loss_of(settings["model"] or "", settings["loss"]), (), None, settings["precision"],
-        settings=optimizer,
+        settings=optimizer_settings(settings), label_smoothing=settings["label_smoothing"],
     ).check()  # fmt: skip
     if settings["weights"] is not None and not Path(settings["weights"]).is_file():
         find_run(settings["weights"])
@@ -32,6 +36,8 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
     if settings["body_rate"] < 0:
         raise UserError(where, f"body_rate is a part of the rate, 0 or more, got {settings['body_rate']}.")
     _check_name(where, settings["name"])
+    if verb == "train" and settings["name"] is not None and not settings["exist_ok"]:
+        _check_free(where, Path(settings["runs"]), settings["name"])
     _check_place(where, Path(settings["runs"]))
 
 
@@ -47,6 +53,13 @@ def _check_model(where: str, settings: Mapping[str, Any]) -> None:
 def _check_name(where: str, name: str | None) -> None:
     if name is not None and (not name or Path(name).name != name or not name.isprintable() or len(name) > 200):
         raise UserError(where, f"the name of a run is one word without slashes, got {name!r}.")
+
+
+def _check_free(where: str, runs: Path, name: str) -> None:
+    """A name is given once, whatever the task: then it is enough to find the run."""
+    taken = [runs / task / name for task in TASKS if (runs / task / name).exists()]
+    if taken:
+        raise UserError(where, f"a name that is not taken is required, got {name!r}: {taken[0]} exists. {TAKEN}")
 
 
 def _check_place(where: str, runs: Path) -> None:

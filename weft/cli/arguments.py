@@ -1,0 +1,150 @@
+"""The words of a command: `weft VERB word ... key=value ... --key value`, checked against what the verb knows."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import UserError
+from ..hints import nearest
+from ..jobs.schema import Setting, as_text, flag, parsed
+from ..jobs.yaml_files import read_settings
+from .table import rendered
+
+
+class Help(Exception):
+    """Somebody asked what a verb does: its name, a text of its own for a part of a verb, and its settings.
+
+    Where some settings are `common`, help shows only those; --help-all shows everything.
+    """
+
+    def __init__(
+        self, verb: str, about: str, known: Mapping[str, Setting], common: Sequence[str] = (), everything: bool = False
+    ) -> None:
+        super().__init__(verb)
+        self.verb, self.about, self.known = verb, about, known
+        self.shown = {n: s for n, s in known.items() if s.help and (everything or not common or n in common)}
+        self.hidden = len(known) - len(self.shown) if common else 0
+
+    def text(self, about: str) -> str:
+        """The page; `about` is what the verb says of itself."""
+        lines = [f"weft {self.verb}", "", rendered(Text(inspect.cleandoc(self.about or about)))]
+        if not self.shown:
+            return "\n".join(lines)
+        lines += [
+            "",
+            rendered(self._table()),
+            "",
+            "Write name=value or --name value; cfg=FILE reads a YAML file.",
+        ]
+        if self.hidden:
+            lines.append(f"weft {self.verb} --help-all shows all {len(self.known)} settings.")
+        return "\n".join(lines)
+
+    def _table(self) -> Table:
+        """Name, default and meaning, under the names of the groups."""
+        found = Table.grid(padding=(0, 2, 0, 0))
+        found.add_column(no_wrap=True, style="cyan")
+        found.add_column(no_wrap=True)
+        found.add_column(overflow="fold")
+        group = ""
+        for name, setting in self.shown.items():
+            if setting.group != group:
+                group = setting.group
+                found.add_row(Text(group, "bold"))
+            found.add_row(f"  {name}", as_text(setting.default), Text(_meaning(setting)))
+        return found
+
+
+def _meaning(setting: Setting) -> str:
+    """What a setting means, with its choices unless the text names them."""
+    if not setting.choices or all(choice in setting.help for choice in setting.choices):
+        return setting.help
+    return f"{setting.help}: {', '.join(setting.choices[:-1])} or {setting.choices[-1]}"
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a command said: plain words, and settings by name (its own, a file's, and the defaults)."""
+
+    plain: tuple[str, ...]
+    settings: Mapping[str, Any]
+    given: frozenset[str]  # the settings that somebody set
+
+    def __getitem__(self, name: str) -> Any:
+        return self.settings[name]
+
+
+def read(
+    verb: str, words: Sequence[str], known: Mapping[str, Setting], most_plain: int, about: str | None = "",
+    common: Sequence[str] = (),
+) -> Words:  # fmt: skip
+    """Defaults, then what a file (cfg=FILE) says, then the command itself. `about`: what help says of a part of a verb."""
+    if asks_for_help(words):
+        raise Help(verb, about or "", known, common, everything="--help-all" in words)
+    plain, texts = _split(verb, words, known)
+    if len(plain) > most_plain:
+        raise UserError(
+            f"weft {verb}",
+            f"at most {_words(most_plain)} without '=' {'is' if most_plain == 1 else 'are'} understood, got {' '.join(plain)}.",
+        )
+    values = {name: setting.default for name, setting in known.items()}
+    from_file = read_settings(f"weft {verb}", texts["cfg"], known) if "cfg" in texts else {}
+    own = {name: parsed(f"weft {verb}", name, text, known) for name, text in texts.items() if name != "cfg"}
+    return Words(tuple(plain), {**values, **from_file, **own}, frozenset({*from_file, *own}))
+
+
+def _words(number_: int) -> str:
+    return "1 word" if number_ == 1 else f"{number_} words"
+
+
+def asks_for_help(words: Sequence[str]) -> bool:
+    """Whether a command only wants to know what it could be."""
+    return list(words) == ["help"] or not {"--help", "-h", "--help-all"}.isdisjoint(words)
+
+
+def part(verb: str, words: Sequence[str], parts: Mapping[str, Callable[[Sequence[str]], None]]) -> None:
+    """Run a verb that has parts: weft VERB PART word ..."""
+    name, *rest = words or ["help"]
+    if name in parts:
+        return parts[name](rest)
+    if asks_for_help(words) or not words:
+        wide = max(map(len, parts))
+        lines = [f"  weft {verb} {one:{wide}}  {first_line(call)}" for one, call in parts.items()]
+        end = f"weft {verb} PART --help says more of a part."
+        raise Help(verb, "\n".join(["What it can do:", "", *lines, "", end]), {})
+    raise UserError(f"weft {verb}", f"there is no weft {verb} {name}. {nearest(name, list(parts))}")
+
+
+def first_line(call: Callable[..., Any]) -> str:
+    """What a verb says of itself, in one line."""
+    return (inspect.getdoc(call) or "").partition("\n")[0]
+
+
+def _split(verb: str, words: Sequence[str], known: Mapping[str, Setting]) -> tuple[list[str], dict[str, str]]:
+    plain: list[str] = []
+    texts: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        dashed = word.startswith("--")
+        name, equals, text = word.removeprefix("--").partition("=")
+        name = name.replace("-", "_") if dashed or equals else name
+        if not dashed and not equals:
+            plain.append(word)
+            continue
+        if not equals and name in known and known[name].read is not flag:
+            if not rest:
+                raise UserError(f"weft {verb}", f"--{name} needs a value.")
+            text = rest.pop(0)
+        elif not equals:
+            text = "true"
+        if name not in known and name != "cfg":
+            raise UserError(f"weft {verb}", f"there is no setting {name!r}. {nearest(name, [*known, 'cfg'])}")
+        texts[name] = text
+    return plain, texts

@@ -1,0 +1,48 @@
+"""Verbs that train networks: train, resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ..jobs import training
+from ..jobs.events import Listener
+from ..jobs.settings import COMMON, SETTINGS
+from ..jobs.stored import run_of
+from .arguments import read
+from .progress import Progress, print_json
+
+
+def train(words: Sequence[str]) -> None:
+    """Train a network: weft train digits model=lenet epochs=5.
+
+    The data is the first word, or data=. A folder with a folder of images for each class is made into a dataset on the
+    way. The run is kept in runs/TASK/NAME, with weights, tables, plots and report.html.
+    """
+    given = read("train", words, SETTINGS, 1, common=COMMON)
+    settings = {**given.settings, "data": given["data"] or (given.plain[0] if given.plain else None)}
+    with _shown(given["json"]) as listener:
+        training.train(settings, listener)
+
+
+def resume(words: Sequence[str]) -> None:
+    """Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.
+
+    It goes on at the very step it had come to, with the settings it was started with and on the same device; others can be
+    given, such as epochs=30. A run that was stopped before its first checkpoint begins anew. A limit of time holds for one
+    command only.
+    """
+    given = read("resume", words, SETTINGS, 1, common=COMMON)
+    folder = run_of("resume", given.plain)
+    with _shown(given["json"]) as listener:
+        training.resume(folder, {name: given[name] for name in given.given}, listener)
+
+
+@contextmanager
+def _shown(as_json: bool) -> Iterator[Listener]:
+    """A listener that shows events to people, or prints them for programs."""
+    if as_json:
+        yield print_json
+    else:
+        with Progress() as progress:
+            yield progress

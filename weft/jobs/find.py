@@ -1,0 +1,51 @@
+"""Runs that exist: found by folder, by name, or by the end of their name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..errors import UserError
+from ..hints import nearest
+
+DEEPEST = 4  # folders below the root that runs are looked for in
+
+
+def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
+    """The folder of a run, given as a folder, or by its name or the end of its name if only one run under `root` has it."""
+    if _is_run(Path(text)):
+        return Path(text)
+    known = run_folders(root)
+    names = {folder: folder.relative_to(root).as_posix() for folder in known}
+    for fits in (
+        [f for f in known if text in (names[f], f.name)],
+        [f for f in known if text and names[f].endswith(text)],
+    ):
+        if len(fits) == 1:
+            return fits[0]
+        if fits:
+            shown = ", ".join(names[f] for f in fits[:5]) + (", ..." if len(fits) > 5 else "")
+            raise UserError("weft", f"{len(fits)} runs under {root} are called {text!r}: {shown}. Say which one.")
+    why = ": it has no args.yaml" if Path(text).is_dir() else f", and no run under {root} has that name"
+    hint = nearest(text, [*names.values(), *(f.name for f in known)]) if known else "weft train makes one."
+    raise UserError("weft", f"{text} is no folder of a run{why}. {hint}")
+
+
+def run_folders(root: str | os.PathLike[str]) -> list[Path]:
+    """All folders of runs in a folder and a few levels below it."""
+    found, level = [], [Path(root)]
+    for _ in range(DEEPEST + 1):
+        found += [folder for folder in level if _is_run(folder)]
+        level = [inner for folder in level if not _is_run(folder) for inner in _folders(folder)]
+    return sorted(found)
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return [inner for inner in folder.iterdir() if inner.is_dir()]
+    except OSError:  # what cannot be looked into has no runs for us
+        return []
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "args.yaml").is_file()

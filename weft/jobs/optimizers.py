@@ -1,0 +1,82 @@
+"""What settings say about the optimizer, the schedule of its rate, and how training batches are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .. import data, optim
+from ..data.mixup import MixAugmentation
+from ..errors import UserError
+
+SGD_MOMENTUM = 0.9  # what people mean by SGD: without momentum a deep network ends several percent lower
+_PASSED_ON = ("momentum", "nesterov", "eps", "weight_decay", "clip_norm", "accumulate", "average")
+
+
+def optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the optimizer is given beside its rate; a setting that it does not have is an error."""
+    name = settings["optimizer"]
+    known = optim.settings_of(optim.find(name))
+    found = {n: settings[n] for n in _PASSED_ON if settings[n] is not None}
+    if settings["betas"] is not None:
+        found |= {"b1": settings["betas"][0], "b2": settings["betas"][1]}
+    if name == "sgd":
+        found.setdefault("momentum", SGD_MOMENTUM)
+    for setting in found:
+        if setting not in known:
+            shown = "betas" if setting in ("b1", "b2") else setting
+            has = [
+                n
+                for n in ("momentum", "nesterov", "betas", "eps", "weight_decay")
+                if n in known or _has_betas(n, known)
+            ]
+            raise UserError(
+                "weft train", f"{name} takes {', '.join(has) or 'no such settings'}, got {shown}. Leave it out."
+            )
+    return found
+
+
+def _has_betas(setting: str, known: list[str]) -> bool:
+    return setting == "betas" and "b1" in known and "b2" in known
+
+
+def check_schedule(settings: Mapping[str, Any]) -> None:
+    """Reject a warmup that never ends, and a final rate of a rate that does not change."""
+    warmup, epochs = settings["warmup"], settings["epochs"]
+    if warmup is not None and warmup >= epochs:
+        raise UserError("weft train", f"warmup is shorter than the {epochs} epochs of the training, got {warmup:g}.")
+    if settings["final_rate"] is not None and settings["schedule"] == "constant":
+        raise UserError("weft train", "final_rate requires a schedule that changes the rate, got schedule=constant.")
+
+
+def schedule(settings: Mapping[str, Any], peak: float, steps: int, epochs: int) -> Any:
+    """The learning rate over so many steps: a number or a schedule."""
+    name, final = settings["schedule"], settings["final_rate"]
+    warm = None if settings["warmup"] is None else min(round(settings["warmup"] * steps / epochs), steps - 1)
+    if name == "one_cycle" and warm != 0:
+        rise = {} if warm is None else {"rise": warm / steps}
+        end = {} if final is None or peak == 0.0 else {"end": final / peak}
+        return optim.schedules.one_cycle(peak, steps, **rise, **end)
+    rest = max(1, steps - (warm or 0))
+    falling: Any = peak
+    if name in ("cosine", "one_cycle"):
+        falling = optim.schedules.cosine(peak, rest, final or 0.0)
+    elif name == "linear":
+        falling = optim.schedules.linear(peak, final or 0.0, rest)
+    return optim.schedules.warmup(falling, warm) if warm else falling
+
+
+def check_mix(settings: Mapping[str, Any]) -> None:
+    """Reject two ways of mixing at once."""
+    if settings["mixup"] is not None and settings["cutmix"] is not None:
+        raise UserError("weft train", "one of mixup and cutmix is required, got both. Leave one out.")
+
+
+def mix(settings: Mapping[str, Any], classes: int, images: bool) -> MixAugmentation | None:
+    """MixUp or CutMix, if asked for."""
+    for name, make in (("mixup", data.MixUp), ("cutmix", data.CutMix)):
+        if settings[name] is not None:
+            if not classes or not images:
+                raise UserError("weft train", f"{name} requires images of several classes, got other data.")
+            return make(settings[name], classes)
+    return None

@@ -1,0 +1,100 @@
+"""Every setting of a training in one table."""
+
+from __future__ import annotations
+
+from ..knobs import KNOBS
+from .schema import (
+    Setting,
+    count,
+    count_or_auto,
+    flag,
+    fraction,
+    not_negative,
+    number,
+    number_or_auto,
+    positive,
+    seed,
+    sizes,
+    two_fractions,
+    whole,
+)
+
+
+def device_name(text: str) -> str:
+    """The name of a device. Whether this machine has it is checked when it is used: a run of another machine may name one."""
+    known = KNOBS["device"].choices
+    if text.partition(":")[0] not in known:
+        raise ValueError(f"it must be one of {', '.join(sorted(known))}")
+    return text
+
+
+DEVICE = Setting(device_name, None, "cpu, cuda, cuda:1, ...; default: WEFT_DEVICE or cpu", "hardware")
+JSON = Setting(flag, False, "print JSON, for programs", "output")
+
+
+GROUPS = ("data", "network", "training", "optimizer", "schedule", "regularization", "hardware", "stopping", "output")
+
+# What most trainings set: the short help shows these.
+COMMON = (
+    "data", "size", "augment", "model", "weights", "epochs", "batch", "optimizer", "rate", "schedule", "weight_decay",
+    "precision", "device", "patience", "name",
+)  # fmt: skip
+
+SETTINGS: dict[str, Setting] = {
+    "data": Setting(str, None, "dataset name, image folder, .npz, .csv or .txt", "data"),
+    "from": Setting(str, None, "folder with the files of a known dataset, for machines without network access", "data"),
+    "validation": Setting(fraction, None, "fraction held out for validation if the data has no such split; default: 0.25 of image files, else 0.1", "data"),
+    "size": Setting(sizes, None, "image size, 28 or 28x32; default: as required", "data"),
+    "resize": Setting(str, None, "how image files are brought to that size", "data", ("squash", "crop", "fill", "half_crop_half_fill")),
+    "colour": Setting(str, None, "colour of image files; default: as they are", "data", ("rgb", "gray")),
+    "length": Setting(count, 128, "sequence length of text, in characters", "data"),
+    "augment": Setting(str, None, "augmentation", "data", ("light", "standard", "strong")),
+    "flip": Setting(flag, None, "flip images left to right; default: colour images yes, gray ones no", "data"),
+    "workers": Setting(whole, 1, "threads that read data", "data"),
+
+    "model": Setting(str, None, "network (weft models); default: by the data", "network"),
+    "hidden": Setting(count, 256, "hidden size of a network for text", "network"),
+    "layers": Setting(count, 1, "number of layers of a network for text", "network"),
+    "dropout": Setting(fraction, 0.0, "dropout of a network for text", "network"),
+    "weights": Setting(str, None, "run or file of weights to start from", "network"),
+    "freeze": Setting(whole, 0, "epochs in which only new parameters are trained", "network"),
+    "body_rate": Setting(number, 0.1, "factor of the learning rate for parameters that came from weights=", "network"),
+
+    "epochs": Setting(count, 10, "passes over the training data", "training"),
+    "batch": Setting(count_or_auto, None, "batch size or auto; default: 64 or less", "training"),
+    "accumulate": Setting(count, 1, "gradient accumulation: batches per optimizer step", "training"),
+    "loss": Setting(str, None, "loss function by name; default: chosen by the labels", "training"),
+    "seed": Setting(seed, 0, "seed of all random numbers", "training"),
+
+    "optimizer": Setting(str, "adam", "optimizer by name: adam, adamw, sgd, ...", "optimizer"),
+    "rate": Setting(number_or_auto, None, "learning rate or auto; default: by optimizer, network", "optimizer"),
+    "momentum": Setting(fraction, None, "momentum; default: 0.9 for sgd, else the optimizer's own", "optimizer"),
+    "nesterov": Setting(flag, None, "Nesterov momentum, for sgd and muon", "optimizer"),
+    "betas": Setting(two_fractions, None, "decay of the two moving averages of adam and its relatives: 0.9,0.999", "optimizer"),
+    "eps": Setting(positive, None, "epsilon in the denominator of adaptive optimizers", "optimizer"),
+    "clip_norm": Setting(number, None, "gradient clipping by global norm; default: 1 for text, else off", "optimizer"),
+
+    "schedule": Setting(str, "one_cycle", "learning rate schedule", "schedule", ("one_cycle", "cosine", "linear", "constant")),
+    "warmup": Setting(not_negative, None, "warmup epochs; default: 0.3 of all for one_cycle, else 0", "schedule"),
+    "final_rate": Setting(not_negative, None, "learning rate at the end of the schedule; default: nearly 0", "schedule"),
+
+    "weight_decay": Setting(number, None, "weight decay; default: the optimizer's own", "regularization"),
+    "label_smoothing": Setting(fraction, 0.0, "label smoothing of the training loss, such as 0.1", "regularization"),
+    "mixup": Setting(positive, None, "alpha of MixUp, such as 0.2", "regularization"),
+    "cutmix": Setting(positive, None, "alpha of CutMix, such as 1", "regularization"),
+    "average": Setting(fraction, None, "weight averaging: decay of the moving average that is validated and saved, such as 0.999", "regularization"),
+
+    "precision": Setting(str, None, "mixed precision", "hardware", ("float16", "bfloat16")),
+    "device": DEVICE,
+
+    "patience": Setting(count, None, "early stopping: epochs without improvement", "stopping"),
+    "max_seconds": Setting(not_negative, None, "time limit in seconds", "stopping"),
+    "fast_dev_run": Setting(whole, 0, "try so many batches and keep nothing", "stopping"),
+    "overfit": Setting(whole, 0, "train on the same few batches, to see that the network can learn them", "stopping"),
+
+    "keep": Setting(whole, 0, "keep the weights of so many of the best epochs", "output"),
+    "name": Setting(str, None, "name of the run; default: DATA-MODEL-1, -2, ...", "output"),
+    "exist_ok": Setting(flag, False, "replace the run of that name, if there is one", "output"),
+    "runs": Setting(str, "runs", "folder that runs are kept in", "output"),
+    "json": Setting(flag, False, "print events as JSON, one object a line, for programs", "output"),
+}  # fmt: skip

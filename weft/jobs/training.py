@@ -1,0 +1,267 @@
+"""Training and resuming a job: from settings to a measured network in a run folder, with events on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import numpy as np
+
+from .. import data, nn
+from .. import train as training
+from ..errors import RunError, UserError
+from ..ops.convert import asarray
+from ..report.wording import counted
+from ..runtime import device as find_device
+from ..train import RunFolder
+from ..train.lock import one_writer
+from ..train.results import evaluated, write_results, write_text
+from ..train.signals import Terminated
+from ..train.task import is_better
+from ..train.watch import Now
+from .checks import check_settings
+from .device import on
+from .events import Listener, Recorder, nobody
+from .job import FACTS, Job, facts, held_out, job_of, job_of_run
+from .networks import about
+from .optimizers import schedule
+from .stored import settings_of
+
+SAMPLE = 1000  # characters that a network for text writes at the end
+SHOW_SECONDS = 0.1  # between two progress events for whoever looks on: eyes see no more
+
+
+def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | None:
+    """Train a network with validated settings; the run folder, or None where none is kept."""
+    recorder = Recorder(listener)
+    with on(settings["device"]) as device:
+        check_settings("train", settings)
+        return _fit(job_of("train", {**settings, "device": device.name}, recorder), None, recorder)
+
+
+def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody) -> Path | None:
+    """Continue a run that was stopped, with its own settings and those that are given anew. A time limit holds for one call only."""
+    recorder, changed = Recorder(listener), given or {}
+    with one_writer(folder):
+        told = settings_of("resume", folder)
+        settings = {**told, "max_seconds": None, "json": False, **changed}
+        fresh = _is_fresh(folder)
+        if "device" not in changed:
+            _expect_device(told["device"])
+        with on(settings["device"]) as device:
+            check_settings("resume", settings)
+            job = job_of("resume", {**settings, "device": device.name}, recorder)
+            if fresh:
+                job.notes.append("it was stopped before its first checkpoint, and begins anew")
+            elif told["device"] not in (None, device.name):
+                job.notes.append(
+                    f"it was on {told['device']} before: on {device} it goes on with the same values, but not to the same bits"
+                )
+            return _fit(job, folder, recorder)
+
+
+def _is_fresh(folder: Path) -> bool:
+    """Whether nothing was learned yet. Where something was, and the checkpoint is gone, beginning anew would write over it."""
+    if (folder / "state" / "last.safetensors").exists():
+        return False
+    if (folder / "metrics.csv").exists():
+        command = f"weft train cfg={quote(str(folder / 'args.yaml'))} name={quote(folder.name + '-again')}"
+        raise RunError(
+            "weft resume", f"{folder} has no checkpoint any more. Its settings begin a run of their own with: {command}"
+        )
+    return True
+
+
+def _expect_device(name: str | None) -> None:
+    """Whoever did not ask for the run's device may not know that there is another way."""
+    try:
+        find_device(name)
+    except UserError as error:
+        raise UserError(
+            "weft resume", f"the run was on {name}. {error.message} device=cpu goes on with it on the CPU."
+        ) from None
+
+
+# --- the steps of a job -----------------------------------------------------------------------------------------------------
+
+
+def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
+    """Train; a run whose folder is given goes on. A new one gets its folder when everything that can be wrong was checked."""
+    epochs = 1 if job.settings["fast_dev_run"] else job.settings["epochs"]
+    begun: list[Path] = [] if folder is None else [folder]
+    try:
+        with ExitStack() as held:
+            if folder is not None:
+                _check_same_data(folder, job)
+            recorder.show("activity", text=f"building {job.name}")
+            job.check_memory()
+            model = job.model()
+            body = job.begin_from_weights(model)
+            _find_what_is_auto(job, model, recorder)
+            cost = nn.summary(model, _example(job))
+            _introduce(job, cost, body, recorder)
+
+            def begin() -> Path:
+                run = _new_run(job)
+                held.enter_context(one_writer(run.path))
+                begun.append(run.path)
+                _begin_run(run, job, recorder)
+                return run.path
+
+            if folder is not None:
+                _begin_run(RunFolder(folder), job, recorder)
+            recorder.show("activity", text="compiling the training step")
+            result = _trained(job, model, body, cost, epochs, begin if folder is None else folder, recorder)
+            _finish(job, result, recorder, cost)
+            return result.folder
+    except (KeyboardInterrupt, Terminated) as stop:
+        how = "terminated" if isinstance(stop, Terminated) else "stopped"
+        is_run = bool(begun) and (begun[0] / "args.yaml").exists()
+        recorder.send("stopped", why=how, folder=str(begun[0]) if is_run else None)
+        raise
+
+
+def _trained(
+    job: Job, model: nn.Module, body: Sequence[str], cost: nn.Summary, epochs: int, folder: Path | Callable[[], Path],
+    recorder: Recorder,
+) -> training.Result:  # fmt: skip
+    settings, (loader, checks) = job.settings, job.loaders()
+    steps = (settings["overfit"] or len(loader)) * epochs
+    return training.fit(
+        model, loader, checks, epochs=epochs, optimizer=settings["optimizer"],
+        rate=schedule(settings, job.peak_rate(cost.parameters), max(1, steps), epochs), loss=job.loss(),
+        prepare=job.prepare(), label_smoothing=settings["label_smoothing"], mix=job.mix(),
+        precision=settings["precision"], seed=settings["seed"], patience=settings["patience"],
+        max_seconds=settings["max_seconds"], keep=settings["keep"], body=body, body_rate=settings["body_rate"],
+        freeze=settings["freeze"], fast_dev_run=settings["fast_dev_run"], overfit=settings["overfit"],
+        folder=folder, resume=not callable(folder), on_step=_Steps(recorder), notes=settings,
+        on_epoch=_Epochs(recorder, epochs, folder), **job.optimizer_settings(),
+    )  # fmt: skip
+
+
+class _Steps:
+    """Shows how far a training is, ten times a second at most: reading the metrics waits for the step."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder, self.last = recorder, 0.0
+
+    def __call__(self, now: Now) -> None:
+        if time.monotonic() - self.last >= SHOW_SECONDS or now.step == now.steps:
+            self.last = time.monotonic()
+            metrics = {name: float(meter.value().item()) for name, meter in now.meters.items()}
+            self.recorder.show(
+                "progress", what=f"epoch {now.epoch}/{now.epochs}", done=now.step, total=now.steps, epoch=now.epoch,
+                epochs=now.epochs, metrics=metrics, examples_per_second=round(now.examples_per_second, 1),
+            )  # fmt: skip
+        if now.step == now.steps:
+            self.recorder.show("activity", text=f"validating epoch {now.epoch}")
+
+
+class _Epochs:
+    """Shows the metrics of each epoch, and whether it is the best so far."""
+
+    def __init__(self, recorder: Recorder, epochs: int, folder: Path | Callable[[], Path]) -> None:
+        self.recorder, self.epochs = recorder, epochs
+        self.best: dict[str, float] = {} if callable(folder) else RunFolder(folder).known_summary().get("best", {})
+
+    def __call__(self, row: dict[str, float]) -> None:
+        better = is_better(row, self.best)
+        self.best = row if better else self.best
+        self.recorder.show("epoch", **row, epochs=self.epochs, is_best=better)
+
+
+def _new_run(job: Job) -> RunFolder:
+    settings = job.settings
+    root = Path(settings["runs"]) / job.kind
+    if settings["name"] is not None:
+        return RunFolder.named(root, settings["name"], settings["exist_ok"])
+    return RunFolder.fresh(root, f"{Path(settings['data']).stem}-{job.name}-")
+
+
+def _begin_run(run: RunFolder, job: Job, recorder: Recorder) -> None:
+    run.write_json(FACTS, facts(job.train))
+    recorder.begin(run.path)
+    recorder.log(f"everything about this run is in {run.path}")
+    recorder.send("run", folder=str(run.path), notes=job.notes)
+
+
+def _check_same_data(folder: Path, job: Job) -> None:
+    """A run goes on with data like that it began with: its network knows these classes and no others."""
+    if not (folder / FACTS).exists():
+        return
+    before, now = job_of_run(job.settings, folder).train, job.train
+    same = before.shape == now.shape and before.classes == now.classes
+    if isinstance(before, data.Text) and isinstance(now, data.Text):
+        same = before.vocabulary == now.vocabulary
+    if not same:
+        what = f"{about(before, count=False)}, and {job.settings['data']} holds {about(now, count=False)}"
+        command = f"weft train {quote(str(job.settings['data']))} weights={quote(str(folder))}"
+        raise UserError("weft resume", f"{folder} learned from {what}. Begin a run from its weights with: {command}")
+
+
+def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], recorder: Recorder) -> None:
+    steps = job.settings["overfit"] or len(job.loaders()[0])
+    facts_ = [
+        f"{about(job.train)} -> {job.name}",
+        counted(cost.parameters, "parameter"),
+        f"{counted(steps, 'step')} an epoch",
+    ]
+    recorder.log(", ".join(facts_))
+    for note in job.notes:
+        recorder.log(note)
+    if body:
+        verb = "begins" if len(body) == 1 else "begin"
+        recorder.log(f"{counted(len(body), 'parameter tensor')} {verb} from {job.settings['weights']}")
+
+
+def _find_what_is_auto(job: Job, model: nn.Module, recorder: Recorder) -> None:
+    """Settings that are to be found become numbers: a resumed run uses the same ones."""
+    plan = job.plan()
+    if job.settings["batch"] == "auto":
+        recorder.show("activity", text="finding a batch size")
+        job.settings["batch"] = training.find_batch(model, job.train, plan)
+        recorder.log(f"batch={job.settings['batch']} suits the data, and fits in memory")
+    if job.settings["rate"] == "auto":
+        recorder.show("activity", text="finding a learning rate")
+        loader, _ = job.loaders()
+        found = training.find_rate(
+            model, loader, optimizer=plan.optimizer, loss=plan.loss, prepare=plan.prepare, precision=plan.precision,
+            seed=job.settings["seed"], **{n: v for n, v in plan.settings.items() if n not in ("accumulate", "average")},
+        )  # fmt: skip
+        job.settings["rate"] = float(f"{found.best:.2g}")
+        recorder.log(f"rate={job.settings['rate']} is where the loss falls fastest")
+
+
+def _finish(job: Job, result: training.Result, recorder: Recorder, cost: nn.Summary) -> None:
+    """Measure the best network, once, on examples it has not seen, and write the report."""
+    told: dict[str, Any] = {"why": result.ended, "best": result.best, "folder": result.folder and str(result.folder)}
+    if result.folder is None or job.settings["overfit"] or not result.history:
+        recorder.send("result", **told, split=None)
+        return
+    recorder.show("activity", text="measuring the best network")
+    run = RunFolder(result.folder)
+    model, network = job.trained(run.path)
+    split, examples = held_out(job.splits, None)
+    found = evaluated(network, job.checks(examples), job.loss())
+    run.summary(**{split: found.numbers})
+    if isinstance(job.train, data.Text):
+        recorder.show("activity", text="writing a sample")
+        sample = training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE, temperature=0.8)
+        write_text(run.path, sample)
+    recorder.show("activity", text="writing the report")
+    write_results(run.path, found, cost)
+    recorder.send(
+        "result", **told, split=split, examples=len(examples), **found.numbers, classes=found.classes,
+        task=job.kind,
+    )  # fmt: skip
+
+
+def _example(job: Job) -> Any:
+    """What the network is given for one example, to count what it costs."""
+    if job.is_image_source:
+        return (1, job.train.shape[0], *job.size())
+    return asarray(job.train.inputs(np.arange(1)))

@@ -1,0 +1,31 @@
+"""What a process uses of its machine: for events, so that a page can draw it."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+from .memory import free_bytes
+
+
+def resources() -> dict[str, float | int | None]:
+    """Resident memory, CPU time so far, and free memory of the device that is in use.
+
+    >>> resources()["cpu_seconds"] > 0
+    True
+    """
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "memory_bytes": _resident(used.ru_maxrss * 1024),
+        "cpu_seconds": round(used.ru_utime + used.ru_stime, 2),
+        "free_bytes": free_bytes(),
+    }
+
+
+def _resident(peak: int) -> int:
+    """Resident memory now; where the system does not tell, its peak."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return peak
