@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import UserError
 from ..knobs import KNOBS, knobs
 from ..report.compare import settings as settings_of
-from ..report.run import read_run
+from ..report.run_record import read_run
 from .runs import find_run
 from .settings import SETTINGS
 from .table import as_json, table

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import data
 from ..errors import UserError
-from ..report.wording import listed
+from ..report.text_format import listed
 from ..train.results import evaluated
 from .job import Job, job_of, job_of_run
 from .networks import about

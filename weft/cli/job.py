@@ -16,7 +16,7 @@ from ..errors import RunError, UserError
 from ..io import load
 from ..jit import jit
 from ..random import seed as set_seed
-from ..report.wording import counted, listed
+from ..report.text_format import counted, listed
 from ..tensor import Tensor
 from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import Plan

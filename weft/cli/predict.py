@@ -21,7 +21,7 @@ from ..data.resize import resize
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..tensor import Tensor
 from .bar import Bar
 from .files import image_files

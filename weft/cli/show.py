@@ -10,7 +10,7 @@ from .. import nn, zoo
 from ..compiler.llvm.target import host
 from ..errors import UserError
 from ..nn.module import without_values
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..runtime.cuda.device import CudaDevice
 from ..runtime.cuda.health import health
 from ..runtime.device import device as find_device

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..errors import RunError
 from ..jit import Jit, Memory
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..runtime import device
 
 SHARE = 0.9  # of the free memory that may be used: the rest of the process needs some too
