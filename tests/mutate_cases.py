@@ -20,7 +20,7 @@ from weft.data.images import read_image
 from weft.io import load, save
 from weft.report.compare import comparison
 from weft.report.page import page
-from weft.report.run import read_run
+from weft.report.run_record import read_run
 from weft.train.folder import RunFolder
 from weft.train.state import Training
 

@@ -104,7 +104,7 @@ def test_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "On 20 validation examples: loss" in capsys.readouterr().out
     text = (run / "text.txt").read_text()
     assert len(text) == 1001
-    assert "What it writes" in (run / "report.html").read_text()
+    assert "Generated text" in (run / "report.html").read_text()
     assert main(["predict", str(run), "row", "length=40", "temperature=0"]) == 0
     written = capsys.readouterr().out
     assert "row row your boat" in written

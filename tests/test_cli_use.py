@@ -22,7 +22,7 @@ from weft.cli.evaluate import _as_learned
 from weft.data import Arrays, Text
 from weft.errors import UserError
 from weft.io import load
-from weft.report.wording import counted, listed
+from weft.report.text_format import counted, listed
 
 
 @pytest.fixture(scope="module")

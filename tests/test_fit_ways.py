@@ -14,7 +14,7 @@ from weft.data import Arrays, Loader, Splits
 from weft.errors import RunError, UserError
 from weft.io import load
 from weft.nn.losses import hinge
-from weft.report.judge import JUDGES, best_line
+from weft.report.best_epoch import SELECTION_METRICS, best_row
 from weft.train import making, memory
 from weft.train.task import best_epochs, is_better
 
@@ -325,11 +325,11 @@ def test_of_equal_epochs_the_one_with_the_lower_loss_is_better() -> None:
 def test_pages_and_training_agree_on_the_best_epoch() -> None:
     rng = np.random.default_rng(8)
     for _ in range(50):
-        names = [n for n in JUDGES if "test" not in n and (rng.random() < 0.5 or n == "train_loss")]
+        names = [n for n in SELECTION_METRICS if "test" not in n and (rng.random() < 0.5 or n == "train_loss")]
         table = {"epoch": list(range(1, 7)), **{n: (rng.integers(0, 3, 6) / 2).tolist() for n in names}}
         history = [{n: values[i] for n, values in table.items()} for i in range(6)]
-        judge = next(n for n in JUDGES if n in table)
-        line = best_line(table, judge)
+        judge = next(n for n in SELECTION_METRICS if n in table)
+        line = best_row(table, judge)
         assert line is not None
         assert best_epochs(history, 1) == [line + 1]
         best: dict[str, float] = {}

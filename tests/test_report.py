@@ -15,9 +15,9 @@ import pytest
 
 from weft.errors import UserError
 from weft.report import bars, confusion, curves, gallery, learning_rate, png
-from weft.report.charts import thinned
-from weft.report.matrix import pooled, shares
-from weft.report.scale import Axis, axis, duration, numbers, short
+from weft.report.axes import ChartAxis, duration, make_axis, short, tick_labels
+from weft.report.charts import downsample
+from weft.report.confusion_matrix import pool_counts, row_fractions
 from weft.report.svg import escape, fit, text_width
 from weft.testing import counted
 
@@ -170,17 +170,17 @@ def test_points_in_disorder_are_drawn_in_order() -> None:
 def test_thinning_keeps_ends_and_extremes() -> None:
     line = np.stack([np.arange(100_000.0), RNG.normal(size=100_000)], axis=1)
     line[12_345, 1], line[54_321, 1] = 99, -99
-    less = thinned(line)
+    less = downsample(line)
     assert len(less) <= 4 * 401
     rows = {tuple(row) for row in less.tolist()}
     assert {tuple(line[i].tolist()) for i in (0, 12_345, 54_321, 99_999)} <= rows
     assert (np.diff(less[:, 0]) > 0).all()
-    np.testing.assert_array_equal(thinned(line[:500]), line[:500])
+    np.testing.assert_array_equal(downsample(line[:500]), line[:500])
 
 
 @pytest.mark.parametrize("points", [[1, 2, 3], [(1, "x")], [(1, 2, 3)]])
 def test_points_must_be_pairs(points: Any) -> None:
-    with pytest.raises(UserError, match=r"\[curves\] points are \(x, value\) pairs of numbers, got "):
+    with pytest.raises(UserError, match=r"\[curves\] points must be \(x, value\) pairs of numbers, got "):
         curves({"a": points}, "x")
 
 
@@ -226,7 +226,7 @@ def test_confusion_shows_the_counts() -> None:
     assert {"9", "1", "12.3k", "cat", "dog", "true", "predicted"} <= set(said)
     assert "0" not in said
     notes = [e.text for e in root.iter(SVG + "title")]
-    assert "cat taken for dog: 1 (10.0%)" in notes
+    assert "cat predicted as dog: 1 (10.0%)" in notes
     kinds = [e.get("class") for e in root.iter(SVG + "rect")][3:]
     assert kinds == ["tile", "f0", "tile", "f1", "tile", "tile", "f0"]
 
@@ -238,21 +238,21 @@ def test_confusion_with_hostile_names() -> None:
 
 
 def test_shares_and_pools() -> None:
-    np.testing.assert_array_equal(shares(np.array([[3.0, 1.0], [0.0, 0.0]])), [[0.75, 0.25], [0, 0]])
+    np.testing.assert_array_equal(row_fractions(np.array([[3.0, 1.0], [0.0, 0.0]])), [[0.75, 0.25], [0, 0]])
     counts = np.arange(520.0 * 520).reshape(520, 520)
-    np.testing.assert_array_equal(pooled(counts), counts.reshape(260, 2, 260, 2).sum(axis=(1, 3)))
-    assert pooled(np.ones((521, 521))).sum() == 521 * 521
+    np.testing.assert_array_equal(pool_counts(counts), counts.reshape(260, 2, 260, 2).sum(axis=(1, 3)))
+    assert pool_counts(np.ones((521, 521))).sum() == 521 * 521
 
 
 @pytest.mark.parametrize(
     ("matrix", "classes", "message"),
     [
-        ([[1, 2, 3]], ["a"], r"\[confusion\] the matrix is square, got shape \(1, 3\)."),
-        ([1.0], ["a"], r"\[confusion\] the matrix is square, got shape \(1,\)."),
+        ([[1, 2, 3]], ["a"], r"\[confusion\] the matrix must be square, got shape \(1, 3\)."),
+        ([1.0], ["a"], r"\[confusion\] the matrix must be square, got shape \(1,\)."),
         ([[1]], ["a", "b"], r"\[confusion\] there must be a name for each class, got 2 names for 1 classes."),
-        ([[-1]], ["a"], r"\[confusion\] the matrix holds counts: numbers that are finite and not negative."),
-        ([[NAN]], ["a"], r"\[confusion\] the matrix holds counts"),
-        ([["x"]], ["a"], r"\[confusion\] the matrix holds numbers, got something else."),
+        ([[-1]], ["a"], r"\[confusion\] the matrix must hold counts that are finite and not negative."),
+        ([[NAN]], ["a"], r"\[confusion\] the matrix must hold counts"),
+        ([["x"]], ["a"], r"\[confusion\] the matrix must hold numbers."),
     ],
 )
 def test_confusion_refuses(matrix: Any, classes: list[str], message: str) -> None:
@@ -284,16 +284,16 @@ def test_gallery_with_hostile_captions() -> None:
 @pytest.mark.parametrize(
     ("images", "captions", "message"),
     [
-        (np.zeros((1, 4, 4)), ["a"], r"\[gallery\] pictures are uint8, got float64. Scale them to 0 ... 255 first."),
+        (np.zeros((1, 4, 4)), ["a"], r"\[gallery\] images must be uint8, got float64. Scale them to 0 ... 255 first."),
         (
             np.zeros((1, 4, 4), "uint8"),
             [],
-            r"\[gallery\] there must be a caption for each picture, got 0 for 1 pictures.",
+            r"\[gallery\] there must be a caption for each image, got 0 for 1 images.",
         ),
         (
             np.zeros((1, 5, 5, 5), "uint8"),
             ["a"],
-            r"\[gallery\] pictures have 1, 3 or 4 channels, got shape \(1, 5, 5, 5\).",
+            r"\[gallery\] images must have 1, 3 or 4 channels, got shape \(1, 5, 5, 5\).",
         ),
     ],
 )
@@ -344,7 +344,7 @@ def test_png_is_read_by_pillow(shape: tuple[int, ...]) -> None:
 )
 def test_png_refuses(array: np.ndarray) -> None:
     with pytest.raises(
-        UserError, match=r"\[png\] a picture is uint8 \(height, width\) or \(height, width, 1 to 4 channels\), got "
+        UserError, match=r"\[png\] an image must be uint8 \(height, width\) or \(height, width, 1 to 4 channels\), got "
     ):
         png(array)
 
@@ -354,34 +354,34 @@ def test_axes_hold_their_values_and_have_marks(log: bool) -> None:
     for _ in range(300):
         low = 10 ** RNG.uniform(-12, 12)
         high = low * 10 ** RNG.uniform(0, 9 if RNG.random() < 0.5 else 0.1)
-        found = axis([low, high] if log or RNG.random() < 0.5 else [-low, high], log=log)
+        found = make_axis([low, high] if log or RNG.random() < 0.5 else [-low, high], log=log)
         assert found.low <= low * (1 + 1e-9)
         assert found.high >= high * (1 - 1e-9)
         assert 2 <= len(found.ticks) <= 25
         assert len(set(found.labels)) == len(found.labels), found
-        assert all(-1e-6 <= found.place(tick) <= 1 + 1e-6 for tick in found.ticks)
+        assert all(-1e-6 <= found.position(tick) <= 1 + 1e-6 for tick in found.ticks)
         counted()
 
 
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([0, 10], Axis(0, 10, (0, 2, 4, 6, 8, 10), ("0", "2", "4", "6", "8", "10"))),
-        ([0.95, 0.99], Axis(0.95, 0.99, (0.95, 0.96, 0.97, 0.98, 0.99), ("0.95", "0.96", "0.97", "0.98", "0.99"))),
-        ([], Axis(0, 1, (0, 0.2, 0.4, 0.6, 0.8, 1), ("0", "0.2", "0.4", "0.6", "0.8", "1.0"))),
+        ([0, 10], ChartAxis(0, 10, (0, 2, 4, 6, 8, 10), ("0", "2", "4", "6", "8", "10"))),
+        ([0.95, 0.99], ChartAxis(0.95, 0.99, (0.95, 0.96, 0.97, 0.98, 0.99), ("0.95", "0.96", "0.97", "0.98", "0.99"))),
+        ([], ChartAxis(0, 1, (0, 0.2, 0.4, 0.6, 0.8, 1), ("0", "0.2", "0.4", "0.6", "0.8", "1.0"))),
     ],
 )
-def test_axes_by_hand(values: list[float], expected: Axis) -> None:
-    found = axis(values)
+def test_axes_by_hand(values: list[float], expected: ChartAxis) -> None:
+    found = make_axis(values)
     assert found.labels == expected.labels
     np.testing.assert_allclose(found.ticks, expected.ticks)
     np.testing.assert_allclose([found.low, found.high], [expected.low, expected.high])
 
 
 def test_numbers_in_words() -> None:
-    assert axis([1, 3], tight=True, whole=True).labels == ("1", "2", "3")
-    assert axis([0.001, 10.0], log=True).labels == ("0.001", "0.01", "0.1", "1", "10")
-    assert numbers([1e6, 1.5e6], 5e5) == ("1.0M", "1.5M")
+    assert make_axis([1, 3], tight=True, whole=True).labels == ("1", "2", "3")
+    assert make_axis([0.001, 10.0], log=True).labels == ("0.001", "0.01", "0.1", "1", "10")
+    assert tick_labels([1e6, 1.5e6], 5e5) == ("1.0M", "1.5M")
     assert [short(v) for v in (0, 999.9, 1234, -45678, 1e20)] == ["0", "1,000", "1,234", "-45.7k", "1e20"]
     assert [duration(s) for s in (59.9, 3600, 200_000, -1, NAN)] == [
         "59.9 s",

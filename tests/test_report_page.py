@@ -116,7 +116,7 @@ def test_the_page_shows_the_run(run: Path) -> None:
     expected = [
         "lenet on pets",
         "best validation accuracy 90.00 % at epoch 3, in 1 min 24 s",
-        "61,706", "80.00 %", "Loss", "Accuracy", "Learning rate", "Speed", "Confusion matrix", "Recognized of each class",
+        "61,706", "80.00 %", "Loss", "Accuracy", "Learning rate", "Speed", "Confusion matrix", "Recall by class",
         "Sample predictions", "Worst mistakes", "Linear 10 -> 3", "machine.cores", SCRIPT, "Most frequent mistakes",
     ]  # fmt: skip
     for words in expected:
@@ -124,7 +124,7 @@ def test_the_page_shows_the_run(run: Path) -> None:
         counted()
     assert '"note"' not in (run / "report.html").read_text("utf-8")
     headings = re.findall("<h2>(.*?)</h2>", (run / "report.html").read_text("utf-8"))
-    assert headings == ["Curves", "Classes", "Pictures", "Model", "Settings", "Summary", "Environment"]
+    assert headings == ["Curves", "Classes", "Images", "Model", "Settings", "Summary", "Environment"]
 
 
 def test_the_page_needs_nothing_from_outside(run: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_missing_file_is_said_and_the_rest_is_shown(run: Path, name: str) -> N
     (run / name).unlink()
     page = read(run)
     assert (f"{name} is missing." in page.text) == (name in NEEDED)
-    assert (f"Not in this run: {name}." in page.text) == (name not in NEEDED)
+    assert (f"Files not in this run: {name}." in page.text) == (name not in NEEDED)
     assert len(re.findall("<h2>", (run / "report.html").read_text("utf-8"))) >= 6
 
 
@@ -181,15 +181,15 @@ def test_damaged_files_never_break_the_page(run: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("env.json", b"[1]", "env.json cannot be read: it should hold a table of names and values, not a list."),
+        ("env.json", b"[1]", "env.json cannot be read: it must hold a JSON object, got list."),
         ("metrics.csv", b"", "metrics.csv cannot be read: it is empty."),
-        ("confusion.csv", b"a,b\n1,2\n3,4\n", "confusion.csv cannot be read: it should hold as many columns as rows."),
-        ("confusion.csv", b"1,-2\n3,4\n", "confusion.csv cannot be read: the matrix holds counts"),
+        ("confusion.csv", b"a,b\n1,2\n3,4\n", "confusion.csv cannot be read: it must have as many columns as rows."),
+        ("confusion.csv", b"1,-2\n3,4\n", "confusion.csv cannot be read: the matrix must hold counts"),
         ("samples.npz", b"PK", "samples.npz cannot be read: File is not a zip file."),
         (
             "metrics.csv",
             b"epoch,train_loss\n1,0.5\n2,0.4\n3\n",
-            "metrics.csv has 1 line that is cut off and left out.",
+            "metrics.csv has 1 truncated line, skipped.",
         ),
         ("metrics.csv", b"epoch,train_loss\n1,0.5\n2,nan\n3,inf\n", "train_loss is not a number at epoch 2."),
     ],
@@ -250,7 +250,7 @@ def test_steps_and_seconds_are_places_too(run: Path) -> None:
 
 def test_counts_alone_are_a_confusion_matrix_too(run: Path) -> None:
     write_table(run / "confusion.csv", [[5, 1], [2, 6]])
-    assert "0 taken for 1: 1 (16.7%)" in read(run).text
+    assert "0 predicted as 1: 1 (16.7%)" in read(run).text
 
 
 def test_plots_are_files(run: Path) -> None:
@@ -288,7 +288,7 @@ def test_pictures_without_truth_are_neither_right_nor_wrong(run: Path) -> None:
         run / "samples.npz", images=np.zeros((2, 4, 4), "uint8"), true=[0, 1], predicted=[0, 0], probability=[0.5, 0.75]
     )
     page = read(run)
-    assert {"✓ cat", "50%", "✗ cat", "75%, is dog"} <= set(page.texts)
+    assert {"✓ cat", "50%", "✗ cat", "75%, true: dog"} <= set(page.texts)
 
 
 def test_a_report_is_whole_or_not_there(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,7 +307,7 @@ def test_a_report_is_whole_or_not_there(run: Path, monkeypatch: pytest.MonkeyPat
 def test_a_folder_is_needed(tmp_path: Path) -> None:
     with pytest.raises(
         RunError,
-        match=r"\[report\] .*nothing is not a folder. Give the folder of a run, for example runs/train/lenet1.",
+        match=r"\[report\] .*nothing is not a folder. Pass the folder of a run, for example runs/train/lenet1.",
     ):
         report(tmp_path / "nothing")
 
@@ -316,5 +316,5 @@ def test_a_thousand_classes_and_many_lines_make_a_page_of_modest_size(run: Path)
     rng = np.random.default_rng(0)
     np.savetxt(run / "confusion.csv", np.eye(1000) * 50 + (rng.random((1000, 1000)) < 0.005), "%d", ",")
     write_table(run / "metrics.csv", [["step", "train_loss"], *([s, math.exp(-s / 1e4)] for s in range(50_000))])
-    assert "The 20 classes recognized worst" in read(run).text
+    assert "The 20 classes with the lowest recall" in read(run).text
     assert (run / "report.html").stat().st_size < 2_000_000

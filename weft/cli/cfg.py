@@ -13,7 +13,7 @@ from ..jobs.schema import Setting, as_text, flag
 from ..jobs.settings import SETTINGS
 from ..knobs import KNOBS, knobs
 from ..report.compare import settings as settings_of
-from ..report.run import read_run
+from ..report.run_record import read_run
 from .arguments import read
 from .table import as_json, table
 

@@ -11,8 +11,8 @@ from typing import Any
 from .. import data
 from ..data.dataset_folder import describe
 from ..data.folders import split_folders
-from ..report.scale import short
-from ..report.wording import counted
+from ..report.axes import short
+from ..report.text_format import counted
 from .table import table
 
 MOST_CLASSES, MOST_FAILURES = 50, 10  # lines of the page

@@ -16,7 +16,7 @@ from ..jobs.networks import about
 from ..jobs.schema import Setting, flag
 from ..jobs.settings import DEVICE
 from ..jobs.stored import run_of, settings_of
-from ..report.wording import listed
+from ..report.text_format import listed
 from ..train.results import evaluated
 from .arguments import read
 from .table import number_text, pairs, table

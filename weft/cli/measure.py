@@ -30,7 +30,7 @@ from ..nn.count import macs
 from ..ops.convert import asarray
 from ..ops.loss import cross_entropy
 from ..precision import LossScale
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..runtime import Device
 from ..runtime import device as find_device
 from ..runtime.native import thread_count

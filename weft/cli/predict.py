@@ -27,7 +27,7 @@ from ..jobs.settings import DEVICE
 from ..jobs.stored import settings_of
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..tensor import Tensor
 from .arguments import Words, read
 from .display import Display

@@ -10,7 +10,7 @@ from shlex import quote
 from typing import Any
 
 from ..jobs.events import Event
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..train.folder import plain
 from ..train.signals import Terminated
 from . import epochs

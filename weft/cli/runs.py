@@ -13,8 +13,8 @@ from ..errors import UserError
 from ..jobs.find import find_run, run_folders
 from ..jobs.schema import Setting, as_text, flag
 from ..report import compare as facts
-from ..report.run import Run, read_run
-from ..report.scale import duration, short
+from ..report.axes import duration, short
+from ..report.run_record import RunRecord, read_run
 from ..train.lock import writer_of
 from .arguments import Words, part, read
 from .table import as_json, pairs, table
@@ -50,15 +50,15 @@ class _Facts:
 def _facts(name: str, folder: Path) -> _Facts:
     run = read_run(folder)
     known = facts.settings(run)
-    told, loss = run.summary.get("epochs"), facts.last(run, "train_loss")
+    told, loss = run.summary.get("epochs"), facts.last_value(run, "train_loss")
     done = facts.epochs(run) or (told if isinstance(told, int) else 0)
     return _Facts(
         name, str(folder), str(known.get("model", "")), str(known.get("data", "")), done, facts.best(run), loss,
-        facts.seconds(run), _when(run, folder), _status(run, folder), tuple(_notes(run)),
+        facts.training_seconds(run), _when(run, folder), _status(run, folder), tuple(_notes(run)),
     )  # fmt: skip
 
 
-def _notes(run: Run) -> list[str]:
+def _notes(run: RunRecord) -> list[str]:
     """What is wrong; that a run has no results before its first epoch is not."""
     fresh = {"metrics.csv is missing", "summary.json is missing"}
     found = [] if facts.settings(run) else ["args.yaml holds no settings"]
@@ -67,7 +67,7 @@ def _notes(run: Run) -> list[str]:
     return [*found, "no epochs yet", *(note for note in run.notes if note not in fresh)]
 
 
-def _status(run: Run, folder: Path) -> str:
+def _status(run: RunRecord, folder: Path) -> str:
     writer = writer_of(folder)
     if writer is not None:
         return f"running: {writer}"
@@ -77,7 +77,7 @@ def _status(run: Run, folder: Path) -> str:
     return "done" if ended in (DONE, True) else f"stopped: {ended}"
 
 
-def _when(run: Run, folder: Path) -> str:
+def _when(run: RunRecord, folder: Path) -> str:
     """The time it began, as ISO 8601: as the run says it, else as its settings' file does."""
     try:
         return datetime.fromisoformat(str(run.environment["date"])).astimezone().isoformat(timespec="seconds")
@@ -180,18 +180,18 @@ def _show(words: Sequence[str]) -> None:
     print(f"\nlook at it: {page}" if page.exists() else "\nthere is no report yet")
 
 
-def _machine(run: Run) -> dict[str, Any]:
+def _machine(run: RunRecord) -> dict[str, Any]:
     command = run.environment.get("command")
     said = {"command": " ".join(map(str, command))} if isinstance(command, list) else {}
     return {name: value for name, value in run.environment.items() if name != "date"} | said
 
 
-def _rows(run: Run) -> list[dict[str, float | None]]:
+def _rows(run: RunRecord) -> list[dict[str, float | None]]:
     """The table of epochs, line by line."""
     return [{name: values[i] for name, values in run.metrics.items()} for i in range(facts.epochs(run))]
 
 
-def _epochs_text(run: Run, best: facts.Best | None) -> str:
+def _epochs_text(run: RunRecord, best: facts.Best | None) -> str:
     """The first epoch, some, the last, and the best, which has a star."""
     rows = _rows(run)
     if not rows:
@@ -234,7 +234,7 @@ def _compare(words: Sequence[str]) -> None:
     given = read("runs compare", words, known, 1000, _compare.__doc__)
     folders = _labelled(given)
     found = {label: read_run(folder) for label, folder in folders.items()}
-    differ, lines, top = facts.differing(found), facts.lines(found), facts.winner(found)
+    differ, lines, top = facts.differing(found), facts.comparison_rows(found), facts.best_run(found)
     page = None if given["html"] is None else facts.comparison(found, given["html"])
     if given["json"]:
         numbers = {line.name: line.values for line in lines}

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..jobs.networks import VECTORS, WRITERS, built, full_name, side, vector
 from ..jobs.schema import Setting, flag, sizes, whole
 from ..nn.module import without_values
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..runtime.cuda.device import CudaDevice
 from ..runtime.cuda.health import health
 from ..runtime.device import device as find_device

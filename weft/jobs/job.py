@@ -15,7 +15,7 @@ from ..data.open import created_dataset_folder, is_image_source
 from ..errors import RunError, UserError
 from ..io import load
 from ..random import seed as set_seed
-from ..report.wording import counted, listed
+from ..report.text_format import counted, listed
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from ..train.forecast import Forecast, forecast, output_types

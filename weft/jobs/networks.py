@@ -13,7 +13,7 @@ from ..data import Dataset, Text
 from ..errors import UserError
 from ..hints import nearest
 from ..nn.losses import hinge
-from ..report.wording import counted, listed
+from ..report.text_format import counted, listed
 
 ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The side of the images that a network is made for, where it does not take any.

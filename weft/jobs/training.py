@@ -15,7 +15,7 @@ from .. import data, nn
 from .. import train as training
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..runtime import device as find_device
 from ..train import RunFolder
 from ..train.lock import one_writer

@@ -1,4 +1,4 @@
-"""What a training run leaves behind to be looked at: charts as SVG, and one page that shows the run."""
+"""Reports of training runs: SVG charts, an HTML page per run, and a page that compares runs."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

@@ -4,8 +4,8 @@ from .charts import bars as bars
 from .charts import curves as curves
 from .charts import learning_rate as learning_rate
 from .compare import comparison as comparison
-from .figures import plots as plots
+from .confusion_matrix import confusion as confusion
 from .gallery import gallery as gallery
-from .matrix import confusion as confusion
 from .page import report as report
 from .png import png as png
+from .run_charts import plots as plots

@@ -1,4 +1,4 @@
-"""Charts of numbers: curves over the steps of a run, and bars."""
+"""Line charts and bar charts as SVG."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import numpy as np
 
 from ..errors import UserError
 from . import svg
-from .scale import LARGEST, Axis, axis, short
+from .axes import LARGEST, ChartAxis, make_axis, short
 
 WIDTH, PLOT_HEIGHT, MARGIN = 640, 240, 16
-LINE = 18  # from one line of text to the next
-MOST_DOTS = 40  # a line with more points shows no dots
-MOST_NAMES = 12  # in a legend
-MOST_BARS = 40
-COLUMNS = 400  # a line is thinned to a few points in each column of the picture
-DENSE = 4 * COLUMNS  # a line with more points is drawn pale, with its means in front
+LINE = 18  # line height of text
+MAX_DOTS = 40  # a curve with more points shows no dots
+MAX_LEGEND_NAMES = 12  # in a legend
+MAX_BARS = 40
+COLUMNS = 400  # a curve is downsampled to a few points per column
+DENSE = 4 * COLUMNS  # a curve with more points is drawn pale, with its bin means in front
 
 Points = Sequence[tuple[float, float]]
 
 
 def curves(series: Mapping[str, Points], title: str, log: bool = False, *, x: str = "step", unit: str = "") -> str:
-    """Lines through (x, value) points, as SVG. Values that are not finite (on a `log` axis: not positive) leave a gap.
+    """Curves through (x, value) points, as SVG. Values that are not finite (on a `log` axis: not positive) leave a gap.
 
     >>> curves({"train": [(1, 2.3), (2, 0.7)]}, "Loss")[:4]
     '<svg'
     """
-    lines = {name: _cleaned(points, log, title) for name, points in series.items()}
+    lines = {name: _sorted_points(points, log, title) for name, points in series.items()}
     legend, top = _legend(list(lines))
     across, up = _axes(lines, log)
     left = MARGIN + max(svg.text_width(label) for label in up.labels) + 8
     right = WIDTH - MARGIN - svg.text_width(across.labels[-1]) / 2
-    frame = _Frame(across, up, left, right, top, top + PLOT_HEIGHT)
+    frame = _PlotArea(across, up, left, right, top, top + PLOT_HEIGHT)
     dense = any(len(line) > DENSE for line in lines.values())
-    parts = [_title(title, unit), *legend, *frame.grid(f"{x} (pale: all values, strong: their means)" if dense else x)]
+    parts = [_title(title, unit), *legend, *frame.grid(f"{x} (pale: all values, solid: means)" if dense else x)]
     if not any(np.isfinite(line[:, 1]).any() for line in lines.values()):
         parts.append(svg.text((left + right) / 2, top + PLOT_HEIGHT / 2, "no data", "soft", anchor="middle"))
     for index, (name, line) in enumerate(lines.items()):
@@ -45,15 +45,15 @@ def curves(series: Mapping[str, Points], title: str, log: bool = False, *, x: st
 
 
 def learning_rate(points: Points, log: bool = False, *, x: str = "step") -> str:
-    """The learning rate over the steps of a run."""
+    """A chart of the learning rate over the steps of a run."""
     return curves({"rate": points}, "Learning rate", log, x=x)
 
 
 def bars(values: Mapping[str, float], title: str, *, unit: str = "", largest: float | None = None) -> str:
-    """One bar for each name, as SVG; `largest` is where a full bar ends. Only the first forty are drawn, and it says so."""
-    shown = dict(list(values.items())[:MOST_BARS])
+    """One bar per name, as SVG; `largest` is the value of a full bar. Only the first forty bars are drawn, with a note."""
+    shown = dict(list(values.items())[:MAX_BARS])
     known = [v for v in shown.values() if math.isfinite(v) and abs(v) <= LARGEST]
-    scale = axis([0.0, *known, *([] if largest is None else [largest])], tight=True)
+    scale = make_axis([0.0, *known, *([] if largest is None else [largest])], tight=True)
     left = MARGIN + min(160.0, max((svg.text_width(name) for name in shown), default=0)) + 8
     right = WIDTH - MARGIN - 72
     parts, y = [_title(title, unit)], MARGIN + 2.0 * LINE
@@ -67,23 +67,23 @@ def bars(values: Mapping[str, float], title: str, *, unit: str = "", largest: fl
     return svg.document(WIDTH, y + MARGIN, title, parts)
 
 
-def _bar(name: str, value: float, scale: Axis, left: float, right: float, y: float) -> list[str]:
+def _bar(name: str, value: float, scale: ChartAxis, left: float, right: float, y: float) -> list[str]:
     label = svg.text(left - 8, y + 12, svg.fit(name, left - 8 - MARGIN), anchor="end", note=name)
-    zero = left + scale.place(0) * (right - left)
+    zero = left + scale.position(0) * (right - left)
     if not math.isfinite(value) or abs(value) > LARGEST:
         return [label, svg.text(zero + 6, y + 12, short(value), "soft")]
-    end = left + scale.place(value) * (right - left)
+    end = left + scale.position(value) * (right - left)
     box = svg.rect(min(zero, end), y, max(1.0, abs(end - zero)), 16, "f0" if value >= 0 else "f1", corner=2)
     return [label, box, svg.text(max(zero, end) + 6, y + 12, short(value), "soft")]
 
 
-def _cleaned(points: Points, log: bool, title: str) -> np.ndarray:
-    """Points in the order of x; a value that cannot be drawn is nan."""
+def _sorted_points(points: Points, log: bool, title: str) -> np.ndarray:
+    """Points sorted by x; values that cannot be drawn are nan."""
     try:
         line = np.asarray(points, np.float64).reshape(len(points), 2)
     except (TypeError, ValueError):
         raise UserError(
-            "curves", f"points are (x, value) pairs of numbers, got {list(points)[:3]!r} in {title!r}."
+            "curves", f"points must be (x, value) pairs of numbers, got {list(points)[:3]!r} in {title!r}."
         ) from None
     line = line[np.isfinite(line[:, 0]) & (np.abs(line[:, 0]) <= LARGEST)]
     line = line[np.argsort(line[:, 0], kind="stable")]
@@ -93,45 +93,45 @@ def _cleaned(points: Points, log: bool, title: str) -> np.ndarray:
     return line
 
 
-def _axes(lines: Mapping[str, np.ndarray], log: bool) -> tuple[Axis, Axis]:
+def _axes(lines: Mapping[str, np.ndarray], log: bool) -> tuple[ChartAxis, ChartAxis]:
     both = np.concatenate([np.zeros((0, 2)), *lines.values()])
     low_high = [both[:, 0].min(), both[:, 0].max()] if len(both) else []
     whole = bool((both[:, 0] == np.floor(both[:, 0])).all())
     up = both[np.isfinite(both[:, 1]), 1]
-    return _across(low_high, whole), axis([up.min(), up.max()] if len(up) else [], log=log)
+    return _x_axis(low_high, whole), make_axis([up.min(), up.max()] if len(up) else [], log=log)
 
 
-def _across(ends: list[float], whole: bool) -> Axis:
-    """As many marks as have room for their texts."""
+def _x_axis(ends: list[float], whole: bool) -> ChartAxis:
+    """The x axis, with as many ticks as their labels allow."""
     for count in (8, 5, 3, 2):
-        found = axis(ends, count=count, tight=True, whole=whole)
+        found = make_axis(ends, count=count, tight=True, whole=whole)
         widest = max(svg.text_width(label) for label in found.labels) if found.labels else 0
         if found.labels and (widest + 16) * len(found.labels) < 0.8 * WIDTH:
             return found
-    return Axis(found.low, found.high, found.ticks[:1] or (found.low,), found.labels[:1] or (short(found.low),))
+    return ChartAxis(found.low, found.high, found.ticks[:1] or (found.low,), found.labels[:1] or (short(found.low),))
 
 
-class _Frame:
-    """The field in which lines are drawn, with its marks."""
+class _PlotArea:
+    """The plot area with its axes."""
 
-    def __init__(self, across: Axis, up: Axis, left: float, right: float, top: float, bottom: float) -> None:
+    def __init__(self, across: ChartAxis, up: ChartAxis, left: float, right: float, top: float, bottom: float) -> None:
         self.across, self.up = across, up
         self.left, self.right, self.top, self.bottom = left, right, top, bottom
 
     def x(self, value: float) -> float:
-        """From the left."""
-        return self.left + self.across.place(value) * (self.right - self.left)
+        """The horizontal pixel position of a value."""
+        return self.left + self.across.position(value) * (self.right - self.left)
 
     def y(self, value: float) -> float:
-        """From the top."""
-        return self.bottom - self.up.place(value) * (self.bottom - self.top)
+        """The vertical pixel position of a value."""
+        return self.bottom - self.up.position(value) * (self.bottom - self.top)
 
-    def places(self, points: np.ndarray) -> list[tuple[float, float]]:
-        """Where points lie."""
+    def positions(self, points: np.ndarray) -> list[tuple[float, float]]:
+        """The pixel positions of points."""
         return [(self.x(x), self.y(y)) for x, y in points.tolist()]
 
     def grid(self, name: str) -> list[str]:
-        """Lines and texts of all marks, and the name of what runs across."""
+        """Grid lines, tick labels and the label of the x axis."""
         parts = []
         for tick, label in zip(self.up.ticks, self.up.labels, strict=True):
             parts.append(svg.line(self.left, self.y(tick), self.right, self.y(tick), "grid"))
@@ -145,32 +145,32 @@ class _Frame:
         return parts
 
 
-def _line(frame: _Frame, line: np.ndarray, index: int, name: str) -> list[str]:
-    dense, dots = len(line) > DENSE, len(line) <= MOST_DOTS
+def _line(frame: _PlotArea, line: np.ndarray, index: int, name: str) -> list[str]:
+    dense, dots = len(line) > DENSE, len(line) <= MAX_DOTS
     parts = []
-    for piece in _pieces(thinned(line)):
-        places = frame.places(piece)
-        if len(places) > 1:
-            parts.append(svg.path(places, index, pale=dense))
-        if dots or len(places) == 1:
+    for piece in _segments(downsample(line)):
+        positions = frame.positions(piece)
+        if len(positions) > 1:
+            parts.append(svg.path(positions, index, pale=dense))
+        if dots or len(positions) == 1:
             said = [f"{name}: {short(b, 4)} at {short(a, 6)}" for a, b in piece.tolist()]
             parts += [
-                svg.dot(*place, index, 2.5 if dots else 1.8, note) for place, note in zip(places, said, strict=True)
+                svg.dot(*place, index, 2.5 if dots else 1.8, note) for place, note in zip(positions, said, strict=True)
             ]
     if dense:
-        parts += [svg.path(frame.places(piece), index) for piece in _pieces(means(line))]
+        parts += [svg.path(frame.positions(piece), index) for piece in _segments(bin_means(line))]
     return parts
 
 
-def _pieces(line: np.ndarray) -> list[np.ndarray]:
-    """The stretches between gaps."""
+def _segments(line: np.ndarray) -> list[np.ndarray]:
+    """The segments between gaps."""
     known = np.flatnonzero(np.isfinite(line[:, 1]))
     return [line[run] for run in np.split(known, np.flatnonzero(np.diff(known) > 1) + 1) if len(run)]
 
 
-def thinned(line: np.ndarray, columns: int = COLUMNS) -> np.ndarray:
-    """The same picture with fewer points: of each column the first, the last, the lowest and the highest are kept.
-    A gap is kept when it fills a column: narrower ones could not be seen."""
+def downsample(line: np.ndarray, columns: int = COLUMNS) -> np.ndarray:
+    """Fewer points with the same appearance: the first, last, lowest and highest point of each column are kept.
+    A gap is kept if it spans a column: narrower ones would not be visible."""
     if len(line) <= DENSE:
         return line
     kept: set[int] = set()
@@ -185,15 +185,15 @@ def thinned(line: np.ndarray, columns: int = COLUMNS) -> np.ndarray:
     return line[sorted(kept)]
 
 
-def means(line: np.ndarray, columns: int = COLUMNS // 4) -> np.ndarray:
-    """The middle of each column's points; nan where there are none."""
+def bin_means(line: np.ndarray, columns: int = COLUMNS // 4) -> np.ndarray:
+    """The mean of the points of each column; nan if there are none."""
     pieces = [line[start:end] for start, end in pairwise(_bounds(line, columns))]
     known = [piece[np.isfinite(piece[:, 1])] for piece in pieces]
     return np.array([(some if len(some) else piece).mean(axis=0) for some, piece in zip(known, pieces, strict=True)])
 
 
 def _bounds(line: np.ndarray, columns: int) -> list[int]:
-    """Where a new column begins, and the end."""
+    """The index at which each column begins, and the end."""
     x = line[:, 0]
     column = np.minimum((x - x[0]) / max(x[-1] - x[0], 1e-300) * columns, columns - 1).astype(int)
     return [0, *(np.flatnonzero(np.diff(column)) + 1).tolist(), len(line)]
@@ -210,19 +210,19 @@ def _title(title: str, unit: str) -> str:
 
 
 def _legend(names: list[str]) -> tuple[list[str], float]:
-    """Key and name of each line, in rows below the title; and where the field may begin. A single line needs none."""
+    """The legend, in rows below the title, and the top of the plot area. A single curve has no legend."""
     parts: list[str] = []
     x, y = float(MARGIN), MARGIN + 13.0 + 22
     if len(names) < 2:
         return parts, y
-    for index, name in enumerate(names[:MOST_NAMES]):
+    for index, name in enumerate(names[:MAX_LEGEND_NAMES]):
         words = svg.fit(name, 180, middle=True)
         if x + 24 + svg.text_width(words) > WIDTH - MARGIN:
             x, y = float(MARGIN), y + LINE
         parts.append(svg.line(x, y - 4, x + 18, y - 4, f"key {svg.series_kind(index)}"))
         parts.append(svg.text(x + 24, y, words, note=name))
         x += 24 + svg.text_width(words) + 18
-    if len(names) > MOST_NAMES:
+    if len(names) > MAX_LEGEND_NAMES:
         y += LINE
-        parts.append(svg.text(MARGIN, y, f"and {len(names) - MOST_NAMES:,} more", "soft"))
+        parts.append(svg.text(MARGIN, y, f"and {len(names) - MAX_LEGEND_NAMES:,} more", "soft"))
     return parts, y + 16

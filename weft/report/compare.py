@@ -1,4 +1,4 @@
-"""Several runs side by side: the settings in which they differ, their numbers, and one page with the curves of all of them."""
+"""Compares runs: differing settings, metrics side by side, and one page with the curves of all runs."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 
 from ..errors import RunError
 from ..io.files import replace_file
+from .axes import duration, short
+from .best_epoch import SELECTION_METRICS, best_row
 from .charts import curves
-from .figures import PARTS, across, is_share
-from .judge import JUDGES, best_line
 from .page import document
-from .run import Run
-from .run import settings as settings
-from .scale import duration, short
+from .run_charts import SPLITS, is_fraction, x_column
+from .run_record import RunRecord
+from .run_record import settings as settings
 from .svg import escape
-from .wording import value_words
+from .text_format import format_value
 
 CHARTS = ("train_loss", "validation_loss", "validation_accuracy")
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best value of what a run is judged by, and the epoch that reached it."""
+    """The best value of the selection metric of a run, and its epoch."""
 
     name: str
     value: float
@@ -37,29 +37,29 @@ class Best:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One number of every run; the places of the best, where more or less of it is better."""
+class ComparisonRow:
+    """One metric of all runs; `marked` are the indices of the best runs."""
 
     name: str
     values: tuple[float | None, ...]
     marked: frozenset[int] = frozenset()
 
     def texts(self) -> list[str]:
-        """As people read them, the best with a star."""
+        """The formatted values, the best with a star."""
         found = [value_text(self.name, value) for value in self.values]
         return [f"{text} *" if i in self.marked else text for i, text in enumerate(found)]
 
 
-def best(run: Run, names: Sequence[str] = JUDGES) -> Best | None:
-    """By the first of these names that was measured; from the summary where the table of epochs is lost."""
+def best(run: RunRecord, names: Sequence[str] = SELECTION_METRICS) -> Best | None:
+    """The best epoch by the first of these metrics that was measured; from summary.json if metrics.csv is lost."""
     for name in names:
-        i = best_line(run.metrics, name)
+        i = best_row(run.metrics, name)
         value = None if i is None else run.metrics[name][i]
         if i is not None and value is not None:
             epoch = run.metrics["epoch"][i] if "epoch" in run.metrics else None
             return Best(name, value, int(epoch) if epoch is not None and math.isfinite(epoch) else i + 1)
-    told = run.summary.get("best")
-    row = told if isinstance(told, dict) else {}
+    recorded = run.summary.get("best")
+    row = recorded if isinstance(recorded, dict) else {}
     found = next((name for name in names if _is_number(row.get(name))), None)
     return (
         None
@@ -68,50 +68,50 @@ def best(run: Run, names: Sequence[str] = JUDGES) -> Best | None:
     )
 
 
-def last(run: Run, name: str) -> float | None:
-    """The last value of a column that was written."""
+def last_value(run: RunRecord, name: str) -> float | None:
+    """The last value of a column."""
     known = [v for v in run.metrics.get(name, []) if v is not None]
     return known[-1] if known else None
 
 
-def seconds(run: Run) -> float | None:
-    """How long it trained, if that is known."""
-    told = run.summary.get("seconds")
-    found = told if _is_number(told) else last(run, "seconds")
+def training_seconds(run: RunRecord) -> float | None:
+    """The training time, if known."""
+    recorded = run.summary.get("seconds")
+    found = recorded if _is_number(recorded) else last_value(run, "seconds")
     return float(found) if found is not None and math.isfinite(found) else None
 
 
-def differing(runs: Mapping[str, Run]) -> dict[str, list[Any]]:
-    """The settings that are not the same in all runs; None where a run has none of that name."""
+def differing(runs: Mapping[str, RunRecord]) -> dict[str, list[Any]]:
+    """The settings that differ between runs; None for a run without the setting."""
     all_of = [settings(run) for run in runs.values()]
     names = dict.fromkeys(name for found in all_of for name in found)
     rows = {name: [found.get(name) for found in all_of] for name in names}
     return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
 
 
-def lines(runs: Mapping[str, Run]) -> list[Line]:
-    """The best and the last value of everything that was measured, the epochs and the time."""
-    columns = dict.fromkeys(c for run in runs.values() for c in run.metrics if c.partition("_")[0] in PARTS)
+def comparison_rows(runs: Mapping[str, RunRecord]) -> list[ComparisonRow]:
+    """The best and last value of each metric, the epochs and the time."""
+    columns = dict.fromkeys(c for run in runs.values() for c in run.metrics if c.partition("_")[0] in SPLITS)
     found = []
     for column in columns:
-        tops = [best(run, (column,)) for run in runs.values()]
-        found.append(_marked(f"best {column.replace('_', ' ')}", [None if b is None else b.value for b in tops]))
-        found.append(_marked(f"last {column.replace('_', ' ')}", [last(run, column) for run in runs.values()]))
-    found.append(Line("epochs", tuple(float(epochs(run)) for run in runs.values())))
-    return [*found, Line("time", tuple(seconds(run) for run in runs.values()))]
+        bests = [best(run, (column,)) for run in runs.values()]
+        found.append(_mark_best(f"best {column.replace('_', ' ')}", [None if b is None else b.value for b in bests]))
+        found.append(_mark_best(f"last {column.replace('_', ' ')}", [last_value(run, column) for run in runs.values()]))
+    found.append(ComparisonRow("epochs", tuple(float(epochs(run)) for run in runs.values())))
+    return [*found, ComparisonRow("time", tuple(training_seconds(run) for run in runs.values()))]
 
 
-def epochs(run: Run) -> int:
-    """How many are done."""
+def epochs(run: RunRecord) -> int:
+    """The number of completed epochs."""
     return max(map(len, run.metrics.values()), default=0)
 
 
-def winner(runs: Mapping[str, Run]) -> tuple[str, Best] | None:
-    """The best of the runs, by the first thing that was measured in all of them that have results."""
+def best_run(runs: Mapping[str, RunRecord]) -> tuple[str, Best] | None:
+    """The best run, by the first metric that all runs with results share."""
     some = {label: run for label, run in runs.items() if best(run) is not None}
-    for name in JUDGES:
-        tops = {label: best(run, (name,)) for label, run in some.items()}
-        known = {label: top for label, top in tops.items() if top is not None}
+    for name in SELECTION_METRICS:
+        bests = {label: best(run, (name,)) for label, run in some.items()}
+        known = {label: top for label, top in bests.items() if top is not None}
         if known and len(known) == len(some):
             sign = -1 if _less_is_better(name) else 1
             label = max(known, key=lambda one: sign * known[one].value)
@@ -120,16 +120,16 @@ def winner(runs: Mapping[str, Run]) -> tuple[str, Best] | None:
 
 
 def value_text(name: str, value: float | None) -> str:
-    """A number as people read it."""
+    """A formatted value of a metric."""
     if value is None:
         return "-"
     if name == "time":
         return duration(value)
-    return f"{100 * value:.2f} %" if is_share(name, [value]) else short(value, 4)
+    return f"{100 * value:.2f} %" if is_fraction(name, [value]) else short(value, 4)
 
 
-def comparison(runs: Mapping[str, Run], path: str | os.PathLike[str]) -> Path:
-    """Write one page with the curves and the numbers of all runs; it opens offline and holds no script."""
+def comparison(runs: Mapping[str, RunRecord], path: str | os.PathLike[str]) -> Path:
+    """Write one self-contained HTML page with the curves and metrics of all runs."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -139,12 +139,12 @@ def comparison(runs: Mapping[str, Run], path: str | os.PathLike[str]) -> Path:
     return target
 
 
-def _page(runs: Mapping[str, Run]) -> str:
-    top = winner(runs)
+def _page(runs: Mapping[str, RunRecord]) -> str:
+    top = best_run(runs)
     lead = "" if top is None else f"{top[0]}: {top[1]}"
     charts = "".join(f'<div class="card">{chart}</div>' for chart in _charts(runs))
-    differ = {name: [value_words(value) for value in values] for name, values in differing(runs).items()}
-    numbers = {line.name: line.texts() for line in lines(runs)}
+    differ = {name: [format_value(value) for value in values] for name, values in differing(runs).items()}
+    numbers = {line.name: line.texts() for line in comparison_rows(runs)}
     notes = "".join(
         f'<p class="note">{escape(f"{name}: {note}")}.</p>' for name, run in runs.items() for note in run.notes
     )
@@ -152,31 +152,31 @@ def _page(runs: Mapping[str, Run]) -> str:
         f'<header><h1>{len(runs)} runs</h1><p class="lead">{escape(lead)}</p></header>{notes}\n'
         f'<section><h2>Curves</h2><div class="cards">{charts}</div></section>\n'
         f"<section><h2>Settings that differ</h2>{_table(runs, differ)}</section>\n"
-        f"<section><h2>Numbers</h2>{_table(runs, numbers)}</section>"
+        f"<section><h2>Metrics</h2>{_table(runs, numbers)}</section>"
     )
     return document(f"{len(runs)} runs", body)
 
 
-def _charts(runs: Mapping[str, Run]) -> Iterable[str]:
-    """A chart for each thing that any run measured."""
+def _charts(runs: Mapping[str, RunRecord]) -> Iterable[str]:
+    """A chart for each metric that any run measured."""
     for name in CHARTS:
         columns = {label: run.metrics.get(name, []) for label, run in runs.items()}
         if not any(columns.values()):
             continue
-        share = is_share(name, [v for values in columns.values() for v in values])
+        share = is_fraction(name, [v for values in columns.values() for v in values])
         series = {label: _points(runs[label], name, 100 if share else 1) for label in columns}
-        places = {across(run) for run in runs.values() if run.metrics}
+        places = {x_column(run) for run in runs.values() if run.metrics}
         title = name.replace("_", " ").capitalize()
         yield curves(series, title, x=places.pop() if len(places) == 1 else "line", unit="%" if share else "")
 
 
-def _points(run: Run, name: str, factor: float) -> list[tuple[float, float]]:
+def _points(run: RunRecord, name: str, factor: float) -> list[tuple[float, float]]:
     values = run.metrics.get(name, [])
-    places = run.metrics.get(across(run)) or [float(i) for i in range(1, len(values) + 1)]
+    places = run.metrics.get(x_column(run)) or [float(i) for i in range(1, len(values) + 1)]
     return [(x, factor * v) for x, v in zip(places, values, strict=False) if x is not None and v is not None]
 
 
-def _table(runs: Mapping[str, Run], rows: Mapping[str, Sequence[str]]) -> str:
+def _table(runs: Mapping[str, RunRecord], rows: Mapping[str, Sequence[str]]) -> str:
     if not rows:
         return "<p>None.</p>"
     head = "".join(f"<th>{escape(text)}</th>" for text in ("", *runs))
@@ -187,12 +187,12 @@ def _table(runs: Mapping[str, Run], rows: Mapping[str, Sequence[str]]) -> str:
     return f'<table class="narrow"><tr>{head}</tr>{body}</table>'
 
 
-def _marked(name: str, values: Sequence[float | None]) -> Line:
+def _mark_best(name: str, values: Sequence[float | None]) -> ComparisonRow:
     known = [v for v in values if v is not None and math.isfinite(v)]
     if len(known) < 2 or min(known) == max(known):
-        return Line(name, tuple(values))
+        return ComparisonRow(name, tuple(values))
     top = min(known) if _less_is_better(name) else max(known)
-    return Line(name, tuple(values), frozenset(i for i, v in enumerate(values) if v == top))
+    return ComparisonRow(name, tuple(values), frozenset(i for i, v in enumerate(values) if v == top))
 
 
 def _less_is_better(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Pictures side by side with a few words below each: samples, predictions, mistakes."""
+"""A grid of images with captions: samples, predictions, mistakes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from ..errors import UserError
 from . import svg
-from .png import data_link, png
+from .png import data_url, png
 
 TILE, GAP, MARGIN, LINE = 104, 14, 16, 16
 COLUMNS = 9
-LARGEST_SIDE = 2 * TILE  # pictures are shrunk to about this before they are stored
+MAX_SIDE = 2 * TILE  # larger images are downsampled to about this size
 
 
 def gallery(
@@ -25,7 +25,7 @@ def gallery(
     right: Sequence[bool | None] | None = None,
     columns: int = COLUMNS,
 ) -> str:
-    """Pictures of uint8 with captions of up to two lines, as SVG; `right` marks each as a hit or a mistake.
+    """A grid of uint8 images with captions of up to two lines, as SVG; `right` marks each as correct or wrong.
 
     Shapes: (n, height, width), (n, height, width, channels) or (n, channels, height, width).
 
@@ -34,33 +34,33 @@ def gallery(
     """
     if columns < 1:
         raise UserError("gallery", f"columns must be at least 1, got {columns}.")
-    pictures = as_pictures(images)
-    if len(captions) != len(pictures) or (right is not None and len(right) != len(pictures)):
+    shown = as_images(images)
+    if len(captions) != len(shown) or (right is not None and len(right) != len(shown)):
         raise UserError(
-            "gallery", f"there must be a caption for each picture, got {len(captions)} for {len(pictures)} pictures."
+            "gallery", f"there must be a caption for each image, got {len(captions)} for {len(shown)} images."
         )
-    columns = max(3, min(columns, len(pictures)))
+    columns = max(3, min(columns, len(shown)))
     top = MARGIN + (32.0 if title else 0.0)
     width = 2 * MARGIN + columns * TILE + (columns - 1) * GAP
     parts = [svg.text(MARGIN, MARGIN + 13, svg.fit(title, width - 2 * MARGIN, 16), "title")] if title else []
     height = TILE + GAP + LINE * min(2, max((len(caption.splitlines()) for caption in captions), default=0))
-    for index, picture in enumerate(pictures):
+    for index, image in enumerate(shown):
         x, y = MARGIN + index % columns * (TILE + GAP), top + index // columns * height
         parts += [
-            *_picture(picture, x, y),
+            *_image_element(image, x, y),
             *_caption(captions[index], None if right is None else right[index], x, y + TILE),
         ]
-    if not len(pictures):
-        parts.append(svg.text(MARGIN, top + LINE, "no pictures", "soft"))
-    rows = math.ceil(len(pictures) / columns)
-    return svg.document(width, top + max(rows * height, 2 * LINE) + MARGIN - GAP / 2, title or "pictures", parts)
+    if not len(shown):
+        parts.append(svg.text(MARGIN, top + LINE, "no images", "soft"))
+    rows = math.ceil(len(shown) / columns)
+    return svg.document(width, top + max(rows * height, 2 * LINE) + MARGIN - GAP / 2, title or "images", parts)
 
 
-def as_pictures(images: Any) -> np.ndarray:
-    """An array (n, height, width, channels) of uint8 from any of the shapes that are allowed."""
+def as_images(images: Any) -> np.ndarray:
+    """Convert any of the accepted shapes to (n, height, width, channels)."""
     array = np.asarray(images)
     if array.dtype != np.uint8 and array.size:
-        raise UserError("gallery", f"pictures are uint8, got {array.dtype}. Scale them to 0 ... 255 first.")
+        raise UserError("gallery", f"images must be uint8, got {array.dtype}. Scale them to 0 ... 255 first.")
     if array.size == 0:
         return np.zeros((0, 1, 1, 1), np.uint8)
     if array.ndim == 3:
@@ -70,28 +70,28 @@ def as_pictures(images: Any) -> np.ndarray:
     if array.ndim == 4 and array.shape[1] in (1, 3, 4):
         return np.moveaxis(array, 1, 3)
     raise UserError(
-        "gallery", f"pictures have 1, 3 or 4 channels, got shape {array.shape}. Give (n, height, width, channels)."
+        "gallery", f"images must have 1, 3 or 4 channels, got shape {array.shape}. Pass (n, height, width, channels)."
     )
 
 
-def _picture(picture: np.ndarray, x: float, y: float) -> list[str]:
-    """As large as its tile allows, in the middle of it."""
-    height, width = picture.shape[:2]
+def _image_element(image: np.ndarray, x: float, y: float) -> list[str]:
+    """The image scaled to its tile, and centred in it."""
+    height, width = image.shape[:2]
     scale = TILE / max(height, width)
     wide, high = max(1.0, width * scale), max(1.0, height * scale)
     small = max(height, width) <= TILE
-    link = data_link(png(_shrunk(picture)))
+    link = data_url(png(_shrink(image)))
     tile = svg.rect(x, y, TILE, TILE, "tile", corner=3)
     return [tile, svg.image(x + (TILE - wide) / 2, y + (TILE - high) / 2, wide, high, link, sharp=small)]
 
 
-def _shrunk(picture: np.ndarray) -> np.ndarray:
-    """Means over squares of pixels, until the larger side is small enough; the rest at the edges is cut off."""
-    height, width, channels = picture.shape
-    factor = min(math.ceil(max(height, width) / LARGEST_SIDE), height, width)
+def _shrink(image: np.ndarray) -> np.ndarray:
+    """Downsample by averaging squares of pixels; a remainder at the edges is dropped."""
+    height, width, channels = image.shape
+    factor = min(math.ceil(max(height, width) / MAX_SIDE), height, width)
     if factor < 2:
-        return picture
-    cut = picture[: height // factor * factor, : width // factor * factor]
+        return image
+    cut = image[: height // factor * factor, : width // factor * factor]
     squares = cut.reshape(height // factor, factor, width // factor, factor, channels)
     return np.asarray(np.rint(squares.mean(axis=(1, 3))), np.uint8)
 

@@ -1,4 +1,4 @@
-"""Pictures as PNG files, from arrays of uint8: what a report needs of the format, and no more."""
+"""A minimal PNG encoder for uint8 arrays."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from ..errors import UserError
 
-COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # by channels: grey, grey with alpha, red green blue, the same with alpha
+COLOUR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}  # by channels: grayscale, grayscale with alpha, RGB, RGBA
 
 
 def png(array: Any) -> bytes:
-    """The bytes of a PNG file: (height, width) grey, or (height, width, channels) with 1 to 4 channels.
+    """Encode a PNG file: (height, width) grayscale, or (height, width, channels) with 1 to 4 channels.
 
     >>> png(np.zeros((2, 3), "uint8"))[:4]
     b'\\x89PNG'
@@ -24,20 +24,22 @@ def png(array: Any) -> bytes:
     pixels = pixels[..., None] if pixels.ndim == 2 else pixels
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.size == 0 or pixels.shape[2] not in COLOUR_TYPES:
         what = f"{pixels.dtype} of shape {np.shape(array)}"
-        raise UserError("png", f"a picture is uint8 (height, width) or (height, width, 1 to 4 channels), got {what}.")
+        raise UserError(
+            "png", f"an image must be uint8 (height, width) or (height, width, 1 to 4 channels), got {what}."
+        )
     height, width, channels = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, COLOUR_TYPES[channels], 0, 0, 0)
     parts = [(b"IHDR", header), (b"IDAT", zlib.compress(_rows(pixels), 6)), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(_part(name, data) for name, data in parts)
 
 
-def data_link(picture: bytes) -> str:
-    """A picture inside the text of a page."""
+def data_url(picture: bytes) -> str:
+    """A PNG as a data URL."""
     return "data:image/png;base64," + base64.b64encode(picture).decode()
 
 
 def _rows(pixels: np.ndarray) -> bytes:
-    """Each row as the difference from the row above (filter 2): photographs become a third smaller."""
+    """The rows with the Up filter (2): photographs become a third smaller."""
     height, width, channels = pixels.shape
     rows = pixels.reshape(height, width * channels)
     above = np.vstack([np.zeros_like(rows[:1]), rows[:-1]])

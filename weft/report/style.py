@@ -1,4 +1,4 @@
-"""How the page of a run looks; the charts bring their own rules."""
+"""The CSS of report pages; charts have their own rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .svg import DARK, FONT, LIGHT, SERIES
 
 
 def _names(of: dict[str, str], shade: int, back: str) -> str:
-    """Colours by name, for light or for dark."""
+    """CSS variables of the colours in light or dark mode."""
     return (
         "".join(f"--{name}:{colour};" for name, colour in of.items())
         + f"--back:{back};--mark:{SERIES[0][shade]};--warn:{SERIES[1][shade]}"

@@ -1,4 +1,4 @@
-"""The parts that charts are made of: texts, lines and boxes as SVG, in colours for light and dark."""
+"""SVG elements of charts: text, lines and boxes, in colours for light and dark mode."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import unicodedata
 from collections.abc import Iterable
 from itertools import accumulate
 
-# Colours that people with any kind of colour blindness tell apart (after Okabe and Ito), for light and for dark paper.
+# A palette that is safe for all types of colour blindness (after Okabe and Ito), for light and dark mode.
 SERIES = (
     ("#0072b2", "#56b4e9"), ("#d55e00", "#ff8f4a"), ("#009e73", "#35c99c"), ("#aa4499", "#e29bd0"), ("#b8860b", "#f0c040"), ("#5b6470", "#b4bcc8"),
 )  # fmt: skip
-DASHES = ("", "7 4", "2 3", "9 3 2 3")  # once all colours are used they come again, in another kind of line
+DASHES = ("", "7 4", "2 3", "9 3 2 3")  # colours repeat with another dash pattern
 LIGHT = {
     "paper": "#ffffff",
     "ink": "#1f2630",
@@ -30,12 +30,12 @@ DARK = {
     "cell": "#20262e",
 }
 FONT = 'system-ui,-apple-system,"Segoe UI",Roboto,"Helvetica Neue",Arial,sans-serif'
-# Not allowed in XML, or turning the direction of the text around them.
-_BAD = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
+# Characters that XML forbids, and Unicode direction overrides.
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff\u202a-\u202e\u2066-\u2069]")
 
 
 def document(width: float, height: float, label: str, parts: Iterable[str]) -> str:
-    """A whole SVG, which can stand alone or inside a page."""
+    """A complete SVG, usable as a file or inside a page."""
     head = f'xmlns="http://www.w3.org/2000/svg" class="weft" viewBox="0 0 {width:g} {height:g}" width="{width:g}" height="{height:g}"'
     paper = rect(0, 0, width, height, "paper")
     return (
@@ -46,12 +46,12 @@ def document(width: float, height: float, label: str, parts: Iterable[str]) -> s
 
 
 def escape(text: str) -> str:
-    """Text that stays text, in an element as well as in an attribute.
+    """Escape text for use in an element or an attribute.
 
     >>> escape("<script>")
     '&lt;script&gt;'
     """
-    return html.escape(_BAD.sub("\ufffd", text))
+    return html.escape(_FORBIDDEN.sub("\ufffd", text))
 
 
 def text(
@@ -65,7 +65,7 @@ def text(
     upright: bool = False,
     size: float = 0,
 ) -> str:
-    """A line of text on its base line; a `note` shows when the pointer rests on it; `upright` runs from the bottom to the top."""
+    """A line of text at its baseline; `note` is a tooltip; `upright` text runs from bottom to top."""
     turned = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if upright else ""
     classes = f' class="{kind}"' if kind else ""
     font = f' style="font-size:{size:g}px"' if size else ""
@@ -88,36 +88,36 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def path(points: Iterable[tuple[float, float]], series: int, *, pale: bool = False) -> str:
-    """A line through points, in the colour of a series; `pale` to lie behind another."""
+    """A polyline in the colour of a series; `pale` for one behind another."""
     places = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
     return f'<path d="M{places}" class="{series_kind(series)}{" pale" if pale else ""}"/>'
 
 
 def dot(x: float, y: float, series: int, radius: float = 2.5, note: str = "") -> str:
-    """A point, in the colour of a series."""
+    """A dot in the colour of a series."""
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" class="f{series % len(SERIES)}">{_note(note)}</circle>'
 
 
 def image(x: float, y: float, width: float, height: float, link: str, *, sharp: bool = True) -> str:
-    """A picture; `sharp` shows its pixels as they are when it is enlarged."""
+    """An image; `sharp` disables smoothing when it is enlarged."""
     look = ' style="image-rendering:pixelated"' if sharp else ""
     place = f'x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
     return f'<image {place} preserveAspectRatio="none"{look} href="{link}"/>'
 
 
 def series_kind(series: int) -> str:
-    """The classes of a series' line: its colour, and its dashes once the colours come again."""
+    """The CSS classes of a series: its colour, and a dash pattern once the colours repeat."""
     dashes = series // len(SERIES) % len(DASHES)
     return f"s{series % len(SERIES)}" + (f" d{dashes}" if dashes else "")
 
 
 def text_width(words: str, size: float = 12) -> float:
-    """About how wide a text will be; fonts differ, so this is rather too much than too little."""
+    """An estimate of the width of a text; fonts differ, so it errs on the large side."""
     return size * sum(_em(sign) for sign in words)
 
 
 def fit(words: str, width: float, size: float = 12, *, middle: bool = False) -> str:
-    """A text shortened to a width, with an ellipsis where something is missing: at the end or in the `middle`.
+    """Shorten a text to a width with an ellipsis at the end or in the `middle`.
 
     >>> fit("golden retriever", 60)
     'golden…'
@@ -125,14 +125,14 @@ def fit(words: str, width: float, size: float = 12, *, middle: bool = False) -> 
     words = " ".join(words.split())
     if text_width(words, size) <= width:
         return words
-    room = width - text_width("…", size)
-    tail = words[len(words) - _fitting(words[::-1], room / 2, size) :] if middle else ""
-    return words[: _fitting(words, room - text_width(tail, size), size)].rstrip() + "…" + tail
+    available = width - text_width("…", size)
+    tail = words[len(words) - _fitting_length(words[::-1], available / 2, size) :] if middle else ""
+    return words[: _fitting_length(words, available - text_width(tail, size), size)].rstrip() + "…" + tail
 
 
-def _fitting(words: str, room: float, size: float) -> int:
-    """How many signs have room."""
-    return sum(edge <= room for edge in accumulate(size * _em(sign) for sign in words))
+def _fitting_length(words: str, available: float, size: float) -> int:
+    """The number of leading characters that fit."""
+    return sum(edge <= available for edge in accumulate(size * _em(sign) for sign in words))
 
 
 def _em(sign: str) -> float:
@@ -152,7 +152,7 @@ def _note(note: str) -> str:
 
 
 def _colours(of: dict[str, str], shade: int) -> str:
-    """The rules that differ between light and dark."""
+    """The CSS rules that differ between light and dark mode."""
     series = "".join(f".weft .s{i}{{stroke:{c[shade]}}}.weft .f{i}{{fill:{c[shade]}}}" for i, c in enumerate(SERIES))
     return (
         f".weft text{{fill:{of['ink']}}}.weft .soft{{fill:{of['soft']}}}.weft .paper,.weft .over{{fill:{of['paper']}}}"

@@ -19,7 +19,7 @@ from ..nn.module import Module
 from ..ops.convert import parameter
 from ..ops.creation import zeros
 from ..precision import LossScale
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .forecast import forecast, output_types

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..runtime import device
 from ..tracing.compiled import Memory
 from ..tracing.jit import Jit

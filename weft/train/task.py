@@ -12,7 +12,7 @@ from .. import metrics as measures
 from ..errors import UserError
 from ..metrics import Mean, Metric
 from ..nn.losses import loss as find_loss
-from ..report.judge import JUDGES, merit
+from ..report.best_epoch import SELECTION_METRICS, ranking_key
 from ..tensor import Tensor
 from .names import Loss, Metrics, Row
 
@@ -70,7 +70,7 @@ def alike(prediction: Tensor, y: Tensor) -> Tensor:
 
 def _merit(row: Row) -> tuple[float, float]:
     """How good an epoch was: more is better."""
-    return merit(next(name for name in JUDGES if name in row), row)
+    return ranking_key(next(name for name in SELECTION_METRICS if name in row), row)
 
 
 def is_better(row: Row, best: Row) -> bool:

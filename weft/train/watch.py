@@ -12,7 +12,7 @@ from types import FrameType
 
 from ..errors import RunError
 from ..metrics import Metric
-from ..report.wording import counted
+from ..report.text_format import counted
 from ..runtime import device
 from ..tensor import Tensor
 from .folder import RunFolder

@@ -1,32 +1,32 @@
-"""Which epoch is best: the one place that says so, for training and for every page about it."""
+"""Selects the best epoch of a run; shared by training and by all reports."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-# The first of these that was measured decides. Less is better for a loss.
-JUDGES = (
+# The first of these metrics that was measured is used. For a loss, lower is better.
+SELECTION_METRICS = (
     "validation_accuracy", "validation_binary_accuracy", "validation_loss", "test_accuracy", "test_loss",
     "train_accuracy", "train_binary_accuracy", "train_loss",
 )  # fmt: skip
 
 
-def merit(name: str, row: Mapping[str, float | None]) -> tuple[float, float]:
-    """How good a row of numbers is by one of them: more is better. Of equal accuracies, and few examples have few, the loss decides."""
+def ranking_key(name: str, row: Mapping[str, float | None]) -> tuple[float, float]:
+    """The key that ranks epochs by one metric: higher is better. Ties in accuracy, common on small sets, are broken by the loss."""
     value, loss = row[name], row.get(f"{name.partition('_')[0]}_loss")
     assert value is not None
     rest = -loss if loss is not None and math.isfinite(loss) else -math.inf
     return (-value if name.endswith("loss") else value), rest
 
 
-def best_line(metrics: Mapping[str, Sequence[float | None]], name: str) -> int | None:
-    """The line of a table whose number of this name is the best, the first of equals; None where there is no number."""
+def best_row(metrics: Mapping[str, Sequence[float | None]], name: str) -> int | None:
+    """The row with the best value of a metric, the first of equals; None if the metric has no finite value."""
     found: int | None = None
     for line, value in enumerate(metrics.get(name, [])):
         if value is None or not math.isfinite(value):
             continue
-        if found is None or merit(name, _row(metrics, line)) > merit(name, _row(metrics, found)):
+        if found is None or ranking_key(name, _row(metrics, line)) > ranking_key(name, _row(metrics, found)):
             found = line
     return found
 

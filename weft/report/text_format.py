@@ -1,15 +1,15 @@
-"""Numbers, lists and values of settings as people read them, in sentences and tables."""
+"""Formats counts, lists and settings for sentences and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-MOST = 8  # names of a list that are written out
+MAX_NAMES = 8  # names of a list that are written out
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:
-    """A number and what it counts.
+    """A count with its noun in singular or plural.
 
     >>> counted(1, "image"), counted(2000, "image"), counted(2, "class", "classes")
     ('1 image', '2,000 images', '2 classes')
@@ -18,20 +18,20 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names in a sentence.
+    """A list of names for a sentence, shortened after MAX_NAMES.
 
     >>> listed(["a"]), listed(["a", "b", "c"]), listed(list("abcdefghijkl"))
     ('a', 'a, b and c', 'a, b, c, d, e, f, g, h and 4 more')
     """
-    shown, more = list(names[:MOST]), len(names) - MOST
+    shown, more = list(names[:MAX_NAMES]), len(names) - MAX_NAMES
     last = f"{more} more" if more > 0 else shown.pop()
     return f"{', '.join(shown)} and {last}" if shown else last
 
 
-def value_words(value: Any) -> str:
-    """A value as a page shows it.
+def format_value(value: Any) -> str:
+    """A setting's value as a report shows it.
 
-    >>> value_words(None), value_words([28, 28]), value_words({"loss": 0.5, "best": True})
+    >>> format_value(None), format_value([28, 28]), format_value({"loss": 0.5, "best": True})
     ('none', '28, 28', 'loss 0.5, best true')
     """
     if value is None:
@@ -39,5 +39,5 @@ def value_words(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {value_words(inner)}" for name, inner in value.items())
-    return ", ".join(map(value_words, value)) if isinstance(value, list | tuple) else str(value)
+        return ", ".join(f"{name} {format_value(inner)}" for name, inner in value.items())
+    return ", ".join(map(format_value, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,4 +1,4 @@
-"""The confusion matrix: how often each class was taken for each other."""
+"""Draws confusion matrices as SVG."""
 
 from __future__ import annotations
 
@@ -10,85 +10,85 @@ import numpy as np
 
 from ..errors import UserError
 from . import svg
-from .png import data_link, png
-from .scale import short
+from .axes import short
+from .png import data_url, png
 
-SIDE, LARGEST_CELL = 520, 72  # of the whole field, and of one cell
+SIDE, MAX_CELL = 520, 72  # pixels of the whole matrix and, at most, of one cell
 MARGIN, LINE = 16, 18
-LEAST_WIDTH = 420
-MOST_CELLS = 40  # more classes are drawn as one picture, a pixel for each cell
-MOST_PIXELS = 260  # more than these on a side would be smaller than the dots of a screen: neighbours share a pixel
+MIN_WIDTH = 420
+MAX_CELLS = 40  # with more classes the matrix is drawn as one image, a pixel per cell
+MAX_PIXELS = 260  # with more classes, adjacent classes share a pixel
 RIGHT, WRONG = (0, 114, 178), (213, 94, 0)
 
 
 def confusion(matrix: Any, classes: Sequence[str], title: str = "Confusion matrix") -> str:
-    """Counts with true classes down and predicted ones across, as SVG; the stronger the colour, the larger the share of the row.
+    """Draw counts with true classes as rows and predicted classes as columns; the colour is the fraction of the row.
 
     >>> confusion([[9, 1], [2, 8]], ["cat", "dog"])[:4]
     '<svg'
     """
-    counts = checked(matrix, classes)
+    counts = check_counts(matrix, classes)
     grid = _Grid(counts, classes)
     parts = [
         svg.text(MARGIN, MARGIN + 13, svg.fit(title, grid.width - 2 * MARGIN, 16), "title"),
-        *_key(MARGIN + 33, _together(len(counts))),
+        *_legend_key(MARGIN + 33, _classes_per_cell(len(counts))),
     ]
     if not len(counts):
         parts.append(svg.text(MARGIN, grid.top + LINE, "no data", "soft"))
         return svg.document(grid.width, grid.top + 2 * LINE + MARGIN, title, parts)
-    parts += grid.cells() if len(counts) <= MOST_CELLS else [grid.picture()]
+    parts += grid.cells() if len(counts) <= MAX_CELLS else [grid.picture()]
     return svg.document(grid.width, grid.bottom + grid.foot, title, [*parts, *grid.names()])
 
 
-def checked(matrix: Any, classes: Sequence[str]) -> np.ndarray:
-    """The counts as an array, or an error that says what is wrong with them."""
+def check_counts(matrix: Any, classes: Sequence[str]) -> np.ndarray:
+    """Check the counts and return them as an array."""
     try:
         counts = np.asarray(matrix, np.float64)
     except (TypeError, ValueError):
-        raise UserError("confusion", "the matrix holds numbers, got something else.") from None
+        raise UserError("confusion", "the matrix must hold numbers.") from None
     counts = counts.reshape(0, 0) if counts.size == 0 else counts
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1]:
-        raise UserError("confusion", f"the matrix is square, got shape {counts.shape}.")
+        raise UserError("confusion", f"the matrix must be square, got shape {counts.shape}.")
     if len(classes) != len(counts):
         raise UserError(
             "confusion", f"there must be a name for each class, got {len(classes)} names for {len(counts)} classes."
         )
     if not np.isfinite(counts).all() or (counts < 0).any():
-        raise UserError("confusion", "the matrix holds counts: numbers that are finite and not negative.")
+        raise UserError("confusion", "the matrix must hold counts that are finite and not negative.")
     return counts
 
 
-def shares(counts: np.ndarray) -> np.ndarray:
-    """Each count as a part of its row; a row without counts stays zero."""
+def row_fractions(counts: np.ndarray) -> np.ndarray:
+    """Each count as a fraction of its row; empty rows are zero."""
     rows = np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
     return np.asarray(counts / rows)
 
 
-def pooled(counts: np.ndarray) -> np.ndarray:
-    """Counts of groups of neighbouring classes, where there are too many classes to be drawn."""
-    starts = np.arange(0, len(counts), _together(len(counts)))
+def pool_counts(counts: np.ndarray) -> np.ndarray:
+    """Sum the counts of adjacent classes, if there are too many classes to draw each."""
+    starts = np.arange(0, len(counts), _classes_per_cell(len(counts)))
     return np.asarray(np.add.reduceat(np.add.reduceat(counts, starts, axis=0), starts, axis=1))
 
 
-def _together(classes: int) -> int:
-    return max(1, math.ceil(classes / MOST_PIXELS))
+def _classes_per_cell(classes: int) -> int:
+    return max(1, math.ceil(classes / MAX_PIXELS))
 
 
-def _key(y: float, together: int) -> list[str]:
+def _legend_key(y: float, together: int) -> list[str]:
     parts, x = [], float(MARGIN)
-    for kind, words in (("f0", "right"), ("f1", "wrong")):
+    for kind, words in (("f0", "correct"), ("f1", "wrong")):
         parts += [svg.rect(x, y - 10, 12, 12, kind, corner=2), svg.text(x + 18, y, words)]
         x += 18 + svg.text_width(words) + 18
-    neighbours = f"; {together} neighbours share a cell" if together > 1 else ""
-    return [*parts, svg.text(x, y, "colour: share of the true class" + neighbours, "soft")]
+    neighbours = f"; {together} adjacent classes per cell" if together > 1 else ""
+    return [*parts, svg.text(x, y, "colour: fraction of the true class" + neighbours, "soft")]
 
 
 class _Grid:
-    """Where everything lies: the cells, the names of the classes around them."""
+    """The layout: cells and class names."""
 
     def __init__(self, counts: np.ndarray, classes: Sequence[str]) -> None:
-        self.counts, self.classes, self.share = counts, classes, shares(counts)
-        self.cell = min(LARGEST_CELL, SIDE / max(1, len(classes)))
+        self.counts, self.classes, self.share = counts, classes, row_fractions(counts)
+        self.cell = min(MAX_CELL, SIDE / max(1, len(classes)))
         self.size = self.cell * len(classes)
         widest = max((svg.text_width(svg.fit(name, 110)) for name in classes), default=0)
         self.left = MARGIN + LINE + widest + 8
@@ -96,10 +96,10 @@ class _Grid:
         self.bottom = self.top + self.size
         self.upright = widest + 6 > self.cell
         self.foot = (widest if self.upright else 12) + 10 + LINE + MARGIN
-        self.width = round(max(LEAST_WIDTH, self.left + self.size + MARGIN))
+        self.width = round(max(MIN_WIDTH, self.left + self.size + MARGIN))
 
     def cells(self) -> list[str]:
-        """A box for each count; a number in it where there is room."""
+        """A box per count, with the number if it fits."""
         parts = []
         n = len(self.classes)
         for row, column in ((r, c) for r in range(n) for c in range(n)):
@@ -111,7 +111,7 @@ class _Grid:
 
     def _count(self, row: int, column: int, x: float, y: float, kind: str) -> list[str]:
         count, share = float(self.counts[row, column]), float(self.share[row, column])
-        note = f"{self.classes[row]} taken for {self.classes[column]}: {count:,.15g} ({share:.1%})"
+        note = f"{self.classes[row]} predicted as {self.classes[column]}: {count:,.15g} ({share:.1%})"
         opacity = _strength(share)
         box = svg.rect(x + 0.5, y + 0.5, self.cell - 1, self.cell - 1, kind, note=note, opacity=opacity)
         words = f"{count:.0f}" if count == int(count) and count < 1e4 else short(count)
@@ -122,17 +122,17 @@ class _Grid:
         return [box, svg.text(*place, words, "over" if opacity > 0.6 else "", anchor="middle", note=note, size=size)]
 
     def picture(self) -> str:
-        """All cells as one picture. It is see-through where nothing was counted, so it suits light and dark."""
-        share = shares(pooled(self.counts))
+        """All cells as one image, transparent where the count is 0, so that it fits light and dark mode."""
+        share = row_fractions(pool_counts(self.counts))
         n = len(share)
         pixels = np.empty((n, n, 4), np.uint8)
         pixels[..., :3] = np.where(np.eye(n, dtype=bool)[..., None], RIGHT, WRONG)
         pixels[..., 3] = np.rint(255 * np.where(share > 0, 0.1 + 0.9 * np.sqrt(share), 0))
         frame = svg.rect(self.left, self.top, self.size, self.size, "tile")
-        return frame + svg.image(self.left, self.top, self.size, self.size, data_link(png(pixels)))
+        return frame + svg.image(self.left, self.top, self.size, self.size, data_url(png(pixels)))
 
     def names(self) -> list[str]:
-        """The classes down and across, each second (third, ...) one only where there is no room for all."""
+        """The class names of rows and columns; every second (third, ...) one if there is not enough space."""
         stride = max(1, int(np.ceil(14 / self.cell)))
         parts = []
         for index in range(0, len(self.classes), stride):
@@ -152,5 +152,5 @@ class _Grid:
 
 
 def _strength(share: float) -> float:
-    """Rare mistakes must still be seen: the colour grows faster than the share at first."""
+    """The opacity of a fraction; it grows steeply at first, so that rare mistakes are visible."""
     return 0.12 + 0.88 * math.pow(share, 0.7)
