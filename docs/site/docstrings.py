@@ -1,6 +1,6 @@
 """Two things that griffe, which reads the sources for mkdocstrings, needs for the docstrings of weft.
 
-Examples become code blocks: Markdown would take `>>>` for quotations within quotations. And functions that exist only when
+They become Markdown: it would take `>>>` for nested quotations and `x**2` for bold text. And functions that exist only when
 weft is imported (the elementwise ops are made from a table, `weft.random.uniform` is a bound method) are added as they are then.
 """
 
@@ -33,7 +33,7 @@ class Docstrings(griffe.Extension):
 
     def on_instance(self, *, obj, **kwargs):
         if not obj.is_alias and obj.docstring is not None:
-            obj.docstring.value = EXAMPLE.sub(as_block, obj.docstring.value)
+            obj.docstring.value = as_markdown(obj.docstring.value)
 
 
 def has_docstring(package, name):
@@ -51,7 +51,7 @@ def add(package, name):
     value = getattr(importlib.import_module(where), last)
     if not inspect.isroutine(value) or value.__doc__ is None:
         return
-    docstring = griffe.Docstring(EXAMPLE.sub(as_block, inspect.getdoc(value)))
+    docstring = griffe.Docstring(as_markdown(inspect.getdoc(value)))
     function = griffe.Function(last, parameters=parameters(value), docstring=docstring)
     parent = package if where == "weft" else package[where.removeprefix("weft.")]
     parent.set_member(last, function)
@@ -64,6 +64,13 @@ def parameters(value):
 
 def default(parameter):
     return None if parameter.default is inspect.Parameter.empty else repr(parameter.default)
+
+
+def as_markdown(docstring):
+    """The docstring with its formulas as they are (`x**2` is not bold) and its examples as blocks."""
+    parts = re.split(r"(`[^`]*`)", docstring)
+    escaped = [part if part.startswith("`") or ">>>" in part else part.replace("**", r"\*\*") for part in parts]
+    return EXAMPLE.sub(as_block, "".join(escaped))
 
 
 def as_block(found):
