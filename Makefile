@@ -10,6 +10,8 @@
 #   make demo     trains a network on the digits and writes its report
 #   make bench    measures weft against PyTorch, JAX and ONNX Runtime, side by side
 #   make fuzz     random programs and networks against float64 for SECONDS (60), from SEED on; fails on a finding
+#   make docs     builds the documentation site into build/site; dead links fail
+#   make wheel    builds a wheel into dist, installs it into an empty environment and tries it there
 #   make format   rewrites the code in the house format
 #   make clean    removes all that make and the tools left behind
 #
@@ -50,6 +52,10 @@ endif
 GPU_PATH = PYTHONPATH="$(CURDIR)$(if $(GPU_SITE),:$(abspath $(GPU_SITE)))$(if $(PYTHONPATH),:$(PYTHONPATH))"
 GPU_WORKERS ?= 8
 
+DOCS_VENV := .venv-docs
+DOCS_INSTALLED := $(DOCS_VENV)/.installed
+WHEEL_VENV := build/wheel-venv
+
 BENCH_VENV := .venv-bench
 BENCH_INSTALLED := $(BENCH_VENV)/.installed
 
@@ -61,7 +67,7 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 
 # One step at a time, also under `make -j`: the targets share one environment.
 .NOTPARALLEL:
-.PHONY: test test-all check demo bench fuzz gpu-test gpu-bench format clean always
+.PHONY: test test-all check demo bench fuzz gpu-test gpu-bench docs wheel format clean always
 
 # On all cores; a process that is done takes tests from another.
 test: check
@@ -101,12 +107,24 @@ gpu-test: $(GPU_NEEDS)
 gpu-bench: $(GPU_NEEDS)
 	$(GPU_PATH) $(GPU_PYTHON) benchmarks/gpu.py $(BENCH_OPTIONS)
 
+docs: $(DOCS_INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet
+	@echo "Open build/site/index.html"
+
+# Tried outside the checkout, so that the installed package is imported and not the sources.
+wheel: $(VENV_MADE)
+	rm -rf dist $(WHEEL_VENV)
+	$(VENV_PYTHON) -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv $(WHEEL_VENV)
+	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	cd $(WHEEL_VENV) && PYTHONPATH= bin/python "$(CURDIR)/scripts/smoke_test.py"
+
 format: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m ruff check --fix .
 	$(VENV_PYTHON) -m ruff format .
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(GPU_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .test-cache
+	rm -rf $(VENV) $(BENCH_VENV) $(GPU_VENV) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .test-cache
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(VENV_WORKS),yes)
@@ -138,6 +156,12 @@ $(BENCH_INSTALLED): benchmarks/requirements.txt pyproject.toml
 	@echo "Making the environment of the benchmark, with PyTorch, JAX and ONNX Runtime ..."
 	@$(PYTHON) -m venv $(BENCH_VENV)
 	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r benchmarks/requirements.txt -e .
+	@touch $@
+
+$(DOCS_INSTALLED): pyproject.toml
+	@echo "Making the environment of the documentation ..."
+	@$(PYTHON) -m venv $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
 	@touch $@
 
 $(GPU_INSTALLED): pyproject.toml

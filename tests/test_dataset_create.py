@@ -252,7 +252,7 @@ def test_a_decoder_that_crashes_costs_one_file(photos: Path, tmp_path: Path, mon
 
 
 KILLER = """
-import os, signal, sys, warnings
+import importlib, os, signal, sys, warnings
 from pathlib import Path
 import weft.data as data
 warnings.simplefilter("ignore")

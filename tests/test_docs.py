@@ -14,8 +14,9 @@ import weft
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAGES = sorted(path.relative_to(REPOSITORY).as_posix() for path in REPOSITORY.glob("docs/**/*.md"))
-DOCUMENTS = ["README.md", *PAGES]
-MAY_HAVE_NO_EXAMPLES = {"docs/design.md"}
+PROJECT = ["CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
+DOCUMENTS = ["README.md", *PROJECT, *PAGES]
+MAY_HAVE_NO_EXAMPLES = {"docs/design.md", *PROJECT}
 SHELLS_THAT_WOULD_NOT_RUN = {"bash", "shell", "console", "zsh"}
 
 

@@ -1,0 +1,79 @@
+"""Two things that griffe, which reads the sources for mkdocstrings, needs for the docstrings of weft.
+
+They become Markdown: it would take `>>>` for nested quotations and `x**2` for bold text. And functions that exist only when
+weft is imported (the elementwise ops are made from a table, `weft.random.uniform` is a bound method) are added as they are then.
+"""
+
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import griffe
+
+REFERENCE = Path(__file__).resolve().parents[1] / "reference"
+EXAMPLE = re.compile(r"^(?P<indent>[ ]*)>>> .*(?:\n(?P=indent)\S.*)*", re.MULTILINE)
+KINDS = {
+    inspect.Parameter.POSITIONAL_ONLY: griffe.ParameterKind.positional_only,
+    inspect.Parameter.POSITIONAL_OR_KEYWORD: griffe.ParameterKind.positional_or_keyword,
+    inspect.Parameter.VAR_POSITIONAL: griffe.ParameterKind.var_positional,
+    inspect.Parameter.KEYWORD_ONLY: griffe.ParameterKind.keyword_only,
+    inspect.Parameter.VAR_KEYWORD: griffe.ParameterKind.var_keyword,
+}
+
+
+class Docstrings(griffe.Extension):
+    """Completes the package for the reference, then puts each example into a fenced block of its own."""
+
+    def on_package(self, *, pkg, loader, **kwargs):
+        for page in REFERENCE.glob("*.md"):
+            for name in re.findall(r"^::: weft\.([\w.]+)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+                if not has_docstring(pkg, name):
+                    add(pkg, name)
+
+    def on_instance(self, *, obj, **kwargs):
+        if not obj.is_alias and obj.docstring is not None:
+            obj.docstring.value = as_markdown(obj.docstring.value)
+
+
+def has_docstring(package, name):
+    """Whether the sources alone say what this name is."""
+    try:
+        found = package[name]
+        return (found.final_target if found.is_alias else found).docstring is not None
+    except (KeyError, griffe.AliasResolutionError):
+        return False
+
+
+def add(package, name):
+    """Add the function of this name as it is when weft is imported."""
+    where, _, last = f"weft.{name}".rpartition(".")
+    value = getattr(importlib.import_module(where), last)
+    if not inspect.isroutine(value) or value.__doc__ is None:
+        return
+    docstring = griffe.Docstring(as_markdown(inspect.getdoc(value)))
+    function = griffe.Function(last, parameters=parameters(value), docstring=docstring)
+    parent = package if where == "weft" else package[where.removeprefix("weft.")]
+    parent.set_member(last, function)
+
+
+def parameters(value):
+    found = inspect.signature(value).parameters.values()
+    return griffe.Parameters(*(griffe.Parameter(p.name, kind=KINDS[p.kind], default=default(p)) for p in found))
+
+
+def default(parameter):
+    return None if parameter.default is inspect.Parameter.empty else repr(parameter.default)
+
+
+def as_markdown(docstring):
+    """The docstring with its formulas as they are (`x**2` is not bold) and its examples as blocks."""
+    parts = re.split(r"(`[^`]*`)", docstring)
+    escaped = [part if part.startswith("`") or ">>>" in part else part.replace("**", r"\*\*") for part in parts]
+    return EXAMPLE.sub(as_block, "".join(escaped))
+
+
+def as_block(found):
+    indent = found["indent"]
+    code = "\n".join(line.removeprefix(indent) for line in found[0].splitlines())
+    return f"\n```pycon\n{code}\n```\n"

@@ -1,0 +1,44 @@
+"""The files of a public project agree with each other: versions, checks, extras, the pages of the site."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import weft
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PAGES_FROM_THE_ROOT = {"contributing.md", "changelog.md", "security.md"}
+
+
+def text(name: str) -> str:
+    return (REPOSITORY / name).read_text(encoding="utf-8")
+
+
+def test_one_version_everywhere() -> None:
+    cited = re.search(r"^version: (.*)$", text("CITATION.cff"), re.MULTILINE)
+    assert cited is not None
+    assert cited[1] == PROJECT["version"] == weft.__version__
+    assert f"## [{weft.__version__}]" in text("CHANGELOG.md")
+
+
+def test_pre_commit_runs_the_checks_of_make_check() -> None:
+    recipe = re.search(r"^check:.*\n((?:\t.*\n)+)", text("Makefile"), re.MULTILINE)
+    assert recipe is not None
+    checks = [line.strip().replace("$(VENV_PYTHON)", ".venv/bin/python") for line in recipe[1].splitlines()]
+    hooks = re.findall(r"^\s+entry: (.*)$", text(".pre-commit-config.yaml"), re.MULTILINE)
+    assert hooks == checks
+
+
+def test_every_extra_is_described() -> None:
+    page = text("docs/get-started/install.md")
+    listed = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(listed) == sorted(PROJECT["optional-dependencies"])
+
+
+def test_the_navigation_holds_every_page_once() -> None:
+    nav = text("mkdocs.yml").partition("\nnav:\n")[2]
+    listed = re.findall(r"([\w/.-]+\.md)$", nav, re.MULTILINE)
+    pages = {path.relative_to(REPOSITORY / "docs").as_posix() for path in REPOSITORY.glob("docs/**/*.md")}
+    assert len(listed) == len(set(listed))
+    assert set(listed) == pages | PAGES_FROM_THE_ROOT, "list every page of docs/ in the nav of mkdocs.yml"
