@@ -151,6 +151,8 @@ class Compiled:
                     state.was_replaced()
                 if streams:
                     for stream, position in zip(streams, contents, strict=False):
+                        if position is None:  # the device computes nothing: streams stay where they are
+                            break
                         stream.offset = wrap(data(Buffer(home, (), uint64, position)))
                     contents = contents[len(streams) :]
                 return hand_out(contents, arguments, numbers)
