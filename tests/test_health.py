@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from weft.cli import main
-from weft.runtime.cuda.health import Health, health
+from weft.runtime.cuda.health import health
+from weft.runtime.facts import Health
 
 BUS = "0000:3b:00.0"
 GIB = 2**30

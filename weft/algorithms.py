@@ -23,13 +23,14 @@ from .dtypes import DType, float32
 from .errors import UserError
 from .graph import Graph
 from .graph.node import OPS, Node, Type
-from .knobs import ALGORITHMS, GPU_ALGORITHMS
+from .knobs import ALGORITHMS
 from .ops.conv import Padding, Sizes, conv
 from .ops.creation import zeros
 from .ops.movement import permute_dims, same_dtype
 from .options import CompileOptions
 from .runtime import Device
 from .runtime import device as find_device
+from .runtime.device import Executable
 from .runtime.native import NativeExecutable, thread_count
 from .tensor import ArrayLike, Tensor
 from .tracing.trace import make_graph
@@ -211,10 +212,10 @@ class _Machine(Protocol):
 
 
 def _machine(device: Device) -> _Machine:
-    return _Gpu(device) if device.name.partition(":")[0] == "cuda" else _Cpu()
+    return _ByDevice(device) if device.measures_algorithms else _ByThreads()
 
 
-class _Cpu:
+class _ByThreads:
     """All threads of this machine; what is measured is remembered."""
 
     def __init__(self) -> None:
@@ -248,8 +249,8 @@ def _refused(case: _Case, names: Sequence[str], measured: Mapping[str, Any]) -> 
     return {name: refusal(name) for name in missing}
 
 
-class _Gpu:
-    """A GPU. Its clock takes the median of a few runs by itself, however many are asked for."""
+class _ByDevice:
+    """A device that times its own programs. Its clock takes the median of a few runs by itself, however many are asked for."""
 
     def __init__(self, device: Device) -> None:
         self.device, self.about = device, device.name
@@ -258,16 +259,16 @@ class _Gpu:
         return self.device.filter_order(rank)
 
     def measured(self, case: _Case, repetitions: int) -> Measured:
-        names = GPU_ALGORITHMS if _has_plans(case.dtype) else (LOOPS,)
-        programs: dict[str, Any] = {
+        names = self.device.conv_algorithms if _has_plans(case.dtype) else (LOOPS,)
+        programs: dict[str, Executable] = {
             name: self.device.executable(case.graph(name), {}, self.device.compile_options(), frozenset())
             for name in names
         }
         refused = {name: note for name, program in programs.items() for note in program.notes()}
         rows = [self._row(case, name, program) for name, program in programs.items() if name not in refused]
-        return rows, refused | _refused(case, GPU_ALGORITHMS, programs)
+        return rows, refused | _refused(case, self.device.conv_algorithms, programs)
 
-    def _row(self, case: _Case, name: str, executable: Any) -> Row:
+    def _row(self, case: _Case, name: str, executable: Executable) -> Row:
         operands = case.operands(_numbers(case.dtype))
         held = [executable.argument(i, array) for i, array in enumerate(case.laid_out(operands))]
         addresses = [address for _, address in held]

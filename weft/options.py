@@ -47,13 +47,6 @@ class CompileOptions:
     fast_math: int = 0
     tf32: int = 0
 
-    def __post_init__(self) -> None:
-        # Options are hashed at every call of a compiled function: their hash is computed once.
-        object.__setattr__(self, "_hash", hash(tuple(asdict(self).values())))
-
-    def __hash__(self) -> int:
-        return self._hash  # type: ignore[attr-defined, no-any-return]
-
     @classmethod
     def current(cls, device: str, ignored: frozenset[str] = frozenset(), **given: Any) -> CompileOptions:
         """The settings in force here. A device names those that its compiler never reads: they keep their defaults."""

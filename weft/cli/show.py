@@ -13,10 +13,8 @@ from ..jobs.networks import VECTORS, WRITERS, built, full_name, side, vector
 from ..jobs.schema import Setting, flag, sizes, whole
 from ..nn.module import without_values
 from ..report.text_format import counted
-from ..runtime.cuda.device import CudaDevice
-from ..runtime.cuda.health import health
-from ..runtime.device import device as find_device
 from ..runtime.device import devices as all_devices
+from ..runtime.device import missing_devices
 from ..runtime.native import thread_count
 from .arguments import read
 
@@ -66,7 +64,7 @@ def devices(words: Sequence[str]) -> None:
     given = read("devices", words, {"json": _JSON}, 0)
     facts = {"cpu": host().cpu, "threads": thread_count(), "vector_bits": host().vector_bits}
     found = all_devices()
-    gpus = {d.name: (d.about(), health(d.gpu.bus())) for d in found if isinstance(d, CudaDevice)}
+    gpus = {d.name: (d.about(), d.health()) for d in found if d.is_accelerator}
     if given["json"]:
         about = {name: what for name, (what, _) in gpus.items()}
         healths = {name: asdict(how) for name, (_, how) in gpus.items() if how is not None}
@@ -78,7 +76,5 @@ def devices(words: Sequence[str]) -> None:
             what, how = gpus.get(device.name, ("for checks", None))
             now = "" if how is None else f"; now {how}"
             print(f"{device.name}: {what}{now}")
-    try:
-        find_device("cuda")
-    except UserError as missing:
-        print(f"cuda: none here; {missing.message}")
+    for kind, why in missing_devices().items():
+        print(f"{kind}: none here; {why}")

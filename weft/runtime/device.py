@@ -18,12 +18,12 @@ import numpy as np
 
 from ..compiler.ir.program import Program as CompiledProgram
 from ..dtypes import DType
-from ..errors import RunError, UserError
+from ..errors import UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
-from ..knobs import KNOBS, knobs
+from ..knobs import ALGORITHMS, KNOBS, knobs
 from ..options import CompileOptions
-from .facts import Facts, Profile, Roofline
+from .facts import Facts, Health, Profile, Roofline
 
 # Whoever holds it is the only one to read values, or to replace them in place: a value that is read is whole, and no update is lost. A
 # program holds it from its first look at state to its results, and so does who traces a function, since the tensors that it changes
@@ -129,6 +129,9 @@ class Device(ABC):
 
     name: str
     ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
+    is_accelerator = False  # hardware beside the CPU
+    conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
+    measures_algorithms = False  # whether every program measures the algorithms that it could use
     orders_constants = False  # whether filters that are only read lie in `filter_order` too
 
     @abstractmethod
@@ -160,7 +163,11 @@ class Device(ABC):
         """What it is, in a few words."""
         return self.name
 
-    # --- compiled programs, for devices that have them ----------------------------------------------------------------------------
+    def health(self) -> Health | None:
+        """How it is doing just now; None if it does not tell."""
+        return None
+
+    # --- compiled programs ----------------------------------------------------------------------------
 
     def compile_options(self, precision: DType | None = None) -> CompileOptions:
         """What a program would be compiled under, were it compiled here and now."""
@@ -170,33 +177,33 @@ class Device(ABC):
             precision=None if precision is None else precision.name,
         )
 
+    @abstractmethod
     def executable(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Executable:
         """The graph compiled: see `weft.jit`. `updates`: outputs that replace inputs. `constants`: inputs that rarely change."""
-        raise RunError(self.name, f"the device {self.name!r} compiles nothing. Use another one.")
 
+    @abstractmethod
     def planned(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Facts:
         """What the graph would need if it were compiled."""
-        raise RunError(self.name, f"the device {self.name!r} compiles nothing. Use another one.")
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """How the axes of a convolution's filter should follow each other in memory."""
         return tuple(range(rank))
 
+    @abstractmethod
     def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> Any:
         """A value's memory as programs read it, its axes in this order; shared where it is so already."""
-        raise NotImplementedError
 
+    @abstractmethod
     def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[Any, Any]:
         """The same in memory of its own, and that memory as the content of a buffer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def address(self, memory: Any) -> int:
         """Where memory begins."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"weft.device({self.name!r})"
@@ -251,6 +258,17 @@ def devices() -> list[Device]:
             found += find()
         except UserError:
             pass  # who names such a device is told why there is none
+    return found
+
+
+def missing_devices() -> dict[str, str]:
+    """The kinds of devices that this machine has none of, and why."""
+    found = {}
+    for kind, find in _finders.items():
+        try:
+            find()
+        except UserError as missing:
+            found[kind] = missing.message
     return found
 
 

@@ -1,4 +1,4 @@
-"""What is known and what is measured of a compiled program, whichever device it is for: plain data."""
+"""What is known and what is measured of compiled programs and devices, whichever they are: plain data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Profile:
 
 
 class Roofline(Protocol):
-    """The most that a device can do in a second. Printed, it says so."""
+    """The most that a device can do in a second. A dataclass; printed, it says so."""
 
     @property
     def bandwidth(self) -> float:
@@ -43,3 +43,27 @@ class Roofline(Protocol):
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
         """The least time for so much work on elements of a size."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """How a device is doing at one moment; None is what it does not tell."""
+
+    temperature: int | None  # degrees Celsius
+    power: float | None  # watts
+    power_limit: float | None
+    busy: int | None  # percent of the last moments in which some kernel ran
+    others: int | None  # bytes of its memory that other processes hold
+
+    def __str__(self) -> str:
+        parts = []
+        if self.temperature is not None:
+            parts.append(f"{self.temperature} degrees Celsius")
+        if self.power is not None:
+            limit = "" if self.power_limit is None else f" of {self.power_limit:.0f}"
+            parts.append(f"{self.power:.0f}{limit} W")
+        if self.busy is not None:
+            parts.append(f"{self.busy} % busy")
+        if self.others is not None:
+            parts.append(f"other processes hold {self.others / 2**30:.1f} GiB")
+        return ", ".join(parts)

@@ -1,18 +1,33 @@
-"""The device `null`: takes everything and computes nothing. Tests of later passes run on it without hardware."""
+"""The device `null`: takes everything and computes nothing. Passes and plans are tested on it without hardware."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Any
+
 import numpy as np
 
+from ..compiler.cpu.backend import compiled
+from ..compiler.ir.program import Program as CompiledProgram
+from ..compiler.passes.pipeline import passes
 from ..dtypes import DType
 from ..errors import RunError
+from ..graph.graph import Graph
+from ..options import CompileOptions
 from .device import Buffer, Device, Program, register
+from .facts import CallTime, Facts, Profile
+
+INSTANT = 1e-9  # seconds: the least that anything takes
 
 
 class NullDevice(Device):
     """See the head of this file."""
 
     name = "null"
+    ignored_settings = frozenset({"threads", "tf32", "matmul_algorithm"})
 
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:
         return Buffer(self, array.shape, dtype, None)
@@ -22,6 +37,94 @@ class NullDevice(Device):
 
     def run(self, program: Program) -> list[Buffer]:
         return [Buffer(self, node.shape, node.dtype, None) for node in program.wanted]
+
+    def executable(
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> NullExecutable:
+        return NullExecutable(graph, updates, options, constants)
+
+    def planned(
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> Facts:
+        return self.executable(graph, updates, options, constants).facts
+
+    def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> object:
+        return object()
+
+    def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[object, None]:
+        if buffer.device is not self:
+            raise RunError(
+                "null",
+                f"state must be on the null device to be replaced there, got a tensor on {buffer.device}: its value would be lost. "
+                "Make it on the null device.",
+            )
+        return object(), None
+
+    def address(self, memory: object) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class NullRoof:
+    """Nothing bounds what is not done."""
+
+    bandwidth: float = inf
+
+    def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
+        return 0.0
+
+    def __str__(self) -> str:
+        return "none: nothing is computed"
+
+
+class NullExecutable:
+    """A program that is planned as for one thread of a CPU, and does nothing when it is run."""
+
+    where = "no hardware"
+
+    def __init__(
+        self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+    ) -> None:
+        self.graph, self.updates, self.options, self.constants = graph, dict(updates), options, constants
+
+    @cached_property
+    def program(self) -> CompiledProgram:
+        with self.options.in_force():
+            return compiled(self.graph, self.updates, 1, self.options.narrow, self.constants)
+
+    @property
+    def facts(self) -> Facts:
+        return Facts(self.program.memory.arena, self.program.memory.kept)
+
+    @property
+    def workspace_bytes(self) -> int:
+        return max((plan.workspace for plan in self.program.plans.values()), default=0)
+
+    def argument(self, position: int, given: Buffer | np.ndarray) -> tuple[Any, int]:
+        return None, 0
+
+    def call(self, inputs: Sequence[int], again: bool = True) -> list[None]:
+        return [None for number in range(len(self.graph.outputs)) if number not in self.updates]
+
+    def passes(self) -> dict[str, Graph]:
+        with self.options.in_force():
+            return passes(self.graph, self.options.narrow)
+
+    def sources(self) -> list[str]:
+        return []
+
+    def notes(self) -> list[str]:
+        return []
+
+    def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+        calls = [CallTime(i, call, INSTANT) for i, call in enumerate(self.program.calls)]
+        return Profile(self.program, calls, repeats or 1)
+
+    def seconds(self, inputs: Sequence[int]) -> float:
+        return INSTANT
+
+    def roof(self) -> NullRoof:
+        return NullRoof()
 
 
 null = register(NullDevice())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,8 +18,9 @@ from ..tree import Structure, flatten
 from .arguments import type_of
 from .scalars import NUMBERS, is_number
 
-Key = tuple[Any, ...]  # the options first
-_known: tuple[Any, CompileOptions] = (None, CompileOptions(""))  # those that were last looked up, and when
+Key = tuple[Any, ...]  # the number of its options first: a number is hashed and compared sooner than they are
+_numbers: defaultdict[CompileOptions, int] = defaultdict(itertools.count().__next__)
+_known: tuple[Any, int] = (None, -1)  # the number of the options that were last looked up, and when
 
 
 def key_of(args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[str | int]) -> tuple[Key, Sequence[Any]]:
@@ -33,7 +36,7 @@ def key_of(args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[str
                 break
         else:
             known = _known  # read once: another thread may have other settings
-            return (known[1] if known[0] == knobs.changes else _options(), tuple(types)), args
+            return (known[1] if known[0] == knobs.changes else _number(), tuple(types)), args
     every, structure = flatten((args, kwargs))
     fixed: list[Any] = []
     values: list[Any] = []
@@ -46,16 +49,21 @@ def key_of(args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[str
             fixed.append(_hashable(leaf, name))
             kinds.append(None)
     if not kwargs and not fixed and structure.children[0].leaves == len(args) == len(structure.children[0].children):
-        return (_options(), tuple(kinds)), values  # plain values, as above
-    return (_options(), structure, tuple(kinds), tuple(fixed)), values
+        return (_number(), tuple(kinds)), values  # plain values, as above
+    return (_number(), structure, tuple(kinds), tuple(fixed)), values
 
 
-def _options() -> CompileOptions:
-    """The options that a program is compiled under if it is traced now; those of the function itself are added then."""
+def _number() -> int:
+    """The number of the options that a program is compiled under if it is traced now."""
     global _known
-    changes, options = knobs.changes, find_device().compile_options()
-    _known = changes, options
-    return options
+    changes, number = knobs.changes, _numbers[find_device().compile_options()]
+    _known = changes, number
+    return number
+
+
+def options_of(key: Key) -> CompileOptions:
+    """The options of a call; those of the function itself, such as its precision, are added when it is traced."""
+    return next(options for options, number in list(_numbers.items()) if number == key[0])
 
 
 def argument_names(structure: Structure) -> list[str | int]:
@@ -89,7 +97,7 @@ def _hashable(leaf: Any, name: str | int) -> Any:
 def difference(old: Key, new: Key) -> str:
     """Why two keys differ, in words."""
     if old[0] != new[0]:
-        return f"the options were {old[0]}, now they are {new[0]}"
+        return f"the options were {options_of(old)}, now they are {options_of(new)}"
     if len(old) != len(new):
         return "other kinds of arguments"
     for a, b in zip(_flat(old[1:]), _flat(new[1:]), strict=False):

@@ -107,25 +107,8 @@ class Compiled:
         state = [memory_of(s, self.home) for s in self.states]
         return [passed, state], [*(address for _, address in passed), *map(self.home.address, state)]
 
-    def aliases(self, values: Sequence[Any]) -> Aliases | None:
-        """Which of these arguments are one tensor that the function changes; None if none are."""
-        written = {state.find(): state.written for state in self.states}
-        given = self.traced.arguments
-        changes, seen = bool(given.changed), dict[Tensor, int]()
-        found: list[int | Tensor | None] = [None] * len(values)
-        for i in given.arrays:
-            value = values[i]
-            if type(value) is Tensor:
-                if value in written and (changes or written[value]):
-                    found[i] = value
-                elif changes and seen.setdefault(value, i) != i:
-                    found[i] = seen[value]
-        if not any(alias is not None for alias in found):
-            return None
-        return tuple(new if old is None else old for new, old in zip(found, given.aliases, strict=True))
-
     def _refuse_aliases(self, values: Sequence[Any]) -> None:
-        aliases = self.aliases(values)
+        aliases = self.traced.aliases(values)
         if aliases is not None:
             raise Aliased(aliases)
 
@@ -168,6 +151,8 @@ class Compiled:
                     state.was_replaced()
                 if streams:
                     for stream, position in zip(streams, contents, strict=False):
+                        if position is None:  # the device computes nothing: streams stay where they are
+                            break
                         stream.offset = wrap(data(Buffer(home, (), uint64, position)))
                     contents = contents[len(streams) :]
                 return hand_out(contents, arguments, numbers)

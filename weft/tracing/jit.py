@@ -21,11 +21,11 @@ from ..errors import UserError
 from ..explain import Explanation, explain
 from ..graph import Graph
 from ..knobs import knobs
-from ..options import CompileOptions
 from ..runtime import STATE_LOCK
 from ..tensor import TRACING, Holder, Tensor
 from .arguments import Aliases
-from .cache_key import Key, difference, key_of
+from .artifact import Artifact, artifact_of
+from .cache_key import Key, difference, key_of, options_of
 from .compiled import Aliased, Compiled, Memory, compiled, memory_needed, planned
 from .program_cache import ProgramCache, cache_for, can_hold_programs
 from .traced import TracedFunction, traced
@@ -148,12 +148,22 @@ class Jit(Generic[R]):
         made = self._for(args, kwargs)
         return {"traced": made.graph, **made.executable.passes()}
 
+    def artifact(self, *args: Any, **kwargs: Any) -> Artifact:
+        """What a call with these arguments runs, as a value: printed, compared, hashed. Nothing is compiled."""
+        key, leaves = key_of(args, kwargs, self.static)
+        made = self.programs.latest.get(key)
+        function = made.traced if made is not None and made.fits() else self._trace(key, args, kwargs)
+        aliases = function.aliases(leaves)
+        if aliases is not None:
+            function = self._trace(key, args, kwargs, aliases)
+        return artifact_of(self.function, function)
+
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
         key, leaves = key_of(args, kwargs, self.static)
         made = self.programs.latest.get(key)
         if made is None or not made.fits():
             made = self._compile(key, args, kwargs)
-        aliases = made.aliases(leaves)
+        aliases = made.traced.aliases(leaves)
         return made if aliases is None else self._compile(key, args, kwargs, aliases)
 
     # --- compiling ------------------------------------------------------------------------------------------------------
@@ -175,7 +185,7 @@ class Jit(Generic[R]):
     def _trace(
         self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], aliases: Aliases | None = None
     ) -> TracedFunction:
-        options: CompileOptions = key[0]
+        options = options_of(key)
         if self.narrow is not None:
             options = replace(options, precision=self.narrow.name)
         return traced(self.function, args, kwargs, self.static, options, self._follows(), aliases)

@@ -67,6 +67,15 @@ class NumberRecorder:
             node.serial = self.start
         return self.inputs[index, dtype]
 
+    def texts(self) -> list[str]:
+        """The arithmetic for people: n2 = add(n0, 1) -> int."""
+        return [
+            f"n{self.count + i} = {function.__name__}("
+            + ", ".join(repr(o.value) if type(o) is _Plain else f"n{o}" for o in operands)
+            + f") -> {kind.__name__}"
+            for i, (function, operands, kind) in enumerate(self.steps)
+        ]
+
     def computed(self, given: Sequence[Any]) -> list[Any]:
         """All numbers of another call."""
         values = list(given)

@@ -30,6 +30,7 @@ class State:
     references: int = 0  # to the memory, if nobody else has it
     version: int = -1  # of the value that was last read
     tensor: Tensor | None = None  # if it is always the same one
+    is_constant: bool = False  # made while the function was traced: a part of the program, not of the world outside
 
     def is_known(self) -> bool:
         """Whether the address is right: the value is what it was or, if it is written to, nobody else names it or looks at its memory."""
@@ -73,13 +74,19 @@ def memory_of(state: State, home: Device) -> Any:
 
 
 def states_of(
-    tensors: Sequence[Tensor], first: int, recorder: StateRecorder, streams: Sequence[Generator]
+    tensors: Sequence[Tensor], first: int, recorder: StateRecorder, streams: Sequence[Generator], constants: int
 ) -> list[State]:
-    """The states of tensors that are the program's inputs from the position `first` on."""
+    """The states of tensors that are the program's inputs from the position `first` on; the last ones are constants."""
     keys = {stream.key: stream for stream in streams}
     moving = {*keys, *recorder.owners}
     return [
-        State(_finder(t, recorder, keys), first + i, t in recorder.written, tensor=None if t in moving else t)
+        State(
+            _finder(t, recorder, keys),
+            first + i,
+            t in recorder.written,
+            tensor=None if t in moving else t,
+            is_constant=i >= len(tensors) - constants,
+        )
         for i, t in enumerate(tensors)
     ]
 

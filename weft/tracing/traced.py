@@ -59,6 +59,23 @@ class TracedFunction:
     def results(self) -> list[Type]:
         return [o.type for o in self.graph.outputs[self.first_result :]]
 
+    def aliases(self, values: Sequence[Any]) -> Aliases | None:
+        """Which of these arguments are one tensor that the function changes; None if none are."""
+        written = {state.find(): state.written for state in self.states}
+        given = self.arguments
+        changes, seen = bool(given.changed), dict[Tensor, int]()
+        found: list[int | Tensor | None] = [None] * len(values)
+        for i in given.arrays:
+            value = values[i]
+            if type(value) is Tensor:
+                if value in written and (changes or written[value]):
+                    found[i] = value
+                elif changes and seen.setdefault(value, i) != i:
+                    found[i] = seen[value]
+        if not any(alias is not None for alias in found):
+            return None
+        return tuple(new if old is None else old for new, old in zip(found, given.aliases, strict=True))
+
 
 class CallStructure:
     """How a call passes its arguments: their structure, which leaves are values, and the static ones."""
@@ -135,7 +152,7 @@ def _closed(
         graph = close([*inputs, *made], outputs)
     _refuse_unknown(graph)
     tensors = [*recorder.nodes, *(wrap(n) for n in made)]
-    states = states_of(tensors, len(positions) + len(given), recorder, streams)
+    states = states_of(tensors, len(positions) + len(given), recorder, streams, constants=len(made))
     position = {t: s.position for t, s in zip(tensors, states, strict=True)}
     updates = {len(left) + i: position[t] for i, t in enumerate(recorder.written)}
     guards = Guards(

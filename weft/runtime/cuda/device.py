@@ -20,15 +20,17 @@ from ...dtypes import DType
 from ...errors import UserError
 from ...graph.graph import Graph, close
 from ...graph.node import Node, dependencies
+from ...knobs import GPU_ALGORITHMS
 from ...options import CompileOptions
 from ..compiling import CompilingDevice, structure
 from ..cpu import cpu
 from ..device import Buffer, Device, Program
-from ..facts import Facts
+from ..facts import Facts, Health
 from ..native import work
 from ..reference import compute
 from .driver import INSTALL, Gpu, gpu_count
 from .executable import CudaExecutable, Work
+from .health import health
 from .libraries import Libraries
 from .memory import DeviceArray, Memory, uploaded
 
@@ -42,6 +44,9 @@ class CudaDevice(CompilingDevice):
     """One GPU."""
 
     ignored_settings = frozenset({"threads", "winograd"})  # of the CPU
+    is_accelerator = True
+    conv_algorithms = GPU_ALGORITHMS
+    measures_algorithms = True
     orders_constants = True  # the libraries read filters in no other order, and it costs one copy for many calls
 
     def __init__(self, gpu: Gpu, name: str, libraries: Libraries | None = None) -> None:
@@ -158,6 +163,9 @@ class CudaDevice(CompilingDevice):
             f"{self.gpu.name}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, compute capability {capability}, "
             f"driver for CUDA {self.gpu.driver_version}, {', '.join(_versions())}"
         )
+
+    def health(self) -> Health | None:
+        return health(self.gpu.bus())
 
     def __repr__(self) -> str:
         return f"weft.device({self.name!r}: {self.about()})"

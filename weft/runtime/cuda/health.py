@@ -5,32 +5,9 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-
-@dataclass(frozen=True)
-class Health:
-    """What is known of a GPU at one moment; None is what it does not tell."""
-
-    temperature: int | None  # degrees Celsius
-    power: float | None  # watts
-    power_limit: float | None
-    busy: int | None  # percent of the last moments in which some kernel ran
-    others: int | None  # bytes of its memory that other processes hold
-
-    def __str__(self) -> str:
-        parts = []
-        if self.temperature is not None:
-            parts.append(f"{self.temperature} degrees Celsius")
-        if self.power is not None:
-            limit = "" if self.power_limit is None else f" of {self.power_limit:.0f}"
-            parts.append(f"{self.power:.0f}{limit} W")
-        if self.busy is not None:
-            parts.append(f"{self.busy} % busy")
-        if self.others is not None:
-            parts.append(f"other processes hold {self.others / 2**30:.1f} GiB")
-        return ", ".join(parts)
+from ..facts import Health
 
 
 def health(bus: str) -> Health | None:
