@@ -15,7 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from sampling import is_left_out, left_out_of_sweeps, mode
+from sampling import is_left_out, left_out_of_sweeps, mode, some
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CODE_IS_MADE_BY = ("compiler", "graph", "runtime")  # the packages under weft/
@@ -53,7 +53,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Derandomized: a run that passes here passes on the build server too.
-hypothesis.settings.register_profile("weft", deadline=None, derandomize=True, max_examples=50)
+hypothesis.settings.register_profile("weft", deadline=None, derandomize=True, max_examples=some(50, 0.6))
 hypothesis.settings.load_profile("weft")
 
 

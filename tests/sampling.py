@@ -5,7 +5,7 @@
     make test FAST=1   WEFT_TESTS=fast     the same with fewer cases, without the files in SLOW_FILES; compiled code of the last run is used
 
 A sweep is one test for many ops, dtypes, shapes or networks. Either it is marked, with the parameters whose values make a class, or it
-asks `sampled` for its cases:
+asks `sampled` for its cases, or `some` for a number of random trials:
 
     @pytest.mark.sweep("op", share=0.3)  # every op at least once, three cases of ten in all
 
@@ -64,6 +64,13 @@ def sampled(
     wanted = round(len(everything) * share * (FAST_SHARE if mode() == "fast" else 1))
     taken.update(others[: max(0, wanted - len(taken))])
     return [case for i, case in enumerate(everything) if i in taken]
+
+
+def some(count: int, share: float = 0.4) -> int:
+    """How many random trials to make where all tests make so many."""
+    if mode() == "all":
+        return count
+    return max(1, round(count * share * (FAST_SHARE if mode() == "fast" else 1)))
 
 
 def left_out_of_sweeps(items: Sequence[Any]) -> list[Any]:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import weft
 from guarded import guarded_array, guarded_copy
+from sampling import some
 from test_cpu import compiled_results
 from weft.graph import Graph
 from weft.options import CompileOptions
@@ -291,7 +292,7 @@ in_other_floats = pytest.mark.parametrize(
 # --- the tests ----------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=16)
+@settings(max_examples=some(16))
 @given(st.integers(0, 2**24), st.integers(1, 14))
 def test_random_programs_and_their_gradients(seed: int, steps: int) -> None:
     graph, arrays, narrow, wide = both_references(seed, steps, True)
@@ -305,7 +306,7 @@ def test_random_programs_in_other_floats(dtype: str, rounding: float) -> None:
         assert_agrees(compiled_results(graph, arrays), narrow, wide, rounding)
 
 
-@settings(max_examples=10)
+@settings(max_examples=some(10))
 @given(st.integers(0, 2**24), st.integers(1, 10))
 def test_random_programs_that_update_their_inputs(seed: int, steps: int) -> None:
     """Both float inputs are replaced in place: by their gradients, or by values of the same type that the program has anyway."""
@@ -420,7 +421,7 @@ def partner_integer(pick: Pick, x: T, pool: Sequence[T]) -> T:
     return y.astype(x.dtype)
 
 
-@settings(max_examples=12)
+@settings(max_examples=some(12))
 @given(st.integers(0, 2**24), st.integers(1, 12))
 def test_random_integer_programs_are_exact(seed: int, steps: int) -> None:
     rng = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ from hypothesis import example, given, reject, settings
 from hypothesis import strategies as st
 
 import weft
+from sampling import some
 
 FORMS: list[Callable[[np.ndarray], Any]] = [np.ndarray.tolist, np.copy, weft.asarray]
 
@@ -110,7 +111,7 @@ def check_read(x: np.ndarray, key: Any, spelled: Any) -> None:
 
 
 @given(any_case)
-@settings(max_examples=500)
+@settings(max_examples=some(500))
 def test_reading_by_key_as_in_numpy(case: Any) -> None:
     check_read(*case)
 
@@ -164,7 +165,7 @@ def written(x: np.ndarray, where: np.ndarray, value: np.ndarray, how: str) -> np
 
 @pytest.mark.parametrize("how", WRITES)
 @given(any_case, st.data())
-@settings(max_examples=200)
+@settings(max_examples=some(200))
 def test_writing_by_key_as_in_numpy(how: str, case: Any, data: Any) -> None:
     x, key, spelled = case
     where = places(x, key)
@@ -196,7 +197,7 @@ def test_elements_that_are_not_written_keep_their_bits(how: str, key: Any) -> No
 
 
 @given(cases(advanced=True))
-@settings(max_examples=100)
+@settings(max_examples=some(100))
 def test_derivative_of_reading(case: Any) -> None:
     x, key, spelled = case
     where = places(x, key)
@@ -208,7 +209,7 @@ def test_derivative_of_reading(case: Any) -> None:
 
 
 @given(any_case, st.sampled_from(["set", "add"]))
-@settings(max_examples=150)
+@settings(max_examples=some(150))
 def test_derivatives_of_writing(case: Any, how: str) -> None:
     x, key, spelled = case
     where = places(x, key)

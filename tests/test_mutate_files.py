@@ -12,10 +12,11 @@ import pytest
 import mutate_files
 from mutate_cases import CASES
 from mutate_files import Mutation, Outcome, Prepared, mutate, sweep
+from sampling import some
 from weft.errors import RunError
 from weft.testing import counted
 
-COUNT = 250
+COUNT = some(250, 0.5)
 
 
 def test_a_few_hundred_mutations() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import sampling
-from sampling import SLOW_FILES, is_left_out, mode, sampled
+from sampling import SLOW_FILES, is_left_out, mode, sampled, some
 
 CASES = [(op, dtype, i) for op in ("add", "sin", "conv") for dtype in ("float32", "int8") for i in range(20)]
 TESTS = Path(__file__).parent
@@ -50,6 +50,12 @@ def test_all_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_case_at_least_and_none_of_none() -> None:
     assert len(sampled("ops", CASES, share=0.0)) == 1
     assert sampled("ops", [], share=0.5) == []
+
+
+@pytest.mark.parametrize(("how", "counts"), [("all", (50, 2)), ("sample", (20, 1)), ("fast", (5, 1))])
+def test_random_trials(how: str, counts: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEFT_TESTS", how)
+    assert (some(50), some(2)) == counts
 
 
 def test_fast_leaves_out_slow_files_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 import test_cpu
 import weft
+from sampling import sampled
 from test_ops import DECLARED
 from weft import nn, optim, zoo
 from weft.compiler.thresholds import LOWERED, thresholds
@@ -97,7 +98,7 @@ GPU = [name for name in LOWERED if name.startswith("gpu")]
 def test_one_at_a_time(name):
     assert LOWERED[name] != getattr(thresholds, name)
     with thresholds.set(**{name: LOWERED[name]}):
-        for case in of(name)[:3]:  # the test of all of them has the others, too
+        for case in sampled(name, of(name)[:3], share=0.4):  # the test of all of them has the others, too
             check(case)
 
 
@@ -178,6 +179,7 @@ NETWORKS = {
 }  # fmt: skip
 
 
+@pytest.mark.sweep(share=0.6)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_with_all_of_them(name):
     losses, parameters = trained(*NETWORKS[name])
