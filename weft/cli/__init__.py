@@ -19,6 +19,7 @@ from .dataset import dataset
 from .evaluate import evaluate
 from .measure import bench, explain
 from .predict import predict
+from .recipes import recipes
 from .runs import runs
 from .show import devices, models, summary
 from .training import resume, train
@@ -30,6 +31,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
     "predict": predict,
     "dataset": dataset,
     "models": models,
+    "recipes": recipes,
     "summary": summary,
     "explain": explain,
     "bench": bench,
@@ -42,7 +44,7 @@ VERBS: dict[str, Callable[[Sequence[str]], None]] = {
 GROUPS = {
     "learn": ("train", "resume", "eval", "predict"),
     "data": ("dataset",),
-    "networks": ("models", "summary", "explain", "bench"),
+    "networks": ("models", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "cfg", "devices"),
 }
 
