@@ -81,7 +81,8 @@ def test_exit_codes_and_hints(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_what_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
-    assert "resnet18" in capsys.readouterr().out.splitlines()
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["lenet5", "classification", "1x28x28", "431,080", "2.29M"] in lines
     assert main(["models", "json=true"]) == 0
     assert "lenet5" in json.loads(capsys.readouterr().out)
     assert main(["devices", "--json"]) == 0

@@ -49,7 +49,7 @@ WRONG: dict[str, Sequence[str]] = {
     "fast_dev_run": ("-1",), "overfit": ("-1",), "keep": ("-1",), "name": ("a/b", "", "x" * 300), "runs": ("photos/red/0.png",),
     "warmup": ("-1", "10", "soon"), "final_rate": ("-1", "nan"), "momentum": ("1", "0.9", "x"), "nesterov": ("perhaps", "true"),
     "betas": ("0.9", "0.9,1", "a,b"), "eps": ("0", "-1"), "average": ("1", "0", "x"), "label_smoothing": ("1", "-0.1"),
-    "mixup": ("0", "-1", "x"), "cutmix": ("0", "-1", "x"), "exist_ok": ("perhaps",),
+    "mixup": ("0", "-1", "x"), "cutmix": ("0", "-1", "x"), "exist_ok": ("perhaps",), "recipe": ("nothing-like-it",),
     "json": ("maybe",), "from": ("nowhere-at-all",), "nonsense": ("1",),
 }  # fmt: skip
 

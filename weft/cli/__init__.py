@@ -24,6 +24,7 @@ SUMMARIES = {
     "predict": "What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...",
     "dataset": "Make, look at and get data: weft dataset create photos photos-dataset size=64.",
     "models": "The networks that can be trained by name.",
+    "recipes": "Named settings that are known to work, and what they reached: weft train recipe=digits.",
     "summary": "What each layer of a network costs: weft summary resnet18 size=224.",
     "explain": "Where the time of a network goes, kernel by kernel: weft explain lenet batch=64 what=train.",
     "bench": "How fast a network is on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
@@ -54,7 +55,7 @@ VERBS = _Verbs()
 GROUPS = {
     "learn": ("train", "resume", "eval", "predict"),
     "data": ("dataset",),
-    "networks": ("models", "summary", "explain", "bench"),
+    "networks": ("models", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "cfg", "devices"),
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..jobs.find import find_run
+from ..jobs.recipes import with_recipe
 from ..jobs.schema import Setting, as_text, flag
 from ..jobs.settings import SETTINGS
 from ..knobs import KNOBS, knobs
@@ -40,7 +41,8 @@ def cfg(words: Sequence[str]) -> None:
     if given.plain:
         values = settings_of(read_run(find_run(given.plain[0])))
     else:
-        values = {name: value for name, value in given.settings.items() if name in known}
+        settings = with_recipe("weft cfg", {name: given[name] for name in given.given if name in known})
+        values = {name: settings[name] for name in known}
     print(as_json(values) if given["json"] else _file(values, known))
 
 

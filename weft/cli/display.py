@@ -46,6 +46,8 @@ class Display:
         else:
             self._progress.update(task.id, completed=done, text=" ".join(text.split()))
         self._progress.moved()
+        if done >= total:
+            self._progress.refresh()  # the end is always drawn, however soon it comes
 
     def activity(self, text: str) -> None:
         """Say what is going on: shown with a spinner when nothing has moved for half a second."""

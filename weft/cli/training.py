@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from ..jobs import training
 from ..jobs.events import Listener
+from ..jobs.recipes import with_recipe
 from ..jobs.settings import COMMON, SETTINGS
 from ..jobs.stored import run_of
 from .arguments import read
@@ -20,7 +21,8 @@ def train(words: Sequence[str]) -> None:
     way. The run is kept in runs/TASK/NAME, with weights, tables, plots and report.html.
     """
     given = read("train", words, SETTINGS, 1, common=COMMON)
-    settings = {**given.settings, "data": given["data"] or (given.plain[0] if given.plain else None)}
+    named = {"data": given.plain[0]} if given.plain and given["data"] is None else {}
+    settings = with_recipe("weft train", {**named, **{name: given[name] for name in given.given}})
     with _shown(given["json"]) as listener:
         training.train(settings, listener)
 

@@ -6,6 +6,7 @@ from .evaluate import evaluate as evaluate
 from .measure import bench as bench
 from .measure import explain as explain
 from .predict import predict as predict
+from .recipes import recipes as recipes
 from .runs import runs as runs
 from .show import devices as devices
 from .show import models as models

@@ -3,6 +3,7 @@
 settings     the schema of every setting of a training, and its validation; `schema` has the types
 yaml_files   settings in YAML files
 networks     networks by name, fitted to data
+recipes      settings from a recipe and from what is given
 job          data, network and preparation of a training, made of settings
 training     training and resuming, with events on the way
 events       structured events: followed live, or replayed from the run folder

@@ -11,6 +11,7 @@ from ..data.open import is_image_source
 from ..errors import UserError
 from ..train.folder import TAKEN
 from ..train.making import Plan
+from ..zoo.recipes import find_recipe
 from .find import find_run
 from .job import TASKS
 from .networks import WRITERS, check_size, full_name, loss_of
@@ -20,6 +21,8 @@ from .optimizers import check_mix, check_schedule, optimizer_settings
 def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
     """An error for whatever cannot be."""
     where = f"weft {verb}"
+    if settings["recipe"] is not None:
+        find_recipe(settings["recipe"])
     if settings["model"] is not None:
         _check_model(where, settings)
     rate = None if settings["rate"] == "auto" else settings["rate"]

@@ -23,6 +23,7 @@ from ..train.making import Plan
 from ..train.signals import Terminated
 from ..train.task import prediction_of
 from ..train.transfer import transfer
+from ..zoo.catalogue import default_rate
 from .events import Recorder
 from .find import find_run
 from .networks import fitted, full_name, loss_of, side, usual
@@ -31,9 +32,6 @@ from .optimizers import mix, optimizer_settings
 MADE_IS_KEPT = "what is made of the dataset is kept; the same command goes on from there"
 TASKS = ("classify", "regress", "text")  # folders that runs are in
 FACTS = "data.json"  # in the folder of a run
-RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
-PARTS = {"char_lstm": 3.0, "gpt": 0.3}  # of it, for networks that like more or less
-LARGE, LARGE_PART = 5_000_000, 1 / 3  # of networks with more parameters than this the rate is smaller by this
 CARVED = 0.1  # the share of training that is held out where nobody made a validation split
 USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = 64, 8, 16  # of few examples a batch is smaller, for so many steps an epoch
 
@@ -220,8 +218,8 @@ class Job:
 
     def peak_rate(self, parameters: int) -> float:
         """The rate that was asked for, or one that suits the optimizer and the size of the network."""
-        usual_rate = RATES.get(self.settings["optimizer"], 1e-3) * (LARGE_PART if parameters > LARGE else 1.0)
-        return float(_first(self.settings["rate"], usual_rate * PARTS.get(self.name, 1.0)))
+        usual_rate = default_rate(self.name, self.settings["optimizer"], parameters)
+        return float(_first(self.settings["rate"], usual_rate))
 
     def mix(self) -> MixAugmentation | None:
         """What mixes training images, if anything does."""

@@ -14,21 +14,13 @@ from ..errors import UserError
 from ..hints import nearest
 from ..nn.losses import hinge
 from ..report.text_format import counted, listed
+from ..zoo.catalogue import FACTS
 
 ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The side of the images that a network is made for, where it does not take any.
-SIDES = {
-    "lenet5": 28, "lenet5_classic": 28, "lenet_300_100": 28, "alexnet": 224, "vgg11": 224, "vgg13": 224, "vgg16": 224, "vgg19": 224,
-    "inception_v3": 299, "inception_resnet_v2": 299, "vit_tiny": 224, "vit_small": 224, "vit_base": 224,
-}  # fmt: skip
-VECTORS = (
-    "mlp",
-    "linear_regression",
-    "logistic_regression",
-    "perceptron",
-    "lenet_300_100",
-)  # they flatten what they get
-WRITERS = ("char_lstm", "gpt", "gpt2")  # of text
+SIDES = {name: facts.input[1] for name, facts in FACTS.items() if facts.needs_size and facts.input}
+VECTORS = tuple(name for name, facts in FACTS.items() if facts.takes_vectors)
+WRITERS = tuple(name for name, facts in FACTS.items() if facts.task == "text")
 HIDDEN = (300, 100)  # of an mlp
 
 
@@ -105,7 +97,8 @@ def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: 
         return vector(name, inputs, outputs)
     if len(dataset.shape) != 3:
         raise UserError(
-            "weft train", f"{name} takes images, and this is {about(dataset)}. Take one of {', '.join(VECTORS[:4])}."
+            "weft train",
+            f"{name} takes images, and this is {about(dataset)}. Take one of {', '.join(n for n in VECTORS if n != 'lenet_300_100')}.",
         )
     return built(name, outputs, dataset.shape[0], size)
 

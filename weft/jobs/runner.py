@@ -19,9 +19,8 @@ from typing import Any
 from ..errors import UserError
 from ..io.files import replace_file
 from .checks import check_settings
+from .recipes import with_recipe
 from .record import DONE, FAILED, RUNNING, STOPPED, WAITING, JobRecord
-from .schema import validated
-from .settings import SETTINGS
 
 FOLDER = ".jobs"  # below the folder of runs
 
@@ -37,7 +36,7 @@ class Runner:
 
     def submit(self, given: Mapping[str, Any]) -> JobRecord:
         """Check the settings and add a job to the queue; it starts when there is room."""
-        settings = validated("jobs", {"runs": str(self.root), **given}, SETTINGS)
+        settings = with_recipe("jobs", {"runs": str(self.root), **given})
         if settings["data"] is None:
             raise UserError("jobs", "a job requires data, got none. Give data=digits or another dataset.")
         check_settings("train", settings)

@@ -36,12 +36,13 @@ GROUPS = ("data", "network", "training", "optimizer", "schedule", "regularizatio
 
 # What most trainings set: the short help shows these.
 COMMON = (
-    "data", "size", "augment", "model", "weights", "epochs", "batch", "optimizer", "rate", "schedule", "weight_decay",
+    "data", "recipe", "size", "augment", "model", "weights", "epochs", "batch", "optimizer", "rate", "schedule", "weight_decay",
     "precision", "device", "patience", "name",
 )  # fmt: skip
 
 SETTINGS: dict[str, Setting] = {
     "data": Setting(str, None, "dataset name, image folder, .npz, .csv or .txt", "data"),
+    "recipe": Setting(str, None, "named settings that are known to work (weft recipes)", "data"),
     "from": Setting(str, None, "folder with the files of a known dataset, for machines without network access", "data"),
     "validation": Setting(fraction, None, "fraction held out for validation if the data has no such split; default: 0.25 of image files, else 0.1", "data"),
     "size": Setting(sizes, None, "image size, 28 or 28x32; default: as required", "data"),

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..compiler.ir.program import Program as CompiledProgram
 from ..dtypes import DType
-from ..errors import UserError
+from ..errors import RunError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..knobs import ALGORITHMS, KNOBS, knobs

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.cpu.backend import compiled
+from ..compiler.cpu.backend import compiled, passes
 from ..compiler.ir.program import Program as CompiledProgram
-from ..compiler.passes.pipeline import passes
 from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph

@@ -1,0 +1,97 @@
+"""Recipes: named settings that are known to work, each with the accuracy it reached, when and how often it was run.
+
+weft train recipe=digits
+weft train recipe=cifar10-resnet20 epochs=40     # settings of the command go before those of the recipe
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import UserError
+from ..hints import nearest
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What a recipe reached with weft: a metric on the test split, over all runs."""
+
+    metric: str
+    values: tuple[float, ...]  # one for each run; runs differ in their seed
+    date: str
+    weft: str  # version
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{100 * value:.2f} %" for value in self.values)
+        runs = "1 run" if len(self.values) == 1 else f"{len(self.values)} runs"
+        return f"{self.metric} {shown} ({runs}, {self.date}, weft {self.weft})"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of `weft train`, what they are for, and what is known about the result."""
+
+    about: str
+    settings: Mapping[str, Any]
+    measured: Measurement | None = None
+    published: str = ""  # the figure of the paper, and which paper
+
+    def result(self) -> str:
+        """What it reaches; a published figure is not a measurement of ours."""
+        found = "not yet measured here" if self.measured is None else f"measured: {self.measured}"
+        return f"{found}; published: {self.published}" if self.published else found
+
+
+RECIPES: dict[str, Recipe] = {
+    "digits": Recipe(
+        "LeNet-5 on the digits that ship with weft: under a minute on a laptop",
+        {"data": "digits", "model": "lenet5_classic", "epochs": 20, "augment": "light", "flip": False},
+        Measurement("test accuracy", (0.9833, 0.9889, 0.9805), "2026-11-16", "0.1.0"),
+    ),
+    "mnist": Recipe(
+        "LeNet-5 (Caffe's form) on MNIST in two epochs",
+        {"data": "mnist", "model": "lenet5", "epochs": 2, "batch": 128, "rate": 2e-3},
+        Measurement("test accuracy", (0.991,), "2026-11-16", "0.1.0"),
+    ),
+    "fashion-mnist": Recipe(
+        "A small convolutional network on Fashion-MNIST",
+        {"data": "fashion-mnist", "model": "small_cnn", "epochs": 12, "batch": 128, "augment": "light", "flip": True},
+        published="accuracy 91.6 % for two convolutional layers with pooling (benchmark of the Fashion-MNIST repository)",
+    ),
+    "cifar10-resnet20": Recipe(
+        "ResNet-20 on CIFAR-10: SGD with momentum, flips and crops, 160 epochs",
+        {
+            "data": "cifar10", "model": "resnet20", "epochs": 160, "batch": 128, "augment": "light", "optimizer": "sgd",
+            "rate": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "schedule": "cosine", "warmup": 1,
+        },
+        published="accuracy 91.25 % (He et al. 2016, table 6; with a step schedule)",
+    ),
+    "flowers-transfer": Recipe(
+        "ResNet-18 on a folder of flower photographs, from weights that you give: weights=RUN data=FOLDER",
+        {
+            "model": "resnet18", "epochs": 15, "batch": 32, "augment": "standard", "freeze": 2, "body_rate": 0.1,
+            "optimizer": "adamw", "rate": 1e-3, "weight_decay": 0.05, "label_smoothing": 0.1,
+        },
+    ),
+    "char-text": Recipe(
+        "A small GPT on characters of a text file: data=FILE.txt",
+        {
+            "model": "gpt", "hidden": 192, "layers": 4, "dropout": 0.1, "length": 128, "epochs": 10, "batch": 32,
+            "optimizer": "adamw", "rate": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1, "schedule": "cosine", "warmup": 0.5,
+        },
+        published="validation loss 1.47 for a larger network, 6 layers of 384, on tiny shakespeare (nanoGPT)",
+    ),
+}  # fmt: skip
+
+
+def find_recipe(name: str) -> Recipe:
+    """A recipe by its name.
+
+    >>> find_recipe("digits").settings["model"]
+    'lenet5_classic'
+    """
+    if name not in RECIPES:
+        raise UserError("recipes", f"there is no recipe {name!r}. {nearest(name, list(RECIPES))}")
+    return RECIPES[name]
