@@ -34,6 +34,7 @@ from .runtime.device import Buffer as Buffer
 from .runtime.device import Device as Device
 from .runtime.device import Program as Program
 from .runtime.device import load_extensions as load_extensions
+from .runtime.device import register as register_device  # noqa: F401  a public name
 
 F = TypeVar("F", bound=Callable[..., Any])
 BACKENDS: dict[str, LoweringTable] = {"cpu": CPU, "gpu": GPU}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import UserError
+from ..graph.graph import Graph
 from ..graph.node import OPS, Op
 
 SHARED = frozenset((
@@ -21,6 +22,19 @@ SHARED = frozenset((
     "contract", "conv", "conv_data", "conv_filter", "conv_last", "conv_data_last", "conv_filter_last",
     "call", "cond", "while_loop", "scan",
 ))  # fmt: skip
+
+
+def has_external_ops(graph: Graph) -> bool:
+    """Whether a program has ops from outside of weft: no key of the store holds what their rules say."""
+    waiting, seen = [graph], {graph}
+    while waiting:
+        for node in waiting.pop().nodes:
+            if node.op.external:
+                return True
+            inner = [p for p in node.params if isinstance(p, Graph) and p not in seen]
+            waiting += inner
+            seen.update(inner)
+    return False
 
 
 @dataclass(frozen=True)

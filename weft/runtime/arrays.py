@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..compiler.cpu.backend import LOWERINGS
 from ..dtypes import DType
 from ..graph.graph import Graph
+from ..graph.node import Op
 from ..options import CompileOptions
 from . import native
 from .device import STATE_LOCK, Buffer, Device
@@ -41,6 +43,9 @@ class ArrayDevice(Device):
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Facts:
         return native.planned(graph, updates, native.fitting(graph, options), constants)
+
+    def can_compile(self, op: Op) -> bool:
+        return LOWERINGS.can_compile(op)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """The kernel's axes first and the filters last, as convolutions want them."""

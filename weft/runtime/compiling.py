@@ -5,14 +5,13 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from ..compiler.cpu.backend import can_compile
 from ..errors import RunError
 from ..graph.graph import close
-from ..graph.node import DATA, VARIABLE, Node, dependencies
+from ..graph.node import DATA, VARIABLE, Node, Op, dependencies
 from ..knobs import knobs
 from .device import STATE_LOCK, Buffer, Device, Executable, Program
 from .native import LARGE, work
@@ -45,7 +44,7 @@ class CompilingDevice(Device):
         for node in program.wanted:
             if prod(node.shape) > IMPOSSIBLE:
                 raise RunError(node.op.name, f"there is no memory for a result of type {node.type}.", node.source)
-        found = structure(program)
+        found = structure(program, self.can_compile)
         if found is not None:
             key, leaves = found
             executable = self._executable((self.compile_options(), *key), program, leaves)
@@ -80,7 +79,7 @@ class CompilingDevice(Device):
         return [Buffer(self, n.shape, n.dtype, content) for n, content in zip(wanted, contents, strict=True)]
 
 
-def structure(program: Program) -> tuple[Structure, list[Node]] | None:
+def structure(program: Program, can_compile: Callable[[Op], bool]) -> tuple[Structure, list[Node]] | None:
     """What is computed, whatever the values: a key, and the leaves whose values it needs. None if it cannot be compiled."""
     number: dict[Node, int] = {}
     leaves: list[Node] = []

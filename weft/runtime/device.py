@@ -20,7 +20,7 @@ from ..compiler.ir.program import Program as CompiledProgram
 from ..dtypes import DType
 from ..errors import RunError, UserError
 from ..graph.graph import Graph
-from ..graph.node import Node, Shape
+from ..graph.node import Node, Op, Shape
 from ..knobs import ALGORITHMS, KNOBS, knobs
 from ..options import CompileOptions
 from .facts import Facts, Health, Profile, Roofline
@@ -168,6 +168,10 @@ class Device(ABC):
         return None
 
     # --- compiled programs ----------------------------------------------------------------------------
+
+    def can_compile(self, op: Op) -> bool:
+        """Whether programs with this op can be compiled: the backend has a rule for it, or it is made of other ops."""
+        return False
 
     def compile_options(self, precision: DType | None = None) -> CompileOptions:
         """What a program would be compiled under, were it compiled here and now."""

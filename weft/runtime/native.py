@@ -28,6 +28,7 @@ from ..compiler.gc_pause import uncollected
 from ..compiler.host import usable_cores
 from ..compiler.ir.program import FRAME_RESERVED, Program
 from ..compiler.ir.storage import ALIGN
+from ..compiler.lowering import has_external_ops
 from ..compiler.thresholds import thresholds
 from ..errors import RunError
 from ..graph.graph import Graph
@@ -316,7 +317,7 @@ def _code(
         facts = NativeFacts(program.memory.arena, program.memory.kept, written.symbols)
         return json.dumps(asdict(facts)).encode() + b"\n" + code
 
-    head, _, code = (make() if knobs.debug >= 3 else kept_code(key, make)).partition(b"\n")
+    head, _, code = (make() if knobs.debug >= 3 or has_external_ops(graph) else kept_code(key, make)).partition(b"\n")
     if knobs.debug:
         what = f"to {len(fresh[0].kernels)} kernels" if fresh else "from the disk"
         _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.cpu.backend import compiled, passes
+from ..compiler.cpu.backend import LOWERINGS, compiled, passes
 from ..compiler.ir.program import Program as CompiledProgram
 from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph
+from ..graph.node import Op
 from ..options import CompileOptions
 from .device import Buffer, Device, Program, register
 from .facts import CallTime, Facts, Profile
@@ -27,6 +28,9 @@ class NullDevice(Device):
 
     name = "null"
     ignored_settings = frozenset({"threads", "tf32", "matmul_algorithm"})
+
+    def can_compile(self, op: Op) -> bool:
+        return LOWERINGS.can_compile(op)
 
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:
         return Buffer(self, array.shape, dtype, None)

@@ -58,9 +58,19 @@ def address(symbol: str) -> int:
     if key not in _loaded:
         with _loading.setdefault(key, threading.RLock()):  # one thread makes it, the others wait
             if key not in _loaded:
-                code = kept_code(f"library {symbol}", lambda: object_code(_makers[symbol.split(".")[0]](symbol)))
-                _loaded[key] = Loaded(code)
+                _loaded[key] = Loaded(_code(symbol))
     return _loaded[key].address(symbol)
+
+
+def _code(symbol: str) -> bytes:
+    maker = _makers[symbol.split(".")[0]]
+
+    def make() -> bytes:
+        return object_code(maker(symbol))
+
+    if not maker.__module__.startswith("weft."):  # the key of what is kept holds weft's own sources only
+        return make()
+    return kept_code(f"library {symbol}", make)
 
 
 @contextmanager

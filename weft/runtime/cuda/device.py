@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.gpu.program import gpu_program
+from ...compiler.gpu.program import LOWERINGS, gpu_program
 from ...compiler.gpu.vendor.specs import filter_order
 from ...compiler.ir.storage import nbytes
 from ...dtypes import DType
 from ...errors import UserError
 from ...graph.graph import Graph, close
-from ...graph.node import Node, dependencies
+from ...graph.node import Node, Op, dependencies
 from ...knobs import GPU_ALGORITHMS
 from ...options import CompileOptions
 from ..compiling import CompilingDevice, structure
@@ -66,13 +66,16 @@ class CudaDevice(CompilingDevice):
         array.flags.writeable = False
         return array
 
+    def can_compile(self, op: Op) -> bool:
+        return LOWERINGS.can_compile(op)
+
     def is_large(self, program: Program) -> bool:
         ends = {*program.wanted, *(i for n in program.order for i in dependencies(n) if i.value is not None)}
         return work(program.order) >= HUGE or sum(map(nbytes, ends)) >= FAR
 
     def interpret(self, program: Program) -> list[Buffer]:
         """On the host: see the head of this file."""
-        found = structure(program) if cpu.is_large(program) else None
+        found = structure(program, cpu.can_compile) if cpu.is_large(program) else None
         if found is None:
             return self._by_definition(program)
         native = cpu.executable(close(found[1], program.wanted), {}, cpu.compile_options(), frozenset())

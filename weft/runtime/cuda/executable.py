@@ -26,6 +26,7 @@ from ...compiler.gpu.vendor.claims import Claim
 from ...compiler.ir.kernel import Kernel
 from ...compiler.ir.program import Program
 from ...compiler.ir.storage import ARENA, KEPT, nbytes
+from ...compiler.lowering import has_external_ops
 from ...compiler.store import kept
 from ...errors import RunError
 from ...graph.graph import Graph
@@ -158,7 +159,7 @@ class CudaExecutable:
                 fresh.append(compiled_commands(self.program, lambda sources: _cast(sources, capability)))
             return fresh[0].to_bytes()
 
-        content = make() if knobs.debug >= 3 else kept(key, make)
+        content = make() if knobs.debug >= 3 or has_external_ops(graph) else kept(key, make)
         made = fresh[0] if fresh else CompiledCommands.from_bytes(content)
         if knobs.debug:
             what = f"to {len(made.kernels)} kernels" if fresh else "from the disk"

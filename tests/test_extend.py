@@ -1,0 +1,148 @@
+"""Ops and a device from a package outside of weft: they trace, differentiate, map, compile and test like weft's own."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import weft
+from extension import cpu, gpu, ops  # noqa: F401  their imports enter ops and rules
+from extension.device import counting
+from fake_gpu import install
+from weft import extend
+from weft.graph.node import OPS
+from weft.testing import check_op
+
+NAMES = ("ext_softsign", "ext_cube", "ext_rotate")
+MATRIX = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
+FUNCTIONS = {"ext_softsign": ops.softsign, "ext_cube": ops.cube, "ext_rotate": ops.rotate}
+DEFINITIONS = {
+    "ext_softsign": lambda x: x / (1 + np.abs(x)),
+    "ext_cube": lambda x: x**3,
+    "ext_rotate": lambda x: np.roll(x, 1, axis=1),
+}
+
+
+@pytest.mark.parametrize("name", ["ext_softsign", "ext_cube"])
+@pytest.mark.parametrize("on", ["reference", "cpu"])
+def test_everything_that_follows_from_a_declaration(name, on):
+    check_op(OPS[name], on, rng=np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_three_times(name):
+    f = weft.jit(lambda x: FUNCTIONS[name](x * 2.0) + 1.0)
+    for _ in range(3):
+        np.testing.assert_allclose(f(MATRIX).numpy(), DEFINITIONS[name](MATRIX * 2) + 1, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_gpu(name, monkeypatch):
+    install(monkeypatch)
+    with weft.knobs.set(device="cuda"):
+        f = weft.jit(lambda x: FUNCTIONS[name](x * 2.0) + 1.0)
+        for _ in range(3):
+            np.testing.assert_allclose(f(MATRIX).numpy(), DEFINITIONS[name](MATRIX * 2) + 1, rtol=2e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_derivatives_and_batching(name):
+    f = FUNCTIONS[name]
+    weights = weft.asarray(np.arange(35, dtype=np.float32).reshape(5, 7))
+    eager = weft.grad(lambda x: (f(x) * weights).sum())(weft.asarray(MATRIX)).numpy()
+    np.testing.assert_allclose(
+        weft.jit(weft.grad(lambda x: (f(x) * weights).sum()))(MATRIX).numpy(), eager, rtol=1e-5, atol=1e-5
+    )
+    step = 1e-6
+    wide = MATRIX.astype(np.float64)
+    bump = np.zeros_like(wide)
+    bump[2, 3] = step
+    slope = ((DEFINITIONS[name](wide + bump) - DEFINITIONS[name](wide - bump)) * weights.numpy()).sum() / (2 * step)
+    np.testing.assert_allclose(eager[2, 3], slope, rtol=1e-4)
+    many = np.stack([MATRIX, -MATRIX, MATRIX + 1])
+    wanted = np.stack([DEFINITIONS[name](x) for x in many])
+    for mapped in (weft.vmap(f), weft.jit(weft.vmap(f))):
+        np.testing.assert_allclose(mapped(weft.asarray(many)).numpy(), wanted, rtol=2e-6, atol=1e-6)
+
+
+def test_an_op_with_kernels_of_its_own_runs_in_a_loop_and_with_threads():
+    f = weft.jit(lambda x: weft.fori_loop(0, 7, lambda i, x: ops.rotate(x), x))
+    for threads in (1, 2, 3):
+        with weft.knobs.set(threads=threads):
+            np.testing.assert_array_equal(f(MATRIX).numpy(), MATRIX)
+
+
+def test_nothing_of_it_is_kept_on_disk(tmp_path):
+    """No key holds what rules outside of weft say, so that a changed rule would be answered with old code."""
+    with weft.knobs.set(cache=str(tmp_path)):
+        weft.jit(lambda x: ops.cube(x) - 0.123)(MATRIX)
+        weft.jit(lambda x: weft.fori_loop(0, 2, lambda i, x: ops.cube(x) - 0.321, x))(MATRIX)
+        assert not list(tmp_path.rglob("*.weft"))
+        weft.jit(lambda x: x * x - 0.123)(MATRIX)
+        assert list(tmp_path.rglob("*.weft"))
+
+
+def test_an_op_without_a_rule_is_refused():
+    alone = extend.unary("ext_alone", np.negative, lambda g, y, x: (-g,), "-x.")
+    np.testing.assert_array_equal(alone(MATRIX).numpy(), -MATRIX)
+    with pytest.raises(weft.UserError, match=r"\[jit\] the op 'ext_alone' has no lowering rule for the device 'cpu'"):
+        weft.jit(alone)(MATRIX)
+
+
+def test_wrong_rules_are_refused():
+    with pytest.raises(weft.UserError, match="a declared op is required, got 'ext_unknown'"):
+        extend.lower("cpu", "ext_unknown")(lambda c: c.x)
+    with pytest.raises(weft.UserError, match="has a rule for the cpu backend already"):
+        extend.lower("cpu", "ext_cube")(lambda c: c.x)
+    with pytest.raises(weft.UserError, match="has a rule for the gpu backend already"):
+        extend.lower("gpu", "exp")(lambda c: c.x)
+    with pytest.raises(weft.UserError, match="one of the backends cpu, gpu is required, got 'tpu'"):
+        extend.lower("tpu", "ext_cube")
+
+
+def test_a_decomposition_that_never_ends_or_lies():
+    endless = extend.unary("ext_endless", np.negative, None, "-x.", decompose=lambda x: endless(x))
+    with pytest.raises(weft.InternalError, match="the decompositions of ext_endless never end"):
+        weft.jit(endless)(MATRIX)
+    liar = extend.unary("ext_liar", np.negative, None, "-x.", decompose=lambda x: x.sum())
+    with pytest.raises(weft.InternalError, match="the op 'ext_liar' gives"):
+        weft.jit(liar)(MATRIX)
+
+
+def test_a_device():
+    before = counting.nodes
+    x = weft.asarray(MATRIX).to_device("counting")
+    np.testing.assert_allclose((ops.softsign(x) * 2.0).numpy(), 2 * DEFINITIONS["ext_softsign"](MATRIX), rtol=1e-6)
+    assert counting.nodes > before
+
+
+def test_installed_packages_are_loaded_when_a_device_is_unknown(monkeypatch):
+    loaded = []
+
+    class Entry:
+        name, value = "example", "example_extension"
+
+        def load(self):
+            loaded.append(self.value)
+
+    module = importlib.import_module("weft.runtime.device")
+    monkeypatch.setattr(module, "entry_points", lambda group: [Entry()] if group == "weft.extensions" else [])
+    with pytest.raises(weft.UserError, match="there is no device 'example'"):
+        weft.zeros(3).to_device("example")
+    with pytest.raises(weft.UserError, match="there is no device 'example'"):
+        weft.zeros(3).to_device("example")
+    assert loaded == ["example_extension"]  # once
+
+
+def test_touch_counts():
+    """An elementwise op is one declaration and one line a backend; an op with kernels of its own takes three files."""
+    folder = Path(ops.__file__).parent
+    text = (folder / "ops.py").read_text()
+    calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
+    lowers = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "lower"]
+    assert [c.args[1].value for c in lowers] == ["ext_cube", "ext_cube"]
+    assert sorted(p.name for p in folder.glob("*.py") if "rotate" in p.read_text()) == ["cpu.py", "gpu.py", "ops.py"]
+    weft_folder = Path(weft.__file__).parent
+    assert not [p for p in weft_folder.rglob("*.py") if "ext_" in p.read_text() and "ext_r" in p.read_text()]
