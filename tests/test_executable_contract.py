@@ -16,6 +16,7 @@ from jit_tools import floats
 from weft.errors import RunError
 from weft.graph import Graph
 from weft.knobs import knobs
+from weft.runtime.cuda.profile import GpuRoof
 from weft.runtime.device import Device, Executable
 
 X = floats(6, 5)
@@ -142,6 +143,20 @@ def test_what_is_said_of_it_is_said_of_the_code_that_runs(device: Device) -> Non
         other, _, _ = made(scaled, X)
         assert other.options != executable.options
         assert [g.text() for g in other.passes().values()] != told[1]
+
+
+def test_the_roof_of_a_gpu_program_is_that_of_its_own_precision(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Not that of the settings when somebody asks."""
+    fake_gpu.install(monkeypatch)
+    with knobs.set(device="cuda", cache=str(tmp_path)):
+        with knobs.set(tf32=1):
+            rounded, _, _ = made(norm, X)
+        exact, _, _ = made(norm, X)
+        rates = {"half": 8.0, "tf32": 4.0, "single": 1.0, "bandwidth": 1e9}
+        monkeypatch.setattr("weft.runtime.cuda.executable.gpu_roof", lambda *_: GpuRoof(**rates))
+        assert (rounded.roof().seconds(4.0, 0.0), exact.roof().seconds(4.0, 0.0)) == (1.0, 4.0)
 
 
 def test_the_null_device_loses_no_values_and_moves_no_streams() -> None:

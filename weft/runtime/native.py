@@ -140,7 +140,7 @@ class NativeExecutable:
         self._arena = _arenas.setdefault(threads, _Arena())
         self._observed = knobs.debug < 2
         # What the memory of each output must be; None for those that replace an input.
-        self._rooms = [None if i in updates else (o.shape, o.dtype.numpy) for i, o in enumerate(graph.outputs)]
+        self._new_outputs = [None if i in updates else (o.shape, o.dtype.numpy) for i, o in enumerate(graph.outputs)]
 
     @property
     def program(self) -> Program:
@@ -215,11 +215,11 @@ class NativeExecutable:
     def call(self, inputs: Sequence[int], again: bool = True) -> list[np.ndarray]:
         """Run it on inputs at these addresses; new memory with each output that does not replace an input."""
         outputs, addresses = [], [*inputs]
-        for room in self._rooms:
-            if room is None:
+        for kind in self._new_outputs:
+            if kind is None:
                 addresses.append(0)
             else:
-                outputs.append(array := _empty(*room))
+                outputs.append(array := _empty(*kind))
                 addresses.append(self._place(array))
         self.run(addresses, again)
         return outputs
