@@ -108,7 +108,7 @@ gpu-bench: $(GPU_NEEDS)
 	$(GPU_PATH) $(GPU_PYTHON) benchmarks/gpu.py $(BENCH_OPTIONS)
 
 docs: $(DOCS_INSTALLED)
-	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/python -m mkdocs build --strict
 	@echo "Open build/site/index.html"
 
 # Tried outside the checkout, so that the installed package is imported and not the sources.

@@ -42,3 +42,10 @@ def test_the_navigation_holds_every_page_once() -> None:
     pages = {path.relative_to(REPOSITORY / "docs").as_posix() for path in REPOSITORY.glob("docs/**/*.md")}
     assert len(listed) == len(set(listed))
     assert set(listed) == pages | PAGES_FROM_THE_ROOT, "list every page of docs/ in the nav of mkdocs.yml"
+
+
+def test_the_site_is_built_strictly() -> None:
+    # With --quiet MkDocs drops its warnings before --strict counts them: dead links would pass.
+    (command,) = re.findall(r"^\t.*-m mkdocs build.*$", text("Makefile"), re.MULTILINE)
+    assert "--strict" in command
+    assert "--quiet" not in command

@@ -1,7 +1,8 @@
 """Two things that griffe, which reads the sources for mkdocstrings, needs for the docstrings of weft.
 
 They become Markdown: it would take `>>>` for nested quotations and `x**2` for bold text. And functions that exist only when
-weft is imported (the elementwise ops are made from a table, `weft.random.uniform` is a bound method) are added as they are then.
+weft is imported (elementwise ops are made from a table, `weft.random.uniform` is a bound method, a package may load names
+lazily) are added as they are then.
 """
 
 import importlib
@@ -46,15 +47,16 @@ def has_docstring(package, name):
 
 
 def add(package, name):
-    """Add the function of this name as it is when weft is imported."""
+    """Add what this name is when weft is imported: an alias of what the sources define, or else the function as it is then."""
     where, _, last = f"weft.{name}".rpartition(".")
     value = getattr(importlib.import_module(where), last)
-    if not inspect.isroutine(value) or value.__doc__ is None:
-        return
-    docstring = griffe.Docstring(as_markdown(inspect.getdoc(value)))
-    function = griffe.Function(last, parameters=parameters(value), docstring=docstring)
     parent = package if where == "weft" else package[where.removeprefix("weft.")]
-    parent.set_member(last, function)
+    home = f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', '')}".removeprefix("weft.")
+    if home != name and has_docstring(package, home):
+        parent.set_member(last, griffe.Alias(last, package[home]))
+    elif inspect.isroutine(value) and value.__doc__ is not None:
+        docstring = griffe.Docstring(as_markdown(inspect.getdoc(value)))
+        parent.set_member(last, griffe.Function(last, parameters=parameters(value), docstring=docstring))
 
 
 def parameters(value):
