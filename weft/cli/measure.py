@@ -21,7 +21,7 @@ from ..explain import Explanation
 from ..hints import nearest
 from ..jit import Jit, jit
 from ..knobs import knobs
-from ..nn.count import macs
+from ..nn.summary import macs
 from ..ops.convert import asarray
 from ..ops.loss import cross_entropy
 from ..precision import LossScale

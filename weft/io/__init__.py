@@ -1,4 +1,4 @@
-"""Files: tensors as safetensors, events for TensorBoard."""
+"""File formats: safetensors for tensors, event files for TensorBoard."""
 
 from .safetensors import load as load
 from .safetensors import save as save
