@@ -494,7 +494,7 @@ ERRORS = [
     (lambda: nn.LearnedPositions(0, 4), "[LearnedPositions] the number of positions must be an int of 1 or more"),
     (
         lambda: nn.LearnedPositions(2, 4)(weft.ones((1, 3, 4))),
-        "[LearnedPositions] at most 2 positions were learned, got 3.",
+        "[LearnedPositions] at most 2 positions are supported, got 3.",
     ),
     (
         lambda: nn.TransformerBlock(4, 2, activation="gelo"),

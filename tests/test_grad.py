@@ -280,10 +280,10 @@ ERRORS = {
     "[custom_vjp] a cotangent for each of 2 inputs is required, got 1": lambda: weft.grad(
         weft.custom_vjp(lambda a, b: a * b, lambda g, y, a, b: (g,))
     )(1.0, 2.0),
-    "[while_loop] there is no derivative through while_loop": lambda: weft.grad(
+    "[while_loop] while_loop cannot be differentiated": lambda: weft.grad(
         lambda x: weft.while_loop(lambda v: v < 9.0, lambda v: v * 2.0, x)
     )(1.0),
-    "[cond] both branches must give values of the same types": lambda: weft.cond(True, lambda: 1.0, lambda: 1),
+    "[cond] both branches must return values of the same types": lambda: weft.cond(True, lambda: 1.0, lambda: 1),
     "[cond] the condition must be a bool": lambda: weft.cond(1, lambda: 1.0, lambda: 2.0),
     "[scan] the function must return a pair": lambda: weft.scan(lambda s, x: s, 0.0, weft.zeros(3)),
     "[scan] the carried value must keep its type": lambda: weft.scan(lambda s, x: (x, s), 0, weft.zeros(3)),

@@ -82,7 +82,7 @@ UNLIKE: list[tuple[Any, Any]] = [
 
 @pytest.mark.parametrize(("one", "other"), UNLIKE, ids=str)
 def test_unlike_structures_are_refused(one: Any, other: Any) -> None:
-    words = f"[tree] nested values of the same structure are required, got {flatten(one)[1]} and {flatten(other)[1]}."
+    words = f"[tree] trees of the same structure are required, got {flatten(one)[1]} and {flatten(other)[1]}."
     with pytest.raises(weft.UserError) as caught:
         map_tree(lambda a, b: a, one, other)
     assert words in str(caught.value)

@@ -172,7 +172,7 @@ def test_what_weft_does_not_have_is_said() -> None:
     t = weft.asarray([1.0, 2.0])
     with pytest.raises(
         weft.UserError,
-        match=r"\[numpy\] weft has no function like np.cbrt. Give it the value: np.cbrt\(tensor.numpy\(\)\)",
+        match=r"\[numpy\] weft has no function like np.cbrt. Pass the value: np.cbrt\(tensor.numpy\(\)\)",
     ):
         np.cbrt(t)
     with pytest.raises(weft.UserError, match=r"np.sin of tensors takes no settings, got dtype"):

@@ -311,7 +311,10 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
     (lambda: optim.sgd([p := param(), p]), "[sgd] a parameter is given twice."),
     (lambda: optim.sgd(param(), momentum=1.0), "[sgd] momentum must be a number in [0, 1), got 1.0."),
     (lambda: optim.sgd(param(), weight_decay=-1), "[sgd] weight_decay must be a number of 0 or more, got -1."),
-    (lambda: optim.sgd(param(), nesterov=True), "[sgd] nesterov needs a momentum and no dampening, got momentum=0.0"),
+    (
+        lambda: optim.sgd(param(), nesterov=True),
+        "[sgd] nesterov requires a momentum and no dampening, got momentum=0.0",
+    ),
     (lambda: optim.adam(param(), eps=0.0), "[adam] eps must be a number greater than 0, got 0.0."),
     (lambda: optim.adam(param(), b2="0.9"), "[adam] b2 must be a number in [0, 1), got '0.9'."),
     (lambda: optim.rprop(param(), grow=0.9), "[rprop] grow > 1 and least <= 1 <= most are required, got grow=0.9"),
@@ -332,7 +335,10 @@ ERRORS: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: optim.sgd(param()).step([]), "[sgd] 1 gradients are required, got 0."),
     (lambda: optim.sgd(param()).step([weft.zeros(1)]), "[sgd] a gradient of shape (2,) is required, got (1,)."),
-    (lambda: optim.sgd(param()).averaged().__enter__(), "[sgd] no averages are kept. Give average=0.999 when you make"),
+    (
+        lambda: optim.sgd(param()).averaged().__enter__(),
+        "[sgd] no averages are kept. Pass average=0.999 when you create",
+    ),
     (
         lambda: optim.sgd(param()).load({"steps": 1}),
         "[sgd] this is another optimizer's state. Missing: ['scale', 'calls']",

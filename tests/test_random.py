@@ -334,7 +334,7 @@ ERRORS = {
     "[random] the seed must be an int from 0 to 2**64 - 1, got True": lambda g: Generator(True),
     "[random] the seed must be an int from 0 to 2**64 - 1, got 0.5": lambda g: weft.seed(0.5),
     "[random] the seed must be an int from 0 to 2**64 - 1, got 18446744073709551616": lambda g: weft.seed(2**64),
-    "[Generator] a state is two uint64 scalars": lambda g: setattr(g, "state", (weft.asarray(1), weft.asarray(2))),
+    "[Generator] a state must be two uint64 scalars": lambda g: setattr(g, "state", (weft.asarray(1), weft.asarray(2))),
     "[random.uniform] finite low <= high are required, got 1 and 0": lambda g: g.uniform(2, 1, 0),
     "[random.uniform] finite low <= high are required, got 0.0 and inf": lambda g: g.uniform(2, 0.0, math.inf),
     "[random.uniform] a floating dtype is required, got int32": lambda g: g.uniform(2, dtype="int32"),

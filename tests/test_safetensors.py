@@ -164,5 +164,5 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_metadata_is_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"metadata is text by text, got 'n': 3"):
+    with pytest.raises(UserError, match=r"metadata must map strings to strings, got 'n': 3"):
         save(tmp_path / "x", {}, {"n": 3})  # type: ignore[dict-item]

@@ -205,7 +205,7 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     events = EventWriter(tmp_path / "new" / "folder")
     with pytest.raises(
         UserError,
-        match=r"\[EventWriter.image\] a picture is the bytes of a PNG file, got b'GIF89a'. Use weft.report.png\(array\).",
+        match=r"\[EventWriter.image\] an image must be the bytes of a PNG file, got b'GIF89a'. Use weft.report.png\(array\).",
     ):
         events.image("x", b"GIF89a", 0)
     with pytest.raises(UserError, match=r"\[EventWriter.histogram\] bins must be at least 1, got 0."):

@@ -14,8 +14,8 @@ from weft import knobs, nn, zoo
 from weft.errors import UserError
 from weft.ops.creation import zeros
 from weft.testing import close, counted, generator
+from weft.zoo.building_blocks import SqueezeExcite, round_channels
 from weft.zoo.googlenet import MODULES
-from weft.zoo.parts import SqueezeExcite, round_channels
 from weft.zoo.resnet import Shortcut
 
 

@@ -1,7 +1,7 @@
 """Control flow inside the graph: `cond`, `while_loop`, `scan`, and `checkpoint`.
 
-The user's functions are traced into closed graphs (see tracing.py). Derivatives of a body are again a graph, made once by
-the same reverse walk as everywhere (`derivative`), and recompute what they need from the body's inputs.
+The user's functions are traced into closed graphs (see tracing.py). The derivative of a body is another graph, built once by
+reverse mode (`derivative`), and recomputes what it needs from the body's inputs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from .derivatives import leading, pull
+from .derivatives import differentiable_ancestors, pull
 from .dtypes import bool_
 from .errors import UserError
 from .graph.graph import Graph, close, substitute
@@ -29,27 +29,27 @@ from .tracing.trace import Trace, trace
 from .tree import Structure, flatten, unflatten
 
 
-def _united(traces: Sequence[Trace]) -> tuple[list[Node], list[Generator]]:
+def _merge_captures(traces: Sequence[Trace]) -> tuple[list[Node], list[Generator]]:
     captured = {node: None for t in traces for node in t.captures()}
     streams = {stream: None for t in traces for stream in t.streams}
     return list(captured), list(streams)
 
 
 def _operands(streams: Sequence[Generator], tensors: Sequence[Tensor], captured: Sequence[Node]) -> list[Node]:
-    """The inputs of a control node: where streams stand, what the user gives, what the body uses from outside."""
+    """The inputs of a control-flow node: positions of random streams, the user's operands, and captured values."""
     others = [*(t.node for t in tensors), *captured]
     home = next((n.device for n in others if n.device is not None), None)
     positions = [s.offset.node for s in streams]
-    # A stream that was last drawn from on another device goes on where it is used.
+    # A stream that was last used on another device moves to the device of this node.
     moved = [n if home is None or n.device in (None, home) else transfer(n, home) for n in positions]
     return [*moved, *others]
 
 
 def _results(node: Node, streams: Sequence[Generator]) -> list[Tensor]:
-    """The results of a control node; its streams, which come first, move on."""
+    """The results of a control-flow node; its random streams, which come first, are advanced."""
     every = [wrap(item(node, i)) for i in range(len(node.outputs))]
     for stream, position in zip(streams, every, strict=False):
-        # It must not keep the history of parameters that a body used.
+        # The result must not keep the history of parameters that a body used.
         stream.offset = position.detach() if position._node.tracked else position
     return every[len(streams) :]
 
@@ -61,7 +61,7 @@ _derivatives: WeakKeyDictionary[Graph, dict[tuple[bool, ...], Graph]] = WeakKeyD
 
 
 def derivative(graph: Graph, needed: tuple[bool, ...]) -> Graph:
-    """(inputs, cotangents of the float outputs) -> cotangents of the needed inputs. Made once for each body."""
+    """(inputs, cotangents of the float outputs) -> cotangents of the needed inputs. Cached per body."""
     made = _derivatives.setdefault(graph, {})
     if needed not in made:
         made[needed] = _differentiate(graph, needed)
@@ -88,7 +88,7 @@ def _float_cotangents(gs: Sequence[Tensor], ys: Sequence[Tensor]) -> list[Tensor
     return [g for g, y in zip(gs, ys, strict=True) if y.dtype.is_float]
 
 
-def _back_in_place(needed: Sequence[bool], found: Sequence[Tensor]) -> list[Tensor | None]:
+def _with_none(needed: Sequence[bool], found: Sequence[Tensor]) -> list[Tensor | None]:
     """Cotangents of the needed inputs, with None at the others."""
     rest = iter(found)
     return [next(rest) if n else None for n in needed]
@@ -116,27 +116,27 @@ def _call_vjp(
     gs: list[Tensor], ys: list[Tensor], needed: tuple[bool, ...], inputs: tuple[Tensor, ...], body: Graph
 ) -> list[Tensor | None]:
     cotangents = _float_cotangents(gs, ys)
-    return _back_in_place(needed, _emit(CALL, [*inputs, *cotangents], derivative(body, needed)))
+    return _with_none(needed, _emit(CALL, [*inputs, *cotangents], derivative(body, needed)))
 
 
 CALL = Op("call", "control", _call_infer, lambda values, body: interpret(body)(*values), _call_vjp, ("body",))
 
 
 def _tracked(node: Node) -> list[bool]:
-    """Which results of a checkpoint come, by a way that has a derivative, from what derivatives may be asked by."""
+    """Which results of a checkpoint depend differentiably on a tracked input."""
     body: Graph = node.params[0]
     sources = {i for i, x in zip(body.inputs, node.inputs, strict=True) if x.tracked or _may_be_tracked(x)}
-    reached = leading(body.nodes, sources)
+    reached = differentiable_ancestors(body.nodes, sources)
     return [o in reached for o in body.outputs]
 
 
 def _may_be_tracked(x: Node) -> bool:
-    """Of what stands for a value in the body of somebody else it is not known."""
+    """Whether a node may be tracked; unknown, hence true, for placeholders of an enclosing body."""
     return x.abstract and x.dtype.is_float and x.op is not OPS["stop_gradient"]
 
 
 def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
-    """f, but its inner values are not kept for the derivative: they are computed again from its inputs.
+    """Rematerialization: the intermediate values of f are not stored for the derivative but recomputed from its inputs.
 
     >>> from weft import grad, sin
     >>> grad(checkpoint(lambda x: sin(sin(x))))(as_tensor(0.0)).item()
@@ -149,21 +149,21 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
         is_value = [isinstance(leaf, Tensor | np.ndarray) for leaf in leaves]
         operands = [as_tensor(leaf) for leaf in itertools.compress(leaves, is_value)]
 
-        def with_settings(*values: Tensor) -> Any:  # flags, names and numbers stay what they are
+        def with_settings(*values: Tensor) -> Any:  # other values are passed unchanged
             rest = iter(values)
             args, kwargs = unflatten(structure, [next(rest) if v else x for x, v in zip(leaves, is_value, strict=True)])
             return f(*args, **kwargs), list(state.before)
 
         types = [o._node.type for o in operands]
-        with LocalChanges() as state:  # batch norm moves its statistics
+        with LocalChanges() as state:  # such as the running statistics of batch norm
             traced = trace(with_settings, types, flatten(tuple(operands))[1], watched=True)
-        captured, streams = _united([traced])
+        captured, streams = _merge_captures([traced])
         node = make(CALL, tuple(_operands(streams, operands, captured)), (traced.graph(captured, streams),))
         results = _results(node, streams)
         result, values = unflatten(traced.structure, results)
         if values:
             _change(list(state.before), values, _tracked(node)[-len(values) :])
-            # Else each call would wait for the next one, and keep all that it waits for.
+            # Otherwise pending calls would form a chain that keeps all their inputs alive.
             if TRACING.watch is None and not node.abstract:
                 evaluate([t._node for t in (*results, *state.before, *(s.offset for s in streams))])
         return result
@@ -186,7 +186,7 @@ def _cond_infer(inputs: tuple[Node, ...], then: Graph, other: Graph) -> tuple[Ty
     _check_inputs("cond", other, inputs[1:])
     types = tuple(o.type for o in then.outputs)
     if types != tuple(o.type for o in other.outputs):
-        raise UserError("cond", "both branches must give values of the same types.")
+        raise UserError("cond", "both branches must return values of the same types.")
     return types
 
 
@@ -204,14 +204,14 @@ def _cond_vjp(
 ) -> list[Tensor | None]:
     cotangents = _float_cotangents(gs, ys)
     found = _emit(COND, [*inputs, *cotangents], derivative(then, needed[1:]), derivative(other, needed[1:]))
-    return _back_in_place(needed, found)
+    return _with_none(needed, found)
 
 
 COND = Op("cond", "control", _cond_infer, _cond, _cond_vjp, ("then", "other"))
 
 
 def cond(condition: Any, then: Callable[..., Any], other: Callable[..., Any], *operands: Any) -> Any:
-    """then(*operands) if the condition holds, else other(*operands); only the chosen one is computed.
+    """then(*operands) if the condition is true, else other(*operands); only the selected branch is computed.
 
     >>> from weft import grad
     >>> f = lambda x: cond(x > 0.0, lambda x: x * x, lambda x: -x, x)
@@ -228,9 +228,9 @@ def cond(condition: Any, then: Callable[..., Any], other: Callable[..., Any], *o
     if first.structure != second.structure or first.types() != second.types():
         raise UserError(
             "cond",
-            f"both branches must give values of the same types, got {_show(first)} and {_show(second)}.",
+            f"both branches must return values of the same types, got {_show(first)} and {_show(second)}.",
         )
-    captured, streams = _united([first, second])
+    captured, streams = _merge_captures([first, second])
     inputs = (condition.node, *_operands(streams, tensors, captured))
     node = make(COND, inputs, (first.graph(captured, streams), second.graph(captured, streams)))
     return unflatten(first.structure, _results(node, streams))
@@ -247,10 +247,10 @@ def _while_infer(inputs: tuple[Node, ...], test: Graph, body: Graph, carried: in
     _check_inputs("while_loop", test, inputs)
     _check_inputs("while_loop", body, inputs)
     if [o.type for o in test.outputs] != [Type((), bool_)]:
-        raise UserError("while_loop", "the test must give one bool without dimensions.")
+        raise UserError("while_loop", "the test must return one bool without dimensions.")
     types = tuple(i.type for i in inputs[:carried])
     if tuple(o.type for o in body.outputs) != types:
-        raise UserError("while_loop", "the body must give back values of the types it was given.")
+        raise UserError("while_loop", "the body must return values of the types of its inputs.")
     return types
 
 
@@ -264,7 +264,7 @@ def _while(values: tuple[Any, ...], test: Graph, body: Graph, carried: int) -> t
 def _while_vjp(*_: Any) -> Any:
     raise UserError(
         "while_loop",
-        "there is no derivative through while_loop, since the number of steps is not known before. "
+        "while_loop cannot be differentiated, because the number of steps is not known in advance. "
         "Use weft.scan with a fixed length, or stop_gradient.",
     )
 
@@ -273,7 +273,7 @@ WHILE = Op("while_loop", "control", _while_infer, _while, _while_vjp, ("test", "
 
 
 def while_loop(test: Callable[..., Any], body: Callable[..., Any], init: Any) -> Any:
-    """Replace the value by body(value) as long as test(value) holds.
+    """Replace the value by body(value) while test(value) is true.
 
     >>> while_loop(lambda n: n < 100, lambda n: n * 2, as_tensor(3)).item()
     192
@@ -283,9 +283,9 @@ def while_loop(test: Callable[..., Any], body: Callable[..., Any], init: Any) ->
     types = [c._node.type for c in carry]
     tested, stepped = trace(test, types, structure), trace(body, types, structure)
     if tested.types() != [Type((), bool_)] or tested.streams:
-        raise UserError("while_loop", "the test must give one bool without dimensions, and draw no random numbers.")
+        raise UserError("while_loop", "the test must return one bool without dimensions, and draw no random numbers.")
     _check_carry("while_loop", types, structure.children[0], stepped.types(), stepped.structure)
-    captured, streams = _united([tested, stepped])
+    captured, streams = _merge_captures([tested, stepped])
     graphs = tested.graph(captured, streams, moves_streams=False), stepped.graph(captured, streams)
     node = make(WHILE, tuple(_operands(streams, carry, captured)), (*graphs, len(streams) + len(carry)))
     return unflatten(structure.children[0], _results(node, streams))
@@ -301,7 +301,7 @@ def _check_carry(name: str, types: list[Type], structure: Structure, after: list
 
 # --- scan --------------------------------------------------------------------------------------------------------------------
 # Inputs: carried values, sequences, constants. Results: the last carried values, the stacked outputs and, with `history`,
-# the carried values before every step: the derivative walks back over those.
+# the carried values before every step, which the derivative reads in reverse.
 
 
 def _scan_infer(
@@ -315,7 +315,7 @@ def _scan_infer(
         raise UserError("scan", "the body does not take these carried values, sequences and constants.")
     types = [o.type for o in body.outputs]
     if types[:carried] != [c.type for c in carry]:
-        raise UserError("scan", "the body must give back carried values of the types it was given.")
+        raise UserError("scan", "the body must return carried values of the types of its inputs.")
     stacked = [Type((length, *t.shape), t.dtype) for t in types[carried:]]
     before = [Type((length, *t.shape), t.dtype) for t in types[:carried]] if history else []
     return (*types[:carried], *stacked, *before)
@@ -363,7 +363,7 @@ def _scan_vjp(
 
     def step(state: tuple[list[Tensor], list[Tensor]], now: tuple[list[Tensor], ...]) -> Any:
         (cts, totals), (was, x, ct_outputs, ct_was) = state, now
-        full = _back_in_place(moving, cts)
+        full = _with_none(moving, cts)
         ct_carry = [
             zeros(c.shape, dtype=c.dtype) if ct is None else ct
             for c, ct in zip(carry, full, strict=True) if c.dtype.is_float
@@ -375,21 +375,21 @@ def _scan_vjp(
 
     constants_needed = itertools.compress(constants, wide[carried + sequences :])
     start = (list(itertools.compress(gs, moving)), [zeros(c.shape, dtype=c.dtype) for c in constants_needed])
-    # The carried values before every step are results too: they bring cotangents of their own.
+    # The carried values before every step are results too, with their own cotangents.
     ct_before = list(itertools.compress(gs[outputs:], moving))
     ct_ys = _float_cotangents(gs[carried:outputs], ys[carried:outputs])
     backwards = (ys[outputs:], list(xs), ct_ys, ct_before)
     (cts, totals), ct_xs = scan(step, start, backwards, length=length, reverse=not reverse)
-    every = _back_in_place(wide, [*cts, *ct_xs, *totals])
+    every = _with_none(wide, [*cts, *ct_xs, *totals])
     return [ct if n else None for ct, n in zip(every, needed, strict=True)]
 
 
 def _needed_in_loop(body: Graph, needed: tuple[bool, ...], carried: int) -> tuple[bool, ...]:
-    """The needed inputs, and every carried value that comes to depend on one of them."""
+    """The needed inputs, and every carried value that depends on one of them after any number of steps."""
     wide = list(needed)
     while True:
         targets = set(itertools.compress(body.inputs, wide))
-        reached = leading(body.nodes, targets)
+        reached = differentiable_ancestors(body.nodes, targets)
         grown = [
             w or (i < carried and body.outputs[i] in reached and body.outputs[i].dtype.is_float)
             for i, w in enumerate(wide)
@@ -408,7 +408,7 @@ SCAN = Op(
 def scan(
     f: Callable[..., Any], init: Any, xs: Any = None, *, length: int | None = None, reverse: bool = False
 ) -> tuple[Any, Any]:
-    """Walk along sequences: (carry, y) = f(carry, x) for each x. Gives the last carry, and the ys stacked.
+    """Scan over sequences: (carry, y) = f(carry, x) for each x. Returns the last carry and the stacked ys.
 
     >>> import weft
     >>> total, partial = scan(lambda s, x: (s + x, s), as_tensor(0.0), weft.asarray([1.0, 2.0, 3.0]))
@@ -427,7 +427,7 @@ def scan(
         raise UserError("scan", "the function must return a pair: (carry, output). Return None for no output.")
     after_carry, y_structure = traced.structure.children
     _check_carry("scan", carry_types, carry_structure, traced.types(), after_carry)
-    captured, streams = _united([traced])
+    captured, streams = _merge_captures([traced])
     inputs = _operands(streams, [*carry, *sequences], captured)
     sizes = len(streams) + len(carry), len(sequences), length
     history = any(i.tracked for i in inputs)
@@ -445,7 +445,7 @@ def _length(sequences: Sequence[Tensor], length: int | None) -> int:
 
 
 def fori_loop(lower: int, upper: int, body: Callable[..., Any], init: Any) -> Any:
-    """body(i, value) for i from lower to upper, each on the result of the last. It can be differentiated.
+    """value = body(i, value) for i from lower to upper. It can be differentiated.
 
     >>> fori_loop(0, 4, lambda i, v: v + i, as_tensor(0)).item()
     6

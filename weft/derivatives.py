@@ -1,8 +1,8 @@
-"""Derivatives: one reverse walk over the graph with the ops' own rules, and every way to ask for it.
+"""Automatic differentiation: reverse mode over the graph with the vjp rules of ops, and its public functions.
 
-The rules are written in graph ops, so what comes out is a graph like any other and can be differentiated again, to any
-order. `grad`, `value_and_grad`, `vjp` and `jvp` take functions; `gradients` and `backward` take tensors computed from
-parameters. All of them call `pull`.
+The rules are written in graph ops, so the result is a graph and can be differentiated again, to any order. `grad`,
+`value_and_grad`, `vjp` and `jvp` take functions; `gradients` and `backward` take tensors computed from parameters. All of
+them call `pull`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .tree import flatten, unflatten
 def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[Node]) -> list[Tensor | None]:
     """The cotangents of the targets, given those of the roots; None where no path leads from a root to a target."""
     wanted = set(targets)
-    tags = {target for target in targets if target.op is TAG}  # nothing of interest lies below a tag
+    tags = {target for target in targets if target.op is TAG}  # the walk stops at a tag
     order = toposort(roots, lambda node: () if node in tags else node.inputs)
-    leads = leading(order, wanted)
+    leads = differentiable_ancestors(order, wanted)
     known: dict[Node, Tensor] = {}
-    several: dict[Node, dict[int, Tensor]] = {}  # for nodes with several results: one cotangent a result
+    several: dict[Node, dict[int, Tensor]] = {}  # for nodes with several results: one cotangent per result
     masks: dict[Node, Tensor | None] = {}
     for root, cotangent in zip(roots, cotangents, strict=True):
         _accumulate(known, root, cotangent)
@@ -57,29 +57,29 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
     return [known.get(target) for target in targets]
 
 
-# What `where` does not choose must have no influence, but its derivative may be infinite, and 0 * inf is nan. So the walk
-# carries along, down the elementwise and movement ops below a `where`, a mask of the places that were chosen, and writes
-# zeros at the others after every op that multiplies. (Asking whether the cotangent is 0 instead would break derivatives of
-# derivatives.) A relu is left out: it keeps nobody from computing what it chooses from, and batch norm below would count the
-# chosen places of every channel.
+# The branch that `where` does not select must not affect derivatives, but its derivative may be infinite, and 0 * inf is nan.
+# So the reverse pass propagates a mask of the selected elements down the elementwise and movement ops below a `where`, and
+# writes zeros at the others after every op that multiplies. (Testing the cotangent for 0 instead would break higher
+# derivatives.) A relu is excluded: it does not guard its input, and batch norm below it would have to count the selected
+# elements of every channel.
 
 
 def _mask_below(node: Node, position: int, mask: Tensor | None, made: Tensor) -> Tensor | None:
-    """Where the cotangent of an input can be other than 0; None: everywhere, or not known."""
+    """A mask of where the cotangent of an input can be nonzero; None: everywhere, or unknown."""
     if node.op is WHERE and position > 0:
         if position == 2 and _is_relu(node):
             return mask
         condition = wrap(node.inputs[0])
         chosen = condition if position == 1 else ~condition
         return chosen if mask is None else chosen & mask
-    if mask is not None and node.op.kind == "move":  # it moves cotangents, so it moves the mask in the same way
+    if mask is not None and node.op.kind == "move":  # a movement op moves the mask like the cotangent
         moved: Tensor = _rules(node, mask.astype(made.dtype))[position]
         return moved > 0.0
     return mask if node.op.kind == "elementwise" else None
 
 
 def _is_relu(node: Node) -> bool:
-    """Whether a `where` gives zero for a value that is not above zero, and the value itself else."""
+    """Whether a `where` is a relu: the value where it is positive, else zero."""
     test, zero, x = node.inputs
     zeros = [n for n in (zero, *test.inputs[1:]) if n.op is CONST and n.params[0] in (0, 0.0)]
     return test.op.name in ("le", "lt") and test.inputs[0] is x and len(zeros) == 2
@@ -98,8 +98,8 @@ def _merge_mask(masks: dict[Node, Tensor | None], x: Node, again: bool, mask: Te
     masks[x] = mask if not again else mask | other if mask is not None and other is not None else None
 
 
-def leading(order: Sequence[Node], targets: set[Node]) -> set[Node]:
-    """The nodes from which a differentiable path leads down to a target."""
+def differentiable_ancestors(order: Sequence[Node], targets: set[Node]) -> set[Node]:
+    """The nodes that depend differentiably on a target."""
     leads = set(targets)
     for node in order:
         if node.op.vjp is not None:
@@ -123,7 +123,7 @@ def _apply_rule(node: Node, leads: set[Node], known: dict[Node, Tensor], several
         parts[i] if i in parts else zeros(t.shape, dtype=t.dtype if t.dtype.is_float else None)
         for i, t in enumerate(node.outputs)
     ]
-    # A body is differentiated as a whole, so ops with bodies are told which inputs matter.
+    # A body is differentiated as a whole, so ops with bodies are told which inputs are needed.
     needed = tuple(i in leads and i.dtype.is_float for i in node.inputs)
     if not any(needed):
         return (None,) * len(needed)
@@ -131,7 +131,7 @@ def _apply_rule(node: Node, leads: set[Node], known: dict[Node, Tensor], several
 
 
 def _rules(node: Node, g: Tensor) -> Any:
-    """What a node with one result does with a cotangent."""
+    """Apply the vjp rule of a node with one result."""
     if node.op.vjp is None or not node.inputs:
         return (None,) * len(node.inputs)
     inputs = tuple([wrap(i) for i in node.inputs])
@@ -148,7 +148,7 @@ def _check(node: Node, x: Node, cotangent: Tensor) -> None:
 
 
 def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
-    """f(*primals), and the function that takes a cotangent of the result back to cotangents of the primals.
+    """f(*primals), and the function that maps a cotangent of the result to cotangents of the primals.
 
     >>> y, back = vjp(lambda a, b: a * b, as_tensor(2.0), as_tensor(5.0))
     >>> [g.item() for g in back(as_tensor(1.0))]
@@ -157,10 +157,10 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     leaves, structure = flatten(primals)
     tracker = Tracker()
     targets = [tag(as_tensor(leaf).node, tracker) for leaf in leaves]
-    tagged = [wrap(t) for t in targets]  # names for f, which may change them in place
+    tagged = [wrap(t) for t in targets]  # new references for f, which may update them in place
     try:
         outputs, shape_of_outputs = flatten(f(*unflatten(structure, tagged)))
-        results = [as_tensor(o) for o in outputs]  # while the tracker is open: f may have looked at them
+        results = [as_tensor(o) for o in outputs]  # while the tracker is open: f may have evaluated them
     finally:
         tracker.open = False
     roots = [r._node for r in results]
@@ -193,7 +193,7 @@ def _zeros_for_none(found: Sequence[Tensor | None], like: Sequence[Tensor | Node
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
 ) -> Callable[..., tuple[Any, Any]]:
-    """A function that gives both f's value and its derivative by the arguments named by `argnums`.
+    """A function that returns the value of f and its derivative with respect to the arguments `argnums`.
 
     With `has_aux`, f returns (value, anything else) and so does the new function.
 
@@ -224,7 +224,7 @@ def value_and_grad(
 def by_arguments(
     name: str, f: Callable[..., Any], argnums: int | Sequence[int], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """f as a function of some of its arguments alone, and what these are."""
+    """f as a function of the selected arguments only, and their values."""
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     chosen = _choose(name, args, numbers)
     if len({n % len(args) for n in numbers}) != len(numbers):
@@ -284,9 +284,9 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bo
 
 
 def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-    """f(*primals) and how it changes when the primals move along the tangents.
+    """f(*primals) and its directional derivative along the tangents (forward mode).
 
-    The pullback is linear in its cotangent; its own derivative by the cotangent is the answer.
+    It is computed by double reverse mode: the pullback is linear in its cotangent, and its transpose is the result.
 
     >>> jvp(lambda x: x * x, (as_tensor(3.0),), (as_tensor(1.0),))[1].item()
     6.0
@@ -307,9 +307,9 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
 
 
 def gradients(y: Any, xs: Sequence[Tensor], gradient: Any = None) -> list[Tensor]:
-    """The derivatives of y by each of the xs, as tensors that can be differentiated again.
+    """The derivatives of y with respect to each of the xs, as tensors that can be differentiated again.
 
-    The xs must be parameters, or computed from parameters: only their history is sure to be kept.
+    The xs must be parameters, or computed from parameters: only their history is kept.
 
     >>> import weft
     >>> x = weft.parameter(3.0)
@@ -327,7 +327,7 @@ def gradients(y: Any, xs: Sequence[Tensor], gradient: Any = None) -> list[Tensor
                 "tensors is dropped once they are looked at. Write x = weft.parameter(...), or use weft.grad(function).",
             )
     _parameters(y, "gradients")
-    _refuse_what_has_no_history(y, xs, "gradients")
+    _check_history(y, xs, "gradients")
     found = pull([y.node], [_seed("gradients", y, gradient)], [x.node for x in xs])
     return _zeros_for_none(found, xs)
 
@@ -342,7 +342,7 @@ def backward(y: Tensor, gradient: Any = None) -> None:
     found = _parameters(y, "backward")
     if not found:
         raise UserError("backward", "the value was not computed from any parameter. Make one with weft.parameter(...).")
-    _refuse_what_has_no_history(y, [node.params[0].owner() for node in found], "backward")
+    _check_history(y, [node.params[0].owner() for node in found], "backward")
     for node, derivative in zip(found, pull([y.node], [seed], found), strict=True):
         owner = node.params[0].owner()
         if owner is not None and derivative is not None:
@@ -357,12 +357,12 @@ def backward(y: Tensor, gradient: Any = None) -> None:
             owner.grad = derivative if owner.grad is None else owner.grad + derivative
 
 
-def _refuse_what_has_no_history(y: Tensor, parameters: Sequence[Tensor | None], name: str) -> None:
-    """A part of a derivative that is not known would be missing without a word."""
+def _check_history(y: Tensor, parameters: Sequence[Tensor | None], name: str) -> None:
+    """Raise an error if a part of the history is missing, instead of returning an incomplete derivative."""
     order = toposort([y.node]) if WITHOUT_HISTORY else []
     asked = {id(p) for p in parameters if p is not None}
     lost = {n for n in order if any(id(p()) in asked for p in WITHOUT_HISTORY.get(n, ()))}
-    if lost and y.node in leading(order, lost):
+    if lost and y.node in differentiable_ancestors(order, lost):
         raise UserError(
             name,
             "a part of the value was made by a compiled function, or before this one was compiled: no history is kept of how it used "
@@ -371,7 +371,7 @@ def _refuse_what_has_no_history(y: Tensor, parameters: Sequence[Tensor | None], 
 
 
 def _parameters(y: Tensor, name: str) -> list[Node]:
-    """The parameters a value was computed from, which must still be what they were."""
+    """The parameters that a value was computed from, which must be unchanged since then."""
     history = toposort([y.node], lambda node: node.inputs if node.tracker is not None else ())
     found = [node for node in history if node.op is VARIABLE]
     for node in found:
@@ -385,21 +385,26 @@ def _parameters(y: Tensor, name: str) -> list[Node]:
     return found
 
 
-FUNCTIONS["backward"] = backward  # where the method finds it
+FUNCTIONS["backward"] = backward  # looked up by Tensor.backward
 
 
 # --- the user's own rules ------------------------------------------------------------------------------------------------
 
 
-class Rule:
-    """A derivative written by the user: (g, y, *inputs) -> a cotangent (or None) for each input."""
+class CustomVjpRule:
+    """A user-defined vjp rule: (g, y, *inputs) -> a cotangent (or None) for each input."""
 
     def __init__(self, vjp: Callable[..., Any], structure: Any) -> None:
         self.vjp, self.structure = vjp, structure
 
 
 def _custom_vjp(
-    gs: list[Tensor], ys: list[Tensor], needed: tuple[bool, ...], inputs: tuple[Tensor, ...], rule: Rule, count: int
+    gs: list[Tensor],
+    ys: list[Tensor],
+    needed: tuple[bool, ...],
+    inputs: tuple[Tensor, ...],
+    rule: CustomVjpRule,
+    count: int,
 ) -> Any:
     g, y = unflatten(rule.structure, gs), unflatten(rule.structure, ys)
     given = rule.vjp(g, y, *inputs[count:])
@@ -427,7 +432,7 @@ CUSTOM = Op(
 
 
 def custom_vjp(f: Callable[..., Any], vjp: Callable[..., Any]) -> Callable[..., Any]:
-    """f with a derivative of your own: `vjp(g, y, *inputs)` gives a cotangent (or None) for each input.
+    """f with a custom derivative: `vjp(g, y, *inputs)` returns a cotangent (or None) for each input.
 
     >>> import weft
     >>> clipped = custom_vjp(lambda x: x * 100.0, lambda g, y, x: (weft.clip(g * 100.0, -1.0, 1.0),))
@@ -445,7 +450,7 @@ def custom_vjp(f: Callable[..., Any], vjp: Callable[..., Any]) -> Callable[..., 
                 "custom_vjp",
                 "the function uses a parameter that is not among its arguments, and would lose its derivative. Pass it.",
             )
-        node = make(CUSTOM, tuple(t.node for t in (*ys, *tensors)), (Rule(vjp, structure), len(ys)))
+        node = make(CUSTOM, tuple(t.node for t in (*ys, *tensors)), (CustomVjpRule(vjp, structure), len(ys)))
         return unflatten(structure, [wrap(item(node, i)) for i in range(len(ys))])
 
     return call

@@ -1,7 +1,7 @@
-"""The element types, and what two of them become when they meet (the table of the array API standard).
+"""Dtypes and type promotion, by the table of the array API standard.
 
-Where the standard leaves a meeting open, weft says: a bool takes the other's type, an integer that meets a float
-becomes that float, float16 and bfloat16 meet in float32. uint64 and a signed integer have no common type: an error.
+Where the standard leaves the result open, weft defines: bool promotes to the other dtype, an integer with a float to
+that float, float16 with bfloat16 to float32. uint64 with a signed integer has no common dtype and raises an error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Kind = Literal["bool", "int", "uint", "float"]
 
 
 class DType:
-    """An element type. There is one object for each, so `is` compares them."""
+    """A dtype. Each dtype is a singleton, so they compare with `is`."""
 
     __slots__ = ("bits", "kind", "name", "numpy")
 
@@ -42,7 +42,7 @@ class DType:
         return self.kind in ("int", "uint")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return as_dtype, (self.name,)  # a copy is the same object
+        return as_dtype, (self.name,)  # unpickling and copying return the singleton
 
     def __repr__(self) -> str:
         return f"weft.{self.name}"
@@ -67,7 +67,7 @@ DTypeLike = DType | str | type | np.dtype
 
 
 def as_dtype(value: Any, where: str = "dtype") -> DType:
-    """The dtype meant by a weft or NumPy dtype, its name, or `float`, `int`, `bool`."""
+    """Convert a weft or NumPy dtype, its name, or `float`, `int`, `bool` to a dtype."""
     if isinstance(value, DType):
         return value
     if isinstance(value, type) and value in _BY_PYTHON:
@@ -81,16 +81,16 @@ def as_dtype(value: Any, where: str = "dtype") -> DType:
 
 
 def converted(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """The array in a dtype, rounded once: too large is infinite.
+    """Convert an array to a dtype with a single rounding; overflow becomes infinity.
 
-    ml_dtypes rounds float64 to float32 on the way to bfloat16. Rounded to odd there, the second rounding sees what the first cut off.
+    ml_dtypes converts float64 to bfloat16 via float32. Rounding that first step to odd makes the double rounding exact.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         return (_rounded_to_odd(x) if dtype is bfloat16 and x.dtype == np.float64 else x).astype(dtype.numpy)
 
 
 def _rounded_to_odd(x: np.ndarray) -> np.ndarray:
-    """float64 as float32: what is not exact becomes the neighbour whose last bit is 1."""
+    """float64 to float32, rounded to odd: an inexact value becomes the neighbour whose last bit is 1."""
     near = np.asarray(x.astype(np.float32))
     back = near.astype(np.float64)
     inexact = (back != x) & (x == x)
@@ -118,7 +118,7 @@ def promote(a: DType, b: DType) -> DType:
 
 
 def scalar_dtype(value: bool | int | float, other: DType) -> DType:
-    """The dtype a Python scalar takes beside a tensor of dtype `other`: the tensor decides, if it can hold it."""
+    """The dtype of a Python scalar combined with a tensor of dtype `other`: that of the tensor, if its kind can hold it."""
     if isinstance(value, bool) or other.is_float:
         return other
     if isinstance(value, float):
@@ -127,7 +127,7 @@ def scalar_dtype(value: bool | int | float, other: DType) -> DType:
 
 
 def isdtype(dtype: DTypeLike, kind: DTypeLike | tuple[DTypeLike, ...]) -> bool:
-    """Whether `dtype` is of a kind, by the array API's names.
+    """Whether `dtype` belongs to a kind, by the names of the array API.
 
     >>> isdtype(float32, "real floating"), isdtype(int8, ("bool", "signed integer")), isdtype(bool_, "numeric")
     (True, True, False)
@@ -154,7 +154,7 @@ _KINDS: dict[str, tuple[str, ...]] = {
 
 
 def can_cast(source: DType, target: DType) -> bool:
-    """Whether the promotion table leads from `source` to `target` without leaving its kind."""
+    """Whether `source` can be promoted to `target` within its kind."""
     if target.kind == "bool" or (source.kind != "bool" and source.is_float != target.is_float):
         return source is target
     if (source.kind == "int" and target.kind == "uint") or (source is uint64 and target.kind == "int"):
@@ -163,7 +163,7 @@ def can_cast(source: DType, target: DType) -> bool:
 
 
 def _dtype_of(value: Any) -> Any:
-    """The dtype of an array, or what was given."""
+    """The dtype of an array, or the argument itself."""
     inner = getattr(value, "dtype", None)
     return inner if isinstance(inner, DType | np.dtype) else value
 

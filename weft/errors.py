@@ -1,4 +1,4 @@
-"""The three kinds of error: the user's mistake, the run's misfortune, and our own bug.
+"""The three kinds of errors: user errors, runtime errors and internal errors (bugs of weft).
 
 Every message starts with the line of the user's program that led to it, then says where, what is required,
 what was given, and what to do: `[conv] the input has 3 channels but the filter expects 4 (groups=1). ...`.
@@ -13,12 +13,12 @@ import sys
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-_OURS: dict[str, bool] = {}  # which files are not the user's: this is asked for every new node
+_OURS: dict[str, bool] = {}  # cache of which files belong to weft: looked up for every new node
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 
 
 class Source(NamedTuple):
-    """A place in the user's program. The line number is only worked out when somebody asks for it."""
+    """A location in the user's program. The line number is computed lazily."""
 
     code: CodeType
     instruction: int
@@ -51,7 +51,7 @@ def user_source() -> Source | None:
 
 
 def _source(code: CodeType, instruction: int) -> Source:
-    """The line of a loop is asked for again and again: the last answer is kept."""
+    """The source of a frame; the last one is cached, because a loop asks for the same line repeatedly."""
     global _last
     last = _last
     if last is None or last.code is not code or last.instruction != instruction:
@@ -76,23 +76,23 @@ class WeftError(Exception):
 
 
 def _rebuild(kind: type[WeftError], where: str, message: str, text: str) -> WeftError:
-    """The error in another process, where the user's line cannot be looked up any more but its text is known."""
+    """Unpickle an error in another process, where the user's line can no longer be looked up but its text is known."""
     error = kind(where, message)
     error.source, error.args = None, (text,)
     return error
 
 
 class UserError(WeftError, ValueError):
-    """The user's mistake: the call cannot mean anything. The message says what to write instead."""
+    """A user error: the call is invalid. The message says what to write instead."""
 
 
 class UserIndexError(UserError, IndexError):
-    """The user's mistake in an index or an axis: it names a place that does not exist."""
+    """A user error: an index or axis is out of range."""
 
 
 class RunError(WeftError, RuntimeError):
-    """The run's misfortune: the program was fine, but its data or its machine was not."""
+    """A runtime error: the program is valid, but its data or the machine failed (damaged file, disk full, out of memory)."""
 
 
 class InternalError(WeftError, AssertionError):
-    """Our bug. Please report it with the message."""
+    """An internal error: a bug of weft. Please report it with the message."""

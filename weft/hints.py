@@ -1,11 +1,11 @@
-"""What somebody may have meant by a word that is not known."""
+"""Suggestions for unknown names: close matches, and the names that other libraries use."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
 
-# Our settings, and what other libraries call them.
+# Settings of weft, and their names in other libraries.
 ELSEWHERE = {
     "rate": "lr learning_rate eta",
     "batch": "batch_size bs",
@@ -32,6 +32,6 @@ _OURS = {theirs: ours for ours, words in ELSEWHERE.items() for theirs in words.s
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """A hint for a word that is not known."""
+    """A suggestion for an unknown name."""
     close = [ours for ours in (_OURS.get(word),) if ours in known] or difflib.get_close_matches(word, known, 1)
     return f"Did you mean {close[0]}?" if close else f"Known: {', '.join(sorted({*known}))}."

@@ -1,8 +1,8 @@
 """Random numbers: counter-based, part of the graph, the same bits for the same seed on every device.
 
 The n-th number of a stream is a pure function of (seed, n), Philox 4x32 with 10 rounds (Salmon et al., 2011), so neither
-the number of threads nor the order of work matters. Everything else is made of those bits with operations that IEEE 754
-defines to the last bit: integers, + - * / and sqrt. No library's log or cos has a part in it.
+the number of threads nor the order of work matters. All distributions are computed from those bits with operations that
+IEEE 754 defines exactly: integers, + - * / and sqrt, without library functions such as log or cos.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ GENERATORS: WeakSet[Generator] = WeakSet()  # traced functions look here for str
 
 
 class Generator:
-    """A stream of random numbers. Its state is two tensors: the key (from the seed) and how far it has come.
+    """A stream of random numbers. Its state is two tensors: the key (from the seed) and the offset.
 
     >>> g = Generator(7)
     >>> g.uniform((2,)).tolist() == Generator(7).uniform((2,)).tolist()
@@ -92,11 +92,11 @@ class Generator:
     def __init__(self, seed: int | Tensor = 0) -> None:
         self.key = _seed_key(seed)
         self._offset = number(0, uint64)
-        with STATE_LOCK:  # who traces a function goes through all of them
+        with STATE_LOCK:  # tracing iterates over all of them
             GENERATORS.add(self)
 
     def __copy__(self) -> Generator:
-        """A stream of its own that goes on from here."""
+        """An independent generator that continues from the current position."""
         twin = Generator()
         twin.state = self.state
         return twin
@@ -106,7 +106,7 @@ class Generator:
 
     @property
     def offset(self) -> Tensor:
-        """How far the stream has come: its own position or, while a function is traced, the one inside the trace."""
+        """The position of the stream; while a function is traced, the position inside the trace."""
         inside = TRACING.offsets
         return self._offset if inside is None else inside.get(self, self._offset)
 
@@ -119,7 +119,7 @@ class Generator:
 
     @property
     def state(self) -> tuple[Tensor, Tensor]:
-        """Where the stream stands; assign it to go back there."""
+        """The key and offset; assign them to restore a position."""
         with STATE_LOCK:
             return self.key, self.offset
 
@@ -127,25 +127,25 @@ class Generator:
     def state(self, state: tuple[Any, Any]) -> None:
         key, offset = (s if isinstance(s, Tensor) else number(int(s), uint64) for s in state)
         if key._node.type != Type((), uint64) or offset._node.type != Type((), uint64):
-            raise UserError("Generator", "a state is two uint64 scalars: the key and the offset.")
+            raise UserError("Generator", "a state must be two uint64 scalars: the key and the offset.")
         with STATE_LOCK:
             self.key, self.offset = key, offset
 
     def fork(self, number_: Any = None) -> Generator:
-        """An independent stream: the next one, or the one that belongs to a number (an index of a loop, say)."""
+        """An independent stream: the next one, or the one of a number (such as a loop index)."""
         child = Generator()
         source = self._words(2) if number_ is None else _words_at(self.key, as_tensor(number_).astype(uint64))
         child.key = _join(source[0], source[1])
         return child
 
     def _words(self, *shape: int) -> Tensor:
-        with STATE_LOCK:  # two threads, or a program, must not draw the same numbers
-            self.key, start = _at_home(self.key), _at_home(self.offset)
+        with STATE_LOCK:  # threads and programs must not draw the same numbers
+            self.key, start = _on_default_device(self.key), _on_default_device(self.offset)
             self.offset = _advance(start, -(-math.prod(shape) // 4))
         return emit(BITS, (self.key, start), (shape,))
 
     def bits(self, shape: int | Sequence[int] = ()) -> Tensor:
-        """32 random bits each, as uint32."""
+        """Random uint32 numbers: 32 random bits each."""
         return self._words(*normal_shape("random.bits", shape))
 
     def _bits64(self, shape: Shape) -> Tensor:
@@ -155,7 +155,7 @@ class Generator:
     def uniform(
         self, shape: int | Sequence[int] = (), low: float = 0.0, high: float = 1.0, *, dtype: DTypeLike | None = None
     ) -> Tensor:
-        """Numbers spread evenly over [low, high)."""
+        """Uniform numbers in [low, high)."""
         sizes, target = normal_shape("random.uniform", shape), _float_dtype("uniform", dtype)
         if not low <= high or not max(high - low, abs(low), abs(high)) <= finfo(target).max:
             raise UserError(
@@ -173,7 +173,7 @@ class Generator:
     def normal(
         self, shape: int | Sequence[int] = (), mean: float = 0.0, std: float = 1.0, *, dtype: DTypeLike | None = None
     ) -> Tensor:
-        """Numbers from the normal distribution: the inverse of its cumulative distribution, at uniform numbers."""
+        """Normal numbers, by the inverse cumulative distribution function of uniform numbers."""
         sizes, target = normal_shape("random.normal", shape), _float_dtype("normal", dtype)
         if target is float64:
             unit = ((self._bits64(sizes) >> 12).astype(float64) + 0.5) * 2.0**-52
@@ -184,9 +184,9 @@ class Generator:
     def truncated_normal(
         self, shape: int | Sequence[int] = (), mean: float = 0.0, std: float = 1.0, *, dtype: DTypeLike | None = None
     ) -> Tensor:
-        """Normal numbers, none farther than two standard deviations from the mean."""
+        """Normal numbers truncated at two standard deviations from the mean."""
         target = _float_dtype("truncated_normal", dtype)
-        tail = 0.022750131948179195  # the part of the distribution below -2
+        tail = 0.022750131948179195  # the probability below -2
         inner = float64 if target is float64 else float32
         unit = self.uniform(shape, tail, 1.0 - tail, dtype=inner)
         return (clip(_inverse_normal(unit), -2.0, 2.0) * _spread("truncated_normal", std) + mean).astype(target)
@@ -194,7 +194,7 @@ class Generator:
     def integers(
         self, low: int, high: int, shape: int | Sequence[int] = (), *, dtype: DTypeLike | None = None
     ) -> Tensor:
-        """Whole numbers from low (inclusive) to high (exclusive)."""
+        """Integers from low (inclusive) to high (exclusive)."""
         target = as_dtype(int64 if dtype is None else dtype, "random.integers")
         if not all(isinstance(v, int | np.integer) for v in (low, high)) or not target.is_integer or high <= low:
             raise UserError("random.integers", f"an integer dtype and low < high are required, got {low} and {high}.")
@@ -224,25 +224,25 @@ def _seed_key(seed: int | Tensor) -> Tensor:
     return number(int(seed), uint64)
 
 
-def _at_home(state: Tensor) -> Tensor:
-    """Where a stream stands, on the default device: it may have been drawn from on another. Traces have no devices."""
+def _on_default_device(state: Tensor) -> Tensor:
+    """A stream's state on the default device: it may have been used on another. Traces have no devices."""
     return state if TRACING.offsets is not None or state._node.device is None else state.to_device(find_device())
 
 
-def _beside(x: Tensor, drawn: Tensor) -> Tensor:
-    """What was drawn, on the device of x."""
+def _on_device_of(x: Tensor, drawn: Tensor) -> Tensor:
+    """Random numbers on the device of x."""
     apart = x._node.device is not None and drawn._node.device not in (None, x._node.device)
     return drawn.to_device(x.device) if apart else drawn
 
 
 def _advance(offset: Tensor, blocks: int) -> Tensor:
-    """A known position moves by plain arithmetic, so that drawing does not pile up graph."""
+    """Advance a position; a known one by plain arithmetic, so that drawing does not grow the graph."""
     node = offset.node
     return number((node.params[0] + blocks) % 2**64, uint64) if node.op is CONST else offset + blocks
 
 
 def _words_at(key: Tensor, place: Tensor) -> Tensor:
-    """Two words from the half of the counter that no stream reaches."""
+    """Two words from the half of the counter range that no stream uses."""
     return emit(BITS, (key, place + (1 << 63)), ((2,),))
 
 
@@ -251,7 +251,7 @@ def _join(low: Tensor, high: Tensor) -> Tensor:
 
 
 def _scaled(high: Tensor, low: Tensor, count: int) -> Tensor:
-    """128 random bits, taken as a fraction, times a count, rounded down: every result is equally likely to 2**-64."""
+    """128 random bits as a fraction, times a count, rounded down: results are equally likely up to 2**-64."""
     lower = high * number(count, uint64)
     carried = lower + _upper_product(low, count)
     return _upper_product(high, count) + (carried < lower).astype(uint64)
@@ -311,7 +311,7 @@ _DOUBLE = (
 
 
 def _inverse_normal(p: Tensor) -> Tensor:
-    """The value below which a normal variable lies with probability p."""
+    """The quantile function of the standard normal distribution."""
     centre, tail, far = _DOUBLE if p.dtype is float64 else _SINGLE
     q = p - 0.5
     inner = q * _ratio(0.180625 - q * q, centre)
@@ -334,14 +334,14 @@ def _polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:
 
 
 def _exact_log(x: Tensor) -> Tensor:
-    """The logarithm of positive normal numbers, by operations that have the same bits everywhere.
+    """The logarithm of positive normal numbers, bit-identical on every device.
 
     x = 2**e * m with m near 1, and log m = 2 * (s + s**3/3 + s**5/5 + ...) with s = (m - 1) / (m + 1).
     """
     word, fraction, bias, terms = (int64, 52, 1023, 11) if x.dtype is float64 else (int32, 23, 127, 6)
     bits = view(x, word)
     one = bias << fraction
-    shifted = bits - (one - (1 << fraction) // 2 - (1 << fraction) // 8)  # so that m lies in about [0.69, 1.38)
+    shifted = bits - (one - (1 << fraction) // 2 - (1 << fraction) // 8)  # so that m is in about [0.69, 1.38)
     exponent = shifted >> fraction
     m = view(bits - (exponent << fraction), x.dtype)
     s = (m - 1.0) / (m + 1.0)
@@ -355,7 +355,7 @@ default_generator = Generator(knobs.seed)
 
 
 def seed(value: int) -> None:
-    """Start the global stream anew."""
+    """Seed the global stream."""
     default_generator.state = (_seed_key(value), 0)
 
 
@@ -367,7 +367,7 @@ bernoulli, permutation = default_generator.bernoulli, default_generator.permutat
 
 @function
 def dropout(x: ArrayLike, rate: float = 0.5, *, training: bool = True, generator: Generator | None = None) -> Tensor:
-    """x with a part of its elements set to 0 and the others scaled up, so that the mean stays; x itself if not training."""
+    """Set elements of x to 0 with probability `rate` and scale the others by 1 / (1 - rate); the identity if not training."""
     x = as_tensor(x)
     if not 0.0 <= rate <= 1.0:
         raise UserError("dropout", f"a rate in [0, 1] is required, got {rate}.")
@@ -377,5 +377,5 @@ def dropout(x: ArrayLike, rate: float = 0.5, *, training: bool = True, generator
         return x
     if rate == 1.0:
         return zeros(x.shape, dtype=x.dtype)
-    keep = _beside(x, (generator or default_generator).bernoulli(1.0 - rate, x.shape))
+    keep = _on_device_of(x, (generator or default_generator).bernoulli(1.0 - rate, x.shape))
     return where(keep, x * (1.0 / (1.0 - rate)), 0.0)

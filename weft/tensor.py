@@ -1,12 +1,12 @@
-"""The user's door: `Tensor`, a name for a node.
+"""`Tensor`, the user's interface: a reference to a node of the graph.
 
-A tensor records what is asked of it and returns at once; its value is computed when somebody looks. Nodes never
-change. What changes is which node a tensor names: `x += 1` makes `x` name the node of `x + 1`, and once a value is
-known the tensor names that value, so that what led to it can be forgotten. The history is kept only where somebody may
-still differentiate: below `weft.parameter(...)` and inside `weft.grad(...)`.
+Tensors are lazy: an operation adds a node and returns at once; the value is computed when it is read. Nodes are
+immutable. A tensor changes by referring to another node: `x += 1` makes `x` refer to the node of `x + 1`, and once a
+value is computed the tensor refers to that value, so that the graph behind it can be freed. The graph is kept only
+where it may still be differentiated: below `weft.parameter(...)` and inside `weft.grad(...)`.
 
-The functions stand in weft/ops, above this file. They enter themselves in a table (`@function`), where the operators
-and methods find them.
+The functions are defined in weft/ops, a layer above this file. They register themselves in a table (`@function`), in
+which operators and methods look them up.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .graph import Graph, close
 from .graph.node import (
     CLOCK,
     VARIABLE,
-    Cell,
     Node,
     Op,
     Shape,
     Type,
+    VariableCell,
     constant,
     data,
     fresh_data,
@@ -51,10 +51,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def function(f: F) -> F:
-    """Enter a function in the table of all functions on tensors.
+    """Register a function in the table of all functions on tensors.
 
-    Arguments that make no sense at all (a text where a number belongs) end in an error of Python or NumPy somewhere inside;
-    it is answered at this door, with the function's name and the caller's line.
+    Errors that Python or NumPy raises inside for invalid arguments (such as a string instead of a number) are converted to
+    a UserError with the function's name and the caller's line.
     """
 
     @functools.wraps(f)
@@ -81,7 +81,7 @@ def emit(op: Op, inputs: tuple[Tensor, ...], params: tuple[Any, ...] = ()) -> Te
 
 
 def wrap(node: Node) -> Tensor:
-    """A tensor that names a node. Work that nobody has looked at for long is done now, so that loops stay bounded."""
+    """A tensor that refers to a node. Nodes that have been pending for too long are evaluated, so that graphs stay bounded."""
     tensor = Tensor.__new__(Tensor)
     tensor.grad = None
     tensor.born = CLOCK.nodes
@@ -94,7 +94,7 @@ def wrap(node: Node) -> Tensor:
 
 
 def fresh_tensor(home: Device, content: Any, type: Type, nbytes: int, source: Source | None) -> Tensor:
-    """A tensor with a value that was made just now."""
+    """A tensor with a newly computed value."""
     tensor = Tensor.__new__(Tensor)
     tensor._node = node = fresh_data(Buffer(home, type.shape, type.dtype, content), type, nbytes, source)
     tensor.grad, tensor.born, node.holders = None, node.born, 1
@@ -102,43 +102,43 @@ def fresh_tensor(home: Device, content: Any, type: Type, nbytes: int, source: So
 
 
 class Watch(Protocol):
-    """Somebody who traces a function and wants to know which tensors from outside it uses and changes."""
+    """A tracer that records which outer tensors a traced function reads and changes."""
 
-    start: int  # tensors born later are the function's own
-    body: int  # the CLOCK when a body began in which nothing can be left in a .grad from before; -1: it is no body
+    start: int  # tensors created later belong to the function
+    body: int  # the CLOCK when tracing of a body began, in which no earlier .grad can be written; -1: not a body
 
     def saw(self, tensor: Tensor, node: Node) -> Node:
-        """The tensor is read: the node that stands for its value."""
+        """The tensor is read; returns the node that represents its value."""
 
     def changed(self, tensor: Tensor) -> None:
-        """The tensor is about to name a value that is only known when the function runs."""
+        """The tensor is about to refer to a value that is known only when the function runs."""
 
     def looked(self, tensor: Tensor) -> None:
-        """Python looks at the tensor's value, so what the function does may follow from it."""
+        """Python reads the tensor's value, so the traced program may depend on it."""
 
     def depends(self, holder: Holder) -> None:
-        """What the function does follows from the settings of this object, such as a module's mode."""
+        """The traced program depends on the settings of this object, such as a module's mode."""
 
 
 class Changes:
-    """How often settings of any holder were changed: while it stays the same, nothing needs to be compared."""
+    """A counter of changes of any holder's settings: while it is unchanged, no settings need to be compared."""
 
     count = 0
 
 
 class Holder:
-    """An object with settings that functions on tensors follow."""
+    """An object with settings that traced functions depend on."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        Changes.count += 1  # compiled functions look again whether they still fit
+        Changes.count += 1  # compiled functions check again whether they are still valid
         super().__setattr__(name, value)
 
     def settings(self) -> dict[str, Any]:
-        """The settings that hold now, by name."""
+        """The current settings by name."""
         raise NotImplementedError
 
     def holders(self) -> Sequence[Holder]:
-        """Itself, and the parts of it that have settings of their own."""
+        """This object and its parts that have settings of their own."""
         return [self]
 
 
@@ -147,13 +147,13 @@ class TracingContext(threading.local):
 
     watch: Watch | None = None
     offsets: dict[Any, Tensor] | None = None  # the positions of random streams inside the function
-    since: float = math.inf  # the CLOCK when the function that is being traced was called
-    inner: float = -1  # the CLOCK when the body of a loop or the like inside of it was called, while that is traced
+    since: float = math.inf  # the CLOCK when tracing began
+    inner: float = -1  # the CLOCK when tracing of an inner body (of a loop, a branch) began
 
 
 TRACING = TracingContext()
-# Values that were computed from parameters in a compiled function, or before one that uses them was compiled: between inside and outside
-# no derivative is known. With the parameters that each may have been computed from.
+# Values computed from parameters in a compiled function, or before a function that uses them was compiled: derivatives do not cross
+# the boundary of a compiled function. Each maps to the parameters that it may depend on.
 WITHOUT_HISTORY: weakref.WeakKeyDictionary[Node, Sequence[weakref.ref[Tensor]]] = weakref.WeakKeyDictionary()
 
 
@@ -162,9 +162,9 @@ class _LastCatchUp:
 
 
 def _catch_up() -> None:
-    """Compute everything that a tensor names and that has waited too long.
+    """Evaluate all nodes that tensors refer to and that have been pending for too long.
 
-    That needs a look at all live nodes, so it happens at most once in half the limit.
+    This scans all live nodes, so it happens at most once per half of the limit.
     """
     nodes, held = CLOCK.nodes - _LastCatchUp.nodes, CLOCK.bytes - _LastCatchUp.bytes
     if nodes > knobs.pending_nodes // 2 or held > knobs.pending_bytes // 2:
@@ -177,7 +177,7 @@ def _catch_up() -> None:
 
 
 def _evaluate_those_that_can(nodes: list[Node]) -> None:
-    """An error is raised for whoever looks at its tensor, not for a bystander."""
+    """Evaluate nodes one by one; an error is raised only when its own tensor is read."""
     for node in nodes:
         try:
             evaluate([node])
@@ -186,7 +186,7 @@ def _evaluate_those_that_can(nodes: list[Node]) -> None:
 
 
 class Tensor:
-    """An array whose value is computed when somebody looks at it. Made by `weft.asarray` and by every function.
+    """A lazy array: its value is computed when it is read. Created by `weft.asarray` and returned by every function.
 
     >>> import weft
     >>> x = weft.asarray([1.0, 2.0, 3.0])
@@ -198,7 +198,7 @@ class Tensor:
     __array_priority__ = 1000
 
     _node: Node
-    born: int  # the CLOCK when it was made: whether it was there before a function was traced
+    born: int  # the CLOCK at creation: tells whether it existed before a function was traced
     grad: Tensor | None
 
     def __init__(self, value: Any, *, dtype: DTypeLike | None = None, requires_grad: bool = False) -> None:
@@ -213,17 +213,17 @@ class Tensor:
         try:
             self._node.holders -= 1
         except AttributeError:
-            pass  # it was never made: its value was refused
+            pass  # the constructor failed before it had a node
 
-    # --- what it is -------------------------------------------------------------------------------------------------
+    # --- properties -------------------------------------------------------------------------------------------------
 
     @property
     def node(self) -> Node:
-        """The node it names. A known value without use for its history stands for itself from here on."""
+        """The node it refers to. A computed value whose history is not needed becomes a leaf here."""
         node = self._node
         watch = TRACING.watch
-        # While a function is traced, what it computes stays a computation, even if somebody has computed the same before. What
-        # may live anywhere (it is made of constants) keeps its node, unless the value is where it would be made now.
+        # While a function is traced, its operations stay operations, even if an equal node has a value already. Nodes without
+        # a device (made of constants) keep their node, unless their value is on the current device.
         if watch is not None:
             return node if self.born > watch.start else watch.saw(self, node)
         if node.value is None:
@@ -234,7 +234,7 @@ class Tensor:
         return node
 
     def _settled_node(self) -> Node:
-        """The node it names, once no other thread is tracing a function that changes it."""
+        """The node it refers to, after waiting for a thread that traces a function which changes it."""
         node = self._node
         if node.abstract and TRACING.watch is None and TRACING.since == math.inf:
             with STATE_LOCK:
@@ -279,7 +279,7 @@ class Tensor:
         return self.shape[0]
 
     def graph(self) -> Graph:
-        """What is still to be computed for this tensor (and the history that is kept), as a graph to print or draw.
+        """The graph of the pending operations of this tensor (and of the history kept for derivatives), to print or draw.
 
         >>> import weft
         >>> print((weft.parameter(3.0) * 2.0).graph().text())
@@ -294,16 +294,16 @@ class Tensor:
         """
         return close((), (self.node,))
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- reading the value ------------------------------------------------------------------------------------------
 
     def realize(self) -> Tensor:
-        """Compute the value now, and return the tensor itself."""
-        evaluate([self._settled_node()])  # nothing happens if its value is known where it would be computed now
-        self._name(self.node)  # what led to the value can go
+        """Compute the value now and return the tensor itself."""
+        evaluate([self._settled_node()])  # does nothing if the value is known on the device
+        self._name(self.node)  # frees the graph behind the value
         return self
 
     def numpy(self) -> np.ndarray:
-        """The value as a NumPy array that shares memory where possible and cannot be written to."""
+        """The value as a read-only NumPy array that shares memory where possible."""
         watch = TRACING.watch
         if watch is not None and self.born <= watch.start:
             watch.looked(self)
@@ -389,8 +389,8 @@ class Tensor:
     ) -> Any:
         """A copy of the value, or with copy=False the tensor's own memory, marked as read-only.
 
-        Readers may ignore the mark, as PyTorch does, or know a protocol that has none; the value of a tensor never changes. To share
-        memory with NumPy use `numpy()`.
+        The default is a copy, because consumers may ignore the read-only flag, as PyTorch does, or use a version of the protocol
+        without it, and the value of a tensor must never change. To share memory with NumPy use `numpy()`.
         """
         own = None if copy is False else True
         try:
@@ -425,7 +425,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        """Whether derivatives can be taken with respect to this tensor. Set it to make a parameter, or to stop one."""
+        """Whether the tensor is tracked for derivatives. Set it to True to make a parameter, to False to detach."""
         return self._node.tracked
 
     @requires_grad.setter
@@ -436,19 +436,19 @@ class Tensor:
             self.become_parameter(self.node)
 
     def become_parameter(self, node: Node) -> None:
-        """Name a new leaf for derivatives, with this content."""
+        """Refer to a new leaf variable with this content."""
         if not self.dtype.is_float:
             raise UserError("parameter", f"a floating dtype is required, got {self.dtype.name}. Use astype() first.")
         if node.value is not None and node.device is None:
-            evaluate([node])  # a constant may have its value from another device
-        self._name(wrap(variable(Cell(node, weakref.ref(self))))._node)
+            evaluate([node])  # the value of a constant may be on another device
+        self._name(wrap(variable(VariableCell(node, weakref.ref(self))))._node)
 
     @property
     def _owns_parameter(self) -> bool:
         return self._node.op is VARIABLE and self._node.params[0].owner() is self
 
     def beside(self, dtype: DType | None) -> Tensor:
-        """What it is next to a tensor of this dtype: a second name of itself. Numbers (tracing/scalars.py) take the dtype."""
+        """This tensor as an operand next to a tensor of this dtype: a new reference. Scalars (weft/tracing/scalars.py) take the dtype."""
         return wrap(self.node)
 
     def with_own_dtype(self) -> Tensor:
@@ -456,9 +456,9 @@ class Tensor:
         return self
 
     def detach(self) -> Tensor:
-        """The same value without its history: a constant for derivatives."""
+        """The same value without its graph: a constant for derivatives."""
         node = self._node
-        if TRACING.watch is not None:  # the value is that of the run, not of now
+        if TRACING.watch is not None:  # the value is known only when the compiled function runs
             return _call("stop_gradient", self)
         if node.value is not None and (node.device is not None or node.value.device is find_device()):
             return wrap(data(node.value))
@@ -468,10 +468,10 @@ class Tensor:
         """Add the derivative of this value to `.grad` of every parameter it was computed from."""
         FUNCTIONS["backward"](self, gradient)
 
-    # --- in-place sugar: the tensor names another node, no node changes ------------------------------------------------
+    # --- in-place updates: the tensor refers to another node, no node changes -------------------------------------------
 
     def assign(self, value: Any) -> Tensor:
-        """Make this tensor name another value of the same shape and dtype. A parameter stays one, as a new leaf."""
+        """Replace the value by another of the same shape and dtype. A parameter remains one, as a new leaf."""
         value = as_tensor(value, self.dtype)
         if value.shape != self.shape or value.dtype is not self.dtype:
             raise UserError(
@@ -486,7 +486,7 @@ class Tensor:
             )
         if watch is not None and self.born <= watch.start:
             watch.changed(self)
-        with STATE_LOCK:  # not between a program's look at the old value and its new one
+        with STATE_LOCK:  # not while a program reads the old value and writes the new one
             if self._owns_parameter:
                 self.become_parameter(value.detach().node)
             else:
@@ -498,10 +498,10 @@ class Tensor:
 
     @property
     def at(self) -> At:
-        """`x.at[key].set(v)`: a tensor with some elements changed, `x` staying as it is.
+        """`x.at[key].set(v)`: a copy of `x` with some elements changed.
 
-        There are `get`, `set`, `add`, `subtract`, `multiply`, `min` and `max`. With a mask as key and a value that does not
-        depend on how many elements it chooses, they work inside compiled functions too.
+        The methods are `get`, `set`, `add`, `subtract`, `multiply`, `min` and `max`. With a mask as key and a value whose
+        shape does not depend on the number of selected elements, they also work inside compiled functions.
 
         >>> import weft
         >>> weft.zeros(4).at[1:3].add(5.0)
@@ -593,7 +593,7 @@ class Tensor:
         return other // self, other % self
 
     def __round__(self, digits: int | None = None) -> Tensor:
-        """The nearest number with so many digits behind the point, halves to the even one: a tensor of the same dtype."""
+        """Round to `digits` decimals, halves to even; the dtype is preserved."""
         if not digits or not self.dtype.is_float:
             return _call("round", self)
         scale = 10.0 ** abs(digits)
@@ -676,7 +676,7 @@ class Tensor:
     def __getitem__(self, key: Any) -> Tensor:
         return _call("index", self, key)
 
-    # --- the functions people call as methods ------------------------------------------------------------------------
+    # --- functions as methods ----------------------------------------------------------------------------------------
 
     @property
     def T(self) -> Tensor:
@@ -691,7 +691,7 @@ class Tensor:
         return _call("matrix_transpose", self)
 
     def astype(self, dtype: DTypeLike) -> Tensor:
-        """The values as another dtype."""
+        """The values converted to another dtype."""
         return _call("astype", self, dtype)
 
     def reshape(self, *shape: Any) -> Tensor:
@@ -713,11 +713,11 @@ class Tensor:
         return _call("prod", self, axis=axis, keepdims=keepdims)
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The greatest element over axes."""
+        """The maximum over axes."""
         return _call("max", self, axis=axis, keepdims=keepdims)
 
     def min(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """The least element over axes."""
+        """The minimum over axes."""
         return _call("min", self, axis=axis, keepdims=keepdims)
 
     def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
@@ -741,11 +741,11 @@ class Tensor:
         return _call("std", self, axis=axis, correction=correction, keepdims=keepdims)
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """The place of the first greatest element."""
+        """The index of the maximum, the first of equals."""
         return _call("argmax", self, axis=axis, keepdims=keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        """The place of the first least element."""
+        """The index of the minimum, the first of equals."""
         return _call("argmin", self, axis=axis, keepdims=keepdims)
 
     def exp(self) -> Tensor:
@@ -787,7 +787,7 @@ class Tensor:
 
 
 class At:
-    """The selected elements of a tensor, ready to be read or functionally written."""
+    """A selection of elements, for reads and functional updates."""
 
     __slots__ = ("_keys", "_tensor")
 
@@ -829,7 +829,7 @@ class At:
 
 
 def _operator(name: str, a: Any, b: Any) -> Tensor:
-    """A binary operator; what is neither a tensor, a number nor an array is left to the other operand."""
+    """A binary operator; returns NotImplemented for operands that are not tensors, numbers or arrays."""
     if not (isinstance(a, OPERANDS) and isinstance(b, OPERANDS)):
         return NotImplemented  # type: ignore[no-any-return]
     return FUNCTIONS[name](a, b)  # type: ignore[no-any-return]
@@ -838,14 +838,14 @@ def _operator(name: str, a: Any, b: Any) -> Tensor:
 OPERANDS = (Tensor, float, int, bool, np.ndarray, np.generic, list, tuple)
 
 
-# --- numbers as tensors --------------------------------------------------------------------------------------------------
+# --- operands as tensors -------------------------------------------------------------------------------------------------
 
 
 def as_tensor(value: Any, beside: DType | None = None, shape: Shape = ()) -> Tensor:
-    """A tensor to work with: a number becomes a constant, of the dtype it takes beside another.
+    """Convert an operand to a tensor; a number becomes a constant, of the dtype it takes next to dtype `beside`.
 
-    A tensor gets a second name: a function that returns its argument unchanged must not return the caller's own, which
-    may be changed in place later.
+    A tensor is returned as a new reference: a function that returns its argument unchanged must not return the caller's
+    own object, which may be updated in place later.
     """
     if isinstance(value, Tensor):
         return wrap(value.node) if type(value) is Tensor else value.beside(beside)
@@ -854,7 +854,7 @@ def as_tensor(value: Any, beside: DType | None = None, shape: Shape = ()) -> Ten
     if isinstance(value, _NUMBERS):
         return number(value, as_dtype(type(value)) if beside is None else scalar_dtype(value, beside), shape)
     if beside is float64 and isinstance(value, list | tuple):
-        value = np.asarray(value) if _holds_floats(value) else value  # as float32 its numbers would lose digits
+        value = np.asarray(value) if _holds_floats(value) else value  # float32 would lose precision
     return _call("asarray", value)
 
 
@@ -869,12 +869,12 @@ _NUMBERS = (float, int, bool)
 
 
 def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor:
-    """A number as a constant that fills a shape."""
+    """A constant tensor of a shape, filled with a number."""
     return wrap(constant(checked_number(value, dtype), dtype, shape))
 
 
 def checked_number(value: bool | int | float, dtype: DType) -> bool | int | float:
-    """The number as this dtype holds it, or the error that it does not."""
+    """Check that a number fits into a dtype."""
     low, high = LIMITS[dtype]
     if (dtype.is_integer or isinstance(value, int)) and not low <= value <= high:
         raise UserError("constant", f"{value} does not fit into {dtype.name}. Convert the tensor with astype() first.")

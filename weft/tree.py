@@ -1,4 +1,4 @@
-"""Nested values: lists, tuples, named tuples and dicts, taken apart into leaves and put together again."""
+"""Trees of lists, tuples, named tuples and dicts: flatten into leaves, unflatten, map."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .errors import UserError
 
 @dataclass(frozen=True)
 class Structure:
-    """The shape of a nested value without its leaves; `kind` is None for a leaf, NoneType for None."""
+    """The structure of a tree without its leaves; `kind` is None for a leaf, NoneType for None."""
 
     kind: type | None
     keys: tuple[Any, ...] = ()
@@ -34,9 +34,9 @@ _LEAF = Structure(None)
 
 
 def flatten(value: Any) -> tuple[list[Any], Structure]:
-    """The leaves of a nested value, left to right, and its structure.
+    """The leaves of a tree, left to right, and its structure.
 
-    Names in a dict are taken in alphabetical order, so that equal dicts are equal however they were filled.
+    Keys of a dict are sorted, so that equal dicts have equal structures regardless of insertion order.
 
     >>> flatten({"b": [1, 2], "a": 3})[0]
     [3, 1, 2]
@@ -58,7 +58,7 @@ def _take(part: Any, leaves: list[Any]) -> Structure:
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
-    """The nested value with this structure and these leaves.
+    """The tree with this structure and these leaves.
 
     >>> leaves, structure = flatten((1, {"a": 2}))
     >>> unflatten(structure, [10, 20])
@@ -66,12 +66,12 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     """
     given = list(leaves)
     if len(given) != structure.leaves:
-        raise UserError("tree", f"{structure} needs {structure.leaves} leaves, got {len(given)}.")
+        raise UserError("tree", f"{structure} requires {structure.leaves} leaves, got {len(given)}.")
     return _build(structure, iter(given))
 
 
 def _build(part: Structure, rest: Iterator[Any]) -> Any:
-    # Not a function inside the other: one that calls itself is a cycle, and would keep the leaves alive.
+    # Not a closure: a recursive closure is a reference cycle and would keep the leaves alive.
     if part.kind is None:
         return next(rest)
     if part.kind is type(None):
@@ -83,7 +83,7 @@ def _build(part: Structure, rest: Iterator[Any]) -> Any:
 
 
 def map_tree(function: Callable[..., Any], value: Any, *others: Any) -> Any:
-    """The nested value with `function` applied to each leaf (and to the matching leaves of `others`).
+    """Apply `function` to each leaf of a tree (and to the matching leaves of `others`).
 
     >>> map_tree(lambda a, b: a + b, [1, (2, 3)], [10, (20, 30)])
     [11, (22, 33)]
@@ -93,6 +93,6 @@ def map_tree(function: Callable[..., Any], value: Any, *others: Any) -> Any:
     for other in others:
         more, same = flatten(other)
         if same != structure:
-            raise UserError("tree", f"nested values of the same structure are required, got {structure} and {same}.")
+            raise UserError("tree", f"trees of the same structure are required, got {structure} and {same}.")
         columns.append(more)
     return unflatten(structure, [function(*row) for row in zip(*columns, strict=True)])

@@ -26,7 +26,7 @@ from ..jobs.networks import ALIASES, about, built, full_name, side
 from ..jobs.schema import Setting, flag, number, one_of, sizes, whole
 from ..jobs.settings import DEVICE, SETTINGS
 from ..knobs import knobs
-from ..nn.count import macs
+from ..nn.summary import macs
 from ..ops.convert import asarray
 from ..ops.loss import cross_entropy
 from ..precision import LossScale

@@ -1,4 +1,4 @@
-"""What a computation is: nodes, graphs of them, their text, their picture, and how to rewrite them."""
+"""The graph: nodes, closed graphs, their text form and drawing, and pattern rewriting."""
 
 from .check import check as check
 from .check import problems as problems
@@ -6,11 +6,11 @@ from .graph import Graph as Graph
 from .graph import close as close
 from .graph import substitute as substitute
 from .node import OPS as OPS
-from .node import Cell as Cell
 from .node import Node as Node
 from .node import Op as Op
 from .node import Tracker as Tracker
 from .node import Type as Type
+from .node import VariableCell as VariableCell
 from .node import data as data
 from .node import item as item
 from .node import make as make

@@ -1,4 +1,4 @@
-"""What a legal graph is. `problems` lists what is wrong with one; `check` raises the first."""
+"""The graph verifier. `problems` lists all violations; `check` raises the first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .text import subgraphs
 
 
 def check(graph: Graph) -> Graph:
-    """The graph itself, or an error that says why it is not legal."""
+    """Return the graph, or raise an error if it is invalid."""
     found = problems(graph)
     if found:
         raise UserError("check", f"the graph is not legal: {found[0]}" + _more(len(found) - 1))
@@ -17,7 +17,7 @@ def check(graph: Graph) -> Graph:
 
 
 def problems(graph: Graph) -> list[str]:
-    """Everything that is wrong with a graph and the graphs inside it."""
+    """All violations in a graph and its subgraphs."""
     return [text for part in [*subgraphs(graph), graph] for text in _own_problems(part)]
 
 

@@ -1,4 +1,4 @@
-"""A closed piece of computation: `Graph(inputs, outputs)`, a function written as nodes.
+"""`Graph(inputs, outputs)`: a closed graph, a function represented by nodes.
 
 Its inputs are placeholders numbered from 0, so two graphs that compute the same thing are equal. Bodies of `cond`,
 `while_loop` and `scan` are such graphs, and so is everything that is printed, drawn, saved or compiled.
@@ -12,19 +12,19 @@ from functools import cached_property
 
 from .node import TAG, VARIABLE, Node, dependencies, make, placeholder, toposort
 
-VIEWS: dict[str, Callable[[Graph], str]] = {}  # text.py and picture.py stand above this file and enter themselves
+VIEWS: dict[str, Callable[[Graph], str]] = {}  # text.py and picture.py import this file and register themselves
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A function of `inputs` (placeholders) that gives `outputs`."""
+    """A function from `inputs` (placeholders) to `outputs`."""
 
     inputs: tuple[Node, ...]
     outputs: tuple[Node, ...]
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, each after its inputs; the graph's own inputs come first, used or not."""
+        """All nodes in topological order; the graph's inputs come first, whether used or not."""
         return tuple(toposort([*self.inputs, *self.outputs]))
 
     def text(self) -> str:
@@ -45,9 +45,9 @@ class Graph:
 
 
 def close(inputs: Iterable[Node], outputs: Iterable[Node]) -> Graph:
-    """The graph from `inputs` (any nodes at all) to `outputs`, with fresh numbered placeholders for the inputs.
+    """The graph from `inputs` (any nodes) to `outputs`, with numbered placeholders for the inputs.
 
-    Parameters whose value is still waiting to be computed are replaced by what they wait for, and tags go.
+    Parameters whose value is pending are replaced by the pending computation, and tags are removed.
     """
     inputs, outputs = tuple(inputs), tuple(outputs)
     numbered = tuple(placeholder(index, node.type) for index, node in enumerate(inputs))
@@ -55,7 +55,7 @@ def close(inputs: Iterable[Node], outputs: Iterable[Node]) -> Graph:
 
 
 def substitute(roots: Iterable[Node], replacement: Mapping[Node, Node]) -> tuple[Node, ...]:
-    """The roots with some nodes replaced by others, everything above them made anew."""
+    """The roots with some nodes replaced, and their users rebuilt."""
     roots = tuple(roots)
     done = dict(replacement)
     for node in toposort(roots, lambda n: () if n in replacement else dependencies(n)):

@@ -1,10 +1,10 @@
-"""What a computation is: one immutable, interned `Node`.
+"""The graph's immutable, interned `Node`.
 
-A node is an op applied to other nodes with parameters. `make` is the only way to get one, and it hands out the same
-object for the same (op, inputs, parameters): equality is identity, and a common subexpression exists once by
-construction. The only thing that is ever added to a node is `value`, the memo of what it came to.
+A node is an op applied to other nodes with parameters. `make` is the only constructor, and it returns the same object for
+the same (op, inputs, parameters) (hash-consing): equality is identity, and common subexpressions exist only once. The
+only mutable field is `value`, the memoized result.
 
-Nothing here, or anywhere else in weft, recurses over a graph: `toposort` walks with a stack.
+No code in weft recurses over a graph: `toposort` uses an explicit stack.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OpKind = Literal["leaf", "random", "elementwise", "reduce", "along", "move", "in
 
 
 class Type(NamedTuple):
-    """What is known of a value before it is computed."""
+    """Shape and dtype of a value."""
 
     shape: Shape
     dtype: DType
@@ -41,7 +41,7 @@ class Type(NamedTuple):
 
 
 class Value(Protocol):
-    """What the graph needs to know of a computed value; the devices' buffers are such values."""
+    """The interface of a computed value; device buffers implement it."""
 
     @property
     def shape(self) -> Shape: ...
@@ -57,8 +57,7 @@ class Value(Protocol):
 
 @dataclass(eq=False)
 class Op:
-    """One declaration says all there is to say of a primitive: what it accepts, what it gives, what it computes,
-    what its derivative is, and with which inputs to test it.
+    """The declaration of a primitive: type rule, reference implementation, derivative, and sample inputs for tests.
 
     Each function takes the inputs and then the parameters, by position; a variadic op gets its inputs as one tuple.
     """
@@ -66,17 +65,17 @@ class Op:
     name: str
     kind: OpKind
     infer: Callable[..., Any]  # (*inputs, *params) -> Type, or a tuple of Types; raises UserError
-    reference: Callable[..., Any]  # (*arrays, *params) -> array: the definition, in NumPy
-    # (g, y, *inputs, *params) -> for each input a cotangent, a function that makes it when it is needed, or None
+    reference: Callable[..., Any]  # (*arrays, *params) -> array: the reference implementation, in NumPy
+    # (g, y, *inputs, *params) -> for each input a cotangent, a function that computes it on demand, or None
     vjp: Callable[..., Any] | None = None
     params: tuple[str, ...] = ()
     arity: int | None = None  # None: variadic
     widen: bool = False  # 16-bit floats are computed in float32 and rounded once
     samples: Callable[..., Any] | None = None  # (rng) -> calls to test with
-    errors: tuple[Any, ...] = ()  # calls that must fail, with the text they must say
-    commutes: bool = False  # the order of its inputs does not matter
+    errors: tuple[Any, ...] = ()  # calls that must fail, with a part of their error message
+    commutes: bool = False  # its inputs commute
     doc: str = ""
-    internal: bool = False  # made by the compiler, for the compiler
+    internal: bool = False  # created only by the compiler
     home: Callable[..., Any] | None = None  # (*params) -> the device of the result, if not that of the inputs
     cost: int = 1  # of one element of the result, in additions: cheap values are computed again rather than stored
     exact: bool = False  # asks which values are equal or greatest: mixed precision must not round them before
@@ -89,7 +88,7 @@ class Op:
     def __post_init__(self) -> None:
         self.external = self.external or self.decompose is not None
         if OPS.setdefault(self.name, self) is not self:
-            raise UserError("op", f"the op {self.name!r} is declared already. Give it another name.", user_source())
+            raise UserError("op", f"the op {self.name!r} is declared already. Choose another name.", user_source())
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
@@ -100,9 +99,9 @@ OPS: Registry[Op] = Registry()
 
 @dataclass(eq=False, slots=True)
 class Tracker:
-    """Why a node's history is kept after its value is known: somebody may still differentiate through it.
+    """Marks nodes whose history is kept after evaluation, because they may still be differentiated.
 
-    Trackers are nested in time, so of two the older one closes last, and it alone needs to be remembered.
+    Trackers are nested in time: of two the older one closes last, so a node needs to remember only that one.
     """
 
     serial: int = field(default_factory=itertools.count(1).__next__)
@@ -121,7 +120,7 @@ _blame = _Blame()
 
 @contextmanager
 def blame() -> Iterator[Callable[[Source | None], None]]:
-    """Inside, nodes are put down to the line given last, not to the line that runs (for derivatives)."""
+    """Inside, nodes are attributed to the source line set last instead of the running line (for derivatives)."""
     before = _blame.source
     try:
         yield lambda source: setattr(_blame, "source", source)
@@ -130,7 +129,7 @@ def blame() -> Iterator[Callable[[Source | None], None]]:
 
 
 class _Clock:
-    """Counts what was ever created, so that the age of unfinished work is a subtraction."""
+    """Counts created nodes and bytes, so that the age of pending work is a difference of two counts."""
 
     __slots__ = ("bytes", "nodes")
 
@@ -142,7 +141,7 @@ CLOCK = _Clock()
 
 
 class Node:
-    """An op applied to inputs; see the head of this file. Made by `make`, never directly."""
+    """An op applied to inputs; see the top of this file. Created by `make`, never directly."""
 
     __slots__ = (
         "__weakref__", "abstract", "born", "born_bytes", "device", "dtype", "holders", "inputs", "op", "outputs",
@@ -152,19 +151,19 @@ class Node:
     op: Op
     inputs: tuple[Node, ...]
     params: tuple[Any, ...]
-    type: Type  # shape and dtype together, also kept apart because they are asked for all the time
+    type: Type  # shape and dtype; also stored separately, because they are read very often
     shape: Shape
     dtype: DType
-    outputs: tuple[Type, ...]  # the types of a node with several results; () for all others
+    outputs: tuple[Type, ...]  # the types of a node with several results; otherwise ()
     source: Source | None  # the user's line
-    device: Any  # where it will be computed; None: anywhere
-    abstract: bool  # depends on a placeholder, so it has no value of its own
+    device: Any  # the device it is computed on; None: any
+    abstract: bool  # depends on a placeholder, so it has no value
     tracker: Tracker | None
-    value: Value | None  # the memo of its value
-    holders: int  # how many live tensors name it: its value is kept once known
-    users: int  # how many live nodes have it as input
-    serial: int  # the CLOCK when it was made
-    born: int  # the CLOCK when the oldest unfinished work in it began
+    value: Value | None  # the memoized result
+    holders: int  # number of live tensors that refer to it: its value is kept after evaluation
+    users: int  # number of live nodes that use it as input
+    serial: int  # the CLOCK at creation
+    born: int  # the CLOCK at the start of its oldest pending work
     born_bytes: int
 
     @property
@@ -180,8 +179,8 @@ class Node:
         return f"<{self.op.name} {kind}>"
 
 
-class Cell:
-    """The content of a parameter: a leaf for derivatives whose value is known, or still waits to be computed."""
+class VariableCell:
+    """The content of a parameter: a leaf for derivatives, with a known or a pending value."""
 
     __slots__ = ("device", "owner", "pending", "type", "value")
 
@@ -189,15 +188,15 @@ class Cell:
         self.type, self.value = content.type, content.value
         self.device = content.device if content.value is None else content.value.device
         self.pending: Node | None = content if content.value is None else None
-        self.owner = owner  # a weak reference to the tensor whose `.grad` belongs to it
+        self.owner = owner  # a weak reference to the tensor that owns its `.grad`
 
     def fill(self, value: Value) -> None:
-        """The value is known; what led to it can go."""
+        """Store the computed value and free the graph behind it."""
         self.value, self.pending = value, None
 
 
 class _Entry(weakref.ref["Node"]):
-    """A weak reference that knows under which key the table of nodes holds it."""
+    """A weak reference that stores its key in the table of nodes."""
 
     __slots__ = ("key",)
     key: tuple[Any, ...]
@@ -246,7 +245,7 @@ def _new(
         raise UserError(op.name, "the function must return at least one tensor.")
     node.shape, node.dtype = node.type
     for size in node.shape:
-        if type(size) is not int or size < 0:  # True or 3.0 would be found in the table where 1 or 3 is meant
+        if type(size) is not int or size < 0:  # True and 3.0 equal 1 and 3 as keys of the table
             raise UserError(op.name, f"sizes must be ints of 0 or more, got {node.shape}.")
     if type(node.dtype) is not DType:
         raise UserError(op.name, f"a dtype is required, got {node.dtype!r}.")
@@ -257,12 +256,12 @@ def _new(
         _fill_leaf(node)
     entry = _Entry(node, _forget)
     entry.key = key
-    # Another thread may have been faster; a dead entry of an equal node makes way.
+    # Another thread may have created it first; a dead entry of an equal node is replaced.
     other = _interned.setdefault(key, entry)
     if other is not entry:
         living = other()
         if living is not None:
-            entry.key = (op, (), params)  # this one never counted as a user
+            entry.key = (op, (), params)  # this one was never counted as a user
             return living
         _interned[key] = entry
     for x in inputs:
@@ -271,7 +270,7 @@ def _new(
 
 
 def _inherit(node: Node) -> None:
-    """What a node takes over from its inputs: device, tracker, age, and whether it has a value at all."""
+    """Set the properties that a node inherits from its inputs: device, tracker, age, and whether it is abstract."""
     CLOCK.nodes += 1
     node.serial = CLOCK.nodes
     device, tracker, abstract, born, born_bytes = None, None, False, CLOCK.nodes, CLOCK.bytes
@@ -295,7 +294,7 @@ def _inherit(node: Node) -> None:
 
 
 def _fill_leaf(node: Node) -> None:
-    """What a leaf knows from its parameter: a value, a device, or that it stands for something unknown."""
+    """Set the properties that a leaf has from its parameter: value, device, or being abstract."""
     if node.op is PLACEHOLDER:
         node.abstract = True
     elif node.op is DATA:
@@ -303,7 +302,7 @@ def _fill_leaf(node: Node) -> None:
         node.device = node.params[0].device
         CLOCK.bytes += node.params[0].nbytes
     elif node.op is VARIABLE:
-        cell: Cell = node.params[0]
+        cell: VariableCell = node.params[0]
         node.value, node.device, node.tracker = cell.value, cell.device, PARAMETERS
         if cell.pending is not None:
             node.born, node.born_bytes, node.abstract = (
@@ -314,7 +313,7 @@ def _fill_leaf(node: Node) -> None:
 
 
 def unfinished(before: int, before_bytes: int) -> list[Node]:
-    """The nodes that tensors name, without a value, whose oldest unfinished work began before these times."""
+    """The nodes without a value that tensors refer to, and whose oldest pending work began before these times."""
     return [
         node
         for node in [entry() for entry in list(_interned.values())]
@@ -342,7 +341,7 @@ def toposort(roots: Iterable[N], inputs: Callable[[N], Sequence[N]] = attrgetter
     stack.extend(reversed(list(roots)))
     while stack:
         node = stack.pop()
-        if node is None:  # everything below the node under this mark is done
+        if node is None:  # all dependencies of the node below this marker are done
             order.append(stack.pop())  # type: ignore[arg-type]
         elif node not in seen:
             seen.add(node)
@@ -358,7 +357,7 @@ def _cannot_run(*_: Any) -> Any:
     raise InternalError("graph", "a leaf without a value was run.")
 
 
-# The leaves: what comes from outside, and constants.
+# The leaves: placeholders, data, variables and constants.
 PLACEHOLDER = Op("placeholder", "leaf", lambda index, type: type, _cannot_run, params=("index", "type"), arity=0)
 DATA = Op("data", "leaf", lambda value: Type(value.shape, value.dtype), _cannot_run, params=("value",), arity=0)
 VARIABLE = Op("variable", "leaf", lambda cell: cell.type, _cannot_run, params=("cell",), arity=0)
@@ -384,9 +383,9 @@ def _number(value: bool | int | float | str) -> bool | int | float:
 
 
 def constant(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Node:
-    """A value that is written in the program, the same everywhere in its shape.
+    """A constant of a shape, filled with one number.
 
-    nan of either sign, the infinities and -0.0 are kept as text: as floats they would not compare as the interning needs.
+    nan of either sign, infinities and -0.0 are stored as text, because as floats they do not compare as interning requires.
     """
     if dtype.is_float:
         value = float(value)
@@ -399,7 +398,7 @@ def constant(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Node
 
 
 def placeholder(index: int | object, type: Type) -> Node:
-    """An input of a graph. An `object()` as index makes one that equals no other."""
+    """An input of a graph. An `object()` as index makes it unique."""
     return make(PLACEHOLDER, (), (index, type))
 
 
@@ -409,7 +408,7 @@ def data(value: Value) -> Node:
 
 
 def fresh_data(value: Value, type: Type, nbytes: int, source: Source | None) -> Node:
-    """`data` for a value that was made just now. It is not in the table, since nobody can ask for it: that would take longer."""
+    """`data` for a new value. It is not interned, because no equal node can exist, and interning takes time."""
     node = Node.__new__(Node)
     node.op, node.params = DATA, (value,)
     node.inputs = node.outputs = ()
@@ -424,18 +423,18 @@ def fresh_data(value: Value, type: Type, nbytes: int, source: Source | None) -> 
     return node
 
 
-def variable(cell: Cell) -> Node:
-    """A leaf that derivatives are taken with respect to."""
+def variable(cell: VariableCell) -> Node:
+    """A leaf to differentiate with respect to."""
     return make(VARIABLE, (), (cell,))
 
 
-# An identity that equals no other node: derivatives are taken with respect to it. Closing a graph removes it.
+# A unique identity node to differentiate with respect to. Closing a graph removes it.
 TAG = Op("tag", "control", lambda x, key: x.type, lambda x, key: x, lambda g, y, x, key: (g,), ("key",), 1)
 
 
 def tag(node: Node, tracker: Tracker) -> Node:
-    """The node under a name of its own, with its history kept while the tracker is open."""
-    tagged = make(TAG, (node,), (object(),))  # two equal arguments of a function are still two
+    """A unique copy of the node whose history is kept while the tracker is open."""
+    tagged = make(TAG, (node,), (object(),))  # equal arguments of a function are distinct
     if tagged.tracker is None or tracker.serial < tagged.tracker.serial:
         tagged.tracker = tracker
     return tagged
@@ -447,7 +446,7 @@ def _item_infer(source: Node, index: int) -> Type:
     return source.outputs[index]
 
 
-# Picks one result of a node that has several. The reverse walk knows it by name, so its vjp only says "differentiable".
+# Selects one result of a node with several. Reverse mode handles it by name; its vjp only marks it as differentiable.
 ITEM = Op("item", "control", _item_infer, lambda values, index: values[index], _cannot_run, ("index",), 1)
 
 

@@ -1,4 +1,4 @@
-"""A graph as a picture: `to_svg` draws it by itself, `to_dot` writes it for Graphviz.
+"""Graph drawings: `to_svg` draws a graph, `to_dot` writes it for Graphviz.
 
 The drawing runs from left to right in columns. An arrow that passes a column has a lane in it, which is a box
 without text, so arrows bend only between columns and never run through a box. Names are those of `to_text`.
@@ -20,7 +20,7 @@ from .graph import VIEWS, Graph
 from .node import Node, Type, toposort
 from .text import subgraphs
 
-MAX_SVG_NODES = 1000  # nobody can read a larger picture, and it takes seconds to lay out
+MAX_SVG_NODES = 1000  # larger drawings are unreadable and take seconds to lay out
 
 # One middle tone for each kind: as an outline and as a thin wash it reads well on white and on black.
 _COLOURS = {
@@ -44,7 +44,7 @@ _MARGIN, _LINE, _STUB = 28.0, 13.5, 10.0  # around it all; from line to line; st
 
 @dataclass(eq=False, slots=True)
 class _Box:
-    """What has a place in a column: a node, an output, the echo of a constant, or a lane."""
+    """An item of a column: a node, an output, a copy (echo) of a constant, or a lane."""
 
     kind: str
     lines: list[str] = field(default_factory=list)
@@ -63,7 +63,7 @@ class _Box:
 
 @dataclass(eq=False, slots=True)
 class _Wire:
-    """An arrow, or its part between two neighbouring columns. A heavy one is drawn level if possible."""
+    """An edge, or its part between two adjacent columns. A heavy one is drawn horizontally if possible."""
 
     source: _Box
     target: _Box
@@ -77,7 +77,7 @@ class _Wire:
 
 
 def to_dot(graph: Graph, title: str = "") -> str:
-    """The graph in the language of Graphviz."""
+    """The graph in the DOT language of Graphviz."""
 
     def quote(text: str) -> str:
         return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
@@ -96,7 +96,7 @@ def to_dot(graph: Graph, title: str = "") -> str:
 
 
 def to_svg(graph: Graph, title: str = "") -> str:
-    """The graph as an SVG that needs nothing else. Resting on a box shows all that is known of it."""
+    """The graph as a self-contained SVG. Tooltips show the details of each node."""
     if (count := len(graph.nodes)) > MAX_SVG_NODES:
         advice = "Draw a part of it, read it with to_text(), or give to_dot() to Graphviz."
         raise UserError("svg", f"a picture can have {MAX_SVG_NODES} nodes, this graph has {count}. {advice}")
@@ -145,7 +145,7 @@ def _boxes(graph: Graph) -> list[_Box]:
 
 
 def _spell(value: Any, bodies: dict[Graph, str]) -> str:
-    """A parameter in words that are the same in every run: no addresses."""
+    """A parameter as text that is the same in every run: without addresses."""
     if isinstance(value, Graph):
         return f"{bodies.get(value, 'graph')} ({len(value.nodes)} nodes)"
     if isinstance(value, tuple):
@@ -156,7 +156,7 @@ def _spell(value: Any, bodies: dict[Graph, str]) -> str:
 
 
 def _notable(node: Node, params: dict[str, str]) -> list[str]:
-    """The parameters that say something the type does not, in short lines."""
+    """The parameters that are not implied by the type, in short lines."""
     lines: list[str] = []
     for (key, text), value in zip(params.items(), node.params, strict=True):
         implied = value is node.dtype or isinstance(value, Type) or (key == "shape" and value == node.shape)

@@ -1,4 +1,4 @@
-"""A graph as text: Python that can be run, and that parses back to the very same nodes.
+"""The text form of a graph: runnable Python that parses back to the same nodes.
 
     from weft.primitives import *
 
@@ -7,10 +7,9 @@
         v1 = sum(v0, axes=(0,))  # float32[]
         return (v1,)
 
-Bodies of control flow come first, as functions of their own. What has no text (arrays, parameters, a user's own
-derivative rule) is listed by `externs(graph)` and written `extern[i]`; a program that runs the text defines `extern`.
-Parsing never executes anything: it reads this small language from Python's syntax tree, so text from outside can do no
-harm.
+Bodies of control flow come first, as separate functions. Values without a text form (arrays, parameters, custom
+derivative rules) are listed by `externs(graph)` and written `extern[i]`; a program that runs the text defines `extern`.
+Parsing never executes code: it interprets Python's syntax tree, so untrusted text is safe.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _TYPE = re.compile(r"(\w+)\[(|[0-9]+(, [0-9]+)*)\]")
 
 
 def to_text(graph: Graph) -> str:
-    """The graph as a Python function, its sub-graphs before it."""
+    """The graph as a Python function, after its subgraphs."""
     every = subgraphs(graph)
     names = {g: f"body{i}" for i, g in enumerate(every)} | {graph: "graph"}
     table = {id(value): i for i, value in enumerate(externs(graph))}
@@ -44,7 +43,7 @@ def subgraphs(graph: Graph) -> list[Graph]:
 
 
 def externs(graph: Graph) -> list[Any]:
-    """The parameters that have no text, in the order in which the text numbers them."""
+    """The parameters without a text form, in the order of their numbers in the text."""
     found: dict[int, Any] = {}
     for part in [*subgraphs(graph), graph]:
         for node in part.nodes:
@@ -88,7 +87,7 @@ def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int]) -> s
 
 
 def parse(text: str, extern: Sequence[Any] = ()) -> Graph:
-    """The graph a text stands for. `extern` supplies what the text could not hold."""
+    """Parse the text of a graph. `extern` supplies the values without a text form."""
     try:
         return _parse_module(ast.parse(text), extern)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -101,7 +100,7 @@ def _parse_module(module: ast.Module, extern: Sequence[Any]) -> Graph:
     graphs: dict[str, Graph] = {}
     for statement in module.body:
         if isinstance(statement, ast.ImportFrom) and ast.unparse(statement) == _HEADER:
-            continue  # the line that makes the text runnable on its own
+            continue  # the import that makes the text runnable
         if not isinstance(statement, ast.FunctionDef) or statement.name in graphs:
             raise _refuse(statement, "only functions are allowed here, each with a name of its own")
         graphs[statement.name] = _parse_function(statement, graphs, extern)
@@ -135,7 +134,7 @@ def _parse_function(function: ast.FunctionDef, graphs: dict[str, Graph], extern:
                     argument, "every input needs a name of its own and a type such as 'float32[3, 4]' in quotes"
                 )
     inputs = tuple(values.values())
-    reader = _Reader(values, graphs, extern)
+    reader = _BodyParser(values, graphs, extern)
     for statement in function.body[:-1]:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
@@ -149,7 +148,7 @@ def _parse_function(function: ast.FunctionDef, graphs: dict[str, Graph], extern:
 
 
 def _check_plain(function: ast.FunctionDef) -> None:
-    """A function of the text has inputs by position, and nothing else that Python allows."""
+    """Check that a function has only positional inputs."""
     a = function.args
     extras = [*a.posonlyargs, *a.kwonlyargs, *a.defaults, *a.kw_defaults, a.vararg, a.kwarg]
     if any(e is not None for e in extras) or function.decorator_list or function.returns or function.type_comment:
@@ -157,8 +156,8 @@ def _check_plain(function: ast.FunctionDef) -> None:
         raise _refuse(first, "a function must read 'def name(x0: \"type\", ...):'")
 
 
-class _Reader:
-    """Reads calls and parameters of one function."""
+class _BodyParser:
+    """Parses the calls and parameters of one function."""
 
     def __init__(self, values: dict[str, Node], graphs: dict[str, Graph], extern: Sequence[Any]) -> None:
         self.values, self.graphs, self.extern = values, graphs, extern

@@ -1,4 +1,4 @@
-"""Files: tensors as safetensors, events for TensorBoard."""
+"""File formats: safetensors for tensors, event files for TensorBoard."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

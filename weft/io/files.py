@@ -1,6 +1,6 @@
-"""Files that are written whole or not at all, and lines that are added whole or not at all.
+"""Atomic file writes and line appends.
 
-A killed process leaves at most a temporary file, which `remove_stale` finds: writers lock theirs, and a lock ends with its process.
+A killed process leaves at most a temporary file, which `remove_stale` deletes: writers lock theirs, and a lock ends with its process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.\d+")  # .name.process.thread
 
 
 def replace_file(path: Path, parts: Iterable[bytes | memoryview], where: str = "save") -> None:
-    """Write a file beside its place, make sure it is on the disk, and move it there: the old one or the new one, never half."""
+    """Write a file atomically: to a temporary file, synced to disk, then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with _open_locked(beside) as file:
@@ -30,7 +30,7 @@ def replace_file(path: Path, parts: Iterable[bytes | memoryview], where: str = "
             os.fsync(file.fileno())
             os.replace(beside, path)
     except BaseException as error:
-        with contextlib.suppress(OSError):  # the first error says more
+        with contextlib.suppress(OSError):  # the first error is more informative
             beside.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise cannot_write(where, path, error) from error
@@ -38,7 +38,7 @@ def replace_file(path: Path, parts: Iterable[bytes | memoryview], where: str = "
 
 
 def append_line(path: Path, line: str, where: str = "save") -> None:
-    """Add a line to a file. Where only a part of it fits on the disk, none of it stays: the next line begins where it should."""
+    """Append a line to a file. If only a part of it fits on the disk, it is removed, so that the next line starts correctly."""
     try:
         with open(path, "ab", buffering=0) as file:
             write_whole(file, line.encode("utf-8", "replace") + b"\n")
@@ -47,7 +47,7 @@ def append_line(path: Path, line: str, where: str = "save") -> None:
 
 
 def write_whole(file: BinaryIO, content: bytes) -> None:
-    """Write to the end of an unbuffered file all of it, or nothing."""
+    """Append all of `content` to an unbuffered file, or nothing."""
     end = file.seek(0, os.SEEK_END)
     rest = memoryview(content)
     try:
@@ -60,21 +60,23 @@ def write_whole(file: BinaryIO, content: bytes) -> None:
 
 
 def remove_stale(*folders: Path) -> list[Path]:
-    """Delete the temporary files in these folders whose writers are dead; those of living ones stay."""
+    """Delete the temporary files in these folders whose writers have ended."""
     found = [path for folder in folders for path in folder.glob(".*") if _TEMPORARY.fullmatch(path.name)]
     return [path for path in found if _remove_unlocked(path)]
 
 
 def cannot_write(where: str, path: object, error: OSError) -> RunError:
-    """The one sentence about a full disk, a folder without permission and the like."""
+    """The error for a full disk, missing permissions and similar problems."""
     return RunError(where, f"{path} cannot be written: {error.strerror or error}.")
 
 
 def _open_locked(path: Path) -> BinaryIO:
-    """A new file that is locked while it is open. A lock may come too late: then the file is made again."""
+    """A new file that is locked while it is open. If the file was deleted before it was locked, it is created again."""
     while True:
         file = open(path, "wb")  # noqa: SIM115 (closed by the caller)
-        with contextlib.suppress(OSError):  # some network disks know no locks, and nothing on them is taken for stale
+        with contextlib.suppress(
+            OSError
+        ):  # some network file systems have no locks; files on them never count as stale
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
             return file
@@ -86,6 +88,6 @@ def _remove_unlocked(path: Path) -> bool:
         with open(path, "rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
-    except OSError:  # locked, gone, or not ours to delete
+    except OSError:  # locked, already deleted, or not permitted
         return False
     return True

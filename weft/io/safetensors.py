@@ -1,11 +1,11 @@
-"""Tensors in files: the safetensors format, which every framework reads and which cannot hold code.
+"""Tensor files in the safetensors format, which every framework reads and which cannot contain code.
 
-Eight bytes say how long the header is, the header is JSON (for each name its dtype, shape and place), the rest is the values one
-after another. A file appears under its name only when it is complete and on the disk.
+Eight bytes hold the length of the header, the header is JSON (dtype, shape and offsets of each name), the rest is the values. A file
+appears under its name only when it is complete and on disk.
 
-Files are read with the `safetensors` package, by read calls: a file that shrinks while it is read is an error there and not a SIGBUS.
-They are written here: the package orders metadata at random, so that equal content would give different bytes, and knows no checksum.
-The checksum is the first text of the metadata: the CRC-32 of the whole file, taken with zeros in its own place.
+Files are read with the `safetensors` package, by read calls: a file that shrinks while it is read raises an error instead of SIGBUS.
+They are written here, because the package orders metadata at random, so that equal content would give different bytes, and has no
+checksum. The checksum is the first entry of the metadata: the CRC-32 of the whole file, computed with zeros in its own place.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CODES = {
 
 
 class Content(NamedTuple):
-    """What a file holds. `checked` tells whether it had a checksum, which was right."""
+    """The content of a file. `checked`: whether it had a checksum that was verified."""
 
     tensors: dict[str, Tensor]
     metadata: dict[str, str]
@@ -46,7 +46,7 @@ class Content(NamedTuple):
 
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
-    """Write tensors by their names. A crash or a full disk leaves the file that was there before as it was."""
+    """Write tensors by name. After a crash or with a full disk, the previous file is unchanged."""
     arrays = {name: np.array(as_tensor(value).numpy(), order="C", copy=None) for name, value in tensors.items()}
     values = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     head = _head(arrays, metadata or {})
@@ -58,17 +58,17 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Map
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of a file by their names; a file that is damaged or no safetensors is refused."""
+    """The tensors of a file by name; damaged files and other formats are rejected."""
     return read(path).tensors
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The texts that a file holds beside its tensors."""
+    """The metadata of a file."""
     return read(path).metadata
 
 
 def read(path: str | os.PathLike[str]) -> Content:
-    """All that a file holds. One that carries a checksum is read twice, and never believed when it is wrong."""
+    """The tensors and metadata of a file. One with a checksum is read twice, and rejected if it does not match."""
     try:
         checked = _check(path)
         with safe_open(path, framework="numpy", backend="pread") as file:
@@ -85,7 +85,7 @@ def read(path: str | os.PathLike[str]) -> Content:
 def _tensor(path: str | os.PathLike[str], name: str, values: np.ndarray) -> Tensor:
     try:
         return asarray(values, copy=False)
-    except UserError as error:  # a dtype that the format has and weft has not
+    except UserError as error:  # a dtype that weft does not have
         raise RunError("load", f"{name!r} of {path} cannot be used: {error.message}") from None
 
 
@@ -93,9 +93,9 @@ def _head(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str]) -> bytes:
     """The length and the header, with zeros for the checksum."""
     wrong = [k for k, v in texts.items() if not (isinstance(k, str) and isinstance(v, str))]
     if wrong:
-        raise UserError("save", f"metadata is text by text, got {wrong[0]!r}: {texts[wrong[0]]!r}.")
+        raise UserError("save", f"metadata must map strings to strings, got {wrong[0]!r}: {texts[wrong[0]]!r}.")
     if CHECKSUM in texts or "__metadata__" in arrays:
-        raise UserError("save", f"metadata {CHECKSUM!r} and a tensor '__metadata__' are names of the format's own.")
+        raise UserError("save", f"the metadata name {CHECKSUM!r} and the tensor name '__metadata__' are reserved.")
     header: dict[str, Any] = {"__metadata__": {CHECKSUM: _ZEROS.decode(), **texts}}
     place = 0
     for name, array in arrays.items():
@@ -108,7 +108,7 @@ def _head(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str]) -> bytes:
 
 
 def _check(path: str | os.PathLike[str]) -> bool:
-    """Whether a file carries a checksum; one that is wrong is an error."""
+    """Whether a file has a checksum; a wrong one raises an error."""
     with open(path, "rb", buffering=0) as file:
         start = file.read(_PLACE + 8)
         if start[8:_PLACE] != _BEFORE:

@@ -1,8 +1,8 @@
-"""Event files that TensorBoard reads: scalars, texts, pictures and histograms over the steps of a run.
+"""TensorBoard event files: scalars, text, images and histograms over the steps of a run.
 
-A file is a row of records: eight bytes of length, their checksum, the bytes, their checksum. The bytes are a protobuf message
-(`Event`, with the `Summary` inside), written here by hand: a field is its number and kind in one byte, then its value.
-A record that is cut off by a crash is passed over by TensorBoard; all records before it stay readable.
+A file is a sequence of records: eight bytes of length, their checksum, the bytes, their checksum. The bytes are a protobuf message
+(`Event`, containing a `Summary`), encoded here: a field is its number and wire type in one byte, then its value. TensorBoard skips
+a record that was truncated by a crash; all records before it stay readable.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 from ..errors import RunError, UserError
 from .files import cannot_write, write_whole
 
-MOST_WAITING = 1 << 16  # bytes that are kept back until somebody flushes
+MOST_WAITING = 1 << 16  # bytes that are buffered before a flush
 PNG_START = b"\x89PNG\r\n\x1a\n"
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 class EventWriter:
-    """Writes one event file into a folder; a run that is resumed opens another writer and so gets another file.
+    """Writes one event file into a folder; a resumed run opens another writer, with another file.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, EventWriter(folder) as events:
@@ -50,7 +50,7 @@ class EventWriter:
             raise
 
     def scalar(self, tag: str, value: Any, step: int, time: float | None = None) -> None:
-        """One number at a step. A slash in the tag makes a folder: "train/loss"."""
+        """A scalar at a step. A slash in the tag groups charts: "train/loss"."""
         self._summary(tag, _float(2, float(value)), step, time)
 
     def text(self, tag: str, text: str, step: int = 0, time: float | None = None) -> None:
@@ -59,16 +59,16 @@ class EventWriter:
         self._summary(tag, _bytes(8, tensor) + _bytes(9, _TEXT_PLUGIN), step, time)
 
     def hparams(self, settings: Mapping[str, Any], time: float | None = None) -> None:
-        """The settings of a run, as a table among the texts."""
+        """The settings of a run, as a Markdown table in the text tab."""
         rows = [f"| {_cell(name)} | {_cell(value)} |" for name, value in settings.items()]
         self.text("hparams", "\n".join(["| setting | value |", "|---|---|", *rows]), time=time)
 
     def image(self, tag: str, png: bytes, step: int, time: float | None = None) -> None:
-        """A picture, as the bytes of a PNG file (`weft.report.png` makes them from an array)."""
+        """An image, as the bytes of a PNG file (`weft.report.png` encodes an array)."""
         if png[:8] != PNG_START or len(png) < 33:
             raise UserError(
                 "EventWriter.image",
-                f"a picture is the bytes of a PNG file, got {png[:8]!r}. Use weft.report.png(array).",
+                f"an image must be the bytes of a PNG file, got {png[:8]!r}. Use weft.report.png(array).",
             )
         width, height = struct.unpack(">II", png[16:24])
         channels = {0: 1, 4: 2, 2: 3, 3: 3, 6: 4}.get(png[25], 3)
@@ -76,13 +76,13 @@ class EventWriter:
         self._summary(tag, _bytes(4, picture), step, time)
 
     def histogram(self, tag: str, values: Any, step: int, time: float | None = None, *, bins: int = 30) -> None:
-        """How values are spread. Those that are not finite are left out."""
+        """A histogram of values; values that are not finite are skipped."""
         if bins < 1:
             raise UserError("EventWriter.histogram", f"bins must be at least 1, got {bins}.")
         self._summary(tag, _bytes(5, _histogram(np.asarray(values, np.float64).reshape(-1), bins)), step, time)
 
     def flush(self) -> None:
-        """Hand over all that was written so far: from here on it is readable, also when this process is killed."""
+        """Write all buffered records to the file, so that they survive if this process is killed."""
         self._check_open()
         records, self._waiting = bytes(self._waiting), bytearray()
         try:
@@ -120,7 +120,7 @@ class EventWriter:
 
 
 def _next_path(folder: Path) -> Path:
-    """A name that sorts behind all others here: TensorBoard reads the files of a folder in the order of their names."""
+    """A name that sorts last in the folder: TensorBoard reads files in the order of their names."""
     seconds = [int(clock.time())]
     for path in folder.glob("events.out.tfevents.*"):
         digits = path.name.split(".")[3]
@@ -142,7 +142,7 @@ def _histogram(values: np.ndarray, bins: int) -> bytes:
 
 
 def _cell(value: Any) -> str:
-    """A text inside a table of Markdown, where a bar would end the cell and a newline the table."""
+    """A text escaped for a cell of a Markdown table, where a bar or a newline would end the cell."""
     return " ".join(str(value).replace("\\", "\\\\").replace("|", "\\|").split())
 
 
@@ -154,7 +154,7 @@ def _key(field: int, kind: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Seven bits a byte, lowest first; a set top bit says that more follow. Negative numbers are those of 64 bits."""
+    """A varint: seven bits per byte, lowest first, with the top bit set if more follow. Negative numbers use 64 bits."""
     value &= 2**64 - 1
     out = bytearray()
     while value > 127:
@@ -172,7 +172,7 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 
 def _float(field: int, value: float) -> bytes:
-    if abs(value) > _LARGEST_FLOAT:  # too large for four bytes: infinite, as a conversion would make it
+    if abs(value) > _LARGEST_FLOAT:  # too large for float32: infinity
         value = float("inf") if value > 0 else float("-inf")
     return _key(field, 5) + struct.pack("<f", value)
 
@@ -199,13 +199,13 @@ def record(data: bytes) -> bytes:
 
 
 def _masked(data: bytes) -> int:
-    """The checksum turned and shifted, so that data that holds checksums does not come out as a simple number."""
+    """The masked CRC of the record format (rotated, plus a constant)."""
     crc = crc32c(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def crc32c(data: bytes) -> int:
-    """The checksum of Castagnoli.
+    """The CRC-32C (Castagnoli) checksum.
 
     >>> hex(crc32c(b"123456789"))
     '0xe3069283'

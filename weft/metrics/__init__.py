@@ -1,4 +1,4 @@
-"""How good predictions are: functions of predictions and targets, and objects that add up over batches.
+"""Metrics: functions of predictions and targets, and streaming metrics that accumulate over batches.
 
 from weft import metrics
 
@@ -12,30 +12,30 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import UserError
-from .boxes import Detections as Detections
-from .boxes import mean_average_precision as mean_average_precision
-from .classes import accuracy as accuracy
-from .classes import cohen_kappa as cohen_kappa
-from .classes import confusion_matrix as confusion_matrix
-from .classes import dice_score as dice_score
-from .classes import f1 as f1
-from .classes import f_beta as f_beta
-from .classes import mcc as mcc
-from .classes import mean_iou as mean_iou
-from .classes import per_class_accuracy as per_class_accuracy
-from .classes import precision as precision
-from .classes import recall as recall
-from .classes import top_k_accuracy as top_k_accuracy
-from .numbers import mae as mae
-from .numbers import mse as mse
-from .numbers import perplexity as perplexity
-from .numbers import psnr as psnr
-from .numbers import r2 as r2
-from .numbers import rmse as rmse
-from .numbers import ssim as ssim
+from .classification import accuracy as accuracy
+from .classification import cohen_kappa as cohen_kappa
+from .classification import confusion_matrix as confusion_matrix
+from .classification import dice_score as dice_score
+from .classification import f1 as f1
+from .classification import f_beta as f_beta
+from .classification import mcc as mcc
+from .classification import mean_iou as mean_iou
+from .classification import per_class_accuracy as per_class_accuracy
+from .classification import precision as precision
+from .classification import recall as recall
+from .classification import top_k_accuracy as top_k_accuracy
+from .detection import Detections as Detections
+from .detection import mean_average_precision as mean_average_precision
 from .ranking import average_precision as average_precision
 from .ranking import calibration_error as calibration_error
 from .ranking import roc_auc as roc_auc
+from .regression import mae as mae
+from .regression import mse as mse
+from .regression import perplexity as perplexity
+from .regression import psnr as psnr
+from .regression import r2 as r2
+from .regression import rmse as rmse
+from .regression import ssim as ssim
 from .streaming import AUC as AUC
 from .streaming import Accuracy as Accuracy
 from .streaming import ConfusionMatrix as ConfusionMatrix
@@ -73,7 +73,7 @@ METRICS: dict[str, Callable[..., Any]] = {
 
 
 def find(which: str | Callable[..., Any]) -> Callable[..., Any]:
-    """A metric, a function of predictions and targets, by its name; a function is given back as it is.
+    """Look up a metric, a function of predictions and targets, by name; a function is returned unchanged.
 
     >>> find("accuracy")([0, 1, 1, 1], [0, 1, 0, 1]).item()
     0.75

@@ -1,4 +1,4 @@
-"""Metrics of scores: whether they put the positive before the negative, and whether they are the probabilities they claim."""
+"""Ranking and calibration metrics: ROC AUC, average precision, calibration error."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..ops.movement import flatten
 from ..ops.reduce import argmax, cumulative_sum, max, sum
 from ..ops.sorting import argsort, searchsorted
 from ..tensor import ArrayLike, Tensor, as_tensor
-from .counts import ratio, rounded
+from .confusion import ratio, rounded
 
 
 def roc_auc(prediction: ArrayLike, target: ArrayLike) -> Tensor:
-    """The probability that a positive gets a higher score than a negative, ties counting half: the area under the ROC curve.
+    """The area under the ROC curve: the probability that a positive has a higher score than a negative, ties counting half.
 
     Exact, by ranks. Targets are 1 or 0. Without a positive or without a negative it is nan.
 
@@ -28,13 +28,13 @@ def roc_auc(prediction: ArrayLike, target: ArrayLike) -> Tensor:
     ordered = take(scores, argsort(scores))
     below, upto = searchsorted(ordered, scores), searchsorted(ordered, scores, side="right")
     positives = sum(truth, dtype=int64)
-    # Twice the sum of the positives' ranks, less what they have among themselves: an integer, so nothing is lost.
+    # Twice the rank sum of the positives, minus the ranks among themselves: an exact integer.
     twice = sum(where(truth, below + upto + 1, 0)) - positives * (positives + 1)
     return rounded(twice.astype(float64) / (2 * positives * (truth.size - positives)).astype(float64))
 
 
 def average_precision(prediction: ArrayLike, target: ArrayLike) -> Tensor:
-    """The mean over the positives of the precision at their scores: the area under the precision-recall curve, in steps.
+    """The area under the precision-recall curve, as a step function: the mean precision at the scores of the positives.
 
     Targets are 1 or 0. Without a positive it is nan.
 
@@ -58,10 +58,10 @@ def _ranked(name: str, prediction: ArrayLike, target: ArrayLike) -> tuple[Tensor
 
 
 def calibration_error(prediction: ArrayLike, target: ArrayLike, *, bins: int = 15) -> Tensor:
-    """How far confidence is from accuracy: sum over bins of their share times |accuracy - mean confidence| (Guo et al. 2017).
+    """The expected calibration error: sum over bins of their fraction times |accuracy - mean confidence| (Guo et al. 2017).
 
     Predictions are probabilities, (..., classes), or of class 1 in the shape of the targets. The bins are equal parts of [0, 1],
-    each with its upper end.
+    each including its upper end.
     """
     if bins < 1:
         raise UserError("calibration_error", f"1 bin or more is required, got {bins}.")
@@ -78,6 +78,6 @@ def calibration_error(prediction: ArrayLike, target: ArrayLike, *, bins: int = 1
         )
     sure, right = flatten(confidence).astype(float64), flatten(found == truth).astype(float64)
     place = clip(ceil(sure * bins) - 1.0, 0.0, bins - 1.0).astype(int64)
-    # The share of a bin times its gap is the sum of the gaps of its examples, over the count of all.
+    # The fraction of a bin times its gap is the sum of the gaps of its examples, divided by the total count.
     gaps = scatter(zeros(bins, dtype=float64), right - sure, [place], (0,), "add")
     return rounded(sum(abs(gaps)) / float(sure.size))

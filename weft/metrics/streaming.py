@@ -1,4 +1,4 @@
-"""Metrics over many batches: objects with counts that are updated, also inside a compiled step, read, and set back.
+"""Streaming metrics: objects that accumulate counts over batches, also inside a compiled step.
 
     seen = metrics.Accuracy()
 
@@ -11,8 +11,8 @@
     seen.value().item()
     seen.reset()
 
-Counts are integers and sums are float64, so that a batch more is never lost in rounding. Nothing divided by nothing is 0.
-Settings are fixed when an object is made: a compiled step does not look at them again.
+Counts are integers and sums are float64, so that accumulation does not lose precision. 0 / 0 is defined as 0. Settings are fixed
+at construction: a compiled step does not read them again.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from ..ops.movement import broadcast_to, flatten
 from ..ops.reduce import cumulative_sum, sum
 from ..tensor import ArrayLike, Tensor, as_tensor
 from ..tracing.context import outside
-from .classes import count_right, count_top, f_weights
-from .counts import Average, as_classes, averaged, count_pairs, kappa_of, mcc_of, ratio, right_of, rounded
+from .classification import count_correct, count_top, f_beta_weights
+from .confusion import Average, accuracy_of, as_classes, averaged_score, count_pairs, kappa_of, mcc_of, ratio, rounded
 
 
 def _counter(*shape: int, dtype: DType = int64) -> Tensor:
-    """A tensor of zeros that belongs to a metric, made before whatever is being traced."""
+    """A tensor of zeros that belongs to a metric, created outside of any traced function."""
     with outside():
         tensor = asarray(zeros(shape, dtype=dtype), copy=True).realize()
     tensor.born = 0
@@ -44,14 +44,14 @@ def _counter(*shape: int, dtype: DType = int64) -> Tensor:
 
 
 class Metric:
-    """What all metrics over many batches can do. A new one keeps tensors, and defines `update` and `value`."""
+    """Base class of streaming metrics. A subclass has tensors as attributes, and defines `update` and `value`."""
 
     def value(self) -> Tensor:
-        """The metric of everything since the beginning, or since the last `reset`."""
+        """The metric over all batches since the last `reset`."""
         raise UserError(type(self).__name__, "a metric needs a method value(self).")
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Reset all counts."""
         for tensor in vars(self).values():
             if isinstance(tensor, Tensor):
                 tensor.assign(zeros_like(tensor))
@@ -71,14 +71,14 @@ class Mean(Metric):
         self.total, self.weight = _counter(dtype=float64), _counter(dtype=float64)
 
     def update(self, values: ArrayLike, *, weight: ArrayLike = 1.0) -> None:
-        """Take numbers into account, such as the loss of a batch with its size as the weight."""
+        """Add numbers, such as the loss of a batch with its size as the weight."""
         x = _number(values).detach()
         w = broadcast_to(_number(weight), x.shape)
         self.total.assign(self.total + sum(x * w))
         self.weight.assign(self.weight + sum(w))
 
     def value(self) -> Tensor:
-        """The mean of all numbers since the beginning, or since the last `reset`."""
+        """The mean of all numbers since the last `reset`."""
         return rounded(ratio(self.total, self.weight))
 
 
@@ -102,37 +102,37 @@ class MeanOf(Metric):
         self.total, self.count = _counter(dtype=float64), _counter()
 
     def update(self, prediction: ArrayLike, target: ArrayLike) -> None:
-        """Take a batch into account: the function of it, as often as it has examples."""
+        """Add a batch: the value of the function, weighted by the number of examples."""
         x, t = as_tensor(prediction), as_tensor(target)
         examples = t.shape[0] if t.ndim else 1
         self.total.assign(self.total + _number(self.function(x, t)).detach() * float(examples))
         self.count.assign(self.count + examples)
 
     def value(self) -> Tensor:
-        """The mean of all examples since the beginning, or since the last `reset`."""
+        """The mean over all examples since the last `reset`."""
         return rounded(ratio(self.total, self.count))
 
 
 class Accuracy(Metric):
-    """The part of the predictions that are right; see `accuracy`."""
+    """The fraction of correct predictions; see `accuracy`."""
 
     def __init__(self, *, axis: int = -1, threshold: float = 0.5, ignore_index: int | None = None) -> None:
         self.axis, self.threshold, self.ignore_index = axis, threshold, ignore_index
         self.right, self.count = _counter(), _counter()
 
     def update(self, prediction: ArrayLike, target: ArrayLike) -> None:
-        """Take a batch into account."""
-        right, count = count_right(prediction, target, self.axis, self.threshold, self.ignore_index)
+        """Add a batch."""
+        right, count = count_correct(prediction, target, self.axis, self.threshold, self.ignore_index)
         self.right.assign(self.right + right)
         self.count.assign(self.count + count)
 
     def value(self) -> Tensor:
-        """The part of everything since the beginning, or since the last `reset`."""
+        """The fraction over all batches since the last `reset`."""
         return rounded(ratio(self.right, self.count))
 
 
 class TopK(Metric):
-    """The part of the targets among the k highest scores; see `top_k_accuracy`."""
+    """The fraction of targets among the k highest scores; see `top_k_accuracy`."""
 
     def __init__(self, k: int = 5, *, axis: int = -1, ignore_index: int | None = None) -> None:
         if k < 1:
@@ -141,18 +141,18 @@ class TopK(Metric):
         self.right, self.count = _counter(), _counter()
 
     def update(self, prediction: ArrayLike, target: ArrayLike) -> None:
-        """Take a batch into account."""
+        """Add a batch."""
         right, count = count_top(prediction, target, self.k, self.axis, self.ignore_index)
         self.right.assign(self.right + right)
         self.count.assign(self.count + count)
 
     def value(self) -> Tensor:
-        """The part of everything since the beginning, or since the last `reset`."""
+        """The fraction over all batches since the last `reset`."""
         return rounded(ratio(self.right, self.count))
 
 
 class ConfusionMatrix(Metric):
-    """How many examples of class i were taken for class j, and all metrics that follow from it.
+    """The confusion matrix, and all metrics derived from it.
 
     >>> seen = ConfusionMatrix(2)
     >>> seen.update([0.9, 0.8, 0.2], [1, 0, 1])
@@ -169,56 +169,56 @@ class ConfusionMatrix(Metric):
         self.counts = _counter(classes, classes)
 
     def update(self, prediction: ArrayLike, target: ArrayLike) -> None:
-        """Take a batch into account."""
+        """Add a batch."""
         found, truth = as_classes("ConfusionMatrix", prediction, target, self.axis, self.threshold)
         self.counts.assign(self.counts + count_pairs(found, truth, self.classes, self.ignore_index))
 
     def value(self) -> Tensor:
-        """The counts: a row for each class, a column for what it was taken for."""
+        """The counts: a row per true class, a column per predicted class."""
         return self.counts + 0
 
     def accuracy(self) -> Tensor:
-        """The part of the predictions that are right."""
-        return right_of(self.counts)
+        """The fraction of correct predictions."""
+        return accuracy_of(self.counts)
 
     def per_class_accuracy(self) -> Tensor:
-        """For each class, the part of its examples that were taken for it."""
+        """The recall of each class."""
         return self.recall("none")
 
     def precision(self, average: Average = "binary") -> Tensor:
-        """Of what was taken for a class, the part that is of it."""
-        return averaged("precision", self.counts, average, 1.0, 0.0)
+        """The fraction of the predictions of a class that are correct."""
+        return averaged_score("precision", self.counts, average, 1.0, 0.0)
 
     def recall(self, average: Average = "binary") -> Tensor:
-        """Of what is of a class, the part that was taken for it."""
-        return averaged("recall", self.counts, average, 0.0, 1.0)
+        """The fraction of the examples of a class that are predicted as it."""
+        return averaged_score("recall", self.counts, average, 0.0, 1.0)
 
     def f_beta(self, beta: float = 1.0, average: Average = "binary") -> Tensor:
-        """Precision and recall in one, recall counting beta times as much."""
-        return averaged("f_beta", self.counts, average, *f_weights(beta))
+        """The F-beta score: recall is beta times as important as precision."""
+        return averaged_score("f_beta", self.counts, average, *f_beta_weights(beta))
 
     def f1(self, average: Average = "binary") -> Tensor:
-        """Precision and recall in one; for regions, the Dice score."""
-        return averaged("f1", self.counts, average, 0.5, 0.5)
+        """The F1 score; for regions, the Dice score."""
+        return averaged_score("f1", self.counts, average, 0.5, 0.5)
 
     def mean_iou(self) -> Tensor:
-        """Intersection over union, the mean of the classes that occur."""
-        return averaged("mean_iou", self.counts, "macro", 1.0, 1.0)
+        """The mean intersection over union over the classes that occur."""
+        return averaged_score("mean_iou", self.counts, "macro", 1.0, 1.0)
 
     def mcc(self) -> Tensor:
-        """Matthews's correlation."""
+        """The Matthews correlation coefficient."""
         return mcc_of(self.counts)
 
     def cohen_kappa(self) -> Tensor:
-        """How much more often predictions are right than by chance."""
+        """Cohen's kappa."""
         return kappa_of(self.counts)
 
 
 class AUC(Metric):
-    """The area under the ROC curve ("roc") or the precision-recall curve ("pr") of probabilities, by counts in equal bins.
+    """The area under the ROC curve ("roc") or the precision-recall curve ("pr") of probabilities, by histograms.
 
-    Scores in one bin count as ties: with as many bins as there are different scores it is `roc_auc` or `average_precision`, and
-    far fewer come near. Without a positive it is nan, and the ROC's also without a negative.
+    Scores in one bin count as ties: with as many bins as different scores it equals `roc_auc` or `average_precision`; far fewer are a
+    good approximation. Without positives it is nan, and for ROC also without negatives.
     """
 
     def __init__(self, curve: str = "roc", *, bins: int = 1000) -> None:
@@ -230,7 +230,7 @@ class AUC(Metric):
         self.negatives, self.positives = _counter(bins), _counter(bins)
 
     def update(self, prediction: ArrayLike, target: ArrayLike) -> None:
-        """Take a batch into account: scores in [0, 1], and targets that are 1 or 0."""
+        """Add a batch: scores in [0, 1], and targets that are 1 or 0."""
         scores, truth = as_float(as_tensor(prediction), "AUC"), as_tensor(target)
         if scores.shape != truth.shape:
             raise UserError("AUC", f"one score for each target is required, got {scores.shape} and {truth.shape}.")
@@ -240,7 +240,7 @@ class AUC(Metric):
         self.negatives.assign(scatter(self.negatives, ones_like(positive) - positive, [place], (0,), "add"))
 
     def value(self) -> Tensor:
-        """The area of everything since the beginning, or since the last `reset`."""
+        """The area over all batches since the last `reset`."""
         yes, no = self.positives.astype(float64), self.negatives.astype(float64)
         if self.curve == "roc":
             before = cumulative_sum(no) - no

@@ -1,6 +1,6 @@
-"""What networks are built of: modules, layers, losses.
+"""Modules, layers and losses.
 
-`Module` is all there is to learn; everything else is one:
+Every layer and network is a `Module`:
 
     model = nn.Sequential(nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 10))
 """
@@ -50,9 +50,6 @@ from .conv import SeparableConv2d as SeparableConv2d
 from .conv_transpose import ConvTranspose1d as ConvTranspose1d
 from .conv_transpose import ConvTranspose2d as ConvTranspose2d
 from .conv_transpose import ConvTranspose3d as ConvTranspose3d
-from .count import Summary as Summary
-from .count import macs as macs
-from .count import summary as summary
 from .ctc import ctc as ctc
 from .distances import contrastive as contrastive
 from .distances import cosine_distance as cosine_distance
@@ -71,8 +68,8 @@ from .dropout import Dropout3d as Dropout3d
 from .dropout import DropPath as DropPath
 from .dropout import GaussianDropout as GaussianDropout
 from .dropout import GaussianNoise as GaussianNoise
-from .functional import Input as Input
-from .functional import Model as Model
+from .functional_model import Input as Input
+from .functional_model import Model as Model
 from .image import ChannelShuffle as ChannelShuffle
 from .image import CircularPad as CircularPad
 from .image import Crop as Crop
@@ -82,19 +79,9 @@ from .image import ReflectPad as ReflectPad
 from .image import ReplicatePad as ReplicatePad
 from .image import Upsample as Upsample
 from .image import ZeroPad as ZeroPad
-from .inputs import CategoryEncoding as CategoryEncoding
-from .inputs import CenterCrop as CenterCrop
-from .inputs import Discretization as Discretization
-from .inputs import Normalization as Normalization
-from .inputs import Rescaling as Rescaling
-from .inputs import Resizing as Resizing
 from .linear import Bilinear as Bilinear
 from .linear import Embedding as Embedding
 from .linear import Linear as Linear
-from .lookup import Hashing as Hashing
-from .lookup import IntegerLookup as IntegerLookup
-from .lookup import StringLookup as StringLookup
-from .lookup import TextVectorization as TextVectorization
 from .losses import LOSSES as LOSSES
 from .losses import bce as bce
 from .losses import bce_with_logits as bce_with_logits
@@ -150,6 +137,12 @@ from .positions import PositionalEncoding as PositionalEncoding
 from .positions import alibi as alibi
 from .positions import rotary as rotary
 from .positions import sinusoidal as sinusoidal
+from .preprocessing import CategoryEncoding as CategoryEncoding
+from .preprocessing import CenterCrop as CenterCrop
+from .preprocessing import Discretization as Discretization
+from .preprocessing import Normalization as Normalization
+from .preprocessing import Rescaling as Rescaling
+from .preprocessing import Resizing as Resizing
 from .recurrent import GRU as GRU
 from .recurrent import LSTM as LSTM
 from .recurrent import RNN as RNN
@@ -167,9 +160,16 @@ from .shape import Identity as Identity
 from .shape import Lambda as Lambda
 from .shape import Permute as Permute
 from .shape import Reshape as Reshape
+from .summary import Summary as Summary
+from .summary import macs as macs
+from .summary import summary as summary
 from .transformer import FeedForward as FeedForward
 from .transformer import TransformerBlock as TransformerBlock
 from .transformer import TransformerDecoderLayer as TransformerDecoderLayer
 from .transformer import TransformerEncoderLayer as TransformerEncoderLayer
 from .unfold import Fold as Fold
 from .unfold import Unfold as Unfold
+from .vocabulary import Hashing as Hashing
+from .vocabulary import IntegerLookup as IntegerLookup
+from .vocabulary import StringLookup as StringLookup
+from .vocabulary import TextVectorization as TextVectorization

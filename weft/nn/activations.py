@@ -1,4 +1,4 @@
-"""Activations as layers, and `activation`, which finds them by name."""
+"""Activation layers, and `activation`, which looks them up by name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..tensor import ArrayLike, Tensor, as_tensor
 from . import checks
 from .module import Module, parameter
 
-Activation = str | Callable[[Any], Any] | None  # a name, a function, a layer, or None: nothing is done
+Activation = str | Callable[[Any], Any] | None  # a name, a function, a layer, or None for the identity
 
 
 def _identity(x: ArrayLike) -> Tensor:
@@ -48,7 +48,7 @@ NAMES: dict[str, Callable[[Any], Tensor]] = {
 
 
 def activation(which: Activation) -> Callable[[Any], Tensor]:
-    """The function of this name; a function or a layer is given back, and None stands for the identity.
+    """Look up an activation by name; a function or layer is returned unchanged, and None is the identity.
 
     >>> activation("relu")(as_tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
@@ -67,7 +67,7 @@ def activation(which: Activation) -> Callable[[Any], Tensor]:
 
 
 def known(which: Activation) -> Activation:
-    """What was given, if it is an activation: layers keep the name, which is a setting, and look it up when called."""
+    """Check an activation and return it as given: layers store the name as a setting and look it up when called."""
     activation(which)
     return which
 
@@ -97,7 +97,7 @@ class LeakyReLU(Module):
 
 
 class PReLU(Module):
-    """y = x if x > 0 else slope * x, with a slope that is learned: one, or one for each channel (He et al. 2015)."""
+    """y = x if x > 0 else slope * x, with a learned slope: one, or one per channel (He et al. 2015)."""
 
     def __init__(self, count: int = 1, start: float = 0.25) -> None:
         self.slope = parameter(checks.check_count("PReLU", "slopes", count), float(start))
@@ -117,7 +117,7 @@ class ELU(Module):
 
 
 class SELU(Module):
-    """y = s * (x if x > 0 else a * (exp(x) - 1)), s and a such that mean 0 and variance 1 stay (Klambauer et al. 2017)."""
+    """y = s * (x if x > 0 else a * (exp(x) - 1)), s and a preserve mean 0 and variance 1 (Klambauer et al. 2017)."""
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.selu(x)
@@ -299,7 +299,7 @@ class GLU(Module):
 
 
 class Maxout(Module):
-    """y_i = the greatest of `pieces` neighbouring channels (Goodfellow et al. 2013)"""
+    """y_i = the maximum of `pieces` adjacent channels (Goodfellow et al. 2013)"""
 
     def __init__(self, pieces: int, axis: int = 1) -> None:
         self.pieces, self.axis = whole("Maxout", "number of pieces", pieces, least=1), axis

@@ -1,4 +1,4 @@
-"""Multi-head attention: each position looks at others, and takes over a weighted mean of what they offer."""
+"""Multi-head attention: each position attends to others and takes a weighted mean of their values."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .positions import rotary as rotated
 
 
 class MultiHeadAttention(Module):
-    """softmax(Q K^T / sqrt(width)) V for each head, the heads joined and mixed by a last product   (Vaswani et al. 2017)
+    """softmax(Q K^T / sqrt(width)) V for each head; the heads are concatenated and projected   (Vaswani et al. 2017)
 
-    Q = x W_query^T, K = context W_key^T, V = context W_value^T, each cut into heads of width features / heads.
-    With fewer key heads, several heads share their keys and values (grouped queries, Ainslie et al. 2023).
+    Q = x W_query^T, K = context W_key^T, V = context W_value^T, each split into heads of width features / heads.
+    With fewer key heads, several heads share keys and values (grouped-query attention, Ainslie et al. 2023).
 
     >>> import weft
     >>> MultiHeadAttention(8, 2)(weft.ones((1, 5, 8)), causal=True).shape
@@ -56,29 +56,30 @@ class MultiHeadAttention(Module):
         self.output = Linear(self.features, self.features, bias=bias, init="glorot_uniform")
 
     def forward(self, x: ArrayLike, context: Any = None, *, mask: Any = None, causal: bool = False) -> Tensor:
-        """(batch, time, features), from x of that shape; it looks at the context (batch, keys, features), or at x itself.
+        """(batch, time, features), from x of that shape, which attends to the context (batch, keys, features) or to x itself.
 
-        A bool mask says which places may be looked at, a float mask is added to the scores: (queries, keys),
-        (batch, queries, keys) or (batch, heads, queries, keys), sizes of 1 standing for all. For sequences that end earlier:
-        mask = (weft.arange(keys) < lengths[:, None])[:, None]. Causal: only backwards, the last query at the last key.
+        A bool mask selects the positions to attend to, a float mask is added to the scores: (queries, keys),
+        (batch, queries, keys) or (batch, heads, queries, keys), where sizes of 1 broadcast. For sequences of different
+        lengths: mask = (weft.arange(keys) < lengths[:, None])[:, None]. With `causal`, a query attends only to earlier
+        positions, with the last query aligned to the last key.
         """
         x = _sequences(x, self.features)
         context = x if context is None else _sequences(context, self.features)
         if context.shape[0] != x.shape[0]:
             raise UserError("MultiHeadAttention", f"one batch is required, got {x.shape} and {context.shape}.")
-        q = _cut(self.query(x), self.heads)
-        k, v = _cut(self.key(context), self.key_heads), _cut(self.value(context), self.key_heads)
+        q = _split_heads(self.query(x), self.heads)
+        k, v = _split_heads(self.key(context), self.key_heads), _split_heads(self.value(context), self.key_heads)
         if self.rotary:
-            q, k = _rotated(q, k)
+            q, k = _apply_rotary(q, k)
         k, v = (repeat(t, self.heads // self.key_heads, axis=1) for t in (k, v))
         y = self._attend(q, k, v, self._mask(mask, q, k), causal)
         joined: Tensor = self.output(reshape(transpose(y, 1, 2), x.shape))
         return joined
 
     def _mask(self, mask: Any, q: Tensor, k: Tensor) -> Tensor | None:
-        """The user's mask with four axes, and what ALiBi adds."""
+        """The user's mask with four axes, plus the ALiBi bias."""
         shape = (*q.shape[:3], k.shape[2])
-        given = None if mask is None else _four_axes(as_tensor(mask), shape)
+        given = None if mask is None else _expand_mask(as_tensor(mask), shape)
         if not self.alibi:
             return given
         bias = alibi_bias(*shape[1:]).astype(q.dtype)
@@ -93,7 +94,7 @@ class MultiHeadAttention(Module):
 
 
 def attention_weights(query: Tensor, key: Tensor, *, mask: Tensor | None = None, causal: bool = False) -> Tensor:
-    """What dot_product_attention multiplies the values with (..., queries, keys); rows that may look at nothing are zeros."""
+    """The attention weights (..., queries, keys) of dot_product_attention; fully masked rows are zeros."""
     scores = query @ key.mT * (1.0 / math.sqrt(query.shape[-1]))
     allowed: Tensor | None = None
     if mask is not None:
@@ -106,7 +107,7 @@ def attention_weights(query: Tensor, key: Tensor, *, mask: Tensor | None = None,
         allowed = past if allowed is None else allowed & past
     if allowed is None:
         return softmax(scores)
-    lowest = float(finfo(scores.dtype).min)  # and not -inf, of which a row would become nan
+    lowest = float(finfo(scores.dtype).min)  # not -inf, which would make a fully masked row nan
     return where(allowed, softmax(where(allowed, scores, lowest)), 0.0)
 
 
@@ -128,19 +129,19 @@ def _sequences(x: ArrayLike, features: int) -> Tensor:
     return check_channels("MultiHeadAttention", x, features, axis=-1)
 
 
-def _cut(x: Tensor, heads: int) -> Tensor:
+def _split_heads(x: Tensor, heads: int) -> Tensor:
     """(batch, time, heads * width) as (batch, heads, time, width)."""
     batch, time, features = x.shape
     return transpose(reshape(x, (batch, time, heads, features // heads)), 1, 2)
 
 
-def _rotated(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Turned by their positions: the last query stands at the last key."""
+def _apply_rotary(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Apply rotary positions, with the last query aligned to the last key."""
     ahead = k.shape[2] - q.shape[2]
     return rotated(q, start=max(0, ahead)), rotated(k, start=max(0, -ahead))
 
 
-def _four_axes(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _expand_mask(mask: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A mask as (batch, heads, queries, keys)."""
     mask = expand_dims(mask, axis=1) if mask.ndim == 3 else mask
     known = mask.ndim in (2, 4) and (mask.dtype is bool_ or mask.dtype.is_float)

@@ -1,7 +1,7 @@
-"""One step of a recurrent network: RNNCell, LSTMCell and GRUCell, and what they share with the layers that walk along time.
+"""Recurrent cells, one time step each: RNNCell, LSTMCell and GRUCell, and the parts they share with recurrent layers.
 
-A kind of cell is a number of gates and a function of one step. The product of the input, x W_in^T + b_in, does not depend on
-the state: the layers of recurrent.py compute it for all times at once, and only the rest is done step by step.
+A cell type is a number of gates and a step function. The input projection x W_in^T + b_in does not depend on the state: the
+layers of recurrent.py compute it for all time steps at once, and only the rest step by step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .activations import activation as find
 from .checks import check_channels, check_count, check_optional_count
 from .module import Module, parameter
 
-State = tuple[Tensor, ...]  # (h,), or (h, c) of long short-term memory
+State = tuple[Tensor, ...]  # (h,), or (h, c) for LSTM
 Bend = Callable[[Any], Any]
 Step = Callable[
     [Tensor, Tensor, State, Bend], State
@@ -32,14 +32,14 @@ Step = Callable[
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What distinguishes one recurrent cell from another."""
+class CellType:
+    """The properties of a type of recurrent cell."""
 
     name: str
     gates: int
     states: int
     step: Step
-    joins_biases: bool  # whether both products are only ever added, so that their biases may be added beforehand
+    joins_biases: bool  # whether both products are only added, so that their biases can be combined
 
 
 def _rnn_step(given: Tensor, hidden: Tensor, state: State, bend: Bend) -> State:
@@ -59,16 +59,16 @@ def _gru_step(given: Tensor, hidden: Tensor, state: State, bend: Bend) -> State:
     return ((1.0 - z) * n + z * state[0],)
 
 
-RNN_KIND = Kind("RNN", 1, 1, _rnn_step, True)
-LSTM_KIND = Kind("LSTM", 4, 2, _lstm_step, True)
-GRU_KIND = Kind("GRU", 3, 1, _gru_step, False)
+RNN_KIND = CellType("RNN", 1, 1, _rnn_step, True)
+LSTM_KIND = CellType("LSTM", 4, 2, _lstm_step, True)
+GRU_KIND = CellType("GRU", 3, 1, _gru_step, False)
 
 
 class Weights(Module):
-    """What one step of a kind of cell needs: weight_in, weight_hidden, bias_in and bias_hidden, the gates one below the other."""
+    """The parameters of a cell: weight_in, weight_hidden, bias_in and bias_hidden, with the gates stacked along axis 0."""
 
     def __init__(
-        self, kind: Kind, inputs: int | None, hidden: int, bias: bool, activation: Activation = "tanh"
+        self, kind: CellType, inputs: int | None, hidden: int, bias: bool, activation: Activation = "tanh"
     ) -> None:
         inputs = check_optional_count(kind.name, "inputs", inputs)
         self.hidden = check_count(kind.name, "hidden features", hidden)
@@ -81,12 +81,12 @@ class Weights(Module):
         self.bias_in = parameter((self._rows,), start) if bias else None
         self.bias_hidden = parameter((self._rows,), start) if bias else None
 
-    def sizes(self, x: ArrayLike, state: Any = None, alive: Any = None) -> Mapping[str, Sequence[int]]:
+    def sizes(self, x: ArrayLike, state: Any = None, active: Any = None) -> Mapping[str, Sequence[int]]:
         """The inputs are the last axis."""
         return {"weight_in": (self._rows, as_tensor(x).shape[-1])}
 
     def product(self, x: ArrayLike) -> Tensor:
-        """x W_in^T with its bias, for one time or for all."""
+        """The input projection x W_in^T + b_in, for one or all time steps."""
         x = check_channels(self._kind.name, as_float(as_tensor(x), self._kind.name), self.weight_in.shape[1], axis=-1)
         product: Tensor = x @ self.weight_in.T
         if self.bias_in is not None:
@@ -94,22 +94,22 @@ class Weights(Module):
         return product
 
     def step(self, product: Tensor, state: State) -> State:
-        """The next state, from the input's product and the state."""
+        """The next state, from the input projection and the state."""
         hidden = state[0] @ self.weight_hidden.T
         if self.bias_hidden is not None and not self._kind.joins_biases:
             hidden = hidden + self.bias_hidden
         return self._kind.step(product, hidden, state, find(self.activation))
 
     def begin(self, state: Any, batch: int, dtype: DType) -> State:
-        """The state to begin with: zeros, or what is given."""
+        """The initial state: zeros, or the given one."""
         shape = (batch, self.hidden)
         if state is None:
             return (zeros(shape, dtype=dtype),) * self._kind.states
         return tuple(part.astype(dtype) for part in parts_of(self._kind, state, shape))
 
 
-def parts_of(kind: Kind, state: Any, shape: tuple[int, ...]) -> State:
-    """The tensors of a user's state: (h, c) of long short-term memory, otherwise h alone. Each must have this shape."""
+def parts_of(kind: CellType, state: Any, shape: tuple[int, ...]) -> State:
+    """The tensors of a user's state: (h, c) for LSTM, otherwise h. Each must have this shape."""
     given = state if isinstance(state, tuple | list) else (state,)
     parts = tuple(as_tensor(part) for part in given)
     if len(parts) != kind.states or any(part.shape != shape for part in parts):
@@ -120,12 +120,12 @@ def parts_of(kind: Kind, state: Any, shape: tuple[int, ...]) -> State:
 
 
 def as_given(parts: State) -> Any:
-    """A state as users see it: h, or (h, c)."""
+    """A state in the user's form: h, or (h, c)."""
     return parts if len(parts) > 1 else parts[0]
 
 
 class Cell(Weights):
-    """One step along time: the base of the three cells."""
+    """Base class of the three cells: one time step."""
 
     def forward(self, x: ArrayLike, state: Any = None) -> Any:
         """The new state of shape (batch, hidden), from x (batch, inputs)."""

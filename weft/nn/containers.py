@@ -1,4 +1,4 @@
-"""Modules made of modules: one after another, side by side, or only kept together."""
+"""Containers of modules: Sequential, ModuleList, ModuleDict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _all_modules(layer: str, modules: Mapping[Any, Any]) -> None:
 
 
 class Sequential(Module):
-    """y = f_n(... f_2(f_1(x))): modules one after another, or a dict of them by name.
+    """y = f_n(... f_2(f_1(x))): modules in sequence, or a dict of them by name.
 
     >>> from weft import nn
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
@@ -32,7 +32,7 @@ class Sequential(Module):
         _all_modules("Sequential", self.named())
 
     def named(self) -> dict[Any, Module]:
-        """The modules by their names, or by their places."""
+        """The modules by name or index."""
         return dict(self.layers) if isinstance(self.layers, dict) else dict(enumerate(self.layers))
 
     def forward(self, *xs: Any) -> Any:
@@ -56,14 +56,14 @@ class Sequential(Module):
 
 
 class ModuleList(Module):
-    """Modules by their places. It computes nothing itself; a plain list as an attribute does as well."""
+    """A list of modules. It computes nothing itself; a plain list as an attribute works too."""
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         self.items = list(modules)
         _all_modules("ModuleList", dict(enumerate(self.items)))
 
     def append(self, module: Module) -> None:
-        """One more, at the end."""
+        """Append a module."""
         _all_modules("ModuleList", {len(self.items): module})
         self.items = [*self.items, module]
 
@@ -78,7 +78,7 @@ class ModuleList(Module):
 
 
 class ModuleDict(Module):
-    """Modules by their names. It computes nothing itself; a plain dict as an attribute does as well."""
+    """A dict of modules. It computes nothing itself; a plain dict as an attribute works too."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
         self.items = dict(modules or {})

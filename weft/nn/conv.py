@@ -14,7 +14,7 @@ from .module import Init, Module, parameter
 
 
 class _Conv(Module):
-    """What convolutions of all ranks share."""
+    """Base class of convolutions of all ranks."""
 
     rank: ClassVar[int]
 

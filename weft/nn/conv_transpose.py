@@ -1,4 +1,4 @@
-"""Transposed convolutions in 1, 2 and 3 dimensions: images enlarged by the stride, with filters that are learned."""
+"""Transposed convolutions in 1, 2 and 3 dimensions: learned upsampling by the stride."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .module import Init, Module, parameter
 
 
 class _ConvTranspose(Module):
-    """What transposed convolutions of all ranks share."""
+    """Base class of transposed convolutions of all ranks."""
 
     rank: ClassVar[int]
 
@@ -53,7 +53,7 @@ class _ConvTranspose(Module):
         self._check_spare(name)
         self.activation = known(activation)
         sizes = per_axis(name, "kernel", kernel, rank)
-        self.weight = parameter((inputs, outputs // groups, *sizes), _turned(init, groups))
+        self.weight = parameter((inputs, outputs // groups, *sizes), _transposed_init(init, groups))
         self.bias = parameter((outputs,), bias_init) if bias else None
 
     def _check_spare(self, name: str) -> None:
@@ -80,8 +80,8 @@ class _ConvTranspose(Module):
         return find(self.activation)(y)
 
 
-def _turned(start: Init, groups: int) -> Callable[[tuple[int, ...]], Any]:
-    """Initial values for a weight (inputs, outputs / groups, kernel...), where `start` thinks of outputs first."""
+def _transposed_init(start: Init, groups: int) -> Callable[[tuple[int, ...]], Any]:
+    """Initial values for a weight (inputs, outputs / groups, kernel...), where `start` expects outputs first."""
 
     def make(shape: tuple[int, ...]) -> Tensor:
         inputs, outputs, kernel = shape[0] // groups, shape[1], shape[2:]

@@ -1,9 +1,9 @@
-"""The loss of sequences without alignment (Graves et al. 2006): which labels come in which order, but not when.
+"""Connectionist temporal classification (CTC, Graves et al. 2006): a loss for label sequences without alignment.
 
-A network says at each time how probable each class is, one class being the blank. A path of classes stands for the labels
-that remain when repetitions are merged and blanks are dropped. The loss is -log of the probability of all paths that stand for
-the target, summed by a walk along time: with a blank before, between and behind the labels, a path stays at its place, goes to the
-next one, or jumps over a blank between two labels that differ.
+A network predicts a distribution over classes, including a blank, at each time step. A path of classes represents the labels
+that remain after merging repetitions and dropping blanks. The loss is -log of the probability of all paths that represent the
+target, summed by the forward algorithm: in the target with a blank before, between and behind the labels, a path stays at its
+position, advances by one, or skips a blank between two different labels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..ops.loss import Reduction, reduced
 from ..ops.movement import broadcast_to, cut, expand_dims, pad_axis, reshape, squeeze, stack
 from ..tensor import ArrayLike, Tensor, as_tensor
 
-_NEVER = -1e30  # the logarithm of 0: finite, so that differences of such numbers are numbers
+_NEVER = -1e30  # log of 0: finite, so that differences are finite
 
 
 @in_float32
@@ -36,11 +36,11 @@ def ctc(
     zero_infinity: bool = False,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """-log of the probability that the prediction, log-probabilities (time, batch, classes), spells the target (batch, labels).
+    """-log of the probability of the target (batch, labels) under the predicted log-probabilities (time, batch, classes).
 
-    Lengths (batch,) say how much of each sequence counts; what lies behind may be anything. Without them everything counts.
-    A target that does not fit into its time is infinitely improbable and has no derivative; with `zero_infinity` it costs 0. The
-    mean is that of the losses divided by the lengths of their targets (by 1 for an empty target), as is usual.
+    Lengths (batch,) give the valid part of each sequence; the rest is ignored. By default all of it is valid. A target that does not
+    fit into its time has infinite loss and no derivative; with `zero_infinity` its loss is 0. The mean is taken over the losses
+    divided by the lengths of their targets (by 1 for an empty target), as in PyTorch.
 
     >>> round(ctc(full((2, 1, 2), math.log(0.5)), [[1]]).item(), 4) == round(-math.log(0.75), 4)
     True
@@ -50,9 +50,9 @@ def ctc(
     time, batch, _ = log_p.shape
     input_sizes = _sizes("input_lengths", input_lengths, batch, time)
     label_sizes = _sizes("target_lengths", target_lengths, batch, labels.shape[1])
-    places, jumps = _places(labels, label_sizes, blank)
-    spoken = maximum(pick(log_p, expand_dims(places, axis=0), 2, wraps=False), _NEVER)
-    losses = -_total(_walk(spoken, jumps, input_sizes), label_sizes)
+    places, jumps = _extended_labels(labels, label_sizes, blank)
+    emitted = maximum(pick(log_p, expand_dims(places, axis=0), 2, wraps=False), _NEVER)
+    losses = -_total(_forward_algorithm(emitted, jumps, input_sizes), label_sizes)
     losses = where(losses > -_NEVER / 2, 0.0 if zero_infinity else math.inf, losses)
     if reduction == "mean":
         losses = losses / maximum(label_sizes, 1).astype(losses.dtype)
@@ -77,8 +77,8 @@ def _sizes(name: str, given: ArrayLike | None, batch: int, longest: int) -> Tens
     return sizes
 
 
-def _places(labels: Tensor, sizes: Tensor, blank: int) -> tuple[Tensor, Tensor]:
-    """The classes with blanks around them (batch, 2 labels + 1), and where one may be reached by a jump over the blank before."""
+def _extended_labels(labels: Tensor, sizes: Tensor, blank: int) -> tuple[Tensor, Tensor]:
+    """The labels with blanks around them (batch, 2 labels + 1), and a mask of positions reachable by skipping a blank."""
     batch, count = labels.shape
     labels = where(iota(count) < expand_dims(sizes, axis=1), labels.astype(int64), blank)
     pairs = reshape(stack([full(labels.shape, blank, dtype=int64), labels], axis=2), (batch, 2 * count))
@@ -87,18 +87,18 @@ def _places(labels: Tensor, sizes: Tensor, blank: int) -> tuple[Tensor, Tensor]:
     return places, (places != blank) & (places != before)
 
 
-def _walk(spoken: Tensor, jumps: Tensor, sizes: Tensor) -> Tensor:
-    """The logarithm of the probability to be at each place at the end of each sequence: (batch, places)."""
+def _forward_algorithm(emitted: Tensor, jumps: Tensor, sizes: Tensor) -> Tensor:
+    """The log-probability of each position at the end of each sequence: (batch, positions)."""
 
     def step(at: Tensor, now: Any) -> tuple[Tensor, None]:
         time, log_p = now
         reached = logaddexp(logaddexp(at, _shifted(at, 1, _NEVER)), where(jumps, _shifted(at, 2, _NEVER), _NEVER))
         return where(expand_dims(time < sizes, axis=1), reached + log_p, at), None
 
-    # Before the first time a path stands at the first blank: from there it can stay, or go to the first label.
-    start = where(iota(jumps.shape[1]) == 0, 0.0, _NEVER).astype(spoken.dtype)
+    # Before the first time step a path is at the first blank: it can stay there, or advance to the first label.
+    start = where(iota(jumps.shape[1]) == 0, 0.0, _NEVER).astype(emitted.dtype)
     begin = broadcast_to(start, jumps.shape)
-    at: Tensor = scan(step, begin, (iota(spoken.shape[0]), spoken))[0]
+    at: Tensor = scan(step, begin, (iota(emitted.shape[0]), emitted))[0]
     return at
 
 
@@ -111,6 +111,6 @@ def _total(at: Tensor, sizes: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, by: int, value: float | int) -> Tensor:
-    """Each place gets what stands some places before it; the first ones get a value."""
+    """Shift by some positions, filling the first ones with a value."""
     size = x.shape[1]
     return pad_axis(cut(x, 1, 0, max(size - by, 0)), 1, min(by, size), 0, value)

@@ -1,4 +1,4 @@
-"""Losses that compare whole vectors, regions or boxes: directions, distances and their order, overlap."""
+"""Losses on vectors, regions and boxes: cosine, triplet, contrastive, ranking, Dice, Tversky, IoU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..tensor import ArrayLike, Tensor
 def cosine_distance(
     prediction: ArrayLike, target: ArrayLike, *, axis: int = -1, reduction: Reduction = "mean"
 ) -> Tensor:
-    """1 - a·b / (|a| |b|): 0 for one direction, 1 at right angles (and for a vector of zeros), 2 for opposite ones.
+    """1 - a·b / (|a| |b|): 0 for equal directions, 1 for orthogonal ones (and for a vector of zeros), 2 for opposite ones.
 
     >>> cosine_distance([[3.0, 0.0], [1.0, 0.0]], [[5.0, 0.0], [0.0, 2.0]], reduction="none").tolist()
     [0.0, 1.0]
@@ -43,7 +43,7 @@ def triplet_margin(
     order: float = 2.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """max(0, |a - p| - |a - n| + margin) along the last axis: what belongs together is nearer than what does not.
+    """max(0, |a - p| - |a - n| + margin) along the last axis, for an anchor a, a positive p and a negative n.
 
     >>> triplet_margin([[0.0, 0.0]], [[3.0, 4.0]], [[0.0, 1.0]]).item()
     5.0
@@ -59,9 +59,9 @@ def triplet_margin(
 def pair_contrastive(
     first: ArrayLike, second: ArrayLike, target: ArrayLike, *, margin: float = 1.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """d² for pairs that belong together (target 1), max(0, margin - d)² for the others (target 0), d = |a - b|.
+    """d² for similar pairs (target 1), max(0, margin - d)² for dissimilar pairs (target 0), d = |a - b|.
 
-    One loss for each pair of vectors along the last axis (Hadsell et al. 2006).
+    One loss per pair of vectors along the last axis (Hadsell et al. 2006).
     """
     at_least_0("pair_contrastive", "margin", margin)
     a, b = same_shape("pair_contrastive", first, second)
@@ -76,10 +76,10 @@ def pair_contrastive(
 def contrastive(
     first: ArrayLike, second: ArrayLike, *, temperature: float = 0.5, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Two views (examples, features) of each example: each is to find its partner among all others (NT-Xent, Chen et al. 2020).
+    """The contrastive loss of two views (examples, features) of each example (NT-Xent, Chen et al. 2020).
 
-    The cross-entropy of softmax(cos(z_i, z_j) / temperature) over all j other than i, the partner being the class: one loss for
-    each of the 2n views, all first ones before all second ones.
+    The cross-entropy of softmax(cos(z_i, z_j) / temperature) over all j other than i, with the other view of the example as class:
+    one loss for each of the 2n views, first views before second views.
     """
     above_0("contrastive", "the temperature", temperature)
     a, b = same_shape("contrastive", first, second)
@@ -96,7 +96,7 @@ def contrastive(
 def margin_ranking(
     first: ArrayLike, second: ArrayLike, target: ArrayLike, *, margin: float = 0.0, reduction: Reduction = "mean"
 ) -> Tensor:
-    """max(0, margin - t (a - b)): the first is to be larger where t is 1, smaller where it is -1."""
+    """max(0, margin - t (a - b)): a should be larger than b where t is 1, smaller where it is -1."""
     at_least_0("margin_ranking", "margin", margin)
     a, b = same_shape("margin_ranking", first, second)
     d, t = same_shape("margin_ranking", a - b, target)
@@ -104,7 +104,7 @@ def margin_ranking(
 
 
 def _unit(x: Tensor, axis: int) -> Tensor:
-    """Vectors of length 1, in the same direction; zeros stay zeros. The scale drops out, so it needs no derivative."""
+    """Unit vectors in the same direction; zeros stay zeros. The scale cancels, so it needs no derivative."""
     x = x / _scale(x, axis)
     length = norm(x, axis=axis, keepdims=True)
     return x / where(length == 0.0, 1.0, length)
@@ -126,10 +126,10 @@ def _scale(x: Tensor, axis: int) -> Tensor:
 
 @in_float32
 def dice(prediction: ArrayLike, target: ArrayLike, *, smooth: float = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """1 - (2 sum(p t) + smooth) / (sum(p) + sum(t) + smooth), p being probabilities: 0 for regions that are the same.
+    """The Dice loss 1 - (2 sum(p t) + smooth) / (sum(p) + sum(t) + smooth) of probabilities p: 0 for equal regions.
 
-    One loss for each example and channel of (batch, channels, spatial...), for each example of (batch, places). `smooth` says
-    what two empty regions are: with 0 they are nan.
+    One loss per example and channel of (batch, channels, spatial...), or per example of (batch, positions). `smooth` defines
+    the loss of two empty regions: with 0 it is nan.
 
     >>> dice([[1.0, 1.0, 0.0, 0.0]], [[1.0, 0.0, 1.0, 0.0]], smooth=0.0).item()
     0.5
@@ -147,9 +147,9 @@ def tversky(
     smooth: float = 1.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """1 - (both + smooth) / (both + alpha too_much + beta missed + smooth): `dice` with two kinds of mistake weighed apart.
+    """1 - (tp + smooth) / (tp + alpha fp + beta fn + smooth): `dice` with separate weights of false positives and negatives.
 
-    both = sum(p t), too_much = sum(p (1 - t)), missed = sum((1 - p) t), summed as in `dice`.
+    tp = sum(p t), fp = sum(p (1 - t)), fn = sum((1 - p) t), summed as in `dice`.
     """
     at_least_0("tversky", "alpha", alpha)
     at_least_0("tversky", "beta", beta)
@@ -171,9 +171,9 @@ def _apart(name: str, prediction: ArrayLike, target: ArrayLike, alpha: float, be
 
 @in_float32
 def iou(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction = "mean") -> Tensor:
-    """1 - the part of two boxes' union that both cover. Boxes are (..., 4): left, top, right, bottom.
+    """1 - intersection over union of two boxes. Boxes are (..., 4): left, top, right, bottom.
 
-    Boxes that do not meet give 1 and no derivative; `giou` pulls them together.
+    Disjoint boxes give 1 with derivative 0; `giou` has a gradient for them.
 
     >>> iou([[0.0, 0.0, 2.0, 1.0]], [[1.0, 0.0, 2.0, 1.0]]).item()
     0.5
@@ -185,7 +185,7 @@ def iou(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction = "mea
 
 @in_float32
 def giou(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction = "mean") -> Tensor:
-    """`iou` plus the part of the smallest box around both that neither covers, from 0 to 2 (Rezatofighi et al. 2019)."""
+    """`iou` plus the fraction of the smallest enclosing box that neither covers, from 0 to 2 (Rezatofighi et al. 2019)."""
     a, b = _boxes("giou", prediction, target)
     both, either, around = _areas(a, b)
     return reduced("giou", 1.0 - _part(both, either) + _part(around - either, around), reduction)
@@ -199,7 +199,7 @@ def _boxes(name: str, prediction: ArrayLike, target: ArrayLike) -> tuple[Tensor,
 
 
 def _areas(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The areas of what both boxes cover, what either covers, and the smallest box around them."""
+    """The areas of the intersection, the union and the smallest enclosing box."""
     both = _area(maximum(a[..., :2], b[..., :2]), minimum(a[..., 2:], b[..., 2:]))
     either = _area(a[..., :2], a[..., 2:]) + _area(b[..., :2], b[..., 2:]) - both
     return both, either, _area(minimum(a[..., :2], b[..., :2]), maximum(a[..., 2:], b[..., 2:]))
@@ -210,17 +210,17 @@ def _area(low: Tensor, high: Tensor) -> Tensor:
 
 
 def _part(x: Tensor, whole: Tensor) -> Tensor:
-    """x / whole, 0 where there is no whole."""
+    """x / whole, and 0 where whole is 0."""
     return where(whole == 0.0, 0.0, x / where(whole == 0.0, 1.0, whole))
 
 
 def at_least_0(name: str, what: str, value: float) -> None:
-    """Refuse a setting that is negative or nan."""
+    """Check that a setting is 0 or more."""
     if not value >= 0.0:
         raise UserError(name, f"{what} must be 0 or more, got {value}.")
 
 
 def above_0(name: str, what: str, value: float) -> None:
-    """Refuse a setting that is not positive."""
+    """Check that a setting is positive."""
     if not value > 0.0:
         raise UserError(name, f"{what} must be above 0, got {value}.")

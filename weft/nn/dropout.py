@@ -1,4 +1,4 @@
-"""What disturbs a network while it is trained, so that it does not rely on single values. In use, all give back x."""
+"""Dropout and noise layers. In evaluation mode all are the identity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Dropout(Module):
 
 
 class _ChannelDropout(Module):
-    """What the layers that drop whole channels share."""
+    """Base class of layers that drop whole channels."""
 
     rank: ClassVar[int]
 
@@ -33,11 +33,11 @@ class _ChannelDropout(Module):
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = checks.check_spatial(type(self).__name__, x, self.rank)
-        return _kept(x, self.rate, self.training, 2)
+        return _dropout(x, self.rate, self.training, 2)
 
 
-def _kept(x: Tensor, rate: float, training: bool, axes: int) -> Tensor:
-    """Dropout that decides once for all elements that share their places along the first axes."""
+def _dropout(x: Tensor, rate: float, training: bool, axes: int) -> Tensor:
+    """Dropout with one decision for all elements with the same indices along the first `axes` axes."""
     if not training or rate == 0.0:
         return x
     keep = random.bernoulli(1.0 - rate, (*x.shape[:axes], *[1] * (x.ndim - axes)))
@@ -63,19 +63,19 @@ class Dropout3d(_ChannelDropout):
 
 
 class DropPath(Module):
-    """y = x * keep / (1 - rate), decided once for each element of the batch: a residual branch is left out (Huang et al. 2016)"""
+    """y = x * keep / (1 - rate), with one decision per example: a residual branch is dropped (stochastic depth, Huang et al. 2016)"""
 
     def __init__(self, rate: float = 0.1) -> None:
         self.rate = checks.check_rate("DropPath", rate)
 
     def forward(self, x: ArrayLike) -> Tensor:
-        return _kept(as_tensor(x), self.rate, self.training, 1)
+        return _dropout(as_tensor(x), self.rate, self.training, 1)
 
 
 class AlphaDropout(Module):
-    """y = a * (x if kept else -s * alpha) + b, with a and b such that mean 0 and variance 1 stay (Klambauer et al. 2017)
+    """y = a * (x if kept else -s * alpha) + b, where a and b preserve mean 0 and variance 1 (Klambauer et al. 2017)
 
-    s and alpha are those of SELU, which comes before it.
+    s and alpha are those of SELU, which it follows.
     """
 
     def __init__(self, rate: float = 0.5) -> None:

@@ -1,4 +1,4 @@
-"""Layers that move the places of an image, or of anything with spatial dimensions: borders, sizes, channels into places."""
+"""Layers for spatial dimensions: padding, cropping, upsampling, pixel and channel shuffles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .module import Module
 
 
 def _border(layer: str, given: Any) -> Any:
-    """A border as it was given: an int, or an int or a pair (before, behind) for each spatial dimension."""
+    """Check a padding and return it as given: an int, or an int or a pair (before, behind) per spatial dimension."""
     if isinstance(given, str):
         raise UserError(layer, f"an int, or an int or a pair for each spatial dimension, is required, got {given!r}.")
     return checks.check_padding(layer, given, len(given) if isinstance(given, Sequence) else 1)
@@ -30,7 +30,7 @@ def _pairs(layer: str, x: Tensor, border: Padding) -> tuple[tuple[int, int], ...
 
 
 class _Pad(Module):
-    """What borders of all kinds share."""
+    """Base class of padding layers."""
 
     mode: ClassVar[str]
 
@@ -43,31 +43,31 @@ class _Pad(Module):
 
 
 class ZeroPad(_Pad):
-    """A border of zeros: an int, or an int or a pair (before, behind) for each spatial dimension."""
+    """Zero padding: an int, or an int or a pair (before, behind) per spatial dimension."""
 
     mode = "constant"
 
 
 class ReflectPad(_Pad):
-    """A border that mirrors the inside, without the outermost elements: c b | a b c | b a."""
+    """Reflection padding, without repeating the outermost elements: c b | a b c | b a."""
 
     mode = "reflect"
 
 
 class ReplicatePad(_Pad):
-    """A border of the outermost elements: a a | a b c | c c."""
+    """Replication padding with the outermost elements: a a | a b c | c c."""
 
     mode = "edge"
 
 
 class CircularPad(_Pad):
-    """A border that comes from the other side: b c | a b c | a b."""
+    """Circular padding: b c | a b c | a b."""
 
     mode = "wrap"
 
 
 class Crop(Module):
-    """The image without a border: an int, or an int or a pair (before, behind) for each spatial dimension."""
+    """Crop a border: an int, or an int or a pair (before, behind) per spatial dimension."""
 
     def __init__(self, border: Padding) -> None:
         self.border = _border("Crop", border)
@@ -82,9 +82,9 @@ class Crop(Module):
 
 
 class Upsample(Module):
-    """The image enlarged by whole numbers: each element repeated ("nearest"), or straight lines between them ("bilinear").
+    """Upsample by an integer factor: repeat each element ("nearest"), or interpolate linearly ("bilinear").
 
-    Bilinear: result i lies at (i + 1/2) / scale - 1/2 of the input, and the outermost elements go on beyond the border.
+    Bilinear: result i is at (i + 1/2) / scale - 1/2 of the input, with the outermost elements replicated beyond the border.
     """
 
     def __init__(self, scale: Sizes, mode: str = "nearest") -> None:
@@ -102,7 +102,7 @@ class Upsample(Module):
 
 
 def _interpolate(x: Tensor, scale: int, *, axis: int) -> Tensor:
-    """An axis `scale` times as long: each of its elements stands for so many results, between it and its neighbours."""
+    """Linear interpolation along an axis by a factor `scale`: each element yields `scale` results."""
     if scale == 1:
         return x
     n = x.shape[axis]
@@ -115,7 +115,7 @@ def _interpolate(x: Tensor, scale: int, *, axis: int) -> Tensor:
 
 
 class PixelShuffle(Module):
-    """(batch, c * scale**2, h, w) becomes (batch, c, h * scale, w * scale): channels become places (Shi et al. 2016)."""
+    """(batch, c * scale**2, h, w) becomes (batch, c, h * scale, w * scale): channels become pixels (Shi et al. 2016)."""
 
     def __init__(self, scale: int) -> None:
         self.scale = whole("PixelShuffle", "scale", scale, least=1)
@@ -130,7 +130,7 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """(batch, c, h * scale, w * scale) becomes (batch, c * scale**2, h, w): places become channels."""
+    """(batch, c, h * scale, w * scale) becomes (batch, c * scale**2, h, w): pixels become channels."""
 
     def __init__(self, scale: int) -> None:
         self.scale = whole("PixelUnshuffle", "scale", scale, least=1)
@@ -147,7 +147,7 @@ class PixelUnshuffle(Module):
 
 
 class ChannelShuffle(Module):
-    """Channels dealt out anew: groups of channels, read across instead of along (Zhang et al. 2018)."""
+    """Interleave the channels of all groups (Zhang et al. 2018)."""
 
     def __init__(self, groups: int) -> None:
         self.groups = checks.check_count("ChannelShuffle", "groups", groups)

@@ -1,8 +1,8 @@
-"""How parameters begin: functions from a shape to values, also known by name.
+"""Parameter initialization: functions from a shape to values, also available by name.
 
-A weight is (outputs, inputs, kernel...). Each output then is a sum of fan_in = inputs * kernel terms, each input goes into
-fan_out = outputs * kernel of them, and the spread of the values is chosen so that signals neither grow nor fade on their way
-through many layers: forwards by fan_in, backwards by fan_out, or a compromise of both.
+A weight is (outputs, inputs, kernel...). Each output is a sum of fan_in = inputs * kernel terms, each input contributes to
+fan_out = outputs * kernel of them, and the variance is chosen so that signals neither explode nor vanish through many layers:
+forward signals by fan_in, backward signals by fan_out, or a compromise of both.
 
     nn.Linear(784, 300, init="he_normal")
     nn.Linear(784, 300, init=nn.init.normal(std=0.01))
@@ -33,26 +33,26 @@ def constant(value: float) -> Maker:
 
 def uniform(low: float = -0.05, high: float = 0.05) -> Maker:
     """Uniform between two numbers."""
-    return lambda shape: _drawn("uniform", shape) * np.float32(high - low) + np.float32(low)
+    return lambda shape: _sample("uniform", shape) * np.float32(high - low) + np.float32(low)
 
 
 def normal(mean: float = 0.0, std: float = 0.05) -> Maker:
     """The normal distribution."""
-    return lambda shape: _drawn("normal", shape) * np.float32(std) + np.float32(mean)
+    return lambda shape: _sample("normal", shape) * np.float32(std) + np.float32(mean)
 
 
 def truncated_normal(std: float = 0.05) -> Maker:
-    """The normal distribution without what lies beyond two standard deviations."""
-    return lambda shape: _drawn("truncated_normal", shape) * np.float32(std)
+    """The normal distribution truncated at two standard deviations."""
+    return lambda shape: _sample("truncated_normal", shape) * np.float32(std)
 
 
 _CHUNK, _SMALL = 1 << 18, 1 << 14
 
 
-def _drawn(law: Law, shape: Shape) -> np.ndarray:
-    """Numbers of the plain law, not scaled yet.
+def _sample(law: Law, shape: Shape) -> np.ndarray:
+    """Samples of the unscaled distribution.
 
-    Many are drawn in chunks of one size: the numbers of all parameters of a network then come from one compiled program.
+    Large shapes are sampled in chunks of one size, so that one compiled program serves all parameters of a network.
     """
     draw, count = getattr(random, law), math.prod(shape)
     if count <= _SMALL:
@@ -63,7 +63,7 @@ def _drawn(law: Law, shape: Shape) -> np.ndarray:
 
 
 def variance_scaling(scale: float = 1.0, fan: Fan = "in", law: Law = "truncated_normal") -> Maker:
-    """The variance scale / fan: the base of the named ones below (He et al. 2015, Glorot and Bengio 2010, LeCun et al. 1998)."""
+    """Variance scale / fan: the base of the named initializers below (He et al. 2015, Glorot and Bengio 2010, LeCun et al. 1998)."""
 
     def make(shape: Shape) -> Any:
         inputs, outputs = fans(shape)
@@ -73,12 +73,12 @@ def variance_scaling(scale: float = 1.0, fan: Fan = "in", law: Law = "truncated_
             return uniform(-limit, limit)(shape)
         if law == "normal":
             return normal(std=math.sqrt(spread))(shape)
-        return truncated_normal(math.sqrt(spread) / _CUT)(shape)  # the cut takes some of the spread away
+        return truncated_normal(math.sqrt(spread) / _CUT)(shape)  # truncation reduces the standard deviation
 
     return make
 
 
-_CUT = 0.87962566103423978  # the standard deviation of a normal distribution cut at two
+_CUT = 0.87962566103423978  # the standard deviation of a normal distribution truncated at two
 
 
 def fans(shape: Shape) -> tuple[int, int]:
@@ -90,22 +90,22 @@ def fans(shape: Shape) -> tuple[int, int]:
 
 
 def orthogonal(gain: float = 1.0) -> Maker:
-    """A matrix whose rows (or columns, if there are fewer) are at right angles and of length `gain` (Saxe et al. 2014)."""
+    """A matrix whose rows (or columns, if there are fewer) are orthogonal with norm `gain` (Saxe et al. 2014)."""
 
     def make(shape: Shape) -> Any:
         if len(shape) < 2:
             raise UserError("orthogonal", f"a matrix is required, got the shape {shape}.")
         rows, columns = shape[0], math.prod(shape[1:])
-        values = _drawn("normal", (max(rows, columns), min(rows, columns))).astype(np.float64)
+        values = _sample("normal", (max(rows, columns), min(rows, columns))).astype(np.float64)
         q, r = np.linalg.qr(values)
-        q = q * np.sign(np.diag(r))  # else some directions would come more often than others
+        q = q * np.sign(np.diag(r))  # makes the distribution uniform over orthogonal matrices
         return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
 
     return make
 
 
 def identity(gain: float = 1.0) -> Maker:
-    """The identity matrix; for a convolution, a filter that gives back its input."""
+    """The identity matrix; for a convolution, a filter that returns its input."""
 
     def make(shape: Shape) -> Any:
         if len(shape) < 2:
@@ -131,7 +131,7 @@ NAMES: dict[str, Maker] = {
     "he_normal": variance_scaling(2.0, "in", "truncated_normal"),
     "lecun_uniform": variance_scaling(1.0, "in", "uniform"),
     "lecun_normal": variance_scaling(1.0, "in", "truncated_normal"),
-    # 1 / sqrt(fan_in) to both sides: what torch begins its linear layers and convolutions with.
+    # Uniform in +-1 / sqrt(fan_in): PyTorch's default for linear layers and convolutions.
     "fan_in_uniform": variance_scaling(1.0 / 3.0, "in", "uniform"),
     "orthogonal": orthogonal(),
     "identity": identity(),
@@ -139,7 +139,7 @@ NAMES: dict[str, Maker] = {
 
 
 def values(start: str | float | Maker, shape: Shape) -> Any:
-    """Values of this shape: by the name of a way, by a number for all, or by a function of the shape."""
+    """Initial values of a shape: by the name of an initializer, a constant, or a function of the shape."""
     if isinstance(start, str):
         if start not in NAMES:
             raise UserError("init", f"there is no initial value {start!r}. Known: {', '.join(NAMES)}.")

@@ -1,4 +1,4 @@
-"""Layers that are one product: linear, bilinear, and the table of an embedding."""
+"""Linear, bilinear and embedding layers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Bilinear(Module):
 
 
 class Embedding(Module):
-    """y = W[x]: a row of a table for each index; weight: (count, features). The index `padding` gives 0 and trains nothing.
+    """y = W[x]: a row of a table for each index; weight: (count, features). The index `padding` gives 0 and has no gradient.
 
     >>> Embedding(10, 4)(as_tensor([[1, 2, 3]])).shape
     (1, 3, 4)

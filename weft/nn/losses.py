@@ -1,9 +1,8 @@
-"""Losses: how far predictions are from what they should be, for each element or for each example.
+"""Classification losses.
 
-All are functions (prediction, target, ...) with a reduction: the "mean" of the losses, their "sum", or "none": the losses
-themselves. They are safe for large inputs: what could overflow on the way is written so that it does not. The mean of nothing
-(an empty batch, or all targets ignored) is nan, the sum is 0. Here are the losses of classes; those of numbers stand in
-regression.py, of vectors, regions and boxes in distances.py, of sequences without alignment in ctc.py.
+All losses are functions (prediction, target, ...) with a reduction: the "mean" of the losses, their "sum", or "none". They do
+not overflow for large inputs. The mean of no losses (an empty batch, or all targets ignored) is nan, the sum is 0. Regression
+losses are in regression.py, losses on vectors, regions and boxes in distances.py, CTC in ctc.py.
 
     loss = nn.loss("huber")
     loss(prediction, target, delta=2.0)
@@ -43,7 +42,7 @@ from .distances import (
 from .regression import gaussian_nll, huber, log_cosh, mape, msle, poisson, smooth_l1
 
 mae, mse = mae_loss, mse_loss
-_LEAST_LOG = -100.0  # of a probability: a sure mistake costs this much, not infinitely much
+_LEAST_LOG = -100.0  # of a log-probability: bounds the loss of a certain but wrong prediction
 
 # --- of yes and no ---------------------------------------------------------------------------------------------------------
 
@@ -52,9 +51,9 @@ _LEAST_LOG = -100.0  # of a probability: a sure mistake costs this much, not inf
 def bce(
     prediction: ArrayLike, target: ArrayLike, *, weight: ArrayLike | None = None, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Binary cross-entropy of probabilities p: -(t log p + (1 - t) log(1 - p)), no logarithm below -100.
+    """Binary cross-entropy of probabilities p: -(t log p + (1 - t) log(1 - p)), with logarithms clamped at -100.
 
-    Give logits to `bce_with_logits` rather than their sigmoid to this: it is exact also where p is nearly 0 or 1.
+    Prefer `bce_with_logits` on logits: it is accurate also where p is nearly 0 or 1.
 
     >>> round(bce([0.5, 0.5], [1.0, 0.0]).item() / math.log(2.0), 5)
     1.0
@@ -75,7 +74,7 @@ def bce_with_logits(
 ) -> Tensor:
     """Binary cross-entropy of sigmoid(x): w t log(1 + exp(-x)) + (1 - t) log(1 + exp(x)), w being `pos_weight`.
 
-    `weight` multiplies the losses and `pos_weight` those of the positive; both fit the shape of the prediction from the right.
+    `weight` multiplies the losses and `pos_weight` those of positive targets; both broadcast to the shape of the prediction.
 
     >>> bce_with_logits([1000.0, -1000.0], [1.0, 1.0], reduction="none").tolist()
     [0.0, 1000.0]
@@ -106,10 +105,10 @@ def focal(
     alpha: ArrayLike | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """-alpha (1 - p)^gamma log p, p being the probability of the truth: what is already right counts less (Lin et al. 2017).
+    """The focal loss -alpha (1 - p)^gamma log p, p the probability of the target: easy examples count less (Lin et al. 2017).
 
-    Targets of the shape of the logits are yes or no for each: p = sigmoid(x), `alpha` weighs yes and 1 - alpha no. Class numbers
-    choose along the last axis: p = softmax(x), and `alpha` has a weight for each class.
+    Targets of the shape of the logits are binary: p = sigmoid(x), with weight `alpha` for 1 and 1 - alpha for 0. Class indices
+    select along the last axis: p = softmax(x), and `alpha` has one weight per class.
     """
     at_least_0("focal", "gamma", gamma)
     x, t = as_float(as_tensor(prediction), "focal"), as_tensor(target)
@@ -127,16 +126,16 @@ def focal(
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:
-    """x ** exponent with derivative 0 at 0, where that of a root is infinite."""
+    """x ** exponent with derivative 0 at 0, where that of a fractional power is infinite."""
     return where(x <= 0.0, 1.0 if exponent == 0.0 else 0.0, x**exponent)
 
 
 @in_float32
 def hinge(prediction: ArrayLike, target: ArrayLike, *, margin: float = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """max(0, margin - t x): the right side is to be reached with a margin.
+    """The hinge loss max(0, margin - t x).
 
-    Targets of the shape of the prediction are two sides: t = 1 where they are above 0, else -1. Class numbers choose along the
-    last axis: max(0, margin + the best score of the others - the score of the class) (Crammer and Singer 2001).
+    Targets of the shape of the prediction are binary: t = 1 where they are above 0, else -1. Class indices select along the
+    last axis: max(0, margin + the largest other score - the score of the class) (Crammer and Singer 2001).
 
     >>> hinge([0.5, -2.0], [1, 0], reduction="none").tolist()
     [0.5, 0.0]
@@ -176,7 +175,7 @@ def nll(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """-log p of the target's class, given logarithms of probabilities; the mean is by the classes' weights.
+    """The negative log-likelihood of the target class, given log-probabilities; the mean is weighted by the class weights.
 
     >>> nll([[-1.0, -2.0], [-3.0, -4.0]], [1, 0]).item()
     2.5
@@ -191,7 +190,7 @@ def nll(
 
 
 def _chosen(name: str, scores: Tensor, target: Tensor, axis: int) -> Tensor:
-    """The scores of the target's classes."""
+    """The scores of the target classes."""
     axis = normal_axis(name, axis, scores.ndim)
     expected = (*scores.shape[:axis], *scores.shape[axis + 1 :])
     if target.shape != expected or not target.dtype.is_integer:
@@ -275,7 +274,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def loss(which: str | Callable[..., Any]) -> Callable[..., Any]:
-    """A loss by its name; a function is given back as it is.
+    """Look up a loss by name; a function is returned unchanged.
 
     >>> loss("mae")([1.0], [3.0]).item()
     2.0

@@ -1,4 +1,4 @@
-"""Layers of several inputs that become one, and the residual block."""
+"""Layers that merge several inputs, and the residual block."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Maximum(Module):
 
 
 class Concat(Module):
-    """All inputs behind each other, along an axis (channels, if it is not given)."""
+    """Concatenate all inputs along an axis (default: channels)."""
 
     def __init__(self, axis: int = 1) -> None:
         self.axis = axis
@@ -62,7 +62,7 @@ class Concat(Module):
 
 
 class Residual(Module):
-    """y = activation(body(x) + shortcut(x)); the shortcut is x itself, if none is given (He et al. 2016)."""
+    """y = activation(body(x) + shortcut(x)); the default shortcut is the identity (He et al. 2016)."""
 
     def __init__(self, body: Module, shortcut: Module | None = None, activation: Activation = None) -> None:
         for part in (body, shortcut):

@@ -1,8 +1,8 @@
-"""What a part of a network is: an object whose attributes are its parameters, its state and the parts it is made of.
+"""`Module`: an object whose attributes are its parameters, its state and its submodules.
 
-Nothing is registered anywhere. A parameter is a tensor that derivatives are taken with respect to, a tensor that is not is
-state (running statistics), and lists, tuples and dicts of parts are parts too. Attributes whose names begin with an underscore
-are not looked at. A new layer is a class with `__init__` and `forward`:
+There is no registration. A tensor attribute that requires gradients is a parameter, any other tensor is state (such as running
+statistics), and modules in lists, tuples and dicts are submodules too. Attributes whose names begin with an underscore are
+ignored. A new layer is a class with `__init__` and `forward`:
 
     class Scale(nn.Module):
         '''y = s x'''
@@ -32,14 +32,14 @@ from ..tracing.context import outside
 from . import init
 
 M = TypeVar("M", bound="Module")
-Size = int | None  # None: found out from the first input
+Size = int | None  # None: inferred from the first input
 Sizes = tuple[Size, ...]
 Init = str | float | Callable[[tuple[int, ...]], Any]  # a name (see init.py), a number, or a function of the shape
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A parameter or state that will be made at the first call, when the missing sizes are known."""
+    """A parameter or state that is created at the first call, when the missing sizes are known."""
 
     shape: Sizes
     start: Init
@@ -50,7 +50,7 @@ class Unknown:
 
 
 def parameter(shape: int | Sequence[Size], start: Init = "zeros") -> Any:
-    """A parameter of this shape: a tensor, made now, or at the first call of its module if a size is None."""
+    """A parameter of this shape: a tensor, created now, or at the first call of its module if a size is None."""
     return _made(shape, start, True)
 
 
@@ -71,7 +71,7 @@ def _made(shape: int | Sequence[Size], start: Init, trained: bool) -> Any:
     with outside():
         value = asarray(init.values(start, known), dtype=DEFAULT_FLOAT)
         tensor = as_parameter(value) if trained else asarray(value, copy=True).realize()
-    tensor.born = 0  # it was there before whatever is being traced
+    tensor.born = 0  # it existed before the function that is being traced
     return tensor
 
 
@@ -82,9 +82,9 @@ def _without_value(shape: tuple[int, ...], trained: bool) -> Tensor:
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Inside, parameters and state are made without values, which takes no memory: for networks that are traced but not run.
+    """Inside, parameters and state are created without values and memory: for networks that are traced but not run.
 
-    What modules made at their first call is unknown again afterwards.
+    Tensors that modules created at their first call become unknown again afterwards.
     """
     before, _calls.valueless = _calls.valueless, []
     try:
@@ -96,7 +96,7 @@ def without_values() -> Iterator[None]:
 
 
 class Listener(Protocol):
-    """Somebody who wants to know which modules are called, and what they give."""
+    """An observer of module calls and their results."""
 
     def begins(self, module: Module) -> None: ...
 
@@ -105,7 +105,7 @@ class Listener(Protocol):
 
 class _Calls(threading.local):
     listener: Listener | None = None
-    valueless: list[tuple[Module, str, Unknown]] | None = None  # made without values, and what they were before
+    valueless: list[tuple[Module, str, Unknown]] | None = None  # created without values, and their previous attribute
 
 
 _calls = _Calls()
@@ -113,7 +113,7 @@ _calls = _Calls()
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Inside, the listener hears of every call of a module."""
+    """Inside, the listener is notified of every call of a module."""
     before, _calls.listener = _calls.listener, listener
     try:
         yield
@@ -122,7 +122,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 class Symbol:
-    """Stands for a value while a network is written as calls of modules; see functional.py."""
+    """A symbolic value of the functional API; see functional_model.py."""
 
     def __init__(
         self, module: Module | None, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -131,19 +131,19 @@ class Symbol:
 
 
 class Module(Holder):
-    """A part of a network; see the head of this file."""
+    """Base class of all layers and networks; see the top of this file."""
 
     training: bool = True
 
     def __init__(self) -> None:
-        """Nothing to do: a subclass only stores what it is given and makes its parameters."""
+        """Does nothing: a subclass stores its settings and creates its parameters."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What it computes."""
+        """The computation of the module."""
         raise UserError(type(self).__name__, "a module needs a method forward(self, x) that says what it computes.")
 
     def sizes(self, *args: Any) -> Mapping[str, Sequence[int]]:
-        """For each attribute that was made with unknown sizes: its shape, from the first input."""
+        """The shapes of the attributes that were created with unknown sizes, given the first input."""
         raise UserError(type(self).__name__, "a module with unknown sizes needs a method sizes(self, x).")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -175,22 +175,22 @@ class Module(Holder):
     # --- settings --------------------------------------------------------------------------------------------------------
 
     def settings(self) -> dict[str, Any]:
-        """What its computation follows from: its attributes, and which of its parameters are frozen."""
+        """The settings that its computation depends on: its attributes, and which of its parameters are frozen."""
         found = {n: v for n, v in vars(self).items() if not n.startswith("_")}
         return found | {"training": self.training, "frozen": self._frozen_names()}
 
     def train(self: M, mode: bool = True) -> M:
-        """Put it, and all its parts, in the mode for training: dropout drops, batch norm uses the batch's statistics."""
+        """Switch it and its submodules to training mode: dropout is active, batch norm uses batch statistics."""
         for module in self.modules():
             module.training = bool(mode)
         return self
 
     def eval(self: M) -> M:
-        """The mode for use: nothing is random, running statistics are used."""
+        """Switch to evaluation mode: nothing is random, running statistics are used."""
         return self.train(False)
 
     def freeze(self: M) -> M:
-        """Stop training its parameters, and those of its parts: they stay what they are."""
+        """Freeze its parameters and those of its submodules: optimizers do not change them."""
         for module in self.modules():
             frozen = dict(vars(module).get("_frozen", {}))
             for name, tensor in own_tensors(module):
@@ -201,7 +201,7 @@ class Module(Holder):
         return self
 
     def unfreeze(self: M) -> M:
-        """Train the parameters again that `freeze` stopped."""
+        """Unfreeze the parameters that `freeze` froze."""
         for module in self.modules():
             frozen = module._frozen_names()
             for name, tensor in own_tensors(module):
@@ -216,7 +216,7 @@ class Module(Holder):
     # --- what it is made of ---------------------------------------------------------------------------------------------
 
     def named_modules(self) -> dict[str, Module]:
-        """Itself (named "") and all its parts by their paths, such as "layers.0"; what is shared comes once."""
+        """Itself (named "") and all submodules by path, such as "layers.0"; shared ones are listed once."""
         found: dict[Module, str] = {}
         waiting: list[tuple[str, Module]] = [("", self)]
         while waiting:
@@ -228,15 +228,15 @@ class Module(Holder):
         return {path: module for module, path in found.items()}
 
     def holders(self) -> list[Module]:
-        """All modules whose settings it follows."""
+        """All modules whose settings its computation depends on."""
         return self.modules()
 
     def modules(self) -> list[Module]:
-        """Itself and all its parts."""
+        """Itself and all submodules."""
         return list(self.named_modules().values())
 
     def named_tensors(self) -> dict[str, Tensor]:
-        """All parameters and state by their paths, such as "layers.0.weight"; what is shared comes once."""
+        """All parameters and state by path, such as "layers.0.weight"; shared ones are listed once."""
         found: dict[Tensor, str] = {}
         for path, module in self.named_modules().items():
             for name, value in _parts(module):
@@ -250,24 +250,24 @@ class Module(Holder):
         return {path: tensor for tensor, path in found.items()}
 
     def named_parameters(self) -> dict[str, Tensor]:
-        """The parameters that are trained, by their paths: not those that are frozen."""
+        """The trainable parameters by path, without frozen ones."""
         return {path: tensor for path, tensor in self.named_tensors().items() if tensor.requires_grad}
 
     def parameters(self) -> list[Tensor]:
-        """The parameters that are trained."""
+        """The trainable parameters."""
         return list(self.named_parameters().values())
 
     def named_state(self) -> dict[str, Tensor]:
-        """The tensors that are neither parameters nor frozen ones, by their paths: running statistics and the like."""
+        """The state by path: tensors that are neither trainable nor frozen parameters, such as running statistics."""
         frozen = {_join(path, name) for path, module in self.named_modules().items() for name in module._frozen_names()}
         return {p: t for p, t in self.named_tensors().items() if not t.requires_grad and p not in frozen}
 
     # --- values ----------------------------------------------------------------------------------------------------------
 
     def load(self: M, values: Mapping[str, Any], *, strict: bool = True) -> M:
-        """Take over values by their paths. Strict: exactly the paths of `named_tensors`, or all differences are listed.
+        """Load values by path. Strict: exactly the paths of `named_tensors`, or an error lists all differences.
 
-        Nothing is changed unless everything fits.
+        Nothing is changed unless all values fit.
         """
         own = self.named_tensors()
         missing, extra = [n for n in own if n not in values], [n for n in values if n not in own]
@@ -284,7 +284,7 @@ class Module(Holder):
         return self
 
     def astype(self: M, dtype: DTypeLike) -> M:
-        """Turn all its floating tensors into this dtype. Optimizers made before know the old ones."""
+        """Convert all float tensors to a dtype. Optimizers created before still refer to the old tensors."""
         wanted = as_dtype(dtype, "astype")
         for module in self.modules():
             for name, value in list(vars(module).items()):
@@ -292,10 +292,10 @@ class Module(Holder):
                     setattr(module, name, _converted(value, wanted))
         return self
 
-    # --- for people -------------------------------------------------------------------------------------------------------
+    # --- printing ---------------------------------------------------------------------------------------------------------
 
     def details(self) -> str:
-        """What `repr` says between the brackets: settings and shapes."""
+        """The text between the parentheses of `repr`: settings and shapes."""
         known = [
             f"{n}={v}"
             for n, v in vars(self).items()
@@ -318,7 +318,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _parts(module: Module) -> list[tuple[str, Any]]:
-    """The tensors, unknown tensors and modules of a module itself, with their names; those in lists and dicts too."""
+    """The tensors, unknown tensors and submodules of a module with their names, including those in lists and dicts."""
     found: list[tuple[str, Any]] = []
     waiting = [(name, value) for name, value in reversed(vars(module).items()) if not name.startswith("_")]
     while waiting:
@@ -333,12 +333,12 @@ def _parts(module: Module) -> list[tuple[str, Any]]:
 
 
 def is_made(module: Module) -> bool:
-    """Whether all its tensors are there: none waits for the first call."""
+    """Whether all its tensors exist and none waits for the first call."""
     return not any(isinstance(value, Unknown) for part in module.modules() for _, value in _parts(part))
 
 
 def own_tensors(module: Module) -> list[tuple[str, Tensor]]:
-    """The tensors of a module itself, not of its parts, with their names."""
+    """The tensors of a module itself, without submodules, with their names."""
     return [(n, v) for n, v in _parts(module) if isinstance(v, Tensor)]
 
 
@@ -356,7 +356,7 @@ def _converted(value: Any, dtype: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is a setting: a number, a name, a flag, or some of them."""
+    """Whether a value is a setting: a number, string, bool, or a sequence of them."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, bool | int | float | str)

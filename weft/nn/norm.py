@@ -1,4 +1,4 @@
-"""Normalisations: values brought to mean 0 and variance 1 over some set of axes; the layers differ in the set."""
+"""Normalization layers; they differ in the axes over which mean and variance are computed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .module import Module, parameter, state
 class BatchNorm(Module):
     """y = (x - mean) / sqrt(var + eps) * scale + shift, for each channel (Ioffe and Szegedy 2015)
 
-    In training, mean and var are those of the batch and its places, and the running ones move towards them by `momentum`:
-    mean += momentum * (batch_mean - mean), and so var, with the batch's variance times n / (n - 1). In use, the running ones
-    are taken. Without `track` there are none: the batch's are always taken.
+    In training mode, mean and var are those of the batch, and the running statistics are updated by `momentum`:
+    mean += momentum * (batch_mean - mean), and likewise var, with the unbiased variance of the batch (n / (n - 1)). In
+    evaluation mode the running statistics are used. Without `track` there are none: batch statistics are always used.
     """
 
-    ranks: ClassVar[tuple[int, ...]] = ()  # of inputs; empty: any
+    ranks: ClassVar[tuple[int, ...]] = ()  # accepted ranks of inputs; empty: any
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class BatchNorm(Module):
         if count < 2:
             raise UserError(type(self).__name__, "more than one value of a channel is required in training, got one.")
         for running, batch in ((self.mean, mean), (self.var, var * (count / (count - 1)))):
-            wide = running.astype(batch.dtype)  # small steps are lost in 16 bits
+            wide = running.astype(batch.dtype)  # small updates are lost in 16 bits
             running.assign((wide + self.momentum * (batch - wide)).astype(running.dtype))
 
 
@@ -89,14 +89,14 @@ class BatchNorm3d(BatchNorm):
 
 
 def _as_known(layer: str, x: Tensor, known: Any) -> Tensor:
-    """The input, if it has as many channels as what the layer has for each of them."""
+    """Check that the input has as many channels as the layer."""
     return checks.check_channels(layer, x, known.shape[0]) if isinstance(known, Tensor) else x
 
 
 class LayerNorm(Module):
-    """y = (x - mean) / sqrt(var + eps) * scale + shift, over the last axis or axes of each element (Ba et al. 2016)
+    """y = (x - mean) / sqrt(var + eps) * scale + shift, over the last axis or axes of each example (Ba et al. 2016)
 
-    `shape` is the shape of those axes; None: the last axis, its size found from the first input.
+    `shape` is the shape of those axes; None: the last axis, its size inferred from the first input.
     """
 
     def __init__(self, shape: int | Sequence[int] | None = None, *, eps: float = 1e-5, affine: bool = True) -> None:
@@ -134,7 +134,7 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """y = (x - mean) / sqrt(var + eps) * scale + shift, over each group of channels of each element (Wu and He 2018)"""
+    """y = (x - mean) / sqrt(var + eps) * scale + shift, over each group of channels of each example (Wu and He 2018)"""
 
     def __init__(self, groups: int, features: int | None = None, *, eps: float = 1e-5, affine: bool = True) -> None:
         self.groups = checks.check_count("GroupNorm", "groups", groups)
@@ -153,7 +153,7 @@ class GroupNorm(Module):
 
 
 class InstanceNorm(Module):
-    """y = (x - mean) / sqrt(var + eps) * scale + shift, over the places of each channel of each element"""
+    """y = (x - mean) / sqrt(var + eps) * scale + shift, over the positions of each channel of each example"""
 
     def __init__(self, features: int | None = None, *, eps: float = 1e-5, affine: bool = False) -> None:
         features = checks.check_optional_count("InstanceNorm", "features", features)
@@ -170,7 +170,7 @@ class InstanceNorm(Module):
 
 
 class LRN(Module):
-    """y = x / (k + alpha * mean of x**2 over `size` neighbouring channels)**beta (Krizhevsky et al. 2012)"""
+    """y = x / (k + alpha * mean of x**2 over `size` adjacent channels)**beta (Krizhevsky et al. 2012)"""
 
     def __init__(self, size: int = 5, *, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         self.size = checks.check_count("LRN", "channels", size)
@@ -184,7 +184,7 @@ class LRN(Module):
 class LCN(Module):
     """y = (x - m) / sqrt(mean of (x - m)**2 + eps**2), m and the mean over a box of `size` and all channels
 
-    Local contrast normalisation (Jarrett et al. 2009) with a flat box, which at the border is what lies inside the image.
+    Local contrast normalization (Jarrett et al. 2009) with a flat box, which is clipped at the border of the image.
     """
 
     def __init__(self, size: Sizes = 9, *, eps: float = 1e-4) -> None:

@@ -1,4 +1,4 @@
-"""What keeps weights small: penalties to add to a loss, and a constraint to apply after a step.
+"""Weight regularization: penalties to add to a loss, and a max-norm constraint to apply after a step.
 
 loss = nn.cross_entropy(model(x), y) + nn.l2(model, 1e-4)
 ...
@@ -23,7 +23,7 @@ Weights = Module | Tensor | Iterable[Tensor]
 
 
 def l1(weights: Weights, factor: float) -> Tensor:
-    """factor * sum of |w|, over tensors or all trained parameters of a module: it draws weights to exactly 0.
+    """factor * sum of |w|, over tensors or all trainable parameters of a module: it drives weights to exactly 0.
 
     >>> float(l1(Tensor([1.0, -2.0]), 0.5))
     1.5
@@ -32,7 +32,7 @@ def l1(weights: Weights, factor: float) -> Tensor:
 
 
 def l2(weights: Weights, factor: float) -> Tensor:
-    """factor * sum of w², over tensors or all trained parameters of a module.
+    """factor * sum of w², over tensors or all trainable parameters of a module.
 
     >>> float(l2(Tensor([1.0, -2.0]), 0.5))
     2.5
@@ -48,10 +48,10 @@ def elastic(weights: Weights, l1_factor: float, l2_factor: float) -> Tensor:
 
 
 def max_norm(weights: Weights, longest: float, axis: int = 0) -> None:
-    """Shorten what is longer: w = w min(1, longest / |w|) for each slice w along an axis (Srebro and Shraibman 2005).
+    """The max-norm constraint w = w min(1, longest / |w|) for each slice w along an axis (Srebro and Shraibman 2005).
 
-    Axis 0 of a weight (outputs, inputs, kernel...) is that of its outputs: a slice is what one output is computed with. Of a
-    module, the trained parameters of two or more dimensions are taken: biases and scales stay free.
+    Axis 0 of a weight (outputs, inputs, kernel...) is that of its outputs: a slice holds the weights of one output. Of a
+    module, only trainable parameters of two or more dimensions are constrained, not biases and scales.
     """
     longest = checks.check_above("max_norm", "longest", longest)
     for tensor in _tensors("max_norm", weights):
@@ -78,7 +78,7 @@ def _square(w: Tensor) -> Tensor:
 
 
 def _wide(w: Tensor) -> Tensor:
-    """Sums of many squares do not fit into 16 bits."""
+    """Convert 16-bit floats to float32, because sums of many squares overflow."""
     return astype(w, float32) if w.dtype.is_half else w
 
 

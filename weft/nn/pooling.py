@@ -1,4 +1,4 @@
-"""Pooling: what a window, or a whole channel, amounts to. x is (batch, channels, spatial...)."""
+"""Pooling layers: max, average, global, adaptive, LP. x is (batch, channels, spatial...)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .module import Module
 
 
 class _MaxPool(Module):
-    """What max pooling of all ranks shares."""
+    """Base class of max pooling of all ranks."""
 
     rank: ClassVar[int]
 
@@ -43,25 +43,25 @@ class _MaxPool(Module):
 
 
 class MaxPool1d(_MaxPool):
-    """The greatest element of each window of `size` elements, every `stride` (the size, if None) elements."""
+    """The maximum of each window of `size` elements, every `stride` (default: the size) elements."""
 
     rank = 1
 
 
 class MaxPool2d(_MaxPool):
-    """The greatest element of each window of height and width `size`, every `stride` (the size, if None) places."""
+    """The maximum of each window of height and width `size`, every `stride` (default: the size) positions."""
 
     rank = 2
 
 
 class MaxPool3d(_MaxPool):
-    """The greatest element of each window of depth, height and width `size`, every `stride` (the size, if None) places."""
+    """The maximum of each window of depth, height and width `size`, every `stride` (default: the size) positions."""
 
     rank = 3
 
 
 class _AvgPool(Module):
-    """What average pooling of all ranks shares."""
+    """Base class of average pooling of all ranks."""
 
     rank: ClassVar[int]
 
@@ -88,19 +88,19 @@ class _AvgPool(Module):
 
 
 class AvgPool1d(_AvgPool):
-    """The mean of each window of `size` elements, every `stride` (the size, if None) elements."""
+    """The mean of each window of `size` elements, every `stride` (default: the size) elements."""
 
     rank = 1
 
 
 class AvgPool2d(_AvgPool):
-    """The mean of each window of height and width `size`, every `stride` (the size, if None) places."""
+    """The mean of each window of height and width `size`, every `stride` (default: the size) positions."""
 
     rank = 2
 
 
 class AvgPool3d(_AvgPool):
-    """The mean of each window of depth, height and width `size`, every `stride` (the size, if None) places."""
+    """The mean of each window of depth, height and width `size`, every `stride` (default: the size) positions."""
 
     rank = 3
 
@@ -113,7 +113,7 @@ class GlobalAvgPool(Module):
 
 
 class GlobalMaxPool(Module):
-    """The greatest element of each channel: (batch, channels, spatial...) becomes (batch, channels)."""
+    """The maximum of each channel: (batch, channels, spatial...) becomes (batch, channels)."""
 
     def forward(self, x: ArrayLike) -> Tensor:
         return ops.global_max_pool(x)
@@ -130,19 +130,19 @@ class _AdaptiveAvgPool(Module):
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """The mean over `size` windows, as equal as can be: window i of m over n elements is [i n / m, (i + 1) n / m)."""
+    """The mean over `size` windows, of nearly equal size: window i of m over n elements is [i n / m, (i + 1) n / m)."""
 
     rank = 1
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """The mean over `size` windows in height and width, as equal as can be; see AdaptiveAvgPool1d."""
+    """The mean over `size` windows in height and width, of nearly equal size; see AdaptiveAvgPool1d."""
 
     rank = 2
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
-    """The mean over `size` windows in depth, height and width, as equal as can be; see AdaptiveAvgPool1d."""
+    """The mean over `size` windows in depth, height and width, of nearly equal size; see AdaptiveAvgPool1d."""
 
     rank = 3
 
@@ -158,25 +158,25 @@ class _AdaptiveMaxPool(Module):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """The greatest element of `size` windows, as equal as can be; see AdaptiveAvgPool1d."""
+    """The maximum of `size` windows, of nearly equal size; see AdaptiveAvgPool1d."""
 
     rank = 1
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """The greatest element of `size` windows in height and width, as equal as can be; see AdaptiveAvgPool1d."""
+    """The maximum of `size` windows in height and width, of nearly equal size; see AdaptiveAvgPool1d."""
 
     rank = 2
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """The greatest element of `size` windows in depth, height and width, as equal as can be; see AdaptiveAvgPool1d."""
+    """The maximum of `size` windows in depth, height and width, of nearly equal size; see AdaptiveAvgPool1d."""
 
     rank = 3
 
 
 class LPPool2d(Module):
-    """y = (sum of |x|**norm over each window)**(1 / norm): norm 1 is a sum, a great norm nearly the maximum"""
+    """y = (sum of |x|**norm over each window)**(1 / norm): norm 1 is the sum, a large norm approximates the maximum"""
 
     def __init__(self, norm: float, size: Sizes, *, stride: Sizes | None = None, padding: Padding = 0) -> None:
         self.norm = checks.check_at_least("LPPool2d", "norm", norm, 1.0)
@@ -191,6 +191,8 @@ class LPPool2d(Module):
 
 @in_float32
 def _lp_pool(x: Tensor, norm: float, size: Sizes, stride: Sizes | None, padding: Padding) -> Tensor:
-    mean = ops.avg_pool(abs(x) ** norm, size, stride=stride, padding=padding)  # padding is zeros, and so counts nothing
+    mean = ops.avg_pool(
+        abs(x) ** norm, size, stride=stride, padding=padding
+    )  # padding is zeros, which do not contribute
     total = mean * float(math.prod(per_axis("LPPool2d", "size", size, 2)))
-    return where(total > 0.0, total ** (1.0 / norm), 0.0)  # a root is steep at 0: the derivative there is 0
+    return where(total > 0.0, total ** (1.0 / norm), 0.0)  # the derivative at 0 is defined as 0

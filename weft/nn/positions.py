@@ -1,6 +1,6 @@
-"""Where in a sequence something stands: sinusoidal and learned positions, rotary positions (RoPE) and ALiBi.
+"""Positional encodings: sinusoidal, learned, rotary (RoPE) and ALiBi.
 
-Their tables are computed once in float64, for they multiply large positions with small rates, and are constants of the graph.
+Their tables are computed once in float64, because they multiply large positions by small rates, and are constants of the graph.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def sinusoidal(length: int, features: int, *, base: float = 10000.0) -> Tensor:
 
 
 class LearnedPositions(Module):
-    """y = x + W[:time], a trained row for each position; x: (batch, time, features), weight: (length, features)
+    """y = x + W[:time], with a learned row per position; x: (batch, time, features), weight: (length, features)
 
     >>> import weft
     >>> LearnedPositions(8, 4)(weft.zeros((1, 2, 4))).shape
@@ -70,16 +70,16 @@ class LearnedPositions(Module):
         x = check_channels("LearnedPositions", _sequence("LearnedPositions", x), self.weight.shape[1], axis=-1)
         time = x.shape[-2]
         if time > self.length:
-            raise UserError("LearnedPositions", f"at most {self.length} positions were learned, got {time}.")
+            raise UserError("LearnedPositions", f"at most {self.length} positions are supported, got {time}.")
         return x + cut(self.weight, 0, 0, time)
 
 
 def rotary(x: ArrayLike, *, base: float = 10000.0, start: int = 0) -> Tensor:
-    """Rotary positions (RoPE): pairs of features turned by their position times a rate   (Su et al. 2021)
+    """Rotary positions (RoPE): pairs of features are rotated by an angle proportional to their position   (Su et al. 2021)
 
-    (a, b) becomes (a cos - b sin, a sin + b cos) at the angle p / base^(2i / features), for a the i-th feature of the first
-    half and b that of the second. Products of such queries and keys then depend on the distance of their positions alone.
-    x: (..., time, features), of which the first stands at position `start`.
+    (a, b) becomes (a cos - b sin, a sin + b cos) at the angle p / base^(2i / features), where a is the i-th feature of the
+    first half and b that of the second. Products of queries and keys then depend only on the distance of their positions.
+    x: (..., time, features), with the first time step at position `start`.
 
     >>> rotary([[1.0, 0.0], [1.0, 0.0]]).numpy().round(3).tolist()
     [[1.0, 0.0], [0.540..., 0.841...]]
@@ -95,10 +95,10 @@ def rotary(x: ArrayLike, *, base: float = 10000.0, start: int = 0) -> Tensor:
 
 
 def alibi(heads: int, queries: int, keys: int) -> Tensor:
-    """What ALiBi adds to the scores (heads, queries, keys): -slope * distance   (Press et al. 2022)
+    """The ALiBi bias of the attention scores (heads, queries, keys): -slope * distance   (Press et al. 2022)
 
-    The last query stands at the last key. The slopes fall from head to head: 2^(-8/n), 2^(-16/n), ... for n heads; if n is
-    no power of two, those of the next lower one, then every second of those of the next higher one.
+    The last query is aligned to the last key. The slopes decrease from head to head: 2^(-8/n), 2^(-16/n), ... for n heads; if
+    n is not a power of two, those of the next lower one, then every second of those of the next higher one.
 
     >>> alibi(1, 1, 3).tolist()
     [[[-0.0078125, -0.00390625, 0.0]]]

@@ -1,4 +1,4 @@
-"""Losses of numbers: functions of the difference d between a prediction and its target, and of densities."""
+"""Regression losses: functions of the difference d between prediction and target, and negative log-likelihoods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .distances import above_0
 
 @in_float32
 def huber(prediction: ArrayLike, target: ArrayLike, *, delta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """d² / 2 where |d| <= delta, else delta (|d| - delta / 2): a square near 0, a line far away.
+    """d² / 2 where |d| <= delta, else delta (|d| - delta / 2): quadratic near 0, linear elsewhere.
 
     >>> huber([0.0, 0.0], [1.0, 3.0], reduction="none").tolist()
     [0.5, 2.5]
@@ -29,7 +29,7 @@ def huber(prediction: ArrayLike, target: ArrayLike, *, delta: float = 1.0, reduc
 
 @in_float32
 def smooth_l1(prediction: ArrayLike, target: ArrayLike, *, beta: float = 1.0, reduction: Reduction = "mean") -> Tensor:
-    """`huber` divided by its delta: |d| far away whatever beta is."""
+    """`huber` divided by its delta: its slope for large |d| is 1 for every beta."""
     above_0("smooth_l1", "beta", beta)
     losses = huber(prediction, target, delta=beta, reduction="none") / beta
     return reduced("smooth_l1", losses, reduction)
@@ -45,7 +45,7 @@ def log_cosh(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction =
 
 @in_float32
 def mape(prediction: ArrayLike, target: ArrayLike, *, epsilon: float = 1e-7, reduction: Reduction = "mean") -> Tensor:
-    """100 |d| / |t|: the error in percent of the target, which is taken as epsilon where it is nearer to 0."""
+    """100 |d| / max(|t|, epsilon): the error in percent of the target."""
     above_0("mape", "epsilon", epsilon)
     a, b = same_shape("mape", prediction, target)
     return reduced("mape", 100.0 * abs((a - b) / maximum(abs(b), epsilon)), reduction)
@@ -53,7 +53,7 @@ def mape(prediction: ArrayLike, target: ArrayLike, *, epsilon: float = 1e-7, red
 
 @in_float32
 def msle(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction = "mean") -> Tensor:
-    """(log(1 + x) - log(1 + t))²: the error of the size of numbers of 0 or more; what is below 0 is taken as 0."""
+    """(log(1 + x) - log(1 + t))²: the squared logarithmic error of nonnegative numbers; negative ones are clipped to 0."""
     a, b = same_shape("msle", prediction, target)
     d = log1p(clip(a, 0.0)) - log1p(clip(b, 0.0))
     return reduced("msle", d * d, reduction)
@@ -68,9 +68,9 @@ def poisson(
     epsilon: float = 1e-8,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """exp(x) - t x: -log of the probability of a count t, up to what t alone says. x is the logarithm of the expected count.
+    """exp(x) - t x: the negative log-likelihood of a count t, up to a term of t alone. x is the log of the expected count.
 
-    Without `log_input` x is the expected count itself: x - t log(x + epsilon).
+    Without `log_input`, x is the expected count: x - t log(x + epsilon).
     """
     x, t = same_shape("poisson", prediction, target)
     losses = exp(x) - t * x if log_input else x - t * log(x + epsilon)
@@ -87,9 +87,9 @@ def gaussian_nll(
     full: bool = False,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """(log v + (x - t)² / v) / 2: -log of a normal density with mean x and variance v, which is not taken below epsilon.
+    """(log v + (x - t)² / v) / 2: the negative log-likelihood of a normal with mean x and variance v, clipped at epsilon.
 
-    The variance is one number or has the shape of the prediction. Full: with the constant log(2 pi) / 2.
+    The variance is one number or has the shape of the prediction. `full` adds the constant log(2 pi) / 2.
     """
     above_0("gaussian_nll", "epsilon", epsilon)
     a, b = same_shape("gaussian_nll", prediction, target)

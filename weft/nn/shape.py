@@ -1,4 +1,4 @@
-"""Layers that change the shape and nothing else, and any function as a layer."""
+"""Layers that change the shape, and `Lambda`, a function as a layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Identity(Module):
 
 
 class Flatten(Module):
-    """All dimensions from `start` on as one: (batch, channels, height, width) becomes (batch, features)."""
+    """Flatten the dimensions from `start` on: (batch, channels, height, width) becomes (batch, features)."""
 
     def __init__(self, start: int = 1) -> None:
         self.start = start
@@ -30,7 +30,7 @@ class Flatten(Module):
 
 
 class Reshape(Module):
-    """The elements of each example in another shape: the batch stays. One size may be -1: what is left.
+    """Reshape each example; the batch dimension is kept. One size may be -1: it is inferred.
 
     >>> Reshape(2, -1)(as_tensor([[1, 2, 3, 4, 5, 6]])).shape
     (1, 2, 3)
@@ -48,7 +48,7 @@ class Reshape(Module):
 
 
 class Permute(Module):
-    """The axes in another order, the batch (axis 0) with them: Permute(0, 2, 1) swaps the last two of three."""
+    """Permute the axes, including the batch (axis 0): Permute(0, 2, 1) swaps the last two of three."""
 
     def __init__(self, *axes: int) -> None:
         if sorted(as_ints(axes)) != list(range(len(axes))) or not axes:
@@ -63,7 +63,7 @@ class Permute(Module):
 
 
 class Lambda(Module):
-    """y = function(x), or of several inputs: a function as a layer. What it computes must follow from its inputs alone.
+    """y = function(x), or of several inputs: a function as a layer. Its result must depend only on its inputs.
 
     >>> Lambda(lambda x: 2.0 * x, "twice")
     Lambda(name=twice)

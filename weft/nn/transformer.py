@@ -1,4 +1,4 @@
-"""The layers of transformers: self-attention and two products, each with a norm, and added to what came in."""
+"""Transformer layers: attention and feed-forward blocks with normalization and residual connections."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .norm import LayerNorm
 
 
 class TransformerLayer(Module):
-    """The base of the layers below: how a part is wrapped.
+    """Base class of the layers below: the residual connection around a block.
 
-    norm_first: x + part(norm(x)), which trains more steadily (Xiong et al. 2020); else norm(x + part(x)) (Vaswani et al. 2017)
+    norm_first: x + part(norm(x)), which trains more stably (Xiong et al. 2020); else norm(x + part(x)) (Vaswani et al. 2017)
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class TransformerLayer(Module):
 
 
 class SelfAttentionLayer(TransformerLayer):
-    """Self-attention, then two products: what TransformerEncoderLayer and TransformerBlock share."""
+    """Self-attention and feed-forward: the base class of TransformerEncoderLayer and TransformerBlock."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SelfAttentionLayer(TransformerLayer):
 
 
 class TransformerEncoderLayer(SelfAttentionLayer):
-    """Every position looks at all: x + attention(norm(x)), then x + feed_forward(norm(x)); norms last if not norm_first.
+    """Every position attends to all: x + attention(norm(x)), then x + feed_forward(norm(x)); norms last if not norm_first.
 
     >>> import weft
     >>> TransformerEncoderLayer(8, 2)(weft.ones((1, 5, 8))).shape
@@ -75,7 +75,7 @@ class TransformerEncoderLayer(SelfAttentionLayer):
 
 
 class TransformerBlock(SelfAttentionLayer):
-    """Every position looks backwards only, as in a language model: an encoder layer with causal=True   (Radford et al. 2018)
+    """Causal self-attention, as in a language model: an encoder layer with causal=True   (Radford et al. 2018)
 
     >>> import weft
     >>> TransformerBlock(8, 2, rotary=True)(weft.ones((1, 5, 8))).shape
@@ -88,7 +88,7 @@ class TransformerBlock(SelfAttentionLayer):
 
 
 class TransformerDecoderLayer(TransformerLayer):
-    """Each position looks backwards, then at the encoder's outputs: a causal attention, one to the context, two products.
+    """Causal self-attention, cross-attention to the encoder's outputs, and feed-forward.
 
     >>> import weft
     >>> TransformerDecoderLayer(8, 2)(weft.ones((1, 5, 8)), weft.ones((1, 7, 8))).shape

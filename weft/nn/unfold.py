@@ -1,4 +1,4 @@
-"""Windows of an image as columns of a matrix, and back: the two halves of a convolution written as a product."""
+"""`Unfold` (im2col) and `Fold` (col2im): windows of an image as columns of a matrix, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .module import Module
 
 
 class _Windows(Module):
-    """What both directions share: how windows lie in an image of a known size."""
+    """Base class of both directions: the positions of windows in an image of a known size."""
 
     def __init__(self, kernel: Sizes, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1) -> None:
         name = type(self).__name__
@@ -26,8 +26,8 @@ class _Windows(Module):
         self.padding = checks.check_padding(name, padding, 2)
         self.dilation = per_axis(name, "dilation", dilation, 2)
 
-    def _lie(self, size: tuple[int, ...]) -> tuple[Pairs, tuple[int, ...]]:
-        """The padding, and how many windows there are in height and width."""
+    def _window_grid(self, size: tuple[int, ...]) -> tuple[Pairs, tuple[int, ...]]:
+        """The padding, and the number of windows in height and width."""
         name = type(self).__name__
         pairs = normal_padding(name, self.padding, size, self.kernel, self.stride, self.dilation)
         facts = zip(size, self.kernel, self.stride, pairs, self.dilation, strict=True)
@@ -36,8 +36,8 @@ class _Windows(Module):
             raise UserError(name, f"a kernel of {self.kernel} does not fit into {size} with padding {self.padding}.")
         return pairs, counts
 
-    def _places(self) -> Iterator[tuple[int, ...]]:
-        """Where each element of the kernel lies, from the corner of its window."""
+    def _kernel_offsets(self) -> Iterator[tuple[int, ...]]:
+        """The offset of each kernel element from the corner of its window."""
         for tap in itertools.product(*map(range, self.kernel)):
             yield tuple(t * d for t, d in zip(tap, self.dilation, strict=True))
 
@@ -47,26 +47,26 @@ class Unfold(_Windows):
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = checks.check_spatial("Unfold", x, 2)
-        pairs, counts = self._lie(x.shape[2:])
+        pairs, counts = self._window_grid(x.shape[2:])
         wide, parts = pad(x, ((0, 0), (0, 0), *pairs)), []
-        for place in self._places():
+        for place in self._kernel_offsets():
             ends = [p + (c - 1) * s + 1 for p, c, s in zip(place, counts, self.stride, strict=True)]
             parts.append(slice_(wide, (0, 0, *place), (*x.shape[:2], *ends), (1, 1, *self.stride)))
         return reshape(stack(parts, axis=2), (x.shape[0], x.shape[1] * len(parts), counts[0] * counts[1]))
 
 
 class Fold(_Windows):
-    """The sum of windows, each laid where Unfold would take it from an image of `size` (height, width)"""
+    """The sum of windows, each at the position from which Unfold reads it in an image of `size` (height, width)"""
 
     def __init__(
         self, size: Sizes, kernel: Sizes, *, stride: Sizes = 1, padding: Padding = 0, dilation: Sizes = 1
     ) -> None:
         super().__init__(kernel, stride=stride, padding=padding, dilation=dilation)
         self.size = per_axis("Fold", "size", size, 2)
-        self._lie(self.size)
+        self._window_grid(self.size)
 
     def forward(self, x: ArrayLike) -> Tensor:
-        pairs, counts = self._lie(self.size)
+        pairs, counts = self._window_grid(self.size)
         x, taps = as_tensor(x), self.kernel[0] * self.kernel[1]
         if x.ndim != 3 or x.shape[1] % taps or x.shape[2] != counts[0] * counts[1]:
             raise UserError(
@@ -74,13 +74,15 @@ class Fold(_Windows):
                 f"an input (batch, channels * {taps}, {counts[0] * counts[1]}) is required, got shape {x.shape}.",
             )
         parts = reshape(x, (x.shape[0], x.shape[1] // taps, taps, *counts))
-        wide = reduce(add, [self._laid(parts[:, :, i], place, pairs) for i, place in enumerate(self._places())])
+        wide = reduce(
+            add, [self._scatter_windows(parts[:, :, i], place, pairs) for i, place in enumerate(self._kernel_offsets())]
+        )
         starts = (0, 0, *(lo for lo, _ in pairs))
         ends = (*wide.shape[:2], *(lo + n for (lo, _), n in zip(pairs, self.size, strict=True)))
         return slice_(wide, starts, ends, (1,) * 4)
 
-    def _laid(self, part: Tensor, place: tuple[int, ...], pairs: Pairs) -> Tensor:
-        """What all windows have at one place, spread over the padded image."""
+    def _scatter_windows(self, part: Tensor, place: tuple[int, ...], pairs: Pairs) -> Tensor:
+        """The elements of all windows at one kernel offset, scattered into the padded image."""
         widths = []
         for before, n, pair, s, count in zip(place, self.size, pairs, self.stride, part.shape[2:], strict=True):
             widths.append((before, n + sum(pair) - before - (count - 1) * s - 1, s - 1))

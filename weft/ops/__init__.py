@@ -1,4 +1,4 @@
-"""What each op means. Primitives are declared once (see declare.py); everything else is a function of them."""
+"""The ops: primitives, each declared once (see declare.py), and functions composed of them."""
 
 from . import activation as activation
 from . import contract as contract

@@ -1,4 +1,4 @@
-"""The activations of neural networks, each its formula. All are composites: their derivatives follow."""
+"""Activation functions. All are compositions of other ops, which define their derivatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _float(x: ArrayLike, name: str) -> Tensor:
 
 @function
 def relu(x: ArrayLike, /) -> Tensor:
-    """max(x, 0); the derivative at 0 is 0, and nan stays nan.
+    """max(x, 0); the derivative at 0 is 0, and nan is propagated.
 
     >>> relu(as_tensor([-1.0, 2.0])).tolist()
     [0.0, 2.0]
@@ -65,7 +65,7 @@ def elu(x: ArrayLike, alpha: float = 1.0) -> Tensor:
 @function
 @in_float32
 def selu(x: ArrayLike, /) -> Tensor:
-    """The elu that keeps mean 0 and variance 1 from layer to layer."""
+    """The scaled elu that preserves mean 0 and variance 1 from layer to layer."""
     return 1.0507009873554805 * elu(x, 1.6732632423543772)
 
 
@@ -79,12 +79,12 @@ def celu(x: ArrayLike, alpha: float = 1.0) -> Tensor:
 @function
 @in_float32
 def gelu(x: ArrayLike, approximate: bool | str = False) -> Tensor:
-    """x times the probability that a normal variable is below x; approximately, with a tanh."""
+    """x * P(Z <= x) for a standard normal Z; `approximate` uses the tanh approximation."""
     x = _float(x, "gelu")
     if approximate not in (False, True, "none", "tanh"):
         raise UserError("gelu", f"approximate must be True, False, 'tanh' or 'none', got {approximate!r}.")
     if approximate in (True, "tanh"):
-        near = clip(x, -10.0, 10.0)  # beyond, tanh is 1 and a cube could overflow
+        near = clip(x, -10.0, 10.0)  # for larger x tanh is 1, and the cube could overflow
         return 0.5 * x * (1.0 + tanh(math.sqrt(2 / math.pi) * (near + 0.044715 * (near * near * near))))
     return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
 
@@ -127,7 +127,7 @@ def softsign(x: ArrayLike, /) -> Tensor:
 @function
 @in_float32
 def hard_sigmoid(x: ArrayLike, /) -> Tensor:
-    """x / 6 + 1/2, cut to [0, 1]."""
+    """x / 6 + 1/2, clipped to [0, 1]."""
     return clip(_float(x, "hard_sigmoid") / 6.0 + 0.5, 0.0, 1.0)
 
 
@@ -141,20 +141,20 @@ def hard_swish(x: ArrayLike, /) -> Tensor:
 
 @function
 def hard_tanh(x: ArrayLike, min: float = -1.0, max: float = 1.0) -> Tensor:
-    """x, cut to [min, max]."""
+    """x, clipped to [min, max]."""
     return clip(_float(x, "hard_tanh"), min, max)
 
 
 @function
 def soft_shrink(x: ArrayLike, threshold: float = 0.5) -> Tensor:
-    """x moved towards 0 by the threshold, and 0 where it is nearer than that."""
+    """sign(x) * max(|x| - threshold, 0)."""
     x = _float(x, "soft_shrink")
     return where(x > threshold, x - threshold, where(x < -threshold, x + threshold, x * 0.0))
 
 
 @function
 def hard_shrink(x: ArrayLike, threshold: float = 0.5) -> Tensor:
-    """x, but 0 where it is nearer to 0 than the threshold."""
+    """x where |x| > threshold, else 0."""
     x = _float(x, "hard_shrink")
     return where(abs(x) <= threshold, 0.0, x)
 
@@ -168,7 +168,7 @@ def tanh_shrink(x: ArrayLike, /) -> Tensor:
 
 @function
 def glu(x: ArrayLike, axis: int = -1) -> Tensor:
-    """The first half along an axis, each element scaled by the sigmoid of its partner in the second half."""
+    """The gated linear unit a * sigmoid(b), where a and b are the halves of x along an axis."""
     x = _float(x, "glu")
     axis = normal_axis("glu", axis, x.ndim)
     if x.shape[axis] % 2:
@@ -179,7 +179,7 @@ def glu(x: ArrayLike, axis: int = -1) -> Tensor:
 
 @function
 def maxout(x: ArrayLike, pieces: int, axis: int = 1) -> Tensor:
-    """The greatest of every `pieces` neighbouring channels.
+    """The maximum of each group of `pieces` adjacent channels.
 
     >>> maxout(as_tensor([[1.0, 4.0, 3.0, 2.0]]), 2).tolist()
     [[4.0, 3.0]]

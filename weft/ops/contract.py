@@ -1,8 +1,8 @@
-"""`contract`: the sum of products over shared axes. Matrix products, batched products and einsum are all of it.
+"""`contract`: the sum of products over shared axes, the primitive of matrix products, batched products and einsum.
 
-The axes of each operand have letters. A letter in both operands and the result is a batch axis, in both operands only
-is summed over, in one operand and the result is free. So a matrix product is "ij", "jk" -> "ik", and the derivative of
-a contraction is a contraction.
+The axes of each operand are labelled by letters. A letter in both operands and the result is a batch axis, one in both
+operands only is contracted, one in a single operand and the result is free. So a matrix product is "ij", "jk" -> "ik",
+and the derivative of a contraction is a contraction.
 """
 
 from __future__ import annotations
@@ -73,13 +73,13 @@ _CONTRACT = Op(
 
 
 def contract(x: Tensor, y: Tensor, a: str, b: str, out: str) -> Tensor:
-    """The contraction of two tensors of one dtype; letters that only one of them has must stay."""
+    """The contraction of two tensors of one dtype; letters of only one operand must be in the result."""
     return emit(_CONTRACT, (x, y), (a, b, out))
 
 
 @function
 def matmul(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """The matrix product; further dimensions in front are batches and broadcast.
+    """The matrix product; leading dimensions are batch dimensions and broadcast.
 
     >>> matmul(as_tensor([[1.0, 2.0]]), as_tensor([[3.0], [4.0]])).tolist()
     [[11.0]]
@@ -105,7 +105,7 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 def _batched(x: Tensor, batch: tuple[int, ...], core: str, ndim: int) -> tuple[Tensor, str]:
-    """The operand and its letters. One without batch axes of its own simply does not have them."""
+    """The operand and its letters; an operand without batch axes is not broadcast."""
     own = x.shape[: x.ndim - ndim]
     if math.prod(own) == 1 and math.prod(batch) != 1:
         return reshape(x, x.shape[x.ndim - ndim :]), core
@@ -147,7 +147,7 @@ def tensordot(x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int
 
 @function
 def outer(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """All products of an element of one vector with an element of another."""
+    """The outer product of two vectors."""
     return tensordot(x1, x2, axes=0)
 
 
@@ -178,7 +178,7 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         work.append((contract(x, y, a, b, kept), kept))
     x, a = _drop(*work[0], set(out))
     shape = tuple(sizes[c] for c in out)
-    missing = [c for c in out if c not in a]  # sizes that only ever were 1
+    missing = [c for c in out if c not in a]  # sizes that are 1 in all operands
     x = permute_dims(reshape(x, (*x.shape, *[1] * len(missing))), [(a + "".join(missing)).index(c) for c in out])
     return expand_to(x, shape)
 
@@ -213,7 +213,7 @@ def _parse_einsum(equation: str, tensors: list[Tensor]) -> tuple[list[str], str]
 
 
 def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
-    """An operand in which every letter stands once: repeated ones become the diagonal."""
+    """Replace repeated letters of an operand by the diagonal."""
     for c in dict.fromkeys(letters):
         while letters.count(c) > 1:
             i = letters.index(c)
@@ -226,7 +226,7 @@ def _diagonals(x: Tensor, letters: str) -> tuple[Tensor, str]:
 
 
 def _diagonal(x: Tensor, i: int, j: int, offset: int = 0) -> Tensor:
-    """The diagonal of two axes, as the last one: in a flattened matrix its elements are n + 1 apart."""
+    """The diagonal of two axes, as the last axis: in a flattened matrix its elements have stride n + 1."""
     x = moveaxis(x, (i, j), (-2, -1))
     rows, columns = x.shape[-2:]
     first = offset if offset >= 0 else -offset * columns
@@ -284,13 +284,13 @@ def _sizes(work: list[tuple[Tensor, str]], equation: str) -> dict[str, int]:
 
 
 def _without_ones(x: Tensor, letters: str, sizes: dict[str, int]) -> tuple[Tensor, str]:
-    """Axes of size 1 that are longer elsewhere broadcast: here they can go."""
+    """Drop axes of size 1 that broadcast to a larger size in another operand."""
     ones = [i for i, c in enumerate(letters) if x.shape[i] == 1 and sizes[c] != 1]
     return squeeze(x, ones) if ones else x, "".join(c for i, c in enumerate(letters) if i not in ones)
 
 
 def _drop(x: Tensor, letters: str, needed: set[str]) -> tuple[Tensor, str]:
-    """Sum over the axes that nobody needs any more."""
+    """Sum over the axes that are in no other operand and not in the result."""
     axes = [i for i, c in enumerate(letters) if c not in needed]
     return (sum(x, axis=axes, dtype=x.dtype) if axes else x), "".join(c for c in letters if c in needed)
 

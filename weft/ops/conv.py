@@ -1,4 +1,4 @@
-"""Convolution in 1, 2 and 3 dimensions and its two gradients, three primitives that are each other's derivatives.
+"""Convolution in 1, 2 and 3 dimensions and its two gradients: three primitives, closed under differentiation.
 
 x is (batch, channels, *spatial), w is (filters, channels / groups, *kernel), y is (batch, filters, *spatial'):
 
@@ -108,7 +108,7 @@ def _check_output(
 
 
 def _taps(kernel: Shape, counts: Shape, stride: Shape, dilation: Shape) -> Iterator[tuple[Any, Any]]:
-    """For each place in the kernel, the part of the padded input that it meets."""
+    """For each position in the kernel, the slice of the padded input that it multiplies."""
     for tap in itertools.product(*map(range, kernel)):
         facts = zip(tap, counts, stride, dilation, strict=True)
         yield (..., *tap), (..., *(slice(t * d, t * d + (c - 1) * s + 1, s) for t, c, s, d in facts))
@@ -215,7 +215,7 @@ def _emit_filter(x: Tensor, g: Tensor, how: tuple[Any, ...], size: Shape) -> Ten
     return emit(_FILTER, (x, g), (*how, size))
 
 
-# --- what people call ------------------------------------------------------------------------------------------------------
+# --- public functions -----------------------------------------------------------------------------------------------------
 
 Sizes = int | Sequence[int]
 Padding = int | str | Sequence[Any]
@@ -266,7 +266,7 @@ def conv_transpose(
     groups: int = 1,
     algorithm: str | None = None,
 ) -> Tensor:
-    """The transposed convolution: what `conv` of these settings does to a gradient. It enlarges by the stride.
+    """The transposed convolution: the gradient of `conv` with these settings with respect to its input. It upsamples by the stride.
 
     x: (batch, channels, spatial...), w: (channels, filters / groups, kernel...), bias: (filters,).
 
@@ -315,7 +315,7 @@ def _with_bias(name: str, y: Tensor, bias: Any) -> Tensor:
 
 
 def per_axis(name: str, what: str, value: Sizes, ndim: int, least: int = 1) -> Shape:
-    """A setting as one int for each spatial dimension."""
+    """Normalize an argument to one int per spatial dimension."""
     values = as_ints(value) if isinstance(value, Sequence) else as_ints([value]) * ndim
     if len(values) != ndim or any(v < least for v in values):
         raise UserError(name, f"the {what} must be an int of {least} or more, or {ndim} of them, got {value!r}.")
@@ -323,7 +323,7 @@ def per_axis(name: str, what: str, value: Sizes, ndim: int, least: int = 1) -> S
 
 
 def normal_padding(name: str, padding: Padding, size: Shape, kernel: Shape, stride: Shape, dilation: Shape) -> Pairs:
-    """Any way to say a padding as a pair (before, behind) for each spatial dimension."""
+    """Normalize a padding to a pair (before, behind) per spatial dimension."""
     if padding == "valid":
         padding = 0
     if padding == "same":

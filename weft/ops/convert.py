@@ -1,4 +1,4 @@
-"""From outside into tensors: `asarray` for everything that holds numbers, `parameter` for what is to be learned."""
+"""Conversion to tensors: `asarray` for any array-like, `parameter` for trainable tensors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def asarray(
 ) -> Tensor:
     """A tensor from numbers, nested lists, NumPy arrays, or anything that shares memory (DLPack, buffers).
 
-    Python floats become float32 and ints int64; arrays keep their dtype. An array that could still be written to is
-    copied, since values are read later than this call; `copy=False` shares it all the same, or fails.
+    Python floats become float32 and ints int64; arrays keep their dtype. A writable array is copied, because evaluation
+    is lazy; `copy=False` shares its memory, or raises an error where that is impossible.
 
     >>> asarray([[1, 2], [3, 4]]).dtype
     weft.int64
@@ -55,7 +55,7 @@ def asarray(
 
 
 def _all_whole(obj: Any) -> bool:
-    """Whether a nest of numbers holds ints only: NumPy makes floats of those that fit no common integer dtype."""
+    """Whether a nested list holds only ints: NumPy converts ints without a common integer dtype to floats."""
     leaves = np.array(obj, dtype=object).ravel().tolist()
     return bool(leaves) and all(isinstance(v, int) for v in leaves)
 
@@ -95,7 +95,7 @@ def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
 
 
 def from_capsule(name: str, obj: Any, copy: bool | None = None) -> np.ndarray:
-    """The memory of another library's array, by DLPack."""
+    """The memory of another library's array, imported by DLPack."""
     try:
         return dlpack.read(obj, copy)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
@@ -127,7 +127,7 @@ def _check_range(array: np.ndarray, target: DType) -> None:
 
 
 def _writable(array: Any) -> bool:
-    """Whether anybody can still write to the memory of an array."""
+    """Whether the memory of an array is still writable by its owner."""
     while isinstance(array, np.ndarray):
         if array.flags.writeable:
             return True

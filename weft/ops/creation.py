@@ -1,4 +1,4 @@
-"""Tensors from nothing: constants, counters, and what is made of them."""
+"""Creation functions: constants, ranges and compositions of them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def iota(n: int, dtype: DType = DEFAULT_INT) -> Tensor:
 
 
 def place(x: Tensor, device: str | Device | None) -> Tensor:
-    """The tensor on a device, if one is asked for."""
+    """The tensor on a device, if one is given."""
     return x if device is None else x.to_device(device)
 
 
@@ -68,19 +68,19 @@ def full(
 
 @function
 def zeros(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
-    """A tensor of zeros, float32 unless said otherwise."""
+    """A tensor of zeros, float32 by default."""
     return full(shape, 0, dtype=DEFAULT_FLOAT if dtype is None else dtype, device=device)
 
 
 @function
 def ones(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
-    """A tensor of ones, float32 unless said otherwise."""
+    """A tensor of ones, float32 by default."""
     return full(shape, 1, dtype=DEFAULT_FLOAT if dtype is None else dtype, device=device)
 
 
 @function
 def empty(shape: int | Sequence[int], *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
-    """A tensor to be overwritten. Nothing is gained by leaving memory as it was, so it holds zeros."""
+    """A tensor with unspecified values; they are zeros, because uninitialized memory would not be faster."""
     return zeros(shape, dtype=dtype, device=device)
 
 
@@ -112,7 +112,7 @@ def ones_like(x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: str | 
 
 @function
 def empty_like(x: ArrayLike, /, *, dtype: DTypeLike | None = None, device: str | Device | None = None) -> Tensor:
-    """A tensor to be overwritten, of the shape and dtype of another; it holds zeros."""
+    """A tensor with unspecified values (zeros), with the shape and dtype of another."""
     return zeros_like(x, dtype=dtype, device=device)
 
 
@@ -145,7 +145,7 @@ def arange(
         _ = [number(v, target) for v in end]  # both ends must fit
     if target.is_float:
         return place(astype(iota(len(values), float64) * float(step) + float(start), target), device)
-    # Whole numbers are computed modulo 2**64, so that the upper half of uint64 needs no path of its own.
+    # Integers are computed modulo 2**64, so that the upper half of uint64 needs no special case.
     return place(astype(iota(len(values)) * _wrapped(values.step) + _wrapped(values.start), target), device)
 
 
@@ -241,7 +241,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
 
 @function
 def one_hot(index: ArrayLike, classes: int, *, dtype: DTypeLike | None = None) -> Tensor:
-    """A vector for each index: 1 at its place, 0 elsewhere (0 everywhere for an index outside).
+    """A vector for each index: 1 at the index, 0 elsewhere (all 0 for an index out of range).
 
     >>> one_hot(as_tensor([2, 0]), 3).tolist()
     [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]

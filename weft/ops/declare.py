@@ -1,4 +1,4 @@
-"""How an op is declared: the helpers that turn a row of facts into an `Op` and the function people call."""
+"""Helpers that declare ops: each builds an `Op` and its public function from one declaration."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ _SHAPES: tuple[Shape, ...] = ((), (0,), (5,), (2, 3, 4))
 
 
 class Sample(NamedTuple):
-    """Inputs and parameters to test an op with. Float inputs are float64 and are also tried in the other floats."""
+    """Inputs and parameters to test an op with. Float inputs are float64 and are also tested in the other float dtypes."""
 
     inputs: Sequence[Any]
     params: tuple[Any, ...] = ()
 
 
 class Wrong(NamedTuple):
-    """A call that must fail, and a part of what it must say."""
+    """A call that must fail, and a part of its error message."""
 
     call: Callable[[], Any]
     text: str
 
 
 def accept(name: str, dtype: DType, accepts: Accepts) -> None:
-    """Raise unless the dtype is of an accepted kind."""
+    """Raise an error unless the dtype is of an accepted kind."""
     kinds, words = _KINDS[accepts]
     if dtype.kind not in kinds:
         raise UserError(name, f"{words} is required, got {dtype.name}. Convert it with astype().")
@@ -67,7 +67,7 @@ def elementwise(
     decompose: Callable[..., Tensor] | None = None,
     doc: str = "",
 ) -> Op:
-    """Declare an op that works on each element for itself. Its inputs have one shape and one dtype."""
+    """Declare an elementwise op. Its inputs have one shape and one dtype."""
 
     kinds = _KINDS[accepts][0]
 
@@ -123,7 +123,7 @@ def unary(
     cost: int = 1,
     decompose: Callable[[Tensor], Tensor] | None = None,
 ) -> Callable[[Any], Tensor]:
-    """Declare a function of one input. `integers`: become floats, are returned as they are, or are computed on."""
+    """Declare a function of one input. `integers`: converted to floats, returned unchanged, or computed as they are."""
     op = elementwise(
         name or public, 1, reference, vjp, accepts=accepts, domain=domain, cost=cost, decompose=decompose, doc=doc
     )
@@ -140,7 +140,7 @@ def unary(
 
 
 def publish(call: C, public: str, doc: str) -> C:
-    """Give a function made from a row its name and its words, and enter it in the table."""
+    """Set the name and docstring of a generated function, and register it."""
     call.__name__ = call.__qualname__ = public
     call.__doc__ = doc
     FUNCTIONS[public] = call
@@ -163,7 +163,7 @@ def binary(
     exact: bool = False,
     decompose: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Callable[[Any, Any], Tensor]:
-    """Declare a function of two inputs, which are brought to one dtype and one shape first."""
+    """Declare a function of two inputs, which are first promoted to one dtype and broadcast to one shape."""
     op = elementwise(
         name or public, 2, reference, vjp, accepts=accepts, result=result, domain=domain, widen=widen,
         commutes=commutes, cost=cost, exact=exact, decompose=decompose, doc=doc,
@@ -179,7 +179,7 @@ def binary(
 
 
 def as_float(x: Tensor, name: str) -> Tensor:
-    """Integers as the default float; bools are refused, they are rarely meant."""
+    """Convert integers to the default float; bools are rejected, because they are rarely intended."""
     if x.dtype.is_float:
         return x
     accept(name, x.dtype, "numeric")
@@ -187,9 +187,9 @@ def as_float(x: Tensor, name: str) -> Tensor:
 
 
 def in_float32(f: Callable[P, T]) -> Callable[P, T]:
-    """For functions that sum or exponentiate on the way: 16-bit floats are computed in float32 and rounded at the end.
+    """Decorator for functions that sum or exponentiate: 16-bit floats are computed in float32 and rounded at the end.
 
-    The first argument decides; a result that is more than a tensor keeps its other parts in float32.
+    The dtype of the first argument decides; of a result with several tensors, only the first is rounded.
     """
     signature = inspect.signature(f)
     leader = next(iter(signature.parameters))
@@ -217,7 +217,7 @@ def _widened(x: Any) -> Any:
 
 def together(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tensor, Tensor]:
     """Two operands as tensors of one dtype and one shape."""
-    if type(x1) is Tensor:  # and not a number that stands for one
+    if type(x1) is Tensor:  # and not a scalar tensor (weft/scalars.py)
         a, b = x1, x2 if type(x2) is Tensor else as_tensor(x2, x1.dtype, x1.shape)
     elif type(x2) is Tensor:
         a, b = as_tensor(x1, x2.dtype, x2.shape), x2
@@ -233,7 +233,7 @@ def together(name: str, x1: ArrayLike, x2: ArrayLike) -> tuple[Tensor, Tensor]:
 
 
 def expand_to(x: Tensor, shape: Shape) -> Tensor:
-    """The tensor broadcast to a shape it is known to fit; a constant is simply made larger."""
+    """Broadcast a tensor to a compatible shape; a constant is created in that shape instead."""
     if x.shape == shape:
         return x
     return filled_like(x, shape) if x.node.op is CONST else emit(OPS["expand"], (x,), (shape,))
@@ -245,7 +245,7 @@ def filled_like(x: Tensor, shape: Shape) -> Tensor:
 
 
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:
-    """The common shape of several, by the usual rule: sizes are equal or 1, counted from the last dimension."""
+    """The broadcast shape of several shapes: sizes must be equal or 1, aligned at the last dimension."""
     ndim = max((len(s) for s in shapes), default=0)
     result = []
     for axis in range(-ndim, 0):
@@ -258,7 +258,7 @@ def broadcast_shape(name: str, *shapes: Shape) -> Shape:
 
 
 def _index(value: Any) -> int | None:
-    """An int of any make as Python's; None for what is none."""
+    """An integer of any type as a Python int; None for other objects."""
     if isinstance(value, bool | np.bool_ | type):
         return None
     try:
@@ -268,7 +268,7 @@ def _index(value: Any) -> int | None:
 
 
 def _listed(value: Any) -> list[Any]:
-    """Several values as a list, one value as a list of one; a text is one value."""
+    """Several values as a list, a single value (or a string) as a list of one."""
     several = (
         isinstance(value, Iterable) and not isinstance(value, str | bytes | dict) and getattr(value, "ndim", 1) > 0
     )
@@ -276,13 +276,13 @@ def _listed(value: Any) -> list[Any]:
 
 
 def as_ints(values: Iterable[Any]) -> tuple[int, ...]:
-    """Ints of any make as Python's; -1 for what is none (sizes and counts are never negative)."""
+    """Integers of any type as Python ints; -1 for other objects (sizes and counts are never negative)."""
     found = [_index(v) for v in values]
     return tuple(-1 if v is None else v for v in found)
 
 
 def whole(name: str, what: str, value: Any, least: int = 0) -> int:
-    """A count as an int."""
+    """Check a count of `least` or more and return it as an int."""
     [number] = as_ints([value])
     if number < least:
         raise UserError(name, f"the {what} must be an int of {least} or more, got {value!r}.")
@@ -300,7 +300,7 @@ def normal_axis(name: str, axis: int, ndim: int) -> int:
 
 
 def normal_axes(name: str, axis: int | Iterable[int] | None, ndim: int) -> tuple[int, ...]:
-    """Axes counted from the front, in order; None means all. A tensor without dimensions takes axis 0 and -1 as if it had one."""
+    """Axes counted from the front, sorted; None means all. For a tensor without dimensions, axis 0 and -1 are accepted."""
     if axis is None:
         return tuple(range(ndim))
     given = _listed(axis)
@@ -314,7 +314,7 @@ def normal_axes(name: str, axis: int | Iterable[int] | None, ndim: int) -> tuple
 
 
 def as_vector(f: C) -> C:
-    """For functions along one axis: a tensor without dimensions counts as a vector of one element, so that axis 0 and -1 exist."""
+    """Decorator for functions along one axis: a tensor without dimensions is treated as a vector of one element."""
 
     @functools.wraps(f)
     def call(x: ArrayLike, /, *args: Any, **kwargs: Any) -> Any:

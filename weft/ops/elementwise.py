@@ -1,7 +1,7 @@
-"""The primitives that work on each element for itself: definition and derivative of each stand on adjacent lines.
+"""The elementwise primitives, each with its definition and derivative on adjacent lines.
 
-In a vjp, `g` is the cotangent of the result, `y` the result, and what follows are the inputs. The result is a tuple
-with a cotangent, a function that makes one if it is needed, or None, for each input. An op without vjp has the derivative zero (almost everywhere).
+In a vjp, `g` is the cotangent of the result, `y` the result, followed by the inputs. It returns a tuple with a cotangent,
+a function that computes one on demand, or None, for each input. An op without vjp has derivative zero (almost everywhere).
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def _integer_checked(ufunc: Callable[..., Any], name: str) -> Callable[..., Any]
 
 
 def _floor_divide(a: np.ndarray, b: np.ndarray) -> Any:
-    """NumPy's, except that with infinities it is the quotient itself, as the array API has it: inf // 2 is inf and 5 // -inf is -0."""
+    """NumPy's floor_divide, except that infinities give the quotient, as in the array API: inf // 2 is inf, 5 // -inf is -0."""
     whole = np.floor_divide(a, b)
     return np.where(np.isinf(a) | np.isinf(b), np.divide(a, b), whole) if whole.dtype.kind == "f" else whole
 
@@ -140,12 +140,12 @@ def _pow(a: np.ndarray, b: np.ndarray) -> Any:
     if b.dtype.kind == "i" and np.any(b < 0):
         raise RunError("pow", "an integer cannot be raised to a negative power. Convert the base with astype().")
     result = np.power(a, b)
-    # NumPy takes a square root for the power 1/2, which differs at -0.0 and -inf.
+    # NumPy computes the power 1/2 as a square root, which differs at -0.0 and -inf.
     return np.where((b == 0.5) & ((a == 0) | (a == -np.inf)), np.abs(a), result) if a.dtype.kind == "f" else result
 
 
 def _pow_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Callable[[], Tensor], ...]:
-    # 0 ** b is flat in b, and a ** 0 is flat in a, also where the formulas say 0 * inf.
+    # 0 ** b has derivative 0 in b, and a ** 0 in a, also where the formulas give 0 * inf.
     return (
         lambda: g * where(b == 0.0, 0.0, b * _power(a, where(b == 0.0, 1.0, b - 1.0))),
         lambda: g * (y * log(where(a == 0.0, 1.0, a))),
@@ -169,8 +169,8 @@ def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 def _winner_vjp(wins: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
     def vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-        # Where both are equal each gets half, so that the derivative does not depend on the order of the operands.
-        # The result is not asked which one it was: mixed precision may have rounded it.
+        # Equal operands get half the cotangent each, so that the derivative does not depend on their order.
+        # The operands are compared with each other, not with the result, which mixed precision may have rounded.
         share = where(a == b, 0.5, where(wins(a, b), number(1.0, g.dtype), 0.0))
         return g * share, g * (1.0 - share)
 
@@ -178,7 +178,7 @@ def _winner_vjp(wins: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple
 
 
 def _maximum(a: np.ndarray, b: np.ndarray) -> Any:
-    """NumPy's, but which of two zeros it gives depends on the machine: here 0.0 is greater than -0.0, as in IEEE 754-2019."""
+    """NumPy's maximum with a defined sign of zero: 0.0 is greater than -0.0, as in IEEE 754-2019; NumPy's depends on the machine."""
     larger = np.maximum(a, b)
     return np.where((a == 0) & (b == 0), a + b, larger) if larger.dtype.kind == "f" else larger
 
@@ -279,7 +279,7 @@ _less_equal = binary(
 
 
 def _beyond(x: Any, value: Any) -> int:
-    """Whether a Python int lies above (1) or below (-1) all that the dtype of a tensor can hold; else 0."""
+    """Whether a Python int is above (1) or below (-1) the range of a tensor's dtype; else 0."""
     if not isinstance(x, Tensor) or not isinstance(value, int | np.integer) or isinstance(value, bool):
         return 0
     low, high = LIMITS[scalar_dtype(int(value), x.dtype)]
@@ -287,7 +287,7 @@ def _beyond(x: Any, value: Any) -> int:
 
 
 def _less_than_beyond(x1: Any, x2: Any) -> Tensor | None:
-    """x1 < x2 by value, where one of them is an int that the other's dtype does not hold (so they cannot be equal); else None."""
+    """x1 < x2 by value, if one of them is a Python int out of the range of the other's dtype; else None."""
     if side := _beyond(x1, x2):
         low, high = LIMITS[scalar_dtype(int(x2), x1.dtype)]
         return _less_equal(x1, high) if side > 0 else _less(x1, low)
@@ -299,7 +299,7 @@ def _less_than_beyond(x1: Any, x2: Any) -> Tensor | None:
 
 @function
 def equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """Where x1 is x2. An int that the other's dtype does not hold equals nothing.
+    """Where x1 equals x2. A Python int out of the range of the other's dtype equals nothing.
 
     >>> equal(as_tensor(3).astype("uint8"), 300).item()
     False
@@ -311,27 +311,27 @@ def equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 @function
 def less(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """Where x1 is below x2. Ints that the other's dtype does not hold are compared by value."""
+    """Where x1 < x2. Python ints out of the range of the other's dtype are compared by value."""
     result = _less_than_beyond(x1, x2)
     return _less(x1, x2) if result is None else result
 
 
 @function
 def less_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """Where x1 is not above x2. Ints that the other's dtype does not hold are compared by value."""
+    """Where x1 <= x2. Python ints out of the range of the other's dtype are compared by value."""
     result = _less_than_beyond(x1, x2)
     return _less_equal(x1, x2) if result is None else result
 
 
 @function
 def not_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """Where x1 is not x2."""
+    """Where x1 != x2."""
     return bitwise_invert(equal(x1, x2))
 
 
 @function
 def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """Where x1 is above x2."""
+    """Where x1 > x2."""
     result = _less_than_beyond(x2, x1)
     if result is not None:
         return result
@@ -341,7 +341,7 @@ def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 @function
 def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """Where x1 is not below x2."""
+    """Where x1 >= x2."""
     result = _less_than_beyond(x2, x1)
     if result is not None:
         return result
@@ -377,10 +377,10 @@ WHERE = Op(
 
 @function
 def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
-    """x1 where the condition holds, else x2.
+    """x1 where the condition is true, else x2.
 
-    The branch not taken has no influence on derivatives, also where it is infinite or nan, as far as it is computed element
-    by element.
+    The branch that is not selected does not affect derivatives, even if it is infinite or nan, as long as it is computed
+    elementwise.
 
     >>> where(as_tensor(True), 1.0, float("nan"))
     Tensor(1., dtype=float32)
@@ -400,7 +400,7 @@ def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 def _cast(x: np.ndarray, dtype: DType) -> np.ndarray:
     if not dtype.is_integer or x.dtype.kind in "biu":
         return converted(x, dtype)
-    # A float outside the range becomes the nearest integer inside it, and nan becomes 0, on every machine.
+    # On every machine, floats out of range are clamped and nan becomes 0.
     info = np.iinfo(dtype.numpy)
     x = np.trunc(np.asarray(x, np.float64))
     inside = np.where((x >= info.min) & (x < float(info.max)), x, 0).astype(dtype.numpy)
@@ -417,9 +417,9 @@ _CAST = Op(
 
 @function
 def astype(x: ArrayLike, dtype: DTypeLike, /, *, copy: bool = True, device: Any = None) -> Tensor:
-    """The values as another dtype. Floats are cut towards zero to become integers and stop at the ends of the range.
+    """Convert to another dtype. Floats are truncated towards zero and clamped to the range of an integer dtype.
 
-    Floats are rounded once, to the nearest, halves to even; integers become 16-bit floats by way of float32.
+    Floats are rounded once, to nearest even; integers are converted to 16-bit floats via float32.
 
     >>> astype(as_tensor(300.7), "uint8")
     Tensor(255, dtype=uint8)
@@ -453,7 +453,7 @@ _BITCAST = Op(
 
 @function
 def view(x: ArrayLike, dtype: DTypeLike, /) -> Tensor:
-    """The same bits read as another dtype of the same size.
+    """Reinterpret the bits as another dtype of the same size.
 
     >>> view(as_tensor(1.0), "int32").item() == 0x3F800000
     True

@@ -1,4 +1,4 @@
-"""Reading and writing by index: `gather` and `scatter`, each the other's derivative, and what is made of them."""
+"""Indexed reads and writes: `gather` and `scatter`, each the other's derivative, and functions composed of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _gather_infer(inputs: tuple[Node, ...], axes: Axes, wraps: bool) -> Type:
 
 
 def _selected(name: str, x: Node, indices: Sequence[Node], axes: Axes) -> Shape:
-    """The shape of what indices select: the shape of the indices, then the axes that have none."""
+    """The shape of a selection: the shape of the indices, then the axes without an index."""
     if not indices or len(indices) != len(axes) or len(set(axes)) != len(axes):
         raise UserError(name, f"one index tensor for each of the axes {axes} is required, got {len(indices)}.")
     for axis, index in zip(axes, indices, strict=True):
@@ -83,7 +83,7 @@ _GATHER = Op(
 
 
 def gather(x: Tensor, indices: Sequence[Tensor], axes: Axes, wraps: bool = True) -> Tensor:
-    """The elements at indices along some axes, one index tensor an axis; negative ones count from the end if it wraps.
+    """The elements at indices along some axes, with one index tensor per axis; with `wraps`, negative indices count from the end.
 
     The result has the axes of the indices first, then the axes of x that have no index.
     """
@@ -111,7 +111,9 @@ def _scatter(inputs: tuple[np.ndarray, ...], axes: Axes, how: str) -> np.ndarray
     if how == "add":
         np.add.at(result, flat, rows)
     else:
-        last = flat.size - 1 - np.unique(flat[::-1], return_index=True)[1]  # of several at one place the last one wins
+        last = (
+            flat.size - 1 - np.unique(flat[::-1], return_index=True)[1]
+        )  # of several writes to one position the last wins
         result[flat[last]] = rows[last]
     return np.moveaxis(result.reshape(front.shape), range(len(axes)), axes)
 
@@ -131,7 +133,7 @@ def _scatter_vjp(
 
 
 def _winners(x: Tensor, values: Tensor, indices: list[Tensor], axes: Axes) -> Tensor:
-    """Where a written value survives: of several written to one place only the last does."""
+    """A mask of the values that are not overwritten: of several writes to one position only the last remains."""
     order = reshape(iota(indices[0].size), indices[0].shape)
     table = zeros([x.shape[a] for a in axes], dtype=int64)
     front = tuple(range(len(axes)))
@@ -157,7 +159,7 @@ _SCATTER = Op(
 
 
 def scatter(x: Tensor, values: Tensor, indices: Sequence[Tensor], axes: Axes, how: str) -> Tensor:
-    """The tensor with values written ("set": the last of several wins) or added ("add") where `gather` would read."""
+    """A copy of the tensor with values written ("set": the last of several wins) or added ("add") at the positions of `gather`."""
     return emit(_SCATTER, (x, values, *indices), (axes, how))
 
 
@@ -179,7 +181,7 @@ def take(x: ArrayLike, indices: ArrayLike, /, *, axis: int | None = None) -> Ten
 
 
 def placed(x: Tensor, count: int, target: int) -> Tensor:
-    """The first `count` axes moved to another place."""
+    """Move the first `count` axes to another position."""
     return moveaxis(x, list(range(count)), list(range(target, target + count)))
 
 
@@ -214,7 +216,7 @@ def _along(axis: int, shape: Shape) -> Tensor:
 
 @function
 def embedding(table: ArrayLike, index: ArrayLike) -> Tensor:
-    """The rows of a table at indices: word vectors for words.
+    """The rows of a table at indices: an embedding lookup.
 
     >>> embedding(as_tensor([[1.0, 2.0], [3.0, 4.0]]), as_tensor([1, 1])).tolist()
     [[3.0, 4.0], [3.0, 4.0]]

@@ -1,4 +1,4 @@
-"""Losses and attention: composites of everything below."""
+"""Basic losses and attention, composed of other ops."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cross_entropy(
     ignore_index: int | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """How surprised softmax(logits) is by the target: class numbers, or probabilities of the shape of the logits.
+    """The cross entropy of softmax(logits) and the target: class indices, or probabilities of the shape of the logits.
 
     >>> cross_entropy(as_tensor([[0.0, 0.0]]), as_tensor([1])).item() / math.log(2.0) > 0.999
     True
@@ -61,7 +61,7 @@ def cross_entropy(
         raise UserError("cross_entropy", f"{logits.shape[axis]} class weights are required, got shape {classes.shape}.")
     if target.dtype.is_float:
         if ignore_index is not None:
-            raise UserError("cross_entropy", "ignore_index goes with class numbers, not with probabilities.")
+            raise UserError("cross_entropy", "ignore_index requires class indices, not probabilities.")
         return _soft(log_p, target, axis, classes, shape, label_smoothing, reduction)
     return _hard(log_p, target, axis, classes, shape, label_smoothing, ignore_index, reduction)
 
@@ -97,7 +97,7 @@ def _hard(
     keep = None if ignore_index is None else target != ignore_index
     target = target if keep is None else where(keep, target, 0)
     place = expand_dims(target, axis=axis)
-    chosen = squeeze(pick(log_p, place, axis, wraps=False), axis)  # a class of -1 is none, not the last one
+    chosen = squeeze(pick(log_p, place, axis, wraps=False), axis)  # class -1 is invalid, not the last class
     per_class = None if classes is None else take(classes, target)
     losses = -chosen if per_class is None else -chosen * per_class
     if smooth:
@@ -131,7 +131,7 @@ def mae_loss(prediction: ArrayLike, target: ArrayLike, *, reduction: Reduction =
 
 
 def same_shape(name: str, prediction: ArrayLike, target: ArrayLike) -> tuple[Tensor, Tensor]:
-    """Broadcasting (n, 1) against (n,) gives (n, n) and a plausible, wrong loss: it is refused."""
+    """Require equal shapes: broadcasting (n, 1) against (n,) would give (n, n) and a plausible but wrong loss."""
     a, b = as_tensor(prediction), as_tensor(target)
     if a.shape != b.shape:
         raise UserError(name, f"prediction and target of one shape are required, got {a.shape} and {b.shape}.")
@@ -146,8 +146,8 @@ def dot_product_attention(
 ) -> Tensor:
     """softmax(query @ key.T * scale) @ value, over the last two axes (time, features); others are batches.
 
-    A bool mask says which places may be looked at; a float mask is added to the scores. Causal: only backwards, the last
-    query standing at the last key. A row that may look at nothing gives zeros.
+    A bool mask selects the positions to attend to; a float mask is added to the scores. With `causal`, a query attends only
+    to earlier positions, with the last query aligned to the last key. A fully masked row gives zeros.
     """
     q, k, v = (as_float(as_tensor(t), "dot_product_attention") for t in (query, key, value))
     if q.ndim < 2 or q.shape[-1] != k.shape[-1] or k.shape[-2] != v.shape[-2]:

@@ -1,4 +1,4 @@
-"""Elementwise functions made of others."""
+"""Elementwise functions composed of other ops."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     x, y = together("fmod", x1, x2)
     if x.dtype.is_float:
         return copysign(remainder(abs(x), abs(y)), x)
-    rest = remainder(x, y)  # not of the sizes: the least integer has none
+    rest = remainder(x, y)  # not of absolute values: the smallest integer has none
     return where((rest != 0) & ((rest < 0) != (x < 0)), rest - y, rest)
 
 
@@ -138,7 +138,7 @@ def allclose(
 
 @function
 def nan_to_num(x: ArrayLike, /, value: float = 0.0) -> Tensor:
-    """x with another value for nan, and the largest numbers of its dtype for the infinities."""
+    """Replace nan by a value, and infinities by the largest finite numbers of the dtype."""
     x = as_tensor(x)
     if not x.dtype.is_float:
         return x
@@ -148,7 +148,7 @@ def nan_to_num(x: ArrayLike, /, value: float = 0.0) -> Tensor:
 
 @function
 def clip(x: ArrayLike, /, min: Any = None, max: Any = None) -> Tensor:
-    """x, but not below min and not above max. The derivative at the ends is that of x.
+    """min(max(x, min), max). The derivative at the bounds is 1.
 
     >>> clip(as_tensor([-1.0, 0.5, 9.0]), 0.0, 1.0).tolist()
     [0.0, 0.5, 1.0]

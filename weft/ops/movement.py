@@ -1,4 +1,4 @@
-"""The primitives that move elements without changing them, and the functions made of them alone."""
+"""The data movement primitives (reshape, permute, pad, slice ...) and functions composed of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _RESHAPE = Op(
 
 @function
 def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
-    """The same elements, in the same order, in another shape. One size may be -1: what is left.
+    """The same elements, in the same order, in another shape. One size may be -1: it is inferred.
 
     >>> reshape(as_tensor([1, 2, 3, 4]), (2, -1)).shape
     (2, 2)
@@ -84,7 +84,7 @@ def expand_dims(x: ArrayLike, /, axis: int | Sequence[int] = 0) -> Tensor:
 
 @function
 def squeeze(x: ArrayLike, /, axis: int | Sequence[int]) -> Tensor:
-    """The tensor without the given dimensions, which must have size 1."""
+    """Remove the given dimensions, which must have size 1."""
     x = as_tensor(x)
     axes = normal_axes("squeeze", axis, x.ndim)
     for a in axes:
@@ -143,7 +143,7 @@ def matrix_transpose(x: ArrayLike, /) -> Tensor:
 
 @function
 def transpose(x: ArrayLike, axis1: int = -2, axis2: int = -1) -> Tensor:
-    """Two dimensions exchanged."""
+    """Swap two dimensions."""
     x = as_tensor(x)
     order = list(range(x.ndim))
     a, b = normal_axis("transpose", axis1, x.ndim), normal_axis("transpose", axis2, x.ndim)
@@ -153,7 +153,7 @@ def transpose(x: ArrayLike, axis1: int = -2, axis2: int = -1) -> Tensor:
 
 @function
 def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
-    """Dimensions moved to other places, the others keeping their order."""
+    """Move dimensions to other positions; the others keep their order."""
     x = as_tensor(x)
     sources = [normal_axis("moveaxis", a, x.ndim) for a in (source if isinstance(source, Iterable) else [source])]
     targets = [
@@ -181,7 +181,9 @@ def _expand_infer(x: Node, shape: Shape) -> Type:
 def _expand_vjp(g: Tensor, y: Tensor, x: Tensor, shape: Shape) -> tuple[Tensor]:
     new = len(shape) - x.ndim
     spread = [i for i in range(len(shape)) if i < new or (x.shape[i - new] == 1 and shape[i] != 1)]
-    summed = emit(OPS["sum"], (g,), (tuple(spread),)) if spread else g  # by name: sums stand above this file
+    summed = (
+        emit(OPS["sum"], (g,), (tuple(spread),)) if spread else g
+    )  # looked up by name: sums are defined in a module above this one
     return (reshape(summed, x.shape),)
 
 
@@ -196,7 +198,7 @@ _EXPAND = Op(
 
 @function
 def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
-    """The tensor spread over a larger shape.
+    """Broadcast a tensor to a shape.
 
     >>> broadcast_to(as_tensor([1, 2]), (2, 2)).tolist()
     [[1, 2], [1, 2]]
@@ -209,7 +211,7 @@ def broadcast_to(x: ArrayLike, /, shape: Sequence[int]) -> Tensor:
 
 @function
 def broadcast_arrays(*arrays: Any) -> list[Tensor]:
-    """All tensors spread over their common shape."""
+    """Broadcast tensors to their common shape."""
     tensors = [as_tensor(a) for a in arrays]
     shape = broadcast_shape("broadcast_arrays", *(t.shape for t in tensors))
     return [expand_to(t, shape) for t in tensors]
@@ -221,7 +223,7 @@ Widths = tuple[tuple[int, int, int], ...]
 
 
 def _inner(shape: Shape, widths: Widths) -> tuple[slice, ...]:
-    """Where the elements lie in the padded tensor."""
+    """The slices of the original elements in the padded tensor."""
     facts = zip(shape, widths, strict=True)
     return tuple(slice(lo, lo + max(n + (n - 1) * gap, 0), gap + 1) for n, (lo, _, gap) in facts)
 
@@ -261,15 +263,15 @@ _PAD = Op(
 
 
 def pad_constant(x: Tensor, widths: Widths, value: float | int = 0) -> Tensor:
-    """The tensor with `value` before, behind and in the gaps between its elements: (before, behind, gap) a dimension."""
+    """Pad with `value` before, behind and between the elements: (before, behind, gap) per dimension."""
     if all(w == (0, 0, 0) for w in widths):
         return x
-    filler = number(value, x.dtype).node.params[0]  # -0.0, nan and the infinities have a spelling of their own
+    filler = number(value, x.dtype).node.params[0]  # -0.0, nan and infinities have their own text form
     return emit(_PAD, (x,), (tuple(tuple(w) for w in widths), filler))
 
 
 def pad_axis(x: Tensor, axis: int, before: int, behind: int, value: float | int = 0) -> Tensor:
-    """The tensor with a border along one axis."""
+    """Pad along one axis."""
     widths = [(0, 0, 0)] * x.ndim
     widths[axis] = (before, behind, 0)
     return pad_constant(x, tuple(widths), value)
@@ -277,7 +279,7 @@ def pad_axis(x: Tensor, axis: int, before: int, behind: int, value: float | int 
 
 @function
 def pad(x: ArrayLike, widths: Any, mode: str = "constant", value: float = 0) -> Tensor:
-    """The tensor with a border: (before, behind) for each dimension; mode constant, edge, reflect or wrap.
+    """Pad each dimension by (before, behind); the mode is constant, edge, reflect or wrap.
 
     >>> pad(as_tensor([1, 2, 3]), ((1, 2),)).tolist()
     [0, 1, 2, 3, 0, 0]
@@ -333,7 +335,7 @@ def _slice_vjp(g: Tensor, y: Tensor, x: Tensor, starts: Shape, stops: Shape, ste
 
 
 def surroundings(shape: Shape, counts: Shape, starts: Shape, steps: Shape) -> Widths:
-    """The padding that puts the elements of a slice back where they came from."""
+    """The padding that inverts a slice: it puts the elements back at their positions."""
     facts = zip(shape, counts, starts, steps, strict=True)
     return tuple((a, n - a - (m - 1) * s - 1, s - 1) if m else (n, 0, 0) for n, m, a, s in facts)
 
@@ -475,7 +477,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 @function
 def split(x: ArrayLike, parts: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
-    """The tensor cut into so many equal parts, or into parts of the given sizes.
+    """Split into a number of equal parts, or into parts of the given sizes.
 
     >>> [p.tolist() for p in split(as_tensor([1, 2, 3, 4, 5]), [2, 3])]
     [[1, 2], [3, 4, 5]]
@@ -499,7 +501,7 @@ def split(x: ArrayLike, parts: int | Sequence[int], axis: int = 0) -> tuple[Tens
 
 @function
 def roll(x: ArrayLike, /, shift: int | Sequence[int], *, axis: Axis = None) -> Tensor:
-    """The elements moved along axes, those that fall off coming back at the other end.
+    """Shift the elements along axes, with wrap-around.
 
     >>> roll(as_tensor([1, 2, 3, 4]), 1).tolist()
     [4, 1, 2, 3]
@@ -521,7 +523,7 @@ def roll(x: ArrayLike, /, shift: int | Sequence[int], *, axis: Axis = None) -> T
 
 @function
 def tile(x: ArrayLike, repetitions: Sequence[int], /) -> Tensor:
-    """The tensor repeated so many times along each dimension.
+    """Repeat the tensor along each dimension.
 
     >>> tile(as_tensor([1, 2]), (2, 2)).tolist()
     [[1, 2, 1, 2], [1, 2, 1, 2]]

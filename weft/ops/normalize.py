@@ -1,4 +1,4 @@
-"""Normalisations. Each brings elements to mean 0 and variance 1 over some set of axes; they differ in the set."""
+"""Normalizations to mean 0 and variance 1; they differ in the axes over which statistics are computed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .statistics import mean, var
 from .window import window_sum
 
 
-class BatchNorm(NamedTuple):
-    """The normalised batch, and the statistics it was normalised with."""
+class BatchNormResult(NamedTuple):
+    """The normalized batch, and the statistics it was normalized with."""
 
     value: Tensor
     mean: Tensor
@@ -34,7 +34,7 @@ def _float(x: ArrayLike, name: str, least: int = 1) -> Tensor:
 
 
 def _scaled(name: str, x: Tensor, scale: Any, shift: Any, shape: Shape, place: Shape) -> Tensor:
-    """x * scale + shift, where both have `shape` and are laid out as `place` to broadcast."""
+    """x * scale + shift, where both have `shape` and are reshaped to `place` to broadcast."""
     for what, value in (("scale", scale), ("shift", shift)):
         if value is None:
             continue
@@ -58,16 +58,16 @@ def _standard(x: Tensor, axes: Axis, eps: float) -> Tensor:
 @in_float32
 def batch_norm(
     x: ArrayLike, scale: Any = None, shift: Any = None, *, mean_: Any = None, var_: Any = None, eps: float = 1e-5
-) -> BatchNorm:
-    """Each channel over the batch and all places; x is (batch, channels, ...).
+) -> BatchNormResult:
+    """Normalize each channel over the batch and all positions; x is (batch, channels, ...).
 
-    With `mean_` and `var_` given (running statistics, at inference) those are used, else the batch's own.
+    `mean_` and `var_` are running statistics for inference; by default the statistics of the batch are used.
     """
     x = _float(x, "batch_norm", 2)
     axes = [i for i in range(x.ndim) if i != 1]
     shape, place = _channels(x)
     if (mean_ is None) != (var_ is None):
-        raise UserError("batch_norm", "mean_ and var_ are given together or not at all.")
+        raise UserError("batch_norm", "mean_ and var_ must be given together.")
     centre = mean(x, axis=axes) if mean_ is None else as_tensor(mean_, x.dtype)
     spread = var(x, axis=axes) if var_ is None else as_tensor(var_, x.dtype)
     if centre.shape != shape or spread.shape != shape:
@@ -75,16 +75,16 @@ def batch_norm(
             "batch_norm", f"statistics of shape {shape} are required, got {centre.shape} and {spread.shape}."
         )
     centre, spread = centre.astype(x.dtype), spread.astype(x.dtype)
-    # One factor a channel: the derivative needs fewer sums over all elements than with two.
+    # One factor per channel: its derivative needs fewer sums over all elements than two factors.
     factor = _scaled("batch_norm", rsqrt(spread + eps), scale, None, shape, shape)
     normal = (x - reshape(centre, place)) * reshape(factor, place)
-    return BatchNorm(_scaled("batch_norm", normal, None, shift, shape, place), centre, spread)
+    return BatchNormResult(_scaled("batch_norm", normal, None, shift, shape, place), centre, spread)
 
 
 @function
 @in_float32
 def layer_norm(x: ArrayLike, scale: Any = None, shift: Any = None, *, axis: Axis = -1, eps: float = 1e-5) -> Tensor:
-    """Each element of the batch for itself, over the last axis (or the given last axes).
+    """Normalize each example over the last axis (or the given last axes).
 
     >>> layer_norm(as_tensor([1.0, 3.0]), eps=0.0).tolist()
     [-1.0, 1.0]
@@ -102,7 +102,7 @@ def _place(x: Tensor, axes: Sequence[int]) -> Shape:
 @function
 @in_float32
 def rms_norm(x: ArrayLike, scale: Any = None, *, axis: Axis = -1, eps: float = 1e-6) -> Tensor:
-    """Each element of the batch divided by the root of its mean square."""
+    """Divide each example by its root mean square over the last axes."""
     x = _float(x, "rms_norm")
     axes = normal_axes("rms_norm", axis, x.ndim)
     normal = x * rsqrt(mean(x * x, axis=axes, keepdims=True) + eps)
@@ -112,7 +112,7 @@ def rms_norm(x: ArrayLike, scale: Any = None, *, axis: Axis = -1, eps: float = 1
 @function
 @in_float32
 def group_norm(x: ArrayLike, groups: int, scale: Any = None, shift: Any = None, *, eps: float = 1e-5) -> Tensor:
-    """Each group of channels for itself, over its places; x is (batch, channels, ...)."""
+    """Normalize each group of channels of each example over its positions; x is (batch, channels, ...)."""
     x = _float(x, "group_norm", 2)
     if groups < 1 or x.shape[1] % groups:
         raise UserError("group_norm", f"{x.shape[1]} channels cannot be cut into {groups} groups.")
@@ -124,7 +124,7 @@ def group_norm(x: ArrayLike, groups: int, scale: Any = None, shift: Any = None, 
 @function
 @in_float32
 def instance_norm(x: ArrayLike, scale: Any = None, shift: Any = None, *, eps: float = 1e-5) -> Tensor:
-    """Each channel of each element for itself, over its places; x is (batch, channels, spatial...)."""
+    """Normalize each channel of each example over its positions; x is (batch, channels, spatial...)."""
     x = _float(x, "instance_norm", 3)
     normal = _standard(x, tuple(range(2, x.ndim)), eps)
     return _scaled("instance_norm", normal, scale, shift, *_channels(x))
@@ -153,9 +153,9 @@ def _one_axis(x: Tensor, axis: int, size: int) -> tuple[Any, ...]:
 @function
 @in_float32
 def local_contrast_norm(x: ArrayLike, size: int | Sequence[int] = 9, *, eps: float = 1e-4) -> Tensor:
-    """Each place minus the mean of its neighbourhood over all channels, divided by its spread (at least eps).
+    """Subtract the mean of the neighbourhood over all channels, and divide by its standard deviation (at least eps).
 
-    The neighbourhood is a box of `size` around the place; at the border it is what lies inside the image.
+    The neighbourhood is a box of `size` around each position, clipped at the border of the image.
     """
     x = _float(x, "local_contrast_norm", 3)
     sizes = per_axis("local_contrast_norm", "size", size, x.ndim - 2)

@@ -1,8 +1,8 @@
-"""What NumPy's functions give for tensors.
+"""NumPy functions applied to tensors.
 
-Universal functions, which NumPy's operators are too, give tensors: `np.sin(t)`, `np.float32(2) * t`, `array + t` are weft's own functions, with
-derivatives, inside compiled functions too. All other functions of NumPy, and universal functions with `out=` or as `np.add.reduce`, read the
-value and give NumPy arrays.
+Universal functions, including NumPy's operators, return tensors: `np.sin(t)`, `np.float32(2) * t` and `array + t` call weft's own functions,
+with derivatives, also inside compiled functions. All other NumPy functions, and universal functions with `out=` or as `np.add.reduce`, read
+the value and return NumPy arrays.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def array_ufunc(ufunc: np.ufunc, method: str, inputs: Sequence[Any], settings: M
         raise UserError("numpy", f"np.{ufunc.__name__} of tensors takes no settings, got {', '.join(settings)}.")
     if ufunc is np.divmod:
         return FUNCTIONS["floor_divide"](*inputs), FUNCTIONS["remainder"](*inputs)
-    if ufunc.__name__ in _COMPARISONS:  # of a NumPy number in front NumPy has made an array
+    if ufunc.__name__ in _COMPARISONS:  # NumPy has converted a leading NumPy scalar to an array
         inputs = [i[()] if isinstance(i, np.ndarray) and not i.ndim else i for i in inputs]
     name = _NAMES.get(ufunc.__name__, ufunc.__name__)
     if name not in FUNCTIONS:
-        raise UserError("numpy", f"weft has no function like np.{name}. Give it the value: np.{name}(tensor.numpy()).")
+        raise UserError("numpy", f"weft has no function like np.{name}. Pass the value: np.{name}(tensor.numpy()).")
     return FUNCTIONS[name](*inputs)
 
 
@@ -49,7 +49,7 @@ def array_function(function: Callable[..., Any], args: Sequence[Any], settings: 
 
 
 def _values(x: Any) -> Any:
-    """The nest with arrays for tensors."""
+    """A nested argument with tensors replaced by arrays."""
     if isinstance(x, Tensor):
         return x.numpy()
     if isinstance(x, list | tuple):

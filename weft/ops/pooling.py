@@ -31,7 +31,7 @@ def max_pool(
     dilation: Sizes = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
-    """The greatest element of each window. `ceil_mode` keeps a last window that only partly fits.
+    """The maximum of each window. `ceil_mode` keeps a last window that fits only partly.
 
     >>> max_pool(as_tensor([[[1.0, 3.0, 2.0, 5.0]]]), 2).tolist()
     [[[3.0, 5.0]]]
@@ -52,7 +52,7 @@ def avg_pool(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """The mean of each window; the padding counts as zeros, or does not count at all.
+    """The mean of each window; padding counts as zeros, or is excluded.
 
     >>> avg_pool(as_tensor([[[1.0, 3.0, 2.0, 6.0]]]), 2).tolist()
     [[[2.0, 4.0]]]
@@ -65,7 +65,7 @@ def avg_pool(
 
 
 def _counts(x: Tensor, kernel: Shape, strides: Shape, pairs: Pairs, counted: Pairs) -> Tensor | float:
-    """How many elements each window holds: a number, or a tensor where windows at the border hold fewer."""
+    """The number of elements per window: a number, or a tensor if windows at the border hold fewer."""
     if pairs == counted:
         return float(math.prod(kernel))
     counts = np.ones((), np.int64)
@@ -106,13 +106,13 @@ def _extra(n: int, k: int, s: int, d: int, padding: tuple[int, int]) -> int:
 
 
 def _with_front(kernel: Shape, strides: Shape, pairs: Pairs, dilations: Shape) -> tuple[Shape, Shape, Pairs, Shape]:
-    """The window with batch and channels, which it leaves alone."""
+    """The window with entries of size 1 for batch and channels."""
     return (1, 1, *kernel), (1, 1, *strides), ((0, 0), (0, 0), *pairs), (1, 1, *dilations)
 
 
 @function
 def global_max_pool(x: ArrayLike) -> Tensor:
-    """The greatest element of each channel: (batch, channels)."""
+    """The maximum of each channel: (batch, channels)."""
     x = _spatial("global_max_pool", x)
     return reduce_max(x, axis=range(2, x.ndim))
 
@@ -127,7 +127,7 @@ def global_avg_pool(x: ArrayLike) -> Tensor:
 @function
 @in_float32
 def adaptive_avg_pool(x: ArrayLike, size: Sizes) -> Tensor:
-    """The mean over as many windows as asked for, as equal as can be.
+    """The mean over `size` windows of nearly equal size.
 
     >>> adaptive_avg_pool(as_tensor([[[1.0, 2.0, 3.0]]]), 2).tolist()
     [[[1.5, 2.5]]]
@@ -141,7 +141,7 @@ def adaptive_avg_pool(x: ArrayLike, size: Sizes) -> Tensor:
 
 @function
 def adaptive_max_pool(x: ArrayLike, size: Sizes) -> Tensor:
-    """The greatest element of as many windows as asked for, as equal as can be."""
+    """The maximum over `size` windows of nearly equal size."""
     x = _spatial("adaptive_max_pool", x)
     lowest = -math.inf if x.dtype.is_float else int(np.iinfo(x.dtype.numpy).min)
     for axis, (_, m) in enumerate(_targets("adaptive_max_pool", x, size), 2):
@@ -150,7 +150,7 @@ def adaptive_max_pool(x: ArrayLike, size: Sizes) -> Tensor:
 
 
 def _windows(x: Tensor, axis: int, m: int, filler: float) -> Tensor:
-    """One axis as (windows, elements), shorter windows filled up."""
+    """One axis as (windows, elements), with shorter windows padded."""
     n = x.shape[axis]
     if n % m == 0:
         return reshape(x, (*x.shape[:axis], m, n // m, *x.shape[axis + 1 :]))

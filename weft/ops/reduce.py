@@ -1,4 +1,4 @@
-"""The primitives that fold axes into one value (sums, products, extremes) or run along an axis (cumulative ones)."""
+"""Reductions (sum, product, maximum ...) and cumulative primitives along an axis."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ _EMPTY: list[tuple[tuple[int, ...], Axes]] = [((0,), (0,)), ((2, 0), (1,))]
 
 
 def restore(g: Tensor, like: Tensor, axes: Axes) -> Tensor:
-    """What was reduced over axes, spread over them again."""
+    """Broadcast a reduced value back over the reduced axes."""
     kept = tuple(1 if i in axes else n for i, n in enumerate(like.shape))
     return expand_to(reshape(g, kept), like.shape)
 
 
 def _wide(x: np.ndarray) -> Any:
-    """Floats are summed in float64 and rounded once: the definition should be better than what it judges."""
+    """Convert floats to float64, so that the reference is more accurate than the backends compared with it."""
     return np.float64 if x.dtype.kind == "f" else x.dtype
 
 
@@ -68,7 +68,7 @@ _SUM = Op(
 
 
 def _prod_vjp(g: Tensor, y: Tensor, x: Tensor, axes: Axes) -> tuple[Tensor]:
-    """The product of all others: those before times those behind. Dividing by x would fail at zeros."""
+    """The product of all other elements: of those before times those behind. Dividing by x would fail at zeros."""
     last = [i for i in range(x.ndim) if i not in axes] + list(axes)
     moved = permute_dims(x, last)
     kept = moved.shape[: x.ndim - len(axes)]
@@ -91,17 +91,17 @@ _PROD = Op(
 
 
 def _extreme_vjp(g: Tensor, y: Tensor, x: Tensor, axes: Axes) -> tuple[Tensor]:
-    # Equal greatest elements share the derivative, so that it does not depend on their order.
+    # Equal maxima share the derivative, so that it does not depend on their order.
     chosen = astype(x == restore(y, x, axes), x.dtype)
     return (restore(g / sum(chosen, axis=axes), x, axes) * chosen,)
 
 
 def folded_maximum(x: np.ndarray, axes: Axes) -> Any:
-    """The greatest over axes: as `maximum` of two, 0.0 is greater than -0.0; of no bools it is False."""
+    """The maximum over axes: like `maximum`, 0.0 is greater than -0.0; of no bools it is False."""
     if x.dtype == bool:
         return np.any(x, axis=axes)
     result = np.maximum.reduce(x, axis=axes)
-    if x.dtype.kind == "f" and np.any(result == 0):  # then no element is above 0, and without a sign it is 0.0
+    if x.dtype.kind == "f" and np.any(result == 0):  # no element is above 0, and one of them is 0.0
         return np.where(result == 0, np.where(np.any(~np.signbit(x), axis=axes), 0.0, -0.0), result)
     return result
 
@@ -129,7 +129,7 @@ def _reduce(op: Op, x: Tensor, axis: Axis, keepdims: bool) -> Tensor:
 
 
 def _summed_dtype(x: Tensor, dtype: DTypeLike | None, name: str) -> DType:
-    """Small integers are summed as 64-bit ones, as the standard asks."""
+    """The dtype of a sum: small integers are summed in 64 bits, as the array API requires."""
     if dtype is not None:
         return as_dtype(dtype, name)
     return {"int": int64, "bool": DEFAULT_INT, "uint": uint64}.get(x.dtype.kind, x.dtype)
@@ -155,13 +155,13 @@ def prod(x: ArrayLike, /, *, axis: Axis = None, dtype: DTypeLike | None = None, 
 
 @function
 def max(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The greatest element over axes; nan if there is one. Equal greatest elements share the derivative."""
+    """The maximum over axes; nan if there is one. Equal maxima share the derivative."""
     return _reduce(_MAX, as_tensor(x), axis, keepdims)
 
 
 @function
 def min(x: ArrayLike, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The least element over axes; nan if there is one."""
+    """The minimum over axes; nan if there is one."""
     return _reduce(_MIN, as_tensor(x), axis, keepdims)
 
 
@@ -216,14 +216,14 @@ def _arg(op: Op, x: Tensor, axis: int | None, keepdims: bool) -> Tensor:
 @function
 @as_vector
 def argmax(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The place of the greatest element, the first of equals."""
+    """The index of the maximum, the first of equals."""
     return _arg(_ARGMAX, as_tensor(x), axis, keepdims)
 
 
 @function
 @as_vector
 def argmin(x: ArrayLike, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The place of the least element, the first of equals."""
+    """The index of the minimum, the first of equals."""
     return _arg(_ARGMIN, as_tensor(x), axis, keepdims)
 
 
@@ -256,7 +256,7 @@ _CUMSUM = Op(
 
 
 def _cumprod_vjp(g: Tensor, y: Tensor, x: Tensor, axis: int) -> tuple[Tensor]:
-    """The derivative of doubling: y_i is made of log2(n) products, so zeros need no special case, in any order."""
+    """Differentiates the doubling scan, in which each y_i is a product of log2(n) factors: zeros need no special case."""
     stages, step, n = [x], 1, x.shape[axis]
     while step < n:
         stages.append(stages[-1] * _shifted(stages[-1], axis, step, 1.0))
@@ -269,7 +269,7 @@ def _cumprod_vjp(g: Tensor, y: Tensor, x: Tensor, axis: int) -> tuple[Tensor]:
 
 
 def _shifted(x: Tensor, axis: int, by: int, filler: float) -> Tensor:
-    """The elements moved along an axis, those that move in being `filler`."""
+    """Shift the elements along an axis, filling with `filler`."""
     n = x.shape[axis]
     part = cut(x, axis, 0, n - by) if by > 0 else cut(x, axis, -by, n)
     return pad_axis(part, axis, by, 0, filler) if by > 0 else pad_axis(part, axis, 0, -by, filler)
@@ -304,7 +304,7 @@ def _cumulative(
 def cumulative_sum(
     x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> Tensor:
-    """The sum of all elements up to each one; with `include_initial` a 0 stands before them.
+    """The cumulative sum along an axis; `include_initial` prepends a 0.
 
     >>> cumulative_sum(as_tensor([1, 2, 3])).tolist()
     [1, 3, 6]
@@ -316,5 +316,5 @@ def cumulative_sum(
 def cumulative_prod(
     x: ArrayLike, /, *, axis: int | None = None, dtype: DTypeLike | None = None, include_initial: bool = False
 ) -> Tensor:
-    """The product of all elements up to each one; with `include_initial` a 1 stands before them."""
+    """The cumulative product along an axis; `include_initial` prepends a 1."""
     return _cumulative(_CUMPROD, "cumulative_prod", x, axis, dtype, include_initial, 1)

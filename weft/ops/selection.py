@@ -1,6 +1,6 @@
-"""Functions whose results have as many elements as values say: the places of a mask, the elements it chooses, the different elements.
+"""Functions whose result shape depends on values: nonzero, compress, unique, repeat.
 
-Such a shape is not known while a function is traced. With `size=` it is: what is too much is left out, what is missing is filled up.
+Such a shape is unknown while a function is traced. `size=` makes it static: the result is truncated or padded to that size.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def _must_be_known(name: str, x: Tensor, instead: str) -> None:
 
 @function
 def nonzero(x: ArrayLike, /, *, size: int | None = None, fill_value: int = 0) -> tuple[Tensor, ...]:
-    """The places of the elements that are not zero, an index tensor an axis. Without a size the values are computed to know them.
+    """The indices of the nonzero elements, one index tensor per axis. Without a size the values are computed immediately.
 
     >>> [i.tolist() for i in nonzero(as_tensor([0, 7, 0, 8]), size=3, fill_value=-1)]
     [[1, 3, -1]]
@@ -53,17 +53,19 @@ def nonzero(x: ArrayLike, /, *, size: int | None = None, fill_value: int = 0) ->
 
 
 def _places(mask: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The places of True in the flattened mask, in order, as so many numbers; and which of these are places."""
+    """The indices of True in the flattened mask, truncated or padded to `size`, and a mask of the valid ones."""
     chosen = flatten(mask)
     number = cumulative_sum(astype(chosen, int64)) - 1
-    target = where(chosen & (number < size), number, size)  # what is not wanted is written behind the end
+    target = where(
+        chosen & (number < size), number, size
+    )  # unselected elements are written to an extra slot at the end
     table = scatter(zeros(size + 1, dtype=int64), iota(chosen.size), [target], (0,), "set")
     return cut(table, 0, 0, size), iota(size) < sum(astype(chosen, int64))
 
 
 @function
 def argwhere(x: ArrayLike, /, *, size: int | None = None, fill_value: int = 0) -> Tensor:
-    """The places of the elements that are not zero, one row for each of them.
+    """The indices of the nonzero elements, one row per element.
 
     >>> argwhere(as_tensor([[0, 7], [8, 0]])).tolist()
     [[0, 1], [1, 0]]
@@ -75,7 +77,7 @@ def argwhere(x: ArrayLike, /, *, size: int | None = None, fill_value: int = 0) -
 def compress(
     condition: ArrayLike, x: ArrayLike, /, *, axis: int | None = None, size: int | None = None, fill_value: Any = 0
 ) -> Tensor:
-    """The elements (rows, ...) along an axis at which a vector of conditions holds; without an axis those of the flattened tensor.
+    """The elements (rows, ...) along an axis where a vector of conditions is true; without an axis, of the flattened tensor.
 
     >>> compress([True, False, True], as_tensor([5, 6, 7]), size=4).tolist()
     [5, 7, 0, 0]
@@ -123,7 +125,7 @@ class UniqueInverse(NamedTuple):
 
 @function
 def unique_all(x: ArrayLike, /) -> UniqueAll:
-    """The different elements, sorted; where each is first found, which of them each element is, how many there are."""
+    """The unique elements, sorted, with the index of their first occurrence, the inverse indices and the counts."""
     x = as_tensor(x)
     _must_be_known("unique_all", x, "unique_values(x, size=n)")
     array = x.numpy() if x.dtype.bits != 16 or not x.dtype.is_float else x.numpy().astype(np.float32)
@@ -136,21 +138,21 @@ def unique_all(x: ArrayLike, /) -> UniqueAll:
 
 @function
 def unique_counts(x: ArrayLike, /) -> UniqueCounts:
-    """The different elements, sorted, and how many of each there are."""
+    """The unique elements, sorted, and their counts."""
     everything = unique_all(x)
     return UniqueCounts(everything.values, everything.counts)
 
 
 @function
 def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
-    """The different elements, sorted, and which of them each element is."""
+    """The unique elements, sorted, and the inverse indices."""
     everything = unique_all(x)
     return UniqueInverse(everything.values, everything.inverse_indices)
 
 
 @function
 def unique_values(x: ArrayLike, /, *, size: int | None = None, fill_value: Any = None) -> Tensor:
-    """The different elements, sorted; with a size so many of them, filled up with a value, or else with the least element.
+    """The unique elements, sorted; with `size`, truncated or padded with `fill_value` (default: the smallest element).
 
     >>> unique_values(as_tensor([3, 1, 3]), size=3).tolist()
     [1, 3, 1]
@@ -169,10 +171,10 @@ def unique_values(x: ArrayLike, /, *, size: int | None = None, fill_value: Any =
 
 @function
 def repeat(x: ArrayLike, repeats: ArrayLike, /, *, axis: int | None = None, size: int | None = None) -> Tensor:
-    """Each element repeated so many times along an axis (of the flattened tensor, if none is given).
+    """Repeat each element along an axis (of the flattened tensor by default).
 
-    A size says how many elements there are in all, which is not known while a function is traced that computes the counts; if they say
-    more, the rest is left out, if less, the last element goes on.
+    `size` is the total number of elements, which is unknown while a function that computes the counts is traced. If the counts add up to
+    more, the rest is dropped; if to less, the last element is repeated.
 
     >>> repeat(as_tensor([1, 2]), 2).tolist()
     [1, 1, 2, 2]

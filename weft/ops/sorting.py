@@ -1,4 +1,4 @@
-"""Sorting, searching, and the different elements of a tensor."""
+"""Sorting and searching."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ARGSORT = Op(
 @function
 @as_vector
 def argsort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """The places of the elements in sorted order; equal elements keep their order, nan counts as the greatest."""
+    """The indices that sort the elements; the sort is stable, and nan sorts last."""
     x = as_tensor(x)
     return emit(_ARGSORT, (x,), (normal_axis("argsort", axis, x.ndim), descending))
 
@@ -61,8 +61,8 @@ def sort(x: ArrayLike, /, *, axis: int = -1, descending: bool = False, stable: b
     return take_along_axis(x, argsort(x, axis=axis, descending=descending), axis=axis)
 
 
-class TopK(NamedTuple):
-    """The k greatest elements and where they are."""
+class TopKResult(NamedTuple):
+    """The k largest elements and their indices."""
 
     values: Tensor
     indices: Tensor
@@ -70,8 +70,8 @@ class TopK(NamedTuple):
 
 @function
 @as_vector
-def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> TopK:
-    """The k greatest elements along an axis, greatest first, and their places.
+def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> TopKResult:
+    """The k largest elements along an axis, in descending order, and their indices.
 
     >>> top_k(as_tensor([3.0, 9.0, 5.0]), 2).indices.tolist()
     [1, 2]
@@ -82,12 +82,12 @@ def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> TopK:
     if not k <= x.shape[axis]:
         raise UserError("top_k", f"k must be between 0 and {x.shape[axis]}, the size of axis {axis}, got {k}.")
     order = cut(argsort(x, axis=axis, descending=True), axis, 0, k)
-    return TopK(take_along_axis(x, order, axis=axis), order)
+    return TopKResult(take_along_axis(x, order, axis=axis), order)
 
 
 @function
 def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter: Any = None) -> Tensor:
-    """Where in a sorted vector each value would be inserted: a binary search, all values at once.
+    """The insertion index of each value in a sorted vector, by a vectorized binary search.
 
     >>> searchsorted(as_tensor([1, 3, 5]), as_tensor([0, 3, 9])).tolist()
     [0, 1, 3]
@@ -111,7 +111,7 @@ def searchsorted(x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter:
 
 
 def _sorts_before(x: Tensor, y: Tensor, or_beside: bool) -> Tensor:
-    """Where x comes before y (or beside it) in sorted order, in which nan is last."""
+    """Where x sorts before y (or equal to it, with `or_beside`), with nan last."""
     before = x <= y if or_beside else x < y
     if not y.dtype.is_float:
         return before
@@ -120,7 +120,7 @@ def _sorts_before(x: Tensor, y: Tensor, or_beside: bool) -> Tensor:
 
 @function
 def count_nonzero(x: ArrayLike, /, *, axis: Any = None, keepdims: bool = False) -> Tensor:
-    """How many elements over axes are not zero."""
+    """The number of nonzero elements over axes."""
     return sum(as_tensor(x) != 0, axis=axis, dtype=int64, keepdims=keepdims)
 
 

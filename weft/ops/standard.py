@@ -1,4 +1,4 @@
-"""What the Python array API standard asks of a namespace beside functions on tensors."""
+"""The inspection functions of the Python array API standard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..tensor import Tensor, function
 
 
 def result_type(*arrays_and_dtypes: Any) -> DType:
-    """The dtype that these tensors, dtypes and Python numbers become together.
+    """The promoted dtype of tensors, dtypes and Python numbers.
 
     >>> from weft import float32, int8, uint8
     >>> result_type(int8, uint8), result_type(float32, 1)
@@ -37,7 +37,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
 
 
 def can_cast(source: Any, target: Any, /) -> bool:
-    """Whether one dtype can become another by promotion.
+    """Whether one dtype can be promoted to another.
 
     >>> from weft import int8, int16
     >>> can_cast(int8, int16), can_cast(int16, int8)
@@ -47,7 +47,7 @@ def can_cast(source: Any, target: Any, /) -> bool:
 
 
 class Info:
-    """The answer of `weft.__array_namespace_info__()`."""
+    """The result of `weft.__array_namespace_info__()`."""
 
     def capabilities(self) -> dict[str, Any]:
         return {"boolean indexing": True, "data-dependent shapes": True, "max dimensions": 64}
@@ -62,7 +62,7 @@ class Info:
         return devices()
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, DType]:
-        standard = [d for d in DTYPES if not d.is_float or d.bits > 16]  # the standard knows no smaller floats
+        standard = [d for d in DTYPES if not d.is_float or d.bits > 16]  # the standard has no smaller floats
         return {d.name: d for d in standard if kind is None or isdtype(d, kind)}
 
 

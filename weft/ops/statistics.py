@@ -1,4 +1,4 @@
-"""Functions of several elements made of others: means, spreads, distances, norms, softmax."""
+"""Means, variances, norms and softmax, composed of other ops."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _numbers(x: ArrayLike, name: str) -> Tensor:
 @function
 @in_float32
 def var(x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The variance over axes: the squared distance from the mean, divided by count - correction."""
+    """The variance over axes: the sum of squared deviations, divided by count - correction."""
     x = _numbers(x, "var")
     count = math.prod(x.shape[a] for a in normal_axes("var", axis, x.ndim))
     centred = x - mean(x, axis=axis, keepdims=True)
@@ -49,7 +49,7 @@ def var(x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims
 @function
 @in_float32
 def std(x: ArrayLike, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The standard deviation over axes; its derivative where there is no spread is taken as 0."""
+    """The standard deviation over axes; its derivative at variance 0 is defined as 0."""
     return _safe_sqrt(var(x, axis=axis, correction=correction, keepdims=keepdims))
 
 
@@ -62,7 +62,7 @@ def _safe_sqrt(x: Tensor) -> Tensor:
 @function
 @in_float32
 def norm(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The length of vectors: (sum of |x| ** ord) ** (1 / ord). Its derivative at zero is taken as 0.
+    """The p-norm of vectors: (sum of |x| ** ord) ** (1 / ord). Its derivative at zero is defined as 0.
 
     >>> norm(as_tensor([3.0, 4.0]))
     Tensor(5., dtype=float32)
@@ -88,7 +88,7 @@ def logsumexp(x: ArrayLike, *, axis: Axis = None, keepdims: bool = False) -> Ten
     x = as_float(as_tensor(x), "logsumexp")
     axes = normal_axes("logsumexp", axis, x.ndim)
     if builtins.any(x.shape[a] == 0 for a in axes):
-        return log(sum(x, axis=axes, keepdims=keepdims))  # the logarithm of nothing: -inf
+        return log(sum(x, axis=axes, keepdims=keepdims))  # of no elements: -inf
     top = stop_gradient(max(x, axis=axes, keepdims=True))
     top = where(isfinite(top), top, 0.0)
     total = log(sum(exp(x - top), axis=axes, keepdims=True)) + top
@@ -127,9 +127,9 @@ def log_softmax(x: ArrayLike, axis: int = -1) -> Tensor:
 
 @function
 def diff(x: ArrayLike, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Tensor:
-    """The differences of neighbours along an axis, taken n times, of the tensor with `prepend` and `append` at its ends.
+    """The n-th differences of adjacent elements along an axis, after adding `prepend` and `append`.
 
-    Numbers as ends stand for a whole row of them. Taken 0 times, x comes back without them, as in NumPy.
+    Numbers as `prepend` and `append` broadcast along the other axes. With n = 0, x is returned without them, as in NumPy.
 
     >>> diff(as_tensor([1, 4, 9])).tolist()
     [3, 5]
@@ -149,6 +149,6 @@ def diff(x: ArrayLike, /, *, axis: int = -1, n: int = 1, prepend: Any = None, ap
 
 
 def _end(x: Tensor, value: Any, axis: int) -> Tensor:
-    """What stands before or behind x: a number as one more place along the axis."""
+    """`prepend` or `append` as a tensor; a number has size 1 along the axis."""
     end = as_tensor(value, x.dtype)
     return end if end.ndim else broadcast_to(end, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))

@@ -1,8 +1,7 @@
-"""x[key] in full, and writing to it.
+"""Indexing `x[key]` and updates of `x[key]`, by NumPy's rules.
 
-Every way to index is brought to three steps: ranges (slice and flip), dropped and new axes (reshape), and integer arrays (gather). Writing
-uses the same steps backwards. A mask that says where one value is written needs none of them: that is a `where`, whose shape is known
-before the mask is.
+Every key is lowered to three steps: ranges (slice and flip), dropped and new axes (reshape), and integer arrays (gather). Updates use the
+inverse steps. Writing one value under a mask needs none of them: it is a `where`, whose shape does not depend on the mask.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from .movement import broadcast_to, flatten, flip, pad_constant, reshape, slice_
 
 @dataclass
 class _Key:
-    """A key in the three steps: ranges, then a reshape, then integer arrays at `places`."""
+    """A key lowered to three steps: ranges, then a reshape, then integer arrays at the axes `places`."""
 
     starts: list[int] = field(default_factory=list)
     stops: list[int] = field(default_factory=list)
@@ -36,7 +35,7 @@ class _Key:
     shape: list[int] = field(default_factory=list)  # after the reshape
     arrays: list[Tensor] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
-    apart: bool = False  # the arrays are not neighbours, so their axes come first
+    apart: bool = False  # the arrays are not adjacent, so their axes come first
 
     def add_range(self, axis: int, size: int, part: slice) -> None:
         try:
@@ -65,7 +64,7 @@ class _Key:
         self._read(size, index)
 
     def add_single(self, index: Tensor) -> None:
-        """A mask without dimensions: a new axis of size 1, of which its one place is read, or none."""
+        """A mask without dimensions: a new axis of size 1, from which one element or none is selected."""
         self._read(1, index)
 
     def _read(self, size: int, index: Tensor) -> None:
@@ -80,7 +79,7 @@ def _read_key(x: Tensor, key: Any) -> _Key:
     result, axis, where_arrays = _Key(), 0, []
     for position, part in enumerate(parts):
         if part is Ellipsis:
-            continue  # it only keeps arrays apart
+            continue  # it only separates arrays
         if part is None:
             result.shape.append(1)
             continue
@@ -94,7 +93,7 @@ def _read_key(x: Tensor, key: Any) -> _Key:
         elif isinstance(part, Tensor):
             result.add_array(size, part)
             where_arrays.append(position)
-        elif has_arrays:  # beside arrays a number is an array too
+        elif has_arrays:  # next to arrays a number counts as an array
             _Key().add_int(axis, size, part)
             result.add_array(size, as_tensor(part))
             where_arrays.append(position)
@@ -106,7 +105,7 @@ def _read_key(x: Tensor, key: Any) -> _Key:
 
 
 def _expand_key(x: Tensor, parts: list[Any]) -> list[Any]:
-    """The key with every axis of the tensor named: arrays as tensors, masks as the places they choose."""
+    """The key with an entry for every axis: arrays as tensors, masks as the indices they select."""
     parts = [q for p in parts for q in _normal_part(p)]
     dots = [i for i, p in enumerate(parts) if p is Ellipsis]
     if len(dots) > 1:
@@ -140,7 +139,7 @@ class _Mask(NamedTuple):
 
 
 class _Single(NamedTuple):
-    """A mask without dimensions: the place 0, or none."""
+    """A mask without dimensions: index 0, or none."""
 
     places: Tensor
 
@@ -189,7 +188,7 @@ def index(x: ArrayLike, key: Any) -> Tensor:
     return placed(selected, len(shape), 0 if k.apart else k.places[0])
 
 
-# How a written value meets the one that is there.
+# How a written value is combined with the old one.
 _WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "set": lambda old, new: new,
     "add": add,
@@ -201,7 +200,7 @@ _WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @function
 def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
-    """x with x[key] set to a value, increased by it and so on; `x.at[key].set(value)` and its relatives come here."""
+    """A copy of x with x[key] set to a value, increased by it, and so on: the implementation of `x.at[key].set(value)`."""
     x = as_tensor(x)
     value = astype(as_tensor(value, x.dtype), x.dtype)
     masked = _masked_update(x, list(key) if isinstance(key, tuple) else [key], value, how)
@@ -226,14 +225,14 @@ def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
 
 
 def _masked_update(x: Tensor, parts: list[Any], value: Tensor, how: str) -> Tensor | None:
-    """A write where one mask, beside ints and slices, says so, if the value does not depend on how many places it chooses."""
+    """An update under one mask, next to ints and slices, if the value's shape does not depend on the number of selected elements."""
     found = [(i, p) for i, p in enumerate(map(_as_mask, parts)) if isinstance(p, Tensor)]
     if len(found) != 1 or not all(_is_basic(p) for i, p in enumerate(parts) if i != found[0][0]):
         return None
     [(at, mask)] = found
     before, behind = parts[:at], parts[at + 1 :]
     if value.size != 1 and not all(p is Ellipsis or isinstance(p, slice) for p in before + behind):
-        return None  # beside ints and new axes NumPy moves the axes of the selection
+        return None  # next to ints and new axes NumPy moves the axes of the selection
     basic = (*before, *[slice(None)] * mask.ndim, *behind)
     plain = all(p is Ellipsis or p == slice(None) for p in basic)
     part = x if plain and len(basic) <= x.ndim else index(x, basic)
@@ -252,7 +251,7 @@ def _masked_update(x: Tensor, parts: list[Any], value: Tensor, how: str) -> Tens
 
 
 def _as_mask(part: Any) -> Any:
-    """A tensor for every form of a mask; everything else as it is."""
+    """Convert any form of a mask to a tensor; other parts are unchanged."""
     if isinstance(part, Tensor):
         return part if part.dtype is bool_ else None
     if isinstance(part, bool | np.bool_ | np.ndarray | list) and np.asarray(part).dtype == bool:
@@ -266,12 +265,12 @@ def _is_basic(part: Any) -> bool:
 
 
 def _axes(parts: list[Any]) -> int:
-    """How many axes of the result these parts of a key make, without '...'."""
+    """The number of axes of the result that these parts of a key produce, without '...'."""
     return len([p for p in parts if p is None or isinstance(p, slice)])
 
 
 def _over_mask(value: Tensor, mask_ndim: int, rest: int) -> Tensor | None:
-    """The value with the axes of the mask for the one axis of what it chooses; None if it has a value for each of those."""
+    """The value with the mask's axes instead of the selection axis; None if it has a separate value per selected element."""
     at = value.ndim - rest - 1
     if at < 0:
         return value
@@ -281,7 +280,7 @@ def _over_mask(value: Tensor, mask_ndim: int, rest: int) -> Tensor | None:
 
 
 def _fit(value: Tensor, shape: Shape) -> Tensor:
-    """The value spread over the selected elements; leading axes of size 1 that they do not have may go."""
+    """The value broadcast to the selection; extra leading axes of size 1 are dropped."""
     extra = value.ndim - len(shape)
     if extra > 0 and all(n == 1 for n in value.shape[:extra]):
         value = reshape(value, value.shape[extra:])

@@ -1,7 +1,7 @@
-"""Reductions over sliding windows, in any axes: the primitives under all pooling and local normalisation.
+"""Reductions over sliding windows along any axes: the primitives of pooling and local normalization.
 
-A window has for every axis a size, a stride, a padding (before, behind) and a dilation. Padding is zero for sums and
-minus infinity for maxima, so a padded place never wins.
+A window has a size, a stride, a padding (before, behind) and a dilation per axis. Padding is zero for sums and minus
+infinity for maxima, so that padding is never the maximum.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PARAMS = ("size", "stride", "padding", "dilation")
 
 
 def out_size(n: int, size: int, stride: int, padding: tuple[int, int], dilation: int) -> int:
-    """How many windows fit along an axis."""
+    """The number of windows along an axis."""
     return (n + padding[0] + padding[1] - (size - 1) * dilation - 1) // stride + 1
 
 
@@ -46,7 +46,7 @@ def _infer(name: str, result: Any = None) -> Callable[..., Type]:
                     f"size, stride and dilation of 1 or more and a padding below the window are required, got size {k}, "
                     f"stride {s}, padding {p}, dilation {d}.",
                 )
-            if n + sum(p) < extent and (n or extent > 1):  # a window of 1 has nothing to reach for
+            if n + sum(p) < extent and (n or extent > 1):  # the dilation of a window of size 1 has no effect
                 raise UserError(name, f"a window of {extent} does not fit into {n} elements with padding {p}.")
             shape.append(out_size(n, k, s, p, d))
         return Type(tuple(shape), result or x.dtype)
@@ -57,7 +57,7 @@ def _infer(name: str, result: Any = None) -> Callable[..., Type]:
 def _taps(
     x: np.ndarray, filler: Any, size: Shape, stride: Shape, padding: Pairs, dilation: Shape
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray]]:
-    """For each place in the window, what all windows see there."""
+    """For each position in the window, the elements of all windows at this position."""
     counts = [out_size(*facts) for facts in zip(x.shape, size, stride, padding, dilation, strict=True)]
     padded = np.pad(x, padding, constant_values=filler) if x.ndim else x
     for tap in itertools.product(*map(range, size)):
@@ -81,7 +81,7 @@ def _max(x: np.ndarray, *window: Any) -> np.ndarray:
 
 
 def _argmax(x: np.ndarray, *window: Any) -> np.ndarray:
-    """The place, in the flattened input, of the first greatest element (or first nan) of each window; -1 for padding."""
+    """The index, in the flattened input, of the first maximum (or first nan) of each window; -1 for padding."""
     places = np.arange(x.size).reshape(x.shape)
     best = found = None
     for (_, part), (_, place) in zip(_taps(x, _lowest(x), *window), _taps(places, -1, *window), strict=True):
@@ -97,11 +97,11 @@ def _argmax(x: np.ndarray, *window: Any) -> np.ndarray:
 def _sum_vjp(
     g: Tensor, y: Tensor, x: Tensor, size: Shape, stride: Shape, padding: Pairs, dilation: Shape
 ) -> tuple[Tensor]:
-    """Each element gets the sum of the cotangents of the windows that saw it: a window sum again, with stride 1."""
+    """Each element gets the sum of the cotangents of the windows that contain it: a window sum with stride 1."""
     widths, rest = [], []
     for n, m, k, s, p, d in zip(x.shape, g.shape, size, stride, padding, dilation, strict=True):
         reach = (k - 1) * d
-        covered = (m - 1) * s + 1  # the places from the first window's start to the last one's
+        covered = (m - 1) * s + 1  # the positions from the start of the first window to that of the last
         widths.append((reach, max(n + sum(p) - covered, 0), s - 1))
         rest.append((p[0], p[0] + n))
     spread = pad_constant(g, tuple(widths))
@@ -111,7 +111,7 @@ def _sum_vjp(
 
 def _max_vjp(g: Tensor, y: Tensor, x: Tensor, *window: Any) -> tuple[Tensor]:
     places = window_argmax(x, *window)
-    if any(p != (0, 0) for p in window[2]):  # a wide window may have seen nothing but padding
+    if any(p != (0, 0) for p in window[2]):  # a wide window may hold only padding
         nothing = places < 0
         places, g = where(nothing, 0, places), where(nothing, 0.0, g)
     spread = scatter(zeros(x.size, dtype=g.dtype), flatten(g), [flatten(places)], (0,), "add")
@@ -148,12 +148,12 @@ def window_sum(x: Tensor, size: Shape, stride: Shape, padding: Pairs, dilation: 
 
 
 def window_max(x: Tensor, size: Shape, stride: Shape, padding: Pairs, dilation: Shape) -> Tensor:
-    """The greatest element of each window; the derivative goes to the first of equals."""
+    """The maximum of each window; the derivative goes to the first of equals."""
     return emit(_MAX, (x,), (size, stride, padding, dilation))
 
 
 def window_argmax(x: Tensor, size: Shape, stride: Shape, padding: Pairs, dilation: Shape) -> Tensor:
-    """The place of that element in the flattened input."""
+    """The index of that maximum in the flattened input."""
     return emit(_ARGMAX, (x,), (size, stride, padding, dilation))
 
 

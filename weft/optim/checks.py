@@ -1,4 +1,4 @@
-"""Settings of optimizers and schedules, refused where they cannot mean anything."""
+"""Argument checks of optimizers and schedules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..errors import UserError
 
 
 def fractions(where: str, **values: float) -> None:
-    """Each must lie in [0, 1): how much of something is kept."""
+    """Each must lie in [0, 1)."""
     for word, value in values.items():
         if not (_is_number(value) and 0.0 <= value < 1.0):
             raise UserError(where, f"{word} must be a number in [0, 1), got {value!r}.")

@@ -1,4 +1,4 @@
-"""Gradients kept within bounds."""
+"""Gradient clipping."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .transform import wide
 
 
 def norm(gs: Sequence[Tensor]) -> Tensor:
-    """The length of all gradients together, as one long vector."""
+    """The global norm: the norm of all gradients as one vector."""
     squares = [(g * g).sum() for g in (g.astype(wide(g.dtype)) for g in gs)]
     return sqrt(reduce(add, squares))
 
 
 def clip_norm(gs: Sequence[Tensor], longest: float) -> list[Tensor]:
-    """The gradients made shorter together, if they are longer than this."""
+    """Scale all gradients so that their global norm is at most `longest`."""
     length = norm(gs)
     factor = where(length > longest, longest / length, 1.0)
     return [g * factor.astype(g.dtype) for g in gs]
 
 
 def clip_value(gs: Sequence[Tensor], most: float) -> list[Tensor]:
-    """Every element of the gradients between -most and most."""
+    """Clip every element of the gradients to [-most, most]."""
     return [clip(g, -most, most) for g in gs]

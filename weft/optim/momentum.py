@@ -1,6 +1,6 @@
-"""Gradient descent, and what follows from it by momentum and by signs.
+"""Gradient descent with momentum, and sign-based optimizers.
 
-In all formulas g is the gradient, p the parameter, t the number of the step and u what is subtracted from p, times the rate.
+In all formulas g is the gradient, p the parameter, t the number of the step and u the update: p = p - rate u.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def sgd(
     fractions("sgd", momentum=momentum, dampening=dampening)
     not_negative("sgd", weight_decay=weight_decay)
     if nesterov and (momentum == 0.0 or dampening != 0.0):
-        raise UserError("sgd", f"nesterov needs a momentum and no dampening, got {momentum=} and {dampening=}.")
+        raise UserError("sgd", f"nesterov requires a momentum and no dampening, got {momentum=} and {dampening=}.")
     moving: list[Transform] = [Momentum(momentum, nesterov, dampening)] if momentum else []
-    return [*decaying(weight_decay), *moving]
+    return [*decay_transforms(weight_decay), *moving]
 
 
 @optimizer
@@ -42,28 +42,28 @@ def signum(rate: Rate = 1e-3, momentum: float = 0.9, weight_decay: float = 0.0) 
     """
     fractions("signum", momentum=momentum)
     not_negative("signum", weight_decay=weight_decay)
-    return [Average(momentum), Sign(), *decaying(weight_decay)]
+    return [GradientAverage(momentum), Sign(), *decay_transforms(weight_decay)]
 
 
 @optimizer
 def lion(rate: Rate = 1e-4, b1: float = 0.9, b2: float = 0.99, weight_decay: float = 0.0) -> list[Transform]:
-    """Lion (Chen et al. 2023): the sign of a mean that looks at the present more than the one it keeps.
+    """Lion (Chen et al. 2023): the sign of an interpolation between the momentum and the gradient.
 
     u = sign(b1 m + (1 - b1) g) + weight_decay p;  m = b2 m + (1 - b2) g
     """
     fractions("lion", b1=b1, b2=b2)
     not_negative("lion", weight_decay=weight_decay)
-    return [Lion(b1, b2), *decaying(weight_decay)]
+    return [Lion(b1, b2), *decay_transforms(weight_decay)]
 
 
 @optimizer
 def rprop(
     rate: Rate = 0.01, grow: float = 1.2, shrink: float = 0.5, least: float = 1e-4, most: float = 5e3
 ) -> list[Transform]:
-    """Rprop without backtracking (Riedmiller and Braun 1993; Igel and Hüsken 2000). For gradients of all data, not of batches.
+    """Rprop without backtracking (Riedmiller and Braun 1993; Igel and Hüsken 2000), for full-batch gradients.
 
-    Every element has a size e, at first 1, between least and most: e = grow e where g has the sign it had at the last step,
-    shrink e where it changed, and there g = 0;  u = e sign(g)
+    Every element has a step size e, initially 1, between least and most: e = grow e where g has the sign of the last step,
+    shrink e where the sign changed, and there g = 0;  u = e sign(g)
     """
     fractions("rprop", shrink=shrink)
     positive("rprop", shrink=shrink, least=least)
@@ -76,7 +76,7 @@ def rprop(
 
 
 class Decay(Transform):
-    """g + weight_decay p. Before an adaptive transform it is an L2 penalty, after it a decay that goes its own way."""
+    """g + weight_decay p. Before an adaptive transform it is an L2 penalty, after it decoupled weight decay."""
 
     def __init__(self, weight_decay: float) -> None:
         self.weight_decay = weight_decay
@@ -85,13 +85,13 @@ class Decay(Transform):
         return g + p * self.weight_decay
 
 
-def decaying(weight_decay: float) -> list[Transform]:
-    """The decay, if there is any."""
+def decay_transforms(weight_decay: float) -> list[Transform]:
+    """The weight decay transform, or none if it is 0."""
     return [Decay(weight_decay)] if weight_decay else []
 
 
 class Momentum(Transform):
-    """The sum of gradients that fade."""
+    """Momentum: a decaying sum of gradients."""
 
     def __init__(self, keep: float, nesterov: bool = False, dampening: float = 0.0) -> None:
         self.keep, self.nesterov, self.dampening = keep, nesterov, dampening
@@ -106,7 +106,7 @@ class Momentum(Transform):
         return g + velocity * self.keep if self.nesterov else velocity
 
 
-class Average(Transform):
+class GradientAverage(Transform):
     """The moving average of gradients."""
 
     def __init__(self, keep: float) -> None:
@@ -116,18 +116,18 @@ class Average(Transform):
         return {"mean": zeros_like(p)}
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
-        return moving_mean(s, "mean", g, self.keep)
+        return update_moving_average(s, "mean", g, self.keep)
 
 
-def moving_mean(s: State, name: str, value: Tensor, keep: float | Tensor) -> Tensor:
-    """Let a moving average take in a value: keep times what it was, and the rest of the value."""
+def update_moving_average(s: State, name: str, value: Tensor, keep: float | Tensor) -> Tensor:
+    """Update a moving average: keep * average + (1 - keep) * value."""
     new = s[name] * keep + value * (1.0 - keep)
     s[name].assign(new)
     return new
 
 
 class Sign(Transform):
-    """-1, 0 or 1."""
+    """The sign of the gradient: -1, 0 or 1."""
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
         return sign(g)
@@ -144,7 +144,7 @@ class Lion(Transform):
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
         direction = sign(s["mean"] * self.b1 + g * (1.0 - self.b1))
-        moving_mean(s, "mean", g, self.b2)
+        update_moving_average(s, "mean", g, self.b2)
         return direction
 
 
@@ -158,7 +158,7 @@ class Rprop(Transform):
         return {"size": (zeros_like(p) + 1.0).realize(), "last": zeros_like(p)}
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
-        agreement = sign(g) * sign(s["last"])  # a product of the gradients themselves could vanish
+        agreement = sign(g) * sign(s["last"])  # a product of the gradients themselves could underflow
         factor = where(agreement > 0.0, self.grow, choice(agreement < 0.0, self.shrink, 1.0, g.dtype))
         size = clip(s["size"] * factor, self.least, self.most)
         kept = where(agreement < 0.0, 0.0, g)

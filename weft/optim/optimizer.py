@@ -1,4 +1,4 @@
-"""The optimizer: parameters in groups, a chain of transforms for each group, and the step that moves them.
+"""The optimizer: parameter groups, a chain of transforms per group, and the update step.
 
 In a compiled step the optimizer is part of the program:
 
@@ -33,19 +33,21 @@ from ..tensor import Tensor, as_tensor
 from .clip import clip_norm, clip_value
 from .transform import State, Transform, wide, zeros_like
 
-Rate = float | Callable[[Tensor], Any]  # a number, or a schedule: from the number of steps done (0, 1, ...) to a rate
+Rate = (
+    float | Callable[[Tensor], Any]
+)  # a number, or a schedule: a function from the number of completed steps (0, 1, ...) to a learning rate
 Chain = Callable[..., Sequence[Transform]]
 Parameters = Module | Tensor | Mapping[str, Any] | Iterable[Any]
 
 
 @dataclass(frozen=True)
 class Common:
-    """What every optimizer can do beside its own rule."""
+    """The settings that all optimizers share."""
 
-    clip_norm: float | None = None  # the longest that all gradients together may be
-    clip_value: float | None = None  # the greatest that any element may be
-    accumulate: int = 1  # gradients of so many calls are averaged before parameters move
-    average: float | None = None  # keep a moving average of the parameters: how much of it stays at each step
+    clip_norm: float | None = None  # largest global norm of the gradients
+    clip_value: float | None = None  # largest absolute value of an element of the gradients
+    accumulate: int = 1  # gradient accumulation: number of calls whose gradients are averaged per update
+    average: float | None = None  # decay of the exponential moving average of the parameters, if one is kept
 
     def check(self, name: str) -> None:
         for word in ("clip_norm", "clip_value"):
@@ -58,7 +60,7 @@ class Common:
 
 
 class Group:
-    """Some parameters, the settings that hold for them, and their chain with its state."""
+    """A parameter group: parameters, their settings, and their chain of transforms with its state."""
 
     def __init__(self, chain: Chain, parameters: Sequence[Tensor], rate: Rate, settings: Mapping[str, Any]) -> None:
         self.parameters, self.rate, self.settings = list(parameters), rate, dict(settings)
@@ -66,7 +68,7 @@ class Group:
         self.states: list[list[State]] = [[t.start(p) for p in self.parameters] for t in self.chain]
 
     def updates(self, gs: Sequence[Tensor], which: Sequence[int], done: Tensor, scale: Tensor) -> Sequence[Tensor]:
-        """What is to be subtracted from some of the parameters, which have these gradients."""
+        """The updates of the parameters `which`, given their gradients."""
         ps = [_plain(self.parameters[i]) for i in which]
         for transform, states in zip(self.chain, self.states, strict=True):
             gs = transform.apply_all(gs, ps, [states[i] for i in which], done + 1)
@@ -77,16 +79,18 @@ class Group:
 
 
 class Optimizer:
-    """Moves parameters by their gradients; see the head of this file. Made by the functions of `weft.optim`."""
+    """Updates parameters by their gradients; see the top of this file. Created by the functions of `weft.optim`."""
 
     def __init__(self, name: str, groups: Sequence[Group], common: Common) -> None:
         common.check(name)
         self.name, self.groups, self.common = name, list(groups), common
         self.parameters = [p for group in groups for p in group.parameters]
         _check(name, self.parameters)
-        self.steps = zeros((), dtype=int64).realize()  # done so far
-        self.scale = asarray(1.0, dtype=float32).realize()  # of the rate: it can be changed without compiling anew
-        self.calls = zeros((), dtype=int64).realize()  # since parameters moved, where gradients are accumulated
+        self.steps = zeros((), dtype=int64).realize()  # completed steps
+        self.scale = asarray(
+            1.0, dtype=float32
+        ).realize()  # multiplies the learning rate; it can be changed without recompilation
+        self.calls = zeros((), dtype=int64).realize()  # calls since the last update, if gradients are accumulated
         self.collected = [zeros_like(p) for p in self.parameters] if common.accumulate > 1 else []
         self.averages = [_copy(p) for p in self.parameters] if common.average else []
 
@@ -97,7 +101,7 @@ class Optimizer:
     # --- steps ----------------------------------------------------------------------------------------------------------
 
     def minimize(self, loss: Tensor, scale: LossScale | None = None) -> None:
-        """Differentiate the loss and move the parameters. With a loss scale, a step whose gradients overflow moves nothing."""
+        """Differentiate the loss and update the parameters. With a loss scale, a step with overflowing gradients is skipped."""
         which = self._trained()
         parameters = [self.parameters[i] for i in which]
         if scale is None:
@@ -108,7 +112,7 @@ class Optimizer:
             self._step([where(finite, g, 0.0) for g in found], which)
 
     def step(self, given: Sequence[Tensor] | None = None) -> None:
-        """Move the parameters by these gradients, or by what is in their `.grad`, which is then cleared."""
+        """Update the parameters by these gradients, or by their `.grad`, which is then cleared."""
         gs = self._from_grad() if given is None else list(given)
         if len(gs) != len(self.parameters):
             raise UserError(self.name, f"{len(self.parameters)} gradients are required, got {len(gs)}.")
@@ -116,7 +120,7 @@ class Optimizer:
         self._step([gs[i] for i in which], which)
 
     def _trained(self) -> list[int]:
-        """The numbers of the parameters that are not frozen; the others stay what they are, and so does their state."""
+        """The indices of the parameters that are not frozen; frozen parameters and their state are unchanged."""
         found = [i for i, p in enumerate(self.parameters) if p.requires_grad]
         if not found:
             raise UserError(self.name, "all parameters are frozen: there is nothing to train.")
@@ -139,7 +143,7 @@ class Optimizer:
         self.calls.assign(where(full, 0, self.calls))
 
     def _fitting(self, g: Any, p: Tensor) -> Tensor:
-        """A gradient without its history, which the state would keep alive for ever, as updates are computed."""
+        """A gradient in the update's dtype, detached: the state must not keep its graph alive."""
         g = as_tensor(g)
         if g.shape != p.shape:
             raise UserError(self.name, f"a gradient of shape {p.shape} is required, got {g.shape}.")
@@ -175,9 +179,9 @@ class Optimizer:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Inside, the parameters are their moving averages."""
+        """Inside, the parameters have the values of their moving averages."""
         if not self.averages:
-            raise UserError(self.name, "no averages are kept. Give average=0.999 when you make the optimizer.")
+            raise UserError(self.name, "no averages are kept. Pass average=0.999 when you create the optimizer.")
         before = [_copy(p) for p in self.parameters]
         for p, average in zip(self.parameters, self.averages, strict=True):
             p.assign(average.astype(p.dtype))
@@ -188,7 +192,7 @@ class Optimizer:
                 p.assign(old.astype(p.dtype))
 
     def rates(self) -> list[float]:
-        """The rate of each group at the next step."""
+        """The learning rate of each group at the next step."""
         scale = self.scale.item()
         return [
             float(as_tensor(g.rate(self.steps.detach()) if callable(g.rate) else g.rate).item()) * scale
@@ -196,7 +200,7 @@ class Optimizer:
         ]
 
     def named_state(self) -> dict[str, Tensor]:
-        """All that must be kept to go on later, by names; `load` takes it back."""
+        """The optimizer's state by name, to save and to restore with `load`."""
         found = {"steps": self.steps, "scale": self.scale, "calls": self.calls}
         for number, i, j, name in self._places():
             found[f"{number}.{i}.{j}.{name}"] = self.groups[number].states[i][j][name]
@@ -213,7 +217,7 @@ class Optimizer:
         ]
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Go on from a state that `named_state` gave; all names and shapes must be the same."""
+        """Restore a state returned by `named_state`; all names and shapes must match."""
         own = self.named_state()
         missing, extra = [n for n in own if n not in values], [n for n in values if n not in own]
         wrong = [n for n in own if n in values and as_tensor(values[n]).shape != own[n].shape]
@@ -226,23 +230,23 @@ class Optimizer:
             tensor.assign(as_tensor(values[name]).astype(tensor.dtype))
 
     def tensors(self) -> list[Tensor]:
-        """Everything a step may change."""
+        """All tensors that a step may change."""
         return [*self.parameters, *self.named_state().values()]
 
 
 @contextmanager
 def unless(condition: Tensor, tensors: Sequence[Tensor]) -> Iterator[None]:
-    """What is assigned to the tensors inside holds only if the condition does; else they stay what they were."""
+    """Assignments to the tensors inside take effect only if the condition is true; else the old values are restored."""
     before = [
         stop_gradient(t) for t in tensors
-    ]  # not detach(): it takes the value that is there while a function is traced
+    ]  # not detach(): it would read the current value while a function is traced
     yield
     for t, old in zip(tensors, before, strict=True):
         t.assign(where(condition, stop_gradient(t), old))
 
 
 def _plain(p: Tensor) -> Tensor:
-    """A parameter as a number like any other, in the dtype that updates are computed in."""
+    """A parameter without its graph, in the dtype of updates."""
     return stop_gradient(p).astype(wide(p.dtype))
 
 
@@ -257,9 +261,9 @@ _COMMON = ("clip_norm", "clip_value", "accumulate", "average")
 
 
 def optimizer(chain: Chain) -> Callable[..., Optimizer]:
-    """Turn a function from settings (the rate first) to a chain of transforms into a maker of optimizers.
+    """Turn a function from settings (the learning rate first) to a chain of transforms into an optimizer constructor.
 
-    The maker takes the parameters first: a module, tensors, or groups of them with settings of their own:
+    The constructor takes the parameters first: a module, tensors, or parameter groups with their own settings:
     [{"parameters": head, "rate": 0.1}, {"parameters": body}].
     """
     name = chain.__name__
@@ -287,12 +291,12 @@ def optimizer(chain: Chain) -> Callable[..., Optimizer]:
 
 
 def settings_of(make: Callable[..., Optimizer]) -> list[str]:
-    """The settings that a maker of optimizers knows."""
+    """The settings of an optimizer constructor."""
     return [*inspect.signature(make).parameters, *_COMMON]
 
 
 def find(name: str | Callable[..., Optimizer]) -> Callable[..., Optimizer]:
-    """The maker of optimizers by its name."""
+    """Look up an optimizer constructor by name."""
     if callable(name):
         return name
     if name not in OPTIMIZERS:

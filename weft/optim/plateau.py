@@ -1,4 +1,4 @@
-"""Lower the rate when training gets no better: a decision for Python, made between steps, that needs no compiling anew."""
+"""Reduce the learning rate on a plateau. The decision is made in Python between steps and needs no recompilation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .optimizer import Optimizer
 
 
 class ReduceOnPlateau:
-    """Multiplies the optimizer's scale of all rates by `factor` after more than `patience` values in a row that are no better.
+    """Multiplies the optimizer's learning-rate scale by `factor` after more than `patience` values without improvement.
 
-    A value is better if it beats the best so far by `threshold` times its size. The scale stays at `least` or above.
+    A value is an improvement if it beats the best one by `threshold` times its size. The scale is at least `least`.
 
     >>> import weft
     >>> from weft import optim
@@ -43,10 +43,10 @@ class ReduceOnPlateau:
         self.optimizer, self.factor, self.patience = optimizer, factor, patience
         self.threshold, self.least, self.mode = threshold, least, mode
         self.best = math.inf if mode == "min" else -math.inf
-        self.waited = 0  # values since the best one, or since the rate was lowered
+        self.waited = 0  # values since the best one, or since the last reduction
 
     def see(self, value: float) -> bool:
-        """Take note of a loss, or whatever is to be watched; True if the rate is lower now. nan is no better than anything."""
+        """Record a loss or another monitored value; returns True if the rate was reduced. nan is never an improvement."""
         if self._is_better(float(value)):
             self.best, self.waited = float(value), 0
             return False
@@ -68,11 +68,11 @@ class ReduceOnPlateau:
         return bool(self.optimizer.scale.item() < before)  # as it was rounded
 
     def named_state(self) -> dict[str, float]:
-        """What must be kept to go on later; the scale is in the optimizer's own state."""
+        """The state to save; the scale is part of the optimizer's state."""
         return {"best": self.best, "waited": self.waited}
 
     def load(self, values: Mapping[str, float]) -> None:
-        """Go on from a state that `named_state` gave."""
+        """Restore a state returned by `named_state`."""
         if set(values) != {"best", "waited"}:
             raise UserError("ReduceOnPlateau", f"best and waited are required, got {', '.join(values) or 'nothing'}.")
         self.best, self.waited = float(values["best"]), int(values["waited"])

@@ -1,8 +1,8 @@
-"""Rates that change while training goes on: functions from the number of steps done to a rate.
+"""Learning-rate schedules: functions from the number of completed steps to a learning rate.
 
-Give one to an optimizer as its rate, `optim.adam(model, rate=schedules.cosine(1e-3, 10_000))`, where it becomes part of the
-compiled step, or call it with a number. Any function of your own that takes a tensor (or a number) will do as well:
-`lambda t: 0.1 / (1.0 + t)`. In all formulas t is the number of steps done: 0 at the first step.
+Pass one to an optimizer as its rate, `optim.adam(model, rate=schedules.cosine(1e-3, 10_000))`, where it becomes part of the
+compiled step, or call it with a number. Any function of a tensor (or a number) works too: `lambda t: 0.1 / (1.0 + t)`. In all
+formulas t is the number of completed steps: 0 at the first step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AnyRate = float | Callable[[Any], Any]
 
 
 class Schedule:
-    """A rate that depends on the number of steps done. It shows how it was made.
+    """A learning rate as a function of the number of completed steps. Its repr shows its settings.
 
     >>> round(step(0.1, every=30)(60).item(), 6)
     0.001
@@ -38,8 +38,8 @@ class Schedule:
         self._text, self._rate = text, rate
 
     def __call__(self, done: Any) -> Tensor:
-        """The rate after so many steps, as float64: one number costs nothing, steps are counted exactly, and float64 parameters
-        lose no digits. The optimizer converts it to the dtype of each update."""
+        """The learning rate after `done` steps, in float64: steps are counted exactly, and float64 parameters lose no precision.
+        The optimizer converts it to the dtype of each update."""
         return as_tensor(self._rate(as_tensor(done).astype(float64)), float64)
 
     def __repr__(self) -> str:
@@ -50,7 +50,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {}
 
 
 def schedule(make: Callable[P, Callable[[Tensor], Any]]) -> Callable[P, Schedule]:
-    """Turn a function that gives the rate as a function of t, a float64 tensor, into a maker of schedules, known by its name."""
+    """Decorator that registers a schedule constructor; the decorated function returns the rate as a function of t (float64)."""
     signature = inspect.signature(make)
 
     @functools.wraps(make)
@@ -65,7 +65,7 @@ def schedule(make: Callable[P, Callable[[Tensor], Any]]) -> Callable[P, Schedule
 
 
 def find(name: str) -> Callable[..., Schedule]:
-    """The maker of schedules by its name."""
+    """Look up a schedule constructor by name."""
     if name not in SCHEDULES:
         raise UserError("schedules", f"there is no schedule {name!r}. Known: {', '.join(SCHEDULES)}.")
     return SCHEDULES[name]
@@ -169,7 +169,7 @@ def cosine(rate: float, steps: int, end: float = 0.0) -> Callable[[Tensor], Any]
 
 
 def _part(t: Tensor, steps: float) -> Tensor:
-    """How much of a stretch lies behind, from 0 to 1."""
+    """The completed fraction of `steps`, from 0 to 1."""
     return maximum(minimum(t / steps, 1.0), 0.0)
 
 
@@ -186,7 +186,7 @@ def _along_cosine(start: float, end: float, part: Tensor) -> Tensor:
 
 @schedule
 def cosine_restarts(rate: float, first: int, factor: float = 2.0, end: float = 0.0) -> Callable[[Tensor], Any]:
-    """cosine again and again, over `first` steps and then each time over `factor` times as many (Loshchilov and Hutter 2017)"""
+    """cosine with warm restarts: over `first` steps, then each time over `factor` times as many (Loshchilov and Hutter 2017)"""
     not_negative("cosine_restarts", rate=rate, end=end)
     counts("cosine_restarts", first=first)
     if not (isinstance(factor, int | float) and factor >= 1.0):
@@ -195,7 +195,7 @@ def cosine_restarts(rate: float, first: int, factor: float = 2.0, end: float = 0
     def part(t: Tensor) -> Tensor:
         if factor == 1.0:
             return t / first - floor(t / first)
-        # Just before a whole number the logarithm of a step that begins a stretch would round down.
+        # The logarithm at the first step of a cycle may round to just below an integer.
         number = floor(log(t * ((factor - 1.0) / first) + 1.0) / math.log(factor) + 1e-9)
         begin = (factor**number - 1.0) * (first / (factor - 1.0))
         return maximum((t - begin) / (factor**number * first), 0.0)
@@ -209,7 +209,7 @@ def warmup(after: AnyRate, steps: int, start: float = 0.0) -> Callable[[Tensor],
     _check_rate("warmup", "after", after)
     not_negative("warmup", start=start)
     counts("warmup", steps=steps)
-    # The schedule that follows may not be asked about times before it begins.
+    # The following schedule must not be evaluated at negative steps.
     return lambda t: where(
         t < float(steps),
         _between(start, _at(after, t * 0.0), _part(t, steps)),
@@ -221,7 +221,7 @@ def warmup(after: AnyRate, steps: int, start: float = 0.0) -> Callable[[Tensor],
 def one_cycle(
     peak: float, steps: int, rise: float = 0.3, start: float = 0.04, end: float = 4e-6
 ) -> Callable[[Tensor], Any]:
-    """By cosines from start peak up to peak, over a part of the steps, then down to end peak (Smith and Topin 2017)"""
+    """Cosine from start * peak up to peak over a fraction of the steps, then down to end * peak (Smith and Topin 2017)"""
     not_negative("one_cycle", peak=peak, start=start, end=end)
     counts("one_cycle", steps=steps)
     fractions("one_cycle", rise=rise)
@@ -237,7 +237,7 @@ def one_cycle(
 
 @schedule
 def cyclic(low: float, high: float, half: int, factor: float = 1.0) -> Callable[[Tensor], Any]:
-    """Straight from low to high in `half` steps and back again; the height is multiplied by factor each time (Smith 2017)"""
+    """Linear from low to high in `half` steps and back; the amplitude is multiplied by factor in each cycle (Smith 2017)"""
     not_negative("cyclic", low=low, high=high)
     positive("cyclic", factor=factor)
     counts("cyclic", half=half)
@@ -255,7 +255,7 @@ def cyclic(low: float, high: float, half: int, factor: float = 1.0) -> Callable[
 
 @schedule
 def piecewise(points: Sequence[tuple[int, float]]) -> Callable[[Tensor], Any]:
-    """Straight lines between points (step, rate); before the first and after the last it stays"""
+    """Linear interpolation between points (step, rate), constant before the first and after the last"""
     _check_rising("piecewise", [at for at, _ in points])
     for _, value in points:
         not_negative("piecewise", rate=value)
@@ -271,7 +271,7 @@ def piecewise(points: Sequence[tuple[int, float]]) -> Callable[[Tensor], Any]:
 
 @schedule
 def join(parts: Sequence[tuple[AnyRate, int | None]]) -> Callable[[Tensor], Any]:
-    """Each schedule (or rate) for its number of steps, counted from its own begin; the last goes on (its number may be None)"""
+    """Each schedule (or rate) for its number of steps, counted from its own start; the last continues (its number may be None)"""
     if not parts:
         raise UserError("join", "at least one (schedule, steps) is required, got none.")
     for after, steps in parts[:-1]:

@@ -1,8 +1,8 @@
-"""What optimizers are made of: transforms, each a small step on the way from gradients to updates.
+"""Gradient transforms, of which optimizers are composed.
 
-A transform is given a gradient g, its parameter p, its own state s of that parameter and the number t of the step (1, 2, ...), and
-gives what takes the gradient's place. The last one's result is subtracted from the parameter. All of it is graph: a step that is
-compiled holds its optimizer. None of it has a history, and 16-bit parameters come as float32: their squares would vanish.
+A transform maps a gradient g, given its parameter p, its state s for that parameter and the number t of the step (1, 2, ...), to a
+new gradient. The result of the last transform is subtracted from the parameter. Transforms are part of the graph, so a compiled step
+includes its optimizer. They are not differentiated, and 16-bit parameters are passed as float32, because squares would underflow.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ State = dict[str, Tensor]
 
 
 class Transform:
-    """One step; a subclass has `start` and `apply`, or `apply_all` if parameters depend on each other."""
+    """A gradient transform; a subclass has `start` and `apply`, or `apply_all` if parameters depend on each other."""
 
-    rated = False  # as the last of a chain: whether its result is the whole update, which the rate is part of already
+    rated = False  # as the last of a chain: whether its result already includes the learning rate
 
     def start(self, p: Tensor) -> State:
         """The state of a parameter before the first step."""
         return {}
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
-        """What takes the gradient's place. State is changed by `s["name"].assign(...)`."""
+        """The transformed gradient. State is updated by `s["name"].assign(...)`."""
         raise NotImplementedError
 
     def apply_all(
         self, gs: Sequence[Tensor], ps: Sequence[Tensor], states: Sequence[State], t: Tensor
     ) -> Sequence[Tensor]:
-        """The same for all parameters together."""
+        """`apply` for all parameters of a group."""
         return [self.apply(g, p, s, t) for g, p, s in zip(gs, ps, states, strict=True)]
 
 
@@ -43,10 +43,10 @@ def wide(dtype: DType) -> DType:
 
 
 def choice(condition: Tensor, yes: float, no: float, dtype: DType) -> Tensor:
-    """One of two numbers, in a dtype. `where(condition, 0.9, 0.1)` alone would be float32, which float64 parameters would notice."""
+    """One of two numbers, in a dtype. `where(condition, 0.9, 0.1)` alone would be float32 and lose precision for float64 parameters."""
     return where(condition, number(yes, dtype), number(no, dtype))
 
 
 def zeros_like(p: Tensor, shape: Sequence[int] | None = None) -> Tensor:
-    """Zeros of the parameter's shape, or another one, in memory of their own, to be changed in place."""
+    """Zeros of the parameter's shape, or another one, in their own memory, to be updated in place."""
     return zeros(p.shape if shape is None else tuple(shape), dtype=wide(p.dtype)).realize()

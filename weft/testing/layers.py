@@ -22,8 +22,8 @@ from ..derivatives import grad, gradients
 from ..dtypes import DType, bfloat16, float16, float32, float64
 from ..errors import UserError
 from ..knobs import knobs
-from ..nn.count import summary
 from ..nn.module import Module
+from ..nn.summary import summary
 from ..ops.convert import asarray
 from ..ops.reduce import sum
 from ..tensor import Tensor

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..data.texts import Text
 from ..io.files import replace_file
-from ..nn.count import Summary
+from ..nn.summary import Summary
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
 from ..report import plots, report

@@ -1,4 +1,4 @@
-"""A function of one example on many at once: `vmap`, and the matrices of derivatives that it makes easy."""
+"""Vectorization: `vmap`, and the Jacobians and Hessians built on it."""
 
 from .functions import hessian as hessian
 from .functions import jacobian as jacobian

@@ -1,7 +1,7 @@
-"""`weft.vmap`: a function of one example, applied to many at once; and what it makes easy: matrices of derivatives.
+"""`weft.vmap`: vectorization of a function of one example; `jacobian` and `hessian` use it.
 
-The function is traced once, with tensors that stand for one example. Then each of its ops is replaced by one on all examples
-(ops.py): no loop is left.
+The function is traced once, with tensors that represent one example. Then each op is replaced by its batching rule (ops.py),
+so that no loop is left.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..derivatives import Rule, by_arguments, grad, vjp
+from ..derivatives import CustomVjpRule, by_arguments, grad, vjp
 from ..errors import UserError
 from ..graph.node import Node, Op, Type
 from ..ops.creation import eye, zeros
@@ -34,11 +34,11 @@ class _Axis:
 
 
 def vmap(f: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
-    """f, a function of one example, as a function of many: of arrays with one more axis, and with no loop inside.
+    """Vectorize f, a function of one example: the result takes arrays with one more axis, and contains no loop.
 
-    `in_axes` says which axis of each argument goes over the examples, None for arguments that all of them share: one for all, or one
-    for each argument, nested as the argument is. `out_axes` says the same of the results. Numbers and other plain values are shared.
-    Each example draws random numbers of its own.
+    `in_axes` is the batch axis of each argument, or None for arguments that are shared: one for all, or one per argument, nested as the
+    argument is. `out_axes` is the same for the results. Numbers and other plain values are shared. Each example draws its own random
+    numbers.
 
     >>> import weft
     >>> lengths = vmap(lambda v: (v * v).sum())
@@ -72,7 +72,7 @@ def vmap(f: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callab
 
 
 def _traced(one: Callable[..., Any], values: Sequence[Tensor], size: int) -> tuple[list[Call], Structure]:
-    """The results of the function for all examples; streams that it drew from go on."""
+    """The results of the function for all examples; the random streams that it used are advanced."""
     types = [Type(v.shape[1:], v.dtype) for v in values]
     traced = trace(one, types, Structure(tuple, (), (Structure(None),) * len(types)))
     known: dict[Node, tuple[Node, bool]] = {p: (v.node, True) for p, v in zip(traced.inputs, values, strict=True)}
@@ -90,7 +90,7 @@ def _traced(one: Callable[..., Any], values: Sequence[Tensor], size: int) -> tup
 
 
 def _axes(name: str, axes: Axes, value: Any) -> Any:
-    """The axes in the structure of the value: one that is given for a part of it holds for all in there."""
+    """The axes in the structure of the value; one given for a subtree applies to all its leaves."""
     if axes is None or (isinstance(axes, int) and not isinstance(axes, bool)):
         return map_tree(lambda _: _Axis(axes), value)
     shape = flatten(value)[1]
@@ -129,8 +129,8 @@ def _out(result: Call, axis: int | None) -> Tensor:
 
 
 @rule("custom")
-def _custom(call: Call, op: Op, own: Rule, count: int) -> list[Each]:
-    """The user's derivative is mapped as well; what is the same for all examples gets the sum of theirs."""
+def _custom(call: Call, op: Op, own: CustomVjpRule, count: int) -> list[Each]:
+    """Batch a custom vjp; cotangents of shared inputs are summed over the examples."""
     mapped = call.mapped[count:]
 
     def back(g: Any, y: Any, *inputs: Tensor) -> tuple[Tensor | None, ...]:
@@ -140,18 +140,18 @@ def _custom(call: Call, op: Op, own: Rule, count: int) -> list[Each]:
 
         found = vmap(one, in_axes=(0, 0, *(0 if m else None for m in mapped)))(g, y, *inputs)
         if len(found) != len(mapped):
-            return tuple(found)  # who asked will say so
+            return tuple(found)  # the caller reports this
         return tuple(ct if ct is None or m else ct.sum(axis=0) for ct, m in zip(found, mapped, strict=True))
 
     inputs = [*(call.each(i) for i in range(count)), *call.tensors[count:]]
-    return results(op, inputs, (Rule(back, own.structure), count), [True] * count)
+    return results(op, inputs, (CustomVjpRule(back, own.structure), count), [True] * count)
 
 
 # --- matrices of derivatives --------------------------------------------------------------------------------------------------------
 
 
 def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """All derivatives of all results by all elements of an argument: for a result y and an argument x, of shape y.shape + x.shape.
+    """The Jacobian: the derivatives of all results by all elements of an argument, of shape y.shape + x.shape.
 
     >>> import weft
     >>> jacobian(lambda x: weft.stack([x[0] * x[1], x[1] ** 2]))(weft.asarray([2.0, 3.0])).tolist()
@@ -182,7 +182,7 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
 
 
 def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """All second derivatives of a function with a scalar result.
+    """The Hessian: all second derivatives of a function with a scalar result.
 
     >>> import weft
     >>> hessian(lambda x: x[0] ** 2 * x[1])(weft.asarray([2.0, 3.0])).tolist()

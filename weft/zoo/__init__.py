@@ -1,4 +1,4 @@
-"""Known networks, each written to be read beside the table of its paper; classifiers give logits.
+"""The model zoo: published networks, each written to match the table of its paper; classifiers return logits.
 
 from weft import zoo
 
@@ -15,8 +15,6 @@ from .densenet import densenet169 as densenet169
 from .efficientnet import efficientnet as efficientnet
 from .efficientnet import efficientnet_b0 as efficientnet_b0
 from .efficientnet import efficientnet_b1 as efficientnet_b1
-from .find import find as find
-from .find import names as names
 from .googlenet import googlenet as googlenet
 from .gpt import gpt as gpt
 from .gpt import gpt2 as gpt2
@@ -29,6 +27,8 @@ from .lenet import small_cnn as small_cnn
 from .mobilenet import mobilenet_v1 as mobilenet_v1
 from .mobilenet import mobilenet_v2 as mobilenet_v2
 from .recurrent import char_lstm as char_lstm
+from .registry import find as find
+from .registry import names as names
 from .resnet import resnet as resnet
 from .resnet import resnet18 as resnet18
 from .resnet import resnet18_cifar as resnet18_cifar

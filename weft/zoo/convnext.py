@@ -1,4 +1,4 @@
-"""ConvNeXt: a ResNet with the habits of transformers (Liu et al. 2022)."""
+"""ConvNeXt: a ResNet with design choices of transformers (Liu et al. 2022)."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class ChannelNorm(nn.Module):
         return moveaxis(self.norm(moveaxis(x, 1, -1)), -1, 1)
 
 
-class Block(nn.Module):
-    """x + s W2 gelu(W1 norm(depthwise 7 x 7 (x))), with a learned scale s for each channel that begins small."""
+class ConvNeXtBlock(nn.Module):
+    """x + s W2 gelu(W1 norm(depthwise 7 x 7 (x))), with a learned scale s per channel that is small at first."""
 
     def __init__(self, channels: int, drop_path: float) -> None:
         self.depthwise = nn.Conv2d(channels, channels, 7, padding=3, groups=channels, init=_START)
@@ -33,7 +33,7 @@ class Block(nn.Module):
         self.drop = nn.DropPath(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
-        pixels = moveaxis(self.depthwise(x), 1, -1)  # channels last: the rest works on each pixel for itself
+        pixels = moveaxis(self.depthwise(x), 1, -1)  # channels last: the rest is applied per pixel
         pixels = self.narrow(self.widen(self.norm(pixels))) * self.scale
         change: Tensor = self.drop(moveaxis(pixels, -1, 1))
         return x + change
@@ -47,14 +47,14 @@ def convnext(
     width: int = 96,
     drop_path: float = 0.1,
 ) -> nn.Sequential:
-    """Stages of blocks, each half the size and twice the width of the one before; the stem cuts patches of 4 x 4."""
+    """Stages of blocks, each with half the size and twice the width of the previous; the stem uses patches of 4 x 4."""
     parts: list[nn.Module] = [nn.Conv2d(channels, width, 4, stride=4, init=_START), ChannelNorm(width)]
     done = 0
     for place, count in enumerate(blocks):
         inner = width * 2**place
         if place:
             parts += [ChannelNorm(inner // 2), nn.Conv2d(inner // 2, inner, 2, stride=2, init=_START)]
-        parts += [Block(inner, drop_path * (done + i) / max(1, sum(blocks) - 1)) for i in range(count)]
+        parts += [ConvNeXtBlock(inner, drop_path * (done + i) / max(1, sum(blocks) - 1)) for i in range(count)]
         done += count
     top = [nn.GlobalAvgPool(), nn.LayerNorm(inner, eps=1e-6), nn.Linear(inner, classes, init=_START)]
     return nn.Sequential(*parts, *top)

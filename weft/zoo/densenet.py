@@ -1,4 +1,4 @@
-"""DenseNet: each layer sees the outputs of all layers before it (Huang et al. 2017)."""
+"""DenseNet: each layer gets the outputs of all previous layers (Huang et al. 2017)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from .. import nn
 from ..ops.movement import concat
 from ..tensor import Tensor
-from .parts import HE_NORMAL
+from .building_blocks import HE_NORMAL
 
 
 def _norm_conv(inputs: int, outputs: int, kernel: int) -> list[nn.Module]:
@@ -16,7 +16,7 @@ def _norm_conv(inputs: int, outputs: int, kernel: int) -> list[nn.Module]:
 
 
 class DenseLayer(nn.Module):
-    """[x, f(x)]: a bottleneck of 1 x 1, then 3 x 3; its `growth` channels are laid behind its input."""
+    """[x, f(x)]: a bottleneck of 1 x 1, then 3 x 3; its `growth` channels are concatenated to its input."""
 
     def __init__(self, inputs: int, growth: int, dropout: float) -> None:
         inner = 4 * growth

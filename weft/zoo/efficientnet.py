@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from .. import nn
-from .parts import SqueezeExcite, conv_norm, round_channels
+from .building_blocks import SqueezeExcite, conv_norm, round_channels
 
 # Table 1 of the paper: how many times wider inside, kernel, stride of the first, channels, how many blocks.
 ROWS = (

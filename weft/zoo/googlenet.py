@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import nn
 from ..tensor import Tensor
-from .parts import Branches, conv_norm, scaled
+from .building_blocks import Branches, conv_norm, scaled
 
 Row = tuple[int, int, int, int, int, int]
 
@@ -26,7 +26,7 @@ MODULES: dict[str, Row] = {
 
 
 class GoogLeNet(nn.Module):
-    """Stem, nine modules, mean, one linear layer; with `aux`, in training also the logits of two side heads.
+    """Stem, nine modules, global average pooling, one linear layer; with `aux`, training mode also returns the logits of two auxiliary heads.
 
     With batch norm it is the network of the common weights: its "5 x 5" branch has a 3 x 3 kernel and the stem no local
     response norm. Without, it is the paper's.
@@ -50,7 +50,7 @@ class GoogLeNet(nn.Module):
         self.heads: dict[str, nn.Module] = {}
         inputs = stem[-1]
         for name, row in rows.items():
-            if aux and name in ("4b", "4e"):  # they see what 4a and 4d give
+            if aux and name in ("4b", "4e"):  # their inputs are the outputs of 4a and 4d
                 self.heads[name] = _head(inputs, scaled((128,), width)[0], hidden, classes, norm)
             branches, inputs = _module(inputs, scaled(row, width), norm)
             self.parts[name] = nn.Sequential(_pool(name, norm), branches) if name in ("4a", "5a") else branches
@@ -99,7 +99,7 @@ def _pool(name: str, norm: bool) -> nn.Module:
 
 
 def _head(inputs: int, inner: int, hidden: int, classes: int, norm: bool) -> nn.Module:
-    """A classifier half way: at 224 x 224 the mean over windows of 5 with stride 3, which gives 4 x 4."""
+    """An auxiliary classifier: at 224 x 224, average pooling over windows of 5 with stride 3 gives 4 x 4."""
     return nn.Sequential(
         nn.AdaptiveAvgPool2d(4),
         _conv(inputs, inner, 1, norm),

@@ -1,4 +1,4 @@
-"""GPT: a transformer that predicts the next token from those before it (Radford et al. 2019)."""
+"""GPT: a decoder-only transformer that predicts the next token (Radford et al. 2019)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _START = nn.init.normal(std=0.02)
 
 
 class GPT(nn.Module):
-    """Embeddings of tokens and places, blocks that look back only, and logits by the same table of tokens."""
+    """Token and position embeddings, causal transformer blocks, and logits by the tied token embedding."""
 
     def __init__(self, vocabulary: int, context: int, features: int, heads: int, layers: int, dropout: float) -> None:
         self.context = context
@@ -37,7 +37,7 @@ class GPT(nn.Module):
 
 
 def _block(features: int, heads: int, layers: int, dropout: float) -> nn.TransformerBlock:
-    """A block that begins as published: what is added to the stream is the smaller the more layers add to it."""
+    """A block with the published initialization: residual projections are scaled down with the number of layers."""
     block = nn.TransformerBlock(features, heads, activation=nn.GELU(approximate=True), dropout=dropout)
     added = (block.attention.output, block.feed_forward.second)
     for part in block.modules():
@@ -56,7 +56,7 @@ def gpt(
     *,
     dropout: float = 0.0,
 ) -> GPT:
-    """A GPT of any size; the defaults suit characters and one machine.
+    """A GPT of any size; the defaults suit character-level text on one machine.
 
     >>> import weft
     >>> gpt(65, context=8, features=16, heads=2, layers=1)(weft.zeros((2, 8), dtype="int64")).shape

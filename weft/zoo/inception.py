@@ -1,4 +1,4 @@
-"""Inception v3: large filters taken apart into small and flat ones (Szegedy et al. 2016), for 299 x 299 images."""
+"""Inception v3: large filters factorized into small and asymmetric ones (Szegedy et al. 2016), for 299 x 299 images."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from .. import nn
 from ..tensor import Tensor
-from .parts import Branches, conv_norm
+from .building_blocks import Branches, conv_norm
 
 Counts = tuple[int, int, int]  # of the modules of figures 5, 6 and 7
 _START = nn.init.truncated_normal(std=0.1)
@@ -20,7 +20,7 @@ def _conv(
 
 
 class _Sizes:
-    """Numbers of channels, all by the same factor."""
+    """Numbers of channels, scaled by one factor."""
 
     def __init__(self, width: float) -> None:
         self.width = width
@@ -98,7 +98,7 @@ def _e(inputs: int, of: _Sizes) -> tuple[nn.Module, int]:
 
 
 class InceptionV3(nn.Module):
-    """Stem, eleven modules, mean, one linear layer; with `aux`, in training also the logits of a side head."""
+    """Stem, eleven modules, global average pooling, one linear layer; with `aux`, training mode also returns the logits of an auxiliary head."""
 
     def __init__(self, classes: int, channels: int, *, aux: bool, dropout: float, width: float, counts: Counts) -> None:
         of = _Sizes(width)
@@ -169,6 +169,6 @@ def inception_v3(
 ) -> InceptionV3:
     """Inception v3 for 299 x 299 images (75 x 75 at least): 23,834,568 parameters, with `aux` 27,161,264.
 
-    The side head needs the full size.
+    The auxiliary head requires the full size.
     """
     return InceptionV3(classes, channels, aux=aux, dropout=dropout, width=width, counts=counts)

@@ -8,15 +8,15 @@ from .. import nn
 from ..errors import UserError
 from ..ops.activation import relu
 from ..tensor import Tensor
+from .building_blocks import Branches, conv_norm, scaled
 from .inception import stem
-from .parts import Branches, conv_norm, scaled
 
 Kernel = int | tuple[int, int]
 Branch = Sequence[tuple[int, Kernel]]  # (channels, kernel) of its convolutions, one after the other
 
 
 def _chain(inputs: int, branch: Branch, width: float, *, halve: bool = False) -> tuple[list[nn.Module], int]:
-    """The convolutions of a branch; the last one halves the size if asked to, without a border."""
+    """The convolutions of a branch; with `halve`, the last one has stride 2 and no padding."""
     parts: list[nn.Module] = []
     for place, (channels, kernel) in enumerate(branch):
         outputs, last = scaled((channels,), width)[0], halve and place == len(branch) - 1
@@ -26,7 +26,7 @@ def _chain(inputs: int, branch: Branch, width: float, *, halve: bool = False) ->
     return parts, inputs
 
 
-class Block(nn.Module):
+class InceptionResNetBlock(nn.Module):
     """relu(x + scale * W [branches of x]); the last block of all has no relu."""
 
     def __init__(self, inputs: int, branches: Sequence[Branch], width: float, scale: float, last: bool = False) -> None:
@@ -41,14 +41,14 @@ class Block(nn.Module):
 
 
 def _reduction(inputs: int, branches: Sequence[Branch], width: float) -> tuple[nn.Module, int]:
-    """Half the size: branches beside a pooling."""
+    """A reduction module: strided branches in parallel with pooling."""
     made = [_chain(inputs, branch, width, halve=True) for branch in branches]
     parts = Branches(*(nn.Sequential(*p) for p, _ in made), nn.MaxPool2d(3, stride=2))
     return parts, inputs + sum(outputs for _, outputs in made)
 
 
-def _mixed(inputs: int, width: float) -> tuple[nn.Module, int]:
-    """Module 5b, the only plain one."""
+def _mixed_5b(inputs: int, width: float) -> tuple[nn.Module, int]:
+    """Module 5b, the only one without a residual connection."""
     branches: list[Branch] = [((96, 1),), ((48, 1), (64, 5)), ((64, 1), (96, 3), (96, 3))]
     made = [_chain(inputs, branch, width) for branch in branches]
     behind, outputs = _chain(inputs, ((64, 1),), width)
@@ -79,12 +79,12 @@ def inception_resnet_v2(
     if blocks[2] < 1:
         raise UserError("inception_resnet_v2", f"at least one block of the last kind is required, got {blocks=}.")
     parts, inputs = stem(channels, scaled((32, 32, 64, 80, 192), width))
-    mixed, inputs = _mixed(inputs, width)
-    parts += [mixed, *(Block(inputs, BLOCK_35, width, 0.17) for _ in range(blocks[0]))]
+    mixed, inputs = _mixed_5b(inputs, width)
+    parts += [mixed, *(InceptionResNetBlock(inputs, BLOCK_35, width, 0.17) for _ in range(blocks[0]))]
     half, inputs = _reduction(inputs, REDUCE_35, width)
-    parts += [half, *(Block(inputs, BLOCK_17, width, 0.10) for _ in range(blocks[1]))]
+    parts += [half, *(InceptionResNetBlock(inputs, BLOCK_17, width, 0.10) for _ in range(blocks[1]))]
     half, inputs = _reduction(inputs, REDUCE_17, width)
-    parts += [half, *(Block(inputs, BLOCK_8, width, 0.20) for _ in range(blocks[2] - 1))]
-    parts.append(Block(inputs, BLOCK_8, width, 1.0, last=True))
+    parts += [half, *(InceptionResNetBlock(inputs, BLOCK_8, width, 0.20) for _ in range(blocks[2] - 1))]
+    parts.append(InceptionResNetBlock(inputs, BLOCK_8, width, 1.0, last=True))
     top, outputs = _chain(inputs, ((1536, 1),), width)
     return nn.Sequential(*parts, *top, nn.GlobalAvgPool(), nn.Dropout(dropout), nn.Linear(outputs, classes))

@@ -1,4 +1,4 @@
-"""The networks of handwritten digits (LeCun et al. 1998), for 28 x 28 images with one channel, and one of today's for any size."""
+"""LeNet networks for handwritten digits (LeCun et al. 1998), for 28 x 28 images with one channel, and a modern CNN for any size."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from .simple import mlp
 
 
 def lenet_300_100(classes: int = 10, channels: int = 1, *, size: int = 28) -> nn.Sequential:
-    """Two hidden layers, of 300 and 100 units: 266,610 parameters. What pruning is measured on."""
+    """Two hidden layers, of 300 and 100 units: 266,610 parameters. A common benchmark for pruning."""
     return mlp(channels * size * size, 300, 100, classes)
 
 
 def lenet5(classes: int = 10, channels: int = 1, *, size: int = 28, width: int = 1) -> nn.Sequential:
-    """LeNet-5 as Caffe has it: wider, with max pooling and one rectified layer; 431,080 parameters.
+    """LeNet-5 as in Caffe: wider, with max pooling and one ReLU layer; 431,080 parameters.
 
-    Its filters are not followed by an activation: the maximum is what is not linear.
+    Its convolutions have no activation: max pooling is the nonlinearity.
     """
     side = ((size - 4) // 2 - 4) // 2
     return nn.Sequential(
@@ -32,10 +32,10 @@ def lenet5(classes: int = 10, channels: int = 1, *, size: int = 28, width: int =
 def lenet5_classic(
     classes: int = 10, channels: int = 1, *, size: int = 28, activation: str = "tanh", pooling: str = "mean"
 ) -> nn.Sequential:
-    """LeNet-5 close to the paper: 6-16-120-84, tanh, mean pooling; the border of 2 makes 28 x 28 the paper's 32 x 32.
+    """LeNet-5 close to the paper: 6-16-120-84, tanh, average pooling; a padding of 2 gives the paper's 32 x 32 for 28 x 28 images.
 
-    61,706 parameters. The paper's own has 60,000: its pooling is learned, its second layer sees only some of the maps, and
-    its last layer is radial. With activation="relu" and pooling="max" it is the form that most tutorials train today.
+    61,706 parameters. The paper's own has 60,000: its pooling is learned, its second convolution is connected to only some of the
+    maps, and its last layer uses radial basis functions. With activation="relu" and pooling="max" it is the form of most tutorials.
     """
     if pooling not in ("mean", "max"):
         raise UserError("lenet5_classic", f"pooling must be 'mean' or 'max', got {pooling!r}.")
@@ -58,8 +58,8 @@ def small_cnn(
 ) -> nn.Sequential:  # fmt: skip
     """Two convolutions and two linear layers with dropout, the first example of Keras and PyTorch.
 
-    1,199,882 parameters for 28 x 28 with one channel. Without a size it takes images of any, and finds it at the first call.
-    Before the last layer twice the dropout is used.
+    1,199,882 parameters for 28 x 28 with one channel. Without a size it is inferred at the first call.
+    The dropout rate before the last layer is doubled.
     """
     return nn.Sequential(
         nn.Conv2d(channels, width, 3, activation="relu"),

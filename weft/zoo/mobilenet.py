@@ -1,11 +1,11 @@
-"""MobileNet: convolutions taken apart into one for each channel and one for each pixel (Howard 2017, Sandler 2018)."""
+"""MobileNet: depthwise separable convolutions (Howard 2017, Sandler 2018)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from .. import nn
-from .parts import conv_norm, round_channels
+from .building_blocks import conv_norm, round_channels
 
 # Table 2 of the second paper: how many times wider inside, channels, how many blocks, stride of the first.
 ROWS_V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -43,7 +43,7 @@ def mobilenet_v2(
     rows: Sequence[tuple[int, int, int, int]] = ROWS_V2,
     last: int = 1280,
 ) -> nn.Sequential:
-    """MobileNet v2 for 224 x 224 images: 3,504,872 parameters. `width` makes all layers thinner or wider."""
+    """MobileNet v2 for 224 x 224 images: 3,504,872 parameters. `width` scales the channels of all layers."""
     inputs = round_channels(32 * width)
     parts: list[nn.Module] = [conv_norm(channels, inputs, 3, stride=2, activation=nn.ReLU6)]
     for times, row, count, stride in rows:
@@ -57,7 +57,7 @@ def mobilenet_v2(
 
 
 def _inverted(inputs: int, outputs: int, times: int, stride: int) -> nn.Module:
-    """Wide inside and thin outside, linear at its end, added to its input where the shape is the same."""
+    """An inverted residual block: expand, depthwise, linear projection, with a residual connection if shapes match."""
     inner = inputs * times
     widen = [conv_norm(inputs, inner, 1, activation=nn.ReLU6)] if times > 1 else []
     body = nn.Sequential(

@@ -1,4 +1,4 @@
-"""A recurrent network that writes text one sign after the other."""
+"""A character-level recurrent language model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..tensor import ArrayLike, Tensor
 
 
 class CharLSTM(nn.Module):
-    """Embedding, layers of long short-term memory, and the logits of the next sign at each time."""
+    """Embedding, LSTM layers, and the logits of the next character at each time step."""
 
     def __init__(self, vocabulary: int, features: int, hidden: int, *, layers: int, dropout: float) -> None:
         self.embedding = nn.Embedding(vocabulary, features)
@@ -17,7 +17,7 @@ class CharLSTM(nn.Module):
         self.top = nn.Linear(hidden, vocabulary, init="glorot_uniform")
 
     def forward(self, x: ArrayLike, state: Any = None) -> tuple[Tensor, Any]:
-        """Signs (batch, time) to logits (batch, time, vocabulary), and the state to go on from."""
+        """Character ids (batch, time) to logits (batch, time, vocabulary), and the state to continue from."""
         outputs, state = self.lstm(self.embedding(x), state)
         return self.top(outputs), state
 
@@ -25,7 +25,7 @@ class CharLSTM(nn.Module):
 def char_lstm(
     vocabulary: int, hidden: int = 128, layers: int = 2, *, features: int | None = None, dropout: float = 0.0
 ) -> CharLSTM:
-    """A network of characters (as Karpathy's char-rnn); `features` is the size of an embedding, `hidden` if not given.
+    """A character-level LSTM (as Karpathy's char-rnn); `features` is the embedding size, `hidden` by default.
 
     >>> import weft
     >>> logits, state = char_lstm(65, 16, layers=1)(weft.zeros((2, 7), dtype="int64"))

@@ -1,4 +1,4 @@
-"""ResNet: each block adds to its input (He et al. 2016). The large ones for ImageNet, the thin ones of the paper for CIFAR."""
+"""ResNet: blocks with residual connections (He et al. 2016), for ImageNet and for CIFAR."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .. import nn
 from ..errors import UserError
 from ..ops.movement import pad
 from ..tensor import Tensor
-from .parts import conv_norm
+from .building_blocks import conv_norm
 
 Stem = Literal["imagenet", "cifar"]
 
@@ -23,7 +23,7 @@ def resnet(
     width: int = 64,
     stem: Stem = "imagenet",
 ) -> nn.Sequential:
-    """Stages of blocks, each stage half the size and twice the width of the one before.
+    """Stages of blocks, each with half the size and twice the width of the previous.
 
     The stem "imagenet" is a 7 x 7 convolution of stride 2 and pooling, "cifar" a 3 x 3 convolution. A bottleneck block
     has its stride in the 3 x 3 convolution, as all later implementations do.
@@ -54,7 +54,7 @@ def _basic(inputs: int, outputs: int, stride: int) -> nn.Residual:
 
 
 def _bottleneck(inputs: int, inner: int, stride: int) -> nn.Residual:
-    """A 3 x 3 convolution between two of 1 x 1, which make it thinner and wide again."""
+    """A 3 x 3 convolution between two 1 x 1 convolutions, which reduce and restore the channels."""
     body = nn.Sequential(
         conv_norm(inputs, inner, 1),
         conv_norm(inner, inner, 3, stride=stride),
@@ -64,7 +64,7 @@ def _bottleneck(inputs: int, inner: int, stride: int) -> nn.Residual:
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Module | None:
-    """Option B of the paper: a 1 x 1 convolution where the shape changes, nothing elsewhere."""
+    """Option B of the paper: a 1 x 1 convolution where the shape changes, else the identity."""
     same = inputs == outputs and stride == 1
     return None if same else conv_norm(inputs, outputs, 1, stride=stride, activation=None)
 
@@ -103,7 +103,7 @@ def resnet18_cifar(classes: int = 10, channels: int = 3) -> nn.Sequential:
 
 
 class Shortcut(nn.Module):
-    """Option A of the paper: every second pixel, and new channels that are zero; it has no parameters."""
+    """Option A of the paper: subsampled pixels and zero channels, without parameters."""
 
     def __init__(self, new: int, stride: int) -> None:
         self.new, self.stride = new, stride

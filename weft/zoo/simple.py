@@ -1,4 +1,4 @@
-"""The first networks: one layer, and layers one after the other. They take vectors, or anything that is flattened to them."""
+"""Simple networks: linear models and multilayer perceptrons. Inputs are vectors, or are flattened to vectors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..errors import UserError
 
 
 def linear_regression(inputs: int, outputs: int = 1) -> nn.Linear:
-    """y = W x + b, to be trained with the squared error. That is convex: it begins at zero.
+    """y = W x + b, for the squared error. The problem is convex, so weights are initialized to zero.
 
     >>> from weft import nn
     >>> nn.summary(linear_regression(3), (1, 3)).parameters
@@ -19,21 +19,21 @@ def linear_regression(inputs: int, outputs: int = 1) -> nn.Linear:
 
 
 def logistic_regression(inputs: int, classes: int = 2) -> nn.Linear:
-    """softmax(W x + b), as logits: to be trained with the cross entropy. That is convex: it begins at zero."""
+    """softmax(W x + b), as logits, for the cross entropy. The problem is convex, so weights are initialized to zero."""
     return nn.Linear(inputs, classes, init="zeros")
 
 
 def perceptron(inputs: int, outputs: int = 1) -> nn.Linear:
     """Rosenblatt's threshold unit, sign(w x + b), without the sign (Rosenblatt 1958).
 
-    His rule, for targets t of -1 and 1, is gradient descent with rate 1 on relu(-t y): only mistakes move the weights.
-    They begin near zero, not at it: there relu has the derivative zero.
+    The perceptron rule, for targets t of -1 and 1, is gradient descent with learning rate 1 on relu(-t y): only misclassified
+    examples change the weights. They are initialized near zero, not to zero, where the derivative of relu is zero.
     """
     return nn.Linear(inputs, outputs, init="normal")
 
 
 def mlp(*sizes: int, activation: str = "relu", dropout: float = 0.0) -> nn.Sequential:
-    """Linear layers from size to size with an activation between them; dropout after each activation if asked for.
+    """Linear layers of the given sizes with an activation between them, and optional dropout after each activation.
 
     >>> from weft import nn
     >>> nn.summary(mlp(2, 8, 1), (1, 2)).parameters

@@ -1,4 +1,4 @@
-"""U-Net: down and up again, with what was seen on the way down at hand on the way up (Ronneberger et al. 2015)."""
+"""U-Net: an encoder and a decoder with skip connections (Ronneberger et al. 2015)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..ops.movement import concat
 from ..tensor import Tensor
 
 
-def _pair(inputs: int, outputs: int, norm: bool, padding: int) -> nn.Sequential:
+def _double_conv(inputs: int, outputs: int, norm: bool, padding: int) -> nn.Sequential:
     """Two 3 x 3 convolutions, each with its activation."""
     parts: list[nn.Module] = []
     for before in (inputs, outputs):
@@ -22,7 +22,7 @@ def _pair(inputs: int, outputs: int, norm: bool, padding: int) -> nn.Sequential:
 class UNet(nn.Module):
     """A class for every pixel: (batch, channels, height, width) to (batch, classes, height, width).
 
-    Without padding, as published, the result is smaller than the image (572 to 388) and what is laid beside it is cropped.
+    Without padding, as published, the result is smaller than the image (572 to 388) and skip connections are cropped.
     """
 
     def __init__(self, classes: int, channels: int, *, width: int, depth: int, norm: bool, padding: int) -> None:
@@ -30,10 +30,10 @@ class UNet(nn.Module):
             raise UserError("unet", f"a depth of 1 or more is required, got {depth}.")
         widths = [width * 2**i for i in range(depth + 1)]
         pairs = list(pairwise(widths))
-        self.first = _pair(channels, width, norm, padding)
-        self.down = [_pair(small, large, norm, padding) for small, large in pairs]
+        self.first = _double_conv(channels, width, norm, padding)
+        self.down = [_double_conv(small, large, norm, padding) for small, large in pairs]
         self.grow = [nn.ConvTranspose2d(large, small, 2, stride=2) for small, large in reversed(pairs)]
-        self.up = [_pair(large, small, norm, padding) for small, large in reversed(pairs)]
+        self.up = [_double_conv(large, small, norm, padding) for small, large in reversed(pairs)]
         self.pool, self.top = nn.MaxPool2d(2), nn.Conv2d(width, classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -43,13 +43,13 @@ class UNet(nn.Module):
         x = seen.pop()
         for grow, up in zip(self.grow, self.up, strict=True):
             x = grow(x)
-            x = up(concat([_middle(seen.pop(), x), x], axis=1))
+            x = up(concat([_center_crop(seen.pop(), x), x], axis=1))
         logits: Tensor = self.top(x)
         return logits
 
 
-def _middle(x: Tensor, like: Tensor) -> Tensor:
-    """The middle part of an image, as large as another."""
+def _center_crop(x: Tensor, like: Tensor) -> Tensor:
+    """The centre of an image, cropped to the size of another."""
     top, left = ((a - b) // 2 for a, b in zip(x.shape[2:], like.shape[2:], strict=True))
     return x[:, :, top : top + like.shape[2], left : left + like.shape[3]]
 

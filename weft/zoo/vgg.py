@@ -1,4 +1,4 @@
-"""VGG: stacks of 3 x 3 convolutions, the image halved after each stack (Simonyan and Zisserman 2015)."""
+"""VGG: stacks of 3 x 3 convolutions, with pooling after each stack (Simonyan and Zisserman 2015)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def vgg(
     width: int = 64,
     hidden: int = 4096,
 ) -> nn.Sequential:
-    """Stacks of convolutions, each stack twice as wide as the one before up to 8 times the first, and three linear layers."""
+    """Stacks of convolutions, each twice as wide as the previous up to 8 times the first, and three linear layers."""
     layers: list[nn.Module] = []
     inputs = channels
     for place, count in enumerate(stacks):

@@ -1,4 +1,4 @@
-"""Vision transformer: an image as a sentence of patches (Dosovitskiy et al. 2021; tiny and small: Touvron et al. 2021)."""
+"""Vision transformer: an image as a sequence of patches (Dosovitskiy et al. 2021; tiny and small: Touvron et al. 2021)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..tensor import Tensor
 
 
 class ViT(nn.Module):
-    """Patches as tokens, a token for the class before them, learned places, blocks, and a linear layer on the class token."""
+    """Patch embeddings and a class token, learned positions, transformer blocks, and a linear layer on the class token."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class ViT(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.blocks = [nn.TransformerEncoderLayer(features, heads, dropout=dropout) for _ in range(layers)]
         self.norm = nn.LayerNorm(features, eps=1e-6)
-        self.top = nn.Linear(features, classes, init="zeros")  # as published: all classes begin alike
+        self.top = nn.Linear(features, classes, init="zeros")  # as published: equal logits at initialization
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = transpose(flatten(self.patches(x), 2), 1, 2)

@@ -1,4 +1,4 @@
-"""How well objects are found: mean average precision. It is computed in NumPy, once for a whole set of images."""
+"""Object detection: mean average precision, computed in NumPy once for a whole set of images."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Detections(NamedTuple):
 def mean_average_precision(
     predictions: Sequence[Detections], targets: Sequence[Detections], *, iou: float | Sequence[float] = 0.5
 ) -> float:
-    """The mean over classes, and over thresholds of `iou` if there are several, of the area under precision against recall.
+    """The mean over classes, and over thresholds `iou` if there are several, of the area under the precision-recall curve.
 
-    From the surest on, a prediction takes the object of its class and image that it overlaps most, if by `iou` or more and not
-    taken yet; else it is wrong. The precision at a recall is the best at this recall or beyond. Classes without a target do not count;
-    without any target it is nan.
+    In order of descending score, a prediction is matched to the unmatched object of its class and image with the largest overlap, if that
+    is `iou` or more; else it is a false positive. The precision at a recall is the maximum at this or a higher recall. Classes without
+    targets are ignored; without any target the result is nan.
 
     >>> found = Detections([[0, 0, 2, 2], [5, 5, 6, 6]], [1, 1], [0.9, 0.8])
     >>> mean_average_precision([found], [Detections([[0, 0, 2, 2]], [1])])
@@ -65,7 +65,7 @@ def _arrays(given: Detections, with_scores: bool) -> _Image:
 
 
 def _average_precision(found: Sequence[_Image], truth: Sequence[_Image], which: int, limit: float) -> float:
-    """The area for one class and one threshold."""
+    """The average precision of one class at one threshold."""
     hits: list[bool] = []
     scores: list[float] = []
     total = 0
@@ -82,7 +82,7 @@ def _average_precision(found: Sequence[_Image], truth: Sequence[_Image], which: 
 
 
 def _matches(boxes: np.ndarray, wanted: np.ndarray, limit: float) -> list[bool]:
-    """For the boxes of an image, the surest first: whether each finds an object that none before it has found."""
+    """For the boxes of an image in order of descending score: whether each matches an object that is still unmatched."""
     overlap = box_iou(boxes, wanted)
     free = np.ones(len(wanted), bool)
     hits: list[bool] = []

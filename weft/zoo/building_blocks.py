@@ -1,4 +1,4 @@
-"""What several networks are built of: convolution + batch norm + activation, parallel branches, channel gates."""
+"""Building blocks shared by several networks: convolution + batch norm + activation, parallel branches, squeeze-excite."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from ..nn.module import Init
 from ..ops.movement import concat
 from ..tensor import Tensor
 
-Activation = Callable[[], nn.Module]  # nn.ReLU and the like: each place gets a layer of its own
-HE_NORMAL = nn.init.variance_scaling(
-    2.0, "out", "normal"
-)  # He et al. 2015, backwards: what ResNet and its peers begin with
+Activation = Callable[[], nn.Module]  # a constructor such as nn.ReLU: each use creates its own layer
+HE_NORMAL = nn.init.variance_scaling(2.0, "out", "normal")  # He et al. 2015, fan-out mode: the initialization of ResNet
 
 
 def conv_norm(
@@ -37,7 +35,7 @@ def conv_norm(
 
 
 class Branches(nn.Module):
-    """The outputs of several branches, laid side by side along the channels."""
+    """The outputs of several branches, concatenated along the channels."""
 
     def __init__(self, *branches: nn.Module) -> None:
         self.branches = list(branches)
@@ -47,7 +45,7 @@ class Branches(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Each channel scaled by a gate that sees the means of all: x * gate(W2 f(W1 mean(x))) (Hu et al. 2018)."""
+    """Scale each channel by a gate computed from the means of all channels: x * gate(W2 f(W1 mean(x))) (Hu et al. 2018)."""
 
     def __init__(
         self, channels: int, squeezed: int, *, activation: Activation = nn.SiLU, gate: Activation = nn.Sigmoid
@@ -63,7 +61,7 @@ class SqueezeExcite(nn.Module):
 
 
 def round_channels(wanted: float, step: int = 8) -> int:
-    """The multiple of `step` nearest to a number of channels, but never a tenth less than wanted."""
+    """Round a number of channels to a multiple of `step`, but not below 90 % of it."""
     nearest = max(step, int(wanted + step / 2) // step * step)
     return nearest + step if nearest < 0.9 * wanted else nearest
 

@@ -1,6 +1,6 @@
-"""What a network costs: for each part its output, parameters, multiply-adds and bytes, found by tracing it once.
+"""`summary`: output shape, parameters, multiply-adds (MACs) and bytes of each layer, found by tracing the network once.
 
-The numbers come from the graph that is really computed, not from formulas of the layers.
+The numbers come from the traced graph, not from formulas of the layers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .module import Module, listening, own_tensors
 
 
 def macs(nodes: Sequence[Node]) -> int:
-    """The multiply-adds of all matrix products and convolutions among these nodes."""
+    """The multiply-adds (MACs) of all matrix products and convolutions among these nodes."""
     return sum(map(_macs, nodes))
 
 
@@ -33,7 +33,7 @@ def _macs(node: Node) -> int:
         return prod(sizes.values())
     if name == "conv":
         return prod(node.shape) * prod(node.inputs[1].shape[1:])
-    if name == "conv_data":  # a transposed convolution: each input meets the whole filter of its group
+    if name == "conv_data":  # a transposed convolution: each input is multiplied by the whole filter of its group
         return prod(node.inputs[0].shape) * prod(node.inputs[1].shape[1:])
     if name == "conv_filter":
         return prod(node.inputs[1].shape) * prod(node.shape[1:])
@@ -44,13 +44,13 @@ def _macs(node: Node) -> int:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One part of a network, as it was called."""
+class LayerCost:
+    """The cost of one call of a layer."""
 
     name: str
     kind: str
     output: str
-    parameters: int  # its own, not those of its parts
+    parameters: int  # of the layer itself, without its children
     frozen: int  # of them
     macs: int  # its own
     nbytes: int  # of its output
@@ -60,18 +60,18 @@ class Line:
 
 @dataclass(frozen=True)
 class Summary:
-    """A table of a network's parts; print it."""
+    """A table of a network's layers, for printing."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[LayerCost, ...]
     parameters: int
     trained: int
     state: int
     macs: int
-    nbytes: int  # of all outputs of parts that have no parts themselves
+    nbytes: int  # of the outputs of all leaf layers
 
     def __str__(self) -> str:
         rows = [("", "layer", "output", "parameters", "MACs", "bytes")]
-        above: list[str] = []  # the names of the parts that this one is in
+        above: list[str] = []  # the names of the enclosing layers
         for line in self.lines:
             del above[line.depth :]
             name = "  " * line.depth + (line.name.removeprefix(above[-1] + "." if above and above[-1] else "") or "·")
@@ -86,7 +86,7 @@ class Summary:
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of text with words on the left of their columns, numbers on the right."""
+    """Lines of text with words left-aligned and numbers right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(c.ljust(w) if i < 3 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
@@ -95,14 +95,14 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def summary(module: Module, *examples: Any) -> Summary:
-    """What the parts of a network cost for inputs like these: tensors, arrays or shapes (with the batch).
+    """The cost of each layer of a network for example inputs: tensors, arrays or shapes (with the batch).
 
     >>> from weft import nn
     >>> nn.summary(nn.Linear(3, 2), (8, 3)).macs
     48
     """
     inputs = [_type_of(e) for e in examples]
-    calls = _Calls()
+    calls = _CallRecorder()
     was = {part: part.training for part in module.modules()}
     module.eval()
     try:
@@ -125,8 +125,8 @@ def _type_of(example: Any) -> Type:
 
 
 @dataclass
-class _Call:
-    """A call of a part: what it made lies between two times of the CLOCK."""
+class _ModuleCall:
+    """A call of a module: its nodes were created between two times of the CLOCK."""
 
     module: Module
     depth: int
@@ -135,15 +135,15 @@ class _Call:
     result: Any = None
 
 
-class _Calls:
-    """Notes the calls of a network's parts, in the order in which they begin."""
+class _CallRecorder:
+    """Records the calls of a network's modules, in the order in which they begin."""
 
     def __init__(self) -> None:
-        self.made: list[_Call] = []
-        self.open: list[_Call] = []
+        self.made: list[_ModuleCall] = []
+        self.open: list[_ModuleCall] = []
 
     def begins(self, module: Module) -> None:
-        call = _Call(module, len(self.open), CLOCK.nodes)
+        call = _ModuleCall(module, len(self.open), CLOCK.nodes)
         self.made.append(call)
         self.open.append(call)
 
@@ -152,16 +152,16 @@ class _Calls:
         call.end, call.result = CLOCK.nodes, result
 
 
-def _summary(module: Module, calls: list[_Call], nodes: list[Node]) -> Summary:
+def _summary(module: Module, calls: list[_ModuleCall], nodes: list[Node]) -> Summary:
     names = {part: path for path, part in module.named_modules().items()}
     work = [macs([n for n in nodes if call.begin < n.serial <= call.end]) for call in calls]
     own = list(work)
-    for i, call in enumerate(calls):  # less what its parts did: those that follow, one level deeper
+    for i, call in enumerate(calls):  # minus the cost of its children: the following calls, one level deeper
         for j in range(i + 1, len(calls)):
             if calls[j].depth <= call.depth:
                 break
             own[i] -= work[j] if calls[j].depth == call.depth + 1 else 0
-    lines = [_line(call, names.get(call.module, "?"), done) for call, done in zip(calls, own, strict=True)]
+    lines = [_layer_cost(call, names.get(call.module, "?"), done) for call, done in zip(calls, own, strict=True)]
     tensors = module.named_tensors()
     trained = sum(prod(t.shape) for t in tensors.values() if t.requires_grad)
     state = sum(prod(t.shape) for t in module.named_state().values())
@@ -169,11 +169,11 @@ def _summary(module: Module, calls: list[_Call], nodes: list[Node]) -> Summary:
     return Summary(tuple(lines), every, trained, state, macs(nodes), sum(l.nbytes for l in lines if not l.has_parts))
 
 
-def _line(call: _Call, name: str, work: int) -> Line:
+def _layer_cost(call: _ModuleCall, name: str, work: int) -> LayerCost:
     module, frozen = call.module, call.module._frozen_names()
     outputs = [o for o in flatten(call.result)[0] if isinstance(o, Tensor)]
     counts = {n: prod(t.shape) for n, t in own_tensors(module) if t.requires_grad or n in frozen}
-    return Line(
+    return LayerCost(
         name,
         type(module).__name__,
         ", ".join(str(o._node.type) for o in outputs),

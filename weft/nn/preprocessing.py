@@ -1,7 +1,7 @@
-"""Layers at the entrance of a network: raw numbers brought to a scale, images to a size, categories to vectors.
+"""Preprocessing layers: normalization, resizing, cropping, category encoding, discretization.
 
-What they know of the data, such as its mean, is state: it is learned by `adapt` from examples, saved and loaded with the
-network, and no step of training changes it.
+Their statistics of the data, such as the mean, are state: `adapt` computes them from examples, they are saved and loaded
+with the network, and training does not change them.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Rescaling(Module):
 
 
 class Normalization(Module):
-    """y = (x - mean) / max(std, eps), with a mean and a std for each entry of an axis; axis None: one for everything.
+    """y = (x - mean) / max(std, eps), with a mean and a std per entry of an axis; axis None: one for all.
 
-    They are given, or learned by `adapt`. Until then nothing changes: the mean is 0 and the std 1.
+    They are passed, or computed by `adapt`. Until then the layer is the identity: the mean is 0 and the std 1.
 
     >>> layer = Normalization().adapt([[1.0, 10.0], [3.0, 30.0]])
     >>> layer([[2.0, 40.0]]).tolist()
@@ -68,7 +68,7 @@ class Normalization(Module):
         if std is not None and not np.all(np.asarray(std) >= 0.0):
             raise UserError("Normalization", f"a std of 0 or more is required, got {std}.")
         self.axis, self.eps = axis, checks.check_above("Normalization", "eps", eps)
-        shape = _one_for_each(axis, features, mean, std)
+        shape = _statistics_shape(axis, features, mean, std)
         self.mean: Any = state(shape, _start(0.0 if mean is None else mean))
         self.std: Any = state(shape, _start(1.0 if std is None else std))
 
@@ -82,10 +82,10 @@ class Normalization(Module):
                 "Normalization",
                 f"an input with {self.mean.size} entries along axis {self.axis} is required, got shape {x.shape}.",
             )
-        return (x - self._beside(x, self.mean)) / maximum(self._beside(x, self.std), self.eps)
+        return (x - self._broadcastable(x, self.mean)) / maximum(self._broadcastable(x, self.std), self.eps)
 
     def adapt(self, data: ArrayLike) -> Self:
-        """Learn the mean and the std (of all examples, not of a sample: divided by n) from one array of examples."""
+        """Compute the mean and the std (population, divided by n) from one array of examples."""
         values = _array("Normalization.adapt", data)
         entries = self._entries(values.shape)
         others = tuple(i for i in range(values.ndim) if self.axis is None or i != self.axis % values.ndim)
@@ -104,15 +104,15 @@ class Normalization(Module):
     def _entries(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         return () if self.axis is None else (shape[normal_axis("Normalization", self.axis, len(shape))],)
 
-    def _beside(self, x: Tensor, values: Tensor) -> Tensor:
+    def _broadcastable(self, x: Tensor, values: Tensor) -> Tensor:
         """The mean or std in a shape that broadcasts over x."""
-        return values if self.axis is None else _along(values, x.ndim, self.axis % x.ndim)
+        return values if self.axis is None else _along_axis(values, x.ndim, self.axis % x.ndim)
 
 
-def _one_for_each(
+def _statistics_shape(
     axis: int | None, features: int | None, mean: Values | None, std: Values | None
 ) -> tuple[int | None, ...]:
-    """The shape of the mean and the std: what was given must agree."""
+    """The shape of the mean and the std, which must agree."""
     shapes = [np.shape(v) for v in (mean, std) if v is not None]
     known = {s[0] for s in shapes if len(s) == 1} | ({features} if features is not None else set())
     if len(known) > 1 or (axis is None and known) or any(len(s) > 1 for s in shapes):
@@ -125,26 +125,26 @@ def _one_for_each(
 
 
 def _start(value: Values) -> Any:
-    """How state begins that is given: a number for all, or each its own."""
+    """The initial value of given state: one number, or one per entry."""
     return float(value) if isinstance(value, int | float) else lambda shape: np.broadcast_to(np.asarray(value), shape)
 
 
 def _numeric(layer: str, x: ArrayLike, beside: Tensor) -> Tensor:
-    """An input of numbers; whole ones get the dtype of what the layer knows."""
+    """A numeric input; integers are converted to the dtype of the layer's state."""
     x = as_tensor(x)
     accept(layer, x.dtype, "numeric")
     return x if x.dtype.is_float else astype(x, beside.dtype)
 
 
 def _array(where: str, data: ArrayLike) -> np.ndarray:
-    """Examples to learn from, in full precision."""
+    """Examples for `adapt`, in float64."""
     values = (data if isinstance(data, np.ndarray) else as_tensor(data).numpy()).astype(np.float64)
     if not values.size or not np.isfinite(values).all():
         raise UserError(where, f"finite examples, at least one, are required, got an array of shape {values.shape}.")
     return values
 
 
-def _along(values: Tensor, ndim: int, axis: int) -> Tensor:
+def _along_axis(values: Tensor, ndim: int, axis: int) -> Tensor:
     """A vector in a shape that broadcasts over the other axes."""
     return reshape(values, tuple(-1 if i == axis else 1 for i in range(ndim)))
 
@@ -153,10 +153,10 @@ def _along(values: Tensor, ndim: int, axis: int) -> Tensor:
 
 
 class Resizing(Module):
-    """The image at another size, given for all spatial dimensions together or for each: (height, width).
+    """Resize to one size for all spatial dimensions, or to (height, width).
 
-    Result i of m lies at p = (i + 1/2) n / m - 1/2 of the n elements: straight lines between its two neighbours
-    ("bilinear"), or the element whose cell it lies in ("nearest", which keeps whole numbers). Nothing is smoothed before.
+    Result i of m is at p = (i + 1/2) n / m - 1/2 of the n elements: interpolated linearly ("bilinear"), or the nearest
+    element ("nearest", which preserves integers). There is no antialiasing.
 
     >>> Resizing(2, "nearest")(as_tensor([[[1, 2, 3, 4, 5, 6]]])).tolist()
     [[[2, 5]]]
@@ -174,7 +174,7 @@ class Resizing(Module):
             x = as_float(x, "Resizing")
         for axis, size in enumerate(per_axis("Resizing", "size", self.size, x.ndim - 2), 2):
             if size != x.shape[axis]:
-                x = _nearest(x, axis, size) if self.mode == "nearest" else _between(x, axis, size)
+                x = _nearest(x, axis, size) if self.mode == "nearest" else _linear_interpolation(x, axis, size)
         return x
 
 
@@ -186,22 +186,22 @@ def _image(layer: str, x: ArrayLike) -> Tensor:
 
 
 def _nearest(x: Tensor, axis: int, size: int) -> Tensor:
-    places = (2 * np.arange(size) + 1) * x.shape[axis] // (2 * size)  # in whole numbers: cells have sharp borders
+    places = (2 * np.arange(size) + 1) * x.shape[axis] // (2 * size)  # in integers, because cell borders are sharp
     return take(x, asarray(places), axis=axis)
 
 
-def _between(x: Tensor, axis: int, size: int) -> Tensor:
-    """Two gathers: a product with a matrix would do much work for zeros, and spread what is not finite."""
+def _linear_interpolation(x: Tensor, axis: int, size: int) -> Tensor:
+    """Linear interpolation by two gathers: a matrix product would multiply many zeros and spread nan and inf."""
     n = x.shape[axis]
     places = np.clip((np.arange(size) + 0.5) * n / size - 0.5, 0.0, n - 1.0)
     before = np.floor(places).astype(np.int64)
-    share = _along(asarray((places - before).astype(x.dtype.numpy)), x.ndim, axis)
+    share = _along_axis(asarray((places - before).astype(x.dtype.numpy)), x.ndim, axis)
     low, high = (take(x, asarray(np.minimum(before + i, n - 1)), axis=axis) for i in (0, 1))
     return low * (1.0 - share) + high * share
 
 
 class CenterCrop(Module):
-    """The middle of the image, in a size given for all spatial dimensions together or for each: (height, width).
+    """Crop the centre, to one size for all spatial dimensions or to (height, width).
 
     >>> CenterCrop(2)(as_tensor([[[1, 2, 3, 4, 5]]])).tolist()
     [[[2, 3]]]
@@ -226,9 +226,9 @@ class CenterCrop(Module):
 
 
 class CategoryEncoding(Module):
-    """Categories 0 to count - 1 as vectors: one for each ("one_hot"), or one for all of the last axis together.
+    """Encode categories 0 to count - 1 as vectors: one per category ("one_hot"), or one for the whole last axis.
 
-    The latter say which categories there are ("multi_hot": 0 or 1), or how often ("count"). What is outside counts as none.
+    The latter marks the categories that occur ("multi_hot": 0 or 1), or counts them ("count"). Others are ignored.
 
     >>> CategoryEncoding(3, "count")(as_tensor([[0, 2, 2, -1]])).tolist()
     [[1.0, 0.0, 2.0]]
@@ -250,9 +250,9 @@ class CategoryEncoding(Module):
 
 
 class Discretization(Module):
-    """Numbers as the bins they lie in: y = how many edges are not above x, from 0 to the number of edges.
+    """Replace numbers by bin indices: y = the number of edges <= x, from 0 to the number of edges.
 
-    The edges are given, or they are learned by `adapt`, for so many bins: until then everything is in bin 0, as nan always is.
+    The edges are passed, or computed by `adapt` for a number of bins: until then everything is in bin 0, as nan always is.
 
     >>> Discretization([0.0, 1.0])([-0.5, 0.0, 0.5, 7.0]).tolist()
     [0, 1, 1, 2]
@@ -274,7 +274,7 @@ class Discretization(Module):
         return sum(astype(x >= self.edges, int64), axis=-1)
 
     def adapt(self, data: ArrayLike, bins: int | None = None) -> Self:
-        """Learn edges between which equally many examples lie, for as many bins as there are or as are given."""
+        """Compute the edges as quantiles of the examples, for the layer's or the given number of bins."""
         bins = self.edges.size + 1 if bins is None else _bins("Discretization.adapt", bins)
         edges = np.quantile(_array("Discretization.adapt", data), np.arange(1, bins) / bins)
         if self.edges.size != bins - 1:

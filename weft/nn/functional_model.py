@@ -1,4 +1,4 @@
-"""Networks written as calls: what goes in, what is done with it, what comes out; branches and several inputs are lines.
+"""The functional API: a network is written as calls of modules on symbolic inputs, with branches and several inputs.
 
 x = nn.Input()
 h = nn.Linear(None, 64, activation="relu")(x)
@@ -16,12 +16,12 @@ from .module import Module, Symbol
 
 
 def Input() -> Any:
-    """What a network will be given: modules called with it are noted, not computed."""
+    """A symbolic input of a network: calls of modules with it are recorded, not computed."""
     return Symbol(None)
 
 
 class Model(Module):
-    """The network from inputs to outputs, each one or several of what `Input` and calls with it gave.
+    """The network from inputs to outputs, each one or several symbolic values of `Input` and calls with it.
 
     >>> import weft
     >>> from weft import nn
@@ -44,7 +44,7 @@ class Model(Module):
         if unknown:
             raise UserError("Model", "an Input() that the outputs need is not among the inputs.")
         modules = [c.module for c in self._calls if c.module is not None]
-        self.layers = list(dict.fromkeys(modules))  # one that is called twice comes once
+        self.layers = list(dict.fromkeys(modules))  # a module that is called twice is listed once
 
     def forward(self, *xs: Any) -> Any:
         if len(xs) != len(self._inputs):
@@ -59,7 +59,7 @@ class Model(Module):
 
 
 def _in_order(results: list[Any]) -> list[Symbol]:
-    """All calls that lead to the results, each after those it needs."""
+    """All calls that the results depend on, in topological order."""
     done: dict[Symbol, None] = {}
     stack = [(symbol, False) for symbol in reversed(results)]
     while stack:

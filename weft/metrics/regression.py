@@ -1,4 +1,4 @@
-"""Metrics of numbers, of language models, and of images."""
+"""Regression metrics, perplexity, and image quality metrics (PSNR, SSIM)."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def rmse(prediction: ArrayLike, target: ArrayLike) -> Tensor:
 
 @in_float32
 def r2(prediction: ArrayLike, target: ArrayLike) -> Tensor:
-    """1 - sum(d²) / sum((t - mean t)²): 1 if all is explained, 0 for the mean of the targets, below 0 for worse.
+    """1 - sum(d²) / sum((t - mean t)²): 1 for perfect predictions, 0 for the mean of the targets, negative for worse.
 
-    Targets that do not vary: 1 if they are met, else 0.
+    For constant targets: 1 if they are predicted exactly, else 0.
     """
     a, b = same_shape("r2", prediction, target)
     left, spread = sum((a - b) * (a - b)), sum((b - mean(b)) * (b - mean(b)))
@@ -53,7 +53,7 @@ def r2(prediction: ArrayLike, target: ArrayLike) -> Tensor:
 
 @in_float32
 def perplexity(prediction: ArrayLike, target: ArrayLike, *, axis: int = -1, ignore_index: int | None = None) -> Tensor:
-    """exp of the mean cross-entropy of logits: among how many equally likely classes a model wavers."""
+    """exp of the mean cross-entropy of logits: the effective number of equally likely classes."""
     return exp(cross_entropy(prediction, target, axis=axis, ignore_index=ignore_index))
 
 
@@ -72,10 +72,10 @@ def psnr(prediction: ArrayLike, target: ArrayLike, *, peak: float = 1.0) -> Tens
 def ssim(
     prediction: ArrayLike, target: ArrayLike, *, peak: float = 1.0, window: int = 11, sigma: float = 1.5
 ) -> Tensor:
-    """How alike the structure of images (batch, channels, height, width) is, 1 for the same (Wang et al. 2004).
+    """The structural similarity of images (batch, channels, height, width), 1 for equal images (Wang et al. 2004).
 
     (2 ma mb + c1) (2 cov + c2) / ((ma² + mb² + c1) (va + vb + c2)), c1 = (0.01 peak)², c2 = (0.03 peak)², the means, variances and
-    the covariance under a Gaussian window; the mean of all places where the window lies inside, all channels and all images.
+    the covariance under a Gaussian window; the mean over all positions where the window is inside, all channels and all images.
     """
     _check_peak("ssim", peak)
     a, b = same_shape("ssim", prediction, target)

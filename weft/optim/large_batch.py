@@ -1,7 +1,7 @@
-"""Optimizers for large batches and large networks: they look at tensors as a whole, as vectors or as matrices.
+"""Optimizers for large batches and large networks, which scale updates by norms of whole tensors or treat them as matrices.
 
-In all formulas g is the gradient, p the parameter, t the number of the step, |x| the length of a tensor as one vector, and u what
-is subtracted from p, times the rate. As a matrix, a weight (outputs, inputs, kernel...) is (outputs, inputs * kernel).
+In all formulas g is the gradient, p the parameter, t the number of the step, |x| the norm of a tensor as one vector, and u the
+update: p = p - rate u. As a matrix, a weight (outputs, inputs, kernel...) is (outputs, inputs * kernel).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..ops.elementwise import maximum, sqrt, where
 from ..tensor import Tensor
 from .adaptive import Adam
 from .checks import counts, fractions, not_negative, positive
-from .momentum import Momentum, decaying, moving_mean
+from .momentum import Momentum, decay_transforms, update_moving_average
 from .optimizer import Rate, optimizer
 from .schedules import inverse_root
 from .transform import State, Transform, choice, zeros_like
@@ -24,14 +24,14 @@ from .transform import State, Transform, choice, zeros_like
 def lars(
     rate: Rate = 0.1, momentum: float = 0.9, weight_decay: float = 0.0, trust: float = 1e-3, eps: float = 1e-8
 ) -> list[Transform]:
-    """LARS (You et al. 2017): each tensor moves by the same part of its length. For vectors make a group with trust=0.
+    """LARS (You et al. 2017): each tensor's update is proportional to its norm. Use a group with trust=0 for vectors.
 
     u = momentum u + (g + weight_decay p) trust |p| / (|g| + weight_decay |p| + eps);  the factor is 1 where |p| or |g| is 0, and
     where trust is 0
     """
     fractions("lars", momentum=momentum)
     not_negative("lars", weight_decay=weight_decay, trust=trust, eps=eps)
-    ratio: list[Transform] = [LayerwiseRate(weight_decay, trust, eps)] if trust else decaying(weight_decay)
+    ratio: list[Transform] = [LayerwiseRate(weight_decay, trust, eps)] if trust else decay_transforms(weight_decay)
     moving: list[Transform] = [Momentum(momentum)] if momentum else []
     return [*ratio, *moving]
 
@@ -40,28 +40,28 @@ def lars(
 def lamb(
     rate: Rate = 1e-3, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-6, weight_decay: float = 0.01
 ) -> list[Transform]:
-    """LAMB (You et al. 2020): LARS's idea on top of Adam.
+    """LAMB (You et al. 2020): layerwise scaling, as in LARS, of Adam's updates.
 
     a = m^ / (√v^ + eps) + weight_decay p;  u = a |p| / |a|, or a where one of the lengths is 0
     """
     fractions("lamb", b1=b1, b2=b2)
     positive("lamb", eps=eps)
     not_negative("lamb", weight_decay=weight_decay)
-    return [Adam(b1, b2, eps), *decaying(weight_decay), TrustRatio()]
+    return [Adam(b1, b2, eps), *decay_transforms(weight_decay), TrustRatio()]
 
 
 @optimizer
 def novograd(
     rate: Rate = 0.01, b1: float = 0.95, b2: float = 0.98, eps: float = 1e-8, weight_decay: float = 0.0
 ) -> list[Transform]:
-    """NovoGrad (Ginsburg et al. 2019): one second moment for a whole tensor.
+    """NovoGrad (Ginsburg et al. 2019): one second moment per tensor.
 
     v = b2 v + (1 - b2) |g|², at first v = |g|²;  u = b1 u + g / (√v + eps) + weight_decay p
     """
     fractions("novograd", b1=b1, b2=b2)
     positive("novograd", eps=eps)
     not_negative("novograd", weight_decay=weight_decay)
-    return [UnitLength(b2, eps), *decaying(weight_decay), Momentum(b1)]
+    return [UnitLength(b2, eps), *decay_transforms(weight_decay), Momentum(b1)]
 
 
 @optimizer
@@ -80,7 +80,7 @@ def adafactor(
     """
     positive("adafactor", decay=decay, clip=clip, eps=eps)
     not_negative("adafactor", least=least, weight_decay=weight_decay)
-    return [FactoredSquares(decay, eps), Relative(clip, least), *decaying(weight_decay)]
+    return [FactoredSquares(decay, eps), Relative(clip, least), *decay_transforms(weight_decay)]
 
 
 @optimizer
@@ -95,11 +95,11 @@ def muon(
     eps: float = 1e-8,
     orthogonalize: bool = True,
 ) -> list[Transform]:
-    """Muon (Jordan et al. 2024, with the scale of Liu et al. 2025): momentum made orthogonal. Vectors are moved by AdamW's rule.
+    """Muon (Jordan et al. 2024, with the scale of Liu et al. 2025): orthogonalized momentum. Vectors are updated by AdamW.
 
     v = momentum v + g;  a = v, or g + momentum v with nesterov;  x = a / (|a| + 1e-7), then for some rounds
     x = 3.4445 x - 4.7750 (x xᵀ) x + 2.0315 (x xᵀ)² x;  u = 0.2 √max(rows, columns) x + weight_decay p.
-    For embeddings and the last layer make a group with orthogonalize=False: they too are better off with AdamW's rule.
+    For embeddings and the last layer use a group with orthogonalize=False: they train better with AdamW.
     """
     fractions("muon", momentum=momentum, b1=b1, b2=b2)
     positive("muon", eps=eps)
@@ -107,14 +107,14 @@ def muon(
     counts("muon", rounds=rounds)
     vectors = [Adam(b1, b2, eps)]
     matrices = [Momentum(momentum, nesterov), Orthogonal(rounds)] if orthogonalize else vectors
-    return [ByShape(matrices, vectors), *decaying(weight_decay)]
+    return [ByShape(matrices, vectors), *decay_transforms(weight_decay)]
 
 
 # --- transforms -------------------------------------------------------------------------------------------------------------
 
 
 def length(x: Tensor) -> Tensor:
-    """The length of a tensor as one vector."""
+    """The norm of a tensor as one vector."""
     return sqrt((x * x).sum())
 
 
@@ -142,14 +142,14 @@ class LayerwiseRate(Transform):
 
 
 class TrustRatio(Transform):
-    """The update made as long as the parameter."""
+    """Scale the update to the norm of the parameter."""
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
         return g * _ratio(length(p), length(g))
 
 
 class UnitLength(Transform):
-    """The gradient over the root of its mean squared length."""
+    """The gradient over the root of the moving average of its squared norm."""
 
     def __init__(self, keep: float, eps: float) -> None:
         self.keep, self.eps = keep, eps
@@ -159,11 +159,11 @@ class UnitLength(Transform):
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
         keep = choice(t == 1, 0.0, self.keep, g.dtype)
-        return g / (sqrt(moving_mean(s, "square", (g * g).sum(), keep)) + self.eps)
+        return g / (sqrt(update_moving_average(s, "square", (g * g).sum(), keep)) + self.eps)
 
 
 class FactoredSquares(Transform):
-    """The gradient over the root of its mean square, which for a matrix is known by rows and columns only."""
+    """The gradient over its root mean square, which for a matrix is factored into rows and columns."""
 
     def __init__(self, decay: float, eps: float) -> None:
         self.decay, self.eps = decay, eps
@@ -177,16 +177,16 @@ class FactoredSquares(Transform):
         keep = (1.0 - t.astype(float64) ** -self.decay).astype(g.dtype)
         squares = g * g + self.eps
         if p.ndim < 2:
-            return g / sqrt(moving_mean(s, "square", squares, keep))
+            return g / sqrt(update_moving_average(s, "square", squares, keep))
         matrix = _matrix(squares)
-        rows = moving_mean(s, "rows", matrix.mean(axis=1, keepdims=True), keep)
-        columns = moving_mean(s, "columns", matrix.mean(axis=0, keepdims=True), keep)
-        # Divided first: the product of two small numbers would vanish.
+        rows = update_moving_average(s, "rows", matrix.mean(axis=1, keepdims=True), keep)
+        columns = update_moving_average(s, "columns", matrix.mean(axis=0, keepdims=True), keep)
+        # Divide first: the product of two small numbers would underflow.
         return g / sqrt((rows / rows.mean()) * columns).reshape(p.shape)
 
 
 class Relative(Transform):
-    """Updates not longer than `clip`, in the parameter's units."""
+    """Clip the RMS of updates to `clip`, and scale them by the RMS of the parameter."""
 
     def __init__(self, clip: float, least: float) -> None:
         self.clip, self.least = clip, least
@@ -196,7 +196,7 @@ class Relative(Transform):
 
 
 class Orthogonal(Transform):
-    """A matrix near to the gradient whose rows (or columns) are nearly at right angles: by Newton and Schulz's iteration."""
+    """Orthogonalize the gradient as a matrix by the Newton-Schulz iteration."""
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
@@ -204,7 +204,7 @@ class Orthogonal(Transform):
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
         matrix = _matrix(g)
         tall = matrix.shape[0] > matrix.shape[1]
-        x = matrix.mT if tall else matrix  # the smaller of the two squares
+        x = matrix.mT if tall else matrix  # the smaller of the two Gram matrices
         x = x / (length(x) + 1e-7)
         for _ in range(self.rounds):
             square = x @ x.mT

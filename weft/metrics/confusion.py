@@ -1,7 +1,7 @@
-"""What metrics of classes are made of: predictions as classes, how often each is taken for each, and what follows from that.
+"""Confusion matrices and the scores derived from them.
 
-A confusion matrix counts in [i, j] the examples of class i that were taken for class j. Counts are exact integers, so that
-batches can be added. One rule holds for all quotients here: nothing divided by nothing is 0.
+A confusion matrix counts in [i, j] the examples of class i that are predicted as class j. Counts are exact integers, so that
+batches can be added. In all quotients here 0 / 0 is defined as 0.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def as_classes(
 ) -> tuple[Tensor, Tensor]:
     """Predictions and targets as integer classes of one shape.
 
-    Floats with one axis more than the targets are scores: the greatest along the axis wins. Floats of their shape are
-    probabilities of class 1. Integers and bools are classes already.
+    Floats with one axis more than the targets are scores: argmax along the axis. Floats of the shape of the targets are
+    probabilities of class 1. Integers and bools are classes.
     """
     found, truth = as_tensor(prediction), as_tensor(target)
     if truth.dtype.is_float:
@@ -48,7 +48,7 @@ def as_classes(
 
 
 def class_count(name: str, prediction: ArrayLike, target: ArrayLike, axis: int, classes: int | None) -> int:
-    """How many classes there are: as said, or as the scores have, or two for probabilities and bools."""
+    """The number of classes: as given, or that of the scores, or two for probabilities and bools."""
     found, truth = as_tensor(prediction), as_tensor(target)
     if classes is not None:
         if classes < 1:
@@ -58,11 +58,11 @@ def class_count(name: str, prediction: ArrayLike, target: ArrayLike, axis: int, 
         return found.shape[normal_axis(name, axis, found.ndim)]
     if found.dtype.is_float or found.dtype is bool_:
         return 2
-    raise UserError(name, "predictions are class numbers: say how many classes there are, classes=...")
+    raise UserError(name, "class indices require the number of classes: classes=...")
 
 
 def count_pairs(found: Tensor, truth: Tensor, classes: int, ignore_index: int | None) -> Tensor:
-    """The confusion matrix of integer classes, (classes, classes) of int64; a class outside of it ends the run."""
+    """The confusion matrix of integer classes, (classes, classes) of int64; a class out of range raises an error at run time."""
     found, truth = flatten(found), flatten(truth)
     keep = truth == truth if ignore_index is None else truth != ignore_index
     places = [where(keep, truth, 0), where(keep, found, 0)]
@@ -70,7 +70,7 @@ def count_pairs(found: Tensor, truth: Tensor, classes: int, ignore_index: int | 
 
 
 def ratio(part: Tensor, whole: Tensor) -> Tensor:
-    """part / whole in float64, 0 where there is no whole."""
+    """part / whole in float64, 0 where whole is 0."""
     part, whole = part.astype(float64), whole.astype(float64)
     return where(whole == 0.0, 0.0, part / where(whole == 0.0, 1.0, whole))
 
@@ -83,16 +83,16 @@ def rounded(x: Tensor) -> Tensor:
 # --- what follows from a confusion matrix --------------------------------------------------------------------------------------
 
 
-def right_of(matrix: Tensor) -> Tensor:
-    """The part of all examples that were taken for what they are."""
+def accuracy_of(matrix: Tensor) -> Tensor:
+    """The accuracy of a confusion matrix."""
     return rounded(ratio(sum(diagonal(matrix)), sum(matrix)))
 
 
-def averaged(name: str, matrix: Tensor, average: Average, said: float, missed: float) -> Tensor:
-    """right / (right + said * taken for it wrongly + missed * not taken for it), of each class, averaged.
+def averaged_score(name: str, matrix: Tensor, average: Average, fp_weight: float, fn_weight: float) -> Tensor:
+    """tp / (tp + fp_weight * fp + fn_weight * fn) of each class, averaged.
 
-    Binary: of class 1. Micro: all classes' counts together. Macro: the mean of the classes that occur, in targets or
-    predictions. Weighted: by how often they occur in targets. None: of each class.
+    Binary: of class 1. Micro: of the total counts. Macro: the mean over the classes that occur in targets or predictions.
+    Weighted: by their frequency in targets. None: one value per class.
     """
     if average not in AVERAGES:
         raise UserError(name, f"the average must be one of {', '.join(AVERAGES)}, got {average!r}.")
@@ -101,7 +101,7 @@ def averaged(name: str, matrix: Tensor, average: Average, said: float, missed: f
             name, f"{matrix.shape[0]} classes need average='macro', 'micro', 'weighted' or 'none', got 'binary'."
         )
     right, found, truth = (m.astype(float64) for m in (diagonal(matrix), sum(matrix, axis=0), sum(matrix, axis=1)))
-    whole = right + said * (found - right) + missed * (truth - right)
+    whole = right + fp_weight * (found - right) + fn_weight * (truth - right)
     if average == "micro":
         return rounded(ratio(sum(right), sum(whole)))
     each = ratio(right, whole)
@@ -114,7 +114,7 @@ def averaged(name: str, matrix: Tensor, average: Average, said: float, missed: f
 
 
 def mcc_of(matrix: Tensor) -> Tensor:
-    """Matthews's correlation of predictions and targets, for any number of classes (Gorodkin 2004)."""
+    """The Matthews correlation coefficient, for any number of classes (Gorodkin 2004)."""
     counts = matrix.astype(float64)
     total, found, truth = sum(counts), sum(counts, axis=0), sum(counts, axis=1)
     joint = sum(diagonal(counts)) * total - sum(found * truth)

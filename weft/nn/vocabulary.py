@@ -1,7 +1,7 @@
-"""From texts and categories to numbers, outside of the graph: lists and arrays go in, a tensor of int64 comes out.
+"""Vocabulary layers: text and categories to ids, outside of the graph, from lists and arrays to int64 tensors.
 
-They have nothing to train. What they know is their vocabulary: `adapt` finds it in examples, `vocabulary()` shows it, and
-`write` and `read` keep it in a file of JSON.
+They have no parameters, only a vocabulary: `adapt` builds it from examples, `vocabulary()` returns it, and `write` and
+`read` save and load it as JSON.
 
     words = nn.TextVectorization(length=50).adapt(texts)
     model = nn.Sequential(nn.Embedding(words.size(), 64), ...)
@@ -34,13 +34,13 @@ UNKNOWN = "[unknown]"
 
 
 def stable_hash(value: str | int, salt: int = 0) -> int:
-    """64 bits that follow from the text of a value alone: the same in every process and on every machine."""
+    """A 64-bit hash of the text of a value, the same in every process and on every machine."""
     key = salt.to_bytes(8, "little")
     return int.from_bytes(hashlib.blake2b(str(value).encode(), digest_size=8, key=key).digest(), "little")
 
 
 class _Vocabulary(Module, Generic[T]):
-    """What everything with a vocabulary shares: first some ids with a meaning of their own, then one for each entry."""
+    """Base class of layers with a vocabulary: some reserved ids, then one per entry."""
 
     kind: ClassVar[type]
 
@@ -60,11 +60,11 @@ class _Vocabulary(Module, Generic[T]):
         return list(self._entries)
 
     def size(self) -> int:
-        """How many ids there are: what an `Embedding` needs as its rows."""
+        """The number of ids, which is the number of rows of an `Embedding`."""
         return self._first + len(self._entries)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Keep the vocabulary in a file: a list in JSON."""
+        """Save the vocabulary as a JSON list."""
         try:
             Path(path).write_text(json.dumps(self._entries, ensure_ascii=False), encoding="utf-8")
         except OSError as error:
@@ -72,7 +72,7 @@ class _Vocabulary(Module, Generic[T]):
             raise RunError(f"{type(self).__name__}.write", f"{path} cannot be written: {problem}.") from error
 
     def read(self, path: str | os.PathLike[str]) -> Self:
-        """Take over the vocabulary of a file that `write` made."""
+        """Load a vocabulary saved by `write`."""
         try:
             entries = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
@@ -84,15 +84,15 @@ class _Vocabulary(Module, Generic[T]):
         return self
 
     def details(self) -> str:
-        """A vocabulary may be long: only how long is said."""
+        """The size of the vocabulary, which may be too long to print."""
         given = super().details()
         return f"vocabulary of {len(self._entries)}" + (f", {given}" if given else "")
 
 
 class _Lookup(_Vocabulary[T]):
-    """What lookups of strings and of integers share."""
+    """Base class of lookups of strings and of integers."""
 
-    stranger: ClassVar[Any]  # what `invert` says of an unknown one
+    stranger: ClassVar[Any]  # the result of `invert` for unknown values
 
     def __init__(self, vocabulary: Iterable[T] | None = None, unknown: int = 1) -> None:
         self.unknown = whole(type(self).__name__, "number of unknown ids", unknown)
@@ -110,21 +110,21 @@ class _Lookup(_Vocabulary[T]):
         return stable_hash(value) % self.unknown if self.unknown > 1 else 0
 
     def adapt(self, values: Any) -> Self:
-        """Learn the vocabulary from examples: the most frequent come first, and equally frequent ones in order."""
+        """Build the vocabulary from examples, by descending frequency, ties sorted."""
         self._learn(_by_frequency(_flat(f"{type(self).__name__}.adapt", values, self.kind)))
         return self
 
     def invert(self, ids: Any) -> Any:
-        """What the ids stand for, in nested lists."""
+        """The values of ids, as nested lists."""
         array = _id_array(f"{type(self).__name__}.invert", ids, self.size())
         found = [self.stranger if i < self.unknown else self._entries[i - self.unknown] for i in array.ravel().tolist()]
         return _shaped(found, array.shape).tolist()
 
 
 class StringLookup(_Lookup[str]):
-    """Strings as ids: those of the vocabulary from `unknown` on, all others spread over the ids below, by their hash.
+    """Map strings to ids: vocabulary entries from `unknown` on, all others to the ids below, by their hash.
 
-    With unknown=0, what is not in the vocabulary is an error.
+    With unknown=0, values outside the vocabulary are an error.
 
     >>> animals = StringLookup(["cat", "dog"])
     >>> animals([["dog", "cat", "cow"]]).tolist(), animals.invert([2, 0])
@@ -136,9 +136,9 @@ class StringLookup(_Lookup[str]):
 
 
 class IntegerLookup(_Lookup[int]):
-    """Integers of any size as ids: those of the vocabulary from `unknown` on, all others by their hash below.
+    """Map integers of any size to ids: vocabulary entries from `unknown` on, all others to the ids below, by their hash.
 
-    `invert` gives None for those. With unknown=0, what is not in the vocabulary is an error.
+    `invert` returns None for those. With unknown=0, values outside the vocabulary are an error.
 
     >>> codes = IntegerLookup([1000, -5])
     >>> codes([-5, 7, 1000]).tolist(), codes.invert([2, 0])
@@ -150,9 +150,9 @@ class IntegerLookup(_Lookup[int]):
 
 
 class Hashing(Module):
-    """Strings or integers as ids below `bins` without a vocabulary, by a hash that is the same everywhere.
+    """Map strings or integers to ids below `bins` without a vocabulary, by a stable hash.
 
-    An integer counts as its digits. Another salt gives another hash: what collides with one rarely does with both.
+    An integer is hashed as its digits. Another salt gives another hash, with other collisions.
 
     >>> Hashing(100)(["cat", "dog", "cat"]).tolist()
     [30, 64, 30]
@@ -169,11 +169,11 @@ class Hashing(Module):
 
 
 class TextVectorization(_Vocabulary[str]):
-    """Texts as rows of ids, (batch, length): 0 fills up short rows, 1 stands for unknown words, 2 and on for the vocabulary.
+    """Map texts to rows of ids, (batch, length): 0 is padding, 1 unknown words, 2 and above the vocabulary.
 
-    A text is split into "words" at white space, or into "characters", after its letters became small and its punctuation went
-    (standardize None: it stays as it is). Rows are cut to `length`; None: as long as the longest. `most`: how many words
-    `adapt` keeps.
+    A text is split into "words" at white space, or into "characters", after lowercasing and removing punctuation (unless
+    standardize is None). Rows are truncated to `length`; None: the longest text. `most`: the number of words that `adapt`
+    keeps.
 
     >>> texts = TextVectorization().adapt(["The cat.", "The dog!"])
     >>> texts(["the dog", "A bird and the cat"]).tolist()
@@ -209,13 +209,13 @@ class TextVectorization(_Vocabulary[str]):
         return asarray(ids)
 
     def adapt(self, texts: Any) -> Self:
-        """Learn the vocabulary from texts: the most frequent words come first, and equally frequent ones in order."""
+        """Build the vocabulary from texts, by descending frequency, ties sorted."""
         found = _by_frequency([part for t in _flat("TextVectorization.adapt", texts, str) for part in self._parts(t)])
         self._learn(found[: self.most])
         return self
 
     def invert(self, ids: Any) -> list[str]:
-        """The texts of rows of ids, without what fills them up."""
+        """The texts of rows of ids, without padding."""
         rows = np.atleast_2d(_id_array("TextVectorization.invert", ids, self.size()))
         words = ["", UNKNOWN, *self._entries]
         between = " " if self.split == "words" else ""
@@ -228,7 +228,7 @@ class TextVectorization(_Vocabulary[str]):
 
 
 class _WithoutPunctuation(dict[int, int | None]):
-    """A table for `str.translate` that is filled with the characters that occur: there are too many for all."""
+    """A table for `str.translate` that is filled lazily, because Unicode has too many characters."""
 
     def __missing__(self, code: int) -> int | None:
         gone = chr(code) in string.punctuation or unicodedata.category(chr(code)).startswith("P")
@@ -243,12 +243,12 @@ _WITHOUT_PUNCTUATION = _WithoutPunctuation()
 
 
 def _values(where: str, values: Any, kind: type | tuple[type, ...]) -> np.ndarray:
-    """Strings or integers, alone or in nested lists or an array, as an array of Python's own."""
+    """Strings or integers, single or in nested lists or an array, as an array of Python objects."""
     if isinstance(values, Tensor):
         values = values.numpy()
     if not isinstance(values, np.ndarray | str | int | list | tuple):
         values = list(values)
-    array = np.asarray(values, dtype=object)  # an array of strings in NumPy's own form loses zeros at their ends
+    array = np.asarray(values, dtype=object)  # NumPy's string dtype drops trailing zero characters
     flat = [value.item() if isinstance(value, np.generic) else value for value in array.ravel().tolist()]
     for value in flat:
         if not isinstance(value, kind) or isinstance(value, bool):

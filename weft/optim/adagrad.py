@@ -1,6 +1,6 @@
-"""Optimizers that divide by what squared gradients add up to: Adagrad, and what came of it before Adam.
+"""Optimizers that divide by accumulated squared gradients: Adagrad, RMSprop, Adadelta, SM3, FTRL.
 
-In all formulas g is the gradient, p the parameter, t the number of the step and u what is subtracted from p, times the rate.
+In all formulas g is the gradient, p the parameter, t the number of the step and u the update: p = p - rate u.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ..errors import UserError
 from ..ops.elementwise import abs, minimum, sign, sqrt, where
 from ..tensor import Tensor, as_tensor
 from .checks import fractions, not_negative, positive
-from .momentum import Average, Momentum, decaying, moving_mean
+from .momentum import GradientAverage, Momentum, decay_transforms, update_moving_average
 from .optimizer import Rate, optimizer
 from .transform import State, Transform, zeros_like
 
@@ -24,7 +24,7 @@ def adagrad(rate: Rate = 0.01, eps: float = 1e-10, start: float = 0.0, weight_de
     """
     positive("adagrad", eps=eps)
     not_negative("adagrad", start=start, weight_decay=weight_decay)
-    return [*decaying(weight_decay), Adagrad(eps, start)]
+    return [*decay_transforms(weight_decay), Adagrad(eps, start)]
 
 
 @optimizer
@@ -45,7 +45,7 @@ def rmsprop(
     positive("rmsprop", eps=eps)
     not_negative("rmsprop", weight_decay=weight_decay)
     moving: list[Transform] = [Momentum(momentum)] if momentum else []
-    return [*decaying(weight_decay), RootMeanSquare(decay, eps, centered), *moving]
+    return [*decay_transforms(weight_decay), RootMeanSquare(decay, eps, centered), *moving]
 
 
 @optimizer
@@ -57,24 +57,24 @@ def adadelta(rate: Rate = 1.0, decay: float = 0.9, eps: float = 1e-6, weight_dec
     fractions("adadelta", decay=decay)
     positive("adadelta", eps=eps)
     not_negative("adadelta", weight_decay=weight_decay)
-    return [*decaying(weight_decay), Adadelta(decay, eps)]
+    return [*decay_transforms(weight_decay), Adadelta(decay, eps)]
 
 
 @optimizer
 def sm3(rate: Rate = 0.1, momentum: float = 0.9, eps: float = 1e-8) -> list[Transform]:
-    """SM3-II (Anil et al. 2019): Adagrad that remembers one vector for each axis instead of a number for each element.
+    """SM3-II (Anil et al. 2019): Adagrad with one accumulator vector per axis instead of one number per element.
 
     v = min over axes of a[axis] + g²;  a[axis] = max of v over all other axes;  u = momentum u + (1 - momentum) g / (√v + eps)
     """
     fractions("sm3", momentum=momentum)
     positive("sm3", eps=eps)
-    moving: list[Transform] = [Average(momentum)] if momentum else []
+    moving: list[Transform] = [GradientAverage(momentum)] if momentum else []
     return [CoveredSquares(eps), *moving]
 
 
 @optimizer
 def ftrl(rate: Rate = 0.1, beta: float = 1.0, l1: float = 0.0, l2: float = 0.0) -> list[Transform]:
-    """FTRL-Proximal (McMahan et al. 2013): an L1 penalty that makes parameters exactly 0. For linear models that start at 0.
+    """FTRL-Proximal (McMahan et al. 2013): an L1 penalty with exactly sparse parameters. For linear models initialized to 0.
 
     n' = n + g²;  z = z + g - p (√n' - √n) / rate;  p = 0 where |z| <= l1, else -(z - l1 sign(z)) / ((beta + √n') / rate + l2)
     """
@@ -113,9 +113,9 @@ class RootMeanSquare(Transform):
         return {"square": zeros_like(p), **means}
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
-        spread = moving_mean(s, "square", g * g, self.keep)
+        spread = update_moving_average(s, "square", g * g, self.keep)
         if self.centered:
-            mean = moving_mean(s, "mean", g, self.keep)
+            mean = update_moving_average(s, "mean", g, self.keep)
             difference = spread - mean * mean
             spread = where(difference < 0.0, 0.0, difference)  # rounding can make it negative
         return g / (sqrt(spread) + self.eps)
@@ -131,14 +131,14 @@ class Adadelta(Transform):
         return {"square": zeros_like(p), "moved": zeros_like(p)}
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
-        square = moving_mean(s, "square", g * g, self.keep)
+        square = update_moving_average(s, "square", g * g, self.keep)
         update = g * sqrt(s["moved"] + self.eps) / sqrt(square + self.eps)
-        moving_mean(s, "moved", update * update, self.keep)
+        update_moving_average(s, "moved", update * update, self.keep)
         return update
 
 
 class CoveredSquares(Transform):
-    """The rule of `sm3`: every element is covered by the vectors of its axes, and the least of them bounds its sum of squares."""
+    """The rule of `sm3`: the minimum of an element's accumulators, one per axis, bounds its sum of squares."""
 
     def __init__(self, eps: float) -> None:
         self.eps = eps
@@ -155,7 +155,7 @@ class CoveredSquares(Transform):
 
 
 def _along(p: Tensor, axis: int) -> tuple[int, ...]:
-    """The shape that holds one number for each place along an axis."""
+    """The broadcastable shape with one number per index of an axis."""
     return tuple(n if i == axis else 1 for i, n in enumerate(p.shape))
 
 
@@ -171,7 +171,7 @@ class Ftrl(Transform):
         return {"squares": zeros_like(p), "linear": zeros_like(p)}
 
     def apply(self, g: Tensor, p: Tensor, s: State, t: Tensor) -> Tensor:
-        before = as_tensor(s["squares"])  # a second name: the first will be given the new value
+        before = as_tensor(s["squares"])  # a second reference: the first is assigned the new value
         squares = before + g * g
         z = s["linear"] + g - p * ((sqrt(squares) - sqrt(before)) / self.rate)
         s["squares"].assign(squares)

@@ -1,4 +1,4 @@
-"""All networks by their names: for pages and command lines, where a network is a word."""
+"""The registry of networks by name."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> Maker:
-    """The function that makes the network of this name.
+    """Look up the constructor of a network by name.
 
     >>> find("lenet5")(classes=4)[-1].weight.shape
     (4, 500)

@@ -1,8 +1,8 @@
-"""Metrics of classes: how many are right, of which kind the mistakes are.
+"""Classification metrics.
 
-Predictions are scores with one axis more than the targets (the greatest along `axis` wins), probabilities of class 1 of the
-shape of the targets (above `threshold` it is), or classes. Targets equal to `ignore_index` do not count. Nothing divided by
-nothing is 0: the recall of a class that never occurs, the accuracy of an empty batch.
+Predictions are scores with one axis more than the targets (argmax along `axis`), probabilities of class 1 of the shape of the
+targets (compared with `threshold`), or classes. Targets equal to `ignore_index` are ignored. 0 / 0 is defined as 0: the recall of
+a class that never occurs, the accuracy of an empty batch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,17 @@ from ..ops.indexing import pick
 from ..ops.movement import expand_dims, squeeze
 from ..ops.reduce import sum
 from ..tensor import ArrayLike, Tensor, as_tensor
-from .counts import Average, as_classes, averaged, class_count, count_pairs, kappa_of, mcc_of, ratio, rounded
+from .confusion import (
+    Average,
+    as_classes,
+    averaged_score,
+    class_count,
+    count_pairs,
+    kappa_of,
+    mcc_of,
+    ratio,
+    rounded,
+)
 
 
 def accuracy(
@@ -27,18 +37,18 @@ def accuracy(
     threshold: float = 0.5,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """The part of the predictions that are right.
+    """The fraction of correct predictions.
 
     >>> accuracy([[0.1, 0.9], [0.8, 0.2]], [1, 1]).item()
     0.5
     """
-    return rounded(ratio(*count_right(prediction, target, axis, threshold, ignore_index)))
+    return rounded(ratio(*count_correct(prediction, target, axis, threshold, ignore_index)))
 
 
-def count_right(
+def count_correct(
     prediction: ArrayLike, target: ArrayLike, axis: int, threshold: float, ignore_index: int | None
 ) -> tuple[Tensor, Tensor]:
-    """How many predictions are right, and how many there are."""
+    """The numbers of correct and of all predictions."""
     found, truth = as_classes("accuracy", prediction, target, axis, threshold)
     keep = truth == truth if ignore_index is None else truth != ignore_index
     return sum((found == truth) & keep, dtype=int64), sum(keep, dtype=int64)
@@ -47,7 +57,7 @@ def count_right(
 def top_k_accuracy(
     prediction: ArrayLike, target: ArrayLike, *, k: int = 5, axis: int = -1, ignore_index: int | None = None
 ) -> Tensor:
-    """The part of the targets that are among the k highest scores; of equal scores the lower class comes first.
+    """The fraction of targets among the k highest scores; of equal scores the lower class comes first.
 
     >>> top_k_accuracy([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1]], [2, 2], k=2).item()
     0.5
@@ -58,7 +68,7 @@ def top_k_accuracy(
 def count_top(
     prediction: ArrayLike, target: ArrayLike, k: int, axis: int, ignore_index: int | None
 ) -> tuple[Tensor, Tensor]:
-    """How many targets are among the k highest scores, and how many there are."""
+    """The number of targets among the k highest scores, and of all targets."""
     scores, truth = as_tensor(prediction), as_tensor(target)
     axis = normal_axis("top_k_accuracy", axis, scores.ndim)
     if not 1 <= k <= scores.shape[axis]:
@@ -69,7 +79,7 @@ def count_top(
     keep = truth == truth if ignore_index is None else truth != ignore_index
     place = expand_dims(where(keep, truth, 0), axis=axis)
     own = pick(scores, place, axis, wraps=False)
-    # Counting those ahead needs no sorting: it is a sum over the classes.
+    # Counting the higher scores needs no sorting: it is a sum over the classes.
     shape = [-1 if i == axis else 1 for i in range(scores.ndim)]
     earlier = iota(scores.shape[axis]).reshape(shape) < place
     ahead = sum((scores > own) | ((scores == own) & earlier), axis=axis, dtype=int64)
@@ -86,7 +96,7 @@ def confusion_matrix(
     threshold: float = 0.5,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """How many examples of class i (row) were taken for class j (column). Class numbers need to be told how many `classes`.
+    """The number of examples of class i (row) predicted as class j (column). Class indices require the number of `classes`.
 
     >>> confusion_matrix([0, 1, 1], [0, 0, 1], classes=2).tolist()
     [[1, 1], [0, 1]]
@@ -118,9 +128,9 @@ def precision(
     threshold: float = 0.5,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Of what was taken for a class, the part that is of it. Averages: see `f_beta`."""
+    """Precision: the fraction of the predictions of a class that are correct. Averages: see `f_beta`."""
     matrix = _counted("precision", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged("precision", matrix, average, 1.0, 0.0)
+    return averaged_score("precision", matrix, average, 1.0, 0.0)
 
 
 def recall(
@@ -133,9 +143,9 @@ def recall(
     threshold: float = 0.5,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Of what is of a class, the part that was taken for it. Averages: see `f_beta`."""
+    """Recall: the fraction of the examples of a class that are predicted as it. Averages: see `f_beta`."""
     matrix = _counted("recall", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged("recall", matrix, average, 0.0, 1.0)
+    return averaged_score("recall", matrix, average, 0.0, 1.0)
 
 
 def f_beta(
@@ -149,19 +159,19 @@ def f_beta(
     threshold: float = 0.5,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """(1 + beta²) precision recall / (beta² precision + recall): recall counts beta times as much.
+    """(1 + beta²) precision recall / (beta² precision + recall): recall is beta times as important.
 
-    The average is "binary": of class 1 of two; "macro": the mean of the classes that occur in targets or predictions; "weighted":
-    of the classes by how often they occur in targets; "micro": of all counts together; "none": of each class by itself.
+    The average is "binary": of class 1 of two; "macro": the mean over the classes that occur in targets or predictions; "weighted":
+    the mean weighted by the frequency in targets; "micro": of the total counts; "none": one value per class.
     """
     if not beta > 0.0:
         raise UserError("f_beta", f"beta must be above 0, got {beta}.")
     matrix = _counted("f_beta", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged("f_beta", matrix, average, *f_weights(beta))
+    return averaged_score("f_beta", matrix, average, *f_beta_weights(beta))
 
 
-def f_weights(beta: float) -> tuple[float, float]:
-    """What the two kinds of mistake count in the denominator of the F score, against what is right."""
+def f_beta_weights(beta: float) -> tuple[float, float]:
+    """The weights of false positives and false negatives in the denominator of the F score."""
     return 1.0 / (1.0 + beta * beta), beta * beta / (1.0 + beta * beta)
 
 
@@ -181,7 +191,7 @@ def f1(
     0.5
     """
     matrix = _counted("f1", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged("f1", matrix, average, 0.5, 0.5)
+    return averaged_score("f1", matrix, average, 0.5, 0.5)
 
 
 def per_class_accuracy(
@@ -193,9 +203,9 @@ def per_class_accuracy(
     threshold: float = 0.5,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """For each class, the part of its examples that were taken for it."""
+    """The recall of each class."""
     matrix = _counted("per_class_accuracy", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged("per_class_accuracy", matrix, "none", 0.0, 1.0)
+    return averaged_score("per_class_accuracy", matrix, "none", 0.0, 1.0)
 
 
 def mean_iou(
@@ -207,9 +217,9 @@ def mean_iou(
     threshold: float = 0.5,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Intersection over union of predicted and true regions, the mean of the classes that occur. Scores have classes on axis 1."""
+    """The mean intersection over union of predicted and true regions over the classes that occur. Scores have classes on axis 1."""
     matrix = _counted("mean_iou", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged("mean_iou", matrix, "macro", 1.0, 1.0)
+    return averaged_score("mean_iou", matrix, "macro", 1.0, 1.0)
 
 
 def dice_score(
@@ -224,7 +234,7 @@ def dice_score(
 ) -> Tensor:
     """2 |A and B| / (|A| + |B|) of predicted and true regions: `f1`, for images. Scores have classes on axis 1."""
     matrix = _counted("dice_score", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged("dice_score", matrix, average, 0.5, 0.5)
+    return averaged_score("dice_score", matrix, average, 0.5, 0.5)
 
 
 def mcc(
@@ -236,7 +246,7 @@ def mcc(
     threshold: float = 0.5,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """Matthews's correlation of predictions and targets: 1 if all is right, 0 by chance."""
+    """The Matthews correlation coefficient: 1 for perfect predictions, 0 for chance."""
     return mcc_of(_counted("mcc", prediction, target, classes, axis, threshold, ignore_index))
 
 
@@ -249,5 +259,5 @@ def cohen_kappa(
     threshold: float = 0.5,
     ignore_index: int | None = None,
 ) -> Tensor:
-    """How much more often predictions are right than by chance: 1 if always, 0 by chance."""
+    """Cohen's kappa, the agreement corrected for chance: 1 for perfect predictions, 0 for chance."""
     return kappa_of(_counted("cohen_kappa", prediction, target, classes, axis, threshold, ignore_index))
