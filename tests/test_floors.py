@@ -21,6 +21,8 @@ FLOORS = [
     ["version"],
     ["errors"],
     ["hints"],
+    ["locks"],
+    ["signals"],
     ["knobs"],
     ["dtypes"],
     ["tree"],

@@ -1,6 +1,6 @@
 """The command line: `weft VERB word ... key=value ...`. Thin: every verb is a few calls of what Python users call too.
 
-Exit codes: 0 all went well, 1 the run met a misfortune, 2 the command was wrong, 130 it was interrupted, 143 it was
+Exit codes: 0 all went well, 1 a runtime error (disk full, out of memory), 2 the command was wrong, 130 it was interrupted, 143 it was
 terminated (SIGTERM).
 """
 
@@ -8,38 +8,73 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+
+from rich.traceback import install as show_tracebacks
 
 from ..errors import RunError, UserError, WeftError
 from ..hints import nearest
-from ..train.signals import TERMINATED, Terminated, terminable
+from ..signals import TERMINATED, Terminated, terminable
 from ..version import __version__
-from .arguments import Help, first_line
-from .cfg import cfg
-from .dataset import dataset
-from .evaluate import evaluate
-from .measure import bench, explain
-from .predict import predict
-from .recipes import recipes
-from .runs import runs
-from .show import devices, models, summary
-from .training import resume, train
+from .arguments import Help
 
-VERBS: dict[str, Callable[[Sequence[str]], None]] = {
-    "train": train,
-    "resume": resume,
-    "eval": evaluate,
-    "predict": predict,
-    "dataset": dataset,
-    "models": models,
-    "recipes": recipes,
-    "summary": summary,
-    "explain": explain,
-    "bench": bench,
-    "devices": devices,
-    "runs": runs,
-    "cfg": cfg,
+
+@dataclass(frozen=True)
+class Verb:
+    """One verb: the module of this package and the function that do it, and one line about it.
+
+    The module is imported when the verb is used: `weft --help` starts without the compiler.
+    """
+
+    module: str
+    function: str
+    about: str
+
+    def load(self) -> Callable[[Sequence[str]], None]:
+        found: Callable[[Sequence[str]], None] = getattr(import_module(f".{self.module}", __name__), self.function)
+        return found
+
+
+VERBS = {
+    "train": Verb("training", "train", "Train a network: weft train digits model=lenet epochs=5."),
+    "resume": Verb(
+        "training", "resume", "Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1."
+    ),
+    "eval": Verb(
+        "evaluate", "evaluate", "Measure a trained network on examples it has not learned from: weft eval RUN."
+    ),
+    "predict": Verb(
+        "predict",
+        "predict",
+        "What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...",
+    ),
+    "dataset": Verb(
+        "dataset", "dataset", "Make, look at and get data: weft dataset create photos photos-dataset size=64."
+    ),
+    "models": Verb("show", "models", "The networks that can be trained by name."),
+    "recipes": Verb(
+        "recipes", "recipes", "Named settings that are known to work, and what they reached: weft train recipe=digits."
+    ),
+    "summary": Verb("show", "summary", "What each layer of a network costs: weft summary resnet18 size=224."),
+    "explain": Verb(
+        "measure",
+        "explain",
+        "Where the time of a network goes, kernel by kernel: weft explain lenet batch=64 what=train.",
+    ),
+    "bench": Verb(
+        "measure", "bench", "How fast a network is on this machine: weft bench lenet batch=1,16,64 what=train,infer."
+    ),
+    "devices": Verb("show", "devices", "The devices of this machine."),
+    "runs": Verb(
+        "runs", "runs", "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN."
+    ),
+    "cfg": Verb(
+        "cfg",
+        "cfg",
+        "Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.",
+    ),
 }
-
 
 GROUPS = {
     "learn": ("train", "resume", "eval", "predict"),
@@ -52,6 +87,8 @@ GROUPS = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     given = list(sys.argv[1:] if words is None else words)
+    if words is None and sys.stderr.isatty():
+        show_tracebacks()  # of bugs: a command, not a program that calls us
     try:
         if not given or given in (["help"], ["-h"], ["--help"]):
             print(_help())
@@ -79,16 +116,17 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(verb: str, words: Sequence[str]) -> None:
     if verb not in VERBS:
         raise UserError("weft", f"there is no verb {verb!r}. {nearest(verb, [*VERBS, 'help'])}")
+    call = VERBS[verb].load()
     try:
-        VERBS[verb](words)
+        call(words)
     except Help as asked:
-        print(asked.text(VERBS[verb].__doc__ or ""))
+        print(asked.text(call.__doc__ or ""))
 
 
 def _help() -> str:
     lines = ["weft VERB word ... key=value ...   (or --key value)"]
     for group, verbs in GROUPS.items():
-        lines += ["", group, *(f"  {verb:8}  {first_line(VERBS[verb])}" for verb in verbs)]
+        lines += ["", group, *(f"  {verb:8}  {VERBS[verb].about}" for verb in verbs)]
     return "\n".join(
         [
             *lines,

@@ -17,10 +17,10 @@ from ..io import load
 from ..jit import jit
 from ..random import seed as set_seed
 from ..report.wording import counted, listed
+from ..signals import Terminated
 from ..tensor import Tensor
 from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import Plan
-from ..train.signals import Terminated
 from ..train.task import prediction_of
 from ..train.transfer import transfer
 from ..zoo.catalogue import default_rate
