@@ -2,12 +2,15 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+import weft
 from weft.cli import GROUPS, VERBS, main
-from weft.cli.arguments import read
+from weft.cli.arguments import first_line, read
 from weft.jobs.schema import Setting, as_text, sizes
 from weft.jobs.settings import GROUPS as SETTING_GROUPS
 from weft.jobs.settings import SETTINGS
@@ -113,6 +116,11 @@ def test_the_first_page_names_every_verb_once(capsys: pytest.CaptureFixture[str]
         assert f"\n  {verb} " in pages[0]
 
 
+def test_a_verb_is_described_as_it_describes_itself() -> None:
+    for verb in VERBS.values():
+        assert verb.about == first_line(verb.load())
+
+
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_says_what_it_does(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     pages = []
@@ -163,3 +171,15 @@ def test_help_for_a_verb_that_is_not(capsys: pytest.CaptureFixture[str]) -> None
 def test_values_are_written_as_they_are_read() -> None:
     assert [as_text(v) for v in (None, True, 0.5, (8, 9), "word")] == ["none", "true", "0.5", "8,9", "word"]
     assert read("x", [f"size={as_text((8, 9))}"], {"size": Setting(sizes, None, "")}, 0)["size"] == (8, 9)
+
+
+def test_the_first_page_needs_no_compiler() -> None:
+    """With `weft` itself as a package that imports nothing, so that only the command line is looked at."""
+    code = (
+        "import sys, types; weft = types.ModuleType('weft'); weft.__path__ = [sys.argv[1]]; sys.modules['weft'] = weft; "
+        "from weft.cli import main; assert main(['--help']) == 0; "
+        "print([name for name in sys.modules if name.startswith(('weft.compiler', 'weft.nn', 'llvmlite', 'numpy'))])"
+    )
+    package = str(Path(weft.__file__).parent)
+    done = subprocess.run([sys.executable, "-c", code, package], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

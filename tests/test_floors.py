@@ -23,6 +23,8 @@ FLOORS = [
     ["lazy"],
     ["errors"],
     ["hints"],
+    ["locks"],
+    ["signals"],
     ["knobs"],
     ["dtypes"],
     ["options"],

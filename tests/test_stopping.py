@@ -18,12 +18,12 @@ import pytest
 
 from test_cli_settings import photos
 from weft import data, nn, train
+from weft import locks as lock
 from weft.cli import main
 from weft.errors import RunError
 from weft.io import load
-from weft.train import lock
-from weft.train.lock import one_writer
-from weft.train.signals import Terminated
+from weft.locks import one_writer
+from weft.signals import Terminated
 from weft.train.state import Training
 
 X = np.random.default_rng(0).normal(size=(96, 4)).astype(np.float32)

@@ -1,6 +1,6 @@
 """The command line: `weft VERB word ... key=value ...`. Thin: every verb is a few calls of what Python users call too.
 
-Exit codes: 0 all went well, 1 the run met a misfortune, 2 the command was wrong, 130 it was interrupted, 143 it was
+Exit codes: 0 all went well, 1 a runtime error (disk full, out of memory), 2 the command was wrong, 130 it was interrupted, 143 it was
 terminated (SIGTERM).
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from rich.traceback import install as show_tracebacks
+
 from ..errors import RunError, UserError, WeftError
 from ..hints import nearest
-from ..train.signals import TERMINATED, Terminated, terminable
+from ..signals import TERMINATED, Terminated, terminable
 from ..version import __version__
 from . import verbs
 from .arguments import Help
@@ -63,6 +65,8 @@ GROUPS = {
 def main(words: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     given = list(sys.argv[1:] if words is None else words)
+    if words is None and sys.stderr.isatty():
+        show_tracebacks()  # of bugs: a command, not a program that calls us
     try:
         if not given or given in (["help"], ["-h"], ["--help"]):
             print(_help())
@@ -90,10 +94,11 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(verb: str, words: Sequence[str]) -> None:
     if verb not in VERBS:
         raise UserError("weft", f"there is no verb {verb!r}. {nearest(verb, [*VERBS, 'help'])}")
+    call = VERBS[verb]
     try:
-        VERBS[verb](words)
+        call(words)
     except Help as asked:
-        print(asked.text(VERBS[verb].__doc__ or ""))
+        print(asked.text(call.__doc__ or ""))
 
 
 def _help() -> str:

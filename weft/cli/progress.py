@@ -11,8 +11,8 @@ from typing import Any
 
 from ..jobs.events import Event
 from ..report.text_format import counted
+from ..signals import Terminated
 from ..train.folder import plain
-from ..train.signals import Terminated
 from . import epochs
 from .display import Display
 from .table import number_text

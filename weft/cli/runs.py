@@ -12,10 +12,10 @@ from typing import Any
 from ..errors import UserError
 from ..jobs.find import find_run, run_folders
 from ..jobs.schema import Setting, as_text, flag
+from ..locks import writer_of
 from ..report import compare as facts
 from ..report.axes import duration, short
 from ..report.run_record import RunRecord, read_run
-from ..train.lock import writer_of
 from .arguments import Words, part, read
 from .table import as_json, pairs, table
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import Box
-from rich.console import RenderableType
+from rich.console import JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -29,8 +29,9 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[s
     second    12
     """
     found = Table(box=_RULE, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), header_style="bold")
-    for title in titles:
-        found.add_column(title, justify="left" if title in left else "right", overflow="fold")
+    for number, title in enumerate(titles):
+        justify: JustifyMethod = "left" if title in left else "right"
+        found.add_column(title, justify=justify, overflow="fold", no_wrap=number == 0)  # names are there to be copied
     for row in rows:
         found.add_row(*map(Text, row))
     return rendered(found)

@@ -16,11 +16,11 @@ from ..errors import RunError, UserError
 from ..io import load
 from ..random import seed as set_seed
 from ..report.text_format import counted, listed
+from ..signals import Terminated
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import Plan
-from ..train.signals import Terminated
 from ..train.task import prediction_of
 from ..train.transfer import transfer
 from ..zoo.catalogue import default_rate

@@ -18,8 +18,8 @@ from typing import Any
 
 from ..errors import RunError
 from ..io.files import append_line, replace_file
+from ..locks import writer_of
 from ..train.folder import plain
-from ..train.lock import writer_of
 from .events import FILE, Event, follow, replay
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"

@@ -14,13 +14,13 @@ import numpy as np
 from .. import data, nn
 from .. import train as training
 from ..errors import RunError, UserError
+from ..locks import one_writer
 from ..ops.convert import asarray
 from ..report.text_format import counted
 from ..runtime import device as find_device
+from ..signals import Terminated
 from ..train import RunFolder
-from ..train.lock import one_writer
 from ..train.results import evaluated, write_results, write_text
-from ..train.signals import Terminated
 from ..train.task import is_better
 from ..train.watch import Now
 from .checks import check_settings

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ..errors import WeftError
 from ..io.files import append_line
-from ..train.lock import one_writer
-from ..train.signals import TERMINATED, Terminated, terminable
+from ..locks import one_writer
+from ..signals import TERMINATED, Terminated, terminable
 from .events import FILE, Event
 from .record import DONE, FAILED, RUNNING, STOPPED, JobRecord
 from .schema import validated

@@ -1,5 +1,6 @@
 """The names of `weft.train`, each imported when it is first used (see weft/lazy.py)."""
 
+from ..signals import Terminated as Terminated
 from .fit import Result as Result
 from .fit import find_batch as find_batch
 from .fit import find_rate as find_rate
@@ -11,7 +12,6 @@ from .rates import Rates as Rates
 from .results import Evaluation as Evaluation
 from .results import evaluated as evaluated
 from .results import write_results as write_results
-from .signals import Terminated as Terminated
 from .state import Training as Training
 from .transfer import transfer as transfer
 from .watch import Now as Now

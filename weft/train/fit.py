@@ -17,18 +17,18 @@ from typing import Any
 from .. import optim
 from ..errors import RunError, UserError
 from ..hints import nearest
+from ..locks import one_writer
 from ..nn.module import Module
 from ..random import seed as set_seed
 from ..runtime import device
+from ..signals import Terminated
 from . import memory
 from .batches import arrays, first_batches, loaders
 from .folder import RunFolder
-from .lock import one_writer
 from .making import Plan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
 from .rates import Rates, growing, sweep
-from .signals import Terminated
 from .state import Training
 from .steps import Steps
 from .watch import AskedToEnd, Interrupted, Now, Stop, Watch

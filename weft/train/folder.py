@@ -32,11 +32,11 @@ import numpy as np
 from ..errors import RunError, UserError
 from ..io import EventWriter, save
 from ..io.files import append_line, remove_stale, replace_file
+from ..locks import NAME as LOCK
+from ..locks import one_writer
 from ..nn.module import Module
 from ..runtime import device
 from ..runtime.native import thread_count
-from .lock import NAME as LOCK
-from .lock import one_writer
 
 TAKEN = "Give another name, or exist_ok=true to replace it."
 

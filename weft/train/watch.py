@@ -14,10 +14,10 @@ from ..errors import RunError
 from ..metrics import Metric
 from ..report.text_format import counted
 from ..runtime import device
+from ..signals import handling, terminate
 from ..tensor import Tensor
 from .folder import RunFolder
 from .resources import resources
-from .signals import handling, terminate
 from .state import Training
 from .steps import Steps
 from .task import best_epochs, is_better, line_of
