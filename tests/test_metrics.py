@@ -444,7 +444,7 @@ WRONG = [
     (lambda: metrics.find(1), "[metrics.find] the name of a metric or a function is required, got 1."),
     (lambda: metrics.accuracy(Z((2, 3)), CLASS), "[accuracy] predictions of the shape (3,) of the targets, or scores"),
     (lambda: metrics.accuracy(Z(3), Z(3)), "[accuracy] targets that are classes (integers or bools) are required, got float64[3]."),
-    (lambda: metrics.f1(CLASS, CLASS), "[f1] class indices require the number of classes, classes=..."),
+    (lambda: metrics.f1(CLASS, CLASS), "[f1] class indices require the number of classes: classes=..."),
     (lambda: metrics.f1(Z((3, 4)), CLASS), "[f1] 4 classes need average='macro', 'micro', 'weighted' or 'none', got 'binary'."),
     (lambda: metrics.recall(Z(3), CLASS, average="mean"), "[recall] the average must be one of binary, macro, micro, weighted, none, got 'mean'."),
     (lambda: metrics.mcc(CLASS, CLASS, classes=0), "[mcc] the number of classes must be 1 or more, got 0."),

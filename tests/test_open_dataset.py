@@ -1,4 +1,4 @@
-"""Checks the one door to all data: what it finds behind names, folders and files, and what it makes of image files."""
+"""Checks `open_dataset`: known names, folders and files, and datasets created from image files."""
 
 import os
 import re
