@@ -7,6 +7,8 @@ one place that says which settings shape compiled code: those with a field below
 
 from __future__ import annotations
 
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -63,6 +65,16 @@ class CompileOptions:
         """The options as part of a key on disk. Not the device's name: what the machine is stands there instead."""
         return " ".join(f"{name} {value}" for name, value in asdict(self).items() if name != "device")
 
+    @property
+    def number(self) -> int:
+        """Equal for equal options, and sooner hashed and compared than they are: for keys in memory."""
+        return _numbers[self]
+
+    @staticmethod
+    def numbered(number: int) -> CompileOptions:
+        """The options with this number."""
+        return next(options for options, found in list(_numbers.items()) if found == number)
+
     @contextmanager
     def in_force(self) -> Iterator[None]:
         """Inside, the settings are these options: what the compiler reads is what was captured."""
@@ -74,6 +86,8 @@ class CompileOptions:
         changed = [f for f in fields(self) if getattr(self, f.name) != f.default]
         return " ".join(f"{f.name}={getattr(self, f.name)}" for f in changed)
 
+
+_numbers: defaultdict[CompileOptions, int] = defaultdict(itertools.count().__next__)
 
 # Settings that the compiler reads. The device is named apart: it compiles, and need not be the default one.
 SETTINGS = tuple(f.name for f in fields(CompileOptions) if f.name in KNOBS and f.name != "device")

@@ -13,6 +13,7 @@ from ..errors import RunError
 from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, Op, dependencies
 from ..knobs import knobs
+from ..options import CompileOptions
 from .device import STATE_LOCK, Buffer, Device, Executable, Program
 from .native import LARGE, work
 
@@ -47,7 +48,7 @@ class CompilingDevice(Device):
         found = structure(program, self.can_compile)
         if found is not None:
             key, leaves = found
-            executable = self._executable((self.compile_options(), *key), program, leaves)
+            executable = self._executable((self.options_number(), *key), program, leaves)
             if executable is not None:
                 with STATE_LOCK:
                     return self._run(executable, leaves, program.wanted)
@@ -67,7 +68,7 @@ class CompilingDevice(Device):
                 self._seen.popitem(last=False)
             if times < knobs.compile_after and not self.is_large(program):
                 return None
-            made = self.executable(close(leaves, program.wanted), {}, key[0], frozenset())
+            made = self.executable(close(leaves, program.wanted), {}, CompileOptions.numbered(key[0]), frozenset())
             self._compiled[key] = made
             if len(self._compiled) > REMEMBERED:
                 self._compiled.popitem(last=False)

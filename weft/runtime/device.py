@@ -128,6 +128,7 @@ class Device(ABC):
     """A place where values live and programs run."""
 
     name: str
+    _known_options: tuple[Any, int] = (None, -1)  # the number of those that were last looked up, and when
     ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
     is_accelerator = False  # hardware beside the CPU
     conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
@@ -180,6 +181,13 @@ class Device(ABC):
             self.ignored_settings,
             precision=None if precision is None else precision.name,
         )
+
+    def options_number(self) -> int:
+        """The number of these options, for keys; it is looked up at every run, and settings rarely change."""
+        changes, known = knobs.changes, self._known_options
+        if known[0] != changes:
+            known = self._known_options = changes, self.compile_options().number
+        return known[1]
 
     @abstractmethod
     def executable(

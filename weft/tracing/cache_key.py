@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -19,7 +17,6 @@ from .arguments import type_of
 from .scalars import NUMBERS, is_number
 
 Key = tuple[Any, ...]  # the number of its options first: a number is hashed and compared sooner than they are
-_numbers: defaultdict[CompileOptions, int] = defaultdict(itertools.count().__next__)
 _known: tuple[Any, int] = (None, -1)  # the number of the options that were last looked up, and when
 
 
@@ -54,16 +51,11 @@ def key_of(args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[str
 
 
 def _number() -> int:
-    """The number of the options that a program is compiled under if it is traced now."""
+    """The number of the options here and now; those of the function itself, such as its precision, are added when it is traced."""
     global _known
-    changes, number = knobs.changes, _numbers[find_device().compile_options()]
+    changes, number = knobs.changes, find_device().options_number()
     _known = changes, number
     return number
-
-
-def options_of(key: Key) -> CompileOptions:
-    """The options of a call; those of the function itself, such as its precision, are added when it is traced."""
-    return next(options for options, number in list(_numbers.items()) if number == key[0])
 
 
 def argument_names(structure: Structure) -> list[str | int]:
@@ -97,7 +89,7 @@ def _hashable(leaf: Any, name: str | int) -> Any:
 def difference(old: Key, new: Key) -> str:
     """Why two keys differ, in words."""
     if old[0] != new[0]:
-        return f"the options were {options_of(old)}, now they are {options_of(new)}"
+        return f"the options were {CompileOptions.numbered(old[0])}, now they are {CompileOptions.numbered(new[0])}"
     if len(old) != len(new):
         return "other kinds of arguments"
     for a, b in zip(_flat(old[1:]), _flat(new[1:]), strict=False):

@@ -21,11 +21,12 @@ from ..errors import UserError
 from ..explain import Explanation, explain
 from ..graph import Graph
 from ..knobs import knobs
+from ..options import CompileOptions
 from ..runtime import STATE_LOCK
 from ..tensor import TRACING, Holder, Tensor
 from .arguments import Aliases
 from .artifact import Artifact, artifact_of
-from .cache_key import Key, difference, key_of, options_of
+from .cache_key import Key, difference, key_of
 from .compiled import Aliased, Compiled, Memory, compiled, memory_needed, planned
 from .program_cache import ProgramCache, cache_for, can_hold_programs
 from .traced import TracedFunction, traced
@@ -185,7 +186,7 @@ class Jit(Generic[R]):
     def _trace(
         self, key: Key, args: tuple[Any, ...], kwargs: dict[str, Any], aliases: Aliases | None = None
     ) -> TracedFunction:
-        options = options_of(key)
+        options = CompileOptions.numbered(key[0])
         if self.narrow is not None:
             options = replace(options, precision=self.narrow.name)
         return traced(self.function, args, kwargs, self.static, options, self._follows(), aliases)
