@@ -10,7 +10,7 @@
 #   make demo     trains a network on the digits and writes its report
 #   make bench    measures weft against PyTorch, JAX and ONNX Runtime, side by side
 #   make fuzz     random programs and networks against float64 for SECONDS (60), from SEED on; fails on a finding
-#   make format   rewrites the code in the house format
+#   make format   formats the code and applies safe fixes of the linter
 #   make clean    removes all that make and the tools left behind
 #
 # On a machine with an NVIDIA GPU:
