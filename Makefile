@@ -12,7 +12,7 @@
 #   make fuzz     random programs and networks against float64 for SECONDS (60), from SEED on; fails on a finding
 #   make docs     builds the documentation site into build/site; dead links fail
 #   make wheel    builds a wheel into dist, installs it into an empty environment and tries it there
-#   make format   rewrites the code in the house format
+#   make format   formats the code and applies safe fixes of the linter
 #   make clean    removes all that make and the tools left behind
 #
 # On a machine with an NVIDIA GPU:

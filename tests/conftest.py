@@ -15,7 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from sampling import is_left_out, left_out_of_sweeps, mode, some
+from sampling import is_left_out, left_out, mode, some
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CODE_IS_MADE_BY = ("compiler", "graph", "runtime")  # the packages under weft/
@@ -74,7 +74,7 @@ _elsewhere = [0]  # checks of other processes, where tests are shared out to sev
 HOW_MUCH = {
     "all": "",
     "sample": "; sweeps are sampled, make test-all runs all of them",
-    "fast": "; slow files are left out, make test runs them",
+    "fast": "; slow files and many cases are left out, make test runs them",
 }
 
 
@@ -83,11 +83,11 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = left_out_of_sweeps(items)
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+    gone = left_out(items)
+    if gone:
+        config.hook.pytest_deselected(items=gone)
+        without = set(gone)
+        items[:] = [item for item in items if item not in without]
 
 
 def checks_line() -> str | None:

@@ -2,7 +2,8 @@
 
     make test-all      WEFT_TESTS=all      every case of every sweep
     make test          WEFT_TESTS=sample   sweeps are sampled: some cases of each, and at least one of every class of them
-    make test FAST=1   WEFT_TESTS=fast     the same with fewer cases, without the files in SLOW_FILES; compiled code of the last run is used
+    make test FAST=1   WEFT_TESTS=fast     fewer cases of sweeps, some cases of all other tests with parameters, none of the files in
+                                           SLOW_FILES; compiled code of the last run is used
 
 A sweep is one test for many ops, dtypes, shapes or networks. Either it is marked, with the parameters whose values make a class, or it
 asks `sampled` for its cases, or `some` for a number of random trials:
@@ -25,6 +26,8 @@ from typing import Any, TypeVar
 
 MODES = ("all", "sample", "fast")
 FAST_SHARE = 0.25  # of what a sample takes beyond one case of every class
+FAST_SHARE_OF_OTHERS = 0.25  # of the cases of tests that are no sweeps
+NEVER_SAMPLED = ("test_regressions.py",)
 
 Case = TypeVar("Case")
 
@@ -73,22 +76,28 @@ def some(count: int, share: float = 0.4) -> int:
     return max(1, round(count * share * (FAST_SHARE if mode() == "fast" else 1)))
 
 
-def left_out_of_sweeps(items: Sequence[Any]) -> list[Any]:
-    """The cases of marked tests that this run does not take."""
-    sweeps: dict[str, list[Any]] = {}
+def left_out(items: Sequence[Any]) -> list[Any]:
+    """The cases of tests with parameters that this run does not take."""
+    tests: dict[str, list[Any]] = {}
     for item in items:
-        if item.get_closest_marker("sweep"):
-            sweeps.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    return [item for name, cases in sweeps.items() for item in _left_out(name, cases)]
+        if item.get_closest_marker("sweep") or (mode() == "fast" and _may_be_sampled(item)):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return [item for name, cases in tests.items() for item in _left_out(name, cases)]
+
+
+def _may_be_sampled(item: Any) -> bool:
+    return hasattr(item, "callspec") and item.path.name not in NEVER_SAMPLED
 
 
 def _left_out(name: str, cases: Sequence[Any]) -> list[Any]:
     marker = cases[0].get_closest_marker("sweep")
+    classes = marker.args if marker else ()
 
     def of(item: Any) -> Hashable:
-        return tuple(repr(item.callspec.params[parameter]) for parameter in marker.args)
+        return tuple(repr(item.callspec.params[parameter]) for parameter in classes)
 
-    taken = sampled(name, cases, share=marker.kwargs["share"], of=of)
+    share = marker.kwargs["share"] if marker else FAST_SHARE_OF_OTHERS / FAST_SHARE
+    taken = set(sampled(name, cases, share=share, of=of))
     return [item for item in cases if item not in taken]
 
 

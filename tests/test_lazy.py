@@ -63,6 +63,7 @@ def test_every_listed_name_is_there(module: ModuleType) -> None:
     exec(f"from {module.__name__} import *", starred)
     names = set(module._origins)
     assert len(names) >= 3
+    assert len(module.__all__) == len(set(module.__all__))
     assert names <= set(dir(module)) & set(module.__all__)
     for name in names - {"__array_namespace_info__"}:
         assert starred[name] is getattr(module, name)

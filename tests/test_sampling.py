@@ -81,19 +81,27 @@ import pytest
 def test_ops(op, dtype): pass
 
 @pytest.mark.parametrize("number", range(5))
+def test_others(number): pass
+"""
+REGRESSIONS = """
+import pytest
+
+@pytest.mark.parametrize("number", range(10))
 def test_regressions(number): pass
 """
 
 
-@pytest.mark.parametrize(("how", "passed"), [("sample", 7), ("fast", 7), ("all", 15)])
+@pytest.mark.parametrize(("how", "passed"), [("sample", 17), ("fast", 13), ("all", 25)])
 def test_marked_tests_are_sampled_and_others_are_not(how: str, passed: int, tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = sweep\n")
     (tmp_path / "conftest.py").write_text((TESTS / "conftest.py").read_text())
     (tmp_path / "sampling.py").write_text((TESTS / "sampling.py").read_text())
     (tmp_path / "test_it.py").write_text(SWEEP)
+    (tmp_path / "test_regressions.py").write_text(REGRESSIONS)
     environment = {**os.environ, "WEFT_TESTS": how, "PYTHONPATH": str(TESTS.parent), "WEFT_CACHE": str(tmp_path)}
     run = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", str(tmp_path)]
     told = subprocess.run(run, env=environment, cwd=tmp_path, capture_output=True, text=True).stdout
     assert f"{passed} passed" in told
-    assert ("8 deselected" in told) == (how != "all")
+    assert told.count("test_regressions[") == 10
+    assert told.count("test_others[") == (1 if how == "fast" else 5)
     assert told.count("test_ops[add") == told.count("test_ops[sin") == (1 if how != "all" else 5)

@@ -37,7 +37,7 @@ def lazy_attributes(module: str) -> None:
     stub = Path(str(lazy.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
     origins = read_stub(stub, module if hasattr(lazy, "__path__") else module.rpartition(".")[0])
     own = [name for name, value in vars(lazy).items() if name[0] != "_" and not isinstance(value, ModuleType)]
-    vars(lazy).update(_origins=origins, __all__=sorted([*own, *origins]))
+    vars(lazy).update(_origins=origins, __all__=sorted({*own, *origins}))
     lazy.__class__ = LazyModule
 
 
