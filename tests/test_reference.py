@@ -38,7 +38,8 @@ MODULES = ["weft.nn.init", "weft.optim.schedules", "weft.random"]
 
 # Parts of nodes that the tracer makes; to use them by hand is not an example to follow. Only ever shorten this list.
 WITHOUT_EXAMPLE = {
-    f"weft.graph.{name}" for name in ("VariableCell", "Tracker", "data", "item", "make", "placeholder", "tag", "variable")
+    f"weft.graph.{name}"
+    for name in ("VariableCell", "Tracker", "data", "item", "make", "placeholder", "tag", "variable")
 }
 WITHOUT_EXAMPLE |= {"weft.testing.check_errors", "weft.testing.counted"}
 

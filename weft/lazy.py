@@ -1,7 +1,7 @@
 """Names that are imported when they are first used, so that `import weft` and `weft --help` are fast.
 
 `lazy_attributes(__name__)`, called by a package or module, gives it every name that the stub beside it (`__init__.pyi`, `verbs.pyi`)
-imports. The stub is the one list: type checkers and editors read it as it is, tests/test_floors.py counts its imports as those of the
+imports. The stub is the one list: type checkers and editors read it as it is, tests/test_imports.py counts its imports as those of the
 package, and here it becomes a table from names to modules. Its lines have two forms:
 
     from .ops.reduce import sum as sum      # `package.sum` imports package.ops.reduce when somebody asks for it

@@ -1,4 +1,4 @@
-"""Proves that imports inside weft run one way: a floor imports only the floors below it.
+"""Proves that imports inside weft run one way: a layer imports only the layers below it.
 
 Every file is parsed, never run. Each import of a weft module counts, wherever it stands and also under
 `if TYPE_CHECKING:`. The stub of a module whose names are imported when they are first used (see weft/lazy.py)
@@ -15,10 +15,10 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# The floors of the house, lowest first. A floor is a list of rooms; a room is a module or a package right
-# under weft/. Rooms on one floor must not import each other. weft/__init__.py is the roof: it may import
-# every room, and no room may import it.
-FLOORS = [
+# The layers of weft, lowest first. A layer is a list of packages; a package is a module or a package right
+# under weft/. Packages on one layer must not import each other. weft/__init__.py is the top: it may import
+# every package, and no package may import it.
+LAYERS = [
     ["version"],
     ["lazy"],
     ["errors"],
@@ -59,9 +59,9 @@ FLOORS = [
     ["demo"],
 ]
 
-ROOF = "weft"
-ROOF_HEIGHT = len(FLOORS)
-HEIGHT_OF_ROOM = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
+TOP = "weft"
+TOP_HEIGHT = len(LAYERS)
+HEIGHT_OF_PACKAGE = {package: height for height, packages in enumerate(LAYERS) for package in packages}
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,16 @@ class Import:
 
 
 @dataclass(frozen=True)
-class House:
+class ImportGraph:
     """All modules under one weft/ folder, and all imports between them."""
 
     files: dict[str, str]  # dotted module name -> path below the repository
     imports: list[Import]
 
 
-def read_house(root: Path) -> House:
+def read_imports(root: Path) -> ImportGraph:
     """Parse all files under root/weft."""
-    paths = {module_name(path, root): path for path in sorted((root / ROOF).rglob("*.py"))}
+    paths = {module_name(path, root): path for path in sorted((root / TOP).rglob("*.py"))}
     files = {module: path.relative_to(root).as_posix() for module, path in paths.items()}
     imports: list[Import] = []
     for module, path in paths.items():
@@ -93,7 +93,7 @@ def read_house(root: Path) -> House:
                 reader = ImportReader(module, part, root, files)
                 reader.visit(ast.parse(part.read_bytes(), filename=str(part)))
                 imports += reader.found
-    return House(files, imports)
+    return ImportGraph(files, imports)
 
 
 def module_name(path: Path, root: Path) -> str:
@@ -101,14 +101,14 @@ def module_name(path: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def room_of(module: str) -> str:
-    """The room a module lies in; the roof for weft itself."""
-    return module.split(".")[1] if "." in module else ROOF
+def package_of(module: str) -> str:
+    """The package a module lies in; the top for weft itself."""
+    return module.split(".")[1] if "." in module else TOP
 
 
 def height_of(module: str) -> int | None:
-    room = room_of(module)
-    return ROOF_HEIGHT if room == ROOF else HEIGHT_OF_ROOM.get(room)
+    package = package_of(module)
+    return TOP_HEIGHT if package == TOP else HEIGHT_OF_PACKAGE.get(package)
 
 
 class ImportReader(ast.NodeVisitor):
@@ -159,53 +159,53 @@ class ImportReader(ast.NodeVisitor):
         return ".".join([*parts, *filter(None, [name[level:]])])
 
     def note(self, node: ast.stmt | ast.expr, target: str) -> None:
-        if target == ROOF or target.startswith(ROOF + "."):
+        if target == TOP or target.startswith(TOP + "."):
             place = f"{self.file}:{node.lineno}"
             new = Import(place, self.module, target, self.function_depth > 0)
             if new not in self.found:
                 self.found.append(new)
 
 
-def rooms_without_floor(house: House) -> list[str]:
+def packages_without_layer(graph_of_imports: ImportGraph) -> list[str]:
     return [
-        f"{file}: add the room {room_of(module)!r} to FLOORS in tests/test_floors.py"
-        for module, file in house.files.items()
+        f"{file}: add the package {package_of(module)!r} to LAYERS in tests/test_layers.py"
+        for module, file in graph_of_imports.files.items()
         if height_of(module) is None
     ]
 
 
-def wrong_way_imports(house: House) -> list[str]:
+def wrong_way_imports(graph_of_imports: ImportGraph) -> list[str]:
     return [
-        f"{found.place}: {found.source} imports {found.target}, which is not on a lower floor"
-        for found in house.imports
+        f"{found.place}: {found.source} imports {found.target}, which is not on a lower layer"
+        for found in graph_of_imports.imports
         if points_wrong_way(found.source, found.target)
     ]
 
 
 def points_wrong_way(source: str, target: str) -> bool:
-    """Whether an import leaves its room in any direction but down."""
-    if room_of(source) == room_of(target):
+    """Whether an import leaves its package in any direction but down."""
+    if package_of(source) == package_of(target):
         return False
     from_height, to_height = height_of(source), height_of(target)
-    # A room without a floor is reported once, by name, not again at each import.
+    # A package without a layer is reported once, by name, not again at each import.
     if from_height is None or to_height is None:
         return False
     return to_height >= from_height
 
 
-def hidden_imports(house: House) -> list[str]:
+def hidden_imports(graph_of_imports: ImportGraph) -> list[str]:
     return [
         f"{found.place}: {found.source} imports {found.target} inside a function"
-        for found in house.imports
+        for found in graph_of_imports.imports
         if found.inside_function
     ]
 
 
-def import_cycles(house: House) -> list[str]:
-    """Name the cycles between the modules of one room; wrong-way imports cover those between rooms."""
-    steps: dict[str, dict[str, str]] = {module: {} for module in house.files}
-    for found in house.imports:
-        if found.target in steps and room_of(found.source) == room_of(found.target):
+def import_cycles(graph_of_imports: ImportGraph) -> list[str]:
+    """Name the cycles between the modules of one package; wrong-way imports cover those between packages."""
+    steps: dict[str, dict[str, str]] = {module: {} for module in graph_of_imports.files}
+    for found in graph_of_imports.imports:
+        if found.target in steps and package_of(found.source) == package_of(found.target):
             steps[found.source].setdefault(found.target, found.place)
     return [describe_cycle(cycle, steps) for cycle in find_cycles(steps)]
 
@@ -232,21 +232,21 @@ def describe_cycle(cycle: list[str], steps: dict[str, dict[str, str]]) -> str:
     return f"{places[0]}: cycle {' -> '.join(cycle)} (imports at {', '.join(places)})"
 
 
-RULES = [rooms_without_floor, wrong_way_imports, hidden_imports, import_cycles]
+RULES = [packages_without_layer, wrong_way_imports, hidden_imports, import_cycles]
 
 
 def complaints_about(root: Path) -> list[str]:
-    return complaints_about_house(read_house(root))
+    return complaints_about_graph_of_imports(read_imports(root))
 
 
-def complaints_about_house(house: House) -> list[str]:
-    return [complaint for rule in RULES for complaint in rule(house)]
+def complaints_about_graph_of_imports(graph_of_imports: ImportGraph) -> list[str]:
+    return [complaint for rule in RULES for complaint in rule(graph_of_imports)]
 
 
 def test_imports_run_one_way() -> None:
-    house = read_house(REPOSITORY)
-    assert ROOF in house.files, "found no weft/__init__.py: this test looked at nothing"
-    complaints = complaints_about_house(house)
+    graph_of_imports = read_imports(REPOSITORY)
+    assert TOP in graph_of_imports.files, "found no weft/__init__.py: this test looked at nothing"
+    complaints = complaints_about_graph_of_imports(graph_of_imports)
     assert not complaints, "\n" + "\n".join(complaints)
 
 
@@ -255,7 +255,7 @@ def test_imports_run_one_way() -> None:
 
 def build_tree(root: Path, files: dict[str, str]) -> Path:
     for name, source in {"__init__.py": "", **files}.items():
-        path = root / ROOF / name
+        path = root / TOP / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source)
     return root
@@ -302,7 +302,7 @@ def complaints_with(root: Path, changed_files: dict[str, str]) -> list[str]:
 def test_upward_import_is_caught(tmp_path: Path, line: int, source: str) -> None:
     (complaint,) = complaints_with(tmp_path, {"graph/node.py": source})
     assert complaint.startswith(f"weft/graph/node.py:{line}: weft.graph.node imports weft")
-    assert complaint.endswith("not on a lower floor")
+    assert complaint.endswith("not on a lower layer")
 
 
 def test_upward_import_in_a_package_init_is_caught(tmp_path: Path) -> None:
@@ -310,8 +310,8 @@ def test_upward_import_in_a_package_init_is_caught(tmp_path: Path) -> None:
     assert complaint.startswith("weft/graph/__init__.py:1: weft.graph imports weft.tensor")
 
 
-def test_import_between_rooms_of_one_floor_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(HEIGHT_OF_ROOM, "tensor", HEIGHT_OF_ROOM["graph"])
+def test_import_between_packages_of_one_layer_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(HEIGHT_OF_PACKAGE, "tensor", HEIGHT_OF_PACKAGE["graph"])
     (complaint,) = complaints_with(tmp_path, {})
     assert complaint.startswith("weft/tensor.py:1: weft.tensor imports weft.graph.node")
 
@@ -356,9 +356,9 @@ def test_hidden_import_is_caught(tmp_path: Path, source: str) -> None:
     assert complaint.endswith("weft.tensor imports weft.graph.node inside a function")
 
 
-def test_room_without_floor_is_caught(tmp_path: Path) -> None:
+def test_package_without_layer_is_caught(tmp_path: Path) -> None:
     (complaint,) = complaints_with(tmp_path, {"attic/box.py": "from weft import tensor\n"})
-    assert complaint == "weft/attic/box.py: add the room 'attic' to FLOORS in tests/test_floors.py"
+    assert complaint == "weft/attic/box.py: add the package 'attic' to LAYERS in tests/test_layers.py"
 
 
 # The layers inside weft/compiler, lowest first. The two backends stand side by side and never import each other.
@@ -375,12 +375,14 @@ COMPILER_LAYERS = [
 def compiler_complaints(root: Path) -> list[str]:
     """Imports between the layers of the compiler that do not run downwards, and layers that are not named."""
     height = {layer: number for number, layers in enumerate(COMPILER_LAYERS) for layer in layers}
-    house = read_house(root)
-    inside = [m for m in house.files if m.startswith("weft.compiler.")]
+    graph_of_imports = read_imports(root)
+    inside = [m for m in graph_of_imports.files if m.startswith("weft.compiler.")]
     complaints = [
-        f"{house.files[m]}: add {m.split('.')[2]!r} to COMPILER_LAYERS" for m in inside if m.split(".")[2] not in height
+        f"{graph_of_imports.files[m]}: add {m.split('.')[2]!r} to COMPILER_LAYERS"
+        for m in inside
+        if m.split(".")[2] not in height
     ]
-    for found in house.imports:
+    for found in graph_of_imports.imports:
         if found.source in inside and found.target in inside:
             source, target = found.source.split(".")[2], found.target.split(".")[2]
             if source != target and height[target] >= height[source]:
