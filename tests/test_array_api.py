@@ -341,5 +341,11 @@ def test_any_scalar_keeps_the_dtype_or_is_refused(dtype, scalar, left):
         with pytest.raises(weft.UserError, match="does not fit"):
             weft.add(x, scalar)
         return
+    with np.errstate(over="ignore"):
+        rounded = np.asarray(float(scalar)).astype(x.dtype.numpy) if dtype in FLOATS else np.zeros(())
+    if type(scalar) is int and not np.isfinite(rounded):
+        with pytest.raises(weft.UserError, match="does not fit"):
+            weft.add(x, scalar)
+        return
     wanted = "float32" if dtype in INTEGERS and type(scalar) is float else dtype
     check(weft.add(scalar, x) if left else weft.add(x, scalar), np.add([0, 0], scalar), wanted, zero_signs=False)

@@ -197,7 +197,7 @@ def test_advice_of_the_library_can_be_followed_too() -> None:
 
 def test_help_names_only_commands_that_there_are() -> None:
     for verb in VERBS.values():
-        for command, rest in COMMAND.findall(verb.load().__doc__ or ""):
+        for command, rest in COMMAND.findall(verb.__doc__ or ""):
             assert command.split()[0] in VERBS, command
             for name in OPTION.findall(rest):
                 assert name in {"key", "cfg", *settings_of(command)}, f"weft {command} has no {name}="

@@ -29,6 +29,7 @@ from weft.compiler.planning.schedule import Order, schedule
 from weft.compiler.thresholds import thresholds
 from weft.graph import Graph
 from weft.testing import counted
+from weft.tracing.cache_key import key_of
 
 MOST_GROWTH = 5.0  # for four times as much
 
@@ -141,7 +142,9 @@ def test_the_order_of_kernels_grows_linearly(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def graph_of(function: Any, args: tuple[Any, ...]) -> Graph:
-    return weft.jit(function)._traced(args, {}, planned=True).graph
+    made = weft.jit(function)
+    key, _ = key_of(args, {}, made.static)
+    return made._trace(key, args, {}).graph
 
 
 @pytest.mark.parametrize("name", ["pieces", "slices"])

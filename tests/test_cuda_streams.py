@@ -80,7 +80,7 @@ def test_rooms_for_arguments_are_filled_when_nobody_reads_them(copies_early: boo
 
 def test_a_recorded_graph_is_let_go_when_it_has_run() -> None:
     done: list[Any] = []
-    made = executable.Executable.__new__(executable.Executable)
+    made = executable.CudaExecutable.__new__(executable.CudaExecutable)
     made.gpu = SimpleNamespace(wait=lambda: done.append("wait"), forget=done.append)  # type: ignore[assignment]
     made._graphs = OrderedDict()
     for i in range(executable.REMEMBERED):

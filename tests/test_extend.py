@@ -2,27 +2,61 @@
 
 import ast
 import importlib
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import weft
-from extension import cpu, gpu, ops  # noqa: F401  their imports enter ops and rules
-from extension.device import counting
 from fake_gpu import install
 from weft import extend
+from weft.compiler.cpu import library
 from weft.graph.node import OPS
+from weft.knobs import KNOBS
 from weft.testing import check_op
+
+device_module = importlib.import_module("weft.runtime.device")
+tensor_module = importlib.import_module("weft.tensor")
 
 NAMES = ("ext_softsign", "ext_cube", "ext_rotate")
 MATRIX = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
-FUNCTIONS = {"ext_softsign": ops.softsign, "ext_cube": ops.cube, "ext_rotate": ops.rotate}
+FUNCTIONS = {
+    "ext_softsign": lambda x: ops().softsign(x),
+    "ext_cube": lambda x: ops().cube(x),
+    "ext_rotate": lambda x: ops().rotate(x),
+}
 DEFINITIONS = {
     "ext_softsign": lambda x: x / (1 + np.abs(x)),
     "ext_cube": lambda x: x**3,
     "ext_rotate": lambda x: np.roll(x, 1, axis=1),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def extension():
+    """The package while these tests run; afterwards weft is as it was, for tests that go over all ops and devices."""
+    registries = [
+        OPS,
+        tensor_module.FUNCTIONS,
+        *(t for b in extend.BACKENDS.values() for t in (b.elementwise, b.own_kernels)),
+    ]
+    registries += [device_module._devices, library._makers]
+    choices = KNOBS["device"].choices
+    before, devices = [set(registry) for registry in registries], set(choices)
+    for name in ("ops", "cpu", "gpu", "device"):
+        importlib.import_module(f"extension.{name}")
+    yield
+    for registry, kept in zip(registries, before, strict=True):
+        for name in set(registry) - kept:
+            del registry[name]
+    choices.intersection_update(devices)
+    for name in [name for name in sys.modules if name.split(".")[0] == "extension"]:
+        del sys.modules[name]
+
+
+def ops():
+    return sys.modules["extension.ops"]
 
 
 @pytest.mark.parametrize("name", ["ext_softsign", "ext_cube"])
@@ -68,7 +102,7 @@ def test_derivatives_and_batching(name):
 
 
 def test_an_op_with_kernels_of_its_own_runs_in_a_loop_and_with_threads():
-    f = weft.jit(lambda x: weft.fori_loop(0, 7, lambda i, x: ops.rotate(x), x))
+    f = weft.jit(lambda x: weft.fori_loop(0, 7, lambda i, x: ops().rotate(x), x))
     for threads in (1, 2, 3):
         with weft.knobs.set(threads=threads):
             np.testing.assert_array_equal(f(MATRIX).numpy(), MATRIX)
@@ -77,8 +111,8 @@ def test_an_op_with_kernels_of_its_own_runs_in_a_loop_and_with_threads():
 def test_nothing_of_it_is_kept_on_disk(tmp_path):
     """No key holds what rules outside of weft say, so that a changed rule would be answered with old code."""
     with weft.knobs.set(cache=str(tmp_path)):
-        weft.jit(lambda x: ops.cube(x) - 0.123)(MATRIX)
-        weft.jit(lambda x: weft.fori_loop(0, 2, lambda i, x: ops.cube(x) - 0.321, x))(MATRIX)
+        weft.jit(lambda x: ops().cube(x) - 0.123)(MATRIX)
+        weft.jit(lambda x: weft.fori_loop(0, 2, lambda i, x: ops().cube(x) - 0.321, x))(MATRIX)
         assert not list(tmp_path.rglob("*.weft"))
         weft.jit(lambda x: x * x - 0.123)(MATRIX)
         assert list(tmp_path.rglob("*.weft"))
@@ -112,9 +146,10 @@ def test_a_decomposition_that_never_ends_or_lies():
 
 
 def test_a_device():
+    counting = device_module.device("counting")
     before = counting.nodes
     x = weft.asarray(MATRIX).to_device("counting")
-    np.testing.assert_allclose((ops.softsign(x) * 2.0).numpy(), 2 * DEFINITIONS["ext_softsign"](MATRIX), rtol=1e-6)
+    np.testing.assert_allclose((ops().softsign(x) * 2.0).numpy(), 2 * DEFINITIONS["ext_softsign"](MATRIX), rtol=1e-6)
     assert counting.nodes > before
 
 
@@ -127,8 +162,7 @@ def test_installed_packages_are_loaded_when_a_device_is_unknown(monkeypatch):
         def load(self):
             loaded.append(self.value)
 
-    module = importlib.import_module("weft.runtime.device")
-    monkeypatch.setattr(module, "entry_points", lambda group: [Entry()] if group == "weft.extensions" else [])
+    monkeypatch.setattr(device_module, "entry_points", lambda group: [Entry()] if group == "weft.extensions" else [])
     with pytest.raises(weft.UserError, match="there is no device 'example'"):
         weft.zeros(3).to_device("example")
     with pytest.raises(weft.UserError, match="there is no device 'example'"):
@@ -138,7 +172,7 @@ def test_installed_packages_are_loaded_when_a_device_is_unknown(monkeypatch):
 
 def test_touch_counts():
     """An elementwise op is one declaration and one line a backend; an op with kernels of its own takes three files."""
-    folder = Path(ops.__file__).parent
+    folder = Path(ops().__file__).parent
     text = (folder / "ops.py").read_text()
     calls = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call)]
     lowers = [c for c in calls if isinstance(c.func, ast.Attribute) and c.func.attr == "lower"]

@@ -243,7 +243,7 @@ def training_step(
         return loss
 
     made = step._for((x, y), {})
-    arrays = [*(s.offset.numpy() for s in made.streams), x, y, *(memory_of(s, made.home) for s in made.states)]
+    arrays = [*(s.offset.numpy() for s in made.traced.streams), x, y, *(memory_of(s, made.home) for s in made.states)]
     return made.graph, made.executable.updates, arrays
 
 

@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar, Union, cast
 
 import numpy as np
 
-from .dtypes import FLOATS, INTEGERS, DType, DTypeLike, as_dtype, bool_, finfo, float64, iinfo, scalar_dtype
+from .dtypes import FLOATS, INTEGERS, DType, DTypeLike, as_dtype, bool_, converted, finfo, float64, iinfo, scalar_dtype
 from .errors import RunError, Source, UserError, WeftError
 from .graph import Graph, close
 from .graph.node import (
@@ -875,10 +875,17 @@ def number(value: bool | int | float, dtype: DType, shape: Shape = ()) -> Tensor
 
 def checked_number(value: bool | int | float, dtype: DType) -> bool | int | float:
     """Check that a number fits into a dtype."""
-    low, high = LIMITS[dtype]
-    if (dtype.is_integer or isinstance(value, int)) and not low <= value <= high:
+    if (dtype.is_integer or isinstance(value, int)) and not _fits(value, dtype):
         raise UserError("constant", f"{value} does not fit into {dtype.name}. Convert the tensor with astype() first.")
     return int(value) if dtype.is_integer else value
+
+
+def _fits(value: float, dtype: DType) -> bool:
+    """Whether a number is in the range of a dtype; one beyond the largest float that rounds to it is."""
+    low, high = LIMITS[dtype]
+    if low <= value <= high or not dtype.is_float:
+        return low <= value <= high
+    return abs(value) < 1 << 1024 and bool(np.isfinite(converted(np.asarray(float(value)), dtype)))
 
 
 LIMITS: dict[DType, tuple[float, float]] = {d: (iinfo(d).min, iinfo(d).max) for d in INTEGERS}

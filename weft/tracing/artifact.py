@@ -60,7 +60,7 @@ class Artifact:
     >>> artifact = step.artifact(weft.ones(2))
     >>> [str(i) for i in artifact.inputs], [str(o) for o in artifact.outputs]
     (['argument args.0', 'state w, replaced'], ['state w'])
-    >>> artifact == step.artifact(weft.zeros(2)), artifact == step.artifact(weft.zeros((1, 2)))
+    >>> artifact == step.artifact(weft.zeros(2)), artifact == step.artifact(weft.zeros(1))
     (True, False)
     """
 

@@ -87,6 +87,9 @@ class CommandList(Generic[K]):
     def __len__(self) -> int:
         return len(self.commands)
 
+    def __getitem__(self, number: int) -> Command[K]:
+        return self.commands[number]
+
     @property
     def decides(self) -> bool:
         """Whether the host must read values in between."""
