@@ -348,4 +348,4 @@ def test_any_scalar_keeps_the_dtype_or_is_refused(dtype, scalar, left):
             weft.add(x, scalar)
         return
     wanted = "float32" if dtype in INTEGERS and type(scalar) is float else dtype
-    check(weft.add(scalar, x) if left else weft.add(x, scalar), np.add([0, 0], scalar), wanted, zero_signs=False)
+    check(weft.add(scalar, x) if left else weft.add(x, scalar), [0 + scalar] * 2, wanted, zero_signs=False)
