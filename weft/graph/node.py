@@ -83,6 +83,7 @@ class Op:
     # (inputs, *params) -> the same value made of other ops, for backends without a lowering rule of their own
     decompose: Callable[..., Any] | None = None
     batch: Callable[..., Any] | None = None  # the batching rule of vmap; elementwise ops need none
+    version: int = 1  # counted up when its meaning changes: saved programs name the versions that they use
     external: bool = False  # its rules stand outside of weft: what is compiled of it is not kept on disk
 
     def __post_init__(self) -> None:

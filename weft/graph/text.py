@@ -7,6 +7,7 @@
         v1 = sum(v0, axes=(0,))  # float32[]
         return (v1,)
 
+Sizes may be expressions of free dimensions, given when the text is parsed: `x0: "float32[batch, 3]"`, `shape=(2*batch, 3)`.
 Bodies of control flow come first, as separate functions. Values without a text form (arrays, parameters, custom
 derivative rules) are listed by `externs(graph)` and written `extern[i]`; a program that runs the text defines `extern`.
 Parsing never executes code: it interprets Python's syntax tree, so untrusted text is safe.
@@ -15,8 +16,9 @@ Parsing never executes code: it interprets Python's syntax tree, so untrusted te
 from __future__ import annotations
 
 import ast
+import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..dtypes import DTYPES, DType
@@ -26,7 +28,14 @@ from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder, toposort
 
 _DTYPES = {d.name: d for d in DTYPES}
 _HEADER = "from weft.primitives import *"
-_TYPE = re.compile(r"(\w+)\[(|[0-9]+(, [0-9]+)*)\]")
+_TYPE = re.compile(r"(\w+)\[(|[^,\[\]]+(, [^,\[\]]+)*)\]")
+_LARGEST = 1 << 63  # sizes and offsets in the text of a graph are below this
+_ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 
 
 def to_text(graph: Graph) -> str:
@@ -86,35 +95,52 @@ def _function(graph: Graph, names: dict[Graph, str], table: dict[int, int]) -> s
     return "\n".join([*lines, f"    return ({results})"])
 
 
-def parse(text: str, extern: Sequence[Any] = ()) -> Graph:
-    """Parse the text of a graph. `extern` supplies the values without a text form."""
+def parse(text: str, extern: Sequence[Any] = (), sizes: Mapping[str, int] | None = None) -> Graph:
+    """Parse the text of a graph. `extern` supplies the values without a text form, `sizes` the free dimensions."""
+    return build(parse_syntax(text), extern, sizes)
+
+
+def parse_syntax(text: str) -> ast.Module:
+    """The syntax tree of a graph's text: parsed once, `build` makes graphs of it for several sizes."""
     try:
-        return _parse_module(ast.parse(text), extern)
+        return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise _not_a_graph(error) from None
+
+
+def build(module: ast.Module, extern: Sequence[Any] = (), sizes: Mapping[str, int] | None = None) -> Graph:
+    """The graph that a syntax tree describes."""
+    try:
+        return _parse_module(module, extern, sizes or {})
+    except (ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError("parse", f"this is not the text of a graph: {str(error) or type(error).__name__}.") from None
+        raise _not_a_graph(error) from None
 
 
-def _parse_module(module: ast.Module, extern: Sequence[Any]) -> Graph:
+def _not_a_graph(error: BaseException) -> UserError:
+    return UserError("parse", f"this is not the text of a graph: {str(error) or type(error).__name__}.")
+
+
+def _parse_module(module: ast.Module, extern: Sequence[Any], sizes: Mapping[str, int]) -> Graph:
     graphs: dict[str, Graph] = {}
     for statement in module.body:
         if isinstance(statement, ast.ImportFrom) and ast.unparse(statement) == _HEADER:
             continue  # the import that makes the text runnable
         if not isinstance(statement, ast.FunctionDef) or statement.name in graphs:
             raise _refuse(statement, "only functions are allowed here, each with a name of its own")
-        graphs[statement.name] = _parse_function(statement, graphs, extern)
+        graphs[statement.name] = _parse_function(statement, _BodyParser({}, graphs, extern, sizes))
     if "graph" not in graphs:
         raise UserError("parse", "the text of a graph needs a function called 'graph'.")
     return graphs["graph"]
 
 
-def parse_type(text: str) -> Type:
-    """`float32[3, 4]` as a type."""
+def split_type(text: str) -> tuple[DType, list[str]]:
+    """`float32[batch, 4]` as its dtype and the texts of its sizes."""
     if not _is_type(text):
         raise UserError("parse", f"a type such as 'float32[3, 4]' is required, got {text!r}.")
-    name, _, sizes = text.rstrip("]").partition("[")
-    return Type(tuple(int(n) for n in sizes.split(",") if n), _DTYPES[name])
+    name, _, sizes = text.removesuffix("]").partition("[")
+    return _DTYPES[name], sizes.split(", ") if sizes else []
 
 
 def _is_type(text: str) -> bool:
@@ -122,19 +148,57 @@ def _is_type(text: str) -> bool:
     return found is not None and found[1] in _DTYPES
 
 
-def _parse_function(function: ast.FunctionDef, graphs: dict[str, Graph], extern: Sequence[Any]) -> Graph:
+def parse_type(text: str, sizes: Mapping[str, int] | None = None) -> Type:
+    """`float32[3, 4]` as a type; `sizes` gives the values of names in it."""
+    dtype, texts = split_type(text)
+    return Type(tuple(_parse_size(part, sizes or {}, text) for part in texts), dtype)
+
+
+def _parse_size(part: str, sizes: Mapping[str, int], whole: str) -> int:
+    if part.isdecimal() and len(part) < 20:
+        value = int(part)
+    else:
+        try:
+            value = evaluate(ast.parse(part, mode="eval").body, sizes)
+        except (SyntaxError, ValueError, RecursionError):
+            raise UserError("parse", f"a type such as 'float32[3, 4]' is required, got {whole!r}.") from None
+    if not isinstance(value, int) or not 0 <= value < _LARGEST:
+        raise UserError("parse", f"sizes from 0 to 2**63 - 1 are required, got {whole!r}.")
+    return value
+
+
+def evaluate(part: ast.expr, sizes: Mapping[str, int]) -> int | float:
+    """The value of an expression of numbers and free dimensions with + - * /."""
+    match part:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return value
+        case ast.Name(id=name) if name in sizes:
+            return sizes[name]
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -evaluate(inner, sizes)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+            a, b = evaluate(left, sizes), evaluate(right, sizes)
+            if isinstance(op, ast.Div) and b == 0:
+                raise _refuse(part, f"{_show(part)!r} divides by zero")
+            value = _ARITHMETIC[type(op)](a, b)
+            if isinstance(value, int) and abs(value) >= 2 * _LARGEST:
+                raise _refuse(part, f"{_show(part)!r} is too large")
+            return value  # type: ignore[no-any-return]
+    raise _refuse(part, f"{_show(part)!r} is not an expression of numbers and free dimensions")
+
+
+def _parse_function(function: ast.FunctionDef, reader: _BodyParser) -> Graph:
     _check_plain(function)
-    values: dict[str, Node] = {}
+    values = reader.values
     for index, argument in enumerate(function.args.args):
         match argument.annotation:
             case ast.Constant(value=str() as text) if argument.arg not in values and _is_type(text):
-                values[argument.arg] = placeholder(index, parse_type(text))
+                values[argument.arg] = placeholder(index, parse_type(text, reader.sizes))
             case _:
                 raise _refuse(
                     argument, "every input needs a name of its own and a type such as 'float32[3, 4]' in quotes"
                 )
     inputs = tuple(values.values())
-    reader = _BodyParser(values, graphs, extern)
     for statement in function.body[:-1]:
         match statement:
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
@@ -159,8 +223,10 @@ def _check_plain(function: ast.FunctionDef) -> None:
 class _BodyParser:
     """Parses the calls and parameters of one function."""
 
-    def __init__(self, values: dict[str, Node], graphs: dict[str, Graph], extern: Sequence[Any]) -> None:
-        self.values, self.graphs, self.extern = values, graphs, extern
+    def __init__(
+        self, values: dict[str, Node], graphs: dict[str, Graph], extern: Sequence[Any], sizes: Mapping[str, int]
+    ) -> None:
+        self.values, self.graphs, self.extern, self.sizes = values, graphs, extern, sizes
 
     def call(self, call: ast.Call) -> Node:
         if not isinstance(call.func, ast.Name) or call.func.id not in OPS or call.func.id == "placeholder":
@@ -189,14 +255,16 @@ class _BodyParser:
         match part:
             case ast.Constant(value=None | bool() | int() | float() | str() as value):
                 return value
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-                return -value
+            case ast.UnaryOp() | ast.BinOp():
+                return evaluate(part, self.sizes)
             case ast.Tuple(elts=elements):
                 return tuple(map(self.param, elements))
             case ast.Name(id=name) if name in _DTYPES:
                 return _DTYPES[name]
             case ast.Name(id=name) if name in self.graphs:
                 return self.graphs[name]
+            case ast.Name(id=name) if name in self.sizes:
+                return self.sizes[name]
             case ast.Subscript(value=ast.Name(id="extern"), slice=ast.Constant(value=int() as i)):
                 if 0 <= i < len(self.extern):
                     return self.extern[i]

@@ -10,7 +10,7 @@ import fcntl
 import os
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,11 +21,15 @@ _TEMPORARY = re.compile(r"\..+\.\d+\.\d+")  # .name.process.thread
 
 def replace_file(path: Path, parts: Iterable[bytes | memoryview], where: str = "save") -> None:
     """Write a file atomically: to a temporary file, synced to disk, then renamed."""
+    replace_with(path, lambda file: file.writelines(parts), where)
+
+
+def replace_with(path: Path, write: Callable[[BinaryIO], None], where: str = "save") -> None:
+    """`replace_file` for a function that writes to an open file."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         with _open_locked(beside) as file:
-            for part in parts:
-                file.write(part)
+            write(file)
             file.flush()
             os.fsync(file.fileno())
             os.replace(beside, path)

@@ -11,6 +11,7 @@ checksum. The checksum is the first entry of the metadata: the CRC-32 of the who
 from __future__ import annotations
 
 import json
+import math
 import os
 import zlib
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ _CODES = {
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
     "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
 }  # fmt: skip
+_DTYPES = {code: as_dtype(name).numpy for name, code in _CODES.items()}
+_LONGEST_HEADER = 100 << 20
 
 
 class Content(NamedTuple):
@@ -47,6 +50,11 @@ class Content(NamedTuple):
 
 def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> None:
     """Write tensors by name. After a crash or with a full disk, the previous file is unchanged."""
+    replace_file(Path(path), file_parts(tensors, metadata))
+
+
+def file_parts(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None) -> list[bytes | memoryview]:
+    """The bytes of a file with these tensors, in parts that share their memory."""
     arrays = {name: np.array(as_tensor(value).numpy(), order="C", copy=None) for name, value in tensors.items()}
     values = [array.reshape(-1).view(np.uint8).data for array in arrays.values()]
     head = _head(arrays, metadata or {})
@@ -54,7 +62,58 @@ def save(path: str | os.PathLike[str], tensors: Mapping[str, Any], metadata: Map
     for part in values:
         checksum = zlib.crc32(part, checksum)
     sealed = head[:_PLACE] + f"{checksum:08x}".encode() + head[_PLACE + 8 :]
-    replace_file(Path(path), [sealed, *values])
+    return [sealed, *values]
+
+
+def views(memory: np.ndarray, path: object) -> dict[str, np.ndarray]:
+    """The tensors in the bytes of a file, without a copy. For files inside of others, which `safe_open` does not read."""
+    raw = memory.data
+    length = int.from_bytes(raw[:8], "little")
+    if len(raw) < 8 or length > min(len(raw) - 8, _LONGEST_HEADER):
+        raise _damaged(path, "its header is cut off")
+    try:
+        header = json.loads(bytes(raw[8 : 8 + length]))
+        header.pop("__metadata__", None)
+        return _checked_views({str(n): _Entry(**entry) for n, entry in header.items()}, memory[8 + length :], path)
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise _damaged(path, f"its header is wrong: {error}") from None
+
+
+class _Entry(NamedTuple):
+    """A tensor in the header."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
+def _checked_views(entries: Mapping[str, _Entry], values: np.ndarray, path: object) -> dict[str, np.ndarray]:
+    """Entries must fill the file one after the other, without holes and overlaps."""
+    found, place = {}, 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        dtype = _DTYPES.get(entry.dtype)
+        if dtype is None or any(type(n) is not int or n < 0 for n in (*entry.shape, *entry.data_offsets)):
+            raise _damaged(path, f"{name!r} has the dtype {entry.dtype!r} and the shape {entry.shape}")
+        size = dtype.itemsize * math.prod(entry.shape)
+        if entry.data_offsets != [place, place + size] or place + size > len(values):
+            raise _damaged(path, f"{name!r} is not where its size says")
+        found[name] = _as_dtype(values[place : place + size], dtype).reshape(entry.shape)
+        place += size
+    if place != len(values):
+        raise _damaged(path, "bytes are left over")
+    return {name: found[name] for name in entries}
+
+
+def _as_dtype(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
+    """The bytes as numbers. NumPy computes with those that are not aligned too, but devices do not."""
+    if dtype == np.bool_ and values.size and values.max() > 1:
+        raise ValueError("a bool is neither 0 nor 1")
+    aligned = values.ctypes.data % dtype.itemsize == 0
+    return (values if aligned else values.copy()).view(dtype)
+
+
+def _damaged(path: object, why: str) -> RunError:
+    return RunError("load", f"{path} is damaged, cut off, or not a safetensors file: {why}.")
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Tensor]:
@@ -103,7 +162,7 @@ def _head(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str]) -> bytes:
         header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [place, place + array.nbytes]}
         place += array.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the values begin at a multiple of 8
+    text += b" " * (-(8 + len(text)) % 64)  # so that the values begin at a multiple of 64
     return len(text).to_bytes(8, "little") + text
 
 

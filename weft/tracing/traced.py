@@ -106,10 +106,13 @@ def traced(
     options: CompileOptions,
     follows: Iterable[Holder] = (),
     aliases: Aliases | None = None,
+    *,
+    for_device: bool = True,
 ) -> TracedFunction:
     """Call the function once with stand-ins for its arguments, and close what it did to a graph.
 
-    `follows`: objects whose settings decide what the function does, beside those that it calls.
+    `follows`: objects whose settings decide what the function does, beside those that it calls. `for_device`: state is laid out as the
+    device prefers; otherwise the graph is the same for every device.
     """
     call = CallStructure(args, kwargs, static)
     arguments = Arguments(call.values(args, kwargs), aliases)
@@ -127,7 +130,7 @@ def traced(
         new_grads = [grad.node for _, grad in grads if grad is not None]
     numbers = iter(range(len(new_grads)))
     replaced = [(t, None if grad is None else next(numbers)) for t, grad in grads]
-    return _closed(options, call, found, arguments, recorder, [*values, *new_grads], replaced)
+    return _closed(options, call, found, arguments, recorder, [*values, *new_grads], replaced, for_device)
 
 
 def _closed(
@@ -138,6 +141,7 @@ def _closed(
     recorder: StateRecorder,
     changed: Sequence[Node],
     grads: list[tuple[Tensor, int | None]],
+    for_device: bool,
 ) -> TracedFunction:
     streams = list(found.streams)
     positions, left = [found.streams[s][0] for s in streams], [found.streams[s][1] for s in streams]
@@ -159,8 +163,10 @@ def _closed(
         recorder.values_seen(),
         [(t, had is not None) for t, had in recorder.grads.items() if t._owns_parameter],
     )
+    if for_device:
+        graph = in_memory_order(graph, states, updates, find_device(options.device))
     return TracedFunction(
-        in_memory_order(graph, states, updates, find_device(options.device)), options, updates, call, arguments,
+        graph, options, updates, call, arguments,
         len(given), states, streams, len(left) + len(recorder.written), grads, [o.tracked for o in found.outputs],
         guards, user_source(),
     )  # fmt: skip

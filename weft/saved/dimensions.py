@@ -1,0 +1,172 @@
+"""Free dimensions: one text for a graph at every size.
+
+A function is traced at several sizes. The texts of its graphs must differ in numbers only, and each number that differs is
+expressed by the free dimensions:
+
+    batch=7:  v1 = expand(x2, shape=(7, 10))
+    batch=11: v1 = expand(x2, shape=(11, 10))     ->     v1 = expand(x2, shape=(batch, 10))
+
+Integers are polynomials that are linear in each dimension (2*batch + 1, batch*length). Floats may also be quotients of such
+(batch / (batch - 1), the correction of a variance). Sizes that were not used to find an expression verify it.
+"""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from math import lcm, prod
+
+from ..errors import UserError
+from ..graph.text import evaluate
+
+Sizes = dict[str, int]
+_NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+)(?![\w.])")
+_PRIMES = [p for p in range(5, 400) if all(p % d for d in range(2, p))]
+_FINEST = 10**6  # the largest denominator of the fractions that floats are read as
+
+
+def sample_sizes(names: Sequence[str], avoid: frozenset[int] = frozenset()) -> list[Sizes]:
+    """The sizes to trace at: two for each dimension in all combinations, then two points that verify.
+
+    They are numbers that no other size of the function equals, so that equal numbers are not equal by accident. All but the last
+    are primes, the last is a multiple of 4: a size that is rounded or halved is found out.
+    """
+    free = [p for p in _PRIMES if not {p, 4 * p} & avoid]
+    chosen = [(*free[i :: len(names)][:3], 4 * free[i :: len(names)][3]) for i in range(len(names))]
+    corners = itertools.product(*(four[:2] for four in chosen))
+    points = [*corners, tuple(four[2] for four in chosen), tuple(four[3] for four in chosen)]
+    return [dict(zip(names, point, strict=True)) for point in points]
+
+
+def merge_texts(texts: Sequence[str], points: Sequence[Sizes]) -> str:
+    """One text with expressions for those at `points`; an error says where they differ in more than numbers."""
+    lines = [text.split("\n") for text in texts]
+    if len({len(own) for own in lines}) > 1:
+        counts = ", ".join(f"{len(own)} for {_show(at)}" for own, at in zip(lines, points, strict=True))
+        raise _refuse(f"the number of operations depends on the size ({counts})")
+    return "\n".join(_merge_line(versions, points) for versions in zip(*lines, strict=True))
+
+
+def _merge_line(versions: Sequence[str], points: Sequence[Sizes]) -> str:
+    if all(v == versions[0] for v in versions):
+        return versions[0]
+    code = [v.partition("  # ") for v in versions]
+    merged = _merge([c[0] for c in code], points)
+    if merged is None:
+        raise _refuse(f"'{versions[0].strip()}' for {_show(points[0])} and '{versions[-1].strip()}' for {_show(points[-1])}")
+    comment = _merge([c[2] for c in code], points)  # for readers only: a type without an expression is left out
+    return merged + (f"  # {comment}" if comment else "")
+
+
+def _merge(versions: Sequence[str], points: Sequence[Sizes]) -> str | None:
+    parts = [_NUMBER.split(v) for v in versions]
+    if any(p != parts[0] for p in parts):
+        return None
+    text = parts[0][0]
+    for numbers, after in zip(zip(*map(_NUMBER.findall, versions), strict=True), parts[0][1:], strict=True):
+        found = expression(numbers, points)
+        if found is None:
+            return None
+        text += found + after
+    return text
+
+
+def expression(numbers: Sequence[str], points: Sequence[Sizes]) -> str | None:
+    """An expression of the free dimensions with these values at these points, or None."""
+    if all(n == numbers[0] for n in numbers):
+        return numbers[0]
+    whole = all(re.fullmatch(r"-?\d+", n) for n in numbers)
+    values = [Fraction(n) if whole else Fraction(float(n)).limit_denominator(_FINEST) for n in numbers]
+    names = list(points[0])
+    for text in _candidates(values, names, points, whole):
+        tree = ast.parse(text, mode="eval").body
+        if all(_equal(evaluate(tree, at), n, whole) for n, at in zip(numbers, points, strict=True)):
+            return text
+    return None
+
+
+def _equal(value: float, text: str, whole: bool) -> bool:
+    return (isinstance(value, int) and value == int(text)) if whole else float(value) == float(text)
+
+
+def _candidates(values: Sequence[Fraction], names: Sequence[str], points: Sequence[Sizes], whole: bool) -> list[str]:
+    found = []
+    linear = _fit(values, names, points)
+    if linear is not None:
+        scale = lcm(*(c.denominator for c in linear.values()))
+        text = _polynomial({term: int(c * scale) for term, c in linear.items()})
+        if not whole:
+            found.append(f"({text}) / {scale}")
+        elif scale == 1:
+            found.append(text)
+    if not whole and all(values):
+        inverse = _fit([1 / v for v in values], names, points)
+        if inverse is not None:
+            scale = lcm(*(c.denominator for c in inverse.values()))
+            found.append(f"{scale} / ({_polynomial({term: int(c * scale) for term, c in inverse.items()})})")
+        if len(names) == 1:
+            found += _quotient(values, names[0], points)
+    return found
+
+
+def _fit(values: Sequence[Fraction], names: Sequence[str], points: Sequence[Sizes]) -> dict[tuple[str, ...], Fraction] | None:
+    """The coefficients of the polynomial, linear in each dimension, through the first 2**k points."""
+    terms = [t for r in range(len(names) + 1) for t in itertools.combinations(names, r)]
+    rows = [[Fraction(prod(at[n] for n in term)) for term in terms] for at in points[: len(terms)]]
+    solved = _solve(rows, list(values[: len(terms)]))
+    return None if solved is None else {t: c for t, c in zip(terms, solved, strict=True) if c}
+
+
+def _quotient(values: Sequence[Fraction], name: str, points: Sequence[Sizes]) -> list[str]:
+    """(a n + b) / (n + d) through three points: v n + v d = a n + b."""
+    sizes = [at[name] for at in points[:3]]
+    rows = [[Fraction(n), Fraction(1), -v] for n, v in zip(sizes, values, strict=False)]
+    solved = _solve(rows, [v * n for n, v in zip(sizes, values, strict=False)])
+    if solved is None:
+        return []
+    a, b, d = solved
+    scale = lcm(a.denominator, b.denominator, d.denominator)
+    top, bottom = {(name,): int(a * scale), (): int(b * scale)}, {(name,): scale, (): int(d * scale)}
+    return [f"({_polynomial(top)}) / ({_polynomial(bottom)})"]
+
+
+def _solve(rows: list[list[Fraction]], values: list[Fraction]) -> list[Fraction] | None:
+    """Gaussian elimination with exact fractions; None for a singular system."""
+    size = len(rows)
+    rows = [[*row, value] for row, value in zip(rows, values, strict=True)]
+    for i in range(size):
+        pivot = next((r for r in range(i, size) if rows[r][i]), None)
+        if pivot is None:
+            return None
+        rows[i], rows[pivot] = rows[pivot], rows[i]
+        rows[i] = [x / rows[i][i] for x in rows[i]]
+        for r in range(size):
+            if r != i and rows[r][i]:
+                rows[r] = [x - rows[r][i] * y for x, y in zip(rows[r], rows[i], strict=True)]
+    return [row[-1] for row in rows]
+
+
+def _polynomial(terms: dict[tuple[str, ...], int]) -> str:
+    """{("batch",): 2, (): -1} as 2*batch - 1."""
+    texts = []
+    for term, factor in sorted(terms.items(), key=lambda item: -len(item[0])):
+        if factor:
+            body = "*".join([*([str(abs(factor))] if abs(factor) != 1 or not term else []), *term])
+            texts.append(("- " if factor < 0 else "+ ") + body)
+    text = " ".join(texts) or "0"
+    return text.removeprefix("+ ").replace("- ", "-", 1) if text.startswith("- ") else text.removeprefix("+ ")
+
+
+def _show(sizes: Sizes) -> str:
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _refuse(why: str) -> UserError:
+    return UserError(
+        "save",
+        f"the function cannot be saved for all sizes of its free dimensions: {why}. Save it for one size with dynamic=False, or "
+        "name fewer free dimensions.",
+    )

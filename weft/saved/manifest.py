@@ -1,0 +1,205 @@
+"""The manifest of a saved program: its functions, their inputs and outputs, and facts for people.
+
+`read_manifest` checks every field that loading relies on. Unknown fields are kept: a later minor version may add some.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..errors import RunError
+from ..graph.node import OPS
+from ..tree import Structure
+
+FORMAT, VERSION = "weft-program", 1
+_DEEPEST = 64  # lists in lists of arguments and results
+_CONTAINERS: dict[str, type] = {"tuple": tuple, "list": list, "dict": dict, "none": type(None)}
+
+
+@dataclass(frozen=True)
+class Port:
+    """An input or output of a graph: an argument or result, a tensor of the program, a random stream, or a gradient."""
+
+    kind: str  # argument, state or stream; result, state, stream, argument or grad
+    name: str
+    type: str = ""  # of arguments and results: float32[batch, 3]
+
+    def as_json(self) -> dict[str, str]:
+        return {k: v for k, v in (("kind", self.kind), ("name", self.name), ("type", self.type)) if v}
+
+
+@dataclass(frozen=True)
+class FunctionManifest:
+    """One function of the program. `results` says where each leaf of its result comes from."""
+
+    graph: str  # the entry with its text
+    arguments: Structure  # of (args, kwargs)
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    result: Structure
+    results: tuple[tuple[str, Any], ...]  # ("computed", 0), ("argument", 1), ("tensor", name), ("value", 3.0)
+    cleared: tuple[str, ...] = ()  # tensors whose .grad is set to None
+    differentiable: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "graph": self.graph,
+            "arguments": structure_as_json(self.arguments),
+            "inputs": [port.as_json() for port in self.inputs],
+            "outputs": [port.as_json() for port in self.outputs],
+            "result": structure_as_json(self.result),
+            "results": [list(source) for source in self.results],
+            "cleared": list(self.cleared),
+            "differentiable": self.differentiable,
+        }
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All of it."""
+
+    functions: dict[str, FunctionManifest]
+    dimensions: tuple[str, ...]
+    trainable: tuple[str, ...]
+    ops: dict[str, int]
+    facts: dict[str, Any] = field(default_factory=dict)  # labels, preprocessing, metrics, licence, origin, weft ...
+
+    def as_text(self) -> str:
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            **self.facts,
+            "dimensions": list(self.dimensions),
+            "functions": {name: function.as_json() for name, function in self.functions.items()},
+            "trainable": list(self.trainable),
+            "ops": self.ops,
+        }
+        return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def structure_as_json(structure: Structure) -> Any:
+    """`*` for a leaf, else the kind of container with its children. Named tuples are saved as tuples."""
+    if structure.kind is None:
+        return "*"
+    children = [structure_as_json(child) for child in structure.children]
+    if structure.kind is dict:
+        return {"dict": dict(zip(structure.keys, children, strict=True))}
+    if structure.kind is type(None):
+        return {"none": []}
+    return {"list" if structure.kind is list else "tuple": children}
+
+
+class _Reader:
+    """Reads fields of JSON with checks; an error names the field."""
+
+    def __init__(self, path: object) -> None:
+        self.path = path
+
+    def refuse(self, why: str) -> RunError:
+        return RunError("load", f"{self.path} is not a saved program, or is damaged: in manifest.json {why}.")
+
+    def take(self, part: Any, name: str, kind: type | tuple[type, ...]) -> Any:
+        if not isinstance(part, dict) or not isinstance(part.get(name), kind):
+            raise self.refuse(f"{name!r} is missing or of another kind")
+        return part[name]
+
+    def texts(self, part: Any, name: str) -> tuple[str, ...]:
+        values = self.take(part, name, list)
+        if not all(isinstance(v, str) for v in values):
+            raise self.refuse(f"{name!r} must list texts")
+        return tuple(values)
+
+    def structure(self, part: Any, depth: int = 0) -> Structure:
+        if part == "*":
+            return Structure(None)
+        if depth > _DEEPEST or not isinstance(part, dict) or len(part) != 1 or next(iter(part)) not in _CONTAINERS:
+            raise self.refuse("a structure of arguments or results is wrong")
+        ((kind, children),) = part.items()
+        if isinstance(children, dict) is not (kind == "dict") or not isinstance(children, dict | list):
+            raise self.refuse("a structure of arguments or results is wrong")
+        if kind == "dict":
+            inner = tuple(self.structure(child, depth + 1) for child in children.values())
+            return Structure(dict, tuple(children), inner)
+        return Structure(_CONTAINERS[kind], (), tuple(self.structure(child, depth + 1) for child in children))
+
+    def ports(self, part: Any, name: str, kinds: Sequence[str]) -> tuple[Port, ...]:
+        found = []
+        for port in self.take(part, name, list):
+            kind, called = self.take(port, "kind", str), self.take(port, "name", str)
+            if kind not in kinds:
+                raise self.refuse(f"{name!r} has the unknown kind {kind!r}")
+            found.append(Port(kind, called, port.get("type", "") if isinstance(port.get("type", ""), str) else ""))
+        return tuple(found)
+
+    def function(self, part: Any) -> FunctionManifest:
+        arguments = self.structure(self.take(part, "arguments", dict))
+        if arguments.kind is not tuple or [c.kind for c in arguments.children] != [tuple, dict]:
+            raise self.refuse("'arguments' must be a tuple and a dict")
+        return FunctionManifest(
+            self.take(part, "graph", str),
+            arguments,
+            self.ports(part, "inputs", ("argument", "state", "stream")),
+            self.ports(part, "outputs", ("result", "state", "stream", "argument", "grad")),
+            self.structure(part.get("result")),
+            tuple(self.source(s) for s in self.take(part, "results", list)),
+            self.texts(part, "cleared"),
+            self.take(part, "differentiable", bool),
+        )
+
+    def source(self, part: Any) -> tuple[str, Any]:
+        match part:
+            case ["computed" | "argument", int() as number] if number >= 0 and not isinstance(number, bool):
+                return part[0], number
+            case ["tensor", str() as name]:
+                return "tensor", name
+            case ["value", bool() | int() | float() as value]:
+                return "value", value
+        raise self.refuse("'results' is wrong")
+
+
+def read_manifest(text: str, path: object) -> Manifest:
+    """The manifest in a text, or an error that says what is wrong or too new."""
+    reader = _Reader(path)
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise reader.refuse(f"the JSON is wrong ({error})") from None
+    if reader.take(content, "format", str) != FORMAT:
+        raise reader.refuse(f"the format is {content['format']!r}")
+    version = reader.take(content, "version", int)
+    if version > VERSION:
+        raise RunError(
+            "load",
+            f"{path} has version {version} of the format; this weft reads up to version {VERSION}. Install a newer weft "
+            f"(the file was written by weft {content.get('weft', '?')}).",
+        )
+    functions = {name: reader.function(part) for name, part in reader.take(content, "functions", dict).items()}
+    if not functions:
+        raise reader.refuse("'functions' is empty")
+    known = {"format", "version", "functions", "dimensions", "trainable", "ops"}
+    return Manifest(
+        functions,
+        reader.texts(content, "dimensions"),
+        reader.texts(content, "trainable"),
+        _check_ops(reader, reader.take(content, "ops", dict), content.get("weft", "?")),
+        {name: value for name, value in content.items() if name not in known},
+    )
+
+
+def _check_ops(reader: _Reader, ops: Mapping[str, Any], writer: object) -> dict[str, int]:
+    """The versions of ops that a program uses: none may be unknown or newer than ours."""
+    if not all(isinstance(version, int) for version in ops.values()):
+        raise reader.refuse("'ops' must map names to versions")
+    unknown = sorted(name for name in ops if name not in OPS)
+    newer = sorted(name for name in ops if name in OPS and ops[name] > OPS[name].version)
+    if unknown or newer:
+        raise RunError(
+            "load",
+            f"{reader.path} was written by weft {writer} and uses ops that this weft "
+            f"{'does not have' if unknown else 'has in an older version'}: {', '.join(unknown or newer)}. Install a newer weft, or the "
+            "package that declares them.",
+        )
+    return dict(ops)

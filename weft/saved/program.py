@@ -1,0 +1,239 @@
+"""`weft.load`: a saved program as a module, whose parameters have their names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from ..derivatives import custom_vjp
+from ..errors import RunError, UserError
+from ..graph import Graph
+from ..graph.check import check
+from ..graph.graph import substitute
+from ..graph.node import Node
+from ..graph.text import build, parse_syntax, split_type
+from ..io.safetensors import views
+from ..nn.module import Module
+from ..ops.convert import asarray
+from ..ops.convert import parameter as as_parameter
+from ..random import Generator, default_generator
+from ..tensor import Tensor, as_tensor, wrap
+from ..tree import Structure, flatten, unflatten
+from .archive import Archive
+from .manifest import FunctionManifest, Manifest, read_manifest
+
+DEFAULT_STREAM = "weft.random"
+_LONGEST_TEXT = 256 << 20
+_REMEMBERED = 64  # graphs for different sizes
+
+
+class SavedFunction:
+    """One function of a program: a graph for each size of the free dimensions."""
+
+    def __init__(self, manifest: FunctionManifest, text: str, path: object) -> None:
+        self.manifest, self.path, self.text = manifest, path, text
+        self.arguments = [port for port in manifest.inputs if port.kind == "argument"]
+        self.graph = lru_cache(_REMEMBERED)(self._graph)
+
+    @cached_property
+    def _syntax(self) -> Any:
+        return parse_syntax(self.text)
+
+    def _graph(self, sizes: tuple[tuple[str, int], ...]) -> Graph:
+        try:
+            graph = check(build(self._syntax, sizes=dict(sizes)))
+        except UserError as error:
+            raise RunError("load", f"{self.manifest.graph} in {self.path} is damaged: {error.message}") from None
+        wanted = len(self.manifest.inputs), len(self.manifest.outputs)
+        if (len(graph.inputs), len(graph.outputs)) != wanted:
+            raise RunError("load", f"{self.manifest.graph} in {self.path} does not have the inputs and outputs of the manifest.")
+        return graph
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The arguments as tensors, in the order of the manifest."""
+        leaves, structure = flatten((args, kwargs))
+        if _plain(structure) != self.manifest.arguments:
+            raise UserError("Program", f"arguments {self.manifest.arguments} are required, got {_plain(structure)}.")
+        return [self._argument(int(port.name), port.type, leaves) for port in self.arguments]
+
+    def _argument(self, number: int, text: str, leaves: Sequence[Any]) -> Tensor:
+        dtype, sizes = split_type(text)
+        tensor = leaves[number] if isinstance(leaves[number], Tensor) else as_tensor(leaves[number])
+        if tensor.dtype is not dtype or tensor.ndim != len(sizes):
+            raise UserError("Program", f"argument {number} must be {text}, got {tensor._node.type}.")
+        return tensor
+
+    def sizes(self, tensors: Sequence[Tensor]) -> tuple[tuple[str, int], ...]:
+        """The free dimensions of a call."""
+        found: dict[str, int] = {}
+        for port, tensor in zip(self.arguments, tensors, strict=True):
+            for size, actual in zip(split_type(port.type)[1], tensor.shape, strict=True):
+                wanted = int(size) if size.isdecimal() else found.setdefault(size, actual)
+                if wanted != actual:
+                    known = f" with {size} = {wanted}" if not size.isdecimal() else ""
+                    raise UserError("Program", f"argument {port.name} must be {port.type}{known}, got {tensor._node.type}.")
+        return tuple(found.items())
+
+
+class Program(Module):
+    """A saved program. It is called like what was saved, and its parameters have the names that they had.
+
+    `labels`, `facts` and `manifest` are what was saved with it.
+    """
+
+    def __init__(
+        self, manifest: Manifest, functions: Mapping[str, SavedFunction], tensors: Mapping[str, Tensor], path: object
+    ) -> None:
+        self._manifest, self._functions, self._path = manifest, dict(functions), path
+        self._tensors: dict[str, Tensor] = dict(tensors)
+        self._streams = {DEFAULT_STREAM: default_generator}
+        for function in functions.values():
+            for port in function.manifest.inputs:
+                if port.kind == "stream" and port.name not in self._streams:
+                    self._streams[port.name] = self._stream(port.name)
+        own = {name: tensor for name, tensor in self._tensors.items() if not name.startswith("constants.")}
+        for name, tensor in own.items():
+            self._place(name.split("."), tensor)
+
+    def _stream(self, name: str) -> Generator:
+        stream = Generator()
+        stream.state = self._tensors.pop(f"{name}.key"), self._tensors.pop(f"{name}.offset")
+        return stream
+
+    def _place(self, path: list[str], tensor: Tensor) -> None:
+        """Make a tensor an attribute, so that `named_tensors` gives it under its path."""
+        if hasattr(Program, path[0]) or path[0].startswith("_"):
+            raise RunError("load", f"{self._path} has a tensor called {'.'.join(path)!r}; that name is taken.")
+        if len(path) == 1:
+            setattr(self, path[0], tensor)
+            return
+        inner = vars(self).setdefault(path[0], {})
+        for part in path[1:-1]:
+            inner = inner.setdefault(part, {})
+        inner[path[-1]] = tensor
+
+    @property
+    def manifest(self) -> Manifest:
+        """All that the file says of the program."""
+        return self._manifest
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was saved beside the program: labels, preprocessing, metrics, licence, origin, the version of weft."""
+        return self._manifest.facts
+
+    @property
+    def labels(self) -> list[str] | None:
+        """The names of the classes."""
+        return self._manifest.facts.get("labels")
+
+    def graph(self, *args: Any, **kwargs: Any) -> Graph:
+        """The graph that a call with these arguments runs."""
+        function = self._function()
+        return function.graph(function.sizes(function.bind(args, kwargs)))
+
+    def _function(self) -> SavedFunction:
+        return self._functions.get("train" if self.training else "eval") or next(iter(self._functions.values()))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        function = self._function()
+        arguments = function.bind(args, kwargs)
+        graph = function.graph(function.sizes(arguments))
+        given = iter(arguments)
+        nodes = [self._input(port.kind, port.name, given) for port in function.manifest.inputs]
+        for port, node, wanted in zip(function.manifest.inputs, nodes, graph.inputs, strict=True):
+            if node.type != wanted.type:
+                raise RunError("load", f"{self._path} is damaged: {port.name} is {node.type}, the graph needs {wanted.type}.")
+        computed = [wrap(n) for n in substitute(graph.outputs, dict(zip(graph.inputs, nodes, strict=True)))]
+        if not function.manifest.differentiable:
+            computed = [_without_derivative(t) for t in computed]
+        return self._deliver(function.manifest, computed, arguments)
+
+    def _input(self, kind: str, name: str, given: Any) -> Node:
+        if kind == "argument":
+            tensor: Tensor = next(given)
+        elif kind == "stream":
+            tensor = self._streams[name].offset
+        else:
+            stream = self._streams.get(name.removesuffix(".key")) if name.endswith(".key") else None
+            tensor = self._tensors[name] if stream is None else stream.key
+        return tensor.node
+
+    def _deliver(self, manifest: FunctionManifest, computed: Sequence[Tensor], arguments: Sequence[Tensor]) -> Any:
+        """Change state as the function did, and give its result."""
+        results = []
+        for port, tensor in zip(manifest.outputs, computed, strict=True):
+            if port.kind == "result":
+                results.append(tensor)
+            elif port.kind == "stream":
+                self._streams[port.name].offset = tensor
+            elif port.kind == "state":
+                self._tensors[port.name].assign(tensor)
+            elif port.kind == "grad":
+                self._tensors[port.name].grad = tensor
+            else:
+                arguments[int(port.name)].assign(tensor)
+        for name in manifest.cleared:
+            self._tensors[name].grad = None
+        find = {
+            "computed": lambda n: results[n],
+            "argument": lambda n: arguments[n],
+            "tensor": lambda n: self._tensors[n],
+            "value": lambda n: n,
+        }
+        return unflatten(manifest.result, [find[source](which) for source, which in manifest.results])
+
+    def details(self) -> str:
+        functions = "; ".join(
+            f"{name}({', '.join(port.type for port in f.arguments)})" for name, f in self._functions.items()
+        )
+        return f"{functions}; {len(self._tensors)} tensors"
+
+
+def _plain(structure: Structure) -> Structure:
+    """A structure with tuples for named tuples."""
+    kind = tuple if structure.kind is not None and issubclass(structure.kind, tuple) else structure.kind
+    return Structure(kind, structure.keys, tuple(map(_plain, structure.children)))
+
+
+def _refuse_derivative(*_: Any) -> Any:
+    raise UserError(
+        "Program",
+        "this program was saved from a function with its own derivative (custom_vjp), which a file cannot hold: it runs, but cannot "
+        "be differentiated.",
+    )
+
+
+def _without_derivative(tensor: Tensor) -> Tensor:
+    found: Tensor = custom_vjp(lambda x: x, _refuse_derivative)(tensor)
+    return found
+
+
+def load_program(path: str | os.PathLike[str]) -> Program:
+    """Load what `weft.save` wrote. Nothing in the file is executed: its text is parsed and checked."""
+    place = Path(path)
+    with Archive(place) as archive:
+        manifest = read_manifest(archive.text("manifest.json", _LONGEST_TEXT), place)
+        functions = {
+            name: SavedFunction(function, archive.text(function.graph, _LONGEST_TEXT), place)
+            for name, function in manifest.functions.items()
+        }
+        arrays = views(archive.read("weights.safetensors"), place)
+    trainable = set(manifest.trainable)
+    tensors = {name: asarray(array, copy=False) for name, array in arrays.items()}
+    tensors = {name: as_parameter(t) if name in trainable else t for name, t in tensors.items()}
+    _check_names(manifest, tensors, place)
+    return Program(manifest, functions, tensors, place)
+
+
+def _check_names(manifest: Manifest, tensors: Mapping[str, Tensor], path: object) -> None:
+    for function in manifest.functions.values():
+        used = {port.name for port in function.inputs if port.kind == "state"}
+        used |= {port.name for port in function.outputs if port.kind in ("state", "grad")}
+        used |= {which for source, which in function.results if source == "tensor"} | set(function.cleared)
+        missing = sorted(used - set(tensors) - {f"{DEFAULT_STREAM}.key"})
+        if missing:
+            raise RunError("load", f"{path} is damaged: its weights have no {', '.join(missing[:5])}.")
