@@ -63,6 +63,43 @@ def said(*words: str, code: int = 0) -> tuple[str, str]:
     return out.getvalue(), err.getvalue()
 
 
+# --- export ---------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_exported_run_predicts_as_the_run_and_needs_nothing_else(
+    at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = [str(at_home / f"photos/{c}/{i}.png") for c in ("blue", "red") for i in range(2)]
+    expected = said("predict", "colours", *images, "--json")[0]
+    shown = said("export", "colours", f"out={tmp_path / 'net.weft'}")[0]
+    assert "uint8[batch, 3, 8, 8]" in shown
+    assert "3: blue, green, red" in shown
+    monkeypatch.chdir(tmp_path)  # no run is here
+    assert said("predict", "net.weft", *images, "--json")[0] == expected
+    _, error = said("export", str(at_home / "runs/classify/colours"), "out=net.weft", code=2)
+    assert "net.weft is there already" in error
+    manifest = weft.load("net.weft").facts
+    assert manifest["labels"] == ["blue", "green", "red"]
+    assert manifest["metrics"]
+    _, error = said("predict", str(at_home / "photos/red/0.png"), images[0], code=1)
+    assert "is not a saved program" in error
+    weft.save("plain.weft", lambda x: x, weft.ones((2, 3)))
+    _, error = said("predict", "plain.weft", images[0], code=2)
+    assert "does not say how images become its inputs" in error
+
+
+@pytest.mark.parametrize("model", ["char_lstm", "gpt"])
+def test_an_exported_text_network_writes_the_same_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text("to be or not to be, that is the question. " * 30)
+    said("train", "t.txt", f"model={model}", "epochs=1", "length=16", "name=t")
+    said("export", "t", "out=t.weft")
+    run, program = (said("predict", name, "to be", "length=12")[0] for name in ("t", "t.weft"))
+    assert run == program
+
+
 # --- predict --------------------------------------------------------------------------------------------------------------------
 
 

@@ -49,6 +49,7 @@ LAYERS = [
     ["metrics"],
     ["zoo"],
     ["io"],
+    ["saved"],
     ["report"],
     ["data"],
     ["train"],

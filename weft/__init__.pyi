@@ -260,6 +260,10 @@ from .random import seed as seed
 from .runtime import Device as Device
 from .runtime import device as device
 from .runtime import devices as devices
+from .saved.program import Program as Program
+from .saved.program import load as load
+from .saved.save import TensorSpec as TensorSpec
+from .saved.save import save as save
 from .tensor import Tensor as Tensor
 from .tracing.jit import jit as jit
 from .tracing.trace import make_graph as make_graph

@@ -24,6 +24,7 @@ SUMMARIES = {
     "resume": "Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.",
     "eval": "Measure a trained network on examples it has not learned from: weft eval RUN.",
     "predict": "What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...",
+    "export": "Save a trained network as a program that runs without its run and its code: weft export RUN out=net.weft.",
     "dataset": "Make, look at and get data: weft dataset create photos photos-dataset size=64.",
     "models": "The networks that can be trained by name.",
     "recipes": "Named settings that are known to work, and what they reached: weft train recipe=digits.",
@@ -55,7 +56,7 @@ class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
 VERBS = _Verbs()
 
 GROUPS = {
-    "learn": ("train", "resume", "eval", "predict"),
+    "learn": ("train", "resume", "eval", "predict", "export"),
     "data": ("dataset",),
     "networks": ("models", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "cfg", "devices"),

@@ -6,29 +6,21 @@ import csv
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import data
 from .. import train as training
-from ..data.convert import to_array
-from ..data.images import Unreadable, read_image
-from ..data.resize import resize
+from ..data.images import Unreadable
 from ..errors import RunError, UserError
 from ..jobs.device import on
-from ..jobs.find import find_run
-from ..jobs.job import Job, job_of_run
+from ..jobs.predictor import Predictor, find_predictor
 from ..jobs.schema import Setting, flag, number, whole
 from ..jobs.settings import DEVICE
-from ..jobs.stored import settings_of
 from ..ops.convert import asarray
-from ..ops.statistics import softmax
 from ..report.text_format import counted
-from ..tensor import Tensor
 from .arguments import Words, read
 from .display import Display
 from .files import image_files
@@ -40,7 +32,7 @@ MOST_WORDS = 1_000_000  # a shell writes out its own patterns
 def predict(words: Sequence[str]) -> None:
     """What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...
 
-    Images are files, folders with all files in them, patterns such as "shots/*.png", or lists (.txt or .csv) with a path in each
+    RUN is a run, or a program that weft export wrote (net.weft). Images are files, folders with all files in them, patterns such as "shots/*.png", or lists (.txt or .csv) with a path in each
     line. A file that cannot be read is reported, the others are predicted all the same, and the exit code is 1.
     For a network that was trained on text the words are the beginning: weft predict RUN "ROMEO:" length=300.
     """
@@ -59,25 +51,24 @@ def predict(words: Sequence[str]) -> None:
     if given["csv"] and given["json"]:
         raise UserError("weft predict", "csv and json are two forms: say one of them.")
     with on(given["device"]):
-        _predict(find_run(given.plain[0]), given)
+        _predict(given)
 
 
-def _predict(folder: Path, given: Words) -> None:
-    job = job_of_run(settings_of("predict", folder), folder)
-    if not job.is_image_source and not isinstance(job.train, data.Text):
-        shape = " x ".join(map(str, job.train.shape))
-        raise UserError(
-            "weft predict", f"{folder} is a network for inputs of {shape} numbers; images are what predict reads."
-        )
-    files = [] if isinstance(job.train, data.Text) else image_files(given.plain[1:])
-    model, network = job.trained(folder)
-    if isinstance(job.train, data.Text):
+def _predict(given: Words) -> None:
+    name, *words = given.plain
+    predictor = find_predictor("predict", name)
+    if predictor.text is not None:
         text = training.generate(
-            model, job.train, " ".join(given.plain[1:]), given["length"], temperature=given["temperature"], seed=given["seed"]
+            predictor.model, predictor.text, " ".join(words), given["length"], temperature=given["temperature"], seed=given["seed"]
         )  # fmt: skip
         print(json.dumps({"text": text}) if given["json"] else text)
         return
-    _print_all(files, job, network, given)
+    if not predictor.reads_images:
+        shape = " x ".join(map(str, predictor.shape))
+        raise UserError(
+            "weft predict", f"{name} is a network for inputs of {shape} numbers; images are what predict reads."
+        )
+    _print_all(image_files(words), predictor, given)
 
 
 # --- images -----------------------------------------------------------------------------------------------------------------
@@ -92,13 +83,12 @@ class Prediction:
     error: str = ""
 
 
-def _print_all(files: Sequence[str], job: Job, network: Callable[[Any], Tensor], given: Words) -> None:
-    classes = job.train.classes
-    form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(classes, given["top"])
+def _print_all(files: Sequence[str], predictor: Predictor, given: Words) -> None:
+    form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(predictor.classes, given["top"])
     failed = 0
     piped = not sys.stdout.isatty()  # on a terminal the lines themselves show how far it is
     with Display() as display:
-        for done, found in enumerate(_predictions(files, job, network), 1):
+        for done, found in enumerate(_predictions(files, predictor), 1):
             failed += found.values is None
             if found.values is None:
                 display.line(f"weft: {found.path} {found.error}")
@@ -111,28 +101,25 @@ def _print_all(files: Sequence[str], job: Job, network: Callable[[Any], Tensor],
         raise RunError("weft predict", f"{what} could not be read{others}.")
 
 
-def _predictions(files: Sequence[str], job: Job, network: Callable[[Any], Tensor]) -> Iterator[Prediction]:
+def _predictions(files: Sequence[str], predictor: Predictor) -> Iterator[Prediction]:
     """Batch by batch, in the order of the files. All batches have one size, so that one program serves them all."""
     size = min(BATCH, len(files))
-    way = job.settings["resize"] or "squash"
     for start in range(0, len(files), size):
-        read_ones = [_image(path, job.train.shape, way) for path in files[start : start + size]]
+        read_ones = [_image(path, predictor) for path in files[start : start + size]]
         images = [image for image in read_ones if isinstance(image, np.ndarray)]
         if images:
             full = np.stack([*images, *[np.zeros_like(images[0])] * (size - len(images))])
-            output = network(asarray(full))
-            values = iter((softmax(output) if job.train.classes else output).numpy()[: len(images)])
+            values = iter(predictor.run(asarray(full)).numpy()[: len(images)])
         for path, image in zip(files[start : start + size], read_ones, strict=True):
             yield Prediction(path, None, image) if isinstance(image, str) else Prediction(path, next(values))
 
 
-def _image(path: str, shape: Sequence[int], way: Any) -> np.ndarray | str:
+def _image(path: str, predictor: Predictor) -> np.ndarray | str:
     """The pixels, or why there are none."""
     try:
-        image = read_image(path, "gray" if shape[0] == 1 else "rgb")
+        return predictor.image(path)
     except Unreadable as reason:
         return str(reason)
-    return to_array(resize(image, (shape[1], shape[2]), way))
 
 
 class _Form(ABC):

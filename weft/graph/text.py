@@ -35,6 +35,7 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
 }
 
 
@@ -156,7 +157,7 @@ def parse_type(text: str, sizes: Mapping[str, int] | None = None) -> Type:
 
 def _parse_size(part: str, sizes: Mapping[str, int], whole: str) -> int:
     if part.isdecimal() and len(part) < 20:
-        value = int(part)
+        value: int | float = int(part)
     else:
         try:
             value = evaluate(ast.parse(part, mode="eval").body, sizes)
@@ -168,7 +169,7 @@ def _parse_size(part: str, sizes: Mapping[str, int], whole: str) -> int:
 
 
 def evaluate(part: ast.expr, sizes: Mapping[str, int]) -> int | float:
-    """The value of an expression of numbers and free dimensions with + - * /."""
+    """The value of an expression of numbers and free dimensions with + - * / //."""
     match part:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value
@@ -178,7 +179,7 @@ def evaluate(part: ast.expr, sizes: Mapping[str, int]) -> int | float:
             return -evaluate(inner, sizes)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
             a, b = evaluate(left, sizes), evaluate(right, sizes)
-            if isinstance(op, ast.Div) and b == 0:
+            if isinstance(op, ast.Div | ast.FloorDiv) and b == 0:
                 raise _refuse(part, f"{_show(part)!r} divides by zero")
             value = _ARITHMETIC[type(op)](a, b)
             if isinstance(value, int) and abs(value) >= 2 * _LARGEST:

@@ -115,7 +115,7 @@ class Archive:
         return memory
 
     def _fill(self, block: np.ndarray, name: str) -> None:
-        done, view = 0, memoryview(block)
+        done, view = 0, block.data
         while done < len(view):
             count = self.file.readinto(view[done:])
             if not count:

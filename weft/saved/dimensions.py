@@ -6,7 +6,8 @@ expressed by the free dimensions:
     batch=7:  v1 = expand(x2, shape=(7, 10))
     batch=11: v1 = expand(x2, shape=(11, 10))     ->     v1 = expand(x2, shape=(batch, 10))
 
-Integers are polynomials that are linear in each dimension (2*batch + 1, batch*length). Floats may also be quotients of such
+Integers are polynomials that are linear in each dimension (2*batch + 1, batch*length), or a quarter of a product, rounded up: the random
+numbers that a stream draws come in blocks of four. Floats may also be quotients of such
 (batch / (batch - 1), the correction of a variance). Sizes that were not used to find an expression verify it.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import lcm, prod
 
@@ -24,21 +25,41 @@ from ..graph.text import evaluate
 
 Sizes = dict[str, int]
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+)(?![\w.])")
-_PRIMES = [p for p in range(5, 400) if all(p % d for d in range(2, p))]
+_PRIMES = [p for p in range(3, 400) if all(p % d for d in range(2, p))]
+_BLOCK = 4  # numbers of a random stream that are drawn together
+_ANY = 1 << 30  # the largest size of a dimension without a limit
 _FINEST = 10**6  # the largest denominator of the fractions that floats are read as
 
 
-def sample_sizes(names: Sequence[str], avoid: frozenset[int] = frozenset()) -> list[Sizes]:
+def sample_sizes(dimensions: Mapping[str, int | None], avoid: frozenset[int] = frozenset()) -> list[Sizes]:
     """The sizes to trace at: two for each dimension in all combinations, then two points that verify.
 
-    They are numbers that no other size of the function equals, so that equal numbers are not equal by accident. All but the last
-    are primes, the last is a multiple of 4: a size that is rounded or halved is found out.
+    `dimensions` gives the largest size of each, or None. The sizes are small numbers that no other size of the function equals, so that
+    equal numbers are not equal by accident. At the last point they are multiples of 4, elsewhere primes: a size that is rounded or
+    halved is found out.
     """
-    free = [p for p in _PRIMES if not {p, 4 * p} & avoid]
-    chosen = [(*free[i :: len(names)][:3], 4 * free[i :: len(names)][3]) for i in range(len(names))]
-    corners = itertools.product(*(four[:2] for four in chosen))
-    points = [*corners, tuple(four[2] for four in chosen), tuple(four[3] for four in chosen)]
-    return [dict(zip(names, point, strict=True)) for point in points]
+    taken = set(avoid)
+    chosen = {
+        name: _sizes_of(name, dimensions[name], taken)
+        for name in sorted(dimensions, key=lambda n: dimensions[n] or _ANY)
+    }
+    corners = itertools.product(*(chosen[name][:2] for name in dimensions))
+    points = [*corners, *(tuple(chosen[name][i] for name in dimensions) for i in (2, 3))]
+    return [dict(zip(dimensions, point, strict=True)) for point in points]
+
+
+def _sizes_of(name: str, largest: int | None, taken: set[int]) -> list[int]:
+    """Three primes and a multiple of 4 that are not taken yet."""
+    most = _ANY if largest is None else largest
+    primes = [p for p in _PRIMES if p <= most and p not in taken][:3]
+    fours = [4 * p for p in _PRIMES if 4 * p <= most and 4 * p not in taken][:1]
+    if len(primes) < 3 or not fours:
+        raise UserError(
+            "save",
+            f"{name!r} of up to {largest} is too small to be free: it cannot be told from the other sizes. Fix it.",
+        )
+    taken.update(primes, fours)
+    return [*primes, *fours]
 
 
 def merge_texts(texts: Sequence[str], points: Sequence[Sizes]) -> str:
@@ -56,7 +77,9 @@ def _merge_line(versions: Sequence[str], points: Sequence[Sizes]) -> str:
     code = [v.partition("  # ") for v in versions]
     merged = _merge([c[0] for c in code], points)
     if merged is None:
-        raise _refuse(f"'{versions[0].strip()}' for {_show(points[0])} and '{versions[-1].strip()}' for {_show(points[-1])}")
+        raise _refuse(
+            f"'{versions[0].strip()}' for {_show(points[0])} and '{versions[-1].strip()}' for {_show(points[-1])}"
+        )
     comment = _merge([c[2] for c in code], points)  # for readers only: a type without an expression is left out
     return merged + (f"  # {comment}" if comment else "")
 
@@ -102,7 +125,9 @@ def _candidates(values: Sequence[Fraction], names: Sequence[str], points: Sequen
             found.append(f"({text}) / {scale}")
         elif scale == 1:
             found.append(text)
-    if not whole and all(values):
+    if whole:
+        found += _blocks(values[-1], names, points[-1])
+    elif all(values):
         inverse = _fit([1 / v for v in values], names, points)
         if inverse is not None:
             scale = lcm(*(c.denominator for c in inverse.values()))
@@ -112,7 +137,19 @@ def _candidates(values: Sequence[Fraction], names: Sequence[str], points: Sequen
     return found
 
 
-def _fit(values: Sequence[Fraction], names: Sequence[str], points: Sequence[Sizes]) -> dict[tuple[str, ...], Fraction] | None:
+def _blocks(value: Fraction, names: Sequence[str], at: Sizes) -> list[str]:
+    """c n / 4, rounded up; nothing is rounded at the last point, where all sizes are multiples of 4."""
+    found = []
+    for term in (t for r in range(1, len(names) + 1) for t in itertools.combinations(names, r)):
+        factor = value * _BLOCK / prod(at[n] for n in term)
+        if factor.denominator == 1:
+            found.append(f"-(-({_polynomial({term: int(factor)})}) // {_BLOCK})")
+    return found
+
+
+def _fit(
+    values: Sequence[Fraction], names: Sequence[str], points: Sequence[Sizes]
+) -> dict[tuple[str, ...], Fraction] | None:
     """The coefficients of the polynomial, linear in each dimension, through the first 2**k points."""
     terms = [t for r in range(len(names) + 1) for t in itertools.combinations(names, r)]
     rows = [[Fraction(prod(at[n] for n in term)) for term in terms] for at in points[: len(terms)]]

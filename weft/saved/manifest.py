@@ -62,7 +62,7 @@ class Manifest:
     """All of it."""
 
     functions: dict[str, FunctionManifest]
-    dimensions: tuple[str, ...]
+    dimensions: dict[str, int | None]  # free ones, with the largest size
     trainable: tuple[str, ...]
     ops: dict[str, int]
     facts: dict[str, Any] = field(default_factory=dict)  # labels, preprocessing, metrics, licence, origin, weft ...
@@ -72,7 +72,7 @@ class Manifest:
             "format": FORMAT,
             "version": VERSION,
             **self.facts,
-            "dimensions": list(self.dimensions),
+            "dimensions": self.dimensions,
             "functions": {name: function.as_json() for name, function in self.functions.items()},
             "trainable": list(self.trainable),
             "ops": self.ops,
@@ -112,15 +112,20 @@ class _Reader:
             raise self.refuse(f"{name!r} must list texts")
         return tuple(values)
 
+    def limits(self, part: Mapping[str, Any]) -> dict[str, int | None]:
+        if not all(name.isidentifier() and (most is None or type(most) is int) for name, most in part.items()):
+            raise self.refuse("'dimensions' is wrong")
+        return dict(part)
+
     def structure(self, part: Any, depth: int = 0) -> Structure:
         if part == "*":
             return Structure(None)
         if depth > _DEEPEST or not isinstance(part, dict) or len(part) != 1 or next(iter(part)) not in _CONTAINERS:
             raise self.refuse("a structure of arguments or results is wrong")
         ((kind, children),) = part.items()
-        if isinstance(children, dict) is not (kind == "dict") or not isinstance(children, dict | list):
+        if not isinstance(children, dict if kind == "dict" else list):
             raise self.refuse("a structure of arguments or results is wrong")
-        if kind == "dict":
+        if isinstance(children, dict):
             inner = tuple(self.structure(child, depth + 1) for child in children.values())
             return Structure(dict, tuple(children), inner)
         return Structure(_CONTAINERS[kind], (), tuple(self.structure(child, depth + 1) for child in children))
@@ -182,7 +187,7 @@ def read_manifest(text: str, path: object) -> Manifest:
     known = {"format", "version", "functions", "dimensions", "trainable", "ops"}
     return Manifest(
         functions,
-        reader.texts(content, "dimensions"),
+        reader.limits(reader.take(content, "dimensions", dict)),
         reader.texts(content, "trainable"),
         _check_ops(reader, reader.take(content, "ops", dict), content.get("weft", "?")),
         {name: value for name, value in content.items() if name not in known},

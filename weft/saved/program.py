@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ..io.safetensors import views
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
+from ..ops.elementwise import stop_gradient
 from ..random import Generator, default_generator
 from ..tensor import Tensor, as_tensor, wrap
 from ..tree import Structure, flatten, unflatten
@@ -49,7 +50,9 @@ class SavedFunction:
             raise RunError("load", f"{self.manifest.graph} in {self.path} is damaged: {error.message}") from None
         wanted = len(self.manifest.inputs), len(self.manifest.outputs)
         if (len(graph.inputs), len(graph.outputs)) != wanted:
-            raise RunError("load", f"{self.manifest.graph} in {self.path} does not have the inputs and outputs of the manifest.")
+            raise RunError(
+                "load", f"{self.manifest.graph} in {self.path} does not have the inputs and outputs of the manifest."
+            )
         return graph
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
@@ -66,7 +69,7 @@ class SavedFunction:
             raise UserError("Program", f"argument {number} must be {text}, got {tensor._node.type}.")
         return tensor
 
-    def sizes(self, tensors: Sequence[Tensor]) -> tuple[tuple[str, int], ...]:
+    def sizes(self, tensors: Sequence[Tensor], limits: Mapping[str, int | None]) -> tuple[tuple[str, int], ...]:
         """The free dimensions of a call."""
         found: dict[str, int] = {}
         for port, tensor in zip(self.arguments, tensors, strict=True):
@@ -74,7 +77,12 @@ class SavedFunction:
                 wanted = int(size) if size.isdecimal() else found.setdefault(size, actual)
                 if wanted != actual:
                     known = f" with {size} = {wanted}" if not size.isdecimal() else ""
-                    raise UserError("Program", f"argument {port.name} must be {port.type}{known}, got {tensor._node.type}.")
+                    raise UserError(
+                        "Program", f"argument {port.name} must be {port.type}{known}, got {tensor._node.type}."
+                    )
+        for name, most in limits.items():
+            if most is not None and found.get(name, 0) > most:
+                raise UserError("Program", f"{name} of up to {most} is required, got {found[name]}.")
         return tuple(found.items())
 
 
@@ -82,6 +90,13 @@ class Program(Module):
     """A saved program. It is called like what was saved, and its parameters have the names that they had.
 
     `labels`, `facts` and `manifest` are what was saved with it.
+
+    >>> import weft, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     weft.save(f"{folder}/f.weft", lambda x: 2.0 * x, weft.zeros(3), licence="MIT")
+    ...     program = weft.load(f"{folder}/f.weft")
+    >>> program(weft.ones(2)).tolist(), program.facts["licence"]
+    ([2.0, 2.0], 'MIT')
     """
 
     def __init__(
@@ -133,7 +148,11 @@ class Program(Module):
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph that a call with these arguments runs."""
         function = self._function()
-        return function.graph(function.sizes(function.bind(args, kwargs)))
+        return function.graph(function.sizes(function.bind(args, kwargs), self._manifest.dimensions))
+
+    def argument_types(self) -> list[str]:
+        """The types of its arguments: float32[batch, 3]."""
+        return [port.type for port in self._function().arguments]
 
     def _function(self) -> SavedFunction:
         return self._functions.get("train" if self.training else "eval") or next(iter(self._functions.values()))
@@ -141,15 +160,17 @@ class Program(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         function = self._function()
         arguments = function.bind(args, kwargs)
-        graph = function.graph(function.sizes(arguments))
+        graph = function.graph(function.sizes(arguments, self._manifest.dimensions))
         given = iter(arguments)
         nodes = [self._input(port.kind, port.name, given) for port in function.manifest.inputs]
         for port, node, wanted in zip(function.manifest.inputs, nodes, graph.inputs, strict=True):
             if node.type != wanted.type:
-                raise RunError("load", f"{self._path} is damaged: {port.name} is {node.type}, the graph needs {wanted.type}.")
+                raise RunError(
+                    "load", f"{self._path} is damaged: {port.name} is {node.type}, the graph needs {wanted.type}."
+                )
         computed = [wrap(n) for n in substitute(graph.outputs, dict(zip(graph.inputs, nodes, strict=True)))]
         if not function.manifest.differentiable:
-            computed = [_without_derivative(t) for t in computed]
+            computed = _without_derivative(computed, [wrap(n) for n in nodes if n.dtype.is_float])
         return self._deliver(function.manifest, computed, arguments)
 
     def _input(self, kind: str, name: str, given: Any) -> Node:
@@ -178,7 +199,7 @@ class Program(Module):
                 arguments[int(port.name)].assign(tensor)
         for name in manifest.cleared:
             self._tensors[name].grad = None
-        find = {
+        find: dict[str, Callable[[Any], Any]] = {
             "computed": lambda n: results[n],
             "argument": lambda n: arguments[n],
             "tensor": lambda n: self._tensors[n],
@@ -207,13 +228,19 @@ def _refuse_derivative(*_: Any) -> Any:
     )
 
 
-def _without_derivative(tensor: Tensor) -> Tensor:
-    found: Tensor = custom_vjp(lambda x: x, _refuse_derivative)(tensor)
+def _without_derivative(computed: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Results whose derivative with respect to any input is an error."""
+    cut = [stop_gradient(t) for t in computed]
+    found: list[Tensor] = custom_vjp(lambda *_: cut, _refuse_derivative)(*inputs)
     return found
 
 
-def load_program(path: str | os.PathLike[str]) -> Program:
-    """Load what `weft.save` wrote. Nothing in the file is executed: its text is parsed and checked."""
+def load(path: str | os.PathLike[str]) -> Program:
+    """Load a program that `weft.save` wrote: a module that is called like what was saved.
+
+    Nothing in the file is executed: its text is parsed and checked. `load(path).eval()` computes what the network computed in evaluation
+    mode, `weft.jit(program)` compiles it, and it can be trained further. See `weft.save` for an example.
+    """
     place = Path(path)
     with Archive(place) as archive:
         manifest = read_manifest(archive.text("manifest.json", _LONGEST_TEXT), place)

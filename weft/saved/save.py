@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import keyword
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ from ..dtypes import DEFAULT_FLOAT, DType, DTypeLike, as_dtype
 from ..errors import UserError
 from ..graph import Graph
 from ..graph.graph import substitute
-from ..graph.node import ITEM, PLACEHOLDER, Type, placeholder
+from ..graph.node import ITEM, PLACEHOLDER, Node, Type, placeholder
 from ..graph.text import externs, subgraphs, to_text
 from ..io.safetensors import file_parts
 from ..nn.module import Module
@@ -39,7 +39,7 @@ _OPTIONS = CompileOptions("reference")  # nothing is compiled: the graph is the 
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """The type of an input. A size may be a name, which makes the dimension free.
+    """The type of an input. A size may be a name, which makes the dimension free; `length<=512` limits it.
 
     >>> TensorSpec(("batch", 3, 224, 224)).text
     'float32[batch, 3, 224, 224]'
@@ -49,18 +49,24 @@ class TensorSpec:
     dtype: DTypeLike = DEFAULT_FLOAT
 
     def __post_init__(self) -> None:
-        sizes = tuple(self.shape)
-        for size in sizes:
-            is_name = isinstance(size, str) and size.isidentifier() and not hasattr(np, size)
+        limits: dict[str, int | None] = {}
+        sizes: list[int | str] = []
+        for size in self.shape:
+            name, _, most = size.partition("<=") if isinstance(size, str) else ("", "", "")
+            is_name = name.isidentifier() and not keyword.iskeyword(name) and (not most or most.strip().isdecimal())
             if not is_name and not (isinstance(size, int) and not isinstance(size, bool) and size >= 0):
-                raise UserError("TensorSpec", f"a size is a number of 0 or more, or a name such as 'batch'; got {size!r}.")
-        object.__setattr__(self, "shape", sizes)
+                raise UserError(
+                    "TensorSpec",
+                    f"a size is a number of 0 or more, or a name such as 'batch' or 'length<=512'; got {size!r}.",
+                )
+            sizes.append(name if is_name else size)
+            if is_name:
+                limits[name] = int(most) if most else None
+        object.__setattr__(self, "shape", tuple(sizes))
         object.__setattr__(self, "dtype", as_dtype(self.dtype, "TensorSpec"))
+        object.__setattr__(self, "dimensions", limits)
 
-    @property
-    def dimensions(self) -> list[str]:
-        """The free dimensions."""
-        return [size for size in self.shape if isinstance(size, str)]
+    dimensions: Mapping[str, int | None] = field(init=False, default_factory=dict)  # free ones, with their limits
 
     @property
     def text(self) -> str:
@@ -117,7 +123,9 @@ def save(
 
 def _call(inputs: Any, dynamic: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments as trees of `TensorSpec`."""
-    args, kwargs = ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
+    args, kwargs = (
+        ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
+    )
     leaves, structure = flatten((args, kwargs))
     _check_keys(structure)
     found: tuple[tuple[Any, ...], dict[str, Any]] = unflatten(structure, [_spec(leaf, dynamic) for leaf in leaves])
@@ -171,14 +179,17 @@ class _Saver:
     def __post_init__(self) -> None:
         leaves, self.structure = flatten((self.args, self.kwargs))
         self.specs: list[TensorSpec] = leaves
-        self.dimensions = list(dict.fromkeys(name for spec in leaves for name in spec.dimensions))
+        self.dimensions: dict[str, int | None] = {}
+        for spec in self.specs:
+            for name, most in spec.dimensions.items():
+                known = self.dimensions.get(name)
+                self.dimensions[name] = known if most is None else most if known is None else min(most, known)
 
     def add(self, name: str) -> None:
         """Trace the function, as it is now, at several sizes."""
-        first = self._traced({n: 1009 + 10 * i for i, n in enumerate(self.dimensions)})
-        self._name_tensors(first)
-        points = sample_sizes(self.dimensions, _numbers(first.graph)) if self.dimensions else [{}]
+        points = self._points()
         found = [self._traced(at) for at in points]
+        self._name_tensors()
         graphs = [_without_rules(t.graph) for t in found]
         text = merge_texts([to_text(graph) for graph, _ in graphs], points)
         self.texts[name] = text
@@ -186,12 +197,21 @@ class _Saver:
         for graph in [*subgraphs(graphs[0][0]), graphs[0][0]]:
             self.ops |= {n.op.name: n.op.version for n in graph.nodes if n.op is not PLACEHOLDER}
 
+    def _points(self) -> list[Sizes]:
+        """Sizes that differ from all numbers of the graph that are the same at two sizes."""
+        if not self.dimensions:
+            return [{}]
+        some = sample_sizes(self.dimensions)
+        return sample_sizes(
+            self.dimensions, frozenset.intersection(*(_numbers(self._traced(some[i]).graph) for i in (0, -2)))
+        )
+
     def _traced(self, sizes: Sizes) -> TracedFunction:
         leaves = [spec.at(sizes) for spec in self.specs]
         args, kwargs = unflatten(self.structure, leaves)
         return traced(self.function, args, kwargs, (), _OPTIONS, for_device=False)
 
-    def _name_tensors(self, found: TracedFunction) -> None:
+    def _name_tensors(self) -> None:
         """Paths by which the function reaches its tensors; of a network those of its parameters."""
         prefix = "self." if isinstance(self.function, Module) else ""
         known = {i: n.removeprefix(prefix) for i, n in names_of(self.function).items()}
@@ -199,7 +219,6 @@ class _Saver:
             self.tensors |= self.function.named_tensors()
             known |= {id(t): n for n, t in self.tensors.items()}
         self.names |= known
-        del found
 
     def merge_equal(self) -> None:
         """A network that computes the same in both modes has one function."""
@@ -268,7 +287,9 @@ class _Saver:
 
     def write(self, path: Path, facts: Mapping[str, Any]) -> None:
         trainable = tuple(name for name, tensor in self.tensors.items() if tensor.requires_grad)
-        manifest = Manifest(self.functions, tuple(self.dimensions), trainable, dict(sorted(self.ops.items())), dict(facts))
+        manifest = Manifest(
+            self.functions, dict(self.dimensions), trainable, dict(sorted(self.ops.items())), dict(facts)
+        )
         try:
             head = manifest.as_text()
         except (TypeError, ValueError) as error:
@@ -302,7 +323,7 @@ def _without_rules(graph: Graph) -> tuple[Graph, bool]:
     }
     if seen:
         # A replacement may itself contain another custom value: substitute from the inputs on.
-        done = {}
+        done: dict[Node, Node] = {}
         for node, value in seen.items():
             (done[node],) = substitute([value], done)
         graph = Graph(graph.inputs, substitute(graph.outputs, done))

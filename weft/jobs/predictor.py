@@ -1,0 +1,191 @@
+"""What is needed to predict with a trained network: of a run, or of a saved program, which brings all of it along."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from .. import data
+from ..data.convert import to_array
+from ..data.images import read_image
+from ..data.resize import WAYS, Resize, resize
+from ..errors import UserError
+from ..graph.text import parse_type, split_type
+from ..nn.module import Module
+from ..ops.convert import asarray
+from ..ops.creation import zeros
+from ..ops.statistics import softmax
+from ..saved.program import Program, load
+from ..saved.save import TensorSpec, save
+from ..tensor import Tensor
+from ..tracing.jit import jit
+from ..train.folder import RunFolder
+from ..train.task import prediction_of
+from ..tree import map_tree, unflatten
+from .find import find_run
+from .job import Job, example, facts, job_of_run
+from .stored import settings_of
+
+Task = Literal["classify", "regress", "text"]
+
+
+class Deployed(Module):
+    """A trained network with its preprocessing and, in evaluation mode, the softmax of a classifier.
+
+    A recurrent network for text is given its state and gives the next one.
+    """
+
+    def __init__(self, network: Module, prepare: Module, classifies: bool) -> None:
+        self.network, self.prepare, self.classifies = network, prepare, classifies
+
+    def forward(self, x: Any, state: Any = None) -> Any:
+        if state is not None:
+            return self.network(self.prepare(x), state)
+        y = prediction_of(self.network(self.prepare(x)))
+        return softmax(y) if self.classifies and not self.training else y
+
+
+class TextProgram(Module):
+    """A saved program for text, called like the network that it was saved from. A missing state is all zeros."""
+
+    def __init__(self, program: Program, context: int | None) -> None:
+        self.program, self.context = program, context
+
+    def forward(self, x: Any, state: Any = None) -> Any:
+        specs = self.program.argument_types()
+        x = asarray(x).astype(split_type(specs[0])[0])
+        if len(specs) == 1:
+            return self.program(x)
+        if state is None:
+            structure = self.program.manifest.functions["eval"].arguments.children[0].children[1]
+            state = unflatten(
+                structure, [zeros(_shape(text, x.shape[0]), dtype=split_type(text)[0]) for text in specs[1:]]
+            )
+        return self.program(x, state)
+
+
+def _shape(text: str, batch: int) -> tuple[int, ...]:
+    return parse_type(text, {"batch": batch}).shape
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A network for images or text with what stands around it: how images are read, and the names of classes."""
+
+    task: Task
+    shape: tuple[int, ...]  # of an input: channels, height, width
+    resize: Resize
+    classes: Sequence[str]
+    run: Callable[[Any], Tensor]  # from stored inputs to probabilities, numbers or logits; compiled
+    model: Module
+    text: data.Text | None = None
+
+    @property
+    def reads_images(self) -> bool:
+        return self.task != "text" and len(self.shape) == 3
+
+    def image(self, path: str) -> np.ndarray:
+        """The pixels of an image file, as the network was trained on them."""
+        channels, height, width = self.shape
+        return to_array(resize(read_image(path, "gray" if channels == 1 else "rgb"), (height, width), self.resize))
+
+
+def find_predictor(verb: str, name: str) -> Predictor:
+    """The predictor of a saved program (a file) or of a run."""
+    if Path(name).is_file():
+        return predictor_of_program(load(name))
+    return predictor_of_run(verb, find_run(name))
+
+
+def predictor_of_run(verb: str, folder: Path) -> Predictor:
+    """The network of a run with its best weights."""
+    job = job_of_run(settings_of(verb, folder), folder)
+    deployed = _deployed(job, folder)
+    text = job.train if isinstance(job.train, data.Text) else None
+    return Predictor(
+        _task(job), tuple(job.train.shape), _resize(job), job.train.classes if text is None else (), jit(deployed),
+        deployed.network, text,
+    )  # fmt: skip
+
+
+def predictor_of_program(program: Program) -> Predictor:
+    """The predictor that `export_run` saved."""
+    known = program.facts
+    try:
+        stored = known["preprocessing"]
+        task, source = known["task"], example(stored["data"])
+        way = stored["resize"]
+        if task not in ("classify", "regress", "text") or way not in WAYS:
+            raise ValueError(f"task {task!r}, resize {way!r}")
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            "predict",
+            f"this program does not say how images become its inputs ({type(error).__name__}: {error}); programs written by weft "
+            "export do. Call it in Python: weft.load(path)(inputs).",
+        ) from None
+    text = source if isinstance(source, data.Text) else None
+    classes = source.classes if text is None else ()
+    model = program.eval() if text is None else TextProgram(program, stored.get("context")).eval()
+    return Predictor(task, tuple(source.shape), way, classes, jit(model), model, text)
+
+
+def export_run(verb: str, folder: Path, path: Path) -> Program:
+    """Save the network of a run as a program, with its preprocessing, labels, metrics and origin; it is loaded again as a check."""
+    settings = settings_of(verb, folder)
+    job = job_of_run(settings, folder)
+    deployed = _deployed(job, folder)
+    save(
+        path, deployed, _input_specs(job, deployed.network),
+        labels=job.train.classes or None, task=_task(job), network=job.name,
+        preprocessing={"resize": _resize(job), "data": _as_json(facts(job.train)), "context": getattr(deployed.network, "context", None)},
+        metrics=_metrics(folder), origin=f"weft train, run {folder.name}", settings=_as_json(settings),
+    )  # fmt: skip
+    return load(path)
+
+
+def _input_specs(job: Job, network: Module) -> tuple[Any, ...]:
+    """Pixels, as image files have them; numbers; or tokens of a text of any length and the state of a recurrent network."""
+    sample = job.train.inputs(np.arange(1))
+    if not isinstance(job.train, data.Text):
+        return (TensorSpec(("batch", *sample.shape[1:]), "uint8" if job.is_image_source else sample.dtype),)
+    context = getattr(network, "context", None)
+    tokens = TensorSpec(("batch", "length" if context is None else f"length<={context}"), sample.dtype)
+    found = [network(asarray(np.zeros((batch, 1), sample.dtype))) for batch in (3, 5)]  # looked at, not computed
+    if not isinstance(found[0], tuple):
+        return (tokens,)
+    return tokens, map_tree(_state_spec, found[0][1], found[1][1])
+
+
+def _state_spec(at_three: Tensor, at_five: Tensor) -> TensorSpec:
+    """The axis whose size is that of the batch is free."""
+    sizes = zip(at_three.shape, at_five.shape, strict=True)
+    return TensorSpec(tuple(a if a == b else "batch" for a, b in sizes), at_three.dtype)
+
+
+def _deployed(job: Job, folder: Path) -> Deployed:
+    model, _ = job.trained(folder)
+    deployed = Deployed(model, job.prepare(), _task(job) == "classify")
+    return deployed.eval()
+
+
+def _task(job: Job) -> Task:
+    return "text" if isinstance(job.train, data.Text) else "classify" if job.train.classes else "regress"
+
+
+def _resize(job: Job) -> Resize:
+    way: Resize = job.settings["resize"] or "squash"
+    return way
+
+
+def _as_json(values: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(values, default=str))
+
+
+def _metrics(folder: Path) -> Any:
+    """The best epoch of the run."""
+    return RunFolder(folder).known_summary().get("best")
