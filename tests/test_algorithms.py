@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.algorithms import _Run
+from weft.algorithms import _TimedRun
 from weft.compiler.cpu.backend import compiled
 from weft.compiler.cpu.conv import algorithms as conv
 from weft.compiler.cpu.conv import choice as conv_choice
@@ -260,14 +260,14 @@ def test_the_table(dtype):
 @pytest.mark.parametrize("word", ["forward", "data", "filter"])
 def test_errors_are_noticed(word, monkeypatch):
     """A wrong result shows as a large error."""
-    run = _Run.seconds
+    run = _TimedRun.seconds
 
     def spoiled(self, times=1):
         elapsed = run(self, times)
         self.result *= 1.5
         return elapsed
 
-    monkeypatch.setattr(_Run, "seconds", spoiled)
+    monkeypatch.setattr(_TimedRun, "seconds", spoiled)
     x, w, how = tensors()
     table = weft.find_algorithms(x, w, direction=word, repetitions=1, **how)
     assert {row.direction for row in table.rows} == {word}

@@ -43,7 +43,7 @@ CHECKED = 8  # channels of a result that are compared with float64
 
 
 @dataclass(frozen=True)
-class Row:
+class AlgorithmTiming:
     """One algorithm in one direction."""
 
     name: str
@@ -56,14 +56,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class AlgorithmTable:
     """What `find_algorithms` measured: the fastest first in each direction. Printed, it is a table."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[AlgorithmTiming, ...]
     refused: dict[str, dict[str, str]]  # direction -> algorithm -> why it was not measured
 
-    def best(self, direction: str = "forward") -> Row:
+    def best(self, direction: str = "forward") -> AlgorithmTiming:
         """The fastest algorithm of a direction."""
         return next(row for row in self.rows if row.direction == direction)
 
@@ -76,7 +76,7 @@ class Table:
         return "\n".join(lines)
 
 
-def _line(row: Row) -> str:
+def _line(row: AlgorithmTiming) -> str:
     same = "yes" if row.deterministic else "no"
     return (
         f"{row.direction:9}  {row.name:21}  {row.milliseconds:9.3f}  {row.gflops:7.1f}  {row.workspace:11,}  {same:9}  "
@@ -94,7 +94,7 @@ def find_algorithms(
     groups: int = 1,
     direction: str = "all",
     repetitions: int = REPETITIONS,
-) -> Table:
+) -> AlgorithmTable:
     """Measure every algorithm for a convolution of x with w, and remember the times for PREFER_FASTEST.
 
     Only the shapes and the dtype of x and w matter. The direction is "forward", "data" (towards x), "filter" (towards w) or
@@ -118,14 +118,14 @@ def find_algorithms(
     if not all((*x.shape, *w.shape)):
         raise UserError("find_algorithms", f"tensors with elements are required, got shapes {x.shape} and {w.shape}.")
     machine = _machine(find_device())
-    rows: list[Row] = []
+    rows: list[AlgorithmTiming] = []
     refused: dict[str, dict[str, str]] = {}
     for word in WORDS if direction == "all" else (direction,):
         case = _Case(word, x.shape, w.shape, y.shape, x.dtype, how, machine.filter_order(w.ndim))
         found, refused[word] = machine.measured(case, repetitions)
         rows += sorted(found, key=lambda row: row.milliseconds)
     title = f"conv of {x.node.type} with {w.node.type}, {_spelled(how)}, {machine.about}"
-    return Table(title, tuple(rows), {word: reasons for word, reasons in refused.items() if reasons})
+    return AlgorithmTable(title, tuple(rows), {word: reasons for word, reasons in refused.items() if reasons})
 
 
 def _spelled(how: Mapping[str, Any]) -> str:
@@ -190,16 +190,18 @@ class _Case:
         ]
         return [np.ascontiguousarray(o, self.dtype.numpy) for o in both]
 
-    def row(self, name: str, seconds: float, workspace: int, operands: Sequence[np.ndarray], result: np.ndarray) -> Row:
+    def row(
+        self, name: str, seconds: float, workspace: int, operands: Sequence[np.ndarray], result: np.ndarray
+    ) -> AlgorithmTiming:
         """What is to be said of an algorithm that gave a result, laid out as its plan has it."""
         usual = (
             result.transpose(np.argsort(self.gradient_order)) if self.word == "filter" else np.moveaxis(result, -1, 1)
         )
         error = _error(self.node, operands, usual, self.dtype)
-        return Row(name, self.word, 1e3 * seconds, self.shape.flops / seconds / 1e9, workspace, True, error)
+        return AlgorithmTiming(name, self.word, 1e3 * seconds, self.shape.flops / seconds / 1e9, workspace, True, error)
 
 
-Measured = tuple[list[Row], dict[str, str]]  # rows, and why the other algorithms have none
+Measured = tuple[list[AlgorithmTiming], dict[str, str]]  # rows, and why the other algorithms have none
 
 
 class _Machine(Protocol):
@@ -227,7 +229,7 @@ class _ByThreads:
 
     def measured(self, case: _Case, repetitions: int) -> Measured:
         plans, operands = self._plans(case), case.operands(_numbers(case.dtype))
-        runs = {name: _Run(case.graph(name), case.laid_out(operands), self.threads) for name in plans}
+        runs = {name: _TimedRun(case.graph(name), case.laid_out(operands), self.threads) for name in plans}
         seconds = _interleaved(runs, repetitions)
         if len(runs) > 1:
             times = {name: 1e3 * s for name, s in seconds.items() if name != LOOPS}
@@ -268,7 +270,7 @@ class _ByDevice:
         rows = [self._row(case, name, program) for name, program in programs.items() if name not in refused]
         return rows, refused | _refused(case, self.device.conv_algorithms, programs)
 
-    def _row(self, case: _Case, name: str, executable: Executable) -> Row:
+    def _row(self, case: _Case, name: str, executable: Executable) -> AlgorithmTiming:
         operands = case.operands(_numbers(case.dtype))
         held = [executable.argument(i, array) for i, array in enumerate(case.laid_out(operands))]
         addresses = [address for _, address in held]
@@ -299,7 +301,7 @@ def _numbers(dtype: DType) -> Callable[[Sequence[int]], np.ndarray]:
 # --- the clock --------------------------------------------------------------------------------------------------------------
 
 
-class _Run:
+class _TimedRun:
     """A compiled graph with its operands, ready to be run."""
 
     def __init__(self, graph: Graph, operands: Sequence[np.ndarray], threads: int) -> None:
@@ -318,7 +320,7 @@ class _Run:
         return (time.perf_counter() - start) / times
 
 
-def _interleaved(runs: Mapping[str, _Run], repetitions: int) -> dict[str, float]:
+def _interleaved(runs: Mapping[str, _TimedRun], repetitions: int) -> dict[str, float]:
     """The median of each, run in turns so that a slow moment of the machine hits all of them."""
     first = {name: min(run.seconds(), run.seconds()) for name, run in runs.items()}  # the first one warms up
     best = min(first.values())
@@ -336,7 +338,7 @@ def _interleaved(runs: Mapping[str, _Run], repetitions: int) -> dict[str, float]
 def _error(node: Node, operands: Sequence[np.ndarray], got: np.ndarray, dtype: DType) -> float:
     """Against float64, in some channels of the first image: all of them would take long. Everything is channels first."""
     a, b = (o.astype(np.float64 if dtype.is_float else o.dtype) for o in operands)
-    name, groups = node.op.name, node.params[3]
+    name, groups = node.op.name, node.param("groups")
     few = slice(CHECKED if groups == 1 else None)
     if name == "conv":
         a, b, got = a[:1], b[few], got[:1, few]
@@ -348,4 +350,12 @@ def _error(node: Node, operands: Sequence[np.ndarray], got: np.ndarray, dtype: D
     return float(np.max(abs(got.astype(want.dtype) - want)) / (np.max(abs(want)) or 1))
 
 
-__all__ = ["NO_WORKSPACE", "PREFER_FASTEST", "WORKSPACE_LIMIT", "Row", "Table", "algorithms", "find_algorithms"]
+__all__ = [
+    "NO_WORKSPACE",
+    "PREFER_FASTEST",
+    "WORKSPACE_LIMIT",
+    "AlgorithmTable",
+    "AlgorithmTiming",
+    "algorithms",
+    "find_algorithms",
+]

@@ -445,7 +445,7 @@ class Tensor:
 
     @property
     def _owns_parameter(self) -> bool:
-        return self._node.op is VARIABLE and self._node.params[0].owner() is self
+        return self._node.op is VARIABLE and self._node.param("cell").owner() is self
 
     def beside(self, dtype: DType | None) -> Tensor:
         """This tensor as an operand next to a tensor of this dtype: a new reference. Scalars (weft/tracing/scalars.py) take the dtype."""

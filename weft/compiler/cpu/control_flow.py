@@ -9,9 +9,12 @@ its computation and its reading.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from llvmlite import ir
 
+from ...graph.graph import Graph
+from ...graph.node import ITEM, Node
 from ..ir.program import FRAME_RESERVED, Call, Program
 from ..ir.storage import Slot, nbytes
 from ..planning.build import control_buffers
@@ -21,8 +24,24 @@ Pointer = Callable[[Slot], Value]
 Run = Callable[[int, Value, Value], None]  # body number, its frame, whether it is the first time
 
 
-class Control:
-    """Writes one control call into the program's function."""
+@dataclass(frozen=True)
+class _ScanParameters:
+    """The parameters of a scan."""
+
+    body: Graph
+    carried: int
+    sequences: int
+    length: int
+    reverse: bool
+    history: bool
+
+    @classmethod
+    def of(cls, node: Node) -> _ScanParameters:
+        return cls(*(node.param(name) for name in ("body", "carried", "sequences", "length", "reverse", "history")))
+
+
+class ControlFlowEmitter:
+    """Emits the code of one control-flow call into the function of its program."""
 
     def __init__(
         self,
@@ -45,7 +64,7 @@ class Control:
         scratch = program.memory.scratch.get(call.kernel)
         self.scratch = pointer(scratch) if scratch is not None else ir.Constant(PTR, None)
         self.inputs = [pointer(program.viewed(v)) for v in call.kernel.views]
-        by_number = {n.params[0]: n for n in call.kernel.outputs if n.op.name == "item"}
+        by_number = {n.param("index"): n for n in call.kernel.outputs if n.op is ITEM}
         self.outputs = [
             pointer(program.memory.slots[by_number[i]]) if i in by_number else None
             for i in range(len(self.node.outputs))
@@ -53,7 +72,7 @@ class Control:
         self.frames = [code.room(PTR, b.frame_size) for b in self.bodies]
 
     def write(self) -> None:
-        {"call": self._call, "cond": self._cond, "while_loop": self._while, "scan": self._scan}[self.node.op.name]()
+        LOWERINGS[self.node.op.name](self)
 
     def _room(self, name: str) -> Value:
         return self.code.at(self.scratch, self.rooms[name].offset, I8)
@@ -83,7 +102,7 @@ class Control:
                 self._body(1, self.inputs[1:], outputs, code.i64(1))
 
     def _while(self) -> None:
-        code, carried = self.code, self.node.params[2]
+        code, carried = self.code, self.node.param("carried")
         now = [code.variable(PTR) for _ in range(carried)]
         for place, pointer in zip(now, self.inputs, strict=False):
             code.store(pointer, place)
@@ -118,10 +137,10 @@ class Control:
         return [self.code.select(even, self._room(f"even{i}"), self._room(f"odd{i}")) for i in range(carried)]
 
     def _scan(self) -> None:
-        code = self.code
-        body, carried, _sequences, length, reverse, history = self.node.params
+        code, scan = self.code, _ScanParameters.of(self.node)
+        carried, length, reverse, history = scan.carried, scan.length, scan.reverse, scan.history
         sizes = [nbytes(i) for i in self.node.inputs[:carried]]
-        stacked = len(body.outputs) - carried
+        stacked = len(scan.body.outputs) - carried
         before = self.outputs[carried + stacked :] if history else []
         if length == 0:
             for i in range(carried):
@@ -137,15 +156,20 @@ class Control:
             code.store(start, place)
         with code.loop(0, length, name="step") as step:
             t = code.sub(code.i64(length - 1), step) if reverse else step
-            self._scan_step(step, t, now, sizes, before)
+            self._scan_step(scan, step, t, now, sizes, before)
 
     def _scan_step(
-        self, step: Value, t: Value, now: list[Value], sizes: list[int], before: Sequence[Value | None]
+        self,
+        scan: _ScanParameters,
+        step: Value,
+        t: Value,
+        now: list[Value],
+        sizes: list[int],
+        before: Sequence[Value | None],
     ) -> None:
-        code = self.code
-        body, carried, sequences, length, reverse, history = self.node.params
+        code, carried, length, history = self.code, scan.carried, scan.length, scan.history
         last = code.icmp_signed("==", step, code.i64(length - 1))
-        following = code.plus(t, -1 if reverse else 1)
+        following = code.plus(t, -1 if scan.reverse else 1)
         alternate = self._alternating(step, carried)
         targets = []
         for i in range(carried):
@@ -155,11 +179,11 @@ class Control:
             end = self.outputs[i] if self.outputs[i] is not None else alternate[i]
             targets.append(code.select(last, end, middle))
         each = []
-        for i in range(sequences):
+        for i in range(scan.sequences):
             node = self.node.inputs[carried + i]
             each.append(code.at(self.inputs[carried + i], code.times(t, nbytes(node) // length), I8))
         results = []
-        for i, output in enumerate(body.outputs[carried:]):
+        for i, output in enumerate(scan.body.outputs[carried:]):
             stack = self.outputs[carried + i]
             size = nbytes(output)
             results.append(
@@ -167,7 +191,15 @@ class Control:
             )
         current = [code.load(p, typ=PTR) for p in now]
         first = code.zext(code.icmp_signed("==", step, code.i64(0)), I64)
-        self._body(0, [*current, *each, *self.inputs[carried + sequences :]], [*targets, *results], first)
+        self._body(0, [*current, *each, *self.inputs[carried + scan.sequences :]], [*targets, *results], first)
         self.barrier()
         for place, pointer in zip(now, targets, strict=True):
             code.store(pointer, place)
+
+
+LOWERINGS: dict[str, Callable[[ControlFlowEmitter], None]] = {
+    "call": ControlFlowEmitter._call,
+    "cond": ControlFlowEmitter._cond,
+    "while_loop": ControlFlowEmitter._while,
+    "scan": ControlFlowEmitter._scan,
+}

@@ -17,18 +17,25 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ..ir.index import Loop
 from ..ir.nest import ReadyNest, ReadyPhase, Reduced
+from ..ir.window_ops import SPREAD, TAP
 from ..thresholds import thresholds
 from . import scalars as scalar
-from .combiners import NOT_SUMS, better, combined, identity, product
+from .combiners import better, combiner_of, product
 from .ir_builder import I32, I64, Code, Int, Value, constant, vector
-from .values import Errors, Values
+from .values import ErrorSites, VectorValues
 
 
-class Emitter:
+class LoopEmitter:
     """Writes the loops of a nest into a function."""
 
     def __init__(
-        self, code: Code, nest: ReadyNest, pointer: Callable[[Node], Value], status: Value, errors: Errors, lanes: int
+        self,
+        code: Code,
+        nest: ReadyNest,
+        pointer: Callable[[Node], Value],
+        status: Value,
+        errors: ErrorSites,
+        lanes: int,
     ) -> None:
         self.code, self.nest, self.pointer, self.status, self.errors, self.lanes = (
             code,
@@ -111,7 +118,11 @@ class Emitter:
                 self._store_loops(phase, lanes)
 
     def _nested(
-        self, loops: Sequence[Loop], inside: Callable[[], None], cut: Cut | None = None, sums: Sequence[_Totals] = ()
+        self,
+        loops: Sequence[Loop],
+        inside: Callable[[], None],
+        cut: SumBlocks | None = None,
+        sums: Sequence[_Accumulators] = (),
     ) -> None:
         if not loops:
             inside()
@@ -121,7 +132,7 @@ class Emitter:
             self._nested(loops[1:], inside, cut, sums)
 
     def _iterations(
-        self, loop: Loop, strip: tuple[int, int, int], cut: Cut | None, sums: Sequence[_Totals]
+        self, loop: Loop, strip: tuple[int, int, int], cut: SumBlocks | None, sums: Sequence[_Accumulators]
     ) -> Iterator[Value]:
         """A loop over a strip (step, first, last), block by block if it is the one that is cut; the caller writes the body."""
         code, (step, first, last) = self.code, strip
@@ -154,7 +165,7 @@ class Emitter:
         self._nested(phase.loops[:-1], inside)
 
     def _stores(self, phase: ReadyPhase, lanes: int, along: Loop | None) -> None:
-        values = Values(self, phase, lanes, along)
+        values = VectorValues(self, phase, lanes, along)
         computed = [values.value(w.step) for w in phase.stores]  # all are read before any is written
         for written, value in zip(phase.stores, computed, strict=True):
             values.store(written.node, written.position, value)
@@ -164,15 +175,15 @@ class Emitter:
     def _reduce(self, phase: ReadyPhase, lanes: int) -> None:
         along = phase.vector
         if along is None:
-            cut = cut_of(phase.loops, [l.size for l in phase.loops])
-            totals = _Totals(self, phase, lanes, cut is not None)
+            cut = sum_blocks(phase.loops, [l.size for l in phase.loops])
+            totals = _Accumulators(self, phase, lanes, cut is not None)
             self._nested(phase.loops, lambda: self._accumulate(phase, totals, lanes, self.nest.vector), cut, [totals])
             for total in totals.every:
                 self.rows[total.reduced.node] = total.result(total.read())
             return
         pieces = strips(0, along.size, self.lanes)
-        cut = cut_of(phase.loops, [*(l.size for l in phase.loops[:-1]), along.size // self.lanes or 1])
-        by_width = {width: _Totals(self, phase, width, cut is not None) for width, _, _ in pieces}
+        cut = sum_blocks(phase.loops, [*(l.size for l in phase.loops[:-1]), along.size // self.lanes or 1])
+        by_width = {width: _Accumulators(self, phase, width, cut is not None) for width, _, _ in pieces}
 
         def inside() -> None:
             for width, first, last in pieces:
@@ -185,7 +196,7 @@ class Emitter:
 
         self._nested(phase.loops[:-1], inside, cut, list(by_width.values()))
         for position, reduced in enumerate(phase.reductions):
-            final = _Total(self, reduced, 1)
+            final = _Accumulator(self, reduced, 1)
             states = [final.start()]
             for width, many in by_width.items():
                 found = many.every[position].read()
@@ -198,8 +209,8 @@ class Emitter:
     def _lane(self, state: tuple[Value, ...], lane: int) -> tuple[Value, ...]:
         return tuple(self.code.lane(v, lane) for v in state)
 
-    def _accumulate(self, phase: ReadyPhase, totals: _Totals, lanes: int, along: Loop | None) -> None:
-        values = Values(self, phase, lanes, along)
+    def _accumulate(self, phase: ReadyPhase, totals: _Accumulators, lanes: int, along: Loop | None) -> None:
+        values = VectorValues(self, phase, lanes, along)
         for total in totals.every:
             total.add(values)
 
@@ -217,29 +228,29 @@ def strips(start: int, stop: int, lanes: int) -> list[tuple[int, int, int]]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class SumBlocks:
     """The loop that cuts a long sum into blocks, and how many of its iterations are a block."""
 
     loop: Loop
     count: int
 
 
-def cut_of(loops: Sequence[Loop], counts: Sequence[int]) -> Cut | None:
+def sum_blocks(loops: Sequence[Loop], counts: Sequence[int]) -> SumBlocks | None:
     """Where to cut a sum over these loops, the innermost last, so that a block has at most TERMS terms; None if all are one block."""
     terms = 1
     for loop, count in zip(reversed(loops), reversed(counts), strict=True):
         if terms * count > thresholds.sum_terms:
-            return Cut(loop, max(1, thresholds.sum_terms // terms))
+            return SumBlocks(loop, max(1, thresholds.sum_terms // terms))
         terms *= count
     return None
 
 
-class _Totals:
+class _Accumulators:
     """The reductions of a phase in vectors of one width, and how many blocks of their sums are done."""
 
-    def __init__(self, emitter: Emitter, phase: ReadyPhase, lanes: int, in_blocks: bool) -> None:
+    def __init__(self, emitter: LoopEmitter, phase: ReadyPhase, lanes: int, in_blocks: bool) -> None:
         self.code = emitter.code
-        self.every = [_Total(emitter, reduced, lanes, in_blocks) for reduced in phase.reductions]
+        self.every = [_Accumulator(emitter, reduced, lanes, in_blocks) for reduced in phase.reductions]
         self.done = self.code.variable(I64)
         self.code.store(self.code.i64(0), self.done)
 
@@ -258,22 +269,23 @@ class _Totals:
                 total.end_group()
 
 
-class _Total:
+class _Accumulator:
     """The running state of a reduction: the value so far, and for argmax where it was found.
 
     A sum in blocks has the value of the present block and, of those before, the present group, the sum of groups, and what rounding has
     added to that.
     """
 
-    def __init__(self, emitter: Emitter, reduced: Reduced, lanes: int, in_blocks: bool = False) -> None:
+    def __init__(self, emitter: LoopEmitter, reduced: Reduced, lanes: int, in_blocks: bool = False) -> None:
         self.emitter, self.reduced, self.lanes = emitter, reduced, lanes
         self.code = emitter.code
-        self.kind = reduced.node.op.name
+        self.op = reduced.node.op
+        self.combiner = combiner_of(self.op)
         self.dtype: DType = reduced.dtype
         self.finds = reduced.finds
         self.rooms = [self._variable(value) for value in self.start()]
         self.before: list[Value] = []
-        if in_blocks and self.dtype.is_float and not self.finds and self.kind not in NOT_SUMS:
+        if in_blocks and self.dtype.is_float and not self.finds and self.combiner.is_sum:
             self.before = [self._variable(*self.start()) for _ in range(3)]
 
     def _variable(self, value: Value) -> Value:
@@ -282,7 +294,7 @@ class _Total:
         return room
 
     def start(self) -> tuple[Value, ...]:
-        neutral = identity(self.kind, self.dtype, self.lanes)
+        neutral = self.combiner.identity_value(self.dtype, self.lanes)
         return (neutral, constant(vector(I64, self.lanes), -1)) if self.finds else (neutral,)
 
     def read(self) -> tuple[Value, ...]:
@@ -316,9 +328,9 @@ class _Total:
         for value, place in zip((zero, total, code.select(is_finite, excess, zero)), self.before, strict=True):
             code.store(value, place)
 
-    def add(self, values: Values) -> None:
+    def add(self, values: VectorValues) -> None:
         code = self.code
-        new = self._won(values) if self.kind == "window_spread" else self._product(values)
+        new = self._won(values) if self.op is SPREAD else self._product(values)
         inside = values.conditions(self.reduced.conditions)
         if self.finds:
             position = values.spread(values.index(self.reduced.positions[0]))
@@ -327,30 +339,32 @@ class _Total:
             state = self.combine(self._running(), (new, position))
         else:
             if inside is not None:
-                new = code.select(inside, new, identity(self.kind, self.dtype, self.lanes))
+                new = code.select(inside, new, self.combiner.identity_value(self.dtype, self.lanes))
             state = self.combine(self._running(), (new,))
         for room, value in zip(self.rooms, state, strict=True):
             code.store(value, room)
 
-    def _product(self, values: Values) -> Value:
+    def _product(self, values: VectorValues) -> Value:
         new = values.value(self.reduced.steps[0])
         for step in self.reduced.steps[1:]:
             new = product(self.code, new, values.value(step), self.dtype)
         return values.spread(new)
 
-    def _won(self, values: Values) -> Value:
+    def _won(self, values: VectorValues) -> Value:
         """A window's value, if the tap that won in it is the one that is looked at."""
         code = self.code
         tap, value = (values.spread(values.value(step)) for step in self.reduced.steps)
         here = code.trunc(values.spread(values.index(self.reduced.positions[0])), tap.type)
-        return code.select(code.icmp_signed("==", tap, here), value, identity(self.kind, self.dtype, self.lanes))
+        return code.select(
+            code.icmp_signed("==", tap, here), value, self.combiner.identity_value(self.dtype, self.lanes)
+        )
 
     def combine(self, a: tuple[Value, ...], b: tuple[Value, ...]) -> tuple[Value, ...]:
         if self.finds:
-            return better(self.code, a, b, self.dtype, self.kind != "argmin")
-        return (combined(self.code, self.kind, a[0], b[0], self.dtype),)
+            return better(self.code, a, b, self.dtype, self.combiner.prefers_greater)
+        return (self.combiner.combine(self.code, a[0], b[0], self.dtype),)
 
     def result(self, state: tuple[Value, ...]) -> Value:
-        if self.kind == "window_tap":
+        if self.op is TAP:
             return self.code.trunc(state[1], vector(I32, self.lanes))
         return state[1] if self.finds else scalar.rounded(self.code, state[0], self.dtype)

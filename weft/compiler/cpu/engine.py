@@ -12,7 +12,7 @@ from llvmlite.binding import ffi
 
 from ...errors import InternalError
 from ..store import kept
-from .target import Target, host
+from .target import CpuTarget, host
 
 # What is worth doing to code that the emitters have blocked, unrolled and vectorised already. LLVM's own list for -O2 takes five
 # times as long, and what it makes is not faster by more than can be measured.
@@ -44,7 +44,7 @@ def _emitted(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def assembly(module: ir.Module | str, target: Target | None = None) -> str:
+def assembly(module: ir.Module | str, target: CpuTarget | None = None) -> str:
     """The module as text, for this CPU or another."""
     machine = (target or host()).machine
     return machine.emit_assembly(optimised(module, machine))  # type: ignore[no-any-return]

@@ -15,12 +15,12 @@ from ..ir.program import Call, Program
 from ..ir.signature import signature
 from ..ir.storage import Slot
 from ..thresholds import thresholds
-from .control_flow import Control
-from .emit import Emitter
+from .control_flow import ControlFlowEmitter
+from .emit import LoopEmitter
 from .ir_builder import I8, I64, PTR, Code, Value, new_module
 from .library import EPILOGUE, argument_types
-from .target import Target, host
-from .values import Errors
+from .target import CpuTarget, host
+from .values import ErrorSites
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
 PROGRAM = [PTR, I64, I64, PTR, I64]  # frame, tid, threads, team, whether it runs for the first time
@@ -28,7 +28,7 @@ FIRST = 2  # the word of the status that says whether what is kept must be made
 
 
 @dataclass(frozen=True)
-class Written:
+class EmittedModule:
     """The text of a program, and what is needed to run it."""
 
     module: ir.Module
@@ -36,32 +36,32 @@ class Written:
     sites: tuple[tuple[str, str, Any], ...]  # what can go wrong
 
 
-def write(program: Program, target: Target | None = None, *, timed: bool = False) -> Written:
+def write(program: Program, target: CpuTarget | None = None, *, timed: bool = False) -> EmittedModule:
     """The program as code. If `timed`, it adds the clock's ticks of every call to an array of i64, one a call of the program
     itself, whose address is one more entry at the end of the frame.
     """
-    return _Writer(program, target or host(), timed).written()
+    return _ModuleEmitter(program, target or host(), timed).written()
 
 
-class _Writer:
-    def __init__(self, program: Program, target: Target, timed: bool) -> None:
+class _ModuleEmitter:
+    def __init__(self, program: Program, target: CpuTarget, timed: bool) -> None:
         self.top, self.target, self.timed = program, target, timed
         self.module = new_module("weft")
-        self.errors = Errors()
+        self.errors = ErrorSites()
         self.symbols: dict[str, None] = {}
         self.made: dict[Any, ir.Function] = {}  # kernels by what they do
         self.functions: dict[Kernel, tuple[ir.Function, list[Slot]]] = {}
         self.programs = 0
         self.program = program  # the one being written: the top, or a body of control flow
 
-    def written(self) -> Written:
+    def written(self) -> EmittedModule:
         top = self._function(self.top)
         code = Code.begin(self.module, "main", [PTR, I64, I64, PTR])
         frame = code.arguments[0]
         first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # what is kept must be made (again)
         code.call(top, [*code.arguments, first])
         code.done()
-        return Written(self.module, tuple(self.symbols), tuple(self.errors.sites))
+        return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites))
 
     def _function(self, program: Program) -> ir.Function:
         """A program as a function of (frame, tid, threads, team, whether it runs for the first time): 1 if it must stop."""
@@ -96,7 +96,7 @@ class _Writer:
         for argument in pointers:
             argument.add_attribute("noalias")
         by_slot = dict(zip(slots, pointers, strict=True))
-        emitter = Emitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
+        emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
         emitter.shared_out(tid, threads)
         return code.done()
 
@@ -105,7 +105,7 @@ class _Writer:
         context, batch, row_begin, row_end, begin, end = code.arguments
         by_slot = {slot: code.read(context, i, PTR) for i, slot in enumerate(slots)}
         status = code.read(context, len(slots), PTR)
-        emitter = Emitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
+        emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
         emitter.at[nest.outer[0]] = batch
         columns = nest.outer[2].size
         if columns <= 2 * lanes and columns % lanes == 0:  # narrow: whole rows, of a length that is known
@@ -121,7 +121,7 @@ class _Writer:
             self._rows_of(emitter, row_begin, row_end, begin, end)
         return code.done()
 
-    def _rows_of(self, emitter: Emitter, row_begin: Value, row_end: Value, begin: Any, end: Any) -> None:
+    def _rows_of(self, emitter: LoopEmitter, row_begin: Value, row_end: Value, begin: Any, end: Any) -> None:
         with emitter.code.loop(row_begin, row_end, name="row") as row:
             emitter.at[emitter.nest.outer[1]] = row
             emitter.row(begin, end)
@@ -220,7 +220,7 @@ class _Writer:
         def run(number: int, inner: Value, first: Value) -> None:
             self._stop_if(code, code.call(bodies[number], [inner, tid, threads, team, first]))
 
-        Control(
+        ControlFlowEmitter(
             code, self.program, call, lambda slot: self._pointer(code, frame, slot), code.read(frame, 1, PTR), run,
             lambda: self._barrier(code, team, tid, threads),
             lambda target, source, size: self._copy(code, target, source, size, tid, threads),
@@ -275,7 +275,7 @@ class _Writer:
         }
         if anchor is None or not found:
             return {}
-        for number, axis in enumerate(anchor.params[0]):
+        for number, axis in enumerate(anchor.param("axes")):
             message = "index {value} is out of range for axis " + f"{axis} of size {anchor.shape[axis]}."
             site = self.errors.site(anchor.op.name, message, anchor.source)
             found[f"site{number}"] = ir.Constant(I64, site)

@@ -24,7 +24,7 @@ from llvmlite import ir
 
 from .engine import Loaded, kept_code, object_code
 from .ir_builder import F32, I64, PTR, Code, Value, constant, new_module, vector
-from .target import Target, host
+from .target import CpuTarget, host
 
 FORMAT = 1  # of what is kept, and of how it is measured
 # A try takes a millisecond or two: short enough that some are not disturbed by other programs.
@@ -193,19 +193,19 @@ def _triad_run(function: Any, elements: int) -> Run:
 # --- code ---------------------------------------------------------------------------------------------------------------------
 
 
-def _accumulators(target: Target) -> int:
+def _accumulators(target: CpuTarget) -> int:
     """So many independent sums hide the latency of an fma, and leave registers for its operands."""
     return 24 if target.registers >= 32 else 12
 
 
-def _module(target: Target) -> ir.Module:
+def _module(target: CpuTarget) -> ir.Module:
     module = new_module("roof")
     _write_fma(module, target)
     _write_triad(module, target)
     return module
 
 
-def _write_fma(module: ir.Module, target: Target) -> None:
+def _write_fma(module: ir.Module, target: CpuTarget) -> None:
     """fma(place, steps): multiply-adds on registers; two vectors are read from `place`, the sum is written there."""
     code = Code.begin(module, "roof.fma", [PTR, I64])
     place, steps = code.arguments
@@ -224,7 +224,7 @@ def _write_fma(module: ir.Module, target: Target) -> None:
     code.done()
 
 
-def _write_triad(module: ir.Module, target: Target) -> None:
+def _write_triad(module: ir.Module, target: CpuTarget) -> None:
     """triad(a, b, c, count): a = b + 0.5 * c."""
     code = Code.begin(module, "roof.triad", [PTR, PTR, PTR, I64])
     a, b, c, count = code.arguments

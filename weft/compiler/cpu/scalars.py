@@ -92,11 +92,11 @@ def emit(code: Code, node: Node, args: list[Value], flag: Flag) -> Value:
     name = node.op.name
     if name in maths.NAMES and node.dtype.is_float:
         return rounded(code, maths.emit(code, name, *args), node.dtype)
-    result = TABLE[name](_Call(code, node, args, flag))
+    result = TABLE[name](LoweringContext(code, node, args, flag))
     return result if name in UNROUNDED else rounded(code, result, node.dtype)
 
 
-class _Call:
+class LoweringContext:
     """An op to write: the code, the node, its arguments."""
 
     def __init__(self, code: Code, node: Node, args: list[Value], flag: Flag) -> None:
@@ -118,11 +118,11 @@ class _Call:
         return constant(self.type, value)
 
 
-def _neg(c: _Call) -> Value:
+def _neg(c: LoweringContext) -> Value:
     return c.code.fneg(c.x) if c.is_float else c.code.sub(c.const(0), c.x)
 
 
-def _abs(c: _Call) -> Value:
+def _abs(c: LoweringContext) -> Value:
     if c.is_float:
         return c.code.intrinsic("fabs", c.x)
     if not c.signed:
@@ -130,7 +130,7 @@ def _abs(c: _Call) -> Value:
     return c.code.select(c.code.icmp_signed("<", c.x, c.const(0)), c.code.sub(c.const(0), c.x), c.x)
 
 
-def _sign(c: _Call) -> Value:
+def _sign(c: LoweringContext) -> Value:
     if c.is_float:
         positive = c.code.fcmp_ordered(">", c.x, c.const(0.0))
         negative = c.code.fcmp_ordered("<", c.x, c.const(0.0))
@@ -142,12 +142,12 @@ def _sign(c: _Call) -> Value:
     return c.code.select(zero, c.const(0), c.code.select(below, c.const(-1), c.const(1)))
 
 
-def _rounding(intrinsic: str) -> Callable[[_Call], Value]:
+def _rounding(intrinsic: str) -> Callable[[LoweringContext], Value]:
     return lambda c: c.code.intrinsic(intrinsic, c.x) if c.is_float else c.x
 
 
-def _arithmetic(floats: str, ints: str) -> Callable[[_Call], Value]:
-    def write(c: _Call) -> Value:
+def _arithmetic(floats: str, ints: str) -> Callable[[LoweringContext], Value]:
+    def write(c: LoweringContext) -> Value:
         if c.dtype is bool_:  # numpy: + is or, * is and
             ways = {"add": c.code.or_, "mul": c.code.and_}
             return ways[ints](c.x, c.y)
@@ -164,8 +164,8 @@ def extreme(code: Code, x: Value, y: Value, dtype: DType, greater: bool) -> Valu
     return code.select(compare(">" if greater else "<", x, y), x, y)
 
 
-def _compare(sign: str) -> Callable[[_Call], Value]:
-    def write(c: _Call) -> Value:
+def _compare(sign: str) -> Callable[[LoweringContext], Value]:
+    def write(c: LoweringContext) -> Value:
         if c.is_float:
             return c.code.fcmp_ordered(sign, c.x, c.y)
         return (c.code.icmp_signed if c.signed else c.code.icmp_unsigned)(sign, c.x, c.y)
@@ -173,13 +173,13 @@ def _compare(sign: str) -> Callable[[_Call], Value]:
     return write
 
 
-def _checked_divisor(c: _Call) -> Value:
+def _checked_divisor(c: LoweringContext) -> Value:
     zero = c.code.icmp_unsigned("==", c.y, c.const(0))
     c.flag(zero, c.y)
     return c.code.select(zero, c.const(1), c.y)
 
 
-def _floor_divide(c: _Call) -> Value:
+def _floor_divide(c: LoweringContext) -> Value:
     code = c.code
     if c.is_float:
         return _float_divmod(c)[0]
@@ -196,7 +196,7 @@ def _floor_divide(c: _Call) -> Value:
     return code.select(minus_one, code.sub(c.const(0), c.x), floor)
 
 
-def _remainder(c: _Call) -> Value:
+def _remainder(c: LoweringContext) -> Value:
     code = c.code
     if c.is_float:
         return _float_divmod(c)[1]
@@ -210,7 +210,7 @@ def _remainder(c: _Call) -> Value:
     return code.select(add, code.add(rest, safe), rest)
 
 
-def _float_divmod(c: _Call) -> tuple[Value, Value]:
+def _float_divmod(c: LoweringContext) -> tuple[Value, Value]:
     """Quotient rounded down and remainder with the divisor's sign, exact as NumPy has them; with infinities the quotient itself."""
     code, zero = c.code, c.const(0.0)
     mod = code.frem(c.x, c.y)
@@ -232,7 +232,7 @@ def _float_divmod(c: _Call) -> tuple[Value, Value]:
     return floor, rest
 
 
-def _pow(c: _Call) -> Value:
+def _pow(c: LoweringContext) -> Value:
     """Integers: squares, one bit of the exponent after the other."""
     code = c.code
     if c.signed:
@@ -248,11 +248,11 @@ def _pow(c: _Call) -> Value:
     return code.carry(0, element_of(c.type).width, [c.const(1), c.x], step)[0]
 
 
-def _copysign(c: _Call) -> Value:
+def _copysign(c: LoweringContext) -> Value:
     return c.code.intrinsic("copysign", c.x, c.y)
 
 
-def _nextafter(c: _Call) -> Value:
+def _nextafter(c: LoweringContext) -> Value:
     code, dtype = c.code, c.dtype
     bits_type = like(c.type, ir.IntType(dtype.bits))
     x = to_storage(code, c.x, dtype)
@@ -270,8 +270,8 @@ def _nextafter(c: _Call) -> Value:
     return code.select(code.fcmp_unordered("uno", c.x, c.y), code.fadd(c.x, c.y), result)
 
 
-def _shift(left: bool) -> Callable[[_Call], Value]:
-    def write(c: _Call) -> Value:
+def _shift(left: bool) -> Callable[[LoweringContext], Value]:
+    def write(c: LoweringContext) -> Value:
         code, width = c.code, element_of(c.type).width
         if c.signed:
             c.flag(code.icmp_signed("<", c.y, c.const(0)), c.y)
@@ -284,12 +284,12 @@ def _shift(left: bool) -> Callable[[_Call], Value]:
     return write
 
 
-def _not(c: _Call) -> Value:
+def _not(c: LoweringContext) -> Value:
     return c.code.xor(c.x, c.const(-1 if c.dtype is not bool_ else 1))
 
 
-def _cast(c: _Call) -> Value:
-    return convert(c.code, c.x, c.dtype, c.node.params[0])
+def _cast(c: LoweringContext) -> Value:
+    return convert(c.code, c.x, c.dtype, c.node.param("dtype"))
 
 
 def convert(code: Code, x: Value, source: DType, target: DType) -> Value:
@@ -337,15 +337,15 @@ def _resized(code: Code, x: Value, source: DType, type: ir.Type) -> Value:
     return code.sext(x, type) if source.kind == "int" else code.zext(x, type)
 
 
-def _bitcast(c: _Call) -> Value:
-    source, target = c.dtype, c.node.params[0]
+def _bitcast(c: LoweringContext) -> Value:
+    source, target = c.dtype, c.node.param("dtype")
     stored = to_storage(c.code, c.x, source)
     type = like(c.type, storage_type(target))
     return from_storage(c.code, stored if stored.type == type else c.code.bitcast(stored, type), target)
 
 
-def _in_range(c: _Call) -> Value:
-    code, (size, _) = c.code, c.node.params
+def _in_range(c: LoweringContext) -> Value:
+    code, size = c.code, c.node.param("size")
     wide = convert(code, c.x, c.dtype, int64)
     place = code.select(
         code.icmp_signed("<", wide, constant(wide.type, 0)), code.add(wide, constant(wide.type, size)), wide
@@ -355,11 +355,11 @@ def _in_range(c: _Call) -> Value:
     return code.trunc(code.select(bad, constant(place.type, 0), place), like(c.type, I32))
 
 
-def _bits(name: str) -> Callable[[_Call], Value]:
+def _bits(name: str) -> Callable[[LoweringContext], Value]:
     return lambda c: getattr(c.code, name)(c.x, c.y)
 
 
-TABLE: dict[str, Callable[[_Call], Value]] = {
+TABLE: dict[str, Callable[[LoweringContext], Value]] = {
     "neg": _neg,
     "abs": _abs,
     "sign": _sign,

@@ -18,7 +18,7 @@ llvm.initialize_native_asmparser()
 
 
 @dataclass(frozen=True)
-class Target:
+class CpuTarget:
     """What the emitters need to know of a CPU."""
 
     arch: str  # "aarch64" or "x86_64"
@@ -53,7 +53,7 @@ class Target:
 
 
 @cache
-def host() -> Target:
+def host() -> CpuTarget:
     """The CPU of this machine."""
     arch = {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platform.machine())
     features = llvm.get_host_cpu_features()
@@ -61,10 +61,10 @@ def host() -> Target:
     l1, l2 = _cache_size(1, 32 << 10), _cache_size(2, 512 << 10)
     if arch == "aarch64":
         # LLVM's reading of the features of an ARM CPU is incomplete; the name of the CPU implies the rest.
-        return Target(arch, cpu, text, 128, 32, l1, l2)
+        return CpuTarget(arch, cpu, text, 128, 32, l1, l2)
     if features.get("avx512f") and features.get("avx512vl") and features.get("avx512bw"):
-        return Target(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2)
-    return Target(arch, cpu, text, 256 if features.get("avx2") and features.get("fma") else 128, 16, l1, l2)
+        return CpuTarget(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2)
+    return CpuTarget(arch, cpu, text, 256 if features.get("avx2") and features.get("fma") else 128, 16, l1, l2)
 
 
 def _cache_size(level: int, otherwise: int) -> int:

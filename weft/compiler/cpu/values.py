@@ -15,14 +15,15 @@ from ...graph.node import Node
 from ..ir.index import Index, Inside, Loop, Quotient, Read, Remainder, Term
 from ..ir.loops import Step
 from ..ir.nest import ReadyPhase
+from ..ir.window_ops import IN_RANGE, SPREAD, TAP
 from ..thresholds import thresholds
 from . import scalars as scalar
-from .combiners import better, combined, identity, philox
+from .combiners import add, better, combiner_of, philox
 from .ir_builder import I1, I32, I64, Code, Int, Value, constant, lanes_of, vector
 from .target import LINE
 
 
-class Surroundings(Protocol):
+class LoopContext(Protocol):
     """What the steps need to know of the loops around them."""
 
     code: Code
@@ -30,10 +31,10 @@ class Surroundings(Protocol):
     rows: dict[Node, Value]  # reductions that are done
     pointer: Callable[[Node], Value]
     status: Value
-    errors: Errors
+    errors: ErrorSites
 
 
-class Errors:
+class ErrorSites:
     """What can go wrong while a program runs; each place in the code has a number."""
 
     def __init__(self) -> None:
@@ -57,10 +58,10 @@ _PUBLIC = {"shl": "bitwise_left_shift", "shr": "bitwise_right_shift"}
 _AHEAD = 8  # rows
 
 
-class Values:
+class VectorValues:
     """The steps of a phase at one place: computed when they are wanted, each once."""
 
-    def __init__(self, emitter: Surroundings, phase: ReadyPhase, lanes: int, along: Loop | None) -> None:
+    def __init__(self, emitter: LoopContext, phase: ReadyPhase, lanes: int, along: Loop | None) -> None:
         self.emitter, self.phase, self.lanes, self.along = emitter, phase, lanes, along
         self.code = emitter.code
         self.done: list[Value] = []
@@ -82,7 +83,7 @@ class Values:
         if step.kind == "row":
             return self.emitter.rows[node]
         if step.kind == "const":
-            return scalar.number(node.dtype, node.params[0])
+            return scalar.number(node.dtype, node.param("value"))
         if step.kind == "iota":
             return scalar.convert(code, self.index(step.indices[0]), int64, node.dtype)
         if step.kind == "op":
@@ -104,7 +105,7 @@ class Values:
         return [a if lanes_of(a.type) == lanes else self.code.splat(a, lanes) for a in args]
 
     def _guarded(self, step: Step, args: list[Value]) -> Value:
-        filler = scalar.number(step.node.dtype, step.node.params[1])
+        filler = scalar.number(step.node.dtype, step.node.param("value"))
         if not args:
             return filler
         holds = self.conditions(step.conditions[0])
@@ -123,27 +124,28 @@ class Values:
         return self.code.select(holds, a, b)  # a single condition may choose whole vectors
 
     def _window(self, step: Step, args: list[Value]) -> Value:
-        code, dtype, kind = self.code, step.node.inputs[0].dtype, step.node.op.name
-        if kind == "window_spread":
+        code, dtype, op = self.code, step.node.inputs[0].dtype, step.node.op
+        if op is SPREAD:
             return self._spread_back(step, args)
+        combiner = combiner_of(op)
         state: tuple[Value, ...] | None = None
         for arg, conditions, position in zip(args, step.conditions, step.indices, strict=True):
             holds = self.conditions(conditions)
             arg = self.spread(arg)
-            if kind in ("window_argmax", "window_tap"):
+            if combiner.returns_position:
                 where = self.spread(self.index(position))
                 if holds is not None:
                     where = self._select(holds, where, constant(where.type, -1))
                 new: tuple[Value, ...] = (arg, where)
-                state = new if state is None else better(code, state, new, dtype, True)
+                state = new if state is None else better(code, state, new, dtype, combiner.prefers_greater)
                 continue
             if holds is not None:
-                arg = self._select(holds, arg, identity(kind, dtype, self.lanes))
-            state = (arg,) if state is None else (combined(code, kind, state[0], arg, dtype),)
+                arg = self._select(holds, arg, combiner.identity_value(dtype, self.lanes))
+            state = (arg,) if state is None else (combiner.combine(code, state[0], arg, dtype),)
         assert state is not None
-        if kind == "window_tap":
+        if op is TAP:
             return code.trunc(state[1], vector(I32, self.lanes))
-        return state[1] if kind == "window_argmax" else scalar.rounded(code, state[0], dtype)
+        return state[1] if combiner.returns_position else scalar.rounded(code, state[0], dtype)
 
     def _spread_back(self, step: Step, args: list[Value]) -> Value:
         """The sum over the windows that this element won."""
@@ -156,7 +158,7 @@ class Values:
             holds = self.conditions(conditions)
             if holds is not None:
                 won = code.and_(*self._together([won, holds]))
-            total = combined(code, "sum", total, code.select(won, g, zero), dtype)
+            total = add(code, total, code.select(won, g, zero), dtype)
         return scalar.rounded(code, total, dtype)
 
     def conditions(self, conditions: Sequence[Inside]) -> Value | None:
@@ -235,9 +237,8 @@ class Values:
         value = scalar.convert(code, self.done[self.phase.number[(node, term.place)]], node.dtype, int64)
         zero, size = constant(value.type, 0), constant(value.type, term.size)
         place = value
-        axes, wraps = term.gather.params
-        axis = axes[term.gather.inputs[1:].index(node)]
-        if wraps:
+        axis = term.gather.param("axes")[term.gather.inputs[1:].index(node)]
+        if term.gather.param("wraps"):
             place = code.select(code.icmp_signed("<", value, zero), code.add(value, size), value)
         bad = code.icmp_unsigned(">=", place, size)
         message = "index {value} is out of range for axis " + f"{axis} of size {term.size}."
@@ -246,8 +247,8 @@ class Values:
 
     def _flag_op(self, node: Node, bad: Value, value: Value) -> None:
         name = node.op.name
-        if name == "in_range":
-            size, axis = node.params
+        if node.op is IN_RANGE:
+            axis, size = node.param("axis"), node.param("size")
             message = "index {value} is out of range for axis " + f"{axis} of size {size}."
             self._flag(bad, value, self.emitter.errors.site("scatter", message, node.source))
             return

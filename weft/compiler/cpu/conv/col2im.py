@@ -19,13 +19,13 @@ from llvmlite import ir
 from ...ir.conv_shape import ConvShape
 from ...ir.plan import Phase, Plan
 from ..gemm.packing import before, read_masked, write_masked
-from ..gemm.register_tile import Tile, multiply, opaque, rows, store, zeros
+from ..gemm.register_tile import RegisterTile, multiply, opaque, rows, store, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .function_builder import Signature, call_epilogue, fill, split
 from .shape import Sweep, whole_lines
-from .sweep_plan import Names, sweep_cycles
+from .sweep_plan import SweepOperands, sweep_cycles
 
 _AXIS = (
     "kernel",
@@ -55,21 +55,21 @@ PACK = Signature(
         *_SHAPE,
     ),
 )
-_TILES = {16: Tile(6, 2), 32: Tile(12, 2)}  # by vector registers
+_TILES = {16: RegisterTile(6, 2), 32: RegisterTile(12, 2)}  # by vector registers
 _FEWEST_LINES = 8  # of a band
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------------------
 
 
-def scatters(shape: ConvShape, sweep: Sweep, target: Target) -> bool:
+def scatters(shape: ConvShape, sweep: Sweep, target: CpuTarget) -> bool:
     """Whether a data gradient is better done so. Only x86 can write a part of a vector."""
     quick = target.arch != "aarch64" and shape.groups == 1 and shape.dilation[-1] == 1
     few = shape.channels < target.lanes(32)
     return quick and few and _cycles(shape, target) < sweep_cycles(sweep, target)
 
 
-def _cycles(shape: ConvShape, target: Target) -> float:
+def _cycles(shape: ConvShape, target: CpuTarget) -> float:
     """Roughly what it takes one thread: the products, and adding them up row by row of the kernel."""
     lanes, vectors = target.lanes(32), _TILES[target.registers].vectors
     panels = -(-prod(shape.kernel) * shape.channels // (vectors * lanes))
@@ -78,19 +78,21 @@ def _cycles(shape: ConvShape, target: Target) -> float:
     return shape.batch * prod(shape.out) * (products + adding)
 
 
-def packed_size(sweep: Sweep, target: Target) -> int:
+def packed_size(sweep: Sweep, target: CpuTarget) -> int:
     """The bytes of the packed filter."""
     return whole_lines(4 * _columns(sweep, target) * sweep.inputs)
 
 
-def pack_phase(sweep: Sweep, target: Target, into: str) -> Phase:
+def pack_phase(sweep: Sweep, target: CpuTarget, into: str) -> Phase:
     strides = dict(zip(("z_stride", "y_stride", "x_stride"), sweep.filter.taps, strict=True))
     strides |= {"filter_stride": sweep.filter.input, "channel_stride": sweep.filter.output, "taps": sweep.taps}
     symbol = f"conv_scatter_pack.{_width(target)}"
     return PACK.phase(symbol, {"packed": into}, _numbers(sweep, target) | strides, reads=["w"], writes=[into])
 
 
-def scatter_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+def scatter_plan(
+    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
+) -> Plan:
     """A data gradient, with the filter in `names.packed`."""
     tile, lines = _TILES[target.registers], sweep.axes[1].outside
     scratch = 0 if prepacked else packed_size(sweep, target)
@@ -109,16 +111,16 @@ def scatter_plan(name: str, sweep: Sweep, threads: int, target: Target, names: N
     return Plan(name, phases, scratch + threads * size, sweep.flops)
 
 
-def _width(target: Target) -> int:
+def _width(target: CpuTarget) -> int:
     return _TILES[target.registers].columns(target.lanes(32))
 
 
-def _columns(sweep: Sweep, target: Target) -> int:
+def _columns(sweep: Sweep, target: CpuTarget) -> int:
     """Those of the filter as a matrix, and what fills up its last panel."""
     return -(-sweep.taps * sweep.outputs // _width(target)) * _width(target)
 
 
-def _numbers(sweep: Sweep, target: Target) -> dict[str, int]:
+def _numbers(sweep: Sweep, target: CpuTarget) -> dict[str, int]:
     found = {"images": sweep.batch, "filters": sweep.inputs, "channels": sweep.outputs}
     for letter, axis in zip("zyx", sweep.axes, strict=True):
         facts = (axis.kernel, axis.phases, axis.reach, axis.dilation, axis.inside, axis.outside)
@@ -158,15 +160,15 @@ def _make(symbol: str) -> ir.Module:
     """conv_scatter.ROWSxVECTORS"""
     height, vectors = map(int, symbol.split(".")[1].split("x"))
     code, a = SCATTER.begin(symbol)
-    _Scatter(code, a, host(), Tile(height, vectors)).write()
+    _Col2Im(code, a, host(), RegisterTile(height, vectors)).write()
     code.done()
     return code.module
 
 
-class _Scatter:
+class _Col2Im:
     """Writes the function for one shape of tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile) -> None:
         self.code, self.a, self.target, self.tile = code, a, target, tile
         self.lanes = target.lanes(32)
         self.width = tile.columns(self.lanes)

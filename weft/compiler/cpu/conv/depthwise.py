@@ -19,13 +19,13 @@ from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, constant, lanes_of, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .filter_gradient_sums import SUM
 from .filter_packing import pack_phase, panels_size, zeros_size
 from .function_builder import Signature, call_epilogue, split
 from .shape import SWEEP_WORDS, FilterView, Sweep, whole_lines
-from .sweep import HEAD, Phased, Walk, phases, prepare, record_words
-from .sweep_plan import Names
+from .sweep import HEAD, Phased, PixelCursor, phases, prepare, record_words
+from .sweep_plan import SweepOperands
 
 _PIXELS = 4  # of a tile
 _CHUNKS = 16  # of a filter gradient, at the most
@@ -52,18 +52,20 @@ def packed_sweep(sweep: Sweep) -> Sweep:
     return replace(sweep, groups=1, outputs=sweep.groups, filter=view)
 
 
-def pack_phases(sweep: Sweep, target: Target, into: str) -> list[Phase]:
+def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[Phase]:
     """A row of zeros for all channels; then panels of one vector of channels."""
     zeros = zeros_size(sweep)
     return [pack_phase(packed_sweep(sweep), (0, sweep.groups), target.lanes(32), zeros, into, zeros)]
 
 
-def packed_size(sweep: Sweep, target: Target) -> int:
+def packed_size(sweep: Sweep, target: CpuTarget) -> int:
     """In floats."""
     return zeros_size(sweep) + panels_size(packed_sweep(sweep), sweep.groups, target.lanes(32))
 
 
-def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+def sweep_plan(
+    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
+) -> Plan:
     scratch = 0 if prepacked else whole_lines(4 * packed_size(sweep, target))
     found = [] if prepacked else pack_phases(sweep, target, names.packed)
     size = whole_lines(8 * record_words(_PIXELS, sweep.most_taps))
@@ -121,7 +123,7 @@ def _make(symbol: str) -> ir.Module:
     with phases(code, a) as phase:
         tiles = code.ceil_div(phase.pixels, _PIXELS)
         first, last = code.share(tiles, a.tid, a.threads)
-        walk = Walk(code, a, phase, code.i64(0))
+        walk = PixelCursor(code, a, phase, code.i64(0))
         with code.if_then(code.icmp_signed("<", first, last)):
             walk.seek(code.times(first, _PIXELS))
         with code.loop(first, last) as tile:

@@ -17,13 +17,13 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from ..gemm.register_tile import Tile, flattened, in_rows, multiply, rows, zeros
+from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .function_builder import Signature, all_of, call_epilogue, numbers, split
 from .shape import SWEEP_WORDS
-from .sweep import HEAD, Phased, Walk, flatten, phases, prepare
+from .sweep import HEAD, Phased, PixelCursor, flatten, phases, prepare
 
 IN_PLACE, COPIED, PREPARED = 0, 1, 2
 
@@ -54,7 +54,7 @@ def _make(symbol: str) -> ir.Module:
     """conv_direct.ROWSxVECTORS"""
     pixels, vectors = map(int, symbol.split(".")[1].split("x"))
     code, a = DIRECT.begin(symbol)
-    _Direct(code, a, host(), Tile(pixels, vectors)).write()
+    _Direct(code, a, host(), RegisterTile(pixels, vectors)).write()
     code.done()
     return code.module
 
@@ -70,7 +70,7 @@ def _make_table(symbol: str) -> ir.Module:
     with phases(code, a) as phase:
         tiles, before = code.ceil_div(phase.pixels, height), code.read(done, 0, I64)
         first, last = code.share(tiles, a.tid, a.threads)
-        walk = Walk(code, a, phase, code.i64(0))
+        walk = PixelCursor(code, a, phase, code.i64(0))
         with code.if_then(code.icmp_signed("<", first, last)):
             walk.seek(code.times(first, height))
         with code.loop(first, last) as tile:
@@ -90,7 +90,7 @@ def _make_patches(symbol: str) -> ir.Module:
     patches = code.at(a.work, a.patches, I8)
     with phases(code, a) as phase:
         first, last = code.share(code.ceil_div(phase.pixels, height), a.tid, a.threads)
-        walk = Walk(code, a, phase, code.i64(0))
+        walk = PixelCursor(code, a, phase, code.i64(0))
         with code.if_then(code.icmp_signed("<", first, last)):
             walk.seek(code.times(first, height))
         size = code.times(code.mul(phase.taps, a.inputs), height)
@@ -104,7 +104,7 @@ def _make_patches(symbol: str) -> ir.Module:
 class _Direct:
     """Writes the function for one shape of tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile) -> None:
         self.code, self.a, self.target, self.tile = code, a, target, tile
         self.lanes = target.lanes(32)
         self.width = tile.columns(self.lanes)
@@ -166,7 +166,7 @@ class _Direct:
 
     def _prepare(self, phase: Phased, group: Value, tile: Value, last_tile: Value) -> None:
         code, a = self.code, self.a
-        walk = Walk(code, a, phase, group)
+        walk = PixelCursor(code, a, phase, group)
         walk.seek(code.times(tile, self.tile.rows))
         with code.loop(tile, last_tile) as t:
             index = code.sub(t, tile)

@@ -18,13 +18,13 @@ from llvmlite import ir
 
 from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
-from ..gemm.register_tile import Tile, columns, flattened, multiply, zeros
+from ..gemm.register_tile import RegisterTile, columns, flattened, multiply, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .function_builder import Signature, call_epilogue, fill, numbers, split
 from .shape import Sweep, whole_lines
-from .sweep_plan import Names, blocks, pack_phases, packing, sweep_cycles
+from .sweep_plan import SweepOperands, blocks, pack_phases, packing, sweep_cycles
 
 _PIXELS, _CHANNELS = (4, 3, 2, 1), (4, 6, 8, 12)  # vectors of pixels, and output channels, of a tile
 _SEARCH, _EDGES = 70.0, 90.0  # cycles that a pixel costs the other sweeps, beside what they count; more, with padding
@@ -49,7 +49,7 @@ ROW = Signature(
 # --- plans ----------------------------------------------------------------------------------------------------------------------
 
 
-def by_rows(sweep: Sweep, target: Target) -> bool:
+def by_rows(sweep: Sweep, target: CpuTarget) -> bool:
     """Whether a sweep is better done so."""
     if not can_by_rows(sweep):
         return False
@@ -67,15 +67,15 @@ def _before(sweep: Sweep) -> list[int]:
     return [(a.kernel - 1) * a.dilation - a.reach for a in sweep.axes]
 
 
-def _tile(sweep: Sweep, target: Target) -> Tile:
+def _tile(sweep: Sweep, target: CpuTarget) -> RegisterTile:
     """The quickest; its rows are output channels, no more than a panel has."""
     most, lanes = 24 if target.registers == 32 else 12, target.lanes(32)
     width = min(block.vectors for block in blocks(sweep, target)) * lanes
-    shapes = [Tile(c, p) for p in _PIXELS for c in _CHANNELS if p * c <= most and c <= width]
+    shapes = [RegisterTile(c, p) for p in _PIXELS for c in _CHANNELS if p * c <= most and c <= width]
     return min(shapes, key=lambda tile: _cycles(sweep, tile, target))
 
 
-def _cycles(sweep: Sweep, tile: Tile, target: Target) -> float:
+def _cycles(sweep: Sweep, tile: RegisterTile, target: CpuTarget) -> float:
     """What it takes one thread, roughly."""
     across, (z, y, x) = tile.columns(target.lanes(32)), (axis.outside for axis in sweep.axes)
     weights = tile.rows / 4 if target.arch == "aarch64" else tile.rows  # loads: of a vector of them, or one by one
@@ -85,7 +85,7 @@ def _cycles(sweep: Sweep, tile: Tile, target: Target) -> float:
     return tiles * one + sweep.batch * sweep.inputs * prod(axis.inside for axis in sweep.axes) * _STORE
 
 
-def row_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool) -> Plan:
+def row_plan(name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool) -> Plan:
     packed, tile = packing(sweep, target), _tile(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
     planes = 0 if prepacked else whole_lines(packed.floats * 4)
@@ -99,7 +99,7 @@ def row_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names
     return Plan(name, tuple(phases), planes + threads * size, sweep.flops)
 
 
-def _geometry(sweep: Sweep, threads: int, tile: Tile, target: Target) -> dict[str, int]:
+def _geometry(sweep: Sweep, threads: int, tile: RegisterTile, target: CpuTarget) -> dict[str, int]:
     """The numbers of the sweep. There are a few strips of rows for each thread, and what one reads stays in the second cache."""
     (z, y, x), across = sweep.axes, tile.columns(target.lanes(32))
     # The last tile may go beyond the end of its row: what it reads there is zeros.
@@ -116,7 +116,7 @@ def _geometry(sweep: Sweep, threads: int, tile: Tile, target: Target) -> dict[st
     return found
 
 
-def _row_phase(tile: Tile, values: dict[str, int], names: Names) -> Phase:
+def _row_phase(tile: RegisterTile, values: dict[str, int], names: SweepOperands) -> Phase:
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
     taps = values["x_kernel"] if values["x_kernel"] <= thresholds.row_taps else 0
     symbol = f"conv_row.{tile.rows}x{tile.vectors}.{taps}"
@@ -132,15 +132,15 @@ def _make_row(symbol: str) -> ir.Module:
     _, shape, taps = symbol.split(".")
     channels, vectors = map(int, shape.split("x"))
     code, a = ROW.begin(symbol)
-    _Row(code, a, host(), Tile(channels, vectors), int(taps)).write()
+    _RowConvolution(code, a, host(), RegisterTile(channels, vectors), int(taps)).write()
     code.done()
     return code.module
 
 
-class _Row:
+class _RowConvolution:
     """Writes the function for one shape of tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile, taps: int) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile, taps: int) -> None:
         self.code, self.a, self.target, self.tile, self.taps = code, a, target, tile, taps
         self.lanes = target.lanes(32)
         self.across = tile.columns(self.lanes)  # pixels

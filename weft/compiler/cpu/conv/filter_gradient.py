@@ -24,9 +24,9 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from ..gemm.register_tile import (
+    RegisterTile,
     Right,
     Sums,
-    Tile,
     columns,
     flattened,
     in_rows,
@@ -39,7 +39,7 @@ from ..gemm.register_tile import (
 )
 from ..ir_builder import F32, I1, I8, I64, Code, Value, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .function_builder import Signature, call_epilogue, copy, fill, split
 from .pixel_lines import FACTS, LINE_WORDS, lines_of, part_of, place_in_table, write_down
 
@@ -109,7 +109,7 @@ def _make(symbol: str) -> ir.Module:
     _, tile, *runs = symbol.split(".")
     height, vectors = map(int, tile.split("x"))
     code, a = FILTER.begin(symbol)
-    (_InPlace if runs else _Packed)(code, a, host(), Tile(height, vectors), *map(int, runs)).write()
+    (_InPlace if runs else _Packed)(code, a, host(), RegisterTile(height, vectors), *map(int, runs)).write()
     code.done()
     return code.module
 
@@ -117,7 +117,7 @@ def _make(symbol: str) -> ir.Module:
 class _Filter(ABC):
     """Writes the function for one shape of tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile, runs: int = 0) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile, runs: int = 0) -> None:
         self.code, self.a, self.target, self.tile, self.runs = code, a, target, tile, runs
         self.lanes = target.lanes(32)
         self.width = tile.columns(self.lanes)

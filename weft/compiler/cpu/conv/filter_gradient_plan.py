@@ -10,7 +10,7 @@ from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..gemm import plans as gemm
 from ..gemm.product import PRODUCT
-from ..target import Target
+from ..target import CpuTarget
 from .filter_gradient import FILTER, PAD
 from .filter_gradient_sums import FINISH, SUM
 from .filter_gradient_tiles import FilterTile, in_place_tile, packed_tile, pays_in_place
@@ -25,7 +25,7 @@ _FEW_PIXELS = 2048  # with more of them a product goes through its result too of
 _COSTS = {"DIRECT": 1.1, "IMPLICIT_PRECOMP_GEMM": 1.12, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
 
 
-def filter_plans(shape: ConvShape, threads: int, target: Target, turned: bool = False) -> dict[str, Plan]:
+def filter_plans(shape: ConvShape, threads: int, target: CpuTarget, turned: bool = False) -> dict[str, Plan]:
     """All algorithms but Winograd's, by name.
 
     Turned: whoever wants the result has the taps of a channel side by side. A large filter is then finished block by block.
@@ -44,12 +44,12 @@ def filter_plans(shape: ConvShape, threads: int, target: Target, turned: bool = 
     return found
 
 
-def filter_cost(name: str, shape: ConvShape, target: Target) -> float:
+def filter_cost(name: str, shape: ConvShape, target: CpuTarget) -> float:
     """How long an algorithm takes, measured by the fastest of filter_plans."""
     return 1.0 if name == _fastest(shape, target) else _COSTS[name]
 
 
-def _fastest(shape: ConvShape, target: Target) -> str:
+def _fastest(shape: ConvShape, target: CpuTarget) -> str:
     if target.arch != "aarch64" and _pointwise(shape) and shape.batch * prod(shape.out) <= _FEW_PIXELS:
         return "GEMM"
     return "DIRECT" if pays_in_place(shape, target) else "IMPLICIT_GEMM"
@@ -65,7 +65,7 @@ def _pointwise(shape: ConvShape) -> bool:
     return plain and not any(shape.padding) and shape.out == shape.spatial
 
 
-def _product_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blocks: bool) -> Plan:
+def _product_plan(name: str, shape: ConvShape, threads: int, target: CpuTarget, by_blocks: bool) -> Plan:
     """dw = x^T @ g: nothing has to be packed that a product would not pack."""
     rows, columns, pixels = shape.channels, shape.filters, shape.batch * prod(shape.out)
     plan = gemm.plan(rows, columns, pixels, (1, rows), (columns, 1), ldc=columns, threads=threads, target=target)
@@ -101,16 +101,16 @@ def ending(shape: ConvShape, partial: int, chunks: int, by_blocks: bool) -> list
     return [SUM.phase("conv_sum", {}, numbers, reads=["work"], writes=["w"])]
 
 
-def _slab_plan(name: str, shape: ConvShape, tile: FilterTile, threads: int, target: Target, by_blocks: bool) -> Plan:
+def _slab_plan(name: str, shape: ConvShape, tile: FilterTile, threads: int, target: CpuTarget, by_blocks: bool) -> Plan:
     """Patches of x are packed slab by slab, or read in place, see conv_filter.py."""
     phases, source, start = _padded(shape)
-    cut = _Cut.of(shape, tile, threads, target)
+    cut = _SlabPartition.of(shape, tile, threads, target)
     main, end = _slab_phases(shape, cut, threads, source, start, by_blocks, prepared=name == "IMPLICIT_PRECOMP_GEMM")
     phases += [*main, *ending(shape, start, cut.chunks, by_blocks)]
     return Plan(name, tuple(phases), end, shape.flops)
 
 
-def _patches_plan(name: str, shape: ConvShape, threads: int, target: Target, by_blocks: bool) -> Plan:
+def _patches_plan(name: str, shape: ConvShape, threads: int, target: CpuTarget, by_blocks: bool) -> Plan:
     """All patches are laid out in the workspace. What is left is a convolution of them with a single tap."""
     phases, source, place = _padded(shape)
     sweep = forward_sweep(replace(shape.lifted, spatial=source.size, padding=(0, 0, 0)), (0,) * 5)
@@ -118,14 +118,14 @@ def _patches_plan(name: str, shape: ConvShape, threads: int, target: Target, by_
     images, pixels = min(1, shape.batch), max(1, shape.batch) * prod(shape.out)
     rows = prod(shape.kernel) * shape.channels
     flat = ConvShape(images, rows, shape.filters, 1, (pixels,), (1,), (1,), (0,), (1,), (pixels,))
-    cut = _Cut.of(flat, packed_tile(flat, target), threads, target)
-    main, end = _slab_phases(flat, cut, threads, _Source("work", (1, 1, pixels), place), start, by_blocks)
+    cut = _SlabPartition.of(flat, packed_tile(flat, target), threads, target)
+    main, end = _slab_phases(flat, cut, threads, _SourceImage("work", (1, 1, pixels), place), start, by_blocks)
     phases += [gathering, *main, *ending(shape, start, cut.chunks, by_blocks)]
     return Plan(name, tuple(phases), max(end, used), shape.flops)
 
 
 @dataclass(frozen=True)
-class _Source:
+class _SourceImage:
     """Where x lies."""
 
     pointer: str
@@ -134,7 +134,13 @@ class _Source:
 
 
 def _slab_phases(
-    shape: ConvShape, cut: _Cut, threads: int, source: _Source, start: int, by_blocks: bool, prepared: bool = False
+    shape: ConvShape,
+    cut: _SlabPartition,
+    threads: int,
+    source: _SourceImage,
+    start: int,
+    by_blocks: bool,
+    prepared: bool = False,
 ) -> tuple[list[Phase], int]:
     """All but the end, in the workspace from the byte `start` on: first the sums of the chunks, if there are several. And where it ends."""
     table = start + (whole_lines(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
@@ -164,7 +170,7 @@ def _slab_phases(
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _SlabPartition:
     """How the work is cut. Only the chunks, whose sums are added, must not depend on the number of threads."""
 
     tile: FilterTile
@@ -177,7 +183,7 @@ class _Cut:
     few: int  # blocks of rows packed at a time
 
     @classmethod
-    def of(cls, shape: ConvShape, tile: FilterTile, threads: int, target: Target) -> _Cut:
+    def of(cls, shape: ConvShape, tile: FilterTile, threads: int, target: CpuTarget) -> _SlabPartition:
         outputs, pixels = shape.filters // shape.groups, shape.batch * prod(shape.out)
         width = tile.vectors * target.lanes(32)
         rows = prod(shape.kernel) * shape.channels // shape.groups
@@ -210,12 +216,12 @@ class _Cut:
         return (self.slab + wide - 2) // wide + 1 if self.tile.runs else 0
 
 
-def _reads_far(target: Target) -> bool:
+def _reads_far(target: CpuTarget) -> bool:
     """Is x read from the second cache? AVX-512 reads a number of it for each of its wide sums."""
     return target.arch == "x86_64" and target.registers == 32
 
 
-def _scratch(shape: ConvShape, cut: _Cut, own_lines: int) -> tuple[int, dict[str, int]]:
+def _scratch(shape: ConvShape, cut: _SlabPartition, own_lines: int) -> tuple[int, dict[str, int]]:
     """The bytes of a thread's memory, and where in it what lies."""
     panels, tile = -(-shape.filters // shape.groups // cut.width), cut.tile
     x = whole_lines(panels * cut.slab * cut.width * 4)
@@ -226,16 +232,16 @@ def _scratch(shape: ConvShape, cut: _Cut, own_lines: int) -> tuple[int, dict[str
     return size, {"scratch_size": size, "panels": x, "sums": sums, "offsets": offsets, "lines": lines}
 
 
-def _padded(shape: ConvShape) -> tuple[list[Phase], _Source, int]:
+def _padded(shape: ConvShape) -> tuple[list[Phase], _SourceImage, int]:
     """x with all that the kernel reaches, which may have to be made at the beginning of the workspace; and where that is free."""
     lifted = shape.lifted
     facts = zip(lifted.out, lifted.stride, lifted.kernel, lifted.dilation, strict=True)
     reach = tuple((o - 1) * s + (k - 1) * d + 1 for o, s, k, d in facts)
     if not any(lifted.padding) and all(r <= i for r, i in zip(reach, lifted.spatial, strict=True)):
-        return [], _Source("x", lifted.spatial), 0
+        return [], _SourceImage("x", lifted.spatial), 0
     numbers = {"offset": 0, "batch": shape.batch, "channels": shape.channels}
     for i, letter in enumerate("zyx"):
         before, padded = lifted.padding[i], reach[i]
         numbers |= {f"{letter}_inside": lifted.spatial[i], f"{letter}_padded": padded, f"{letter}_before": before}
     padding = PAD.phase("conv_pad", {}, numbers, reads=["x"], writes=["work"])
-    return [padding], _Source("work", reach), whole_lines(4 * shape.batch * prod(reach) * shape.channels)
+    return [padding], _SourceImage("work", reach), whole_lines(4 * shape.batch * prod(reach) * shape.channels)

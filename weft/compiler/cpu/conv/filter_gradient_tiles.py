@@ -7,7 +7,7 @@ from math import prod
 
 from ...ir.conv_shape import ConvShape
 from ..gemm.register_tile import pieces
-from ..target import Target
+from ..target import CpuTarget
 
 # By architecture and vector registers: (rows, vectors) of tiles that read packed x, and what part of the time they do useful work.
 _TILES = {
@@ -33,7 +33,7 @@ class FilterTile:
         return f"{self.rows}x{self.vectors}" + (f".{self.runs}" if self.runs else "")
 
 
-def packed_tile(shape: ConvShape, target: Target) -> FilterTile:
+def packed_tile(shape: ConvShape, target: CpuTarget) -> FilterTile:
     """The tile that loses the least at the edges, of those for packed x."""
     outputs, lanes = shape.filters // shape.groups, target.lanes(32)
     tiles = _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
@@ -45,7 +45,7 @@ def packed_tile(shape: ConvShape, target: Target) -> FilterTile:
     return FilterTile(*min(tiles, key=cost))
 
 
-def in_place_tile(shape: ConvShape, target: Target) -> FilterTile:
+def in_place_tile(shape: ConvShape, target: CpuTarget) -> FilterTile:
     """The fastest tile whose rows are a part of a run, or whole runs, of x."""
     length, runs = _runs(shape)
     heights = [(rows, 1) for rows in range(1, length + 1) if length % rows == 0]
@@ -56,7 +56,7 @@ def in_place_tile(shape: ConvShape, target: Target) -> FilterTile:
     return min(fitting, key=lambda tile: _cycles(shape, target, tile))
 
 
-def pays_in_place(shape: ConvShape, target: Target) -> bool:
+def pays_in_place(shape: ConvShape, target: CpuTarget) -> bool:
     """Is it faster not to pack x?
 
     Not with many output channels: x is packed once for many products. Nor with pixels so far apart that they leave the first cache.
@@ -76,7 +76,7 @@ def _runs(shape: ConvShape) -> tuple[int, int]:
     return length, prod(shape.kernel) * inputs // length
 
 
-def _reads(tile: FilterTile, target: Target) -> int:
+def _reads(tile: FilterTile, target: CpuTarget) -> int:
     """Of x, for one pixel: NEON reads vectors and takes lanes of them, x86 reads each number into all lanes."""
     if target.arch != "aarch64":
         return tile.rows
@@ -84,12 +84,12 @@ def _reads(tile: FilterTile, target: Target) -> int:
     return runs * len(pieces(tile.rows // runs, target.lanes(32)))
 
 
-def _registers(tile: FilterTile, target: Target) -> int:
+def _registers(tile: FilterTile, target: CpuTarget) -> int:
     """For the sums, for a row of g, and for what is read of x."""
     return tile.rows * tile.vectors + tile.vectors + (_reads(tile, target) if target.arch == "aarch64" else 1)
 
 
-def _cycles(shape: ConvShape, target: Target, tile: FilterTile) -> float:
+def _cycles(shape: ConvShape, target: CpuTarget, tile: FilterTile) -> float:
     """About how long a pixel takes."""
     length, count = _runs(shape)
     reads = _reads(tile, target) + tile.vectors

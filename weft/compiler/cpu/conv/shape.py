@@ -29,7 +29,7 @@ def whole_lines(size: int) -> int:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ConvAxis:
     """One axis of a sweep; the words are explained at the head of this file."""
 
     inside: int  # size of the source
@@ -68,7 +68,7 @@ class Sweep:
     groups: int
     inputs: int  # channels of the source, of one group
     outputs: int  # channels of the result, of one group
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[ConvAxis, ConvAxis, ConvAxis]
     filter: FilterView
     flops: int
 
@@ -104,7 +104,7 @@ class Sweep:
         return found
 
 
-AXIS_WORDS = tuple(Axis.__dataclass_fields__)
+AXIS_WORDS = tuple(ConvAxis.__dataclass_fields__)
 SWEEP_WORDS = ("batch", "groups", "inputs", "outputs", *(f"{letter}_{word}" for letter in "zyx" for word in AXIS_WORDS))
 
 
@@ -112,7 +112,7 @@ def forward_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
     """From x to y: one phase, and the kernel turned round because taps are kept from the last to the first."""
     lifted, taps = shape.lifted, _lift_strides(w_strides)
     axes = [
-        Axis(i, o, k, 1, 1, 1, 0, d, (k - 1) * d - p, s)
+        ConvAxis(i, o, k, 1, 1, 1, 0, d, (k - 1) * d - p, s)
         for i, o, k, s, p, d in zip(
             lifted.spatial, lifted.out, lifted.kernel, lifted.stride, lifted.padding, lifted.dilation, strict=True
         )
@@ -153,11 +153,11 @@ def data_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
     )
 
 
-def _data_axis(spatial: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Axis:
+def _data_axis(spatial: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> ConvAxis:
     common = gcd(dilation, stride)
     classes = stride // common
     inverse = pow(dilation // common, -1, classes) if classes > 1 else 0
-    return Axis(out, spatial, kernel, stride, common, classes, inverse, dilation, padding, 1)
+    return ConvAxis(out, spatial, kernel, stride, common, classes, inverse, dilation, padding, 1)
 
 
 def _lift_strides(w_strides: tuple[int, ...]) -> tuple[int, int, int]:

@@ -91,7 +91,7 @@ def _along(code: Code, a: SimpleNamespace, letter: str, r: Value) -> Along:
     )  # fmt: skip
 
 
-class Walk:
+class PixelCursor:
     """Goes from pixel to pixel of a phase, from a given one on."""
 
     def __init__(self, code: Code, a: SimpleNamespace, phase: Phased, group: Value) -> None:
@@ -133,7 +133,9 @@ class Walk:
         return [code.select(end, old, new) for old, new in zip((n, z, y, x), reversed(following), strict=True)]
 
 
-def prepare(code: Code, walk: Walk, count: int, record: Value, source: Value, zeros: Value, keep_all: Value) -> None:
+def prepare(
+    code: Code, walk: PixelCursor, count: int, record: Value, source: Value, zeros: Value, keep_all: Value
+) -> None:
     """Write the record of the next tile of `count` pixels. `keep_all`: keep also segments that are nothing but padding."""
     phase, inputs, pixels = walk.phase, walk.a.inputs, numbers(code, 4 * count)
     merged = _take_pixels(code, walk, count, record, pixels)
@@ -149,7 +151,7 @@ def prepare(code: Code, walk: Walk, count: int, record: Value, source: Value, ze
         code.write(code.plus(found, code.zext(code.or_(some, keep_all), I64)), record, 0)
 
 
-def _take_pixels(code: Code, walk: Walk, count: int, record: Value, pixels: Value) -> Value:
+def _take_pixels(code: Code, walk: PixelCursor, count: int, record: Value, pixels: Value) -> Value:
     """Note the pixels of a tile. Are the taps of a kernel row side by side for all of them?"""
     axis = walk.phase.x
     extent = code.mul(code.plus(axis.count, -1), axis.move)
@@ -172,7 +174,7 @@ def _take_pixels(code: Code, walk: Walk, count: int, record: Value, pixels: Valu
 
 
 def _segment(
-    code: Code, walk: Walk, count: int, pixels: Value, tap: tuple[Value, Value, Value], merged: Value,
+    code: Code, walk: PixelCursor, count: int, pixels: Value, tap: tuple[Value, Value, Value], merged: Value,
     segment: Value, source: Value, zeros: Value,
 ) -> Value:  # fmt: skip
     """Write the pointers of one segment. Is any of them not padding?"""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.plan import Phase, Plan
-from ..target import Target
+from ..target import CpuTarget
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .filter_packing import pack_phase, panels_size, zeros_size
 from .shape import Sweep, whole_lines
@@ -27,7 +27,7 @@ MODES = {"DIRECT": IN_PLACE, "IMPLICIT_GEMM": COPIED, "IMPLICIT_PRECOMP_GEMM": P
 
 
 @dataclass(frozen=True)
-class Names:
+class SweepOperands:
     """What the operands of a sweep are called in a plan."""
 
     source: str = "x"
@@ -35,13 +35,13 @@ class Names:
     packed: str = "work"
 
 
-def heights(target: Target) -> dict[int, int]:
+def heights(target: CpuTarget) -> dict[int, int]:
     """Pixels of a tile, by its vectors."""
     return _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
 
 
 @dataclass(frozen=True)
-class Block:
+class ChannelBlock:
     """Some output channels of each group, done with tiles of so many vectors."""
 
     begin: int
@@ -49,24 +49,24 @@ class Block:
     vectors: int
 
 
-def blocks(sweep: Sweep, target: Target) -> list[Block]:
+def blocks(sweep: Sweep, target: CpuTarget) -> list[ChannelBlock]:
     """Tiles of one width for all output channels; or the widest for most, and a narrower one for the rest."""
     lanes, widest, outputs = target.lanes(32), max(heights(target)), sweep.outputs
-    candidates = [[Block(0, outputs, vectors)] for vectors in heights(target)]
+    candidates = [[ChannelBlock(0, outputs, vectors)] for vectors in heights(target)]
     whole = outputs - outputs % (widest * lanes)
     if 0 < whole < outputs:
         rest = min(widest, -(-(outputs - whole) // lanes))
-        candidates.append([Block(0, whole, widest), Block(whole, outputs, rest)])
+        candidates.append([ChannelBlock(0, whole, widest), ChannelBlock(whole, outputs, rest)])
     return min(candidates, key=lambda found: sum(_cycles(sweep, block, target) for block in found))
 
 
-def sweep_cycles(sweep: Sweep, target: Target) -> float:
+def sweep_cycles(sweep: Sweep, target: CpuTarget) -> float:
     """What it takes one thread, roughly."""
     pixels = sweep.batch * prod(axis.outside for axis in sweep.axes)
     return pixels * sum(_cycles(sweep, block, target) for block in blocks(sweep, target))
 
 
-def _cycles(sweep: Sweep, block: Block, target: Target) -> float:
+def _cycles(sweep: Sweep, block: ChannelBlock, target: CpuTarget) -> float:
     """What a pixel costs, roughly: a narrow tile is not as busy, and every pass looks for the pixels again."""
     count = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
     products = sweep.most_taps * sweep.inputs * block.vectors / 2 * (1.25 if block.vectors == 1 else 1.0)
@@ -77,11 +77,11 @@ def _cycles(sweep: Sweep, block: Block, target: Target) -> float:
 class Packing:
     """Where the packed filter lies: the blocks of output channels and their first float."""
 
-    blocks: tuple[tuple[Block, int], ...]
+    blocks: tuple[tuple[ChannelBlock, int], ...]
     floats: int
 
 
-def packing(sweep: Sweep, target: Target) -> Packing:
+def packing(sweep: Sweep, target: CpuTarget) -> Packing:
     at, found = zeros_size(sweep), []
     for block in blocks(sweep, target):
         found.append((block, at))
@@ -89,7 +89,7 @@ def packing(sweep: Sweep, target: Target) -> Packing:
     return Packing(tuple(found), at)
 
 
-def pack_phases(sweep: Sweep, target: Target, into: str) -> list[Phase]:
+def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[Phase]:
     return [
         pack_phase(
             sweep,
@@ -103,7 +103,9 @@ def pack_phases(sweep: Sweep, target: Target, into: str) -> list[Phase]:
     ]
 
 
-def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+def sweep_plan(
+    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
+) -> Plan:
     """One of MODES."""
     mode = MODES[name]
     packed = packing(sweep, target)
@@ -117,7 +119,9 @@ def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Nam
     return Plan(name, tuple(phases), end, sweep.flops)
 
 
-def gemm_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+def gemm_plan(
+    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
+) -> Plan:
     """GEMM: all patches are laid out in the workspace, then multiplied with the filter. One phase, no groups."""
     packed = packing(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
@@ -154,10 +158,10 @@ def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: in
 def _block_phases(
     sweep: Sweep,
     threads: int,
-    target: Target,
+    target: CpuTarget,
     mode: int,
-    names: Names,
-    block: Block,
+    names: SweepOperands,
+    block: ChannelBlock,
     panels: int,
     scratch: int,
     source: int = 0,

@@ -19,12 +19,12 @@ from __future__ import annotations
 from math import ceil
 
 from ...ir.plan import Phase, Plan
-from ..target import Target, host
+from ..target import CpuTarget, host
 from . import matvec
 from .packing import BYTES, panels_together
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
 from .product import PANEL_GAP, PRODUCT
-from .tiling import Choice, Problem, Strides, best_width, choose, in_pieces, in_short_blocks, pieces_of, turn
+from .tiling import Problem, Strides, Tiling, best_width, choose, in_pieces, in_short_blocks, pieces_of, turn
 
 
 def plan(
@@ -43,10 +43,10 @@ def plan(
     a_type: str = "",
     b_type: str = "",
     threads: int = 1,
-    target: Target | None = None,
+    target: CpuTarget | None = None,
     accumulate: bool = False,
     b_packed: int = 0,
-    hidden: bool = False,
+    streamed: bool = False,
 ) -> Plan:
     """C = A @ B, or C += A @ B, for a batch of m x k and k x n matrices; batch strides of 0 repeat an operand.
 
@@ -64,13 +64,13 @@ def plan(
     ways = [p] if b_packed else [p, turn(p)]
     choices = [(choose(in_pieces(way, pieces_of(way)), target), way) for way in ways]
     choice, way = min(choices, key=lambda pair: pair[0].cost)
-    return plan_as(way, choice, target, hidden)
+    return plan_as(way, choice, target, streamed)
 
 
-def plan_as(p: Problem, choice: Choice, target: Target, hidden: bool = False) -> Plan:
+def plan_as(p: Problem, choice: Tiling, target: CpuTarget, streamed: bool = False) -> Plan:
     """The plan that solves a problem in a given way."""
-    # All of k must be done at a time: what is hidden is used up at once.
-    if hidden and choice.k_block >= p.k and pieces_of(p) == 1 and not p.accumulate:
+    # All of k must be done at a time: what is streamed is used up at once.
+    if streamed and choice.k_block >= p.k and pieces_of(p) == 1 and not p.accumulate:
         return _Phases(p, in_short_blocks(p, choice), target, True).plan()
     return _Phases(p, choice, target).plan()
 
@@ -84,7 +84,7 @@ def panel_width(
     dtype: str = "f32",
     a_type: str = "",
     threads: int = 1,
-    target: Target | None = None,
+    target: CpuTarget | None = None,
 ) -> int:
     """How wide the panels should be when B is packed beforehand for products with such A."""
     p = Problem(m, n, k, a, (n, 1), (n, 1), 1, 0, 0, 0, dtype, a_type or dtype, dtype, threads, False)
@@ -109,7 +109,7 @@ def pack_plan(
 class _Phases:
     """A product's phases, and where in the workspace they keep what: panels of B, threads' scratch, partial results."""
 
-    def __init__(self, p: Problem, choice: Choice, target: Target, hidden: bool = False) -> None:
+    def __init__(self, p: Problem, choice: Tiling, target: CpuTarget, streamed: bool = False) -> None:
         self.p, self.choice, self.pieces = p, choice, pieces_of(p)
         self.piece = in_pieces(p, self.pieces)
         self.a, self.b = ("b", "a") if p.turned else ("a", "b")
@@ -124,8 +124,8 @@ class _Phases:
         self.scratch_b = (
             aligned(self.strip * (self.width * self.choice.k_block + PANEL_GAP)) if self.choice.pack_b == "task" else 0
         )
-        self.hidden = hidden
-        self.scratch_c = self._visible(rows) if hidden else 0
+        self.streamed = streamed
+        self.scratch_c = self._visible(rows) if streamed else 0
         self.own = self.scratch_a + self.scratch_b + self.scratch_c  # of each thread
         self.parts = self.scratch + self.own * p.threads
 
@@ -147,7 +147,7 @@ class _Phases:
             phases.append(addup_phase(p.kind, m, n, ldc, self.pieces, self.parts, p.accumulate))
             size += self.pieces * p.m * p.n
         flops = 2 * p.batch * p.m * p.n * p.k
-        return Plan(self.name(), tuple(phases), size * BYTES[p.kind], flops, hidden=self.hidden)
+        return Plan(self.name(), tuple(phases), size * BYTES[p.kind], flops, hidden=self.streamed)
 
     def product(self) -> Phase:
         p, piece, choice = self.p, self.piece, self.choice
@@ -157,7 +157,7 @@ class _Phases:
             a_row=p.a[0], a_k=p.a[1], a_batch=piece.a_batch, pack_a=int(choice.pack_a),
             row_blocks=choice.row_blocks, column_blocks=choice.column_blocks, k_block=choice.k_block,
             scratch=self.scratch, scratch_size=self.own, scratch_b=self.scratch_a, strip=self.strip,
-            hidden=int(self.hidden), scratch_c=self.scratch_a + self.scratch_b,
+            streamed=int(self.streamed), scratch_c=self.scratch_a + self.scratch_b,
         )  # fmt: skip
         reads = {self.a, "context", str(values["b"])} | ({"c"} if p.accumulate else set())
         writes = {str(values["c"])} | ({"work"} if self.own else set())
@@ -182,7 +182,7 @@ class _Phases:
             row, column = (1, p.m) if p.turned else (p.n, 1)
             home = named(c="work", c_row=row, c_column=column, c_batch=p.m * p.n, c_offset=self.parts)
             return turned | home | named(accumulate=0, finishes=0)
-        home = named(c="work" if self.hidden else "c", c_row=p.c[0], c_column=p.c[1], c_batch=p.c_batch, c_offset=0)
+        home = named(c="work" if self.streamed else "c", c_row=p.c[0], c_column=p.c[1], c_batch=p.c_batch, c_offset=0)
         return turned | home | named(accumulate=int(p.accumulate), finishes=1)
 
     def name(self) -> str:
@@ -193,4 +193,6 @@ class _Phases:
             + ["a packed"] * choice.pack_a
             + [f"b packed {choice.pack_b}"] * bool(choice.pack_b)
         )
-        return ", ".join(words + [f"{self.pieces} pieces of k"] * (self.pieces > 1) + ["hidden"] * self.hidden)
+        return ", ".join(
+            words + [f"{self.pieces} pieces of k"] * (self.pieces > 1) + ["streamed to the epilogue"] * self.streamed
+        )

@@ -21,9 +21,9 @@ from llvmlite import ir
 
 from ..ir_builder import I8, I64, PTR, Code, Int, Value, new_module, vector
 from ..library import EPILOGUE, library
-from ..target import LINE, Target, host
+from ..target import LINE, CpuTarget, host
 from .packing import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
-from .register_tile import Left, Tile, columns, load, multiply, opaque, rows, store, zeros
+from .register_tile import Left, RegisterTile, columns, load, multiply, opaque, rows, store, zeros
 
 # The arguments of a product, by name, in order. Strides, offsets and sizes are in elements of the type they belong to.
 PRODUCT_POINTERS = ("a", "b", "c", "work", "epilogue", "context")
@@ -43,7 +43,7 @@ PRODUCT = PRODUCT_POINTERS + (
     "scratch", "scratch_size", "scratch_b",  # where in work a thread packs: all, how much, what of it for b
     "accumulate",  # 1: add to what is in c
     "finishes",  # 1: these are the final results, for the epilogue to see
-    "hidden", "scratch_c",  # 1: only the epilogue sees results: they lie in a thread's scratch, from there, until it has
+    "streamed", "scratch_c",  # 1: only the epilogue sees results: they lie in a thread's scratch, from there, until it has
 )  # fmt: skip
 
 
@@ -53,13 +53,13 @@ PANEL_GAP = 16  # elements between packed panels of a strip, so that they do not
 
 
 @dataclass(frozen=True)
-class Kernel:
+class ProductKernel:
     """What the code of a product depends on."""
 
     kind: str  # type of the product and of c
     a_type: str
     b_type: str
-    tile: Tile
+    tile: RegisterTile
     reading: str  # "columns" or "rows": see tile.py
 
     @property
@@ -67,15 +67,15 @@ class Kernel:
         return f"product.{self.kind}.{self.a_type}.{self.b_type}.{self.tile.rows}x{self.tile.vectors}.{self.reading}"
 
     @classmethod
-    def named(cls, symbol: str) -> Kernel:
+    def named(cls, symbol: str) -> ProductKernel:
         _, kind, a_type, b_type, shape, reading = symbol.split(".")
         height, vectors = shape.split("x")
-        return cls(kind, a_type, b_type, Tile(int(height), int(vectors)), reading)
+        return cls(kind, a_type, b_type, RegisterTile(int(height), int(vectors)), reading)
 
-    def lanes(self, target: Target) -> int:
+    def lanes(self, target: CpuTarget) -> int:
         return target.lanes(8 * BYTES[self.kind])
 
-    def width(self, target: Target) -> int:
+    def width(self, target: CpuTarget) -> int:
         """The columns of a tile."""
         return self.tile.columns(self.lanes(target))
 
@@ -83,17 +83,17 @@ class Kernel:
 @library("product")
 def make(symbol: str) -> ir.Module:
     """product.TYPE.TYPE_OF_A.TYPE_OF_B.ROWSxVECTORS.READING: all tasks of a product that fall to a thread."""
-    return write(Kernel.named(symbol), host())
+    return write(ProductKernel.named(symbol), host())
 
 
-def write(kernel: Kernel, target: Target) -> ir.Module:
-    return _Writer(kernel, target).module()
+def write(kernel: ProductKernel, target: CpuTarget) -> ir.Module:
+    return _ProductEmitter(kernel, target).module()
 
 
-class _Writer:
+class _ProductEmitter:
     """Writes the module of one kernel."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
+    def __init__(self, kernel: ProductKernel, target: CpuTarget) -> None:
         self.kernel, self.target = kernel, target
         self.height, self.width = kernel.tile.rows, kernel.width(target)
         self.element, self.lanes = ELEMENTS[kernel.kind], kernel.lanes(target)
@@ -126,7 +126,7 @@ class _Writer:
         """(a, a_row, a_k, b, b_k, c, c_row, k, add): a tile of c of so many vectors, new or added to what is there."""
         code = self._private(f"tile{vectors}", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64])
         a, a_row, a_k, b, b_k, c, c_row, k, add = code.arguments
-        tile, lanes = Tile(self.height, vectors), self.lanes
+        tile, lanes = RegisterTile(self.height, vectors), self.lanes
         kind = vector(self.element, lanes)
 
         def right(at: Value, step: int) -> list[Value]:
@@ -156,12 +156,12 @@ class _Writer:
         store(code, tile, sums, lanes, c, c_row)
         return code.done()
 
-    def _ask_ahead(self, code: Code, pointer: Value, start: Int, tile: Tile) -> None:
+    def _ask_ahead(self, code: Code, pointer: Value, start: Int, tile: RegisterTile) -> None:
         """Prefetch a row of a tile, line by line of the cache."""
         for column in range(0, tile.columns(self.lanes), LINE // BYTES[self.kernel.kind]):
             code.prefetch(pointer, code.plus(start, column), self.element)
 
-    def _left(self, code: Code, tile: Tile, a: Value, a_row: Value, a_k: Value) -> Left:
+    def _left(self, code: Code, tile: RegisterTile, a: Value, a_row: Value, a_k: Value) -> Left:
         steps = 4 if tile == self.kernel.tile else 1  # the others are for the edge: short code will do
         if self.kernel.reading == "rows":
             lines = [code.at(a, code.times(a_row, r), self.element) for r in range(tile.rows)]
@@ -277,7 +277,7 @@ class _Writer:
         of["packed_a"] = code.at(of["work"], mine, self.element)
         of["packed_b"] = code.at(of["packed_a"], of["scratch_b"], self.element)
         of["own_c"] = code.at(of["packed_a"], of["scratch_c"], self.element)
-        of["hides"] = code.icmp_signed("!=", of["hidden"], code.i64(0))
+        of["is_streamed"] = code.icmp_signed("!=", of["streamed"], code.i64(0))
         blocks = code.mul(of["row_blocks"], of["column_blocks"])
         first, last = code.share(code.mul(blocks, of["batch"]), of["tid"], of["threads"])
         with code.loop(first, last, name="task") as task:
@@ -316,7 +316,7 @@ class _Writer:
                 pack = self._pack_strip(code, of, b_at, strip, end, length)
                 first = code.plus(whole, self._corner(code, of, i0, strip))
                 own = code.at(of["own_c"], code.sub(code.i64(0), first), self.element)  # as if all of c lay there
-                every = code.select(of["hides"], own, of["c"])
+                every = code.select(of["is_streamed"], own, of["c"])
                 c = code.at(every, whole, self.element)
                 with code.loop(strip, end, name="j") as j:
                     right = self._right(code, of, b_at, j, pack, strip, length)
@@ -412,7 +412,7 @@ class _Writer:
         some = code.icmp_unsigned("!=", of["epilogue"], ir.Constant(PTR, None))
         wanted = code.and_(some, code.icmp_signed("!=", of["finishes"], code.i64(0)))
         with code.if_then(code.and_(final, wanted)):
-            with code.if_then(of["hides"]):
+            with code.if_then(of["is_streamed"]):
                 code.write(c, of["context"], 0)
             top, bottom = (code.minimum(code.times(i, self.height), of["m"]) for i in rows)
             left, right = (code.minimum(code.times(j, self.width), of["n"]) for j in strip)

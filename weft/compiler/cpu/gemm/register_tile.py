@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..ir_builder import I32, PTR, Code, Int, Value, constant, vector
-from ..target import Target
+from ..target import CpuTarget
 
 
 @dataclass(frozen=True)
-class Tile:
+class RegisterTile:
     """The shape of a register tile: rows of so many vectors."""
 
     rows: int
@@ -55,7 +55,7 @@ class Left:
     read: Callable[[Value, int], Splats]  # (k, steps) -> their splats
 
 
-def multiply(code: Code, tile: Tile, length: Value, left: Left, right: Right, initial: Sums) -> Sums:
+def multiply(code: Code, tile: RegisterTile, length: Value, left: Left, right: Right, initial: Sums) -> Sums:
     """The sums after k = 0 .. length - 1, first several ks at a time, then one by one."""
 
     def body(steps: int) -> Callable[[Value, list[Value]], list[Value]]:
@@ -83,11 +83,11 @@ def flattened(sums: Sums) -> list[Value]:
     return [value for row in sums for value in row]
 
 
-def in_rows(tile: Tile, flat: list[Value]) -> Sums:
+def in_rows(tile: RegisterTile, flat: list[Value]) -> Sums:
     return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
-def _order(tile: Tile, left: Left) -> list[tuple[int, int]]:
+def _order(tile: RegisterTile, left: Left) -> list[tuple[int, int]]:
     """The (row, vector) of a tile in the order in which a k adds to them."""
     if left.by_rows:
         return [(r, v) for r in range(tile.rows) for v in range(tile.vectors)]
@@ -98,7 +98,7 @@ def _order(tile: Tile, left: Left) -> list[tuple[int, int]]:
 
 
 def columns(
-    code: Code, target: Target, tile: Tile, element: ir.Type, pointer: Value, stride: Int, steps: int = 4
+    code: Code, target: CpuTarget, tile: RegisterTile, element: ir.Type, pointer: Value, stride: Int, steps: int = 4
 ) -> Left:
     """The rows of one k side by side in memory, `stride` elements from k to k: packed panels, or a transposed matrix."""
     lanes = _lanes(target, element)
@@ -136,7 +136,7 @@ def _scalars(code: Code, element: ir.Type, lanes: int, pointer: Value, stride: I
     return Left(steps, True, read)
 
 
-def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value], steps: int = 4) -> Left:
+def rows(code: Code, target: CpuTarget, element: ir.Type, pointers: list[Value], steps: int = 4) -> Left:
     """Each row has a pointer, its ks side by side in memory. NEON reads a whole vector of them at once."""
     lanes = _lanes(target, element)
 
@@ -149,7 +149,7 @@ def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value], st
     return Left(lanes, False, read) if target.arch == "aarch64" else Left(steps, True, read)
 
 
-def neighbours(code: Code, target: Target, element: ir.Type, runs: list[Value], length: int, stride: Int) -> Left:
+def neighbours(code: Code, target: CpuTarget, element: ir.Type, runs: list[Value], length: int, stride: Int) -> Left:
     """The rows of one k in runs of so many neighbours, each with a pointer, `stride` elements from k to k."""
     lanes = _lanes(target, element)
     if target.arch == "aarch64":
@@ -194,11 +194,11 @@ def splat_lane(code: Code, value: Value, lane: int, lanes: int) -> Value:
 # --- the results --------------------------------------------------------------------------------------------------------
 
 
-def zeros(tile: Tile, element: ir.Type, lanes: int) -> Sums:
+def zeros(tile: RegisterTile, element: ir.Type, lanes: int) -> Sums:
     return [[constant(vector(element, lanes), 0.0)] * tile.vectors for _ in range(tile.rows)]
 
 
-def load(code: Code, tile: Tile, element: ir.Type, lanes: int, pointer: Value, stride: Int) -> Sums:
+def load(code: Code, tile: RegisterTile, element: ir.Type, lanes: int, pointer: Value, stride: Int) -> Sums:
     """A tile of a row-major matrix."""
     kind = vector(element, lanes)
     return [
@@ -207,11 +207,11 @@ def load(code: Code, tile: Tile, element: ir.Type, lanes: int, pointer: Value, s
     ]
 
 
-def store(code: Code, tile: Tile, sums: Sums, lanes: int, pointer: Value, stride: Int) -> None:
+def store(code: Code, tile: RegisterTile, sums: Sums, lanes: int, pointer: Value, stride: Int) -> None:
     for r, row in enumerate(sums):
         for v, value in enumerate(row):
             code.write(value, pointer, code.plus(code.times(stride, r), v * lanes))
 
 
-def _lanes(target: Target, element: ir.Type) -> int:
+def _lanes(target: CpuTarget, element: ir.Type) -> int:
     return target.lanes(64 if isinstance(element, ir.DoubleType) else 32)

@@ -13,10 +13,10 @@ from functools import lru_cache
 from math import ceil, gcd
 
 from ...thresholds import thresholds
-from ..target import Target
+from ..target import CpuTarget
 from .packing import BYTES
-from .product import LONG, Kernel
-from .register_tile import Tile
+from .product import LONG, ProductKernel
+from .register_tile import RegisterTile
 
 Strides = tuple[int, int]  # from row to row, from column to column, in elements
 
@@ -71,10 +71,10 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Choice:
+class Tiling:
     """How a problem is solved."""
 
-    kernel: Kernel
+    kernel: ProductKernel
     pack_a: bool  # by each task
     pack_b: str  # "": read in place, or packed already; "first": by a phase of its own; "task": by each task
     row_blocks: int
@@ -92,12 +92,12 @@ def turn(p: Problem) -> Problem:
 
 
 @lru_cache(4096)
-def choose(problem: Problem, target: Target) -> Choice:
+def choose(problem: Problem, target: CpuTarget) -> Tiling:
     """The cheapest way."""
     return min(candidates(problem, target), key=lambda choice: choice.cost)
 
 
-def best_width(problem: Problem, target: Target) -> int:
+def best_width(problem: Problem, target: CpuTarget) -> int:
     """The width of panels that suits the problem best if B is packed beforehand, out of those that suit any A."""
     families = [family for reading, family in tiles(target).items() if reading != "rows"]
     shapes = {vectors for family in families for _, vectors in family}
@@ -105,16 +105,16 @@ def best_width(problem: Problem, target: Target) -> int:
     return min(widths, key=lambda width: choose(replace(problem, b_packed=width), target).cost)
 
 
-def tiles(target: Target) -> dict[str, dict[tuple[int, int], float]]:
+def tiles(target: CpuTarget) -> dict[str, dict[tuple[int, int], float]]:
     """The tiles worth having (rows, vectors) by the way of reading, and their rates."""
     return _NEON if target.arch == "aarch64" else _X86_32 if target.registers == 32 else _X86_16
 
 
-def candidates(p: Problem, target: Target) -> Iterator[Choice]:
+def candidates(p: Problem, target: CpuTarget) -> Iterator[Tiling]:
     """All ways that are possible, each with its best blocks."""
     for reading, family in tiles(target).items():
         for (height, vectors), rate in family.items():
-            kernel = Kernel(p.kind, p.a_type, p.b_type, Tile(height, vectors), reading)
+            kernel = ProductKernel(p.kind, p.a_type, p.b_type, RegisterTile(height, vectors), reading)
             if p.b_packed and kernel.width(target) != p.b_packed:
                 continue
             for pack_a in (False, True):
@@ -123,7 +123,7 @@ def candidates(p: Problem, target: Target) -> Iterator[Choice]:
                         yield _Estimate(p, kernel, pack_a, pack_b, rate, target).best()
 
 
-def _possible(p: Problem, kernel: Kernel, pack_a: bool, pack_b: str, target: Target) -> bool:
+def _possible(p: Problem, kernel: ProductKernel, pack_a: bool, pack_b: str, target: CpuTarget) -> bool:
     """Whether the operands can be read so. In place: without conversion, a whole tile of it, in the right order."""
     if pack_a:
         left = kernel.reading != "rows"
@@ -141,11 +141,11 @@ def _possible(p: Problem, kernel: Kernel, pack_a: bool, pack_b: str, target: Tar
     return left and right
 
 
-def _is_x86(target: Target) -> bool:
+def _is_x86(target: CpuTarget) -> bool:
     return target.arch != "aarch64"
 
 
-def _stays(p: Problem, stride: int, target: Target) -> bool:
+def _stays(p: Problem, stride: int, target: CpuTarget) -> bool:
     """Whether what is read at every k, so far apart, stays in the first cache. If not, reading it in place is slow."""
     return p.k * stride * BYTES[p.kind] <= target.l1
 
@@ -155,13 +155,13 @@ class _Estimate:
     """The cycles that a way takes, depending on the blocks."""
 
     p: Problem
-    kernel: Kernel
+    kernel: ProductKernel
     pack_a: bool
     pack_b: str
     rate: float
-    target: Target
+    target: CpuTarget
 
-    def best(self) -> Choice:
+    def best(self) -> Tiling:
         p, height, width = self.p, self.kernel.tile.rows, self.kernel.width(self.target)
         tall, wide = ceil(p.m / height), ceil(p.n / width)
         k_block = self.k_block(width)
@@ -178,7 +178,7 @@ class _Estimate:
                 + _CROWD * max(0, p.threads - _FEW_THREADS)
                 + ceil(elements / p.threads) * (_pack_cost(p.b[1], p.b[0]) + _FAR)
             )
-        return Choice(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
+        return Tiling(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
 
     def k_block(self, width: int) -> int:
         """How much of k is done at a time: a panel fills half of the first cache.
@@ -249,7 +249,7 @@ class _Estimate:
 _FEW_ROWS = 64  # of a task whose results stay in the first caches
 
 
-def in_short_blocks(p: Problem, choice: Choice) -> Choice:
+def in_short_blocks(p: Problem, choice: Tiling) -> Tiling:
     """The same way with tasks of few rows, so that little scratch holds their results."""
     tall = ceil(p.m / choice.kernel.tile.rows)
     wanted = ceil(tall * choice.kernel.tile.rows / _FEW_ROWS)

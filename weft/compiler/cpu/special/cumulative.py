@@ -41,14 +41,14 @@ def make(symbol: str) -> ir.Module:
     module = new_module(symbol)
     code = Code.begin(module, symbol, [PTR] * 3 + [I64] * (len(CUMULATE) - 3))
     of = dict(zip(CUMULATE, code.arguments, strict=True))
-    way = _Way(op, as_dtype(dtype))
-    (_Lines if how == "lines" else _Columns)(code, of, way, part).write()
+    way = _Accumulation(op, as_dtype(dtype))
+    (_CumulativeLines if how == "lines" else _CumulativeColumns)(code, of, way, part).write()
     code.done()
     return module
 
 
 @dataclass(frozen=True)
-class _Way:
+class _Accumulation:
     """How elements are totalled."""
 
     op: str
@@ -100,10 +100,10 @@ class _Way:
         code.write(total if element_of(total.type) == F64 else to_storage(code, total, self.dtype), pointer, at)
 
 
-class _Lines:
+class _CumulativeLines:
     """Writes the code for lines whose elements lie side by side. A chunk of a line is a piece of work."""
 
-    def __init__(self, code: Code, of: dict[str, Value], way: _Way, part: str) -> None:
+    def __init__(self, code: Code, of: dict[str, Value], way: _Accumulation, part: str) -> None:
         self.code, self.of, self.way, self.part = code, of, way, part
 
     def write(self) -> None:
@@ -199,10 +199,10 @@ class _Lines:
         return [parts[-1] for parts in reached]
 
 
-class _Columns:
+class _CumulativeColumns:
     """Writes the code for inner elements side by side. A block of columns of a chunk is a piece of work."""
 
-    def __init__(self, code: Code, of: dict[str, Value], way: _Way, part: str) -> None:
+    def __init__(self, code: Code, of: dict[str, Value], way: _Accumulation, part: str) -> None:
         self.code, self.of, self.way, self.part = code, of, way, part
         self.lanes = host().lanes(8 * way.bytes) * 2
 
@@ -267,12 +267,12 @@ class _Columns:
 
 def plan(node: Node, threads: int) -> Plan:
     """The plan of a cumsum or cumprod. That of floats is the same for any number of threads."""
-    (axis,) = node.params
+    axis = node.param("axis")
     x = node.inputs[0]
     outer, n, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     if not outer * n * inner:
         return Plan("nothing", (), 0, 0)
-    way, how = _Way(node.op.name, x.dtype), "lines" if inner == 1 else "columns"
+    way, how = _Accumulation(node.op.name, x.dtype), "lines" if inner == 1 else "columns"
     block = min(
         thresholds.cumulate_columns,
         inner,
@@ -292,7 +292,7 @@ def _phase(symbol: str, part: str, arguments: tuple[str | int, ...]) -> Phase:
     return Phase(symbol, arguments, frozenset(reads), frozenset({"work" if part == "totals" else "y"}))
 
 
-def _chunks(way: _Way, tasks: int, n: int, block: int) -> int:
+def _chunks(way: _Accumulation, tasks: int, n: int, block: int) -> int:
     """How many chunks a line is cut in, by the shape alone."""
     if tasks >= thresholds.cumulate_tasks or way.op == "cumprod":
         return 1

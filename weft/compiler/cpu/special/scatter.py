@@ -52,7 +52,7 @@ def make(symbol: str) -> ir.Module:
     elif part == "copy":
         _make_copy(module, symbol, as_dtype(rest[0]), as_dtype(rest[1]))
     else:
-        _Rows(module, symbol).write()
+        _ScatterRows(module, symbol).write()
     return module
 
 
@@ -121,7 +121,7 @@ def _in_vectors(code: Code, first: Value, last: Value, lanes: int) -> list[tuple
 # --- rows ---------------------------------------------------------------------------------------------------------------------
 
 
-class _Rows:
+class _ScatterRows:
     """Writes the function that writes or adds rows."""
 
     def __init__(self, module: ir.Module, symbol: str) -> None:
@@ -218,7 +218,7 @@ class _Rows:
 
 def plan(node: Node, threads: int) -> Plan:
     """The plan of a scatter by up to so many threads."""
-    axes, how = node.params
+    axes, how = node.param("axes"), node.param("how")
     x, values, *indices = node.inputs
     size, count = prod(x.shape), prod(indices[0].shape)
     strides = [prod(x.shape[a + 1 :]) for a in range(len(x.shape))]
@@ -262,7 +262,7 @@ def _places_phase(i: int, dtype: DType, count: int, size: int, stride: int, offs
 
 
 def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequence[int], threads: int) -> Phase:
-    axes, how = node.params
+    axes, how = node.param("axes"), node.param("how")
     dtype = node.inputs[0].dtype
     values = target = dtype if how == "add" else _BY_SIZE[dtype.itemsize]
     goal = "y"

@@ -52,9 +52,9 @@ def make(symbol: str) -> ir.Module:
     of = dict(zip(names, code.arguments, strict=True))
     record = _Wide() if rest[-1] == "wide" else _Narrow()
     if part == "rows":
-        _Rows(code, of, _Elements(code, of, rest), record).write()
+        _RowSort(code, of, _StridedRows(code, of, rest), record).write()
     else:
-        _Chunks(code, of, record).write(part, _Elements(code, of, rest))
+        _ChunkSort(code, of, record).write(part, _StridedRows(code, of, rest))
     code.done()
     return module
 
@@ -128,7 +128,7 @@ def _put(code: Code, record: _Record, value: Value, base: Value, index: Value) -
     code.store(value, code.at(base, index, record.type), align=8)
 
 
-class _Elements:
+class _StridedRows:
     """The rows of x and y, which may be strided: `rest` begins with dtype and way where elements are read."""
 
     def __init__(self, code: Code, of: dict[str, Value], rest: list[str]) -> None:
@@ -156,10 +156,10 @@ class _Elements:
 # --- rows ------------------------------------------------------------------------------------------------------------------
 
 
-class _Rows:
+class _RowSort:
     """Writes the sorting of whole rows, each by one thread."""
 
-    def __init__(self, code: Code, of: dict[str, Value], elements: _Elements, record: _Record) -> None:
+    def __init__(self, code: Code, of: dict[str, Value], elements: _StridedRows, record: _Record) -> None:
         self.code, self.of, self.elements, self.record = code, of, elements, record
         assert elements.dtype is not None
         self.digits = elements.dtype.itemsize
@@ -282,13 +282,13 @@ def _move(
 # --- chunks of long rows -----------------------------------------------------------------------------------------------------
 
 
-class _Chunks:
+class _ChunkSort:
     """Writes one part of the sorting of long rows: every chunk is a piece of work."""
 
     def __init__(self, code: Code, of: dict[str, Value], record: _Record) -> None:
         self.code, self.of, self.record = code, of, record
 
-    def write(self, part: str, elements: _Elements) -> None:
+    def write(self, part: str, elements: _StridedRows) -> None:
         code, of = self.code, self.of
         first, last = code.share(code.mul(of["rows"], of["chunks"]), of["tid"], of["threads"])
         with code.loop(first, last, name="task") as task:
@@ -308,7 +308,7 @@ class _Chunks:
         offset = self.code.plus(self.of[name] if name else 0, self.code.mul(row, self.of["n"]))
         return self.code.at(self.of["work"], offset, self.record.type)
 
-    def _keys(self, elements: _Elements, task: Value, row: Value, begin: Value, end: Value) -> None:
+    def _keys(self, elements: _StridedRows, task: Value, row: Value, begin: Value, end: Value) -> None:
         """Elements become records, whose first bytes are counted at once."""
         code, record, base = self.code, self.record, elements.base(row)
         records, counts = self._records(None, row), self._counts(task)
@@ -353,7 +353,7 @@ class _Chunks:
         source, target = self._records("source", row), self._records("target", row)
         _move(code, self.record, table, of["shift"], source, target, begin, end)
 
-    def _places(self, elements: _Elements, row: Value, begin: Value, end: Value) -> None:
+    def _places(self, elements: _StridedRows, row: Value, begin: Value, end: Value) -> None:
         code, record, base = self.code, self.record, elements.base(row)
         records = self._records("source", row)
         with code.loop(begin, end) as i:
@@ -365,7 +365,7 @@ class _Chunks:
 
 def plan(node: Node, threads: int) -> Plan:
     """The plan of an argsort by up to so many threads."""
-    axis, descending = node.params
+    axis, descending = node.param("axis"), node.param("descending")
     x = node.inputs[0]
     n, step = x.shape[axis], prod(x.shape[axis + 1 :])
     rows = prod(x.shape[:axis]) * step

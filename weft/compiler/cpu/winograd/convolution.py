@@ -19,7 +19,7 @@ from ..gemm.register_tile import multiply, rows, store, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
 from ..target import host
-from .tiles import APART, Image, Writer, square, written
+from .tiles import APART, Image, WinogradEmitter, square, written
 from .transforms import TRANSFORMS, both_axes
 
 WINOGRAD = Signature(
@@ -94,7 +94,7 @@ def _read_taps(code: Code, a: SimpleNamespace, source: Value, column: Value, tap
                 code.write(code.select(there, value, ir.Constant(F32, 0.0)), target, lane)
 
 
-class _Winograd(Writer):
+class _Winograd(WinogradEmitter):
     """Tiles of the source, products, tiles of the result."""
 
     def write(self) -> None:

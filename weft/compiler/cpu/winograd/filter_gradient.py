@@ -17,7 +17,7 @@ from ..conv.function_builder import Signature, call_epilogue, fill, split
 from ..gemm.register_tile import columns, load, multiply, store
 from ..ir_builder import F32, I8, Value
 from ..library import library
-from .tiles import APART, Image, Writer, square, written
+from .tiles import APART, Image, WinogradEmitter, square, written
 from .transforms import GRADIENTS, Transform, both_axes
 
 GRADIENT = Signature(
@@ -42,7 +42,7 @@ def _make(symbol: str) -> ir.Module:
     return written(symbol, GRADIENT, _Gradient)
 
 
-class _Gradient(Writer):
+class _Gradient(WinogradEmitter):
     """Tiles of x and of g, their products for each point, the taps."""
 
     def write(self) -> None:
