@@ -204,7 +204,7 @@ def test_all_ways_of_all_problems() -> None:
         case = Case(*shape, *turned, accumulate=True)
         case.operands()
         p = tiling.Problem(*shape, case.a[2], case.b[2], (case.ldc, 1), 1, 0, 0, 0, "f32", "f32", "f32", 2, True)
-        for way in (p, tiling.turn(p)):
+        for way in (p, tiling.transpose_problem(p)):
             for choice in tiling.candidates(way, host()):
                 case.shown[:] = case.old
                 chosen = replace(choice, row_blocks=2, column_blocks=2, k_block=28)

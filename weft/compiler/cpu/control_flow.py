@@ -1,9 +1,8 @@
-"""Control flow in native code: `call`, `cond`, `while_loop` and `scan` run their bodies without leaving the program.
+"""Lowers `call`, `cond`, `while_loop` and `scan` to native loops and branches around the functions of their bodies.
 
-Every thread runs the loops itself, with a frame of its own that says where the body finds its inputs and puts its results:
-a step of a scan only changes addresses. Carried values go to and fro between two places; where the values before
-every step are wanted too, they are written right there. All threads see the same condition, since a barrier stands between
-its computation and its reading.
+Every thread runs the loops itself, with its own frame of pointers to the body's inputs and outputs: a step of a scan only changes
+addresses. Carried values are double buffered; where the history of a carried value is an output, steps write into it directly. All
+threads see the same condition, because a barrier separates its computation from its use.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..planning.build import control_buffers
 from .ir_builder import I8, I64, PTR, Code, Value
 
 Pointer = Callable[[Slot], Value]
-Run = Callable[[int, Value, Value], None]  # body number, its frame, whether it is the first time
+Run = Callable[[int, Value, Value], None]  # (number of the body, its frame, whether this is its first run)
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class ControlFlowEmitter:
         assert call.kernel.anchor is not None
         self.node = call.kernel.anchor
         self.bodies = program.bodies[call.kernel]
-        self.rooms = control_buffers(call.kernel, self.bodies)
+        self.buffers = control_buffers(call.kernel, self.bodies)
         scratch = program.memory.scratch.get(call.kernel)
         self.scratch = pointer(scratch) if scratch is not None else ir.Constant(PTR, None)
         self.inputs = [pointer(program.viewed(v)) for v in call.kernel.views]
@@ -69,24 +68,24 @@ class ControlFlowEmitter:
             pointer(program.memory.slots[by_number[i]]) if i in by_number else None
             for i in range(len(self.node.outputs))
         ]
-        self.frames = [code.room(PTR, b.frame_size) for b in self.bodies]
+        self.frames = [code.stack_array(PTR, b.frame_size) for b in self.bodies]
 
     def write(self) -> None:
         LOWERINGS[self.node.op.name](self)
 
-    def _room(self, name: str) -> Value:
-        return self.code.at(self.scratch, self.rooms[name].offset, I8)
+    def _buffer(self, name: str) -> Value:
+        return self.code.at(self.scratch, self.buffers[name].offset, I8)
 
     def _body(self, number: int, inputs: Sequence[Value], outputs: Sequence[Value], first: Value) -> None:
         frame = self.frames[number]
-        reserved = [self._room(f"arena{number}"), self.status, self._room(f"kept{number}")]
+        reserved = [self._buffer(f"arena{number}"), self.status, self._buffer(f"kept{number}")]
         for i, pointer in enumerate([*reserved, *inputs, *outputs]):
             self.code.write(pointer, frame, i)
         assert self.bodies[number].frame_size == FRAME_RESERVED + len(inputs) + len(outputs)
         self.run(number, frame, first)
 
     def _all_outputs(self) -> list[Value]:
-        return [self._room(f"unread{i}") if o is None else o for i, o in enumerate(self.outputs)]
+        return [self._buffer(f"unread{i}") if o is None else o for i, o in enumerate(self.outputs)]
 
     def _call(self) -> None:
         self._body(0, self.inputs, self._all_outputs(), self.code.i64(1))
@@ -115,9 +114,9 @@ class ControlFlowEmitter:
         step = code.load(count, typ=I64)
         first = code.zext(code.icmp_signed("==", step, code.i64(0)), I64)
         constants = self.inputs[carried:]
-        self._body(0, [*current, *constants], [self._room("test")], first)
+        self._body(0, [*current, *constants], [self._buffer("test")], first)
         self.barrier()
-        go_on = code.icmp_unsigned("!=", code.read(self._room("test"), 0, I8), ir.Constant(I8, 0))
+        go_on = code.icmp_unsigned("!=", code.read(self._buffer("test"), 0, I8), ir.Constant(I8, 0))
         code.cbranch(go_on, body, after)
         code.position_at_end(body)
         targets = self._alternating(step, carried)
@@ -134,7 +133,7 @@ class ControlFlowEmitter:
 
     def _alternating(self, step: Value, carried: int) -> list[Value]:
         even = self.code.icmp_unsigned("==", self.code.and_(step, self.code.i64(1)), self.code.i64(0))
-        return [self.code.select(even, self._room(f"even{i}"), self._room(f"odd{i}")) for i in range(carried)]
+        return [self.code.select(even, self._buffer(f"even{i}"), self._buffer(f"odd{i}")) for i in range(carried)]
 
     def _scan(self) -> None:
         code, scan = self.code, _ScanParameters.of(self.node)
@@ -187,7 +186,7 @@ class ControlFlowEmitter:
             stack = self.outputs[carried + i]
             size = nbytes(output)
             results.append(
-                self._room(f"unread{carried + i}") if stack is None else code.at(stack, code.times(t, size), I8)
+                self._buffer(f"unread{carried + i}") if stack is None else code.at(stack, code.times(t, size), I8)
             )
         current = [code.load(p, typ=PTR) for p in now]
         first = code.zext(code.icmp_signed("==", step, code.i64(0)), I64)

@@ -1,10 +1,10 @@
-"""From loops to LLVM IR: the code of one fused kernel.
+"""Emits the LLVM IR of one fused kernel from its loops.
 
-Every step is written for single elements and for vectors of `lanes` elements along the vector loop: the loop runs in
-vectors, then element by element over the rest. A step that is the same in all lanes stays a single number.
+Every step is emitted for single elements and for vectors of `lanes` elements along the vector loop, which runs over whole vectors
+and then over the remaining elements. A step whose value is uniform over the lanes stays scalar.
 
-A sum of many floats is a sum of blocks: the few terms of a block are added one after another, the few blocks of a group likewise,
-and groups are added up with compensation (Kahan). So the error does not grow with the number of terms.
+Long sums of floats are computed in blocks: the few terms of a block are added sequentially, so are the few blocks of a group, and
+groups are added with Kahan compensation. The error therefore does not grow with the number of terms.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .values import ErrorSites, VectorValues
 
 
 class LoopEmitter:
-    """Writes the loops of a nest into a function."""
+    """Emits the loops of a nest into a function."""
 
     def __init__(
         self,
@@ -45,13 +45,13 @@ class LoopEmitter:
             errors,
             lanes,
         )
-        self.at: dict[Loop, Value] = {}  # the loops that are running
-        self.rows: dict[Node, Value] = {}  # reductions that are done
+        self.at: dict[Loop, Value] = {}  # the index of each enclosing loop
+        self.rows: dict[Node, Value] = {}  # results of finished reductions
 
     # --- the loops ------------------------------------------------------------------------------------------------------
 
-    def shared_out(self, tid: Value, threads: Value) -> None:
-        """All of the nest, each thread its share of the outer loops."""
+    def emit_parallel(self, tid: Value, threads: Value) -> None:
+        """Emit the whole nest; each thread runs its share of the outer loops."""
         code, nest = self.code, self.nest
         if any(l.size == 0 for l in nest.outer):
             return
@@ -68,7 +68,7 @@ class LoopEmitter:
         first, last = code.share(rows * blocks, tid, threads)
         with code.loop(first, last, name="task") as task:
             row = task if blocks == 1 else code.udiv(task, code.i64(blocks))
-            self._place(across, row)
+            self._set_loops(across, row)
             start: Int = 0
             stop: Int = length
             if blocks > 1:
@@ -76,14 +76,14 @@ class LoopEmitter:
                 stop = code.minimum(code.plus(start, block), length)
             self.row(start, stop)
 
-    def _place(self, loops: Sequence[Loop], number: Value) -> None:
-        """Set loops from the number of a row."""
+    def _set_loops(self, loops: Sequence[Loop], number: Value) -> None:
+        """Set the indices of loops from the linear index of a row."""
         for loop in reversed(loops):
             self.at[loop] = self.code.urem(number, self.code.i64(loop.size)) if loop is not loops[0] else number
             number = self.code.udiv(number, self.code.i64(loop.size))
 
     def row(self, start: Int, stop: Int) -> None:
-        """All phases, for the part of the outer vector loop that is given, if there is one."""
+        """Emit all phases for a range of the outer vector loop, if there is one."""
         if self.nest.vector is None:
             self._phases(1)
             return
@@ -92,11 +92,11 @@ class LoopEmitter:
             self._phases(lanes)
 
     def _strips(self, start: Int, stop: Int) -> Iterator[tuple[int, Value]]:
-        """A loop in vectors and then the rest, in shorter and shorter ones; the caller writes the body of each."""
+        """A loop over whole vectors and loops over the remainder, in narrower ones; the caller emits the body of each."""
         code = self.code
         if isinstance(start, int) and isinstance(stop, int):
             for width, first, last in strips(start, stop, self.lanes):
-                if last - first == width:  # once is no loop
+                if last - first == width:  # a single iteration needs no loop
                     yield width, code.i64(first)
                 else:
                     with code.loop(first, last, width, name="v") as index:
@@ -134,9 +134,9 @@ class LoopEmitter:
     def _iterations(
         self, loop: Loop, strip: tuple[int, int, int], cut: SumBlocks | None, sums: Sequence[_Accumulators]
     ) -> Iterator[Value]:
-        """A loop over a strip (step, first, last), block by block if it is the one that is cut; the caller writes the body."""
+        """A loop over a strip (step, first, last), block by block if it is the loop that is split; the caller emits the body."""
         code, (step, first, last) = self.code, strip
-        if last - first == step:  # once is no loop
+        if last - first == step:  # a single iteration needs no loop
             yield code.i64(first)
         elif cut is None or cut.loop is not loop:
             with code.loop(first, last, step, name="r") as index:
@@ -166,7 +166,7 @@ class LoopEmitter:
 
     def _stores(self, phase: ReadyPhase, lanes: int, along: Loop | None) -> None:
         values = VectorValues(self, phase, lanes, along)
-        computed = [values.value(w.step) for w in phase.stores]  # all are read before any is written
+        computed = [values.value(w.step) for w in phase.stores]  # all loads precede all stores
         for written, value in zip(phase.stores, computed, strict=True):
             values.store(written.node, written.position, value)
 
@@ -192,7 +192,7 @@ class LoopEmitter:
                     self.at[along] = index
                     self._accumulate(phase, totals, width, along)
                 if cut is not None and cut.loop is along and last - first == width:
-                    totals.end_block()  # the loops around may be long too
+                    totals.end_block()  # the enclosing loops may be long too
 
         self._nested(phase.loops[:-1], inside, cut, list(by_width.values()))
         for position, reduced in enumerate(phase.reductions):
@@ -201,7 +201,7 @@ class LoopEmitter:
             for width, many in by_width.items():
                 found = many.every[position].read()
                 states += [self._lane(found, k) for k in range(width)]
-            while len(states) > 1:  # as a tree, always the same one
+            while len(states) > 1:  # as a tree of fixed shape, so that the bits do not change
                 pairs = zip(states[::2], [*states[1::2], None], strict=False)
                 states = [a if b is None else final.combine(a, b) for a, b in pairs]
             self.rows[reduced.node] = final.result(states[0])
@@ -216,7 +216,7 @@ class LoopEmitter:
 
 
 def strips(start: int, stop: int, lanes: int) -> list[tuple[int, int, int]]:
-    """A range cut in vectors: (width, first, last) with as many vectors of `lanes` as fit, then half as wide ones, ..."""
+    """Split a range into vectors: (width, first, last), as many vectors of `lanes` as fit, then of half the width, and so on."""
     found = []
     while start < stop:
         count = (stop - start) // lanes
@@ -229,14 +229,14 @@ def strips(start: int, stop: int, lanes: int) -> list[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class SumBlocks:
-    """The loop that cuts a long sum into blocks, and how many of its iterations are a block."""
+    """The loop that is split to sum in blocks, and how many of its iterations make a block."""
 
     loop: Loop
     count: int
 
 
 def sum_blocks(loops: Sequence[Loop], counts: Sequence[int]) -> SumBlocks | None:
-    """Where to cut a sum over these loops, the innermost last, so that a block has at most TERMS terms; None if all are one block."""
+    """The loop to split, innermost last, so that a block has at most `thresholds.sum_terms` terms; None if one block is enough."""
     terms = 1
     for loop, count in zip(reversed(loops), reversed(counts), strict=True):
         if terms * count > thresholds.sum_terms:
@@ -246,7 +246,7 @@ def sum_blocks(loops: Sequence[Loop], counts: Sequence[int]) -> SumBlocks | None
 
 
 class _Accumulators:
-    """The reductions of a phase in vectors of one width, and how many blocks of their sums are done."""
+    """The accumulators of a phase for vectors of one width, and the number of blocks finished so far."""
 
     def __init__(self, emitter: LoopEmitter, phase: ReadyPhase, lanes: int, in_blocks: bool) -> None:
         self.code = emitter.code
@@ -270,10 +270,9 @@ class _Accumulators:
 
 
 class _Accumulator:
-    """The running state of a reduction: the value so far, and for argmax where it was found.
+    """The state of a reduction: the value so far and, for argmax, its position.
 
-    A sum in blocks has the value of the present block and, of those before, the present group, the sum of groups, and what rounding has
-    added to that.
+    A sum in blocks also has the sum of the current group, the sum of all groups before it, and the rounding error of that sum.
     """
 
     def __init__(self, emitter: LoopEmitter, reduced: Reduced, lanes: int, in_blocks: bool = False) -> None:
@@ -283,22 +282,22 @@ class _Accumulator:
         self.combiner = combiner_of(self.op)
         self.dtype: DType = reduced.dtype
         self.finds = reduced.finds
-        self.rooms = [self._variable(value) for value in self.start()]
+        self.registers = [self._variable(value) for value in self.start()]
         self.before: list[Value] = []
         if in_blocks and self.dtype.is_float and not self.finds and self.combiner.is_sum:
             self.before = [self._variable(*self.start()) for _ in range(3)]
 
     def _variable(self, value: Value) -> Value:
-        room = self.code.variable(value.type)
-        self.code.store(value, room)
-        return room
+        slot = self.code.variable(value.type)
+        self.code.store(value, slot)
+        return slot
 
     def start(self) -> tuple[Value, ...]:
         neutral = self.combiner.identity_value(self.dtype, self.lanes)
         return (neutral, constant(vector(I64, self.lanes), -1)) if self.finds else (neutral,)
 
     def read(self) -> tuple[Value, ...]:
-        """The state at the end."""
+        """The final state."""
         if not self.before:
             return self._running()
         self.end_block()
@@ -306,19 +305,19 @@ class _Accumulator:
         return (self._load(self.before[1]),)
 
     def _running(self) -> tuple[Value, ...]:
-        return tuple(self.code.load(room, typ=s.type) for room, s in zip(self.rooms, self.start(), strict=True))
+        return tuple(self.code.load(slot, typ=s.type) for slot, s in zip(self.registers, self.start(), strict=True))
 
-    def _load(self, room: Value) -> Value:
-        return self.code.load(room, typ=self.start()[0].type)
+    def _load(self, slot: Value) -> Value:
+        return self.code.load(slot, typ=self.start()[0].type)
 
     def end_block(self) -> None:
         """Add the block to its group."""
-        code, [zero], [block], group = self.code, self.start(), self.rooms, self.before[0]
+        code, [zero], [block], group = self.code, self.start(), self.registers, self.before[0]
         code.store(code.fadd(self._load(group), self._load(block)), group)
         code.store(zero, block)
 
     def end_group(self) -> None:
-        """Add the group to those before, less what rounding has added to them; of infinities that is nothing."""
+        """Add the group to the total, less the total's rounding error; infinities have none."""
         code, [zero] = self.code, self.start()
         group, whole, excess = map(self._load, self.before)
         term = code.fsub(group, excess)
@@ -330,7 +329,7 @@ class _Accumulator:
 
     def add(self, values: VectorValues) -> None:
         code = self.code
-        new = self._won(values) if self.op is SPREAD else self._product(values)
+        new = self._selected_by_tap(values) if self.op is SPREAD else self._product(values)
         inside = values.conditions(self.reduced.conditions)
         if self.finds:
             position = values.spread(values.index(self.reduced.positions[0]))
@@ -341,8 +340,8 @@ class _Accumulator:
             if inside is not None:
                 new = code.select(inside, new, self.combiner.identity_value(self.dtype, self.lanes))
             state = self.combine(self._running(), (new,))
-        for room, value in zip(self.rooms, state, strict=True):
-            code.store(value, room)
+        for slot, value in zip(self.registers, state, strict=True):
+            code.store(value, slot)
 
     def _product(self, values: VectorValues) -> Value:
         new = values.value(self.reduced.steps[0])
@@ -350,8 +349,8 @@ class _Accumulator:
             new = product(self.code, new, values.value(step), self.dtype)
         return values.spread(new)
 
-    def _won(self, values: VectorValues) -> Value:
-        """A window's value, if the tap that won in it is the one that is looked at."""
+    def _selected_by_tap(self, values: VectorValues) -> Value:
+        """The value of a window, if its selected tap is the current one; the identity otherwise."""
         code = self.code
         tap, value = (values.spread(values.value(step)) for step in self.reduced.steps)
         here = code.trunc(values.spread(values.index(self.reduced.positions[0])), tap.type)

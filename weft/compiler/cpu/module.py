@@ -1,4 +1,4 @@
-"""A program as one LLVM module: a function for each kernel, and `main`, which every thread runs from its first call to its last."""
+"""Emits a program as one LLVM module: a function for each kernel, and `main`, which every thread runs from start to end."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from .target import CpuTarget, host
 from .values import ErrorSites
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
-PROGRAM = [PTR, I64, I64, PTR, I64]  # frame, tid, threads, team, whether it runs for the first time
-FIRST = 2  # the word of the status that says whether what is kept must be made
+PROGRAM = [PTR, I64, I64, PTR, I64]  # frame, tid, threads, team, whether this is the first run
+FIRST = 2  # the entry of the status that says whether persistent values must be computed
 
 
 @dataclass(frozen=True)
 class EmittedModule:
-    """The text of a program, and what is needed to run it."""
+    """The LLVM module of a program, and what is needed to link and run it."""
 
     module: ir.Module
     symbols: tuple[str, ...]  # library functions it calls
-    sites: tuple[tuple[str, str, Any], ...]  # what can go wrong
+    sites: tuple[tuple[str, str, Any], ...]  # runtime errors: op, message, source line
 
 
 def write(program: Program, target: CpuTarget | None = None, *, timed: bool = False) -> EmittedModule:
-    """The program as code. If `timed`, it adds the clock's ticks of every call to an array of i64, one a call of the program
-    itself, whose address is one more entry at the end of the frame.
+    """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64, one entry a call, whose address is an
+    additional last entry of the frame.
     """
     return _ModuleEmitter(program, target or host(), timed).written()
 
@@ -49,22 +49,22 @@ class _ModuleEmitter:
         self.module = new_module("weft")
         self.errors = ErrorSites()
         self.symbols: dict[str, None] = {}
-        self.made: dict[Any, ir.Function] = {}  # kernels by what they do
+        self.made: dict[Any, ir.Function] = {}  # functions by the signature of their kernels
         self.functions: dict[Kernel, tuple[ir.Function, list[Slot]]] = {}
         self.programs = 0
-        self.program = program  # the one being written: the top, or a body of control flow
+        self.program = program  # the one being emitted: the whole program, or a body of control flow
 
     def written(self) -> EmittedModule:
         top = self._function(self.top)
         code = Code.begin(self.module, "main", [PTR, I64, I64, PTR])
         frame = code.arguments[0]
-        first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # what is kept must be made (again)
+        first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # persistent values must be computed (again)
         code.call(top, [*code.arguments, first])
         code.done()
         return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites))
 
     def _function(self, program: Program) -> ir.Function:
-        """A program as a function of (frame, tid, threads, team, whether it runs for the first time): 1 if it must stop."""
+        """The function of a program: (frame, tid, threads, team, whether this is the first run) -> 1 if it must stop."""
         bodies = {k: [self._function(b) for b in parts] for k, parts in program.bodies.items()}
         self.program = program
         for kernel in dict.fromkeys(c.kernel for c in program.calls):
@@ -76,7 +76,7 @@ class _ModuleEmitter:
     # --- kernels ----------------------------------------------------------------------------------------------------------
 
     def _kernel(self, kernel: Kernel) -> tuple[ir.Function, list[Slot]]:
-        """The function of a kernel's loops, and the memory its pointers are."""
+        """The function of a kernel's loops, and the slots that its pointer arguments refer to."""
         nodes = self._nodes(kernel)
         slots = list(dict.fromkeys(self._slot(n) for n in nodes))
         lanes = self._lanes(kernel)
@@ -97,7 +97,7 @@ class _ModuleEmitter:
             argument.add_attribute("noalias")
         by_slot = dict(zip(slots, pointers, strict=True))
         emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
-        emitter.shared_out(tid, threads)
+        emitter.emit_parallel(tid, threads)
         return code.done()
 
     def _epilogue(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int) -> ir.Function:
@@ -108,7 +108,7 @@ class _ModuleEmitter:
         emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
         emitter.at[nest.outer[0]] = batch
         columns = nest.outer[2].size
-        if columns <= 2 * lanes and columns % lanes == 0:  # narrow: whole rows, of a length that is known
+        if columns <= 2 * lanes and columns % lanes == 0:  # narrow: specialize whole rows, whose length is constant
             whole = code.and_(
                 code.icmp_signed("==", begin, code.i64(0)), code.icmp_signed("==", end, code.i64(columns))
             )
@@ -127,7 +127,7 @@ class _ModuleEmitter:
             emitter.row(begin, end)
 
     def _lanes(self, kernel: Kernel) -> int:
-        """Two vector registers of the widest element that is stored or read: the second one hides the first one's latency."""
+        """The lanes of two vector registers of the widest element loaded or stored: two independent chains hide latency."""
         nodes = self._nodes(kernel)
         bits = max((n.dtype.bits for n in nodes if n.dtype.is_float), default=0) or max(
             (n.dtype.bits for n in nodes), default=32
@@ -146,7 +146,7 @@ class _ModuleEmitter:
     # --- programs ---------------------------------------------------------------------------------------------------------
 
     def _calls(self, program: Program, bodies: dict[Kernel, list[ir.Function]], name: str) -> ir.Function:
-        """The calls of a program, one after the other; of a long one in functions that are called one after the other."""
+        """The function with the calls of a program. A long program is split into several, because LLVM takes superlinear time."""
         calls = list(enumerate(program.calls))
         if len(calls) <= thresholds.function_calls:
             return self._some_calls(program, bodies, name, calls)
@@ -166,10 +166,10 @@ class _ModuleEmitter:
         code = Code.begin(self.module, name, PROGRAM, I64, private=True)
         frame, tid, threads, team, first = code.arguments
         kernels = dict.fromkeys(c.kernel for _, c in calls)
-        contexts = {k: code.room(PTR, len(self.functions[k][1]) + 1) for k in kernels if k.rows}
-        note = self._stopwatch(code) if self.timed and program is self.top else None
+        contexts = {k: code.stack_array(PTR, len(self.functions[k][1]) + 1) for k in kernels if k.rows}
+        add_time = self._call_timer(code) if self.timed and program is self.top else None
         for number, call in calls:
-            if call.barrier and note is None:
+            if call.barrier and add_time is None:
                 self._barrier(code, team, tid, threads)
             if call.once:
                 with code.if_then(code.icmp_signed("!=", first, code.i64(0))):
@@ -178,19 +178,19 @@ class _ModuleEmitter:
                 self._control(code, frame, call, bodies[call.kernel])
             else:
                 self._call(code, frame, call, contexts, tid, threads)
-            if note is not None:
-                note(number)
+            if add_time is not None:
+                add_time(number)
         return code.done(code.i64(0))
 
-    def _stopwatch(self, code: Code) -> Callable[[int], None]:
-        """A function that writes: wait for all threads, then add the time since the last such moment under a number."""
+    def _call_timer(self, code: Code) -> Callable[[int], None]:
+        """A function that emits a barrier and adds the time since the previous one to the total of a call."""
         frame, tid, threads, team, _ = code.arguments
         ticks = self._external(TICKS, [], I64)
         totals = code.read(frame, self.top.frame_size, PTR)
         self._barrier(code, team, tid, threads)
         before = code.call(ticks, [])
 
-        def note(number: int) -> None:
+        def add_time(number: int) -> None:
             nonlocal before
             self._barrier(code, team, tid, threads)
             now = code.call(ticks, [])
@@ -199,7 +199,7 @@ class _ModuleEmitter:
                 code.write(total, totals, number)
             before = now
 
-        return note
+        return add_time
 
     def _call(
         self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value
@@ -268,7 +268,7 @@ class _ModuleEmitter:
         code.call(function, [ir.Constant(I64, a) if isinstance(a, int) else known[a] for a in phase.arguments])
 
     def _sites(self, call: Call, arguments: tuple[Any, ...]) -> dict[str, Value]:
-        """The numbers of the errors that an indexed write can meet, one an axis."""
+        """The error sites of an indexed write, one an axis."""
         anchor = call.kernel.anchor
         found: dict[str, Value] = {
             a: ir.Constant(I64, 0) for a in arguments if isinstance(a, str) and a.startswith("site")

@@ -63,7 +63,7 @@ _ANCHORS: dict[str, Callable[[Kernel, int, bool, bool], Plan]] = {
 
 
 def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threads: int) -> Plan:
-    """A convolution whose filter stays the same: it is packed, or transformed, in phases of their own."""
+    """A convolution whose filter is loop-invariant: it is packed, or transformed, in separate phases."""
     direction, shape = described(anchor)
     plans = (conv.forward if direction == "forward" else conv.data_gradient)(shape, strides, threads, packed=True)
     main = plans[algorithm]
@@ -73,7 +73,7 @@ def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threa
 
 
 def choice(kernel: Kernel, threads: int) -> Choice:
-    """The algorithm of a convolution, and what to say if it is not the one that was asked for."""
+    """The algorithm of a convolution, and a note if it is not the preferred one."""
     anchor = kernel.anchor
     assert anchor is not None
     if not prod(anchor.shape):
@@ -84,7 +84,7 @@ def choice(kernel: Kernel, threads: int) -> Choice:
 
 
 def _wanted(kernel: Kernel) -> tuple[int, ...]:
-    """The strides of a filter's gradient, as its epilogue writes it: filters side by side, as in training, or not."""
+    """The strides of a filter's gradient as its epilogue stores it: filters contiguous, as in training, or taps."""
     anchor = kernel.anchor
     assert anchor is not None
     *taps, channels, filters = anchor.shape
@@ -100,13 +100,13 @@ def _short(dtype: DType) -> str:
 
 
 def _steps(view: View) -> tuple[int, int]:
-    """From row to row and from column to column of an operand."""
+    """The row and column strides of an operand."""
     _, row, column = view.strides
     return row, column
 
 
 def _packed_product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan:
-    """A product whose right operand stays the same: it is packed in a phase of its own, which a loop makes once."""
+    """A product whose right operand is loop-invariant: it is packed in a separate phase, which runs once."""
     x, y = views
     batch, m, n = anchor.shape
     k = anchor.inputs[0].shape[2]

@@ -1,4 +1,4 @@
-"""What each elementwise op is in LLVM IR: one row an op, for single elements and for vectors alike.
+"""The lowering rules of elementwise ops to LLVM IR: one row an op, for scalars and vectors alike.
 
 In registers a bool is an i1 and a 16-bit float is a float32, rounded after every op that can leave its range of numbers; in
 memory a bool is a byte. No op is contracted or reordered: a sum of a product is rounded twice, as the reference does.
@@ -18,18 +18,18 @@ from ...graph.node import Node
 from .ir_builder import F16, F32, F64, I1, I16, I32, I64, Code, Value, constant, element_of, lanes_of, like
 from .math import functions as maths
 
-Flag = Callable[[Value, Value], None]  # (where it is wrong, the wrong value) reports an error of the run
+Flag = Callable[[Value, Value], None]  # (mask, value) -> None: reports a runtime error where the mask is set
 
 
 def storage_type(dtype: DType) -> ir.Type:
-    """An element in memory."""
+    """The type of an element in memory."""
     if dtype.is_float:
         return {"float16": F16, "bfloat16": I16, "float32": F32, "float64": F64}[dtype.name]
     return ir.IntType(dtype.bits)
 
 
 def register_type(dtype: DType) -> ir.Type:
-    """An element while it is computed with."""
+    """The type of an element in registers."""
     if dtype is bool_:
         return I1
     return F32 if dtype.is_half else storage_type(dtype)
@@ -67,12 +67,12 @@ def _to_bfloat16(code: Code, value: Value) -> Value:
 
 
 def rounded(code: Code, value: Value, dtype: DType) -> Value:
-    """The value as the dtype can hold it."""
+    """The value rounded to what the dtype can represent."""
     return from_storage(code, to_storage(code, value, dtype), dtype) if dtype.is_half else value
 
 
 def number(dtype: DType, value: Any, lanes: int = 1) -> Value:
-    """A constant of a dtype; nan and infinities may come as text."""
+    """A constant of a dtype; nan and infinities may be given as text."""
     type = register_type(dtype)
     if dtype.is_float:
         value = float(converted(np.asarray(float(value)), dtype))
@@ -97,7 +97,7 @@ def emit(code: Code, node: Node, args: list[Value], flag: Flag) -> Value:
 
 
 class LoweringContext:
-    """An op to write: the code, the node, its arguments."""
+    """What a lowering rule gets: the builder, the node, and the values of its inputs."""
 
     def __init__(self, code: Code, node: Node, args: list[Value], flag: Flag) -> None:
         self.code, self.node, self.args, self.flag = code, node, args, flag
@@ -211,7 +211,7 @@ def _remainder(c: LoweringContext) -> Value:
 
 
 def _float_divmod(c: LoweringContext) -> tuple[Value, Value]:
-    """Quotient rounded down and remainder with the divisor's sign, exact as NumPy has them; with infinities the quotient itself."""
+    """Floored quotient and remainder with the divisor's sign, as in NumPy; with infinities the plain quotient."""
     code, zero = c.code, c.const(0.0)
     mod = code.frem(c.x, c.y)
     nonzero = code.fcmp_unordered("!=", mod, zero)
@@ -233,7 +233,7 @@ def _float_divmod(c: LoweringContext) -> tuple[Value, Value]:
 
 
 def _pow(c: LoweringContext) -> Value:
-    """Integers: squares, one bit of the exponent after the other."""
+    """Integer powers by repeated squaring."""
     code = c.code
     if c.signed:
         negative = code.icmp_signed("<", c.y, c.const(0))
@@ -245,7 +245,7 @@ def _pow(c: LoweringContext) -> Value:
         is_set = code.icmp_unsigned("!=", code.and_(code.lshr(c.y, amount), c.const(1)), c.const(0))
         return [code.select(is_set, code.mul(result, square), result), code.mul(square, square)]
 
-    return code.carry(0, element_of(c.type).width, [c.const(1), c.x], step)[0]
+    return code.loop_carrying(0, element_of(c.type).width, [c.const(1), c.x], step)[0]
 
 
 def _copysign(c: LoweringContext) -> Value:
@@ -319,7 +319,7 @@ def convert(code: Code, x: Value, source: DType, target: DType) -> Value:
 
 
 def _rounded_to_odd(code: Code, x: Value) -> Value:
-    """float64 as float32 on the way to 16 bits: what is not exact gets an odd last bit, so that the next rounding is the only one."""
+    """float64 to float32 with round-to-odd, so that the following conversion to 16 bits does not round twice."""
     near = code.fptrunc(x, like(x.type, F32))
     back, bits = code.fpext(near, x.type), code.bitcast(near, like(x.type, I32))
     inexact = code.fcmp_ordered("!=", back, x)
@@ -394,5 +394,5 @@ TABLE: dict[str, Callable[[LoweringContext], Value]] = {
     "stop_gradient": lambda c: c.x,
     "in_range": _in_range,
 }
-# The results of these are numbers that a 16-bit float can hold; after all others it is rounded.
+# Ops whose results are always representable in 16 bits, given such inputs; the results of all others are rounded.
 UNROUNDED = frozenset(TABLE) - {"add", "sub", "mul", "div", "floor_divide", "remainder", "sqrt"}

@@ -1,4 +1,4 @@
-"""The CPU that code is made for: its name, its features, the width of its vectors, the size of its caches."""
+"""The target CPU: its LLVM name and features, vector width and cache sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
-LINE = 64  # bytes of a line of the cache
+LINE = 64  # bytes of a cache line
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -19,7 +19,7 @@ llvm.initialize_native_asmparser()
 
 @dataclass(frozen=True)
 class CpuTarget:
-    """What the emitters need to know of a CPU."""
+    """The properties of a CPU that code generation depends on."""
 
     arch: str  # "aarch64" or "x86_64"
     cpu: str  # LLVM's name
@@ -38,7 +38,7 @@ class CpuTarget:
         return self.new_machine()
 
     def new_machine(self) -> llvm.TargetMachine:
-        """One of one's own: an engine takes it over."""
+        """A new target machine; an execution engine takes ownership of it."""
         triple = llvm.get_process_triple()
         # Code, its constants and the functions it calls may lie further apart than 2 GiB in a large process.
         where = ("static", "large") if self.arch == "x86_64" else ("pic", "default")
@@ -48,7 +48,7 @@ class CpuTarget:
 
     @property
     def key(self) -> str:
-        """All that the code depends on besides its own text."""
+        """The part of a cache key that identifies the CPU and the LLVM version."""
         return f"{self.arch} {self.cpu} {self.features} {self.vector_bits} llvmlite {llvmlite.__version__}"
 
 

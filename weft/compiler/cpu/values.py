@@ -1,6 +1,6 @@
-"""The steps of a phase at one place, as LLVM values: computed for one element, or for a vector along the vector loop.
+"""The steps of a phase as LLVM values, for one element or for a vector along the vector loop.
 
-A step that is the same in all lanes stays a single number until it meets one that is not.
+A value that is uniform over the lanes stays scalar until it is combined with one that is not.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .target import LINE
 
 
 class LoopContext(Protocol):
-    """What the steps need to know of the loops around them."""
+    """What steps need of the enclosing loops."""
 
     code: Code
-    at: dict[Loop, Value]  # the loops that are running
-    rows: dict[Node, Value]  # reductions that are done
+    at: dict[Loop, Value]  # the index of each enclosing loop
+    rows: dict[Node, Value]  # results of finished reductions
     pointer: Callable[[Node], Value]
     status: Value
     errors: ErrorSites
 
 
 class ErrorSites:
-    """What can go wrong while a program runs; each place in the code has a number."""
+    """The runtime errors of a program; each place in the code that can raise one has a number."""
 
     def __init__(self) -> None:
         self.sites: list[tuple[str, str, Any]] = []  # op, message with {value}, source
@@ -59,20 +59,20 @@ _AHEAD = 8  # rows
 
 
 class VectorValues:
-    """The steps of a phase at one place: computed when they are wanted, each once."""
+    """The values of a phase's steps at one iteration, each emitted once, on demand."""
 
     def __init__(self, emitter: LoopContext, phase: ReadyPhase, lanes: int, along: Loop | None) -> None:
         self.emitter, self.phase, self.lanes, self.along = emitter, phase, lanes, along
         self.code = emitter.code
         self.done: list[Value] = []
-        for step in phase.steps:  # in order: each after its arguments
+        for step in phase.steps:  # in topological order
             self.done.append(self._compute(step))
 
     def value(self, number: int) -> Value:
         return self.done[number]
 
     def spread(self, value: Value) -> Value:
-        """A number that is the same in all lanes as a vector."""
+        """The value as a vector: a scalar is broadcast."""
         return value if self.lanes == 1 or lanes_of(value.type) == self.lanes else self.code.splat(value, self.lanes)
 
     def _compute(self, step: Step) -> Value:
@@ -87,10 +87,10 @@ class VectorValues:
         if step.kind == "iota":
             return scalar.convert(code, self.index(step.indices[0]), int64, node.dtype)
         if step.kind == "op":
-            args = self._together(args)
+            args = self._same_lanes(args)
             return scalar.emit(code, node, args, lambda bad, value: self._flag_op(node, bad, value))
         if step.kind == "same":
-            return args[0] if args else scalar.number(node.dtype, 0)  # of nothing; it is never used
+            return args[0] if args else scalar.number(node.dtype, 0)  # an empty operand, which is never used
         if step.kind == "guard":
             return self._guarded(step, args)
         if step.kind == "choose":
@@ -100,7 +100,7 @@ class VectorValues:
         assert step.kind == "window", step.kind
         return self._window(step, args)
 
-    def _together(self, args: list[Value]) -> list[Value]:
+    def _same_lanes(self, args: list[Value]) -> list[Value]:
         lanes = max(lanes_of(a.type) for a in args)
         return [a if lanes_of(a.type) == lanes else self.code.splat(a, lanes) for a in args]
 
@@ -121,7 +121,7 @@ class VectorValues:
     def _select(self, holds: Value, a: Value, b: Value) -> Value:
         lanes = max(lanes_of(v.type) for v in (holds, a, b))
         a, b = (v if lanes_of(v.type) == lanes else self.code.splat(v, lanes) for v in (a, b))
-        return self.code.select(holds, a, b)  # a single condition may choose whole vectors
+        return self.code.select(holds, a, b)  # a scalar condition may select whole vectors
 
     def _window(self, step: Step, args: list[Value]) -> Value:
         code, dtype, op = self.code, step.node.inputs[0].dtype, step.node.op
@@ -148,7 +148,7 @@ class VectorValues:
         return state[1] if combiner.returns_position else scalar.rounded(code, state[0], dtype)
 
     def _spread_back(self, step: Step, args: list[Value]) -> Value:
-        """The sum over the windows that this element won."""
+        """The sum over the windows in which this element was selected."""
         code, dtype = self.code, step.node.dtype
         zero = scalar.number(dtype, 0, self.lanes)
         total = zero
@@ -157,26 +157,26 @@ class VectorValues:
             won = code.icmp_signed("==", tap, constant(tap.type, number))
             holds = self.conditions(conditions)
             if holds is not None:
-                won = code.and_(*self._together([won, holds]))
+                won = code.and_(*self._same_lanes([won, holds]))
             total = add(code, total, code.select(won, g, zero), dtype)
         return scalar.rounded(code, total, dtype)
 
     def conditions(self, conditions: Sequence[Inside]) -> Value | None:
-        """Whether all conditions hold, in all lanes alike or in each; None if there are none."""
+        """Whether all conditions hold, as a scalar or a mask; None if there are none."""
         result = None
         for c in conditions:
             holds = self._inside(self.index(c.inner), c)
             if result is None:
                 result = holds
             else:
-                a, b = self._together([result, holds])
+                a, b = self._same_lanes([result, holds])
                 result = self.code.and_(a, b)
         return result
 
     def _inside(self, inner: Value, term: Inside) -> Value:
         code = self.code
         top = (term.size - 1) * term.step
-        holds = code.icmp_unsigned("<=", inner, constant(inner.type, top))  # below zero is very large
+        holds = code.icmp_unsigned("<=", inner, constant(inner.type, top))  # unsigned: negative values are large
         if term.step > 1:
             even = code.icmp_unsigned("==", code.urem(inner, constant(inner.type, term.step)), constant(inner.type, 0))
             holds = code.and_(holds, even)
@@ -185,7 +185,7 @@ class VectorValues:
     # --- places ---------------------------------------------------------------------------------------------------------
 
     def index(self, index: Index) -> Value:
-        """The index as a number, or as a vector of them if it is not the same in all lanes."""
+        """The index, a vector if it is not uniform over the lanes."""
         step = 0 if self.along is None or self.lanes == 1 else index.coefficient(self.along)
         if step is None:
             return self._varying(index)
@@ -232,7 +232,7 @@ class VectorValues:
         return code.select(holds, quotient, constant(inner.type, 0))
 
     def _read(self, term: Read) -> Value:
-        """An index that comes from a tensor: checked, and counted from the front."""
+        """An index read from a tensor, checked and with negative values wrapped."""
         code, node = self.code, term.node
         value = scalar.convert(code, self.done[self.phase.number[(node, term.place)]], node.dtype, int64)
         zero, size = constant(value.type, 0), constant(value.type, term.size)
@@ -256,7 +256,7 @@ class VectorValues:
         self._flag(bad, constant(vector(I64, lanes_of(bad.type)), 0), site)
 
     def _flag(self, bad: Value, value: Value, site: int) -> None:
-        """Where something is wrong, remember which site and which value; the run goes on with safe numbers."""
+        """Record the error site and the offending value where the mask is set; the program continues with safe values."""
         code = self.code
         lanes = lanes_of(bad.type)
         some = bad if lanes == 1 else code.intrinsic("vector.reduce.or", bad, types=[bad.type], result=I1)
@@ -281,7 +281,7 @@ class VectorValues:
         elif step == 0:
             raw = code.read(pointer, self._base(position), element)
         elif step == 1:
-            self._ask_ahead(node, position)
+            self._prefetch(node, position)
             raw = code.read(pointer, self._base(position), vector(element, self.lanes))
         elif step == -1:
             raw = code.read(pointer, code.plus(self._base(position), 1 - self.lanes), vector(element, self.lanes))
@@ -294,8 +294,8 @@ class VectorValues:
             raw = code.gather_lanes([code.read(pointer, code.plus(base, step * k), element) for k in range(self.lanes)])
         return scalar.from_storage(code, raw, dtype)
 
-    def _ask_ahead(self, node: Node, position: Index) -> None:
-        """Prefetch where columns are reduced: each step down is so far from the last that the CPU does not guess the next."""
+    def _prefetch(self, node: Node, position: Index) -> None:
+        """Prefetch where columns are reduced: hardware prefetchers do not follow such large strides."""
         inner = self.phase.loops[-1] if self.phase.reductions and self.phase.loops else None
         if inner is None or inner is self.along:
             return

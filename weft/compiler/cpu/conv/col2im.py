@@ -1,12 +1,11 @@
-"""Data gradients as products that are added up where they belong (col2im).
+"""Data gradients as a matrix product followed by col2im.
 
-For each pixel of g, the product of its channels with the filter as a matrix (filters, taps x channels) is computed. Its parts, those
-of a kernel row being neighbours in the image unless the kernel is dilated, are then added to the result. This pays for few channels:
-the gradient of an image with 3 of them would fill 3 lanes of a vector if the channels of a pixel lay in them; here the lanes hold all
-taps and their channels at once.
+For each pixel of g, the product of its channels with the filter as a matrix (filters, taps x channels) is computed. The products
+are then added to the result, a kernel row at a time, whose taps are neighbours in the image unless the kernel is dilated. This pays
+for few channels: with 3 of them, vectors along the channels would use 3 lanes; here the lanes hold all taps and their channels.
 
 A unit of work is a band of lines of one image. Every element of the result is the sum of its products in the order of g's pixels,
-however the work is cut: lines of g that reach into two bands are multiplied for both of them.
+however the work is partitioned: lines of g that overlap two bands are multiplied for both.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _AXIS = (
     "dilation",
     "source",
     "size",
-)  # of g and of the image along an axis, see conv_shape.py
+)  # of g and of the image along an axis, see shape.py
 _SHAPE = ("images", "filters", "channels", *(f"{letter}_{word}" for letter in "zyx" for word in _AXIS))
 SCATTER = Signature(
     ("g", "packed", "x", "work", "epilogue", "context"),
@@ -63,14 +62,14 @@ _FEWEST_LINES = 8  # of a band
 
 
 def scatters(shape: ConvShape, sweep: Sweep, target: CpuTarget) -> bool:
-    """Whether a data gradient is better done so. Only x86 can write a part of a vector."""
+    """Whether this algorithm is estimated to be faster. It needs masked stores, which only x86 has."""
     quick = target.arch != "aarch64" and shape.groups == 1 and shape.dilation[-1] == 1
     few = shape.channels < target.lanes(32)
     return quick and few and _cycles(shape, target) < sweep_cycles(sweep, target)
 
 
 def _cycles(shape: ConvShape, target: CpuTarget) -> float:
-    """Roughly what it takes one thread: the products, and adding them up row by row of the kernel."""
+    """The estimated cycles of one thread: the products, and their addition kernel row by kernel row."""
     lanes, vectors = target.lanes(32), _TILES[target.registers].vectors
     panels = -(-prod(shape.kernel) * shape.channels // (vectors * lanes))
     products = shape.filters * panels * vectors / 2 / 0.9
@@ -116,7 +115,7 @@ def _width(target: CpuTarget) -> int:
 
 
 def _columns(sweep: Sweep, target: CpuTarget) -> int:
-    """Those of the filter as a matrix, and what fills up its last panel."""
+    """The columns of the filter as a matrix, and the padding of its last panel."""
     return -(-sweep.taps * sweep.outputs // _width(target)) * _width(target)
 
 
@@ -133,7 +132,7 @@ def _numbers(sweep: Sweep, target: CpuTarget) -> dict[str, int]:
 
 @library("conv_scatter_pack")
 def _make_pack(symbol: str) -> ir.Module:
-    """conv_scatter_pack.WIDTH: panels of so many columns of the filter as a matrix (filters, taps x channels)."""
+    """conv_scatter_pack.WIDTH: panels of WIDTH columns of the filter as a matrix (filters, taps x channels)."""
     width = int(symbol.split(".")[1])
     code, a = PACK.begin(symbol)
     used = code.mul(a.taps, a.channels)
@@ -166,7 +165,7 @@ def _make(symbol: str) -> ir.Module:
 
 
 class _Col2Im:
-    """Writes the function for one shape of tile."""
+    """Emits the function for one shape of tile."""
 
     def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile) -> None:
         self.code, self.a, self.target, self.tile = code, a, target, tile
@@ -217,7 +216,7 @@ class _Col2Im:
         return begin, code.minimum(end, a.y_source)
 
     def _multiply(self, pixel: Value) -> None:
-        """The products of a tile of g's pixels from `pixel` on with the whole filter, as rows. After the last pixel it comes again."""
+        """The products of a tile of g's pixels, starting at `pixel`, with the whole filter, as rows. The last pixel is repeated at the end."""
         code, a, tile = self.code, self.a, self.tile
         lines = []
         for i in range(tile.rows):
@@ -245,7 +244,7 @@ class _Col2Im:
         with code.loop(0, self.row_parts) as part:
             first = code.mul(part, a.row_taps)
             here = code.plus(x0, code.mul(first, a.x_dilation))
-            # Taps that fall before the line, and those up to its end.
+            # The taps before the beginning of the line, and those up to its end.
             left = code.maximum(0, code.sub(code.i64(0), here))
             right = code.minimum(a.row_taps, code.sub(a.x_size, here))
             skip, count = code.mul(code.plus(first, left), a.channels), code.mul(code.sub(right, left), a.channels)

@@ -1,8 +1,8 @@
-"""What a convolution is, in numbers: its shape as the user gives it, and as the sweep that the native functions make.
+"""The geometry of convolutions: forward convolutions and data gradients as sweeps, which the native functions compute.
 
 A convolution and its data gradient are one computation: every pixel of the result is a sum, over some places (taps) of
 the kernel, of a pixel of the source times a matrix. Without a stride the data gradient is a convolution with the kernel
-turned round. With a stride s the pixels of the result fall into s phases along each axis; the pixels of a phase meet
+reversed. With a stride s the pixels of the result fall into s phases along each axis; the pixels of a phase meet
 only every (s / gcd(s, dilation))-th tap, and meet the source at stride 1, so no zeros are ever multiplied.
 
 Along one axis, for the phase r of the result (a forward convolution has the one phase 0, and `step` is its stride):
@@ -24,13 +24,13 @@ from ..target import LINE
 
 
 def whole_lines(size: int) -> int:
-    """So many bytes, and what it takes to fill the last line of the cache."""
+    """Bytes rounded up to whole cache lines."""
     return -(-size // LINE) * LINE
 
 
 @dataclass(frozen=True)
 class ConvAxis:
-    """One axis of a sweep; the words are explained at the head of this file."""
+    """One axis of a sweep; the terms are explained in the module's docstring."""
 
     inside: int  # size of the source
     outside: int  # size of the result
@@ -109,7 +109,7 @@ SWEEP_WORDS = ("batch", "groups", "inputs", "outputs", *(f"{letter}_{word}" for 
 
 
 def forward_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
-    """From x to y: one phase, and the kernel turned round because taps are kept from the last to the first."""
+    """From x to y: one phase, and the kernel reversed because taps are stored from the last to the first."""
     lifted, taps = shape.lifted, _lift_strides(w_strides)
     axes = [
         ConvAxis(i, o, k, 1, 1, 1, 0, d, (k - 1) * d - p, s)

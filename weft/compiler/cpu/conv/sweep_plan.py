@@ -1,4 +1,4 @@
-"""Plans of sweeps (forward convolutions and data gradients) from native functions: tiles, chunks, workspace."""
+"""Plans of sweeps (forward convolutions and data gradients): tiles, chunks, workspace."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _TILES = {
     ("x86_64", 16): {2: 6, 1: 10},
     ("x86_64", 32): {4: 6, 3: 8, 2: 12, 1: 12},
 }
-_RECORDS = 24 << 10  # bytes of records of a unit that stay in the first cache
+_RECORDS = 24 << 10  # bytes of records of a unit that stay in the L1 cache
 _UNIT_TILES = 16
 _PATCHES = 8  # pixels whose patches are laid out at a time
-_FEW_THREADS = 4  # up to which sharing out the pixels alone is good enough
+_FEW_THREADS = 4  # up to which dividing the pixels alone is good enough
 
 MODES = {"DIRECT": IN_PLACE, "IMPLICIT_GEMM": COPIED, "IMPLICIT_PRECOMP_GEMM": PREPARED}
 
 
 @dataclass(frozen=True)
 class SweepOperands:
-    """What the operands of a sweep are called in a plan."""
+    """The names of a sweep's operands in a plan."""
 
     source: str = "x"
     result: str = "y"
@@ -42,7 +42,7 @@ def heights(target: CpuTarget) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class ChannelBlock:
-    """Some output channels of each group, done with tiles of so many vectors."""
+    """A range of output channels of each group, computed with tiles of so many vectors."""
 
     begin: int
     end: int
@@ -61,13 +61,13 @@ def blocks(sweep: Sweep, target: CpuTarget) -> list[ChannelBlock]:
 
 
 def sweep_cycles(sweep: Sweep, target: CpuTarget) -> float:
-    """What it takes one thread, roughly."""
+    """The estimated cycles of one thread."""
     pixels = sweep.batch * prod(axis.outside for axis in sweep.axes)
     return pixels * sum(_cycles(sweep, block, target) for block in blocks(sweep, target))
 
 
 def _cycles(sweep: Sweep, block: ChannelBlock, target: CpuTarget) -> float:
-    """What a pixel costs, roughly: a narrow tile is not as busy, and every pass looks for the pixels again."""
+    """The estimated cycles of a pixel: a narrow tile uses fewer units, and every pass locates the pixels again."""
     count = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
     products = sweep.most_taps * sweep.inputs * block.vectors / 2 * (1.25 if block.vectors == 1 else 1.0)
     return count * products + 4 * (4 + sweep.most_taps / sweep.axes[2].most_taps)
@@ -106,7 +106,7 @@ def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[Phase]:
 def sweep_plan(
     name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
 ) -> Plan:
-    """One of MODES."""
+    """The plan of one of MODES."""
     mode = MODES[name]
     packed = packing(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
@@ -141,9 +141,9 @@ def gemm_plan(
 
 
 def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: int) -> tuple[Phase, int, int]:
-    """Lay out the patches of all pixels from the byte `place` of the workspace on; where they end, and where what it needs itself.
+    """im2col of all pixels into the workspace from byte `place` on; where the patches end, and where its own scratch memory ends.
 
-    What lies in the padding is read from where `zeros` begins.
+    Padding is read from the beginning of `zeros`.
     """
     scratch = place + whole_lines(-(-sweep.pixels // _PATCHES) * _PATCHES * sweep.taps * sweep.inputs * 4)
     record = record_words(_PATCHES, sweep.taps)
@@ -199,7 +199,7 @@ def _all_tiles(sweep: Sweep, height: int) -> int:
 
 
 def _units(sweep: Sweep, threads: int, tiles: int, columns: int, tile_bytes: int) -> tuple[int, int, int]:
-    """Tiles and blocks of a unit, and whether threads share out channels: then the filter is read once, else the source."""
+    """Tiles and blocks of a unit, and whether threads divide the channels (the filter is read once) or the pixels (the source is)."""
     most = max(1, min(_UNIT_TILES, _RECORDS // tile_bytes))
     filter_size = sweep.taps * sweep.inputs * sweep.outputs
     source_size = sweep.pixels * sweep.inputs
@@ -213,14 +213,16 @@ def _units(sweep: Sweep, threads: int, tiles: int, columns: int, tile_bytes: int
 
 
 def _shared(tiles: int, columns: int, most: int, threads: int, weight: float) -> tuple[int, int, int]:
-    """Units for many threads: all have work, and each reads little. `weight`: how much larger the filter is than the source."""
+    """Units for many threads, such that all have work and each reads little. `weight`: size of the filter relative to the source."""
     best = (float("inf"), 1, 1)
     for strips in range(1, min(columns, threads) + 1):
         strip = -(-columns // strips)
         for rounds in (1, 2, 3, 4):
             chunk = min(most, max(1, -(-tiles * strips // (rounds * threads))))
             units = -(-tiles // chunk) * -(-columns // strip)
-            work = -(-units // threads) * chunk * strip / (tiles * columns / threads)  # 1 if all are always busy
+            work = (
+                -(-units // threads) * chunk * strip / (tiles * columns / threads)
+            )  # 1 if all threads are always busy
             reads = (strip / columns * weight + chunk * -(-units // threads) / tiles) / (1 + weight)
             best = min(best, (work + reads, chunk, strip))
     _, chunk, strip = best

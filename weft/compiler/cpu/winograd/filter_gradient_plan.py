@@ -20,13 +20,13 @@ _MOST = 64  # channels of a block
 
 
 def gradient_applies(shape: ConvShape, target: CpuTarget) -> bool:
-    """3 x 3 taps in two dimensions, no stride, no dilation, no groups, and channels that blocks of whole vectors can be cut from."""
+    """3 x 3 taps in two dimensions, no stride, no dilation, no groups, and channels that can be divided into blocks of whole vectors."""
     plain = shape.kernel == (3, 3) and shape.stride == shape.dilation == (1, 1) and shape.groups == 1
     return plain and all(_block(n, target) for n in (shape.channels, shape.filters))
 
 
 def _block(channels: int, target: CpuTarget, most: int = _MOST) -> int:
-    """The channels of a block: as many as may be, such that the last block has a vector too; 0 if there is no way."""
+    """The channels of a block: as many as possible, such that the last block has at least a vector; 0 if impossible."""
     lanes = target.lanes(32)
     if channels < lanes:
         return 0
@@ -39,7 +39,7 @@ def _blocks(shape: ConvShape, rows: int, columns: int) -> int:
 
 
 def _smaller(shape: ConvShape, rows: int, columns: int, units: int, target: CpuTarget) -> tuple[int, int]:
-    """Blocks cut until there are so many of them, though more is transformed then, or until they cannot be cut."""
+    """Halve blocks until there are `units` of them, at the price of more transforms, or until they cannot be divided."""
     while _blocks(shape, rows, columns) < units:
         halves = _block(shape.channels, target, rows // 2), _block(shape.filters, target, columns // 2)
         if rows >= columns and halves[0]:
@@ -53,7 +53,7 @@ def _smaller(shape: ConvShape, rows: int, columns: int, units: int, target: CpuT
 
 @dataclass(frozen=True)
 class _BlockPartition:
-    """How the work is cut. Only the chunks, whose sums are added, must not depend on the number of threads."""
+    """The partition of the work. Only the chunks, whose sums are added, must not depend on the number of threads."""
 
     height: int
     vectors: int
@@ -82,11 +82,11 @@ class _BlockPartition:
         return cls(height, vectors, rows, columns, x_pitch, g_pitch, tiles, chunk, chunks, slab)
 
 
-_SHORT = 1.25  # how much longer a product takes whose sums come from memory and go back after a slab
+_SHORT = 1.25  # slowdown of a product whose accumulators are loaded and stored for every slab
 
 
 def gradient_cost(shape: ConvShape, size: int, threads: int, target: CpuTarget) -> float:
-    """What it takes, in multiply-adds that all threads could have done meanwhile."""
+    """The estimated time, in multiply-adds of all threads."""
     cut, number = _BlockPartition.of(shape, size, threads, target), transform_cost(target)
     blocks = -(-shape.channels // cut.rows), -(-shape.filters // cut.columns)
     pairs = shape.channels * shape.filters

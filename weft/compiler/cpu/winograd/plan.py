@@ -64,21 +64,21 @@ def winograd_plan(
     return Plan(name, tuple(phases), scratch + threads * numbers["scratch_size"], sweep.flops)
 
 
-# Cycles to transform a number of the source or the result, and one of the filter. Measured: x86 has wider vectors, and so
-# waits for the caches where NEON still computes.
+# Measured cycles to transform an element of the source or the result, and one of the filter. With its wider vectors x86 is bound by
+# the caches where NEON is bound by arithmetic.
 _TRANSFORM = {"aarch64": (0.5, 2.0)}
 _TRANSFORM_X86 = (1.0, 2.2)
-_SHARED = 0.6  # cycles to read a number that many threads share
+_SHARED = 0.6  # cycles to read an element that many threads share
 _FEW_THREADS = 4
 
 
 def transform_cost(target: CpuTarget) -> float:
-    """Multiply-adds that could be done while a number of the source or the result is transformed."""
+    """The cost of transforming an element of the source or the result, in multiply-adds."""
     return _TRANSFORM.get(target.arch, _TRANSFORM_X86)[0] * 2 * target.lanes(32)
 
 
 def winograd_cost(sweep: Sweep, size: int, threads: int, target: CpuTarget, packed: bool) -> float:
-    """What it takes, in multiply-adds that all threads could have done meanwhile."""
+    """The estimated time, in multiply-adds of all threads."""
     vectors, points = _vectors(sweep.outputs, target), (size + 2) ** 2
     height, width = heights(target)[vectors], vectors * target.lanes(32)
     tiles, blocks = _tiles(sweep, size), -(-sweep.outputs // width)
@@ -104,7 +104,7 @@ def _tiles(sweep: Sweep, size: int) -> int:
 
 
 def _vectors(outputs: int, target: CpuTarget) -> int:
-    """The width of the tile that wastes the least; of two equal ones the wider."""
+    """The width of the tile that wastes the least; the wider of equals."""
     lanes = target.lanes(32)
     wide = sorted((v for v in heights(target) if v > 1), reverse=True) or [1]
     return min(wide, key=lambda v: -(-outputs // (v * lanes)) * v)
@@ -113,7 +113,7 @@ def _vectors(outputs: int, target: CpuTarget) -> int:
 def _units(
     sweep: Sweep, threads: int, tiles: int, blocks: int, height: int, point_bytes: int, target: CpuTarget
 ) -> tuple[int, int, int]:
-    """Tiles (a multiple of a register tile's) and blocks of a unit, and whether threads share out channels."""
+    """Tiles (a multiple of a register tile's) and blocks of a unit, and whether threads divide the channels."""
     fit = max(height, target.l2 // 2 // (point_bytes * (sweep.inputs + sweep.outputs)))
     groups = max(1, -(-tiles // height))
     if threads > _FEW_THREADS:
@@ -128,7 +128,7 @@ def _units(
 def _shared_units(
     sweep: Sweep, threads: int, groups: int, blocks: int, height: int, fit: int, target: CpuTarget
 ) -> tuple[int, int, int]:
-    """Units for many threads: all have work, at the price of tiles that several transform, each for other channels."""
+    """Units for many threads: all have work, at the price of tiles that several threads transform for different channels."""
     best = (float("inf"), height, blocks)
     for strips in range(1, min(blocks, threads) + 1):
         strip = -(-blocks // strips)

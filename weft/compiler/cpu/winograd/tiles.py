@@ -1,4 +1,4 @@
-"""What Winograd's functions share: how they are written, and the squares of pixels that their transforms read."""
+"""What the Winograd functions share: their emitter, and the squares of pixels that their transforms read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..gemm.register_tile import RegisterTile
 from ..ir_builder import F32, Code, Value, vector
 from ..target import CpuTarget, host
 
-APART = 16  # floats between the matrices of two points: at distances of powers of 2 they would get in each other's way
+APART = 16  # floats between the matrices of two points: powers of 2 would cause conflict misses
 
 
 class WinogradEmitter(ABC):
-    """Writes a function for one size and one shape of tile of its matrix products."""
+    """Emits a function for one Winograd size and one register tile."""
 
     def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, size: int, tile: RegisterTile) -> None:
         self.code, self.a, self.target, self.size, self.tile = code, a, target, size, tile
