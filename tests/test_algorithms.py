@@ -1,5 +1,6 @@
 """Convolution algorithms behind one choice: every one gives the right numbers, and preferences are followed."""
 
+import ast
 import json
 import os
 import subprocess
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 import weft
-from weft.algorithms import _Run
+from weft.algorithms import _TimedRun
 from weft.compiler.cpu.backend import compiled
 from weft.compiler.cpu.conv import algorithms as conv
 from weft.compiler.cpu.conv import choice as conv_choice
@@ -260,18 +261,40 @@ def test_the_table(dtype):
 @pytest.mark.parametrize("word", ["forward", "data", "filter"])
 def test_errors_are_noticed(word, monkeypatch):
     """A wrong result shows as a large error."""
-    run = _Run.seconds
+    run = _TimedRun.seconds
 
     def spoiled(self, times=1):
         elapsed = run(self, times)
         self.result *= 1.5
         return elapsed
 
-    monkeypatch.setattr(_Run, "seconds", spoiled)
+    monkeypatch.setattr(_TimedRun, "seconds", spoiled)
     x, w, how = tensors()
     table = weft.find_algorithms(x, w, direction=word, repetitions=1, **how)
     assert {row.direction for row in table.rows} == {word}
     assert all(row.error > 0.1 for row in table.rows)
+
+
+def test_measuring_asks_the_device_alone():
+    """Nothing above the runtime knows a backend or builds its programs."""
+    text = Path(weft.__file__).with_name("algorithms.py").read_text()
+    imported = [n.module or "" for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ImportFrom)]
+    assert [
+        m for m in imported if m.startswith(("compiler.cpu", "compiler.gpu", "runtime.native", "runtime.cuda"))
+    ] == []
+
+
+def test_what_was_measured_is_told_to_the_device(monkeypatch):
+    told = {}
+    monkeypatch.setattr(
+        type(weft.device("cpu")), "remember_times", lambda self, node, times: told.update({node: times})
+    )
+    table = weft.find_algorithms(
+        weft.ones((1, 8, 6, 6)), weft.ones((8, 2, 3, 3)), groups=4, direction="forward", repetitions=1
+    )
+    [(node, times)] = told.items()
+    assert times == {row.name: row.milliseconds for row in table.rows if row.name != "LOOPS"}
+    assert weft.device("cpu").refused_algorithms(node) == table.refused["forward"]
 
 
 def test_the_fastest_is_the_one_that_was_measured():

@@ -24,9 +24,9 @@ from weft.compiler.cpu.conv import filter_gradient_plan as conv_filter_plan
 from weft.compiler.cpu.conv import filter_gradient_tiles as conv_filter_tiles
 from weft.compiler.cpu.conv.col2im import scatter_plan
 from weft.compiler.cpu.conv.shape import data_sweep, forward_sweep
-from weft.compiler.cpu.conv.sweep_plan import Names
+from weft.compiler.cpu.conv.sweep_plan import SweepOperands
 from weft.compiler.cpu.library import run
-from weft.compiler.cpu.target import Target, host
+from weft.compiler.cpu.target import CpuTarget, host
 from weft.compiler.cpu.winograd import filter_gradient_plan as winograd_gradient_plan
 from weft.compiler.ir.conv_shape import ConvShape, Direction
 from weft.compiler.ir.plan import Plan
@@ -311,7 +311,7 @@ def rowed(shape: ConvShape, direction: str, seed: int = 0) -> bool:
     sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, strides)
     if not conv_row.can_by_rows(sweep):
         return False
-    names = Names("x", "y") if direction == "forward" else Names("g", "x")
+    names = SweepOperands("x", "y") if direction == "forward" else SweepOperands("g", "x")
     want, size = expected(case, direction), expected(case.sizes(), direction)
     plans = {threads: conv_row.row_plan("DIRECT", sweep, threads, host(), names, False) for threads in (1, 2, 16)}
     results = [execute(plan, case, w, direction, threads) for threads, plan in plans.items()]
@@ -342,7 +342,7 @@ def test_few_channels_are_done_by_rows(channels: tuple[int, int], chosen: bool) 
     """On every CPU, and whoever asks for the direct algorithm gets them."""
     shape = conv_shape((28, 28), (5, 5), channels, batch=8, before=(2, 2))
     strides = layouts(make_case(shape), 0)[1]
-    for target in (host(), Target("x86_64", "x", "", 256, 16), Target("x86_64", "x", "", 512, 32), Target("aarch64", "x", "", 128, 32)):  # fmt: skip
+    for target in (host(), CpuTarget("x86_64", "x", "", 256, 16), CpuTarget("x86_64", "x", "", 512, 32), CpuTarget("aarch64", "x", "", 128, 32)):  # fmt: skip
         plan = conv.forward(shape, strides, 2, target)["DIRECT"]
         assert any(phase.symbol.startswith("conv_row.") for phase in plan.phases) is chosen
 
@@ -351,7 +351,7 @@ def scattered(shape: ConvShape, seed: int = 0) -> None:
     """The data gradient as products that are added up, on any CPU and for any number of channels."""
     case = make_case(shape, seed)
     w, strides = layouts(case, seed)
-    sweep, names = data_sweep(shape, strides), Names("g", "x")
+    sweep, names = data_sweep(shape, strides), SweepOperands("g", "x")
     want, size = expected(case, "data_gradient"), expected(case.sizes(), "data_gradient")
     plans = {threads: scatter_plan("GEMM", sweep, threads, host(), names) for threads in (1, 2, 16)}
     results = [execute(plan, case, w, "data_gradient", threads) for threads, plan in plans.items()]
@@ -459,8 +459,8 @@ def test_gradients_of_filters_by_winograd() -> None:
             check(shape, "filter_gradient", seed, only=name)
 
 
-@pytest.mark.parametrize("target", [Target("aarch64", "x", "", 128, 32), Target("x86_64", "x", "", 512, 32)])
-def test_where_winograd_is_chosen(target: Target) -> None:
+@pytest.mark.parametrize("target", [CpuTarget("aarch64", "x", "", 128, 32), CpuTarget("x86_64", "x", "", 512, 32)])
+def test_where_winograd_is_chosen(target: CpuTarget) -> None:
     """For 3 x 3 filters of common layers, in every direction; not for few channels, and not with a stride."""
     strides = (576, 9, 3, 1)
     for direction in DIRECTIONS:

@@ -19,9 +19,9 @@ from weft.compiler.cpu.engine import assembly, load
 from weft.compiler.cpu.gemm import plans as gemm
 from weft.compiler.cpu.gemm import product, tiling
 from weft.compiler.cpu.gemm.packing import ELEMENTS
-from weft.compiler.cpu.gemm.register_tile import Tile
+from weft.compiler.cpu.gemm.register_tile import RegisterTile
 from weft.compiler.cpu.ir_builder import I64, PTR, Code, new_module
-from weft.compiler.cpu.target import Target, host
+from weft.compiler.cpu.target import CpuTarget, host
 from weft.compiler.thresholds import thresholds
 
 DTYPES = {"f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16}
@@ -204,7 +204,7 @@ def test_all_ways_of_all_problems() -> None:
         case = Case(*shape, *turned, accumulate=True)
         case.operands()
         p = tiling.Problem(*shape, case.a[2], case.b[2], (case.ldc, 1), 1, 0, 0, 0, "f32", "f32", "f32", 2, True)
-        for way in (p, tiling.turn(p)):
+        for way in (p, tiling.transpose_problem(p)):
             for choice in tiling.candidates(way, host()):
                 case.shown[:] = case.old
                 chosen = replace(choice, row_blocks=2, column_blocks=2, k_block=28)
@@ -319,13 +319,13 @@ def copying_epilogue() -> int:
     ],
     ids=lambda case: f"{case.m}x{case.n}x{case.k}",
 )  # fmt: skip
-def test_hidden_results_are_seen_by_the_epilogue_alone(case: Case, copying_epilogue: int) -> None:
+def test_streamed_results_are_seen_by_the_epilogue_alone(case: Case, copying_epilogue: int) -> None:
     case.threads = 1  # a context is a thread's own
     case.operands()
     result = case.room(case.c.size, np.float32)
     result[:] = POISON
     context = np.array([0, result.ctypes.data, case.m * case.ldc, case.ldc], np.int64)
-    plan = case.plan(hidden=True)
+    plan = case.plan(streamed=True)
     assert plan.hidden
     case.run(plan, epilogue=copying_epilogue, context=context.ctypes.data)
     assert np.all(case.c == POISON)
@@ -333,12 +333,12 @@ def test_hidden_results_are_seen_by_the_epilogue_alone(case: Case, copying_epilo
     case.check()
 
 
-def test_what_cannot_be_hidden_is_not() -> None:
+def test_results_that_cannot_be_streamed_are_stored() -> None:
     """A long k is done in parts, and results are added to: they must be somewhere meanwhile."""
     for case in (Case(300, 300, 5000), Case(130, 70, 20, accumulate=True), Case(30, 40, 5000), Case(1, 700, 30)):
         case.operands()
-        assert not case.plan(hidden=True).hidden
-        case.run(case.plan(hidden=True))
+        assert not case.plan(streamed=True).hidden
+        case.run(case.plan(streamed=True))
         case.check()
 
 
@@ -353,10 +353,10 @@ def test_a_workspace_of_threads_that_do_not_run() -> None:
 X86 = {"haswell": (256, 16, ""), "skylake-avx512": (512, 32, "-prefer-256-bit")}
 
 
-def x86_target(cpu: str) -> Target:
+def x86_target(cpu: str) -> CpuTarget:
     """A CPU that this machine need not be."""
     bits, registers, features = X86[cpu]
-    target = Target("x86_64", cpu, features, bits, registers)
+    target = CpuTarget("x86_64", cpu, features, bits, registers)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     triple = llvm.Target.from_triple("x86_64-unknown-linux-gnu")
@@ -370,7 +370,7 @@ def test_the_sums_of_a_tile_stay_in_registers(cpu: str, reading: str) -> None:
     """In the innermost loop nothing but the operands is read, and nothing is written."""
     target = x86_target(cpu)
     for height, vectors in tiling.tiles(target)[reading]:
-        kernel = product.Kernel("f32", "f32", "f32", Tile(height, vectors), reading)
+        kernel = product.ProductKernel("f32", "f32", "f32", RegisterTile(height, vectors), reading)
         blocks = assembly(product.write(kernel, target), target).split("\n.LBB")
         loop = max(blocks, key=lambda block: block.count("vfmadd")).splitlines()
         steps = 2 if reading == "rows" and target.registers == 32 else 4
@@ -380,5 +380,5 @@ def test_the_sums_of_a_tile_stay_in_registers(cpu: str, reading: str) -> None:
 
 
 def test_names_of_kernels_can_be_read_back() -> None:
-    kernel = product.Kernel("f32", "f16", "bf16", Tile(8, 3), "columns")
-    assert product.Kernel.named(kernel.symbol) == kernel
+    kernel = product.ProductKernel("f32", "f16", "bf16", RegisterTile(8, 3), "columns")
+    assert product.ProductKernel.named(kernel.symbol) == kernel

@@ -9,7 +9,7 @@ import weft
 from weft.compiler.cpu import library
 from weft.compiler.cpu.engine import object_code
 from weft.compiler.cpu.gemm import product
-from weft.compiler.cpu.gemm.register_tile import Tile
+from weft.compiler.cpu.gemm.register_tile import RegisterTile
 from weft.compiler.cpu.target import host
 
 SYMBOLS = ["conv_sum", "conv_pad", "product.f32.f32.f32.4x3.columns", "conv_pack.8"]
@@ -48,7 +48,7 @@ def test_what_goes_wrong_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_make_the_same_code_as_one() -> None:
     modules = [
-        str(product.write(product.Kernel("f32", "f32", "f32", Tile(*shape), "columns"), host()))
+        str(product.write(product.ProductKernel("f32", "f32", "f32", RegisterTile(*shape), "columns"), host()))
         for shape in ((4, 3), (8, 2), (5, 4), (4, 5))
     ]
     alone = [object_code(m) for m in modules]

@@ -1,9 +1,8 @@
-"""Object code on disk, so that the second run of a program does not compile.
+"""The object cache: compiled code on disk, so that the second run of a program does not compile.
 
-A file holds one content under one key; its name is a hash of the key. Nothing in the folder is believed: a file that is
-cut off, damaged, of another make or of another key is as good as none, and is replaced when its content is made again.
-Several processes may share a folder. What the system refuses, such as a folder that cannot be written to or a full disk,
-only means that nothing is kept.
+A file holds one entry; its name is a hash of the key. Files are verified: one that is truncated, damaged, of another format or of
+another key is ignored, and replaced when its content is made again. Several processes may share a folder. Errors of the file system,
+such as a read-only folder or a full disk, only mean that nothing is cached.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ _MAGIC = b"weft object\n"
 _VERSION = 1
 _HEAD = struct.Struct("<12sIQQ32s")  # magic, version, bytes of the key, bytes of the content, checksum of both
 _OURS = re.compile(r"[0-9a-f]{40}\.(weft|[0-9a-f]{16}\.part)")
-_KEEP = 0.8  # of the limit, when there is too much: not every new file should make an old one go
+_KEEP = 0.8  # of the limit: evict down to this, so that not every new file evicts an old one
 
 
 class ObjectCache:
-    """Contents by key, in a folder that never takes much more than `limit_bytes`. A folder of None keeps nothing."""
+    """Entries by key, in a folder limited to about `limit_bytes`. A folder of None caches nothing."""
 
     def __init__(self, folder: str | os.PathLike[str] | None, limit_bytes: int) -> None:
         self.folder = None if folder is None else Path(folder)
         self.limit_bytes = limit_bytes
 
     def get(self, key: str) -> bytes | None:
-        """The content that was put under this key, if it is still there and sound."""
+        """The entry of this key, if there is a valid one."""
         if self.folder is None:
             return None
         path = self.folder / _file_name(key)
@@ -43,19 +42,19 @@ class ObjectCache:
         return content
 
     def put(self, key: str, content: bytes) -> None:
-        """Keep the content under this key, if there is a place for it."""
+        """Store an entry, if the folder can be written to."""
         packed = _pack(key, content)
         if self.folder is None or len(packed) > _KEEP * self.limit_bytes:
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds code that we will run
             _write(self.folder / _file_name(key), packed)
-            self._make_room()
+            self._evict()
         except OSError:
             return
 
-    def _make_room(self) -> None:
-        """If all files together are over the limit, delete those that were not used for longest."""
+    def _evict(self) -> None:
+        """If the folder exceeds the limit, delete the least recently used files."""
         files = sorted(_files(self.folder))
         total = sum(size for _, size, _ in files)
         if total <= self.limit_bytes:
@@ -63,12 +62,12 @@ class ObjectCache:
         for _, size, path in files:
             if total <= _KEEP * self.limit_bytes:
                 break
-            path.unlink(missing_ok=True)  # another process may have been faster
+            path.unlink(missing_ok=True)  # another process may have deleted it
             total -= size
 
 
 def default_folder() -> Path | None:
-    """Where the user's system keeps caches; None if the user has no home."""
+    """The user's cache folder; None if there is no home folder."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = given if os.path.isabs(given) else os.path.expanduser("~/.cache")
     return Path(base) / "weft" if os.path.isabs(base) else None
@@ -96,7 +95,7 @@ def _head(name: bytes, content: bytes) -> bytes:
 
 
 def _write(path: Path, packed: bytes) -> None:
-    """Readers see the old file or all of the new one: it is written under another name first."""
+    """Write atomically: under another name first."""
     part = path.with_name(f"{path.stem}.{secrets.token_hex(8)}.part")
     try:
         part.write_bytes(packed)
@@ -117,11 +116,11 @@ def _touch(path: Path) -> None:
     try:
         os.utime(path)
     except OSError:
-        pass  # a read-only folder forgets nothing anyway
+        pass  # a read-only folder evicts nothing
 
 
 def _files(folder: Path | None) -> list[tuple[int, int, Path]]:
-    """Our files, also those that a process left half written: time of last use, bytes, path."""
+    """Our files, also partially written ones: time of last use, bytes, path."""
     found = []
     with os.scandir(folder) as entries:
         for entry in entries:

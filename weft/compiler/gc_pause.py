@@ -1,5 +1,7 @@
-"""Compiling makes a great many small objects that live until it is done. Python's search for garbage would look at all of them
-again and again, which takes a tenth of the time for small networks and a third for deep ones; so it rests meanwhile.
+"""Pauses Python's cyclic garbage collector during compilation.
+
+Compiling makes many small objects that live until it is done, and the collector would traverse them again and again: a tenth of the
+time for small networks, a third for deep ones.
 """
 
 from __future__ import annotations
@@ -10,8 +12,8 @@ import threading
 from contextlib import ContextDecorator
 
 
-class _Uncollected(ContextDecorator):
-    """The search is for all threads: it rests from when the first of them begins to compile until the last is done."""
+class _GarbageCollectionPause(ContextDecorator):
+    """The collector is shared by all threads: it is paused from when the first begins to compile until the last is done."""
 
     def __init__(self) -> None:
         self._lock, self._busy, self._before = threading.Lock(), 0, False
@@ -25,17 +27,17 @@ class _Uncollected(ContextDecorator):
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            self._busy = max(self._busy - 1, 0)  # a process that was born inside comes out, too
+            self._busy = max(self._busy - 1, 0)  # a process forked inside the block leaves it, too
             if not self._busy and self._before:
                 gc.enable()
 
     def forked(self) -> None:
-        """A new process has none of the threads that were compiling, but it is as they had left it."""
+        """Resume collection in a forked process, which has none of the threads that were compiling."""
         if self._busy and self._before:
             gc.enable()
         self._lock, self._busy = threading.Lock(), 0
 
 
-uncollected = _Uncollected()
+uncollected = _GarbageCollectionPause()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=uncollected.forked)

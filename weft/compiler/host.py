@@ -8,5 +8,5 @@ from functools import cache
 
 @cache
 def usable_cores() -> int:
-    """The cores this process may run on, when it first asked."""
+    """The number of cores that this process may run on, as of the first call."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Where compiled code is kept, and under which key: the compiler's own sources, and what the backend says its code depends on."""
+"""The store of compiled code. Its keys hold the compiler's own sources and what the backend says its code depends on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _COMPILER = Path(__file__).parent
 
 
 def cache() -> ObjectCache:
-    """The folder that the settings name."""
+    """The object cache in the folder given by the settings."""
     if knobs.cache == "off":
         return ObjectCache(None, 0)
     return ObjectCache(knobs.cache or default_folder(), knobs.cache_bytes)
@@ -30,7 +30,7 @@ def compiler_version() -> str:
 
 
 def kept(key: str, make: Callable[[], bytes]) -> bytes:
-    """The content under a key, from the disk or made now."""
+    """The content of a key, from the cache or made now."""
     full = f"{compiler_version()}\n{key}"
     content = cache().get(full)
     if content is None:

@@ -1,8 +1,8 @@
-"""Every size at which the compiler computes in another way, in one table, so that tests can lower it and small shapes take every path.
+"""The sizes at which the compiler switches between two strategies, in one table, so that tests can lower them and small shapes cover
+every path.
 
-`thresholds.unrolled_taps` is the value in force; `with thresholds.set(unrolled_taps=0): ...` changes it for a test, with an object
-cache that is off: the key of compiled code does not hold these. Constants that only weigh costs against each other stand beside the
-cost model that they belong to.
+`thresholds.unrolled_taps` is the current value; `with thresholds.set(unrolled_taps=0): ...` changes it for a test, with the object
+cache off, because cache keys do not include thresholds. The constants of cost models are beside those.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def _at(value: int, low: int) -> Any:
-    """A threshold, and the value at which small shapes are on its other side."""
+    """A threshold, and a low value that small shapes exceed."""
     return field(default=value, metadata={"low": low})
 
 
@@ -97,7 +97,7 @@ class Thresholds:
             self.__dict__.update(before)
 
     def changed(self) -> str:
-        """Those that are not at their defaults: part of the name of what was compiled in this process."""
+        """The thresholds that differ from their defaults: part of the keys of code compiled in this process."""
         return " ".join(f"{f.name}={getattr(self, f.name)}" for f in fields(self) if getattr(self, f.name) != f.default)
 
 

@@ -202,7 +202,10 @@ _WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
     """A copy of x with x[key] set to a value, increased by it, and so on: the implementation of `x.at[key].set(value)`."""
     x = as_tensor(x)
-    value = astype(as_tensor(value, x.dtype), x.dtype)
+    value = as_tensor(value, x.dtype)
+    if how == "subtract":
+        value, how = -value, "add"
+    value = astype(value, x.dtype)
     masked = _masked_update(x, list(key) if isinstance(key, tuple) else [key], value, how)
     if masked is not None:
         return masked

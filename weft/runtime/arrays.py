@@ -8,9 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from ..compiler.cpu.backend import LOWERINGS
+from ..compiler.cpu.conv.choice import candidates, refusal, remember
+from ..compiler.ir.conv_shape import described
+from ..compiler.planning.algorithms import LOOPS
 from ..dtypes import DType
 from ..graph.graph import Graph
-from ..graph.node import Op
+from ..graph.node import Node, Op
 from ..options import CompileOptions
 from . import native
 from .device import STATE_LOCK, Buffer, Device
@@ -50,6 +53,16 @@ class ArrayDevice(Device):
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """The kernel's axes first and the filters last, as convolutions want them."""
         return (*range(2, rank), 1, 0)
+
+    def refused_algorithms(self, node: Node) -> dict[str, str]:
+        direction, shape = described(node)
+        strides = (1,) * (2 + len(shape.kernel))  # what is possible does not depend on them
+        found = candidates(direction, shape, strides, native.thread_count())
+        return {name: refusal(name) for name in self.conv_algorithms if name not in found and name != LOOPS}
+
+    def remember_times(self, node: Node, milliseconds: Mapping[str, float]) -> None:
+        if milliseconds:
+            remember(*described(node), milliseconds)
 
     def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> np.ndarray:
         array = native.content(buffer)

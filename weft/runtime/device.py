@@ -205,6 +205,13 @@ class Device(ABC):
         """How the axes of a convolution's filter should follow each other in memory."""
         return tuple(range(rank))
 
+    def refused_algorithms(self, node: Node) -> dict[str, str]:
+        """The algorithms that cannot compute a convolution here, by name, and why."""
+        return {}
+
+    def remember_times(self, node: Node, milliseconds: Mapping[str, float]) -> None:  # noqa: B027 - for devices that use them
+        """Note how long each algorithm takes for a convolution, for programs compiled from now on."""
+
     @abstractmethod
     def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> Any:
         """A value's memory as programs read it, its axes in this order; shared where it is so already."""

@@ -1,4 +1,4 @@
-"""The CPU backend: which ops it compiles, which passes it wants, and a graph as a program for it."""
+"""The CPU backend: its lowering table, its pass options, and the compilation of a graph to a program."""
 
 from __future__ import annotations
 

@@ -1,12 +1,78 @@
-"""How values are combined: the words of reductions and windows, and random bits."""
+"""The operations of reductions and windows on LLVM values, and the random bits of Philox."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
 from ...dtypes import DType
+from ...graph.node import Op
 from . import scalars as scalar
 from .ir_builder import I32, I64, Code, Value, constant, lanes_of, vector
 
-NOT_SUMS = ("prod", "max", "min", "window_max")  # reductions of values; all others add them up
+Identity = Literal["zero", "one", "least", "greatest"]
+Combine = Callable[[Code, Value, Value, DType], Value]
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """How a reduction combines two values, and the value of an empty reduction."""
+
+    combine: Combine
+    identity: Identity
+    is_sum: bool = False
+    returns_position: bool = False  # argmax: the result is where the value was found
+    prefers_greater: bool = True  # of those that return a position
+
+    def identity_value(self, dtype: DType, lanes: int) -> Value:
+        """The identity as a vector of `lanes` elements."""
+        if self.identity in ("zero", "one"):
+            return scalar.number(dtype, int(self.identity == "one"), lanes)
+        greatest = self.identity == "greatest"
+        if dtype.is_float:
+            return scalar.number(dtype, "inf" if greatest else "-inf", lanes)
+        if dtype.kind == "int":
+            return scalar.number(dtype, (1 << (dtype.bits - 1)) - 1 if greatest else -(1 << (dtype.bits - 1)), lanes)
+        return scalar.number(dtype, (1 << dtype.bits) - 1 if greatest else 0, lanes)
+
+
+def add(code: Code, a: Value, b: Value, dtype: DType) -> Value:
+    return code.fadd(a, b) if dtype.is_float else code.add(a, b)
+
+
+def _multiply(code: Code, a: Value, b: Value, dtype: DType) -> Value:
+    return code.fmul(a, b) if dtype.is_float else code.mul(a, b)
+
+
+def _maximum(code: Code, a: Value, b: Value, dtype: DType) -> Value:
+    return scalar.extreme(code, a, b, dtype, True)
+
+
+def _minimum(code: Code, a: Value, b: Value, dtype: DType) -> Value:
+    return scalar.extreme(code, a, b, dtype, False)
+
+
+SUM = Combiner(add, "zero", is_sum=True)
+MAXIMUM = Combiner(_maximum, "least")
+MINIMUM = Combiner(_minimum, "greatest", prefers_greater=False)
+ARGMAX, ARGMIN = (replace(c, returns_position=True) for c in (MAXIMUM, MINIMUM))
+# Every other op that is lowered to a reduction is a sum: products and convolutions are sums of products.
+_COMBINERS = {
+    "prod": Combiner(_multiply, "one"),
+    "max": MAXIMUM,
+    "argmax": ARGMAX,
+    "window_max": MAXIMUM,
+    "window_argmax": ARGMAX,
+    "window_tap": ARGMAX,
+    "min": MINIMUM,
+    "argmin": ARGMIN,
+}
+
+
+def combiner_of(op: Op) -> Combiner:
+    """The combiner of an op that is lowered to a reduction."""
+    return _COMBINERS.get(op.name, SUM)
 
 
 def product(code: Code, a: Value, b: Value, dtype: DType) -> Value:
@@ -16,32 +82,11 @@ def product(code: Code, a: Value, b: Value, dtype: DType) -> Value:
     return code.fmul(a, b) if dtype.is_float else code.mul(a, b)
 
 
-def identity(kind: str, dtype: DType, lanes: int) -> Value:
-    """What a reduction of nothing gives."""
-    if kind == "prod":
-        return scalar.number(dtype, 1, lanes)
-    if kind not in ("max", "min", "argmax", "argmin", "window_max", "window_argmax", "window_tap"):
-        return scalar.number(dtype, 0, lanes)
-    greatest = kind in ("min", "argmin")
-    if dtype.is_float:
-        return scalar.number(dtype, "inf" if greatest else "-inf", lanes)
-    if dtype.kind == "int":
-        return scalar.number(dtype, (1 << (dtype.bits - 1)) - 1 if greatest else -(1 << (dtype.bits - 1)), lanes)
-    return scalar.number(dtype, (1 << dtype.bits) - 1 if greatest else 0, lanes)
-
-
-def combined(code: Code, kind: str, a: Value, b: Value, dtype: DType) -> Value:
-    if kind == "prod":
-        return code.fmul(a, b) if dtype.is_float else code.mul(a, b)
-    if kind in ("max", "window_max"):
-        return scalar.extreme(code, a, b, dtype, True)
-    if kind == "min":
-        return scalar.extreme(code, a, b, dtype, False)
-    return code.fadd(a, b) if dtype.is_float else code.add(a, b)
-
-
 def better(code: Code, a: tuple[Value, ...], b: tuple[Value, ...], dtype: DType, greater: bool) -> tuple[Value, ...]:
-    """Of two (value, position) the one to keep: the greater (or less), nan before all, the first of equals; -1 is nobody."""
+    """Select one of two (value, position) pairs: the greater (or lesser) value, nan before all others, the first of equals.
+
+    The position -1 marks an empty pair, which is never selected over another.
+    """
     (x, i), (y, j) = a, b
     sign = ">" if greater else "<"
     if dtype.is_float:
@@ -51,11 +96,11 @@ def better(code: Code, a: tuple[Value, ...], b: tuple[Value, ...], dtype: DType,
     else:
         compare = code.icmp_signed if dtype.kind == "int" else code.icmp_unsigned
         wins, equal = compare(sign, y, x), compare("==", x, y)
-    earlier = code.icmp_unsigned("<", j, i)  # -1 counts as the greatest
-    nobody = constant(j.type, -1)
+    earlier = code.icmp_unsigned("<", j, i)  # unsigned: -1 is the greatest
+    empty = constant(j.type, -1)
     take = code.or_(wins, code.and_(equal, earlier))
-    take = code.or_(take, code.icmp_signed("==", i, nobody))
-    take = code.and_(take, code.icmp_signed("!=", j, nobody))
+    take = code.or_(take, code.icmp_signed("==", i, empty))
+    take = code.and_(take, code.icmp_signed("!=", j, empty))
     return code.select(take, y, x), code.select(take, j, i)
 
 

@@ -1,28 +1,46 @@
-"""Control flow in native code: `call`, `cond`, `while_loop` and `scan` run their bodies without leaving the program.
+"""Lowers `call`, `cond`, `while_loop` and `scan` to native loops and branches around the functions of their bodies.
 
-Every thread runs the loops itself, with a frame of its own that says where the body finds its inputs and puts its results:
-a step of a scan only changes addresses. Carried values go to and fro between two places; where the values before
-every step are wanted too, they are written right there. All threads see the same condition, since a barrier stands between
-its computation and its reading.
+Every thread runs the loops itself, with its own frame of pointers to the body's inputs and outputs: a step of a scan only changes
+addresses. Carried values are double buffered; where the history of a carried value is an output, steps write into it directly. All
+threads see the same condition, because a barrier separates its computation from its use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from llvmlite import ir
 
+from ...graph.graph import Graph
+from ...graph.node import ITEM, Node
 from ..ir.program import FRAME_RESERVED, Call, Program
 from ..ir.storage import Slot, nbytes
 from ..planning.build import control_buffers
 from .ir_builder import I8, I64, PTR, Code, Value
 
 Pointer = Callable[[Slot], Value]
-Run = Callable[[int, Value, Value], None]  # body number, its frame, whether it is the first time
+Run = Callable[[int, Value, Value], None]  # (number of the body, its frame, whether this is its first run)
 
 
-class Control:
-    """Writes one control call into the program's function."""
+@dataclass(frozen=True)
+class _ScanParameters:
+    """The parameters of a scan."""
+
+    body: Graph
+    carried: int
+    sequences: int
+    length: int
+    reverse: bool
+    history: bool
+
+    @classmethod
+    def of(cls, node: Node) -> _ScanParameters:
+        return cls(*(node.param(name) for name in ("body", "carried", "sequences", "length", "reverse", "history")))
+
+
+class ControlFlowEmitter:
+    """Emits the code of one control-flow call into the function of its program."""
 
     def __init__(
         self,
@@ -41,33 +59,33 @@ class Control:
         assert call.kernel.anchor is not None
         self.node = call.kernel.anchor
         self.bodies = program.bodies[call.kernel]
-        self.rooms = control_buffers(call.kernel, self.bodies)
+        self.buffers = control_buffers(call.kernel, self.bodies)
         scratch = program.memory.scratch.get(call.kernel)
         self.scratch = pointer(scratch) if scratch is not None else ir.Constant(PTR, None)
         self.inputs = [pointer(program.viewed(v)) for v in call.kernel.views]
-        by_number = {n.params[0]: n for n in call.kernel.outputs if n.op.name == "item"}
+        by_number = {n.param("index"): n for n in call.kernel.outputs if n.op is ITEM}
         self.outputs = [
             pointer(program.memory.slots[by_number[i]]) if i in by_number else None
             for i in range(len(self.node.outputs))
         ]
-        self.frames = [code.room(PTR, b.frame_size) for b in self.bodies]
+        self.frames = [code.stack_array(PTR, b.frame_size) for b in self.bodies]
 
     def write(self) -> None:
-        {"call": self._call, "cond": self._cond, "while_loop": self._while, "scan": self._scan}[self.node.op.name]()
+        LOWERINGS[self.node.op.name](self)
 
-    def _room(self, name: str) -> Value:
-        return self.code.at(self.scratch, self.rooms[name].offset, I8)
+    def _buffer(self, name: str) -> Value:
+        return self.code.at(self.scratch, self.buffers[name].offset, I8)
 
     def _body(self, number: int, inputs: Sequence[Value], outputs: Sequence[Value], first: Value) -> None:
         frame = self.frames[number]
-        reserved = [self._room(f"arena{number}"), self.status, self._room(f"kept{number}")]
+        reserved = [self._buffer(f"arena{number}"), self.status, self._buffer(f"kept{number}")]
         for i, pointer in enumerate([*reserved, *inputs, *outputs]):
             self.code.write(pointer, frame, i)
         assert self.bodies[number].frame_size == FRAME_RESERVED + len(inputs) + len(outputs)
         self.run(number, frame, first)
 
     def _all_outputs(self) -> list[Value]:
-        return [self._room(f"unread{i}") if o is None else o for i, o in enumerate(self.outputs)]
+        return [self._buffer(f"unread{i}") if o is None else o for i, o in enumerate(self.outputs)]
 
     def _call(self) -> None:
         self._body(0, self.inputs, self._all_outputs(), self.code.i64(1))
@@ -83,7 +101,7 @@ class Control:
                 self._body(1, self.inputs[1:], outputs, code.i64(1))
 
     def _while(self) -> None:
-        code, carried = self.code, self.node.params[2]
+        code, carried = self.code, self.node.param("carried")
         now = [code.variable(PTR) for _ in range(carried)]
         for place, pointer in zip(now, self.inputs, strict=False):
             code.store(pointer, place)
@@ -96,9 +114,9 @@ class Control:
         step = code.load(count, typ=I64)
         first = code.zext(code.icmp_signed("==", step, code.i64(0)), I64)
         constants = self.inputs[carried:]
-        self._body(0, [*current, *constants], [self._room("test")], first)
+        self._body(0, [*current, *constants], [self._buffer("test")], first)
         self.barrier()
-        go_on = code.icmp_unsigned("!=", code.read(self._room("test"), 0, I8), ir.Constant(I8, 0))
+        go_on = code.icmp_unsigned("!=", code.read(self._buffer("test"), 0, I8), ir.Constant(I8, 0))
         code.cbranch(go_on, body, after)
         code.position_at_end(body)
         targets = self._alternating(step, carried)
@@ -115,13 +133,13 @@ class Control:
 
     def _alternating(self, step: Value, carried: int) -> list[Value]:
         even = self.code.icmp_unsigned("==", self.code.and_(step, self.code.i64(1)), self.code.i64(0))
-        return [self.code.select(even, self._room(f"even{i}"), self._room(f"odd{i}")) for i in range(carried)]
+        return [self.code.select(even, self._buffer(f"even{i}"), self._buffer(f"odd{i}")) for i in range(carried)]
 
     def _scan(self) -> None:
-        code = self.code
-        body, carried, _sequences, length, reverse, history = self.node.params
+        code, scan = self.code, _ScanParameters.of(self.node)
+        carried, length, reverse, history = scan.carried, scan.length, scan.reverse, scan.history
         sizes = [nbytes(i) for i in self.node.inputs[:carried]]
-        stacked = len(body.outputs) - carried
+        stacked = len(scan.body.outputs) - carried
         before = self.outputs[carried + stacked :] if history else []
         if length == 0:
             for i in range(carried):
@@ -137,15 +155,20 @@ class Control:
             code.store(start, place)
         with code.loop(0, length, name="step") as step:
             t = code.sub(code.i64(length - 1), step) if reverse else step
-            self._scan_step(step, t, now, sizes, before)
+            self._scan_step(scan, step, t, now, sizes, before)
 
     def _scan_step(
-        self, step: Value, t: Value, now: list[Value], sizes: list[int], before: Sequence[Value | None]
+        self,
+        scan: _ScanParameters,
+        step: Value,
+        t: Value,
+        now: list[Value],
+        sizes: list[int],
+        before: Sequence[Value | None],
     ) -> None:
-        code = self.code
-        body, carried, sequences, length, reverse, history = self.node.params
+        code, carried, length, history = self.code, scan.carried, scan.length, scan.history
         last = code.icmp_signed("==", step, code.i64(length - 1))
-        following = code.plus(t, -1 if reverse else 1)
+        following = code.plus(t, -1 if scan.reverse else 1)
         alternate = self._alternating(step, carried)
         targets = []
         for i in range(carried):
@@ -155,19 +178,27 @@ class Control:
             end = self.outputs[i] if self.outputs[i] is not None else alternate[i]
             targets.append(code.select(last, end, middle))
         each = []
-        for i in range(sequences):
+        for i in range(scan.sequences):
             node = self.node.inputs[carried + i]
             each.append(code.at(self.inputs[carried + i], code.times(t, nbytes(node) // length), I8))
         results = []
-        for i, output in enumerate(body.outputs[carried:]):
+        for i, output in enumerate(scan.body.outputs[carried:]):
             stack = self.outputs[carried + i]
             size = nbytes(output)
             results.append(
-                self._room(f"unread{carried + i}") if stack is None else code.at(stack, code.times(t, size), I8)
+                self._buffer(f"unread{carried + i}") if stack is None else code.at(stack, code.times(t, size), I8)
             )
         current = [code.load(p, typ=PTR) for p in now]
         first = code.zext(code.icmp_signed("==", step, code.i64(0)), I64)
-        self._body(0, [*current, *each, *self.inputs[carried + sequences :]], [*targets, *results], first)
+        self._body(0, [*current, *each, *self.inputs[carried + scan.sequences :]], [*targets, *results], first)
         self.barrier()
         for place, pointer in zip(now, targets, strict=True):
             code.store(pointer, place)
+
+
+LOWERINGS: dict[str, Callable[[ControlFlowEmitter], None]] = {
+    "call": ControlFlowEmitter._call,
+    "cond": ControlFlowEmitter._cond,
+    "while_loop": ControlFlowEmitter._while,
+    "scan": ControlFlowEmitter._scan,
+}

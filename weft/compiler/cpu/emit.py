@@ -1,10 +1,10 @@
-"""From loops to LLVM IR: the code of one fused kernel.
+"""Emits the LLVM IR of one fused kernel from its loops.
 
-Every step is written for single elements and for vectors of `lanes` elements along the vector loop: the loop runs in
-vectors, then element by element over the rest. A step that is the same in all lanes stays a single number.
+Every step is emitted for single elements and for vectors of `lanes` elements along the vector loop, which runs over whole vectors
+and then over the remaining elements. A step whose value is uniform over the lanes stays scalar.
 
-A sum of many floats is a sum of blocks: the few terms of a block are added one after another, the few blocks of a group likewise,
-and groups are added up with compensation (Kahan). So the error does not grow with the number of terms.
+Long sums of floats are computed in blocks: the few terms of a block are added sequentially, so are the few blocks of a group, and
+groups are added with Kahan compensation. The error therefore does not grow with the number of terms.
 """
 
 from __future__ import annotations
@@ -17,18 +17,25 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ..ir.index import Loop
 from ..ir.nest import ReadyNest, ReadyPhase, Reduced
+from ..ir.window_ops import SPREAD, TAP
 from ..thresholds import thresholds
 from . import scalars as scalar
-from .combiners import NOT_SUMS, better, combined, identity, product
+from .combiners import better, combiner_of, product
 from .ir_builder import I32, I64, Code, Int, Value, constant, vector
-from .values import Errors, Values
+from .values import ErrorSites, VectorValues
 
 
-class Emitter:
-    """Writes the loops of a nest into a function."""
+class LoopEmitter:
+    """Emits the loops of a nest into a function."""
 
     def __init__(
-        self, code: Code, nest: ReadyNest, pointer: Callable[[Node], Value], status: Value, errors: Errors, lanes: int
+        self,
+        code: Code,
+        nest: ReadyNest,
+        pointer: Callable[[Node], Value],
+        status: Value,
+        errors: ErrorSites,
+        lanes: int,
     ) -> None:
         self.code, self.nest, self.pointer, self.status, self.errors, self.lanes = (
             code,
@@ -38,13 +45,13 @@ class Emitter:
             errors,
             lanes,
         )
-        self.at: dict[Loop, Value] = {}  # the loops that are running
-        self.rows: dict[Node, Value] = {}  # reductions that are done
+        self.at: dict[Loop, Value] = {}  # the index of each enclosing loop
+        self.rows: dict[Node, Value] = {}  # results of finished reductions
 
     # --- the loops ------------------------------------------------------------------------------------------------------
 
-    def shared_out(self, tid: Value, threads: Value) -> None:
-        """All of the nest, each thread its share of the outer loops."""
+    def emit_parallel(self, tid: Value, threads: Value) -> None:
+        """Emit the whole nest; each thread runs its share of the outer loops."""
         code, nest = self.code, self.nest
         if any(l.size == 0 for l in nest.outer):
             return
@@ -61,7 +68,7 @@ class Emitter:
         first, last = code.share(rows * blocks, tid, threads)
         with code.loop(first, last, name="task") as task:
             row = task if blocks == 1 else code.udiv(task, code.i64(blocks))
-            self._place(across, row)
+            self._set_loops(across, row)
             start: Int = 0
             stop: Int = length
             if blocks > 1:
@@ -69,14 +76,14 @@ class Emitter:
                 stop = code.minimum(code.plus(start, block), length)
             self.row(start, stop)
 
-    def _place(self, loops: Sequence[Loop], number: Value) -> None:
-        """Set loops from the number of a row."""
+    def _set_loops(self, loops: Sequence[Loop], number: Value) -> None:
+        """Set the indices of loops from the linear index of a row."""
         for loop in reversed(loops):
             self.at[loop] = self.code.urem(number, self.code.i64(loop.size)) if loop is not loops[0] else number
             number = self.code.udiv(number, self.code.i64(loop.size))
 
     def row(self, start: Int, stop: Int) -> None:
-        """All phases, for the part of the outer vector loop that is given, if there is one."""
+        """Emit all phases for a range of the outer vector loop, if there is one."""
         if self.nest.vector is None:
             self._phases(1)
             return
@@ -85,11 +92,11 @@ class Emitter:
             self._phases(lanes)
 
     def _strips(self, start: Int, stop: Int) -> Iterator[tuple[int, Value]]:
-        """A loop in vectors and then the rest, in shorter and shorter ones; the caller writes the body of each."""
+        """A loop over whole vectors and loops over the remainder, in narrower ones; the caller emits the body of each."""
         code = self.code
         if isinstance(start, int) and isinstance(stop, int):
             for width, first, last in strips(start, stop, self.lanes):
-                if last - first == width:  # once is no loop
+                if last - first == width:  # a single iteration needs no loop
                     yield width, code.i64(first)
                 else:
                     with code.loop(first, last, width, name="v") as index:
@@ -111,7 +118,11 @@ class Emitter:
                 self._store_loops(phase, lanes)
 
     def _nested(
-        self, loops: Sequence[Loop], inside: Callable[[], None], cut: Cut | None = None, sums: Sequence[_Totals] = ()
+        self,
+        loops: Sequence[Loop],
+        inside: Callable[[], None],
+        cut: SumBlocks | None = None,
+        sums: Sequence[_Accumulators] = (),
     ) -> None:
         if not loops:
             inside()
@@ -121,11 +132,11 @@ class Emitter:
             self._nested(loops[1:], inside, cut, sums)
 
     def _iterations(
-        self, loop: Loop, strip: tuple[int, int, int], cut: Cut | None, sums: Sequence[_Totals]
+        self, loop: Loop, strip: tuple[int, int, int], cut: SumBlocks | None, sums: Sequence[_Accumulators]
     ) -> Iterator[Value]:
-        """A loop over a strip (step, first, last), block by block if it is the one that is cut; the caller writes the body."""
+        """A loop over a strip (step, first, last), block by block if it is the loop that is split; the caller emits the body."""
         code, (step, first, last) = self.code, strip
-        if last - first == step:  # once is no loop
+        if last - first == step:  # a single iteration needs no loop
             yield code.i64(first)
         elif cut is None or cut.loop is not loop:
             with code.loop(first, last, step, name="r") as index:
@@ -154,8 +165,8 @@ class Emitter:
         self._nested(phase.loops[:-1], inside)
 
     def _stores(self, phase: ReadyPhase, lanes: int, along: Loop | None) -> None:
-        values = Values(self, phase, lanes, along)
-        computed = [values.value(w.step) for w in phase.stores]  # all are read before any is written
+        values = VectorValues(self, phase, lanes, along)
+        computed = [values.value(w.step) for w in phase.stores]  # all loads precede all stores
         for written, value in zip(phase.stores, computed, strict=True):
             values.store(written.node, written.position, value)
 
@@ -164,15 +175,15 @@ class Emitter:
     def _reduce(self, phase: ReadyPhase, lanes: int) -> None:
         along = phase.vector
         if along is None:
-            cut = cut_of(phase.loops, [l.size for l in phase.loops])
-            totals = _Totals(self, phase, lanes, cut is not None)
+            cut = sum_blocks(phase.loops, [l.size for l in phase.loops])
+            totals = _Accumulators(self, phase, lanes, cut is not None)
             self._nested(phase.loops, lambda: self._accumulate(phase, totals, lanes, self.nest.vector), cut, [totals])
             for total in totals.every:
                 self.rows[total.reduced.node] = total.result(total.read())
             return
         pieces = strips(0, along.size, self.lanes)
-        cut = cut_of(phase.loops, [*(l.size for l in phase.loops[:-1]), along.size // self.lanes or 1])
-        by_width = {width: _Totals(self, phase, width, cut is not None) for width, _, _ in pieces}
+        cut = sum_blocks(phase.loops, [*(l.size for l in phase.loops[:-1]), along.size // self.lanes or 1])
+        by_width = {width: _Accumulators(self, phase, width, cut is not None) for width, _, _ in pieces}
 
         def inside() -> None:
             for width, first, last in pieces:
@@ -181,16 +192,16 @@ class Emitter:
                     self.at[along] = index
                     self._accumulate(phase, totals, width, along)
                 if cut is not None and cut.loop is along and last - first == width:
-                    totals.end_block()  # the loops around may be long too
+                    totals.end_block()  # the enclosing loops may be long too
 
         self._nested(phase.loops[:-1], inside, cut, list(by_width.values()))
         for position, reduced in enumerate(phase.reductions):
-            final = _Total(self, reduced, 1)
+            final = _Accumulator(self, reduced, 1)
             states = [final.start()]
             for width, many in by_width.items():
                 found = many.every[position].read()
                 states += [self._lane(found, k) for k in range(width)]
-            while len(states) > 1:  # as a tree, always the same one
+            while len(states) > 1:  # as a tree of fixed shape, so that the bits do not change
                 pairs = zip(states[::2], [*states[1::2], None], strict=False)
                 states = [a if b is None else final.combine(a, b) for a, b in pairs]
             self.rows[reduced.node] = final.result(states[0])
@@ -198,14 +209,14 @@ class Emitter:
     def _lane(self, state: tuple[Value, ...], lane: int) -> tuple[Value, ...]:
         return tuple(self.code.lane(v, lane) for v in state)
 
-    def _accumulate(self, phase: ReadyPhase, totals: _Totals, lanes: int, along: Loop | None) -> None:
-        values = Values(self, phase, lanes, along)
+    def _accumulate(self, phase: ReadyPhase, totals: _Accumulators, lanes: int, along: Loop | None) -> None:
+        values = VectorValues(self, phase, lanes, along)
         for total in totals.every:
             total.add(values)
 
 
 def strips(start: int, stop: int, lanes: int) -> list[tuple[int, int, int]]:
-    """A range cut in vectors: (width, first, last) with as many vectors of `lanes` as fit, then half as wide ones, ..."""
+    """Split a range into vectors: (width, first, last), as many vectors of `lanes` as fit, then of half the width, and so on."""
     found = []
     while start < stop:
         count = (stop - start) // lanes
@@ -217,29 +228,29 @@ def strips(start: int, stop: int, lanes: int) -> list[tuple[int, int, int]]:
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The loop that cuts a long sum into blocks, and how many of its iterations are a block."""
+class SumBlocks:
+    """The loop that is split to sum in blocks, and how many of its iterations make a block."""
 
     loop: Loop
     count: int
 
 
-def cut_of(loops: Sequence[Loop], counts: Sequence[int]) -> Cut | None:
-    """Where to cut a sum over these loops, the innermost last, so that a block has at most TERMS terms; None if all are one block."""
+def sum_blocks(loops: Sequence[Loop], counts: Sequence[int]) -> SumBlocks | None:
+    """The loop to split, innermost last, so that a block has at most `thresholds.sum_terms` terms; None if one block is enough."""
     terms = 1
     for loop, count in zip(reversed(loops), reversed(counts), strict=True):
         if terms * count > thresholds.sum_terms:
-            return Cut(loop, max(1, thresholds.sum_terms // terms))
+            return SumBlocks(loop, max(1, thresholds.sum_terms // terms))
         terms *= count
     return None
 
 
-class _Totals:
-    """The reductions of a phase in vectors of one width, and how many blocks of their sums are done."""
+class _Accumulators:
+    """The accumulators of a phase for vectors of one width, and the number of blocks finished so far."""
 
-    def __init__(self, emitter: Emitter, phase: ReadyPhase, lanes: int, in_blocks: bool) -> None:
+    def __init__(self, emitter: LoopEmitter, phase: ReadyPhase, lanes: int, in_blocks: bool) -> None:
         self.code = emitter.code
-        self.every = [_Total(emitter, reduced, lanes, in_blocks) for reduced in phase.reductions]
+        self.every = [_Accumulator(emitter, reduced, lanes, in_blocks) for reduced in phase.reductions]
         self.done = self.code.variable(I64)
         self.code.store(self.code.i64(0), self.done)
 
@@ -258,35 +269,35 @@ class _Totals:
                 total.end_group()
 
 
-class _Total:
-    """The running state of a reduction: the value so far, and for argmax where it was found.
+class _Accumulator:
+    """The state of a reduction: the value so far and, for argmax, its position.
 
-    A sum in blocks has the value of the present block and, of those before, the present group, the sum of groups, and what rounding has
-    added to that.
+    A sum in blocks also has the sum of the current group, the sum of all groups before it, and the rounding error of that sum.
     """
 
-    def __init__(self, emitter: Emitter, reduced: Reduced, lanes: int, in_blocks: bool = False) -> None:
+    def __init__(self, emitter: LoopEmitter, reduced: Reduced, lanes: int, in_blocks: bool = False) -> None:
         self.emitter, self.reduced, self.lanes = emitter, reduced, lanes
         self.code = emitter.code
-        self.kind = reduced.node.op.name
+        self.op = reduced.node.op
+        self.combiner = combiner_of(self.op)
         self.dtype: DType = reduced.dtype
         self.finds = reduced.finds
-        self.rooms = [self._variable(value) for value in self.start()]
+        self.registers = [self._variable(value) for value in self.start()]
         self.before: list[Value] = []
-        if in_blocks and self.dtype.is_float and not self.finds and self.kind not in NOT_SUMS:
+        if in_blocks and self.dtype.is_float and not self.finds and self.combiner.is_sum:
             self.before = [self._variable(*self.start()) for _ in range(3)]
 
     def _variable(self, value: Value) -> Value:
-        room = self.code.variable(value.type)
-        self.code.store(value, room)
-        return room
+        slot = self.code.variable(value.type)
+        self.code.store(value, slot)
+        return slot
 
     def start(self) -> tuple[Value, ...]:
-        neutral = identity(self.kind, self.dtype, self.lanes)
+        neutral = self.combiner.identity_value(self.dtype, self.lanes)
         return (neutral, constant(vector(I64, self.lanes), -1)) if self.finds else (neutral,)
 
     def read(self) -> tuple[Value, ...]:
-        """The state at the end."""
+        """The final state."""
         if not self.before:
             return self._running()
         self.end_block()
@@ -294,19 +305,19 @@ class _Total:
         return (self._load(self.before[1]),)
 
     def _running(self) -> tuple[Value, ...]:
-        return tuple(self.code.load(room, typ=s.type) for room, s in zip(self.rooms, self.start(), strict=True))
+        return tuple(self.code.load(slot, typ=s.type) for slot, s in zip(self.registers, self.start(), strict=True))
 
-    def _load(self, room: Value) -> Value:
-        return self.code.load(room, typ=self.start()[0].type)
+    def _load(self, slot: Value) -> Value:
+        return self.code.load(slot, typ=self.start()[0].type)
 
     def end_block(self) -> None:
         """Add the block to its group."""
-        code, [zero], [block], group = self.code, self.start(), self.rooms, self.before[0]
+        code, [zero], [block], group = self.code, self.start(), self.registers, self.before[0]
         code.store(code.fadd(self._load(group), self._load(block)), group)
         code.store(zero, block)
 
     def end_group(self) -> None:
-        """Add the group to those before, less what rounding has added to them; of infinities that is nothing."""
+        """Add the group to the total, less the total's rounding error; infinities have none."""
         code, [zero] = self.code, self.start()
         group, whole, excess = map(self._load, self.before)
         term = code.fsub(group, excess)
@@ -316,9 +327,9 @@ class _Total:
         for value, place in zip((zero, total, code.select(is_finite, excess, zero)), self.before, strict=True):
             code.store(value, place)
 
-    def add(self, values: Values) -> None:
+    def add(self, values: VectorValues) -> None:
         code = self.code
-        new = self._won(values) if self.kind == "window_spread" else self._product(values)
+        new = self._selected_by_tap(values) if self.op is SPREAD else self._product(values)
         inside = values.conditions(self.reduced.conditions)
         if self.finds:
             position = values.spread(values.index(self.reduced.positions[0]))
@@ -327,30 +338,32 @@ class _Total:
             state = self.combine(self._running(), (new, position))
         else:
             if inside is not None:
-                new = code.select(inside, new, identity(self.kind, self.dtype, self.lanes))
+                new = code.select(inside, new, self.combiner.identity_value(self.dtype, self.lanes))
             state = self.combine(self._running(), (new,))
-        for room, value in zip(self.rooms, state, strict=True):
-            code.store(value, room)
+        for slot, value in zip(self.registers, state, strict=True):
+            code.store(value, slot)
 
-    def _product(self, values: Values) -> Value:
+    def _product(self, values: VectorValues) -> Value:
         new = values.value(self.reduced.steps[0])
         for step in self.reduced.steps[1:]:
             new = product(self.code, new, values.value(step), self.dtype)
         return values.spread(new)
 
-    def _won(self, values: Values) -> Value:
-        """A window's value, if the tap that won in it is the one that is looked at."""
+    def _selected_by_tap(self, values: VectorValues) -> Value:
+        """The value of a window, if its selected tap is the current one; the identity otherwise."""
         code = self.code
         tap, value = (values.spread(values.value(step)) for step in self.reduced.steps)
         here = code.trunc(values.spread(values.index(self.reduced.positions[0])), tap.type)
-        return code.select(code.icmp_signed("==", tap, here), value, identity(self.kind, self.dtype, self.lanes))
+        return code.select(
+            code.icmp_signed("==", tap, here), value, self.combiner.identity_value(self.dtype, self.lanes)
+        )
 
     def combine(self, a: tuple[Value, ...], b: tuple[Value, ...]) -> tuple[Value, ...]:
         if self.finds:
-            return better(self.code, a, b, self.dtype, self.kind != "argmin")
-        return (combined(self.code, self.kind, a[0], b[0], self.dtype),)
+            return better(self.code, a, b, self.dtype, self.combiner.prefers_greater)
+        return (self.combiner.combine(self.code, a[0], b[0], self.dtype),)
 
     def result(self, state: tuple[Value, ...]) -> Value:
-        if self.kind == "window_tap":
+        if self.op is TAP:
             return self.code.trunc(state[1], vector(I32, self.lanes))
         return state[1] if self.finds else scalar.rounded(self.code, state[0], self.dtype)

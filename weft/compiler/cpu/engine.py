@@ -1,4 +1,4 @@
-"""From IR to machine code in memory: optimise, make object code, load it. Object code is kept on disk (see store.py)."""
+"""Optimizes LLVM IR, compiles it to object code and loads it. Object code is cached on disk (see store.py)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from llvmlite.binding import ffi
 
 from ...errors import InternalError
 from ..store import kept
-from .target import Target, host
+from .target import CpuTarget, host
 
-# What is worth doing to code that the emitters have blocked, unrolled and vectorised already. LLVM's own list for -O2 takes five
-# times as long, and what it makes is not faster by more than can be measured.
+# The emitters have blocked, unrolled and vectorized the code already. LLVM's -O2 pipeline takes five times as long and gives no
+# measurable speedup.
 _PASSES = (
     "sroa", "instruction_combine", "simplify_cfg", "new_gvn", "instruction_combine",
     "loop_simplify", "lcssa", "loop_rotate", "dead_code_elimination",
@@ -23,15 +23,16 @@ _PASSES = (
 
 
 def object_code(module: ir.Module | str) -> bytes:
-    """The module as relocatable object code. Several threads can make some at once."""
+    """The module as relocatable object code. May be called from several threads."""
     machine, context = host().new_machine(), llvm.create_context()
     return _emitted(machine, optimised(module, machine, context))
 
 
 def _emitted(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
-    """What `machine.emit_object` gives, without llvmlite's lock, which lets one thread at a time into LLVM.
+    """The same as `machine.emit_object`, without llvmlite's global lock.
 
-    Nobody else knows the machine or the context of the module, and LLVM asks no more. This is where most of the time goes.
+    The target machine and the module's context are private to this call, which is all that LLVM requires. Most of the compile time
+    is spent here.
     """
     emit = ffi.lib.LLVMPY_TargetMachineEmitToMemory
     with ffi.OutputString() as error:
@@ -44,7 +45,7 @@ def _emitted(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
-def assembly(module: ir.Module | str, target: Target | None = None) -> str:
+def assembly(module: ir.Module | str, target: CpuTarget | None = None) -> str:
     """The module as text, for this CPU or another."""
     machine = (target or host()).machine
     return machine.emit_assembly(optimised(module, machine))  # type: ignore[no-any-return]
@@ -84,10 +85,10 @@ class Loaded:
 
 
 def load(module: ir.Module | str) -> Loaded:
-    """Compile and load without a cache: for tests and trials."""
+    """Compile and load without the cache, for tests and experiments."""
     return Loaded(object_code(module))
 
 
 def kept_code(key: str, make: Callable[[], bytes]) -> bytes:
-    """What was made for this CPU under a key, from the disk or made now."""
+    """Object code cached for this CPU under a key, or made now."""
     return kept(f"{host().key}\n{key}", make)

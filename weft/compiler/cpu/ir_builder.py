@@ -1,6 +1,6 @@
-"""Words to write LLVM IR with: llvmlite's builder, with loops, vectors and numbers that read well.
+"""A builder of LLVM IR on top of llvmlite's, with loops, vectors and integer arithmetic.
 
-A `Code` writes one function. Values are llvmlite's; a vector is a value of vector type, and most words take either.
+A `Code` builds one function. Values are llvmlite's; most methods take scalars and vectors alike.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def like(type: ir.Type, element: ir.Type) -> ir.Type:
 
 
 def constant(type: ir.Type, value: Any) -> Value:
-    """A number as a value of a scalar or vector type, the same in all lanes."""
+    """A constant of a scalar or vector type, the same in all lanes."""
     if isinstance(type, ir.VectorType):
         return ir.Constant(type, [ir.Constant(type.element, value)] * type.count)
     return ir.Constant(type, value)
@@ -61,7 +61,7 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         *,
         private: bool = False,
     ) -> Code:
-        """Begin a function. Pointer arguments are declared not to alias what other pointers write only by `noalias`."""
+        """Begin a function. Pointer arguments may alias unless the caller adds `noalias`."""
         function = ir.Function(module, ir.FunctionType(result, list(arguments)), name)
         function.attributes.add("nounwind")
         if private:
@@ -84,7 +84,7 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         return ir.Constant(I64, value) if isinstance(value, int) else value
 
     def plus(self, *terms: Int) -> Value:
-        """A sum of i64s, with the known parts added up now."""
+        """A sum of i64s, with constants folded."""
         known = sum(t for t in terms if isinstance(t, int))
         total: Value | None = None
         for term in terms:
@@ -134,7 +134,7 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         self.branch(head)
         self.position_at_end(after)
 
-    def carry(
+    def loop_carrying(
         self,
         start: Int,
         stop: Int,
@@ -142,7 +142,7 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         body: Callable[[Value, list[Value]], Sequence[Value]],
         step: Int = 1,
     ) -> list[Value]:
-        """A loop that carries values in registers: body(i, values) gives the next ones; the last are returned."""
+        """A loop with loop-carried values (phi nodes): body(i, values) returns the next ones; the last are returned."""
         before = self.block
         head, inside, after = (self.append_basic_block(f"carry.{part}") for part in ("head", "body", "after"))
         self.branch(head)
@@ -164,7 +164,7 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         return list(values)
 
     def share(self, count: Int, tid: Value, threads: Value) -> tuple[Value, Value]:
-        """The part [first, last) of `count` pieces of work that a thread does."""
+        """The range [first, last) of `count` tasks that belongs to a thread."""
         count = self.i64(count)
         first = self.sdiv(self.mul(count, tid), threads)
         last = self.sdiv(self.mul(count, self.plus(tid, 1)), threads)
@@ -186,17 +186,17 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         self.store(value, self.at(pointer, index, element), align=_size(element))
 
     def prefetch(self, pointer: Value, index: Int, element: ir.Type) -> None:
-        """Ask for pointer[index], which will be read soon; the address may lie anywhere."""
+        """Prefetch pointer[index]; the address need not be valid."""
         place = self.gep(pointer, [self.i64(index)], source_etype=element)
         read, keep, data = (ir.Constant(I32, value) for value in (0, 3, 1))
         self.intrinsic("prefetch", place, read, keep, data, result=VOID)
 
-    def room(self, element: ir.Type, count: int, align: int = 64) -> Value:
-        """An array on the stack, made once at the function's entry."""
+    def stack_array(self, element: ir.Type, count: int, align: int = 64) -> Value:
+        """An array on the stack, allocated at the function's entry."""
         return self.variable(ir.ArrayType(element, count), align)
 
     def variable(self, type: ir.Type, align: int | None = None) -> Value:
-        """Room for one value on the stack, made once at the function's entry."""
+        """A stack slot for one value, allocated at the function's entry."""
         with self.goto_entry_block():
             made = self.alloca(type)
             made.align = align

@@ -1,9 +1,8 @@
-"""Native functions that know no shapes: matrix products, convolutions, sorting. Programs call them by name.
+"""The library of shape-generic native functions: matrix products, convolutions, sorting. Programs call them by symbol.
 
-Each is made once, from its name alone, on the machine that needs it. A piece of work such as a matrix product is a
-`Plan`: a few phases, each a call of such a function that all threads make together, with a barrier between one that
-writes and one that reads. A phase is data, so that a program can be kept on disk and its barriers follow from what is
-read and written.
+Each function is compiled on first use, from its symbol alone. A computation such as a matrix product is a `Plan`: a few phases, each
+a call of such a function by all threads, with barriers between phases that depend on each other. Phases are data, so programs can be
+cached on disk, and barriers follow from what phases read and write.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ def argument_types(phase: Phase) -> list[ir.Type]:
     return [I64 if isinstance(a, int) or a in NUMBERS or a.startswith("site") else PTR for a in phase.arguments]
 
 
-_makers: dict[str, Callable[[str], ir.Module]] = {}  # by the word before the first dot of a symbol
+_makers: dict[str, Callable[[str], ir.Module]] = {}  # generators by family
 _loaded: dict[tuple[str, str], Loaded] = {}  # by symbol and changed thresholds
 _loading: dict[tuple[str, str], threading.RLock] = {}
 
 
 def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str], ir.Module]]:
-    """Enter the maker of all functions whose names begin with `family` and a dot; it makes a module from the full name."""
+    """Register the generator of all functions whose symbols begin with `family` and a dot: symbol -> LLVM module."""
 
     def enter(maker: Callable[[str], ir.Module]) -> Callable[[str], ir.Module]:
         _makers[family] = maker
@@ -53,10 +52,10 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
 
 
 def address(symbol: str) -> int:
-    """Where the function is, made now if it is not there yet."""
+    """The address of a function, compiled now if it is not loaded yet."""
     key = symbol, thresholds.changed()
     if key not in _loaded:
-        with _loading.setdefault(key, threading.RLock()):  # one thread makes it, the others wait
+        with _loading.setdefault(key, threading.RLock()):  # one thread compiles it, the others wait
             if key not in _loaded:
                 _loaded[key] = Loaded(_code(symbol))
     return _loaded[key].address(symbol)
@@ -68,14 +67,14 @@ def _code(symbol: str) -> bytes:
     def make() -> bytes:
         return object_code(maker(symbol))
 
-    if not maker.__module__.startswith("weft."):  # the key of what is kept holds weft's own sources only
+    if not maker.__module__.startswith("weft."):  # cache keys cover weft's own sources only
         return make()
     return kept_code(f"library {symbol}", make)
 
 
 @contextmanager
 def preparing(symbols: Iterable[str]) -> Iterator[None]:
-    """Meanwhile, functions are made that are not there yet."""
+    """Compile missing functions in the background of the `with` block."""
     changed = thresholds.changed()
     missing = [symbol for symbol in dict.fromkeys(symbols) if (symbol, changed) not in _loaded]
     if not missing:

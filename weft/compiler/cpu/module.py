@@ -1,4 +1,4 @@
-"""A program as one LLVM module: a function for each kernel, and `main`, which every thread runs from its first call to its last."""
+"""Emits a program as one LLVM module: a function for each kernel, and `main`, which every thread runs from start to end."""
 
 from __future__ import annotations
 
@@ -15,56 +15,56 @@ from ..ir.program import Call, Program
 from ..ir.signature import signature
 from ..ir.storage import Slot
 from ..thresholds import thresholds
-from .control_flow import Control
-from .emit import Emitter
+from .control_flow import ControlFlowEmitter
+from .emit import LoopEmitter
 from .ir_builder import I8, I64, PTR, Code, Value, new_module
 from .library import EPILOGUE, argument_types
-from .target import Target, host
-from .values import Errors
+from .target import CpuTarget, host
+from .values import ErrorSites
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
-PROGRAM = [PTR, I64, I64, PTR, I64]  # frame, tid, threads, team, whether it runs for the first time
-FIRST = 2  # the word of the status that says whether what is kept must be made
+PROGRAM = [PTR, I64, I64, PTR, I64]  # frame, tid, threads, team, whether this is the first run
+FIRST = 2  # the entry of the status that says whether persistent values must be computed
 
 
 @dataclass(frozen=True)
-class Written:
-    """The text of a program, and what is needed to run it."""
+class EmittedModule:
+    """The LLVM module of a program, and what is needed to link and run it."""
 
     module: ir.Module
     symbols: tuple[str, ...]  # library functions it calls
-    sites: tuple[tuple[str, str, Any], ...]  # what can go wrong
+    sites: tuple[tuple[str, str, Any], ...]  # runtime errors: op, message, source line
 
 
-def write(program: Program, target: Target | None = None, *, timed: bool = False) -> Written:
-    """The program as code. If `timed`, it adds the clock's ticks of every call to an array of i64, one a call of the program
-    itself, whose address is one more entry at the end of the frame.
+def write(program: Program, target: CpuTarget | None = None, *, timed: bool = False) -> EmittedModule:
+    """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64, one entry a call, whose address is an
+    additional last entry of the frame.
     """
-    return _Writer(program, target or host(), timed).written()
+    return _ModuleEmitter(program, target or host(), timed).written()
 
 
-class _Writer:
-    def __init__(self, program: Program, target: Target, timed: bool) -> None:
+class _ModuleEmitter:
+    def __init__(self, program: Program, target: CpuTarget, timed: bool) -> None:
         self.top, self.target, self.timed = program, target, timed
         self.module = new_module("weft")
-        self.errors = Errors()
+        self.errors = ErrorSites()
         self.symbols: dict[str, None] = {}
-        self.made: dict[Any, ir.Function] = {}  # kernels by what they do
+        self.made: dict[Any, ir.Function] = {}  # functions by the signature of their kernels
         self.functions: dict[Kernel, tuple[ir.Function, list[Slot]]] = {}
         self.programs = 0
-        self.program = program  # the one being written: the top, or a body of control flow
+        self.program = program  # the one being emitted: the whole program, or a body of control flow
 
-    def written(self) -> Written:
+    def written(self) -> EmittedModule:
         top = self._function(self.top)
         code = Code.begin(self.module, "main", [PTR, I64, I64, PTR])
         frame = code.arguments[0]
-        first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # what is kept must be made (again)
+        first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # persistent values must be computed (again)
         code.call(top, [*code.arguments, first])
         code.done()
-        return Written(self.module, tuple(self.symbols), tuple(self.errors.sites))
+        return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites))
 
     def _function(self, program: Program) -> ir.Function:
-        """A program as a function of (frame, tid, threads, team, whether it runs for the first time): 1 if it must stop."""
+        """The function of a program: (frame, tid, threads, team, whether this is the first run) -> 1 if it must stop."""
         bodies = {k: [self._function(b) for b in parts] for k, parts in program.bodies.items()}
         self.program = program
         for kernel in dict.fromkeys(c.kernel for c in program.calls):
@@ -76,7 +76,7 @@ class _Writer:
     # --- kernels ----------------------------------------------------------------------------------------------------------
 
     def _kernel(self, kernel: Kernel) -> tuple[ir.Function, list[Slot]]:
-        """The function of a kernel's loops, and the memory its pointers are."""
+        """The function of a kernel's loops, and the slots that its pointer arguments refer to."""
         nodes = self._nodes(kernel)
         slots = list(dict.fromkeys(self._slot(n) for n in nodes))
         lanes = self._lanes(kernel)
@@ -96,8 +96,8 @@ class _Writer:
         for argument in pointers:
             argument.add_attribute("noalias")
         by_slot = dict(zip(slots, pointers, strict=True))
-        emitter = Emitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
-        emitter.shared_out(tid, threads)
+        emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
+        emitter.emit_parallel(tid, threads)
         return code.done()
 
     def _epilogue(self, name: str, nest: ReadyNest, slots: list[Slot], lanes: int) -> ir.Function:
@@ -105,10 +105,10 @@ class _Writer:
         context, batch, row_begin, row_end, begin, end = code.arguments
         by_slot = {slot: code.read(context, i, PTR) for i, slot in enumerate(slots)}
         status = code.read(context, len(slots), PTR)
-        emitter = Emitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
+        emitter = LoopEmitter(code, nest, lambda n: by_slot[self._slot(n)], status, self.errors, lanes)
         emitter.at[nest.outer[0]] = batch
         columns = nest.outer[2].size
-        if columns <= 2 * lanes and columns % lanes == 0:  # narrow: whole rows, of a length that is known
+        if columns <= 2 * lanes and columns % lanes == 0:  # narrow: specialize whole rows, whose length is constant
             whole = code.and_(
                 code.icmp_signed("==", begin, code.i64(0)), code.icmp_signed("==", end, code.i64(columns))
             )
@@ -121,13 +121,13 @@ class _Writer:
             self._rows_of(emitter, row_begin, row_end, begin, end)
         return code.done()
 
-    def _rows_of(self, emitter: Emitter, row_begin: Value, row_end: Value, begin: Any, end: Any) -> None:
+    def _rows_of(self, emitter: LoopEmitter, row_begin: Value, row_end: Value, begin: Any, end: Any) -> None:
         with emitter.code.loop(row_begin, row_end, name="row") as row:
             emitter.at[emitter.nest.outer[1]] = row
             emitter.row(begin, end)
 
     def _lanes(self, kernel: Kernel) -> int:
-        """Two vector registers of the widest element that is stored or read: the second one hides the first one's latency."""
+        """The lanes of two vector registers of the widest element loaded or stored: two independent chains hide latency."""
         nodes = self._nodes(kernel)
         bits = max((n.dtype.bits for n in nodes if n.dtype.is_float), default=0) or max(
             (n.dtype.bits for n in nodes), default=32
@@ -146,7 +146,7 @@ class _Writer:
     # --- programs ---------------------------------------------------------------------------------------------------------
 
     def _calls(self, program: Program, bodies: dict[Kernel, list[ir.Function]], name: str) -> ir.Function:
-        """The calls of a program, one after the other; of a long one in functions that are called one after the other."""
+        """The function with the calls of a program. A long program is split into several, because LLVM takes superlinear time."""
         calls = list(enumerate(program.calls))
         if len(calls) <= thresholds.function_calls:
             return self._some_calls(program, bodies, name, calls)
@@ -166,10 +166,10 @@ class _Writer:
         code = Code.begin(self.module, name, PROGRAM, I64, private=True)
         frame, tid, threads, team, first = code.arguments
         kernels = dict.fromkeys(c.kernel for _, c in calls)
-        contexts = {k: code.room(PTR, len(self.functions[k][1]) + 1) for k in kernels if k.rows}
-        note = self._stopwatch(code) if self.timed and program is self.top else None
+        contexts = {k: code.stack_array(PTR, len(self.functions[k][1]) + 1) for k in kernels if k.rows}
+        add_time = self._call_timer(code) if self.timed and program is self.top else None
         for number, call in calls:
-            if call.barrier and note is None:
+            if call.barrier and add_time is None:
                 self._barrier(code, team, tid, threads)
             if call.once:
                 with code.if_then(code.icmp_signed("!=", first, code.i64(0))):
@@ -178,19 +178,19 @@ class _Writer:
                 self._control(code, frame, call, bodies[call.kernel])
             else:
                 self._call(code, frame, call, contexts, tid, threads)
-            if note is not None:
-                note(number)
+            if add_time is not None:
+                add_time(number)
         return code.done(code.i64(0))
 
-    def _stopwatch(self, code: Code) -> Callable[[int], None]:
-        """A function that writes: wait for all threads, then add the time since the last such moment under a number."""
+    def _call_timer(self, code: Code) -> Callable[[int], None]:
+        """A function that emits a barrier and adds the time since the previous one to the total of a call."""
         frame, tid, threads, team, _ = code.arguments
         ticks = self._external(TICKS, [], I64)
         totals = code.read(frame, self.top.frame_size, PTR)
         self._barrier(code, team, tid, threads)
         before = code.call(ticks, [])
 
-        def note(number: int) -> None:
+        def add_time(number: int) -> None:
             nonlocal before
             self._barrier(code, team, tid, threads)
             now = code.call(ticks, [])
@@ -199,7 +199,7 @@ class _Writer:
                 code.write(total, totals, number)
             before = now
 
-        return note
+        return add_time
 
     def _call(
         self, code: Code, frame: Value, call: Call, contexts: dict[Kernel, Value], tid: Value, threads: Value
@@ -220,7 +220,7 @@ class _Writer:
         def run(number: int, inner: Value, first: Value) -> None:
             self._stop_if(code, code.call(bodies[number], [inner, tid, threads, team, first]))
 
-        Control(
+        ControlFlowEmitter(
             code, self.program, call, lambda slot: self._pointer(code, frame, slot), code.read(frame, 1, PTR), run,
             lambda: self._barrier(code, team, tid, threads),
             lambda target, source, size: self._copy(code, target, source, size, tid, threads),
@@ -268,14 +268,14 @@ class _Writer:
         code.call(function, [ir.Constant(I64, a) if isinstance(a, int) else known[a] for a in phase.arguments])
 
     def _sites(self, call: Call, arguments: tuple[Any, ...]) -> dict[str, Value]:
-        """The numbers of the errors that an indexed write can meet, one an axis."""
+        """The error sites of an indexed write, one an axis."""
         anchor = call.kernel.anchor
         found: dict[str, Value] = {
             a: ir.Constant(I64, 0) for a in arguments if isinstance(a, str) and a.startswith("site")
         }
         if anchor is None or not found:
             return {}
-        for number, axis in enumerate(anchor.params[0]):
+        for number, axis in enumerate(anchor.param("axes")):
             message = "index {value} is out of range for axis " + f"{axis} of size {anchor.shape[axis]}."
             site = self.errors.site(anchor.op.name, message, anchor.source)
             found[f"site{number}"] = ir.Constant(I64, site)

@@ -1,8 +1,8 @@
-"""Which library functions do the work of an anchor."""
+"""Plans the library calls that compute an anchor: a product, a convolution, or an op with kernels of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from math import prod
 
 from ...dtypes import DType
@@ -20,27 +20,50 @@ from .special import plans as special
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
 
-def plan_for(kernel: Kernel, threads: int, still: Collection[Node] = (), hidden: bool = False) -> Plan:
-    """The plan of a kernel that is built around an anchor. What `still` holds is the same in every step of a loop.
+def plan_for(kernel: Kernel, threads: int, invariant: Collection[Node] = (), streamed: bool = False) -> Plan:
+    """The plan of a kernel that is built around an anchor.
 
-    Hidden: only the epilogue has to see the anchor's own result.
+    `invariant`: values that are the same in every iteration of the enclosing loop; an operand among them is packed once.
+    `streamed`: only the epilogue reads the anchor's own result, so it need not be stored as a whole.
     """
     anchor = kernel.anchor
     assert anchor is not None
-    if anchor.op.name == "contract":
-        if kernel.views[1].base in still:
-            return _packed_product(anchor, kernel.views, threads)
-        return _product(anchor, kernel.views, threads, hidden)
     if anchor.op.own_kernels:
         return special.plan(anchor, threads)
+    return _ANCHORS[anchor.op.name](kernel, threads, kernel.views[1].base in invariant, streamed)
+
+
+def _plan_product(kernel: Kernel, threads: int, invariant: bool, streamed: bool) -> Plan:
+    assert kernel.anchor is not None
+    if invariant:
+        return _packed_product(kernel.anchor, kernel.views, threads)
+    return _product(kernel.anchor, kernel.views, threads, streamed)
+
+
+def _plan_convolution(kernel: Kernel, threads: int, invariant: bool, streamed: bool) -> Plan:
+    assert kernel.anchor is not None
     plan = choice(kernel, threads).plan
-    if anchor.op.name in ("conv_last", "conv_data_last") and kernel.views[1].base in still and plan.phases:
-        return _packed_filter(anchor, kernel.views[1].strides, plan.name, threads)
+    if invariant and plan.phases:
+        return _packed_filter(kernel.anchor, kernel.views[1].strides, plan.name, threads)
     return plan
 
 
+def _plan_filter_gradient(kernel: Kernel, threads: int, invariant: bool, streamed: bool) -> Plan:
+    return choice(kernel, threads).plan
+
+
+# The rules of anchors that the shared part of the compiler makes: (kernel, threads, whether the right operand is loop-invariant,
+# whether the result is streamed to the epilogue).
+_ANCHORS: dict[str, Callable[[Kernel, int, bool, bool], Plan]] = {
+    "contract": _plan_product,
+    "conv_last": _plan_convolution,
+    "conv_data_last": _plan_convolution,
+    "conv_filter_last": _plan_filter_gradient,
+}
+
+
 def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threads: int) -> Plan:
-    """A convolution whose filter stays the same: it is packed, or transformed, in phases of their own."""
+    """A convolution whose filter is loop-invariant: it is packed, or transformed, in separate phases."""
     direction, shape = described(anchor)
     plans = (conv.forward if direction == "forward" else conv.data_gradient)(shape, strides, threads, packed=True)
     main = plans[algorithm]
@@ -50,7 +73,7 @@ def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threa
 
 
 def choice(kernel: Kernel, threads: int) -> Choice:
-    """The algorithm of a convolution, and what to say if it is not the one that was asked for."""
+    """The algorithm of a convolution, and a note if it is not the preferred one."""
     anchor = kernel.anchor
     assert anchor is not None
     if not prod(anchor.shape):
@@ -61,7 +84,7 @@ def choice(kernel: Kernel, threads: int) -> Choice:
 
 
 def _wanted(kernel: Kernel) -> tuple[int, ...]:
-    """The strides of a filter's gradient, as its epilogue writes it: filters side by side, as in training, or not."""
+    """The strides of a filter's gradient as its epilogue stores it: filters contiguous, as in training, or taps."""
     anchor = kernel.anchor
     assert anchor is not None
     *taps, channels, filters = anchor.shape
@@ -77,13 +100,13 @@ def _short(dtype: DType) -> str:
 
 
 def _steps(view: View) -> tuple[int, int]:
-    """From row to row and from column to column of an operand."""
+    """The row and column strides of an operand."""
     _, row, column = view.strides
     return row, column
 
 
 def _packed_product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan:
-    """A product whose right operand stays the same: it is packed in a phase of its own, which a loop makes once."""
+    """A product whose right operand is loop-invariant: it is packed in a separate phase, which runs once."""
     x, y = views
     batch, m, n = anchor.shape
     k = anchor.inputs[0].shape[2]
@@ -113,12 +136,12 @@ def _renamed(phase: Phase, operand: str) -> Phase:
     )
 
 
-def _product(anchor: Node, views: tuple[View, ...], threads: int, hidden: bool = False) -> Plan:
+def _product(anchor: Node, views: tuple[View, ...], threads: int, streamed: bool = False) -> Plan:
     x, y = views
     batch, m, n = anchor.shape
     k = anchor.inputs[0].shape[2]
     return gemm.plan(
         m, n, k, _steps(x), _steps(y), ldc=n, batch=batch,
         a_batch=x.strides[0], b_batch=y.strides[0], c_batch=m * n,
-        dtype=_short(anchor.dtype), a_type=_short(x.base.dtype), b_type=_short(y.base.dtype), threads=threads, hidden=hidden,
+        dtype=_short(anchor.dtype), a_type=_short(x.base.dtype), b_type=_short(y.base.dtype), threads=threads, streamed=streamed,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""The roof of this machine: the most arithmetic and the most memory traffic that so many threads can do in a second.
+"""The roofline of this machine: peak arithmetic throughput and peak memory bandwidth of a number of threads.
 
-No kernel can be faster than both allow, so its distance from the roof says whether work on it would pay. Both numbers are
+No kernel can exceed both, so its distance from the roofline says whether optimizing it would pay. Both numbers are
 measured, in float32: fused multiply-adds on registers alone, and a triad (a = b + s * c) on arrays far larger than the last
-cache. They are kept on disk, since a machine does not change.
+cache. They are cached on disk.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from llvmlite import ir
 
 from .engine import Loaded, kept_code, object_code
 from .ir_builder import F32, I64, PTR, Code, Value, constant, new_module, vector
-from .target import Target, host
+from .target import CpuTarget, host
 
 FORMAT = 1  # of what is kept, and of how it is measured
-# A try takes a millisecond or two: short enough that some are not disturbed by other programs.
+# A trial takes a millisecond or two: short enough that some are not disturbed by other programs.
 FMA_STEPS, TRIAD_PARTS = 300_000, 8
 UNROLL = 4  # vectors in one step of the triad
 TRIES, PATIENCE = 10, 1.0  # undisturbed tries, and the seconds in which to find them
@@ -36,11 +36,11 @@ SMALLEST, LARGEST = 32 << 20, 512 << 20  # bytes of each array of the triad
 
 @dataclass(frozen=True)
 class Roof:
-    """What all threads together can do in a second."""
+    """Peak rates of all threads together, per second."""
 
     flops: float  # operations, in float32
     bandwidth: float  # bytes
-    sure: bool = True  # False: other programs kept the cores busy all the time, and the numbers are too low
+    sure: bool = True  # False: other programs kept the cores busy, so the numbers are too low
 
     def seconds(self, flops: float, nbytes: float, *, itemsize: int = 4) -> float:
         """The least time for so much work. Wider elements than float32 fill the vectors with fewer of them."""
@@ -110,7 +110,7 @@ Run = Callable[[], float]  # does the work once; how much it was
 
 @dataclass
 class _Part:
-    """What one thread did in one try, and when."""
+    """The work of one thread in one trial, and when it ran."""
 
     start: float
     end: float
@@ -119,10 +119,9 @@ class _Part:
 
 
 class _Race:
-    """All threads do the same at the same time, again and again: the most work a second that they do together.
+    """All threads repeat the same work at the same time; the result is their highest combined rate.
 
-    A try counts if no thread lost its core to another program. Threads that ran one after the other prove nothing: each
-    of them had the memory for itself.
+    A trial counts if no thread was preempted. Threads that ran one after the other do not count: each had the whole memory bandwidth.
     """
 
     def __init__(self, threads: int, prepare: Callable[[], Run]) -> None:
@@ -154,7 +153,7 @@ class _Race:
             self.parts[tid] = _Part(start, time.perf_counter(), time.thread_time() - on_core, work)
 
     def _judge(self) -> None:
-        """Between two tries, in one of the threads: what the last one came to."""
+        """Evaluate the last trial; runs in one of the threads, between two trials."""
         now = time.perf_counter()
         self.deadline = self.deadline or now + PATIENCE
         if self.parts:
@@ -177,7 +176,7 @@ def _fma_run(function: Any) -> Run:
 
 
 def _triad_run(function: Any, elements: int) -> Run:
-    """A part of the arrays each time: when it comes to one again, the others have driven it out of the cache."""
+    """Each run uses another part of the arrays, which the runs before have evicted from the cache."""
     arrays = [np.ones(elements, np.float32) for _ in range(3)]
     count = elements // TRIAD_PARTS
     turns = itertools.cycle(range(TRIAD_PARTS))
@@ -193,19 +192,19 @@ def _triad_run(function: Any, elements: int) -> Run:
 # --- code ---------------------------------------------------------------------------------------------------------------------
 
 
-def _accumulators(target: Target) -> int:
-    """So many independent sums hide the latency of an fma, and leave registers for its operands."""
+def _accumulators(target: CpuTarget) -> int:
+    """The number of independent sums that hides the latency of an fma and leaves registers for its operands."""
     return 24 if target.registers >= 32 else 12
 
 
-def _module(target: Target) -> ir.Module:
+def _module(target: CpuTarget) -> ir.Module:
     module = new_module("roof")
     _write_fma(module, target)
     _write_triad(module, target)
     return module
 
 
-def _write_fma(module: ir.Module, target: Target) -> None:
+def _write_fma(module: ir.Module, target: CpuTarget) -> None:
     """fma(place, steps): multiply-adds on registers; two vectors are read from `place`, the sum is written there."""
     code = Code.begin(module, "roof.fma", [PTR, I64])
     place, steps = code.arguments
@@ -216,7 +215,7 @@ def _write_fma(module: ir.Module, target: Target) -> None:
         return [code.fma(x, y, s) for s in sums]
 
     initial = [constant(kind, float(i)) for i in range(_accumulators(target))]
-    sums = code.carry(0, steps, initial, step)
+    sums = code.loop_carrying(0, steps, initial, step)
     total = sums[0]
     for other in sums[1:]:
         total = code.fadd(total, other)
@@ -224,7 +223,7 @@ def _write_fma(module: ir.Module, target: Target) -> None:
     code.done()
 
 
-def _write_triad(module: ir.Module, target: Target) -> None:
+def _write_triad(module: ir.Module, target: CpuTarget) -> None:
     """triad(a, b, c, count): a = b + 0.5 * c."""
     code = Code.begin(module, "roof.triad", [PTR, PTR, PTR, I64])
     a, b, c, count = code.arguments

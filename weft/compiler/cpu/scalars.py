@@ -1,4 +1,4 @@
-"""What each elementwise op is in LLVM IR: one row an op, for single elements and for vectors alike.
+"""The lowering rules of elementwise ops to LLVM IR: one row an op, for scalars and vectors alike.
 
 In registers a bool is an i1 and a 16-bit float is a float32, rounded after every op that can leave its range of numbers; in
 memory a bool is a byte. No op is contracted or reordered: a sum of a product is rounded twice, as the reference does.
@@ -18,18 +18,18 @@ from ...graph.node import Node
 from .ir_builder import F16, F32, F64, I1, I16, I32, I64, Code, Value, constant, element_of, lanes_of, like
 from .math import functions as maths
 
-Flag = Callable[[Value, Value], None]  # (where it is wrong, the wrong value) reports an error of the run
+Flag = Callable[[Value, Value], None]  # (mask, value) -> None: reports a runtime error where the mask is set
 
 
 def storage_type(dtype: DType) -> ir.Type:
-    """An element in memory."""
+    """The type of an element in memory."""
     if dtype.is_float:
         return {"float16": F16, "bfloat16": I16, "float32": F32, "float64": F64}[dtype.name]
     return ir.IntType(dtype.bits)
 
 
 def register_type(dtype: DType) -> ir.Type:
-    """An element while it is computed with."""
+    """The type of an element in registers."""
     if dtype is bool_:
         return I1
     return F32 if dtype.is_half else storage_type(dtype)
@@ -67,12 +67,12 @@ def _to_bfloat16(code: Code, value: Value) -> Value:
 
 
 def rounded(code: Code, value: Value, dtype: DType) -> Value:
-    """The value as the dtype can hold it."""
+    """The value rounded to what the dtype can represent."""
     return from_storage(code, to_storage(code, value, dtype), dtype) if dtype.is_half else value
 
 
 def number(dtype: DType, value: Any, lanes: int = 1) -> Value:
-    """A constant of a dtype; nan and infinities may come as text."""
+    """A constant of a dtype; nan and infinities may be given as text."""
     type = register_type(dtype)
     if dtype.is_float:
         value = float(converted(np.asarray(float(value)), dtype))
@@ -92,12 +92,12 @@ def emit(code: Code, node: Node, args: list[Value], flag: Flag) -> Value:
     name = node.op.name
     if name in maths.NAMES and node.dtype.is_float:
         return rounded(code, maths.emit(code, name, *args), node.dtype)
-    result = TABLE[name](_Call(code, node, args, flag))
+    result = TABLE[name](LoweringContext(code, node, args, flag))
     return result if name in UNROUNDED else rounded(code, result, node.dtype)
 
 
-class _Call:
-    """An op to write: the code, the node, its arguments."""
+class LoweringContext:
+    """What a lowering rule gets: the builder, the node, and the values of its inputs."""
 
     def __init__(self, code: Code, node: Node, args: list[Value], flag: Flag) -> None:
         self.code, self.node, self.args, self.flag = code, node, args, flag
@@ -118,11 +118,11 @@ class _Call:
         return constant(self.type, value)
 
 
-def _neg(c: _Call) -> Value:
+def _neg(c: LoweringContext) -> Value:
     return c.code.fneg(c.x) if c.is_float else c.code.sub(c.const(0), c.x)
 
 
-def _abs(c: _Call) -> Value:
+def _abs(c: LoweringContext) -> Value:
     if c.is_float:
         return c.code.intrinsic("fabs", c.x)
     if not c.signed:
@@ -130,7 +130,7 @@ def _abs(c: _Call) -> Value:
     return c.code.select(c.code.icmp_signed("<", c.x, c.const(0)), c.code.sub(c.const(0), c.x), c.x)
 
 
-def _sign(c: _Call) -> Value:
+def _sign(c: LoweringContext) -> Value:
     if c.is_float:
         positive = c.code.fcmp_ordered(">", c.x, c.const(0.0))
         negative = c.code.fcmp_ordered("<", c.x, c.const(0.0))
@@ -142,12 +142,12 @@ def _sign(c: _Call) -> Value:
     return c.code.select(zero, c.const(0), c.code.select(below, c.const(-1), c.const(1)))
 
 
-def _rounding(intrinsic: str) -> Callable[[_Call], Value]:
+def _rounding(intrinsic: str) -> Callable[[LoweringContext], Value]:
     return lambda c: c.code.intrinsic(intrinsic, c.x) if c.is_float else c.x
 
 
-def _arithmetic(floats: str, ints: str) -> Callable[[_Call], Value]:
-    def write(c: _Call) -> Value:
+def _arithmetic(floats: str, ints: str) -> Callable[[LoweringContext], Value]:
+    def write(c: LoweringContext) -> Value:
         if c.dtype is bool_:  # numpy: + is or, * is and
             ways = {"add": c.code.or_, "mul": c.code.and_}
             return ways[ints](c.x, c.y)
@@ -164,8 +164,8 @@ def extreme(code: Code, x: Value, y: Value, dtype: DType, greater: bool) -> Valu
     return code.select(compare(">" if greater else "<", x, y), x, y)
 
 
-def _compare(sign: str) -> Callable[[_Call], Value]:
-    def write(c: _Call) -> Value:
+def _compare(sign: str) -> Callable[[LoweringContext], Value]:
+    def write(c: LoweringContext) -> Value:
         if c.is_float:
             return c.code.fcmp_ordered(sign, c.x, c.y)
         return (c.code.icmp_signed if c.signed else c.code.icmp_unsigned)(sign, c.x, c.y)
@@ -173,13 +173,13 @@ def _compare(sign: str) -> Callable[[_Call], Value]:
     return write
 
 
-def _checked_divisor(c: _Call) -> Value:
+def _checked_divisor(c: LoweringContext) -> Value:
     zero = c.code.icmp_unsigned("==", c.y, c.const(0))
     c.flag(zero, c.y)
     return c.code.select(zero, c.const(1), c.y)
 
 
-def _floor_divide(c: _Call) -> Value:
+def _floor_divide(c: LoweringContext) -> Value:
     code = c.code
     if c.is_float:
         return _float_divmod(c)[0]
@@ -196,7 +196,7 @@ def _floor_divide(c: _Call) -> Value:
     return code.select(minus_one, code.sub(c.const(0), c.x), floor)
 
 
-def _remainder(c: _Call) -> Value:
+def _remainder(c: LoweringContext) -> Value:
     code = c.code
     if c.is_float:
         return _float_divmod(c)[1]
@@ -210,8 +210,8 @@ def _remainder(c: _Call) -> Value:
     return code.select(add, code.add(rest, safe), rest)
 
 
-def _float_divmod(c: _Call) -> tuple[Value, Value]:
-    """Quotient rounded down and remainder with the divisor's sign, exact as NumPy has them; with infinities the quotient itself."""
+def _float_divmod(c: LoweringContext) -> tuple[Value, Value]:
+    """Floored quotient and remainder with the divisor's sign, as in NumPy; with infinities the plain quotient."""
     code, zero = c.code, c.const(0.0)
     mod = code.frem(c.x, c.y)
     nonzero = code.fcmp_unordered("!=", mod, zero)
@@ -232,8 +232,8 @@ def _float_divmod(c: _Call) -> tuple[Value, Value]:
     return floor, rest
 
 
-def _pow(c: _Call) -> Value:
-    """Integers: squares, one bit of the exponent after the other."""
+def _pow(c: LoweringContext) -> Value:
+    """Integer powers by repeated squaring."""
     code = c.code
     if c.signed:
         negative = code.icmp_signed("<", c.y, c.const(0))
@@ -245,14 +245,14 @@ def _pow(c: _Call) -> Value:
         is_set = code.icmp_unsigned("!=", code.and_(code.lshr(c.y, amount), c.const(1)), c.const(0))
         return [code.select(is_set, code.mul(result, square), result), code.mul(square, square)]
 
-    return code.carry(0, element_of(c.type).width, [c.const(1), c.x], step)[0]
+    return code.loop_carrying(0, element_of(c.type).width, [c.const(1), c.x], step)[0]
 
 
-def _copysign(c: _Call) -> Value:
+def _copysign(c: LoweringContext) -> Value:
     return c.code.intrinsic("copysign", c.x, c.y)
 
 
-def _nextafter(c: _Call) -> Value:
+def _nextafter(c: LoweringContext) -> Value:
     code, dtype = c.code, c.dtype
     bits_type = like(c.type, ir.IntType(dtype.bits))
     x = to_storage(code, c.x, dtype)
@@ -270,8 +270,8 @@ def _nextafter(c: _Call) -> Value:
     return code.select(code.fcmp_unordered("uno", c.x, c.y), code.fadd(c.x, c.y), result)
 
 
-def _shift(left: bool) -> Callable[[_Call], Value]:
-    def write(c: _Call) -> Value:
+def _shift(left: bool) -> Callable[[LoweringContext], Value]:
+    def write(c: LoweringContext) -> Value:
         code, width = c.code, element_of(c.type).width
         if c.signed:
             c.flag(code.icmp_signed("<", c.y, c.const(0)), c.y)
@@ -284,12 +284,12 @@ def _shift(left: bool) -> Callable[[_Call], Value]:
     return write
 
 
-def _not(c: _Call) -> Value:
+def _not(c: LoweringContext) -> Value:
     return c.code.xor(c.x, c.const(-1 if c.dtype is not bool_ else 1))
 
 
-def _cast(c: _Call) -> Value:
-    return convert(c.code, c.x, c.dtype, c.node.params[0])
+def _cast(c: LoweringContext) -> Value:
+    return convert(c.code, c.x, c.dtype, c.node.param("dtype"))
 
 
 def convert(code: Code, x: Value, source: DType, target: DType) -> Value:
@@ -319,7 +319,7 @@ def convert(code: Code, x: Value, source: DType, target: DType) -> Value:
 
 
 def _rounded_to_odd(code: Code, x: Value) -> Value:
-    """float64 as float32 on the way to 16 bits: what is not exact gets an odd last bit, so that the next rounding is the only one."""
+    """float64 to float32 with round-to-odd, so that the following conversion to 16 bits does not round twice."""
     near = code.fptrunc(x, like(x.type, F32))
     back, bits = code.fpext(near, x.type), code.bitcast(near, like(x.type, I32))
     inexact = code.fcmp_ordered("!=", back, x)
@@ -337,15 +337,15 @@ def _resized(code: Code, x: Value, source: DType, type: ir.Type) -> Value:
     return code.sext(x, type) if source.kind == "int" else code.zext(x, type)
 
 
-def _bitcast(c: _Call) -> Value:
-    source, target = c.dtype, c.node.params[0]
+def _bitcast(c: LoweringContext) -> Value:
+    source, target = c.dtype, c.node.param("dtype")
     stored = to_storage(c.code, c.x, source)
     type = like(c.type, storage_type(target))
     return from_storage(c.code, stored if stored.type == type else c.code.bitcast(stored, type), target)
 
 
-def _in_range(c: _Call) -> Value:
-    code, (size, _) = c.code, c.node.params
+def _in_range(c: LoweringContext) -> Value:
+    code, size = c.code, c.node.param("size")
     wide = convert(code, c.x, c.dtype, int64)
     place = code.select(
         code.icmp_signed("<", wide, constant(wide.type, 0)), code.add(wide, constant(wide.type, size)), wide
@@ -355,11 +355,11 @@ def _in_range(c: _Call) -> Value:
     return code.trunc(code.select(bad, constant(place.type, 0), place), like(c.type, I32))
 
 
-def _bits(name: str) -> Callable[[_Call], Value]:
+def _bits(name: str) -> Callable[[LoweringContext], Value]:
     return lambda c: getattr(c.code, name)(c.x, c.y)
 
 
-TABLE: dict[str, Callable[[_Call], Value]] = {
+TABLE: dict[str, Callable[[LoweringContext], Value]] = {
     "neg": _neg,
     "abs": _abs,
     "sign": _sign,
@@ -394,5 +394,5 @@ TABLE: dict[str, Callable[[_Call], Value]] = {
     "stop_gradient": lambda c: c.x,
     "in_range": _in_range,
 }
-# The results of these are numbers that a 16-bit float can hold; after all others it is rounded.
+# Ops whose results are always representable in 16 bits, given such inputs; the results of all others are rounded.
 UNROUNDED = frozenset(TABLE) - {"add", "sub", "mul", "div", "floor_divide", "remainder", "sqrt"}

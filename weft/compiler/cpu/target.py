@@ -1,4 +1,4 @@
-"""The CPU that code is made for: its name, its features, the width of its vectors, the size of its caches."""
+"""The target CPU: its LLVM name and features, vector width and cache sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import llvmlite
 import llvmlite.binding as llvm
 
-LINE = 64  # bytes of a line of the cache
+LINE = 64  # bytes of a cache line
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -18,8 +18,8 @@ llvm.initialize_native_asmparser()
 
 
 @dataclass(frozen=True)
-class Target:
-    """What the emitters need to know of a CPU."""
+class CpuTarget:
+    """The properties of a CPU that code generation depends on."""
 
     arch: str  # "aarch64" or "x86_64"
     cpu: str  # LLVM's name
@@ -38,7 +38,7 @@ class Target:
         return self.new_machine()
 
     def new_machine(self) -> llvm.TargetMachine:
-        """One of one's own: an engine takes it over."""
+        """A new target machine; an execution engine takes ownership of it."""
         triple = llvm.get_process_triple()
         # Code, its constants and the functions it calls may lie further apart than 2 GiB in a large process.
         where = ("static", "large") if self.arch == "x86_64" else ("pic", "default")
@@ -48,12 +48,12 @@ class Target:
 
     @property
     def key(self) -> str:
-        """All that the code depends on besides its own text."""
+        """The part of a cache key that identifies the CPU and the LLVM version."""
         return f"{self.arch} {self.cpu} {self.features} {self.vector_bits} llvmlite {llvmlite.__version__}"
 
 
 @cache
-def host() -> Target:
+def host() -> CpuTarget:
     """The CPU of this machine."""
     arch = {"arm64": "aarch64", "AMD64": "x86_64"}.get(platform.machine(), platform.machine())
     features = llvm.get_host_cpu_features()
@@ -61,10 +61,10 @@ def host() -> Target:
     l1, l2 = _cache_size(1, 32 << 10), _cache_size(2, 512 << 10)
     if arch == "aarch64":
         # LLVM's reading of the features of an ARM CPU is incomplete; the name of the CPU implies the rest.
-        return Target(arch, cpu, text, 128, 32, l1, l2)
+        return CpuTarget(arch, cpu, text, 128, 32, l1, l2)
     if features.get("avx512f") and features.get("avx512vl") and features.get("avx512bw"):
-        return Target(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2)
-    return Target(arch, cpu, text, 256 if features.get("avx2") and features.get("fma") else 128, 16, l1, l2)
+        return CpuTarget(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2)
+    return CpuTarget(arch, cpu, text, 256 if features.get("avx2") and features.get("fma") else 128, 16, l1, l2)
 
 
 def _cache_size(level: int, otherwise: int) -> int:

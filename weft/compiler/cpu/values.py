@@ -1,6 +1,6 @@
-"""The steps of a phase at one place, as LLVM values: computed for one element, or for a vector along the vector loop.
+"""The steps of a phase as LLVM values, for one element or for a vector along the vector loop.
 
-A step that is the same in all lanes stays a single number until it meets one that is not.
+A value that is uniform over the lanes stays scalar until it is combined with one that is not.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from ...graph.node import Node
 from ..ir.index import Index, Inside, Loop, Quotient, Read, Remainder, Term
 from ..ir.loops import Step
 from ..ir.nest import ReadyPhase
+from ..ir.window_ops import IN_RANGE, SPREAD, TAP
 from ..thresholds import thresholds
 from . import scalars as scalar
-from .combiners import better, combined, identity, philox
+from .combiners import add, better, combiner_of, philox
 from .ir_builder import I1, I32, I64, Code, Int, Value, constant, lanes_of, vector
 from .target import LINE
 
 
-class Surroundings(Protocol):
-    """What the steps need to know of the loops around them."""
+class LoopContext(Protocol):
+    """What steps need of the enclosing loops."""
 
     code: Code
-    at: dict[Loop, Value]  # the loops that are running
-    rows: dict[Node, Value]  # reductions that are done
+    at: dict[Loop, Value]  # the index of each enclosing loop
+    rows: dict[Node, Value]  # results of finished reductions
     pointer: Callable[[Node], Value]
     status: Value
-    errors: Errors
+    errors: ErrorSites
 
 
-class Errors:
-    """What can go wrong while a program runs; each place in the code has a number."""
+class ErrorSites:
+    """The runtime errors of a program; each place in the code that can raise one has a number."""
 
     def __init__(self) -> None:
         self.sites: list[tuple[str, str, Any]] = []  # op, message with {value}, source
@@ -57,21 +58,21 @@ _PUBLIC = {"shl": "bitwise_left_shift", "shr": "bitwise_right_shift"}
 _AHEAD = 8  # rows
 
 
-class Values:
-    """The steps of a phase at one place: computed when they are wanted, each once."""
+class VectorValues:
+    """The values of a phase's steps at one iteration, each emitted once, on demand."""
 
-    def __init__(self, emitter: Surroundings, phase: ReadyPhase, lanes: int, along: Loop | None) -> None:
+    def __init__(self, emitter: LoopContext, phase: ReadyPhase, lanes: int, along: Loop | None) -> None:
         self.emitter, self.phase, self.lanes, self.along = emitter, phase, lanes, along
         self.code = emitter.code
         self.done: list[Value] = []
-        for step in phase.steps:  # in order: each after its arguments
+        for step in phase.steps:  # in topological order
             self.done.append(self._compute(step))
 
     def value(self, number: int) -> Value:
         return self.done[number]
 
     def spread(self, value: Value) -> Value:
-        """A number that is the same in all lanes as a vector."""
+        """The value as a vector: a scalar is broadcast."""
         return value if self.lanes == 1 or lanes_of(value.type) == self.lanes else self.code.splat(value, self.lanes)
 
     def _compute(self, step: Step) -> Value:
@@ -82,14 +83,14 @@ class Values:
         if step.kind == "row":
             return self.emitter.rows[node]
         if step.kind == "const":
-            return scalar.number(node.dtype, node.params[0])
+            return scalar.number(node.dtype, node.param("value"))
         if step.kind == "iota":
             return scalar.convert(code, self.index(step.indices[0]), int64, node.dtype)
         if step.kind == "op":
-            args = self._together(args)
+            args = self._same_lanes(args)
             return scalar.emit(code, node, args, lambda bad, value: self._flag_op(node, bad, value))
         if step.kind == "same":
-            return args[0] if args else scalar.number(node.dtype, 0)  # of nothing; it is never used
+            return args[0] if args else scalar.number(node.dtype, 0)  # an empty operand, which is never used
         if step.kind == "guard":
             return self._guarded(step, args)
         if step.kind == "choose":
@@ -99,12 +100,12 @@ class Values:
         assert step.kind == "window", step.kind
         return self._window(step, args)
 
-    def _together(self, args: list[Value]) -> list[Value]:
+    def _same_lanes(self, args: list[Value]) -> list[Value]:
         lanes = max(lanes_of(a.type) for a in args)
         return [a if lanes_of(a.type) == lanes else self.code.splat(a, lanes) for a in args]
 
     def _guarded(self, step: Step, args: list[Value]) -> Value:
-        filler = scalar.number(step.node.dtype, step.node.params[1])
+        filler = scalar.number(step.node.dtype, step.node.param("value"))
         if not args:
             return filler
         holds = self.conditions(step.conditions[0])
@@ -120,33 +121,34 @@ class Values:
     def _select(self, holds: Value, a: Value, b: Value) -> Value:
         lanes = max(lanes_of(v.type) for v in (holds, a, b))
         a, b = (v if lanes_of(v.type) == lanes else self.code.splat(v, lanes) for v in (a, b))
-        return self.code.select(holds, a, b)  # a single condition may choose whole vectors
+        return self.code.select(holds, a, b)  # a scalar condition may select whole vectors
 
     def _window(self, step: Step, args: list[Value]) -> Value:
-        code, dtype, kind = self.code, step.node.inputs[0].dtype, step.node.op.name
-        if kind == "window_spread":
+        code, dtype, op = self.code, step.node.inputs[0].dtype, step.node.op
+        if op is SPREAD:
             return self._spread_back(step, args)
+        combiner = combiner_of(op)
         state: tuple[Value, ...] | None = None
         for arg, conditions, position in zip(args, step.conditions, step.indices, strict=True):
             holds = self.conditions(conditions)
             arg = self.spread(arg)
-            if kind in ("window_argmax", "window_tap"):
+            if combiner.returns_position:
                 where = self.spread(self.index(position))
                 if holds is not None:
                     where = self._select(holds, where, constant(where.type, -1))
                 new: tuple[Value, ...] = (arg, where)
-                state = new if state is None else better(code, state, new, dtype, True)
+                state = new if state is None else better(code, state, new, dtype, combiner.prefers_greater)
                 continue
             if holds is not None:
-                arg = self._select(holds, arg, identity(kind, dtype, self.lanes))
-            state = (arg,) if state is None else (combined(code, kind, state[0], arg, dtype),)
+                arg = self._select(holds, arg, combiner.identity_value(dtype, self.lanes))
+            state = (arg,) if state is None else (combiner.combine(code, state[0], arg, dtype),)
         assert state is not None
-        if kind == "window_tap":
+        if op is TAP:
             return code.trunc(state[1], vector(I32, self.lanes))
-        return state[1] if kind == "window_argmax" else scalar.rounded(code, state[0], dtype)
+        return state[1] if combiner.returns_position else scalar.rounded(code, state[0], dtype)
 
     def _spread_back(self, step: Step, args: list[Value]) -> Value:
-        """The sum over the windows that this element won."""
+        """The sum over the windows in which this element was selected."""
         code, dtype = self.code, step.node.dtype
         zero = scalar.number(dtype, 0, self.lanes)
         total = zero
@@ -155,26 +157,26 @@ class Values:
             won = code.icmp_signed("==", tap, constant(tap.type, number))
             holds = self.conditions(conditions)
             if holds is not None:
-                won = code.and_(*self._together([won, holds]))
-            total = combined(code, "sum", total, code.select(won, g, zero), dtype)
+                won = code.and_(*self._same_lanes([won, holds]))
+            total = add(code, total, code.select(won, g, zero), dtype)
         return scalar.rounded(code, total, dtype)
 
     def conditions(self, conditions: Sequence[Inside]) -> Value | None:
-        """Whether all conditions hold, in all lanes alike or in each; None if there are none."""
+        """Whether all conditions hold, as a scalar or a mask; None if there are none."""
         result = None
         for c in conditions:
             holds = self._inside(self.index(c.inner), c)
             if result is None:
                 result = holds
             else:
-                a, b = self._together([result, holds])
+                a, b = self._same_lanes([result, holds])
                 result = self.code.and_(a, b)
         return result
 
     def _inside(self, inner: Value, term: Inside) -> Value:
         code = self.code
         top = (term.size - 1) * term.step
-        holds = code.icmp_unsigned("<=", inner, constant(inner.type, top))  # below zero is very large
+        holds = code.icmp_unsigned("<=", inner, constant(inner.type, top))  # unsigned: negative values are large
         if term.step > 1:
             even = code.icmp_unsigned("==", code.urem(inner, constant(inner.type, term.step)), constant(inner.type, 0))
             holds = code.and_(holds, even)
@@ -183,7 +185,7 @@ class Values:
     # --- places ---------------------------------------------------------------------------------------------------------
 
     def index(self, index: Index) -> Value:
-        """The index as a number, or as a vector of them if it is not the same in all lanes."""
+        """The index, a vector if it is not uniform over the lanes."""
         step = 0 if self.along is None or self.lanes == 1 else index.coefficient(self.along)
         if step is None:
             return self._varying(index)
@@ -230,14 +232,13 @@ class Values:
         return code.select(holds, quotient, constant(inner.type, 0))
 
     def _read(self, term: Read) -> Value:
-        """An index that comes from a tensor: checked, and counted from the front."""
+        """An index read from a tensor, checked and with negative values wrapped."""
         code, node = self.code, term.node
         value = scalar.convert(code, self.done[self.phase.number[(node, term.place)]], node.dtype, int64)
         zero, size = constant(value.type, 0), constant(value.type, term.size)
         place = value
-        axes, wraps = term.gather.params
-        axis = axes[term.gather.inputs[1:].index(node)]
-        if wraps:
+        axis = term.gather.param("axes")[term.gather.inputs[1:].index(node)]
+        if term.gather.param("wraps"):
             place = code.select(code.icmp_signed("<", value, zero), code.add(value, size), value)
         bad = code.icmp_unsigned(">=", place, size)
         message = "index {value} is out of range for axis " + f"{axis} of size {term.size}."
@@ -246,8 +247,8 @@ class Values:
 
     def _flag_op(self, node: Node, bad: Value, value: Value) -> None:
         name = node.op.name
-        if name == "in_range":
-            size, axis = node.params
+        if node.op is IN_RANGE:
+            axis, size = node.param("axis"), node.param("size")
             message = "index {value} is out of range for axis " + f"{axis} of size {size}."
             self._flag(bad, value, self.emitter.errors.site("scatter", message, node.source))
             return
@@ -255,7 +256,7 @@ class Values:
         self._flag(bad, constant(vector(I64, lanes_of(bad.type)), 0), site)
 
     def _flag(self, bad: Value, value: Value, site: int) -> None:
-        """Where something is wrong, remember which site and which value; the run goes on with safe numbers."""
+        """Record the error site and the offending value where the mask is set; the program continues with safe values."""
         code = self.code
         lanes = lanes_of(bad.type)
         some = bad if lanes == 1 else code.intrinsic("vector.reduce.or", bad, types=[bad.type], result=I1)
@@ -280,7 +281,7 @@ class Values:
         elif step == 0:
             raw = code.read(pointer, self._base(position), element)
         elif step == 1:
-            self._ask_ahead(node, position)
+            self._prefetch(node, position)
             raw = code.read(pointer, self._base(position), vector(element, self.lanes))
         elif step == -1:
             raw = code.read(pointer, code.plus(self._base(position), 1 - self.lanes), vector(element, self.lanes))
@@ -293,8 +294,8 @@ class Values:
             raw = code.gather_lanes([code.read(pointer, code.plus(base, step * k), element) for k in range(self.lanes)])
         return scalar.from_storage(code, raw, dtype)
 
-    def _ask_ahead(self, node: Node, position: Index) -> None:
-        """Prefetch where columns are reduced: each step down is so far from the last that the CPU does not guess the next."""
+    def _prefetch(self, node: Node, position: Index) -> None:
+        """Prefetch where columns are reduced: hardware prefetchers do not follow such large strides."""
         inner = self.phase.loops[-1] if self.phase.reductions and self.phase.loops else None
         if inner is None or inner is self.along:
             return

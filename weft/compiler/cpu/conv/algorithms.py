@@ -17,7 +17,7 @@ from math import prod
 
 from ...ir.conv_shape import ConvShape, Direction
 from ...ir.plan import Plan
-from ..target import Target, host
+from ..target import CpuTarget, host
 from ..winograd.filter_gradient_plan import gradient_applies, gradient_cost, gradient_plan
 from ..winograd.plan import SIZES, applies, filter_phase, packed_size, winograd_cost, winograd_plan
 from . import col2im as conv_scatter
@@ -26,39 +26,44 @@ from .col2im import scatter_plan, scatters
 from .few_channels import by_rows, row_plan
 from .filter_gradient_plan import filter_cost, filter_plans
 from .shape import Sweep, data_sweep, forward_sweep
-from .sweep_plan import MODES, Names, gemm_plan, pack_phases, sweep_plan
+from .sweep_plan import MODES, SweepOperands, gemm_plan, pack_phases, sweep_plan
 from .sweep_plan import packing as _packing
 
 Plans = dict[str, Plan]
 
 
 def forward(
-    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None, *, packed: bool = False
+    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: CpuTarget | None = None, *, packed: bool = False
 ) -> Plans:
-    """All algorithms that can do y = conv(x, w), by name."""
+    """The plans of all algorithms that can compute y = conv(x, w), by name."""
     sweep = forward_sweep(shape, w_strides)
-    return _sweeps(shape, sweep, threads, target or host(), Names("x", "y", "w_packed" if packed else "work"), packed)
+    return _sweeps(
+        shape, sweep, threads, target or host(), SweepOperands("x", "y", "w_packed" if packed else "work"), packed
+    )
 
 
 def data_gradient(
-    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None, *, packed: bool = False
+    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: CpuTarget | None = None, *, packed: bool = False
 ) -> Plans:
-    """All algorithms for the gradient of x, by name."""
+    """The plans of all algorithms for the gradient of x, by name."""
     sweep, target = data_sweep(shape, w_strides), target or host()
-    names = Names("g", "x", "w_packed" if packed else "work")
+    names = SweepOperands("g", "x", "w_packed" if packed else "work")
     found = _sweeps(shape, sweep, threads, target, names, packed)
     if _by_scattering(shape, sweep, target):
         found["GEMM"] = scatter_plan("GEMM", sweep, threads, target, names, packed)
     return found
 
 
-def _by_scattering(shape: ConvShape, sweep: Sweep, target: Target) -> bool:
-    """Does GEMM multiply first and add up then? It can lay out patches first only where all pixels have the same taps."""
+def _by_scattering(shape: ConvShape, sweep: Sweep, target: CpuTarget) -> bool:
+    """Whether GEMM is computed as a product followed by col2im: im2col is possible only where all pixels have the same taps."""
     return shape.groups == 1 and (not sweep.single or scatters(shape, sweep, target))
 
 
-def filter_gradient(shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None) -> Plans:
-    """All algorithms for the gradient of w, by name. The strides say how it is wanted: the result itself has filters side by side."""
+def filter_gradient(
+    shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: CpuTarget | None = None
+) -> Plans:
+    """The plans of all algorithms for the gradient of w, by name. `strides`: the layout in which the epilogue stores it; the result itself
+    has its filters contiguous."""
     if shape.depthwise:
         return {"DIRECT": conv_depth.filter_plan("DIRECT", shape)}
     turned, target = w_strides[0] != 1, target or host()
@@ -69,7 +74,7 @@ def filter_gradient(shape: ConvShape, w_strides: tuple[int, ...], threads: int, 
 
 
 def packing(
-    direction: Direction, algorithm: str, shape: ConvShape, w_strides: tuple[int, ...], target: Target | None = None
+    direction: Direction, algorithm: str, shape: ConvShape, w_strides: tuple[int, ...], target: CpuTarget | None = None
 ) -> tuple[Plan, int]:
     """The plan that writes "w_packed" from "w" for an algorithm, and the bytes it writes."""
     target = target or host()
@@ -89,10 +94,10 @@ def packing(
 
 
 def choose(
-    direction: Direction, shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: Target | None = None,
+    direction: Direction, shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: CpuTarget | None = None,
     *, packed: bool = False, workspace_limit: int | None = None, forbid: frozenset[str] = frozenset(),
 ) -> Plan:  # fmt: skip
-    """The plan that should be the fastest of those that fit in the workspace; the smallest one if none does."""
+    """The plan with the lowest estimated cost that fits in the workspace; the smallest one if none does."""
     target = target or host()
     if direction == "filter_gradient":
         plans = filter_gradient(shape, w_strides, threads, target)
@@ -109,15 +114,15 @@ def choose(
 _COSTS = {"DIRECT": 1.0, "IMPLICIT_PRECOMP_GEMM": 1.03, "IMPLICIT_GEMM": 1.15, "GEMM": 1.3}
 
 
-_PACK = 2.0  # cycles to pack a number of the filter: on x86, where they are worth many multiply-adds
+_PACK = 2.0  # cycles to pack an element of the filter; on x86 they cost as much as many multiply-adds
 
 
-def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, target: Target, packed: bool) -> float:
-    """The time that a plan should take, in multiply-adds of the direct algorithm."""
+def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, target: CpuTarget, packed: bool) -> float:
+    """The estimated cost of a plan, in multiply-adds of the direct algorithm."""
     if plan.name == "GEMM" and direction == "data_gradient":
         sweep = data_sweep(shape, (0,) * (2 + len(shape.kernel)))
         if scatters(shape, sweep, target):
-            return 0.0  # the estimate has been made: it is the best
+            return 0.0  # the estimate chose it: it is the best
     if direction == "filter_gradient":
         if plan.name in SIZES:
             return gradient_cost(shape, SIZES[plan.name], threads, target)
@@ -128,14 +133,16 @@ def _cost(plan: Plan, direction: Direction, shape: ConvShape, threads: int, targ
     return winograd_cost(sweep, SIZES[plan.name], threads, target, packed)
 
 
-def _plain_cost(name: str, plan: Plan, shape: ConvShape, target: Target, packed: bool) -> float:
-    """Of an algorithm that makes all multiplications of the definition."""
+def _plain_cost(name: str, plan: Plan, shape: ConvShape, target: CpuTarget, packed: bool) -> float:
+    """The estimated cost of an algorithm that computes every multiplication of the definition."""
     filters = shape.filters * shape.channels // shape.groups * prod(shape.kernel)
     packing = 0.0 if packed or target.arch == "aarch64" else _PACK * 2 * target.lanes(32) * filters
     return _COSTS[name] * plan.flops / 2 + packing
 
 
-def _sweeps(shape: ConvShape, sweep: Sweep, threads: int, target: Target, names: Names, packed: bool) -> Plans:
+def _sweeps(
+    shape: ConvShape, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, packed: bool
+) -> Plans:
     if shape.depthwise:
         return {"DIRECT": conv_depth.sweep_plan("DIRECT", sweep, threads, target, names, packed)}
     found = {}

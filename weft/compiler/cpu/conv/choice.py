@@ -1,7 +1,7 @@
-"""Which algorithm computes a convolution on a CPU: what the user prefers, what is possible, and what was measured.
+"""Chooses the algorithm of a convolution on CPUs from the user's preference, the algorithms that apply, and measured times.
 
-The fastest is the one that `find_algorithms` measured on this machine for this shape, or else the heuristic's, for all cores of the
-machine: results must not change with the setting `threads`, and algorithms round differently.
+The fastest algorithm is the one that `find_algorithms` measured on this machine for this shape, or else the choice of the cost model,
+always for all cores of the machine: results must not change with the setting `threads`, and algorithms round differently.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ REMEMBERED = 256  # convolutions whose plans are kept: a deep network has few di
 
 
 def candidates(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int) -> dict[str, Plan]:
-    """The plans that can do it and that the settings allow, by name."""
+    """The plans that apply and that the settings allow, by name."""
     found = _possible(direction, shape, strides, threads, thresholds.changed())
     return {name: plan for name, plan in found.items() if knobs.winograd or name not in WINOGRAD}
 
@@ -51,7 +51,7 @@ def candidates(direction: Direction, shape: ConvShape, strides: tuple[int, ...],
 def _possible(
     direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, changed: str
 ) -> Mapping[str, Plan]:
-    """`changed`: thresholds that are not what they usually are."""
+    """The plans that apply. `changed`: thresholds that differ from their defaults, as a cache key."""
     makers: dict[str, Callable[..., dict[str, Plan]]] = {
         "forward": conv.forward, "data_gradient": conv.data_gradient, "filter_gradient": conv.filter_gradient,
     }  # fmt: skip
@@ -62,7 +62,7 @@ def _possible(
 def _estimated(
     direction: Direction, shape: ConvShape, strides: tuple[int, ...], forbidden: frozenset[str], changed: str
 ) -> str:
-    """The name of the plan that should be the fastest on all cores of this machine."""
+    """The name of the plan with the lowest estimated cost on all cores of this machine."""
     return conv.choose(direction, shape, strides, usable_cores(), forbid=forbidden).name
 
 
@@ -85,14 +85,14 @@ def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], thr
 
 
 def refusal(name: str) -> str:
-    """Why an algorithm does not do a case."""
+    """Why an algorithm does not apply."""
     if name in WINOGRAD and not knobs.winograd:
         return f"{name} is forbidden by the setting winograd"
     return f"{name} needs {NEEDS[name]}"
 
 
 def _fastest(direction: Direction, shape: ConvShape, strides: tuple[int, ...], plans: Mapping[str, Plan]) -> Plan:
-    """The fastest of these plans: as measured, or else as estimated."""
+    """The fastest of these plans, as measured or else as estimated."""
     times = measured(direction, shape)
     known = [name for name in plans if name in times]
     if known:
@@ -117,23 +117,23 @@ def by_loops(node: Node) -> bool:
 
 # --- what was measured ------------------------------------------------------------------------------------------------------
 
-_here: dict[str, dict[str, float]] = {}  # measured by this process: the disk may be off
+_here: dict[str, dict[str, float]] = {}  # times measured by this process: the disk cache may be off
 
 
 def _key(direction: Direction, shape: ConvShape) -> str:
-    """The strides of the filter are left out: every algorithm packs it first, so they change little."""
+    """The cache key of measured times. It omits the strides of the filter, which matter little: every algorithm packs it first."""
     return f"{host().key} {compiler_version()}\nalgorithms {direction} {astuple(shape)}"
 
 
 def remember(direction: Direction, shape: ConvShape, milliseconds: Mapping[str, float]) -> None:
-    """Keep how long each algorithm took, for this process and the next ones."""
+    """Store the time of each algorithm, for this process and on disk for later ones."""
     key = _key(direction, shape)
     _here[key] = dict(milliseconds)
     cache().put(key, json.dumps(_here[key]).encode())
 
 
 def measured(direction: Direction, shape: ConvShape) -> dict[str, float]:
-    """What was remembered; empty if nothing was."""
+    """The stored times; empty if there are none."""
     key, then = _key(direction, shape), _then.get()
     if then is not None and key in then:
         return then[key]
@@ -144,11 +144,11 @@ def measured(direction: Direction, shape: ConvShape) -> dict[str, float]:
         found = json.loads(content) if content is not None else {}
         return {str(name): float(time) for name, time in found.items()}
     except (ValueError, TypeError, AttributeError):
-        return {}  # another make of file: as good as none
+        return {}  # an invalid file counts as none
 
 
 def forget() -> None:
-    """Forget what this process has measured; what is on disk stays."""
+    """Clear the times of this process; those on disk stay."""
     _here.clear()
 
 
@@ -156,14 +156,14 @@ _then: ContextVar[Mapping[str, dict[str, float]] | None] = ContextVar("measured 
 
 
 def times_of(graph: Graph) -> dict[str, dict[str, float]]:
-    """What is known now of the convolutions in a graph."""
+    """The times known now for the convolutions of a graph."""
     found = [described(node) for node in _convolutions(graph)]
     return {_key(*one): measured(*one) for one in found}
 
 
 @contextmanager
 def measured_as(times: Mapping[str, dict[str, float]]) -> Iterator[None]:
-    """Inside, what was measured is this: to look again at a choice that was made before more was measured."""
+    """Use these times inside the `with` block: reproduces a choice that was made before further measurements."""
     before = _then.set(times)
     try:
         yield
@@ -172,7 +172,7 @@ def measured_as(times: Mapping[str, dict[str, float]]) -> Iterator[None]:
 
 
 def fingerprint(graph: Graph) -> str:
-    """All that the choice of algorithms in a graph depends on besides the graph itself: part of the key of its code."""
+    """What the choice of algorithms depends on besides the graph itself: part of the cache key of its code."""
     facts = [_fact(node) for node in _convolutions(graph)]
     return f"{knobs.conv_algorithm} winograd {knobs.winograd} {facts}" if facts else ""
 

@@ -1,12 +1,11 @@
-"""Data gradients as products that are added up where they belong (col2im).
+"""Data gradients as a matrix product followed by col2im.
 
-For each pixel of g, the product of its channels with the filter as a matrix (filters, taps x channels) is computed. Its parts, those
-of a kernel row being neighbours in the image unless the kernel is dilated, are then added to the result. This pays for few channels:
-the gradient of an image with 3 of them would fill 3 lanes of a vector if the channels of a pixel lay in them; here the lanes hold all
-taps and their channels at once.
+For each pixel of g, the product of its channels with the filter as a matrix (filters, taps x channels) is computed. The products
+are then added to the result, a kernel row at a time, whose taps are neighbours in the image unless the kernel is dilated. This pays
+for few channels: with 3 of them, vectors along the channels would use 3 lanes; here the lanes hold all taps and their channels.
 
 A unit of work is a band of lines of one image. Every element of the result is the sum of its products in the order of g's pixels,
-however the work is cut: lines of g that reach into two bands are multiplied for both of them.
+however the work is partitioned: lines of g that overlap two bands are multiplied for both.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from llvmlite import ir
 from ...ir.conv_shape import ConvShape
 from ...ir.plan import Phase, Plan
 from ..gemm.packing import before, read_masked, write_masked
-from ..gemm.register_tile import Tile, multiply, opaque, rows, store, zeros
+from ..gemm.register_tile import RegisterTile, multiply, opaque, rows, store, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .function_builder import Signature, call_epilogue, fill, split
 from .shape import Sweep, whole_lines
-from .sweep_plan import Names, sweep_cycles
+from .sweep_plan import SweepOperands, sweep_cycles
 
 _AXIS = (
     "kernel",
@@ -34,7 +33,7 @@ _AXIS = (
     "dilation",
     "source",
     "size",
-)  # of g and of the image along an axis, see conv_shape.py
+)  # of g and of the image along an axis, see shape.py
 _SHAPE = ("images", "filters", "channels", *(f"{letter}_{word}" for letter in "zyx" for word in _AXIS))
 SCATTER = Signature(
     ("g", "packed", "x", "work", "epilogue", "context"),
@@ -55,22 +54,22 @@ PACK = Signature(
         *_SHAPE,
     ),
 )
-_TILES = {16: Tile(6, 2), 32: Tile(12, 2)}  # by vector registers
+_TILES = {16: RegisterTile(6, 2), 32: RegisterTile(12, 2)}  # by vector registers
 _FEWEST_LINES = 8  # of a band
 
 
 # --- plans ----------------------------------------------------------------------------------------------------------------------
 
 
-def scatters(shape: ConvShape, sweep: Sweep, target: Target) -> bool:
-    """Whether a data gradient is better done so. Only x86 can write a part of a vector."""
+def scatters(shape: ConvShape, sweep: Sweep, target: CpuTarget) -> bool:
+    """Whether this algorithm is estimated to be faster. It needs masked stores, which only x86 has."""
     quick = target.arch != "aarch64" and shape.groups == 1 and shape.dilation[-1] == 1
     few = shape.channels < target.lanes(32)
     return quick and few and _cycles(shape, target) < sweep_cycles(sweep, target)
 
 
-def _cycles(shape: ConvShape, target: Target) -> float:
-    """Roughly what it takes one thread: the products, and adding them up row by row of the kernel."""
+def _cycles(shape: ConvShape, target: CpuTarget) -> float:
+    """The estimated cycles of one thread: the products, and their addition kernel row by kernel row."""
     lanes, vectors = target.lanes(32), _TILES[target.registers].vectors
     panels = -(-prod(shape.kernel) * shape.channels // (vectors * lanes))
     products = shape.filters * panels * vectors / 2 / 0.9
@@ -78,19 +77,21 @@ def _cycles(shape: ConvShape, target: Target) -> float:
     return shape.batch * prod(shape.out) * (products + adding)
 
 
-def packed_size(sweep: Sweep, target: Target) -> int:
+def packed_size(sweep: Sweep, target: CpuTarget) -> int:
     """The bytes of the packed filter."""
     return whole_lines(4 * _columns(sweep, target) * sweep.inputs)
 
 
-def pack_phase(sweep: Sweep, target: Target, into: str) -> Phase:
+def pack_phase(sweep: Sweep, target: CpuTarget, into: str) -> Phase:
     strides = dict(zip(("z_stride", "y_stride", "x_stride"), sweep.filter.taps, strict=True))
     strides |= {"filter_stride": sweep.filter.input, "channel_stride": sweep.filter.output, "taps": sweep.taps}
     symbol = f"conv_scatter_pack.{_width(target)}"
     return PACK.phase(symbol, {"packed": into}, _numbers(sweep, target) | strides, reads=["w"], writes=[into])
 
 
-def scatter_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+def scatter_plan(
+    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
+) -> Plan:
     """A data gradient, with the filter in `names.packed`."""
     tile, lines = _TILES[target.registers], sweep.axes[1].outside
     scratch = 0 if prepacked else packed_size(sweep, target)
@@ -109,16 +110,16 @@ def scatter_plan(name: str, sweep: Sweep, threads: int, target: Target, names: N
     return Plan(name, phases, scratch + threads * size, sweep.flops)
 
 
-def _width(target: Target) -> int:
+def _width(target: CpuTarget) -> int:
     return _TILES[target.registers].columns(target.lanes(32))
 
 
-def _columns(sweep: Sweep, target: Target) -> int:
-    """Those of the filter as a matrix, and what fills up its last panel."""
+def _columns(sweep: Sweep, target: CpuTarget) -> int:
+    """The columns of the filter as a matrix, and the padding of its last panel."""
     return -(-sweep.taps * sweep.outputs // _width(target)) * _width(target)
 
 
-def _numbers(sweep: Sweep, target: Target) -> dict[str, int]:
+def _numbers(sweep: Sweep, target: CpuTarget) -> dict[str, int]:
     found = {"images": sweep.batch, "filters": sweep.inputs, "channels": sweep.outputs}
     for letter, axis in zip("zyx", sweep.axes, strict=True):
         facts = (axis.kernel, axis.phases, axis.reach, axis.dilation, axis.inside, axis.outside)
@@ -131,7 +132,7 @@ def _numbers(sweep: Sweep, target: Target) -> dict[str, int]:
 
 @library("conv_scatter_pack")
 def _make_pack(symbol: str) -> ir.Module:
-    """conv_scatter_pack.WIDTH: panels of so many columns of the filter as a matrix (filters, taps x channels)."""
+    """conv_scatter_pack.WIDTH: panels of WIDTH columns of the filter as a matrix (filters, taps x channels)."""
     width = int(symbol.split(".")[1])
     code, a = PACK.begin(symbol)
     used = code.mul(a.taps, a.channels)
@@ -158,15 +159,15 @@ def _make(symbol: str) -> ir.Module:
     """conv_scatter.ROWSxVECTORS"""
     height, vectors = map(int, symbol.split(".")[1].split("x"))
     code, a = SCATTER.begin(symbol)
-    _Scatter(code, a, host(), Tile(height, vectors)).write()
+    _Col2Im(code, a, host(), RegisterTile(height, vectors)).write()
     code.done()
     return code.module
 
 
-class _Scatter:
-    """Writes the function for one shape of tile."""
+class _Col2Im:
+    """Emits the function for one shape of tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile) -> None:
         self.code, self.a, self.target, self.tile = code, a, target, tile
         self.lanes = target.lanes(32)
         self.width = tile.columns(self.lanes)
@@ -215,7 +216,7 @@ class _Scatter:
         return begin, code.minimum(end, a.y_source)
 
     def _multiply(self, pixel: Value) -> None:
-        """The products of a tile of g's pixels from `pixel` on with the whole filter, as rows. After the last pixel it comes again."""
+        """The products of a tile of g's pixels, starting at `pixel`, with the whole filter, as rows. The last pixel is repeated at the end."""
         code, a, tile = self.code, self.a, self.tile
         lines = []
         for i in range(tile.rows):
@@ -243,7 +244,7 @@ class _Scatter:
         with code.loop(0, self.row_parts) as part:
             first = code.mul(part, a.row_taps)
             here = code.plus(x0, code.mul(first, a.x_dilation))
-            # Taps that fall before the line, and those up to its end.
+            # The taps before the beginning of the line, and those up to its end.
             left = code.maximum(0, code.sub(code.i64(0), here))
             right = code.minimum(a.row_taps, code.sub(a.x_size, here))
             skip, count = code.mul(code.plus(first, left), a.channels), code.mul(code.sub(right, left), a.channels)

@@ -1,8 +1,8 @@
-"""Depthwise convolutions, where every channel has a filter of its own: vectors go along the channels.
+"""Depthwise convolutions, where every channel has its own filter: vectors run along the channels.
 
-The sweep (forward or data gradient) walks as the direct one does, see conv_sweep.py: for a tile of some pixels and some
-vectors of channels it adds, tap after tap, the products of pixels and filter. The filter gradient sums, tap after tap, the
-products of x and g over the pixels of a chunk; chunks are cut by the shape alone.
+The sweep (forward or data gradient) traverses pixels as the direct one does, see sweep.py: for a tile of pixels and vectors of
+channels it accumulates the products of pixels and filter tap by tap. The filter gradient accumulates, tap by tap, the products of x
+and g over the pixels of a chunk; the partition into chunks depends on the shape alone.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, constant, lanes_of, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .filter_gradient_sums import SUM
 from .filter_packing import pack_phase, panels_size, zeros_size
 from .function_builder import Signature, call_epilogue, split
 from .shape import SWEEP_WORDS, FilterView, Sweep, whole_lines
-from .sweep import HEAD, Phased, Walk, phases, prepare, record_words
-from .sweep_plan import Names
+from .sweep import HEAD, PixelCursor, SweepPhase, phases, prepare, record_words
+from .sweep_plan import SweepOperands
 
 _PIXELS = 4  # of a tile
 _CHUNKS = 16  # of a filter gradient, at the most
@@ -47,23 +47,25 @@ FILTER = Signature(
 
 
 def packed_sweep(sweep: Sweep) -> Sweep:
-    """The sweep as packing sees it: one group, whose output channels are all channels."""
+    """The sweep for the packing functions: one group, whose output channels are all channels."""
     view = FilterView(sweep.filter.base, 0, sweep.filter.group, 0, sweep.filter.taps)
     return replace(sweep, groups=1, outputs=sweep.groups, filter=view)
 
 
-def pack_phases(sweep: Sweep, target: Target, into: str) -> list[Phase]:
+def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[Phase]:
     """A row of zeros for all channels; then panels of one vector of channels."""
     zeros = zeros_size(sweep)
     return [pack_phase(packed_sweep(sweep), (0, sweep.groups), target.lanes(32), zeros, into, zeros)]
 
 
-def packed_size(sweep: Sweep, target: Target) -> int:
+def packed_size(sweep: Sweep, target: CpuTarget) -> int:
     """In floats."""
     return zeros_size(sweep) + panels_size(packed_sweep(sweep), sweep.groups, target.lanes(32))
 
 
-def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+def sweep_plan(
+    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
+) -> Plan:
     scratch = 0 if prepacked else whole_lines(4 * packed_size(sweep, target))
     found = [] if prepacked else pack_phases(sweep, target, names.packed)
     size = whole_lines(8 * record_words(_PIXELS, sweep.most_taps))
@@ -99,7 +101,7 @@ def filter_plan(name: str, shape: ConvShape) -> Plan:
 
 
 def _vectors() -> int:
-    """Vectors of channels of a tile: its sums, and a vector of the filter, stay in registers."""
+    """Vectors of channels of a tile, such that its accumulators and a vector of the filter stay in registers."""
     return 4 if host().registers >= 32 else 3
 
 
@@ -121,7 +123,7 @@ def _make(symbol: str) -> ir.Module:
     with phases(code, a) as phase:
         tiles = code.ceil_div(phase.pixels, _PIXELS)
         first, last = code.share(tiles, a.tid, a.threads)
-        walk = Walk(code, a, phase, code.i64(0))
+        walk = PixelCursor(code, a, phase, code.i64(0))
         with code.if_then(code.icmp_signed("<", first, last)):
             walk.seek(code.times(first, _PIXELS))
         with code.loop(first, last) as tile:
@@ -165,7 +167,7 @@ def _block(
                 values[i * vectors + v] = code.fma(pixel, weight, values[i * vectors + v])
         return values
 
-    sums = code.carry(0, code.read(record, 0, I64), [constant(kind, 0.0)] * (vectors * _PIXELS), tap)
+    sums = code.loop_carrying(0, code.read(record, 0, I64), [constant(kind, 0.0)] * (vectors * _PIXELS), tap)
     for i in range(_PIXELS):
         with code.if_then(code.icmp_signed("<", code.i64(i), valid)):
             row = code.plus(code.mul(code.read(record, HEAD + i, I64), a.groups), channel)
@@ -173,8 +175,8 @@ def _block(
                 code.write(sums[i * vectors + v], a.y, code.plus(row, v * lanes))
 
 
-def _finished(code: Code, a: SimpleNamespace, phase: Phased, record: Value, pixel: Value, valid: Value) -> None:
-    """The epilogue of a tile: at once where its pixels follow each other, else pixel by pixel."""
+def _finished(code: Code, a: SimpleNamespace, phase: SweepPhase, record: Value, pixel: Value, valid: Value) -> None:
+    """Call the epilogue of a tile: once where its pixels are contiguous, else pixel by pixel."""
     one = code.icmp_signed("==", code.mul(code.mul(a.z_phases, a.y_phases), a.x_phases), code.i64(1))
     with code.if_else(one) as (then, otherwise):
         with then:
@@ -193,7 +195,7 @@ def _make_filter(symbol: str) -> ir.Module:
     blocks = code.ceil_div(a.channels, _vectors() * lanes)
     first, last = code.share(code.mul(a.chunks, blocks), a.tid, a.threads)
     with code.loop(first, last) as unit:
-        # All taps of a few channels: their pixels stay in the first cache.
+        # All taps of a few channels, whose pixels stay in the L1 cache.
         chunk, block = split(code, unit, blocks)
         begin, channel = code.mul(chunk, a.lines), code.times(block, _vectors() * lanes)
         end, last_channel = (
@@ -238,7 +240,7 @@ class _Sums:
             return [*sums, code.plus(n, code.zext(over_z, I64)), deep, down]
 
         zeros = [constant(vector(F32, lanes), 0.0)] * vectors
-        for v, value in enumerate(code.carry(self.begin, self.end, zeros + place, line)[:vectors]):
+        for v, value in enumerate(code.loop_carrying(self.begin, self.end, zeros + place, line)[:vectors]):
             code.write(value, self.target, code.plus(channel, v * lanes))
 
     def _next(self, value: Value, limit: Value) -> tuple[Value, Value]:
@@ -265,4 +267,4 @@ class _Sums:
                 values[v] = code.fma(left, right, value)
             return values
 
-        return code.carry(self.lo, hi, sums, add)
+        return code.loop_carrying(self.lo, hi, sums, add)

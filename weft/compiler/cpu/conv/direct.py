@@ -1,12 +1,11 @@
-"""Convolutions without im2col: register tiles of pixels x output channels read the pixels where they are.
+"""Direct convolutions: register tiles of pixels x output channels read the source in place, without im2col.
 
-The work of a thread is cut in units: a chunk of tiles of pixels times some blocks of output channels. For a unit it
-prepares the records of its tiles (where each pixel's segments are, see conv_sweep.py), then multiplies tile after tile with
-each block of the packed filter. Every element of the result is one chain of fused multiply-adds over taps and input channels,
-so it has the same bits however the work is cut.
+A unit of work is a chunk of tiles of pixels times some blocks of output channels. For each unit a thread prepares the records of its
+tiles (pointers to each pixel's segments, see sweep.py), then multiplies tile by tile with each block of the packed filter. Every
+element of the result is one chain of fused multiply-adds over taps and input channels, so its bits do not depend on the partition.
 
-The same function also does the implicit matrix products: with mode COPIED it first copies the patches of a tile side by
-side, which pays for few channels; with mode PREPARED it finds the records of all tiles ready in the workspace.
+The same function computes implicit GEMM: with mode COPIED it first copies the patches of a tile next to each other, which pays for
+few channels; with mode PREPARED the records of all tiles were precomputed in the workspace.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from ..gemm.register_tile import Tile, flattened, in_rows, multiply, rows, zeros
+from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .function_builder import Signature, all_of, call_epilogue, numbers, split
 from .shape import SWEEP_WORDS
-from .sweep import HEAD, Phased, Walk, flatten, phases, prepare
+from .sweep import HEAD, PixelCursor, SweepPhase, flatten, phases, prepare
 
 IN_PLACE, COPIED, PREPARED = 0, 1, 2
 
@@ -38,7 +37,7 @@ DIRECT = Signature(
         "patches",  # where in a thread's scratch its copies are, in bytes
         "record",  # i64s of a record
         "chunk", "blocks",  # tiles and blocks of a unit
-        "channels_first",  # do threads share out blocks of output channels (1) or chunks of pixels (0)?
+        "channels_first",  # 1: threads divide the blocks of output channels; 0: the chunks of pixels
         *SWEEP_WORDS,
     ),
 )  # fmt: skip
@@ -54,7 +53,7 @@ def _make(symbol: str) -> ir.Module:
     """conv_direct.ROWSxVECTORS"""
     pixels, vectors = map(int, symbol.split(".")[1].split("x"))
     code, a = DIRECT.begin(symbol)
-    _Direct(code, a, host(), Tile(pixels, vectors)).write()
+    _Direct(code, a, host(), RegisterTile(pixels, vectors)).write()
     code.done()
     return code.module
 
@@ -64,13 +63,13 @@ def _make_table(symbol: str) -> ir.Module:
     """conv_table.ROWS: the records of all tiles of a sweep without groups."""
     height = int(symbol.split(".")[1])
     code, a = TABLE.begin(symbol)
-    done = numbers(code, 1)  # tiles of the phases before
+    done = numbers(code, 1)  # tiles of the preceding phases
     code.write(code.i64(0), done, 0)
     table = code.at(a.work, a.scratch, I8)
     with phases(code, a) as phase:
         tiles, before = code.ceil_div(phase.pixels, height), code.read(done, 0, I64)
         first, last = code.share(tiles, a.tid, a.threads)
-        walk = Walk(code, a, phase, code.i64(0))
+        walk = PixelCursor(code, a, phase, code.i64(0))
         with code.if_then(code.icmp_signed("<", first, last)):
             walk.seek(code.times(first, height))
         with code.loop(first, last) as tile:
@@ -90,7 +89,7 @@ def _make_patches(symbol: str) -> ir.Module:
     patches = code.at(a.work, a.patches, I8)
     with phases(code, a) as phase:
         first, last = code.share(code.ceil_div(phase.pixels, height), a.tid, a.threads)
-        walk = Walk(code, a, phase, code.i64(0))
+        walk = PixelCursor(code, a, phase, code.i64(0))
         with code.if_then(code.icmp_signed("<", first, last)):
             walk.seek(code.times(first, height))
         size = code.times(code.mul(phase.taps, a.inputs), height)
@@ -102,9 +101,9 @@ def _make_patches(symbol: str) -> ir.Module:
 
 
 class _Direct:
-    """Writes the function for one shape of tile."""
+    """Emits the function for one shape of tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile) -> None:
         self.code, self.a, self.target, self.tile = code, a, target, tile
         self.lanes = target.lanes(32)
         self.width = tile.columns(self.lanes)
@@ -113,7 +112,7 @@ class _Direct:
         code, a = self.code, self.a
         self.scratch = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
         self.x = code.at(a.x, a.x_offset, I8)
-        self.done = numbers(code, 1)  # tiles of the phases before
+        self.done = numbers(code, 1)  # tiles of the preceding phases
         code.write(code.i64(0), self.done, 0)
         self.all_blocks = code.ceil_div(code.sub(a.column_end, a.column_begin), self.width)
         with phases(code, a) as phase:
@@ -139,7 +138,7 @@ class _Direct:
             chunk, strip = code.select(by_channel, minor, major), code.select(by_channel, major, minor)
             yield group, code.mul(chunk, a.chunk), code.mul(strip, a.blocks)
 
-    def _unit(self, phase: Phased, tiles: Value, before: Value, group: Value, tile: Value, block: Value) -> None:
+    def _unit(self, phase: SweepPhase, tiles: Value, before: Value, group: Value, tile: Value, block: Value) -> None:
         code, a = self.code, self.a
         last_tile = code.minimum(code.plus(tile, a.chunk), tiles)
         last_block = code.minimum(code.plus(block, a.blocks), self.all_blocks)
@@ -164,9 +163,9 @@ class _Direct:
                 self._tile(record, panel_at, group, column, valid)
         self._finished(phase, table, group, tile, last_tile, block, last_block)
 
-    def _prepare(self, phase: Phased, group: Value, tile: Value, last_tile: Value) -> None:
+    def _prepare(self, phase: SweepPhase, group: Value, tile: Value, last_tile: Value) -> None:
         code, a = self.code, self.a
-        walk = Walk(code, a, phase, group)
+        walk = PixelCursor(code, a, phase, group)
         walk.seek(code.times(tile, self.tile.rows))
         with code.loop(tile, last_tile) as t:
             index = code.sub(t, tile)
@@ -200,7 +199,7 @@ class _Direct:
             return flattened(multiply(code, tile, length, left, right, in_rows(tile, values)))
 
         none = flattened(zeros(tile, F32, self.lanes))
-        self._store(code.carry(0, segments, none, segment), record, group, column, valid)
+        self._store(code.loop_carrying(0, segments, none, segment), record, group, column, valid)
 
     def _store(self, values: list[Value], record: Value, group: Value, column: Value, valid: Value) -> None:
         code, a, tile = self.code, self.a, self.tile
@@ -225,9 +224,16 @@ class _Direct:
                         code.write(number, corner, code.plus(row, c))
 
     def _finished(
-        self, phase: Phased, table: Value, group: Value, tile: Value, last_tile: Value, block: Value, last_block: Value
+        self,
+        phase: SweepPhase,
+        table: Value,
+        group: Value,
+        tile: Value,
+        last_tile: Value,
+        block: Value,
+        last_block: Value,
     ) -> None:
-        """The epilogue of a unit: at once where its pixels follow each other, else pixel by pixel."""
+        """Call the epilogue of a unit: once where its pixels are contiguous, else pixel by pixel."""
         code, a, height = self.code, self.a, self.tile.rows
         edges = [
             code.minimum(code.plus(a.column_begin, code.times(b, self.width)), a.column_end)

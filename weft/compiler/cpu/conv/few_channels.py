@@ -1,10 +1,9 @@
-"""Sweeps with few output channels: pixels of a row fill the vectors.
+"""Sweeps with few output channels: vectors run along the pixels of a row.
 
-Elsewhere output channels fill them, and a pixel costs the search for its taps, which hundreds of products pay for. Images of one
-channel, and the gradients of layers that read few, have too few of both. Here a thread takes some rows of the result at a time. It
-copies what they read into planes of its own, a channel after the other in a frame of zeros, so that the pixels of a row lie side by
-side. Then a register tile of output channels x vectors of pixels goes along each row, and reads the planes at each tap from where it
-happens to lie.
+Other sweeps vectorize over output channels, and locating the taps of a pixel is amortized over hundreds of products. Images of one
+channel, and the gradients of layers with few input channels, have too few of both. Here a thread computes some rows of the result at a
+time. It copies the source pixels they need into zero-padded planes, one a channel, so that the pixels of a row are contiguous. Then a
+register tile of output channels x vectors of pixels moves along each row and reads the planes at every tap with unaligned loads.
 
 The filter is packed as for other sweeps. Every element of the result is one chain of fused multiply-adds.
 """
@@ -18,18 +17,18 @@ from llvmlite import ir
 
 from ...ir.plan import Phase, Plan
 from ...thresholds import thresholds
-from ..gemm.register_tile import Tile, columns, flattened, multiply, zeros
+from ..gemm.register_tile import RegisterTile, columns, flattened, multiply, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .function_builder import Signature, call_epilogue, fill, numbers, split
 from .shape import Sweep, whole_lines
-from .sweep_plan import Names, blocks, pack_phases, packing, sweep_cycles
+from .sweep_plan import SweepOperands, blocks, pack_phases, packing, sweep_cycles
 
 _PIXELS, _CHANNELS = (4, 3, 2, 1), (4, 6, 8, 12)  # vectors of pixels, and output channels, of a tile
-_SEARCH, _EDGES = 70.0, 90.0  # cycles that a pixel costs the other sweeps, beside what they count; more, with padding
+_SEARCH, _EDGES = 70.0, 90.0  # cycles of a pixel in the other sweeps that their estimate omits; more with padding
 _STORE = 1.5  # cycles to write an element of a tile, whose pixels lie apart, or one of a plane
-_CLEARLY = 0.8  # of the time of others: estimates are rough
+_CLEARLY = 0.8  # of the estimated time of others: estimates are rough
 _STRIPS = 4  # of rows, for each thread
 
 ROW = Signature(
@@ -49,8 +48,8 @@ ROW = Signature(
 # --- plans ----------------------------------------------------------------------------------------------------------------------
 
 
-def by_rows(sweep: Sweep, target: Target) -> bool:
-    """Whether a sweep is better done so."""
+def by_rows(sweep: Sweep, target: CpuTarget) -> bool:
+    """Whether this algorithm is estimated to be faster for a sweep."""
     if not can_by_rows(sweep):
         return False
     others = sweep_cycles(sweep, target) + (_SEARCH + _EDGES * any(_before(sweep))) * sweep.pixels
@@ -58,7 +57,7 @@ def by_rows(sweep: Sweep, target: Target) -> bool:
 
 
 def can_by_rows(sweep: Sweep) -> bool:
-    """Whether it can be: pixels that are neighbours in the result are neighbours in the source."""
+    """Whether it applies: neighbouring pixels of the result are neighbours in the source."""
     return sweep.single and sweep.groups == 1 and sweep.axes[2].step == 1 and all(b >= 0 for b in _before(sweep))
 
 
@@ -67,16 +66,16 @@ def _before(sweep: Sweep) -> list[int]:
     return [(a.kernel - 1) * a.dilation - a.reach for a in sweep.axes]
 
 
-def _tile(sweep: Sweep, target: Target) -> Tile:
-    """The quickest; its rows are output channels, no more than a panel has."""
+def _tile(sweep: Sweep, target: CpuTarget) -> RegisterTile:
+    """The fastest tile; its rows are output channels, at most as many as a panel has."""
     most, lanes = 24 if target.registers == 32 else 12, target.lanes(32)
     width = min(block.vectors for block in blocks(sweep, target)) * lanes
-    shapes = [Tile(c, p) for p in _PIXELS for c in _CHANNELS if p * c <= most and c <= width]
+    shapes = [RegisterTile(c, p) for p in _PIXELS for c in _CHANNELS if p * c <= most and c <= width]
     return min(shapes, key=lambda tile: _cycles(sweep, tile, target))
 
 
-def _cycles(sweep: Sweep, tile: Tile, target: Target) -> float:
-    """What it takes one thread, roughly."""
+def _cycles(sweep: Sweep, tile: RegisterTile, target: CpuTarget) -> float:
+    """The estimated cycles of one thread."""
     across, (z, y, x) = tile.columns(target.lanes(32)), (axis.outside for axis in sweep.axes)
     weights = tile.rows / 4 if target.arch == "aarch64" else tile.rows  # loads: of a vector of them, or one by one
     tap = max(tile.rows * tile.vectors, tile.vectors + weights) / 2 + 1
@@ -85,7 +84,7 @@ def _cycles(sweep: Sweep, tile: Tile, target: Target) -> float:
     return tiles * one + sweep.batch * sweep.inputs * prod(axis.inside for axis in sweep.axes) * _STORE
 
 
-def row_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool) -> Plan:
+def row_plan(name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool) -> Plan:
     packed, tile = packing(sweep, target), _tile(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
     planes = 0 if prepacked else whole_lines(packed.floats * 4)
@@ -99,8 +98,8 @@ def row_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names
     return Plan(name, tuple(phases), planes + threads * size, sweep.flops)
 
 
-def _geometry(sweep: Sweep, threads: int, tile: Tile, target: Target) -> dict[str, int]:
-    """The numbers of the sweep. There are a few strips of rows for each thread, and what one reads stays in the second cache."""
+def _geometry(sweep: Sweep, threads: int, tile: RegisterTile, target: CpuTarget) -> dict[str, int]:
+    """The integer arguments of the sweep. Each thread has a few strips of rows, and the source of one stays in the L2 cache."""
     (z, y, x), across = sweep.axes, tile.columns(target.lanes(32))
     # The last tile may go beyond the end of its row: what it reads there is zeros.
     width = -(-x.outside // across) * across + (x.kernel - 1) * x.dilation
@@ -116,7 +115,7 @@ def _geometry(sweep: Sweep, threads: int, tile: Tile, target: Target) -> dict[st
     return found
 
 
-def _row_phase(tile: Tile, values: dict[str, int], names: Names) -> Phase:
+def _row_phase(tile: RegisterTile, values: dict[str, int], names: SweepOperands) -> Phase:
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
     taps = values["x_kernel"] if values["x_kernel"] <= thresholds.row_taps else 0
     symbol = f"conv_row.{tile.rows}x{tile.vectors}.{taps}"
@@ -128,26 +127,26 @@ def _row_phase(tile: Tile, values: dict[str, int], names: Names) -> Phase:
 
 @library("conv_row")
 def _make_row(symbol: str) -> ir.Module:
-    """conv_row.CHANNELSxVECTORS.TAPS: for so many taps along a row; 0 for any number."""
+    """conv_row.CHANNELSxVECTORS.TAPS: for TAPS taps along a row; 0 for any number."""
     _, shape, taps = symbol.split(".")
     channels, vectors = map(int, shape.split("x"))
     code, a = ROW.begin(symbol)
-    _Row(code, a, host(), Tile(channels, vectors), int(taps)).write()
+    _RowConvolution(code, a, host(), RegisterTile(channels, vectors), int(taps)).write()
     code.done()
     return code.module
 
 
-class _Row:
-    """Writes the function for one shape of tile."""
+class _RowConvolution:
+    """Emits the function for one shape of tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile, taps: int) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile, taps: int) -> None:
         self.code, self.a, self.target, self.tile, self.taps = code, a, target, tile, taps
         self.lanes = target.lanes(32)
         self.across = tile.columns(self.lanes)  # pixels
         self.aside = numbers(code, tile.rows * self.across, F32)
 
     def write(self) -> None:
-        """A thread's strips of rows, one after the other."""
+        """Emit the loop over a thread's strips of rows."""
         code, a = self.code, self.a
         planes = code.at(a.work, code.plus(a.planes, code.mul(a.tid, a.planes_size)), I8)
         self.slice = code.mul(a.y_size, a.x_size)
@@ -163,7 +162,7 @@ class _Row:
                 self._row(source, code.mul(code.plus(begin, y), a.x_out))
 
     def _fill(self, planes: Value, n: Value, z: Value, y: Value) -> None:
-        """What a strip reads, from line y of slice z of the padded source on."""
+        """Copy the source of a strip, from line y of slice z of the padded source on."""
         code, a = self.code, self.a
         with code.loop(0, a.inputs) as c, code.loop(0, a.z_kernel) as tap, code.loop(0, a.y_size) as line:
             place = code.plus(code.mul(code.plus(code.mul(c, a.z_kernel), tap), a.y_size), line)
@@ -188,7 +187,7 @@ class _Row:
             call_epilogue(code, a, (pixel, code.plus(pixel, a.x_out)), (0, a.outputs))
 
     def _panels(self, source: Value, pixel: Value, pixels: Value) -> None:
-        """All output channels of some pixels. The last tile of a panel is moved back until it ends with the panel."""
+        """All output channels of some pixels. The last tile of a panel overlaps the one before, so that it ends with the panel."""
         code, a, rows = self.code, self.a, self.tile.rows
         size = code.mul(code.mul(code.mul(code.mul(a.z_kernel, a.y_kernel), a.x_kernel), a.inputs), a.width)
         count = code.sub(a.column_end, a.column_begin)
@@ -202,7 +201,7 @@ class _Row:
                 self._store(code.at(a.y, home, F32), pixels, code.sub(left, c))
 
     def _tile(self, source: Value, weights: Value) -> None:
-        """The sums of some output channels at some pixels, aside: a channel's pixels side by side."""
+        """Compute the sums of some output channels at some pixels into a buffer in which the pixels of a channel are contiguous."""
         code, a, tile = self.code, self.a, self.tile
 
         def plane(z: Value, values: list[Value]) -> list[Value]:
@@ -215,16 +214,16 @@ class _Row:
                     place = code.plus(code.mul(code.mul(c, a.z_kernel), self.slice), down)
                     return self._line(code.at(source, place, F32), code.at(here, code.mul(c, a.width), F32), values)
 
-                return code.carry(0, a.inputs, values, channel)
+                return code.loop_carrying(0, a.inputs, values, channel)
 
-            return code.carry(0, a.y_kernel, values, line)
+            return code.loop_carrying(0, a.y_kernel, values, line)
 
         none = flattened(zeros(tile, F32, self.lanes))
-        for i, value in enumerate(code.carry(0, a.z_kernel, none, plane)):
+        for i, value in enumerate(code.loop_carrying(0, a.z_kernel, none, plane)):
             code.write(value, self.aside, i * self.lanes)
 
     def _line(self, pixels: Value, weights: Value, values: list[Value]) -> list[Value]:
-        """The sums, with the taps of a row of one input channel added."""
+        """Accumulate the taps of one kernel row of one input channel."""
         code, a, tile, kind = self.code, self.a, self.tile, vector(F32, self.lanes)
 
         def right(k: Value, step: int) -> list[Value]:
@@ -235,7 +234,7 @@ class _Row:
         sums = [values[i * tile.vectors : (i + 1) * tile.vectors] for i in range(tile.rows)]
         if not self.taps:
             return [v for row in multiply(code, tile, a.x_kernel, left, right, sums) for v in row]
-        for tap in range(self.taps):  # a loop over few would take longer to begin and to end than to run
+        for tap in range(self.taps):  # unrolled: the overhead of a loop over so few would dominate
             splat, vectors = left.read(code.i64(tap), 1), right(code.i64(tap), 0)
             for row in range(tile.rows):
                 number = splat(0, row)
@@ -243,7 +242,7 @@ class _Row:
         return [v for row in sums for v in row]
 
     def _store(self, home: Value, pixels: Value, channels: Value) -> None:
-        """From there to where they belong: a pixel's channels side by side. What lies beyond the row or the channels is left."""
+        """Store the buffer into the result, in which the channels of a pixel are contiguous. Elements beyond the row or the channels are dropped."""
         code, a, tile = self.code, self.a, self.tile
         pixels, whole = code.minimum(pixels, self.across), code.icmp_signed(">=", channels, code.i64(tile.rows))
         with code.if_else(whole, likely=True) as (then, otherwise):

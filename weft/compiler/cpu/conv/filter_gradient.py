@@ -1,16 +1,17 @@
-"""The filter gradient: for each tap, input channel and output channel a sum over all pixels.
+"""Filter gradients: a sum over all pixels for each tap, input channel and output channel.
 
-It is a product of two matrices with very long sums: dw[row, o] = sum over pixels p of x[place(p) + offset(row)] * g[p, o],
+This is a matrix product with a very long inner dimension: dw[row, o] = sum over pixels p of x[place(p) + offset(row)] * g[p, o],
 a row being a tap and an input channel. x is padded first if the kernel reaches over its edges, so that offset(row) does not
-depend on the pixel. A unit of work is some blocks of rows and one chunk of the pixels. It goes over its pixels in slabs, for
-which g is packed in panels of a few output channels that stay in the second cache; for each block of rows it packs x in one panel
-that stays in the first, and adds the products of the panels to its sums.
+depend on the pixel. A unit of work is some blocks of rows and one chunk of the pixels. It processes its pixels in slabs,
+for which g is packed in panels of a few output channels that stay in the L2 cache; for each block of rows it packs x in one panel
+that stays in L1, and accumulates the products of the panels.
 
-Neighbours along x and their channels follow each other in memory: they are a run of rows. Where blocks are whole parts of runs, or
-whole runs, x need not be packed: a block has one pointer for each run, which moves along the lines of pixels, and it is the panel of g
-that stays in the first cache. What has to be known of a slab's lines is written down before its products, or for all slabs at once.
+Neighbours along x and their channels are contiguous in memory: they form a run of rows. Where blocks are parts of runs, or whole runs,
+x need not be packed: a block has one pointer a run, which moves along the lines of pixels, and the panel of g stays in the L1 cache.
+The positions of a slab's lines are computed before its products, or for all slabs at once.
 
-Chunks are cut by the shape alone, and their sums are added in order, so results do not depend on the number of threads.
+The partition into chunks depends on the shape alone, and their sums are added in order, so results do not depend on the number of
+threads.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from ..gemm.register_tile import (
+    RegisterTile,
     Right,
     Sums,
-    Tile,
     columns,
     flattened,
     in_rows,
@@ -39,7 +40,7 @@ from ..gemm.register_tile import (
 )
 from ..ir_builder import F32, I1, I8, I64, Code, Value, vector
 from ..library import library
-from ..target import Target, host
+from ..target import CpuTarget, host
 from .function_builder import Signature, call_epilogue, copy, fill, split
 from .pixel_lines import FACTS, LINE_WORDS, lines_of, part_of, place_in_table, write_down
 
@@ -105,19 +106,19 @@ def _make_pad(symbol: str) -> ir.Module:
 
 @library("conv_filter")
 def _make(symbol: str) -> ir.Module:
-    """conv_filter.ROWSxVECTORS, or conv_filter.ROWSxVECTORS.RUNS: x is read in place, with so many runs in a block of rows."""
+    """conv_filter.ROWSxVECTORS, or conv_filter.ROWSxVECTORS.RUNS: x is read in place, with RUNS runs in a block of rows."""
     _, tile, *runs = symbol.split(".")
     height, vectors = map(int, tile.split("x"))
     code, a = FILTER.begin(symbol)
-    (_InPlace if runs else _Packed)(code, a, host(), Tile(height, vectors), *map(int, runs)).write()
+    (_InPlace if runs else _Packed)(code, a, host(), RegisterTile(height, vectors), *map(int, runs)).write()
     code.done()
     return code.module
 
 
 class _Filter(ABC):
-    """Writes the function for one shape of tile."""
+    """Emits the function for one shape of tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, tile: Tile, runs: int = 0) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile, runs: int = 0) -> None:
         self.code, self.a, self.target, self.tile, self.runs = code, a, target, tile, runs
         self.lanes = target.lanes(32)
         self.width = tile.columns(self.lanes)
@@ -133,7 +134,7 @@ class _Filter(ABC):
         self.pitch = code.mul(a.groups, a.outputs)
         self.pixels = code.mul(code.mul(a.batch, a.z_pixels), code.mul(a.y_pixels, a.x_pixels))
         self.g_blocks = code.ceil_div(a.outputs, self.width)
-        # Columns after the last stay zero. What other kernels left there may be subnormal numbers, with which some CPUs are 20 times slower.
+        # Columns beyond the last stay zero: stale memory may hold subnormal numbers, with which some CPUs are 20 times slower.
         panel = code.times(a.slab, self.width)
         fill(code, code.at(self.g_panels, code.mul(code.plus(self.g_blocks, -1), panel), F32), panel)
         row_blocks = code.ceil_div(a.rows, self.tile.rows)
@@ -174,7 +175,7 @@ class _Filter(ABC):
             call_epilogue(code, a, (row, last), (left, code.plus(left, a.outputs)))
 
     def _find_offsets(self, row: Value, count: Value) -> None:
-        """How far from a pixel each row of x is. Rows after the last repeat it; what comes of them is thrown away."""
+        """Compute the offset of each row of x from a pixel. Rows beyond the last repeat it; their results are discarded."""
         code, a = self.code, self.a
         channels = code.mul(a.groups, a.inputs)
         with code.loop(0, code.times(count, self.tile.rows)) as i:
@@ -190,7 +191,7 @@ class _Filter(ABC):
         panel = code.times(a.slab, self.width)
         source = code.at(a.g, code.plus(code.mul(p, self.pitch), code.mul(group, a.outputs)), F32)
         whole = code.sdiv(a.outputs, code.i64(self.width))
-        # Pixel after pixel, because g is read from far away, and a straight line is fetched ahead.
+        # Pixel by pixel: g comes from memory, and hardware prefetchers follow sequential reads.
         with code.loop(0, count) as i:
             row, target = (
                 code.at(source, code.mul(i, self.pitch), F32),
@@ -204,7 +205,7 @@ class _Filter(ABC):
             copy(code, code.at(row, done, F32), code.at(target, code.mul(whole, panel), F32), code.sub(a.outputs, done))
 
     def _product(self, slab: _Slab, block: Value, rows_of: Value, panel: Value, place: Value, row: Value) -> None:
-        """Add the products of a block of rows and a panel of g to their sums, and bring those home when they are complete."""
+        """Accumulate the products of a block of rows and a panel of g, and store the sums when they are complete."""
         code, a, tile = self.code, self.a, self.tile
         g = code.at(self.g_panels, code.times(code.mul(block, a.slab), self.width), F32)
         sums = code.at(self.sums, code.times(code.plus(place, 1), self.size), F32)
@@ -244,11 +245,11 @@ class _Filter(ABC):
 
     @abstractmethod
     def _begin(self, slab: _Slab, block: Value, count: Value) -> None:
-        """What some blocks of rows need before their products."""
+        """Prepare some blocks of rows for their products."""
 
     @abstractmethod
     def _add(self, slab: _Slab, block: Value, panel: Value, g: Value, initial: Sums) -> Sums:
-        """The sums of a block of rows, the panel-th of those that were begun together, with a panel of g added."""
+        """Accumulate a panel of g into the sums of a block of rows, the panel-th of those prepared together."""
 
 
 class _Packed(_Filter):
@@ -272,7 +273,7 @@ class _Packed(_Filter):
 
     def _pack_line(self, source: Value, target: Value, offsets: list[Value], step: Value, count: Value) -> None:
         code, height = self.code, self.tile.rows
-        # Each must follow the one before: the ends alone may be right by chance, with jumps and repetitions between.
+        # Every row must follow the one before; comparing only the ends would miss gaps and repetitions.
         following = [code.icmp_signed("==", b, code.plus(a, 1)) for a, b in pairwise(offsets)]
         together = functools.reduce(code.and_, following, ir.Constant(I1, 1))
         with code.if_else(together) as (then, otherwise):
@@ -295,10 +296,10 @@ class _Packed(_Filter):
 
 
 class _InPlace(_Filter):
-    """x is read where it lies, line after line."""
+    """x is read in place, line by line."""
 
     def _begin(self, slab: _Slab, block: Value, count: Value) -> None:
-        """The lines of the slab, which are the same for all of them, are written down, unless the table has them."""
+        """Write the table of the slab's lines, which all blocks share, unless it was precomputed."""
         code, a = self.code, self.a
         none = code.icmp_signed("<", a.table, code.i64(0))
         self.facts = code.select(none, self.lines, place_in_table(code, a, slab.begin))
@@ -321,7 +322,7 @@ class _InPlace(_Filter):
             left = neighbours(code, self.target, F32, here, length, step)
             return flattened(multiply(code, tile, count, left, right, in_rows(tile, flat)))
 
-        return in_rows(tile, code.carry(0, self.line_count, flattened(initial), line))
+        return in_rows(tile, code.loop_carrying(0, self.line_count, flattened(initial), line))
 
 
 @dataclass(frozen=True)

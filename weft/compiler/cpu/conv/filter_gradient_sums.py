@@ -1,4 +1,4 @@
-"""The end of a filter gradient: the sums of its chunks are added up, in their order, and the epilogue sees the result."""
+"""The final phases of filter gradients: the sums of the chunks are added in order, and the epilogue is called."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _make_sum(symbol: str) -> ir.Module:
 
     def add(at: Value, kind: ir.Type) -> None:
         start = code.read(partial, at, kind)
-        rest = code.carry(
+        rest = code.loop_carrying(
             1,
             a.chunks,
             [start],
@@ -54,8 +54,8 @@ def _make_sum(symbol: str) -> ir.Module:
 def _make_finish(symbol: str) -> ir.Module:
     """conv_finish: the same, but all taps of a few channels after each other. With no chunks, w is complete but for the epilogue.
 
-    Who wants the filter in its usual order has the taps of a channel side by side, and output channels far apart. An epilogue that
-    got whole rows would come back to each line of that memory for every tap, after thousands of others.
+    In the filter's default layout the taps of a channel are contiguous and output channels are far apart. An epilogue on whole rows
+    would touch each cache line of it once for every tap, after it was evicted.
     """
     code, a = FINISH.begin(symbol)
     wide = host().lanes(32)
@@ -76,7 +76,7 @@ def _make_finish(symbol: str) -> ir.Module:
 
 
 def _add_chunks(code: Code, a: SimpleNamespace, start: Value, count: Value) -> None:
-    """So many neighbours, at most a vector, of the chunks' sums, from the first to the last."""
+    """The total of the chunks for up to a vector of adjacent elements, added from the first chunk to the last."""
     lanes = host().lanes(32)
     size = code.mul(code.mul(a.taps, a.inputs), a.columns)
     partial = code.at(a.work, a.partial, I8)
@@ -85,7 +85,7 @@ def _add_chunks(code: Code, a: SimpleNamespace, start: Value, count: Value) -> N
         def add(chunk: Value, so_far: list[Value]) -> list[Value]:
             return [code.fadd(so_far[0], code.read(partial, code.plus(code.mul(chunk, size), at), kind))]
 
-        return code.carry(1, a.chunks, [code.read(partial, at, kind)], add)[0]
+        return code.loop_carrying(1, a.chunks, [code.read(partial, at, kind)], add)[0]
 
     with code.if_else(code.icmp_signed("==", count, code.i64(lanes))) as (then, otherwise):
         with then:

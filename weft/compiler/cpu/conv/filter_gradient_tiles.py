@@ -1,4 +1,4 @@
-"""Register tiles of filter gradients: rows (taps and input channels) x vectors of output channels, see conv_filter.py."""
+"""Register tiles of filter gradients: rows (taps and input channels) x vectors of output channels, see filter_gradient.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 
 from ...ir.conv_shape import ConvShape
 from ..gemm.register_tile import pieces
-from ..target import Target
+from ..target import CpuTarget
 
 # By architecture and vector registers: (rows, vectors) of tiles that read packed x, and what part of the time they do useful work.
 _TILES = {
@@ -17,7 +17,7 @@ _TILES = {
 }
 _MOST_VECTORS = 4
 _MOST_RUNS = 6  # in a block of rows: each has a pointer
-# Where it may pay to read x in place: at most so many vectors of output channels, and so many pixels that stay in the first cache.
+# Limits for reading x in place: vectors of output channels, and pixels that stay in the L1 cache.
 _IN_PLACE = {("aarch64", 32): (16, 256), ("x86_64", 32): (8, 96)}
 _PACK_TOGETHER, _PACK_ONE = 2.0, 1.3  # cycles to pack the rows of a block side by side, and one of several that are not
 
@@ -33,8 +33,8 @@ class FilterTile:
         return f"{self.rows}x{self.vectors}" + (f".{self.runs}" if self.runs else "")
 
 
-def packed_tile(shape: ConvShape, target: Target) -> FilterTile:
-    """The tile that loses the least at the edges, of those for packed x."""
+def packed_tile(shape: ConvShape, target: CpuTarget) -> FilterTile:
+    """The tile for packed x that wastes the least at the edges."""
     outputs, lanes = shape.filters // shape.groups, target.lanes(32)
     tiles = _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
 
@@ -45,7 +45,7 @@ def packed_tile(shape: ConvShape, target: Target) -> FilterTile:
     return FilterTile(*min(tiles, key=cost))
 
 
-def in_place_tile(shape: ConvShape, target: Target) -> FilterTile:
+def in_place_tile(shape: ConvShape, target: CpuTarget) -> FilterTile:
     """The fastest tile whose rows are a part of a run, or whole runs, of x."""
     length, runs = _runs(shape)
     heights = [(rows, 1) for rows in range(1, length + 1) if length % rows == 0]
@@ -56,10 +56,10 @@ def in_place_tile(shape: ConvShape, target: Target) -> FilterTile:
     return min(fitting, key=lambda tile: _cycles(shape, target, tile))
 
 
-def pays_in_place(shape: ConvShape, target: Target) -> bool:
-    """Is it faster not to pack x?
+def pays_in_place(shape: ConvShape, target: CpuTarget) -> bool:
+    """Whether reading x in place is faster than packing it.
 
-    Not with many output channels: x is packed once for many products. Nor with pixels so far apart that they leave the first cache.
+    Not with many output channels, because x is packed once for many products, nor with pixels so far apart that they do not fit in L1.
     """
     vectors, pixels = _IN_PLACE.get((target.arch, target.registers), (0, 0))
     apart = 4 * shape.channels * shape.stride[-1]
@@ -70,27 +70,27 @@ def pays_in_place(shape: ConvShape, target: Target) -> bool:
 
 
 def _runs(shape: ConvShape) -> tuple[int, int]:
-    """The runs of rows that follow each other in memory: how long, and how many."""
+    """The runs of rows that are contiguous in memory: their length and number."""
     inputs, width = shape.channels // shape.groups, shape.lifted.kernel[-1]
     length = inputs * (width if shape.groups == 1 and (width == 1 or shape.lifted.dilation[-1] == 1) else 1)
     return length, prod(shape.kernel) * inputs // length
 
 
-def _reads(tile: FilterTile, target: Target) -> int:
-    """Of x, for one pixel: NEON reads vectors and takes lanes of them, x86 reads each number into all lanes."""
+def _reads(tile: FilterTile, target: CpuTarget) -> int:
+    """Loads of x for one pixel: NEON loads vectors and uses their lanes, x86 broadcasts each element."""
     if target.arch != "aarch64":
         return tile.rows
     runs = tile.runs or 1
     return runs * len(pieces(tile.rows // runs, target.lanes(32)))
 
 
-def _registers(tile: FilterTile, target: Target) -> int:
-    """For the sums, for a row of g, and for what is read of x."""
+def _registers(tile: FilterTile, target: CpuTarget) -> int:
+    """The registers for the accumulators, a row of g, and the values of x."""
     return tile.rows * tile.vectors + tile.vectors + (_reads(tile, target) if target.arch == "aarch64" else 1)
 
 
-def _cycles(shape: ConvShape, target: Target, tile: FilterTile) -> float:
-    """About how long a pixel takes."""
+def _cycles(shape: ConvShape, target: CpuTarget, tile: FilterTile) -> float:
+    """The estimated cycles of a pixel."""
     length, count = _runs(shape)
     reads = _reads(tile, target) + tile.vectors
     # Two sums and two reads in a cycle, a sum ready for the next after four; then the loop, and reads that collide.

@@ -1,7 +1,7 @@
-"""Filters repacked in the order in which the register tiles of convolutions read them.
+"""Packs filters in the order in which the register tiles of convolutions read them.
 
 A block of `width` output channels is one panel: for each tap (those of one phase of the sweep side by side, see
-conv_shape.py), for each input channel, the numbers of its output channels side by side. Before the panels stands
+shape.py), for each input channel, the numbers of its output channels side by side. Before the panels stands
 a row of zeros, which tiles read in place of pixels that lie in the padding.
 """
 

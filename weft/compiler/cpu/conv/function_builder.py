@@ -1,4 +1,4 @@
-"""Words that the native functions of convolutions share: arguments by name, copies, calls of the epilogue."""
+"""Helpers that the native functions of convolutions share: arguments by name, copies, calls of the epilogue."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Signature:
 
 
 def split(code: Code, number: Value, *sizes: Int) -> list[Value]:
-    """The digits of a number, the last size the fastest: one more than sizes, the first without a limit."""
+    """Unravel a linear index; the last size varies fastest. One more result than sizes: the first is unbounded."""
     digits = []
     for size in reversed(sizes):
         digits.append(code.srem(number, code.i64(size)))
@@ -85,15 +85,15 @@ def _vectors(code: Code, length: Value) -> Iterator[tuple[Value, int]]:
 
 
 def call_epilogue(code: Code, a: SimpleNamespace, rows: tuple[Int, Int], columns: tuple[Int, Int]) -> None:
-    """Tell the program, if it asked for it, that these elements of the result are finished."""
+    """Call the epilogue, if there is one, for finished elements of the result."""
     with code.if_then(code.icmp_unsigned("!=", a.epilogue, ir.Constant(PTR, None))):
-        # There and back: llvmlite calls only pointers that know their function's type.
+        # Cast to a typed pointer: llvmlite calls no others.
         function = code.inttoptr(code.ptrtoint(a.epilogue, I64), EPILOGUE.as_pointer())
         code.call(function, [a.context, code.i64(0), *map(code.i64, (*rows, *columns))])
 
 
 def numbers(code: Code, count: int, element: ir.Type = I64) -> Value:
     """An array on the stack, as a plain pointer."""
-    made = code.room(element, count)
+    made = code.stack_array(element, count)
     made.type = PTR  # llvmlite would give it the type of an array, and refuse to store an element there
     return made

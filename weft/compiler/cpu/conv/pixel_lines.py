@@ -1,7 +1,7 @@
-"""Lines of pixels, as filter gradients go along them.
+"""The lines of pixels that a slab of a filter gradient overlaps.
 
-The pixels of g that a filter gradient works on at a time, a slab, are parts of some lines, and so are the pixels of x that they meet.
-What has to be known of such a part is where its first pixel lies in x, which of the slab's pixels that is, and how many there are.
+The pixels of a slab are parts of some lines of g, and of the corresponding lines of x. The facts of such a part are the position of its
+first pixel in x, the index of that pixel in the slab, and the number of pixels.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a convolution is, in numbers: its shape as the user gives it, and as the sweep that the native functions make.
+"""The geometry of convolutions: forward convolutions and data gradients as sweeps, which the native functions compute.
 
 A convolution and its data gradient are one computation: every pixel of the result is a sum, over some places (taps) of
 the kernel, of a pixel of the source times a matrix. Without a stride the data gradient is a convolution with the kernel
-turned round. With a stride s the pixels of the result fall into s phases along each axis; the pixels of a phase meet
+reversed. With a stride s the pixels of the result fall into s phases along each axis; the pixels of a phase meet
 only every (s / gcd(s, dilation))-th tap, and meet the source at stride 1, so no zeros are ever multiplied.
 
 Along one axis, for the phase r of the result (a forward convolution has the one phase 0, and `step` is its stride):
@@ -24,13 +24,13 @@ from ..target import LINE
 
 
 def whole_lines(size: int) -> int:
-    """So many bytes, and what it takes to fill the last line of the cache."""
+    """Bytes rounded up to whole cache lines."""
     return -(-size // LINE) * LINE
 
 
 @dataclass(frozen=True)
-class Axis:
-    """One axis of a sweep; the words are explained at the head of this file."""
+class ConvAxis:
+    """One axis of a sweep; the terms are explained in the module's docstring."""
 
     inside: int  # size of the source
     outside: int  # size of the result
@@ -68,7 +68,7 @@ class Sweep:
     groups: int
     inputs: int  # channels of the source, of one group
     outputs: int  # channels of the result, of one group
-    axes: tuple[Axis, Axis, Axis]
+    axes: tuple[ConvAxis, ConvAxis, ConvAxis]
     filter: FilterView
     flops: int
 
@@ -104,15 +104,15 @@ class Sweep:
         return found
 
 
-AXIS_WORDS = tuple(Axis.__dataclass_fields__)
+AXIS_WORDS = tuple(ConvAxis.__dataclass_fields__)
 SWEEP_WORDS = ("batch", "groups", "inputs", "outputs", *(f"{letter}_{word}" for letter in "zyx" for word in AXIS_WORDS))
 
 
 def forward_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
-    """From x to y: one phase, and the kernel turned round because taps are kept from the last to the first."""
+    """From x to y: one phase, and the kernel reversed because taps are stored from the last to the first."""
     lifted, taps = shape.lifted, _lift_strides(w_strides)
     axes = [
-        Axis(i, o, k, 1, 1, 1, 0, d, (k - 1) * d - p, s)
+        ConvAxis(i, o, k, 1, 1, 1, 0, d, (k - 1) * d - p, s)
         for i, o, k, s, p, d in zip(
             lifted.spatial, lifted.out, lifted.kernel, lifted.stride, lifted.padding, lifted.dilation, strict=True
         )
@@ -153,11 +153,11 @@ def data_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
     )
 
 
-def _data_axis(spatial: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Axis:
+def _data_axis(spatial: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> ConvAxis:
     common = gcd(dilation, stride)
     classes = stride // common
     inverse = pow(dilation // common, -1, classes) if classes > 1 else 0
-    return Axis(out, spatial, kernel, stride, common, classes, inverse, dilation, padding, 1)
+    return ConvAxis(out, spatial, kernel, stride, common, classes, inverse, dilation, padding, 1)
 
 
 def _lift_strides(w_strides: tuple[int, ...]) -> tuple[int, int, int]:

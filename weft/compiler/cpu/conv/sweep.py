@@ -1,10 +1,9 @@
-"""Native code that walks over a sweep (see conv_shape.py): its phases, and where each tile of pixels finds its source.
+"""Emits the traversal of a sweep (see shape.py): its phases, and the source pointers of each tile of pixels.
 
 For a tile of some pixels of the result, `prepare` writes a record of i64s: how many segments there are, how many floats a
 segment has, the pixels' places in the result; and for each segment the row of the filter's panel it begins with, and for each
 pixel a pointer to where it begins in the source, or to a row of zeros. A segment is one tap; or, where the taps of a kernel
-row lie side by side in memory and none falls into the padding, the whole row of taps. Segments that are nothing but padding
-are left out.
+row are contiguous in memory and none falls into the padding, the whole row of taps. Segments of padding only are omitted.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def record_words(pixels: int, segments: int) -> int:
 
 
 @dataclass(frozen=True)
-class Along:
+class AxisPhase:
     """One phase along one axis, as native numbers."""
 
     count: Value  # taps
@@ -43,22 +42,22 @@ class Along:
 
 
 @dataclass(frozen=True)
-class Phased:
+class SweepPhase:
     """One phase of the sweep."""
 
-    z: Along
-    y: Along
-    x: Along
+    z: AxisPhase
+    y: AxisPhase
+    x: AxisPhase
     pixels: Value  # of the whole batch
     taps: Value
     before: Value  # taps of the phases that are packed before this one
 
 
 @contextmanager
-def phases(code: Code, a: SimpleNamespace) -> Iterator[Phased]:
+def phases(code: Code, a: SimpleNamespace) -> Iterator[SweepPhase]:
     """A loop over the phases of the sweep whose numbers are in `a`."""
     with code.loop(0, a.z_phases) as i, code.loop(0, a.y_phases) as j, code.loop(0, a.x_phases) as k:
-        z, y, x = (_along(code, a, letter, r) for letter, r in zip("zyx", (i, j, k), strict=True))
+        z, y, x = (_axis_phase(code, a, letter, r) for letter, r in zip("zyx", (i, j, k), strict=True))
         pixels = code.mul(code.mul(a.batch, z.pixels), code.mul(y.pixels, x.pixels))
         taps = code.mul(code.mul(z.count, y.count), x.count)
         before = code.plus(
@@ -66,10 +65,10 @@ def phases(code: Code, a: SimpleNamespace) -> Iterator[Phased]:
             code.mul(code.mul(z.count, y.start), x.kernel),
             code.mul(code.mul(z.count, y.count), x.start),
         )
-        yield Phased(z, y, x, pixels, taps, before)
+        yield SweepPhase(z, y, x, pixels, taps, before)
 
 
-def _along(code: Code, a: SimpleNamespace, letter: str, r: Value) -> Along:
+def _axis_phase(code: Code, a: SimpleNamespace, letter: str, r: Value) -> AxisPhase:
     def of(word: str) -> Value:
         return getattr(a, f"{letter}_{word}")
 
@@ -85,16 +84,16 @@ def _along(code: Code, a: SimpleNamespace, letter: str, r: Value) -> Along:
     pixels = code.maximum(0, code.sdiv(code.plus(code.sub(of("outside"), first_out), phase_count, -1), phase_count))
     last_tap = code.plus(which, code.mul(code.plus(count, -1), classes))
     meeting = code.sub(code.plus(first_out, of("reach")), code.mul(last_tap, of("dilation")))
-    return Along(
+    return AxisPhase(
         count, start, kernel, pixels, first_out, code.sdiv(meeting, phase_count), phase_count, of("step"),
         code.sdiv(of("dilation"), of("common")), of("inside"), of("outside"),
     )  # fmt: skip
 
 
-class Walk:
-    """Goes from pixel to pixel of a phase, from a given one on."""
+class PixelCursor:
+    """Iterates over the pixels of a phase, from a given one on."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, phase: Phased, group: Value) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, phase: SweepPhase, group: Value) -> None:
         self.code, self.a, self.phase = code, a, phase
         self.channels = code.mul(a.groups, a.inputs)
         self.group_offset = code.mul(group, a.inputs)
@@ -108,7 +107,7 @@ class Walk:
     def take(self) -> tuple[list[Value], Value, Value]:
         """The next pixel: z, y and x of its first tap in the source, the float where that is, and its place in the result.
 
-        A pixel in the padding has such a float too, but it must not be read. After the last pixel of all comes the last again.
+        The address of a pixel in the padding must not be read. The last pixel of all is repeated.
         """
         code = self.code
         n, z, y, x = (code.read(self.place, i, I64) for i in range(4))
@@ -133,8 +132,10 @@ class Walk:
         return [code.select(end, old, new) for old, new in zip((n, z, y, x), reversed(following), strict=True)]
 
 
-def prepare(code: Code, walk: Walk, count: int, record: Value, source: Value, zeros: Value, keep_all: Value) -> None:
-    """Write the record of the next tile of `count` pixels. `keep_all`: keep also segments that are nothing but padding."""
+def prepare(
+    code: Code, walk: PixelCursor, count: int, record: Value, source: Value, zeros: Value, keep_all: Value
+) -> None:
+    """Write the record of the next tile of `count` pixels. `keep_all`: include segments of padding only."""
     phase, inputs, pixels = walk.phase, walk.a.inputs, numbers(code, 4 * count)
     merged = _take_pixels(code, walk, count, record, pixels)
     width = code.select(merged, code.i64(1), phase.x.count)
@@ -149,8 +150,8 @@ def prepare(code: Code, walk: Walk, count: int, record: Value, source: Value, ze
         code.write(code.plus(found, code.zext(code.or_(some, keep_all), I64)), record, 0)
 
 
-def _take_pixels(code: Code, walk: Walk, count: int, record: Value, pixels: Value) -> Value:
-    """Note the pixels of a tile. Are the taps of a kernel row side by side for all of them?"""
+def _take_pixels(code: Code, walk: PixelCursor, count: int, record: Value, pixels: Value) -> Value:
+    """Write the pixels of a tile; whether the taps of a kernel row are contiguous for all of them."""
     axis = walk.phase.x
     extent = code.mul(code.plus(axis.count, -1), axis.move)
     side_by_side = all_of(
@@ -167,15 +168,15 @@ def _take_pixels(code: Code, walk: Walk, count: int, record: Value, pixels: Valu
         code.write(out, record, code.plus(i, HEAD))
         return [all_of(code, so_far[0], below(code, x, axis.inside), below(code, code.plus(x, extent), axis.inside))]
 
-    merged: Value = code.carry(0, count, [side_by_side], note)[0]
+    merged: Value = code.loop_carrying(0, count, [side_by_side], note)[0]
     return merged
 
 
 def _segment(
-    code: Code, walk: Walk, count: int, pixels: Value, tap: tuple[Value, Value, Value], merged: Value,
+    code: Code, walk: PixelCursor, count: int, pixels: Value, tap: tuple[Value, Value, Value], merged: Value,
     segment: Value, source: Value, zeros: Value,
 ) -> Value:  # fmt: skip
-    """Write the pointers of one segment. Is any of them not padding?"""
+    """Write the pointers of one segment; whether any of them is not padding."""
     phase = walk.phase
     dz, dy, dx = (code.mul(t, axis.move) for t, axis in zip(tap, (phase.z, phase.y, phase.x), strict=True))
     offset = code.plus(code.mul(code.plus(code.mul(dz, phase.y.inside), dy), phase.x.inside), dx)
@@ -189,18 +190,18 @@ def _segment(
             below(code, code.plus(y, dy), phase.y.inside),
             code.or_(merged, below(code, code.plus(x, dx), phase.x.inside)),
         )
-        # Not inbounds: a pixel in the padding has an address nobody may use.
+        # Not inbounds: the address of a pixel in the padding is never used.
         place = code.gep(source, [code.plus(base, offset)], source_etype=F32)
         code.write(code.select(there, place, zeros), segment, code.plus(i, 1))
         return [code.or_(so_far[0], there)]
 
     none = code.icmp_signed("!=", code.i64(0), code.i64(0))
-    some: Value = code.carry(0, count, [none], point)[0]
+    some: Value = code.loop_carrying(0, count, [none], point)[0]
     return some
 
 
 def flatten(code: Code, record: Value, count: int, patches: Value) -> None:
-    """Copy the segments of a tile's pixels to `patches`, and make of the record one with a single segment."""
+    """Copy the segments of a tile's pixels to `patches`, and turn the record into one with a single segment."""
     segments, length = code.read(record, 0, I64), code.read(record, 1, I64)
     whole = code.mul(segments, length)
     with code.loop(0, segments) as segment, code.loop(0, count) as i:

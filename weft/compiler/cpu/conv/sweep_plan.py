@@ -1,4 +1,4 @@
-"""Plans of sweeps (forward convolutions and data gradients) from native functions: tiles, chunks, workspace."""
+"""Plans of sweeps (forward convolutions and data gradients): tiles, chunks, workspace."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.plan import Phase, Plan
-from ..target import Target
+from ..target import CpuTarget
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .filter_packing import pack_phase, panels_size, zeros_size
 from .shape import Sweep, whole_lines
@@ -18,56 +18,56 @@ _TILES = {
     ("x86_64", 16): {2: 6, 1: 10},
     ("x86_64", 32): {4: 6, 3: 8, 2: 12, 1: 12},
 }
-_RECORDS = 24 << 10  # bytes of records of a unit that stay in the first cache
+_RECORDS = 24 << 10  # bytes of records of a unit that stay in the L1 cache
 _UNIT_TILES = 16
 _PATCHES = 8  # pixels whose patches are laid out at a time
-_FEW_THREADS = 4  # up to which sharing out the pixels alone is good enough
+_FEW_THREADS = 4  # up to which dividing the pixels alone is good enough
 
 MODES = {"DIRECT": IN_PLACE, "IMPLICIT_GEMM": COPIED, "IMPLICIT_PRECOMP_GEMM": PREPARED}
 
 
 @dataclass(frozen=True)
-class Names:
-    """What the operands of a sweep are called in a plan."""
+class SweepOperands:
+    """The names of a sweep's operands in a plan."""
 
     source: str = "x"
     result: str = "y"
     packed: str = "work"
 
 
-def heights(target: Target) -> dict[int, int]:
+def heights(target: CpuTarget) -> dict[int, int]:
     """Pixels of a tile, by its vectors."""
     return _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
 
 
 @dataclass(frozen=True)
-class Block:
-    """Some output channels of each group, done with tiles of so many vectors."""
+class ChannelBlock:
+    """A range of output channels of each group, computed with tiles of so many vectors."""
 
     begin: int
     end: int
     vectors: int
 
 
-def blocks(sweep: Sweep, target: Target) -> list[Block]:
+def blocks(sweep: Sweep, target: CpuTarget) -> list[ChannelBlock]:
     """Tiles of one width for all output channels; or the widest for most, and a narrower one for the rest."""
     lanes, widest, outputs = target.lanes(32), max(heights(target)), sweep.outputs
-    candidates = [[Block(0, outputs, vectors)] for vectors in heights(target)]
+    candidates = [[ChannelBlock(0, outputs, vectors)] for vectors in heights(target)]
     whole = outputs - outputs % (widest * lanes)
     if 0 < whole < outputs:
         rest = min(widest, -(-(outputs - whole) // lanes))
-        candidates.append([Block(0, whole, widest), Block(whole, outputs, rest)])
+        candidates.append([ChannelBlock(0, whole, widest), ChannelBlock(whole, outputs, rest)])
     return min(candidates, key=lambda found: sum(_cycles(sweep, block, target) for block in found))
 
 
-def sweep_cycles(sweep: Sweep, target: Target) -> float:
-    """What it takes one thread, roughly."""
+def sweep_cycles(sweep: Sweep, target: CpuTarget) -> float:
+    """The estimated cycles of one thread."""
     pixels = sweep.batch * prod(axis.outside for axis in sweep.axes)
     return pixels * sum(_cycles(sweep, block, target) for block in blocks(sweep, target))
 
 
-def _cycles(sweep: Sweep, block: Block, target: Target) -> float:
-    """What a pixel costs, roughly: a narrow tile is not as busy, and every pass looks for the pixels again."""
+def _cycles(sweep: Sweep, block: ChannelBlock, target: CpuTarget) -> float:
+    """The estimated cycles of a pixel: a narrow tile uses fewer units, and every pass locates the pixels again."""
     count = -(-(block.end - block.begin) // (block.vectors * target.lanes(32)))
     products = sweep.most_taps * sweep.inputs * block.vectors / 2 * (1.25 if block.vectors == 1 else 1.0)
     return count * products + 4 * (4 + sweep.most_taps / sweep.axes[2].most_taps)
@@ -77,11 +77,11 @@ def _cycles(sweep: Sweep, block: Block, target: Target) -> float:
 class Packing:
     """Where the packed filter lies: the blocks of output channels and their first float."""
 
-    blocks: tuple[tuple[Block, int], ...]
+    blocks: tuple[tuple[ChannelBlock, int], ...]
     floats: int
 
 
-def packing(sweep: Sweep, target: Target) -> Packing:
+def packing(sweep: Sweep, target: CpuTarget) -> Packing:
     at, found = zeros_size(sweep), []
     for block in blocks(sweep, target):
         found.append((block, at))
@@ -89,7 +89,7 @@ def packing(sweep: Sweep, target: Target) -> Packing:
     return Packing(tuple(found), at)
 
 
-def pack_phases(sweep: Sweep, target: Target, into: str) -> list[Phase]:
+def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[Phase]:
     return [
         pack_phase(
             sweep,
@@ -103,8 +103,10 @@ def pack_phases(sweep: Sweep, target: Target, into: str) -> list[Phase]:
     ]
 
 
-def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
-    """One of MODES."""
+def sweep_plan(
+    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
+) -> Plan:
+    """The plan of one of MODES."""
     mode = MODES[name]
     packed = packing(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
@@ -117,7 +119,9 @@ def sweep_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Nam
     return Plan(name, tuple(phases), end, sweep.flops)
 
 
-def gemm_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool = False) -> Plan:
+def gemm_plan(
+    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool = False
+) -> Plan:
     """GEMM: all patches are laid out in the workspace, then multiplied with the filter. One phase, no groups."""
     packed = packing(sweep, target)
     phases = [] if prepacked else pack_phases(sweep, target, names.packed)
@@ -137,9 +141,9 @@ def gemm_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Name
 
 
 def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: int) -> tuple[Phase, int, int]:
-    """Lay out the patches of all pixels from the byte `place` of the workspace on; where they end, and where what it needs itself.
+    """im2col of all pixels into the workspace from byte `place` on; where the patches end, and where its own scratch memory ends.
 
-    What lies in the padding is read from where `zeros` begins.
+    Padding is read from the beginning of `zeros`.
     """
     scratch = place + whole_lines(-(-sweep.pixels // _PATCHES) * _PATCHES * sweep.taps * sweep.inputs * 4)
     record = record_words(_PATCHES, sweep.taps)
@@ -154,10 +158,10 @@ def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: in
 def _block_phases(
     sweep: Sweep,
     threads: int,
-    target: Target,
+    target: CpuTarget,
     mode: int,
-    names: Names,
-    block: Block,
+    names: SweepOperands,
+    block: ChannelBlock,
     panels: int,
     scratch: int,
     source: int = 0,
@@ -195,7 +199,7 @@ def _all_tiles(sweep: Sweep, height: int) -> int:
 
 
 def _units(sweep: Sweep, threads: int, tiles: int, columns: int, tile_bytes: int) -> tuple[int, int, int]:
-    """Tiles and blocks of a unit, and whether threads share out channels: then the filter is read once, else the source."""
+    """Tiles and blocks of a unit, and whether threads divide the channels (the filter is read once) or the pixels (the source is)."""
     most = max(1, min(_UNIT_TILES, _RECORDS // tile_bytes))
     filter_size = sweep.taps * sweep.inputs * sweep.outputs
     source_size = sweep.pixels * sweep.inputs
@@ -209,14 +213,16 @@ def _units(sweep: Sweep, threads: int, tiles: int, columns: int, tile_bytes: int
 
 
 def _shared(tiles: int, columns: int, most: int, threads: int, weight: float) -> tuple[int, int, int]:
-    """Units for many threads: all have work, and each reads little. `weight`: how much larger the filter is than the source."""
+    """Units for many threads, such that all have work and each reads little. `weight`: size of the filter relative to the source."""
     best = (float("inf"), 1, 1)
     for strips in range(1, min(columns, threads) + 1):
         strip = -(-columns // strips)
         for rounds in (1, 2, 3, 4):
             chunk = min(most, max(1, -(-tiles * strips // (rounds * threads))))
             units = -(-tiles // chunk) * -(-columns // strip)
-            work = -(-units // threads) * chunk * strip / (tiles * columns / threads)  # 1 if all are always busy
+            work = (
+                -(-units // threads) * chunk * strip / (tiles * columns / threads)
+            )  # 1 if all threads are always busy
             reads = (strip / columns * weight + chunk * -(-units // threads) / tiles) / (1 + weight)
             best = min(best, (work + reads, chunk, strip))
     _, chunk, strip = best

@@ -1,11 +1,11 @@
-"""Matrix times vector: bound by the memory, so the matrix is read once, where it lies, and converted on the way.
+"""Matrix-vector products: memory bound, so the matrix is read once, in place, and converted on the fly.
 
-    dots    the ks of a row side by side: several rows at a time, several sums a row, added up in a fixed order
-    spread  the rows of a k side by side: several ks at a time are added to a block of results that stays in the cache
+    dots    k is contiguous in a row: several rows at a time, several accumulators a row, added in a fixed order
+    spread  rows are contiguous for a k: several ks at a time are added to a block of results that stays in the cache
 
-Threads share out the results. Few results with a long k are cut in pieces of k first, as a batch with partial results; so is a large
-matrix that is spread, because a thread then reads one long stretch of memory. A matrix that is too large for the caches is read in
-fewer streams at a time, and asked for ahead.
+Threads divide the results. Few results with a long k are split along k first, as a batch with partial results; so is a large matrix
+read by `spread`, because a thread then reads one long range of memory. A matrix larger than the caches is read in fewer streams at a
+time, with prefetching.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from .tiling import Problem
 MATVEC = (
     "a", "x", "y", "work", "epilogue", "context",
     "tid", "threads", "batch", "m", "k",
-    "last_k",  # k of the last matrix of the batch, which may have less
+    "last_k",  # k of the last matrix of the batch, which may be shorter
     "line", "a_batch", "x_batch", "y_step", "y_batch", "y_offset",
     "block",  # rows of a task
     "accumulate",
-    "finishes",  # 1: these are the final results, for the epilogue to see
+    "finishes",  # 1: these are the final results: call the epilogue
     "across",  # 1: the results are a row of c, not a column
 )  # fmt: skip
 _ROWS, _FAR_ROWS = 4, 1  # rows that dots reads at a time, of a matrix in the caches and of a larger one
 _LINES, _FAR_LINES = 8, 2  # ks that spread reads at a time
-_AHEAD = 512  # bytes that dots asks for ahead; spread asks for its next ks
-_STRETCHES = 16  # pieces of a long matrix that is spread
+_AHEAD = 512  # prefetch distance of dots in bytes; spread prefetches its next ks
+_STRETCHES = 16  # pieces of a long matrix that is read by spread
 
 
 @library("matvec")
@@ -68,11 +68,11 @@ def make(symbol: str) -> ir.Module:
 
 
 class _Matrix:
-    """Writes the code for some rows of one matrix of the batch."""
+    """Emits the code for some rows of one matrix of the batch."""
 
     def __init__(self, code: Code, of: dict[str, Value], kind: str, source: str, z: Value, far: bool) -> None:
         self.code, self.of, self.kind, self.source, self.far = code, of, kind, source, far
-        self.line = max(1, LINE // BYTES[source])  # elements of a line of the cache
+        self.line = max(1, LINE // BYTES[source])  # elements of a cache line
         self.element, self.lanes = ELEMENTS[kind], host().lanes(8 * BYTES[kind])
         self.a = code.at(of["a"], code.mul(z, of["a_batch"]), ELEMENTS[source])
         self.x = code.at(of["x"], code.mul(z, of["x_batch"]), self.element)
@@ -91,7 +91,7 @@ class _Matrix:
             self._dots(row, 1)
 
     def _dots(self, row: Value, count: int) -> None:
-        """The same sums in the same order for any count of rows at a time."""
+        """Dot products, with the same order of additions for any number of rows at a time."""
         code, lanes = self.code, self.lanes
         some = vector(self.element, lanes)
         sums = 4 if host().registers >= 32 else 2
@@ -101,12 +101,12 @@ class _Matrix:
         wide = code.sub(self.k, code.srem(self.k, code.i64(lanes * sums)))
         whole = code.sub(self.k, code.srem(self.k, code.i64(lanes)))
         totals = [constant(some, 0.0)] * (count * sums)
-        totals = code.carry(0, wide, totals, lambda k, t: self._advance(lines, k, t, sums), lanes * sums)
+        totals = code.loop_carrying(0, wide, totals, lambda k, t: self._advance(lines, k, t, sums), lanes * sums)
         pairs = [totals[r * sums : (r + 1) * sums] for r in range(count)]
         one = [self._halve(pair) for pair in pairs]
-        one = code.carry(wide, whole, one, lambda k, t: self._advance(lines, k, t, 1), lanes)
+        one = code.loop_carrying(wide, whole, one, lambda k, t: self._advance(lines, k, t, 1), lanes)
         last = [self._halve([code.lane(t, lane) for lane in range(lanes)]) for t in one]
-        last = code.carry(whole, self.k, last, lambda k, t: self._tail(lines, k, t))
+        last = code.loop_carrying(whole, self.k, last, lambda k, t: self._tail(lines, k, t))
         for r, total in enumerate(last):
             self._put(code.mul(code.plus(row, r), self.of["y_step"]), total)
 
@@ -128,7 +128,7 @@ class _Matrix:
         return [self.code.fma(a, x, total) for a, total in zip(read, totals, strict=True)]
 
     def _halve(self, parts: list[Value]) -> Value:
-        """A sum by halves."""
+        """A pairwise sum."""
         while len(parts) > 1:
             half = len(parts) // 2
             parts = [self.code.fadd(a, b) for a, b in zip(parts[:half], parts[half:], strict=True)]
@@ -160,7 +160,7 @@ class _Matrix:
         lines = [code.at(self.a, code.mul(code.plus(k, s), of["line"]), ELEMENTS[self.source]) for s in range(count)]
         factors = [code.read(self.x, code.plus(k, s), self.element) for s in range(count)]
         size = code.sub(bottom, top)
-        some = max(1, self.line // lanes)  # vectors in a line of the cache
+        some = max(1, self.line // lanes)  # vectors of a cache line
         wide, whole = (code.sub(bottom, code.srem(size, code.i64(n))) for n in (some * lanes, lanes))
         for first, last, width, times in ((top, wide, lanes, some), (wide, whole, lanes, 1), (whole, bottom, 1, 1)):
             splats = [code.splat(factor, width) for factor in factors]
@@ -181,8 +181,8 @@ class _Matrix:
 
 
 def plan(p: Problem) -> Plan | None:
-    """The plan of a product with one row or one column of results, if the matrix has lines without gaps."""
-    across = p.m == 1  # the results are a row of C: the matrix is B, turned
+    """The plan of a product with one row or one column of results, if the matrix has contiguous lines."""
+    across = p.m == 1  # the results are a row of C: the matrix is B, transposed
     side = _Side("b", p.b_type, (p.b[1], p.b[0]), p.b_batch) if across else _Side("a", p.a_type, p.a, p.a_batch)
     x = _Side("a", p.a_type, p.a, p.a_batch) if across else _Side("b", p.b_type, (p.b[1], p.b[0]), p.b_batch)
     outputs, step = (p.n, 1) if across else (p.m, p.c[0])
@@ -190,7 +190,7 @@ def plan(p: Problem) -> Plan | None:
         return None
     phases: list[Phase] = []
     used = 0
-    if x.strides[1] != 1 or x.kind != p.kind:  # the vector is made plain first
+    if x.strides[1] != 1 or x.kind != p.kind:  # the vector is copied and converted first
         phases, used, x = _plain(p, x)
     values = named(
         a=side.name, x=x.name, batch=p.batch, m=outputs, k=p.k, last_k=p.k, a_batch=side.batch, x_batch=x.batch,
@@ -220,7 +220,7 @@ class _Side:
 
 
 def _plain(p: Problem, x: _Side) -> tuple[list[Phase], int, _Side]:
-    """A phase that copies the vectors to the workspace, as they should be; the elements it fills; where they are then."""
+    """A phase that copies the vectors to the workspace, contiguous and converted; the elements it writes; the operand that it makes."""
     count = p.batch if x.batch else 1
     values = named(
         source=x.name, target="work", lines=1, k=p.k, across=1, along=x.strides[1], batch=count, source_batch=x.batch
@@ -242,7 +242,7 @@ def _phase(p: Problem, side: _Side, values: Values) -> Phase:
 
 
 def pieces_of(outputs: int, k: int, spread: bool = False) -> int:
-    """How many pieces k is cut in: by the shape alone, where there is little else to share out, or to read in long stretches."""
+    """The number of pieces that k is split into, by the shape alone: where there is little other parallelism, or for long sequential reads."""
     if spread and outputs * k >= thresholds.matvec_long and 64 <= outputs <= 2 * thresholds.matvec_block:
         return _STRETCHES
     return 1 if outputs >= 64 else max(1, min(64, k // (thresholds.matvec_piece * (4 if outputs < 8 else 1))))

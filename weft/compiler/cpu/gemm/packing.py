@@ -1,9 +1,8 @@
-"""Packing: a matrix cut in panels of a few rows or columns, laid out in the order in which a register tile reads them.
+"""Packs matrices into panels of a few rows or columns, in the order in which a register tile reads them.
 
-Panel p of `width` lines holds, for k = 0, 1, ..., the width elements of its lines at k side by side. It serves both
-sides of a product: the lines are columns of the right operand, or rows of the left one. Elements are converted to the
-type of the product on the way. Lines that a last panel has too many repeat the last true line: what is computed from them is
-thrown away, and nothing is read that does not belong to the matrix.
+Panel p of `width` lines holds, for k = 0, 1, ..., the elements of its lines at k contiguously. Both operands of a product use it: lines
+are columns of the right operand, or rows of the left one. Elements are converted to the type of the product. The last panel is padded
+with copies of the last line, whose results are discarded; nothing outside of the matrix is read.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
 
 # The arguments of a packing phase, by name, in order. Strides are in elements: `across` from line to line, `along` from k to k.
 PACK = ("source", "target", "tid", "threads", "lines", "k", "across", "along", "batch", "source_batch", "target_offset", "chunk")  # fmt: skip
-_AHEAD = 12  # ks that are asked for before they are needed: the memory does not guess well across large strides
+_AHEAD = 12  # prefetch distance in ks: hardware prefetchers do not follow large strides
 
 
 @library("pack")
@@ -70,15 +69,15 @@ def make(symbol: str) -> ir.Module:
 
 
 def panels_together(width: int) -> int:
-    """Panels that are packed together: about 128 lines."""
+    """The number of panels packed together: about 128 lines."""
     return max(1, 128 // width)
 
 
 def pack_panels(module: ir.Module, source: str, kind: str, width: int) -> ir.Function:
     """A private function (source, target, lines, k, across, along, apart) that packs panels `apart` elements from each other.
 
-    Where lines are neighbours in memory it goes along them for all panels at once: far better for the memory than to
-    go down one narrow panel after the other.
+    Where adjacent lines are contiguous in memory it reads along them for all panels at once, which uses the memory far better than
+    packing one narrow panel after the other.
     """
     panel = pack_panel(module, source, kind, width)
     code = Code.begin(module, f"panels.{source}.{kind}.{width}", [PTR, PTR] + [I64] * 5, private=True)
@@ -122,7 +121,7 @@ def pack_panel(module: ir.Module, source: str, kind: str, width: int) -> ir.Func
 
 
 def _copy_or_collect(code: Code, source: str, kind: str, width: int) -> None:
-    """Where the CPU can read a part of a vector, lines side by side that are fewer than a panel's are copied too."""
+    """On CPUs with masked loads, contiguous lines are copied even if a panel has more."""
     if host().arch == "aarch64" or source != kind:
         _collect(code, source, kind, width)
         return
@@ -134,7 +133,7 @@ def _copy_or_collect(code: Code, source: str, kind: str, width: int) -> None:
 
 
 def _copy_part(code: Code, kind: str, width: int) -> None:
-    """The lines of one k are side by side, but there are fewer than the panel has; zeros follow them."""
+    """The lines of one k are contiguous, but fewer than the panel has; the rest is zeros."""
     pointer, target, valid, k, _, along = code.arguments
     some = [(first, vector(ELEMENTS[kind], size)) for first, size in pieces(width, host().lanes(8 * BYTES[kind]))]
     masks = [before(code, code.plus(valid, -first), lanes_of(type)) for first, type in some]
@@ -154,7 +153,7 @@ def before(code: Code, count: Value, lanes: int) -> Value:
 
 
 def read_masked(code: Code, pointer: Value, mask: Value, type: ir.Type) -> Value:
-    """What the mask allows, zeros elsewhere; nothing else is touched."""
+    """A masked load: zeros where the mask is not set."""
     if lanes_of(type) > 1:
         align = ir.Constant(I32, 4)
         return code.intrinsic("masked.load", pointer, align, mask, constant(type, 0.0), types=[type, PTR], result=type)
@@ -163,13 +162,13 @@ def read_masked(code: Code, pointer: Value, mask: Value, type: ir.Type) -> Value
 
 
 def write_masked(code: Code, value: Value, pointer: Value, mask: Value) -> None:
-    """The lanes that the mask allows; nothing else is touched."""
+    """A masked store."""
     align = ir.Constant(I32, 4)
     code.intrinsic("masked.store", value, pointer, align, mask, types=[value.type, PTR], result=VOID)
 
 
 def _copy(code: Code, source: str, kind: str, width: int) -> None:
-    """The lines of one k are side by side."""
+    """The lines of one k are contiguous."""
     pointer, target, _, k, _, along = code.arguments
     with code.loop(0, k) as at:
         _copy_line(code, (pointer, code.mul(at, along)), (target, code.times(at, width)), source, kind, width)
@@ -184,7 +183,7 @@ def _copy_line(
 
 
 def _turn(code: Code, source: str, kind: str, width: int) -> None:
-    """The ks of one line are side by side: square blocks are transposed in registers."""
+    """The ks of one line are contiguous: square blocks are transposed in registers."""
     pointer, target, valid, k, across, _ = code.arguments
     size = 16 // BYTES[kind]
     lines = [code.mul(code.minimum(line, code.plus(valid, -1)), across) for line in range(width)]
@@ -193,10 +192,10 @@ def _turn(code: Code, source: str, kind: str, width: int) -> None:
         for first in range(0, width, size):
             block = lines[first : first + size]
             block += block[-1:] * (size - len(block))
-            turned = transpose(
+            transposed = transpose(
                 code, [read_as(code, pointer, code.plus(line, at), source, kind, size) for line in block]
             )
-            for step, value in enumerate(turned):
+            for step, value in enumerate(transposed):
                 some = min(size, width - first)
                 home = code.plus(code.times(code.plus(at, step), width), first)
                 code.write(shorten(code, value, some), target, home)
@@ -207,7 +206,7 @@ def _turn(code: Code, source: str, kind: str, width: int) -> None:
 
 
 def _collect(code: Code, source: str, kind: str, width: int) -> None:
-    """Any strides, and what is left over at an edge: one element at a time."""
+    """Any strides, and edges: one element at a time."""
     pointer, target, valid, k, across, along = code.arguments
     with code.loop(0, k) as at, code.loop(0, width) as line:
         start = code.mul(code.minimum(line, code.plus(valid, -1)), across)
@@ -219,7 +218,7 @@ def _collect(code: Code, source: str, kind: str, width: int) -> None:
 
 
 def read_as(code: Code, pointer: Value, index: Int, source: str, kind: str, lanes: int) -> Value:
-    """Elements of one type, read as another at least as wide."""
+    """Load elements of one type, converted to another at least as wide."""
     value = code.read(pointer, index, vector(ELEMENTS[source], lanes))
     if source == kind:
         return value
@@ -239,7 +238,7 @@ def shorten(code: Code, value: Value, lanes: int) -> Value:
 
 
 def transpose(code: Code, lines: Sequence[Value]) -> list[Value]:
-    """As many vectors as they have lanes, turned: each round interleaves the first half with the second."""
+    """Transpose a square of vectors in registers: each round interleaves the first half with the second."""
     values, half = list(lines), len(lines) // 2
     zip_low = [lane + side * len(values) for lane in range(half) for side in (0, 1)]
     zip_high = [lane + half for lane in zip_low]

@@ -16,11 +16,11 @@ def named(**values: int | str) -> Values:
     return values
 
 
-_PLAIN = {"a", "b", "c", "work", "epilogue", "context", "tid", "threads"}  # names that may stand for themselves
+_PLAIN = {"a", "b", "c", "work", "epilogue", "context", "tid", "threads"}  # names that are passed as they are
 
 
 def phase(symbol: str, names: Sequence[str], values: Values, reads: set[str], writes: set[str]) -> Phase:
-    """A call with the arguments in the order of their names; a pointer, and "tid", stands for itself."""
+    """A call with its arguments in the order of their names; pointers, "tid" and "threads" are passed by name."""
     arguments = tuple(values[name] if name in values or name not in _PLAIN else name for name in names)
     return Phase(symbol, arguments, frozenset(reads), frozenset(writes))
 
@@ -32,12 +32,12 @@ def pack_phase(kind: str, source: str, width: int, values: Values) -> Phase:
 
 
 def addup_phase(kind: str, m: int, n: int, ldc: int, parts: int, offset: int, accumulate: bool) -> Phase:
-    """The sum of the parts that lie in the workspace from an offset on."""
-    rows = max(1, 1024 // n)  # so many that the epilogue has something to do
+    """The sum of the partial results that begin at an offset of the workspace."""
+    rows = max(1, 1024 // n)  # large enough to amortize the call of the epilogue
     values = named(parts=parts, offset=offset, m=m, n=n, c_row=ldc, rows=rows, accumulate=int(accumulate))
     return phase(f"addup.{kind}", ADDUP, values, {"work", "context"} | ({"c"} if accumulate else set()), {"c"})
 
 
 def aligned(elements: int) -> int:
-    """So many that what follows begins on a line of the cache."""
+    """A number of elements rounded up to whole cache lines."""
     return ceil(elements / 16) * 16

@@ -3,14 +3,14 @@
     plan(m, n, k, (k, 1), (n, 1), ldc=n, threads=2)     # C = A @ B, all row-major
 
 gives a `Plan` on the pointers "a", "b", "c", "work", "epilogue" and "context". Its phases: pack the right operand, if that
-pays; multiply; add up, if a long k was cut in pieces. A matrix times a vector goes to matvec.py. The right operand can be
+pays; multiply; add partial results, if a long k was split. A matrix times a vector goes to matvec.py. The right operand can be
 packed once for many products:
 
     width = panel_width(m, n, k, (k, 1))
     pack_plan(n, k, (n, 1), width)                      # from "b" to "packed", packed_size(n, k, width) elements
     plan(m, n, k, (k, 1), (n, 1), ldc=n, b_packed=width)    # its "b" is what was packed
 
-The bits of the result follow from the shape: every element is one chain of fused multiply-adds along k (or along fixed pieces
+The bits of the result depend on the shape alone: every element is one chain of fused multiply-adds along k (or along fixed pieces
 of it), whatever the tile, the blocks and the number of threads.
 """
 
@@ -19,12 +19,22 @@ from __future__ import annotations
 from math import ceil
 
 from ...ir.plan import Phase, Plan
-from ..target import Target, host
+from ..target import CpuTarget, host
 from . import matvec
 from .packing import BYTES, panels_together
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
 from .product import PANEL_GAP, PRODUCT
-from .tiling import Choice, Problem, Strides, best_width, choose, in_pieces, in_short_blocks, pieces_of, turn
+from .tiling import (
+    Problem,
+    Strides,
+    Tiling,
+    best_width,
+    choose,
+    in_pieces,
+    in_short_blocks,
+    pieces_of,
+    transpose_problem,
+)
 
 
 def plan(
@@ -43,15 +53,15 @@ def plan(
     a_type: str = "",
     b_type: str = "",
     threads: int = 1,
-    target: Target | None = None,
+    target: CpuTarget | None = None,
     accumulate: bool = False,
     b_packed: int = 0,
-    hidden: bool = False,
+    streamed: bool = False,
 ) -> Plan:
     """C = A @ B, or C += A @ B, for a batch of m x k and k x n matrices; batch strides of 0 repeat an operand.
 
-    At most `threads` threads may run it: some of the workspace is theirs, one by one. Hidden: only the epilogue has to see the
-    result. It then need not be in memory, if the plan says so.
+    At most `threads` threads may run it, because each has its own part of the workspace. `streamed`: only the epilogue reads the
+    result, so the plan may keep it in scratch memory, block by block; `Plan.hidden` tells.
     """
     p = Problem(m, n, k, a, b, (ldc, 1), batch, a_batch, b_batch, c_batch, dtype, a_type or dtype, b_type or dtype, threads, accumulate, b_packed)  # fmt: skip
     if m == 0 or n == 0 or batch == 0:
@@ -61,16 +71,16 @@ def plan(
         vector = matvec.plan(p)
         if vector is not None:
             return vector
-    ways = [p] if b_packed else [p, turn(p)]
+    ways = [p] if b_packed else [p, transpose_problem(p)]
     choices = [(choose(in_pieces(way, pieces_of(way)), target), way) for way in ways]
     choice, way = min(choices, key=lambda pair: pair[0].cost)
-    return plan_as(way, choice, target, hidden)
+    return plan_as(way, choice, target, streamed)
 
 
-def plan_as(p: Problem, choice: Choice, target: Target, hidden: bool = False) -> Plan:
-    """The plan that solves a problem in a given way."""
-    # All of k must be done at a time: what is hidden is used up at once.
-    if hidden and choice.k_block >= p.k and pieces_of(p) == 1 and not p.accumulate:
+def plan_as(p: Problem, choice: Tiling, target: CpuTarget, streamed: bool = False) -> Plan:
+    """The plan of a problem with a given tiling."""
+    # A streamed block must be final when its epilogue runs, so k must not be split.
+    if streamed and choice.k_block >= p.k and pieces_of(p) == 1 and not p.accumulate:
         return _Phases(p, in_short_blocks(p, choice), target, True).plan()
     return _Phases(p, choice, target).plan()
 
@@ -84,7 +94,7 @@ def panel_width(
     dtype: str = "f32",
     a_type: str = "",
     threads: int = 1,
-    target: Target | None = None,
+    target: CpuTarget | None = None,
 ) -> int:
     """How wide the panels should be when B is packed beforehand for products with such A."""
     p = Problem(m, n, k, a, (n, 1), (n, 1), 1, 0, 0, 0, dtype, a_type or dtype, dtype, threads, False)
@@ -107,12 +117,12 @@ def pack_plan(
 
 
 class _Phases:
-    """A product's phases, and where in the workspace they keep what: panels of B, threads' scratch, partial results."""
+    """The phases of a product, and the layout of its workspace: panels of B, scratch memory of threads, partial results."""
 
-    def __init__(self, p: Problem, choice: Choice, target: Target, hidden: bool = False) -> None:
+    def __init__(self, p: Problem, choice: Tiling, target: CpuTarget, streamed: bool = False) -> None:
         self.p, self.choice, self.pieces = p, choice, pieces_of(p)
         self.piece = in_pieces(p, self.pieces)
-        self.a, self.b = ("b", "a") if p.turned else ("a", "b")
+        self.a, self.b = ("b", "a") if p.transposed else ("a", "b")
         self.width, self.height = self.choice.kernel.width(target), self.choice.kernel.tile.rows
         self.first = self.choice.pack_b == "first"
         self.packed = self.first or p.b_packed > 0
@@ -124,13 +134,13 @@ class _Phases:
         self.scratch_b = (
             aligned(self.strip * (self.width * self.choice.k_block + PANEL_GAP)) if self.choice.pack_b == "task" else 0
         )
-        self.hidden = hidden
-        self.scratch_c = self._visible(rows) if hidden else 0
+        self.streamed = streamed
+        self.scratch_c = self._visible(rows) if streamed else 0
         self.own = self.scratch_a + self.scratch_b + self.scratch_c  # of each thread
         self.parts = self.scratch + self.own * p.threads
 
     def _visible(self, rows: int) -> int:
-        """Elements from the first to the last of a strip of a task, as it lies in c."""
+        """The extent of a strip of a task in c, in elements."""
         p = self.p
         return aligned((rows - 1) * p.c[0] + (self.strip * self.width - 1) * p.c[1] + 1)
 
@@ -143,11 +153,11 @@ class _Phases:
             phases.insert(0, pack_phase(p.kind, p.b_type, self.width, values))
         size = self.parts
         if self.pieces > 1:
-            m, n, ldc = (p.n, p.m, p.c[1]) if p.turned else (p.m, p.n, p.c[0])
+            m, n, ldc = (p.n, p.m, p.c[1]) if p.transposed else (p.m, p.n, p.c[0])
             phases.append(addup_phase(p.kind, m, n, ldc, self.pieces, self.parts, p.accumulate))
             size += self.pieces * p.m * p.n
         flops = 2 * p.batch * p.m * p.n * p.k
-        return Plan(self.name(), tuple(phases), size * BYTES[p.kind], flops, hidden=self.hidden)
+        return Plan(self.name(), tuple(phases), size * BYTES[p.kind], flops, hidden=self.streamed)
 
     def product(self) -> Phase:
         p, piece, choice = self.p, self.piece, self.choice
@@ -157,7 +167,7 @@ class _Phases:
             a_row=p.a[0], a_k=p.a[1], a_batch=piece.a_batch, pack_a=int(choice.pack_a),
             row_blocks=choice.row_blocks, column_blocks=choice.column_blocks, k_block=choice.k_block,
             scratch=self.scratch, scratch_size=self.own, scratch_b=self.scratch_a, strip=self.strip,
-            hidden=int(self.hidden), scratch_c=self.scratch_a + self.scratch_b,
+            streamed=int(self.streamed), scratch_c=self.scratch_a + self.scratch_b,
         )  # fmt: skip
         reads = {self.a, "context", str(values["b"])} | ({"c"} if p.accumulate else set())
         writes = {str(values["c"])} | ({"work"} if self.own else set())
@@ -177,20 +187,22 @@ class _Phases:
     def result(self) -> Values:
         """Where the products go."""
         p = self.p
-        turned = named(turned=int(p.turned))
+        transposed = named(transposed=int(p.transposed))
         if self.pieces > 1:
-            row, column = (1, p.m) if p.turned else (p.n, 1)
+            row, column = (1, p.m) if p.transposed else (p.n, 1)
             home = named(c="work", c_row=row, c_column=column, c_batch=p.m * p.n, c_offset=self.parts)
-            return turned | home | named(accumulate=0, finishes=0)
-        home = named(c="work" if self.hidden else "c", c_row=p.c[0], c_column=p.c[1], c_batch=p.c_batch, c_offset=0)
-        return turned | home | named(accumulate=int(p.accumulate), finishes=1)
+            return transposed | home | named(accumulate=0, finishes=0)
+        home = named(c="work" if self.streamed else "c", c_row=p.c[0], c_column=p.c[1], c_batch=p.c_batch, c_offset=0)
+        return transposed | home | named(accumulate=int(p.accumulate), finishes=1)
 
     def name(self) -> str:
         choice = self.choice
         words = [f"gemm {self.height}x{self.width} {choice.kernel.reading}"]
         words += (
-            ["turned"] * self.p.turned
+            ["transposed"] * self.p.transposed
             + ["a packed"] * choice.pack_a
             + [f"b packed {choice.pack_b}"] * bool(choice.pack_b)
         )
-        return ", ".join(words + [f"{self.pieces} pieces of k"] * (self.pieces > 1) + ["hidden"] * self.hidden)
+        return ", ".join(
+            words + [f"{self.pieces} pieces of k"] * (self.pieces > 1) + ["streamed to the epilogue"] * self.streamed
+        )

@@ -1,13 +1,13 @@
-"""The matrix product as native code: blocks of the result, shared out to threads, each made of register tiles.
+"""Emits the matrix product: threads divide the blocks of the result, which are made of register tiles.
 
-One function of the library for each shape of tile, way of reading the left operand and type; shapes and strides are
-arguments. gemm.py chooses them. A task is a block of tiles of one matrix of the batch. For each piece of k a task packs its rows
-of the left operand, if they are packed, and then goes along the panels of the right operand, each of which stays in the
-first cache while the tiles of the left operand pass. When the last piece of k is done, the epilogue is called for a strip of
-the block that is still in the cache.
+The library has one function for each shape of tile, access pattern of the left operand, and type; shapes and strides are arguments,
+which tiling.py chooses. A task is a block of tiles of one matrix of the batch. For each block of k a task packs its rows of the left
+operand, if they are to be packed, and then iterates over the panels of the right operand, each of which stays in the L1 cache while
+the tiles of the left operand stream through. After the last block of k, the epilogue is called for a strip of the block that is still
+in the cache.
 
-Edges: an operand that is packed is padded; one that is read in place is read again a little before its end, so that a
-whole tile fits. Either way the tile is made on the stack and the part that counts is copied.
+Edges: a packed operand is padded; one that is read in place is read from a little earlier, so that a whole tile fits. In both cases
+the tile is computed on the stack and its valid part is copied.
 """
 
 from __future__ import annotations
@@ -21,79 +21,79 @@ from llvmlite import ir
 
 from ..ir_builder import I8, I64, PTR, Code, Int, Value, new_module, vector
 from ..library import EPILOGUE, library
-from ..target import LINE, Target, host
+from ..target import LINE, CpuTarget, host
 from .packing import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
-from .register_tile import Left, Tile, columns, load, multiply, opaque, rows, store, zeros
+from .register_tile import LeftOperand, RegisterTile, columns, load, multiply, opaque, rows, store, zeros
 
 # The arguments of a product, by name, in order. Strides, offsets and sizes are in elements of the type they belong to.
 PRODUCT_POINTERS = ("a", "b", "c", "work", "epilogue", "context")
 PRODUCT = PRODUCT_POINTERS + (
     "tid", "threads", "batch", "m", "n", "k",
-    "last_k",  # k of the last matrix of the batch, which may have less
+    "last_k",  # k of the last matrix of the batch, which may be shorter
     "a_row", "a_k", "a_batch",  # strides
     "b_k", "b_column", "b_panel", "b_batch",  # strides
     "b_bytes",  # of an element
     "c_row", "c_column", "c_batch", "c_offset",
-    "turned",  # 1: c is the transposed result: its columns lie in one piece, its epilogue knows it so
-    "row_blocks", "column_blocks",  # how many tasks a matrix is cut in
-    "k_block",  # how much of k is done at a time
+    "transposed",  # 1: c is the transposed result: its columns are contiguous, and the epilogue is called with rows and columns exchanged
+    "row_blocks", "column_blocks",  # the number of tasks of a matrix
+    "k_block",  # the block size of k
     "strip",  # panels after which the epilogue is called
-    "pack_a", "pack_b",  # 1: a thread packs the operand's part that it is about to use
+    "pack_a", "pack_b",  # 1: each thread packs the part of the operand that it uses next
     "shift_b",  # 1: the right operand is read in place
-    "scratch", "scratch_size", "scratch_b",  # where in work a thread packs: all, how much, what of it for b
-    "accumulate",  # 1: add to what is in c
-    "finishes",  # 1: these are the final results, for the epilogue to see
-    "hidden", "scratch_c",  # 1: only the epilogue sees results: they lie in a thread's scratch, from there, until it has
+    "scratch", "scratch_size", "scratch_b",  # the threads' scratch memory in work: offset, size of one, offset of b in it
+    "accumulate",  # 1: accumulate into c
+    "finishes",  # 1: these are the final results: call the epilogue
+    "streamed", "scratch_c",  # 1: only the epilogue reads the results, which are in the thread's scratch memory at this offset
 )  # fmt: skip
 
 
-AHEAD = 16  # ks that x86 asks for before they are needed
-LONG = 8  # lanes of a vector so long that the last panel is made of as few as possible
-PANEL_GAP = 16  # elements between packed panels of a strip, so that they do not all fall on the same lines of the cache
+AHEAD = 16  # prefetch distance in ks, on x86
+LONG = 8  # from so many lanes on, the last panel uses as few vectors as possible
+PANEL_GAP = 16  # elements between packed panels of a strip: avoids conflict misses
 
 
 @dataclass(frozen=True)
-class Kernel:
-    """What the code of a product depends on."""
+class ProductKernel:
+    """The parameters that the code of a product is specialized for."""
 
     kind: str  # type of the product and of c
     a_type: str
     b_type: str
-    tile: Tile
-    reading: str  # "columns" or "rows": see tile.py
+    tile: RegisterTile
+    reading: str  # "columns" or "rows": see register_tile.py
 
     @property
     def symbol(self) -> str:
         return f"product.{self.kind}.{self.a_type}.{self.b_type}.{self.tile.rows}x{self.tile.vectors}.{self.reading}"
 
     @classmethod
-    def named(cls, symbol: str) -> Kernel:
+    def named(cls, symbol: str) -> ProductKernel:
         _, kind, a_type, b_type, shape, reading = symbol.split(".")
         height, vectors = shape.split("x")
-        return cls(kind, a_type, b_type, Tile(int(height), int(vectors)), reading)
+        return cls(kind, a_type, b_type, RegisterTile(int(height), int(vectors)), reading)
 
-    def lanes(self, target: Target) -> int:
+    def lanes(self, target: CpuTarget) -> int:
         return target.lanes(8 * BYTES[self.kind])
 
-    def width(self, target: Target) -> int:
+    def width(self, target: CpuTarget) -> int:
         """The columns of a tile."""
         return self.tile.columns(self.lanes(target))
 
 
 @library("product")
 def make(symbol: str) -> ir.Module:
-    """product.TYPE.TYPE_OF_A.TYPE_OF_B.ROWSxVECTORS.READING: all tasks of a product that fall to a thread."""
-    return write(Kernel.named(symbol), host())
+    """product.TYPE.TYPE_OF_A.TYPE_OF_B.ROWSxVECTORS.READING: all tasks of a product that belong to a thread."""
+    return write(ProductKernel.named(symbol), host())
 
 
-def write(kernel: Kernel, target: Target) -> ir.Module:
-    return _Writer(kernel, target).module()
+def write(kernel: ProductKernel, target: CpuTarget) -> ir.Module:
+    return _ProductEmitter(kernel, target).module()
 
 
-class _Writer:
-    """Writes the module of one kernel."""
+class _ProductEmitter:
+    """Emits the module of one kernel."""
 
-    def __init__(self, kernel: Kernel, target: Target) -> None:
+    def __init__(self, kernel: ProductKernel, target: CpuTarget) -> None:
         self.kernel, self.target = kernel, target
         self.height, self.width = kernel.tile.rows, kernel.width(target)
         self.element, self.lanes = ELEMENTS[kernel.kind], kernel.lanes(target)
@@ -101,8 +101,8 @@ class _Writer:
         self.tall = (
             target.arch != "aarch64" and target.registers == 32
         )  # more rows than x86 has registers for addresses
-        # With a pointer for each row, the addresses to ask for would push sums out of few registers.
-        self.asks = self.tall or (target.arch != "aarch64" and kernel.reading == "columns")
+        # With a pointer for each row, the addresses to prefetch would spill accumulators where registers are few.
+        self.prefetches = self.tall or (target.arch != "aarch64" and kernel.reading == "columns")
         self.out = new_module(kernel.symbol)
 
     def module(self) -> ir.Module:
@@ -123,16 +123,16 @@ class _Writer:
     # --- one tile ---------------------------------------------------------------------------------------------------
 
     def _inner(self, vectors: int) -> ir.Function:
-        """(a, a_row, a_k, b, b_k, c, c_row, k, add): a tile of c of so many vectors, new or added to what is there."""
+        """(a, a_row, a_k, b, b_k, c, c_row, k, add): a tile of c, stored or added to c."""
         code = self._private(f"tile{vectors}", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64])
         a, a_row, a_k, b, b_k, c, c_row, k, add = code.arguments
-        tile, lanes = Tile(self.height, vectors), self.lanes
+        tile, lanes = RegisterTile(self.height, vectors), self.lanes
         kind = vector(self.element, lanes)
 
         def right(at: Value, step: int) -> list[Value]:
             start = code.times(code.plus(at, step), b_k)
-            if self.asks:
-                self._ask_ahead(code, b, code.plus(start, code.times(b_k, AHEAD)), tile)
+            if self.prefetches:
+                self._prefetch(code, b, code.plus(start, code.times(b_k, AHEAD)), tile)
             return [code.read(b, code.plus(start, v * lanes), kind) for v in range(vectors)]
 
         old = code.append_basic_block("old")
@@ -150,19 +150,19 @@ class _Writer:
                 phi.add_incoming(initial[r][v], entry)
                 phi.add_incoming(value, old)
                 initial[r][v] = phi
-        for r in range(tile.rows, 2 * tile.rows):  # what the next tile, below this one, will read or write
-            self._ask_ahead(code, c, code.times(c_row, r), tile)
+        for r in range(tile.rows, 2 * tile.rows):  # the rows that the next tile, below this one, loads or stores
+            self._prefetch(code, c, code.times(c_row, r), tile)
         sums = multiply(code, tile, k, self._left(code, tile, a, a_row, a_k), right, initial)
         store(code, tile, sums, lanes, c, c_row)
         return code.done()
 
-    def _ask_ahead(self, code: Code, pointer: Value, start: Int, tile: Tile) -> None:
-        """Prefetch a row of a tile, line by line of the cache."""
+    def _prefetch(self, code: Code, pointer: Value, start: Int, tile: RegisterTile) -> None:
+        """Prefetch a row of a tile, one cache line at a time."""
         for column in range(0, tile.columns(self.lanes), LINE // BYTES[self.kernel.kind]):
             code.prefetch(pointer, code.plus(start, column), self.element)
 
-    def _left(self, code: Code, tile: Tile, a: Value, a_row: Value, a_k: Value) -> Left:
-        steps = 4 if tile == self.kernel.tile else 1  # the others are for the edge: short code will do
+    def _left(self, code: Code, tile: RegisterTile, a: Value, a_row: Value, a_k: Value) -> LeftOperand:
+        steps = 4 if tile == self.kernel.tile else 1  # the others are for edges, where code size matters more
         if self.kernel.reading == "rows":
             lines = [code.at(a, code.times(a_row, r), self.element) for r in range(tile.rows)]
             if self.tall:
@@ -171,7 +171,7 @@ class _Writer:
         return columns(code, self.target, tile, self.element, a, a_k, steps)
 
     def _edge(self) -> ir.Function:
-        """The same, where only rows [top, bottom) and columns [left, right) of the tile lie in c, which may have any strides.
+        """The same where only rows [top, bottom) and columns [left, right) of the tile belong to c, which may have any strides.
 
         The tile has as many vectors as those columns need."""
         code = self._private("edge", [PTR, I64, I64, PTR, I64, PTR, I64, I64, I64] + [I64] * 5)
@@ -180,9 +180,9 @@ class _Writer:
         return code.done()
 
     def _make_aside(self, code: Code) -> None:
-        """An edge's tile on the stack, and the part that counts from there to c."""
+        """Compute the tile of an edge on the stack, and copy its valid part to c."""
         a, a_row, a_k, b, b_k, c, c_row, k, add, c_column, *box = code.arguments
-        here = code.room(self.element, self.height * self.width)
+        here = code.stack_array(self.element, self.height * self.width)
         here.type = PTR  # llvmlite gives allocas typed pointers, which its stores then check
         place = _Place(c, c_row, c_column, c_column)
         tile = _Place(here, code.i64(self.width), code.i64(1), code.i64(self.width))
@@ -201,7 +201,7 @@ class _Writer:
 
     @contextmanager
     def _unless_whole(self, code: Code) -> Iterator[None]:
-        """If all rows of an edge's tile count, and whole vectors of its columns, it is made where it belongs."""
+        """Compute the tile in place if all of its rows and whole vectors of its columns are valid."""
         *arguments, c_column, top, bottom, left, right = code.arguments
         wrong = code.or_(code.or_(top, left), code.and_(right, code.i64(self.lanes - 1)))
         wrong = code.or_(wrong, code.or_(code.xor(bottom, code.i64(self.height)), code.xor(c_column, code.i64(1))))
@@ -212,7 +212,7 @@ class _Writer:
                 yield
 
     def _copy(self, code: Code, source: _Place, target: _Place, c_column: Value, *box: Value) -> None:
-        """A part of a tile, by vectors along its rows where c has them, else by elements along its columns."""
+        """Copy a part of a tile: vectors along its rows where those of c are contiguous, else elements along its columns."""
         top, bottom, left, right = box
         with code.if_else(code.icmp_signed("==", c_column, code.i64(1))) as (then, otherwise):
             with then, code.loop(top, bottom) as r:
@@ -228,23 +228,23 @@ class _Writer:
                 self._copy_turned(code, source, target, *box)
 
     def _copy_turned(self, code: Code, source: _Place, target: _Place, *box: Value) -> None:
-        """The same if c's columns lie in one piece: squares of all rows but the last few are turned in registers."""
+        """The same if the columns of c are contiguous: squares are transposed in registers, except for the last few rows."""
         top, bottom, left, right = box
         size = 16 // BYTES[self.kernel.kind]
         rows = self.height - self.height % size
         whole = code.icmp_signed("==", code.sub(bottom, top), code.i64(self.height))
-        turned = code.select(whole, code.sub(right, code.srem(code.sub(right, left), code.i64(size))), left)
-        with code.loop(left, turned, size) as c:
+        transposed = code.select(whole, code.sub(right, code.srem(code.sub(right, left), code.i64(size))), left)
+        with code.loop(left, transposed, size) as c:
             for r in range(0, rows, size):
                 self._turn(code, source, target, r, c, size)
             for r in range(rows, self.height):
                 for i in range(size):
                     self._move(code, source, target, code.i64(r), code.plus(c, i), 1)
-        with code.loop(turned, right) as c, code.loop(top, bottom) as r:
+        with code.loop(transposed, right) as c, code.loop(top, bottom) as r:
             self._move(code, source, target, r, c, 1)
 
     def _turn(self, code: Code, source: _Place, target: _Place, r: int, c: Value, size: int) -> None:
-        """A square, between rows that lie in one piece and columns that do."""
+        """Transpose a square from contiguous rows to contiguous columns."""
         some = vector(self.element, size)
         steps = [(code.times(place.row, r), code.mul(place.column, c), place) for place in (source, target)]
         lines = [
@@ -259,7 +259,7 @@ class _Writer:
         code.write(code.read(source.pointer, start, vector(self.element, lanes)), target.pointer, home)
 
     def _move_rest(self, code: Code, source: _Place, target: _Place, r: Value, c: Value, right: Value) -> None:
-        """What is left of a row, less than a vector."""
+        """Copy the remainder of a row, less than a vector."""
         kind = vector(self.element, self.lanes)
         some = before(code, code.sub(right, c), self.lanes)
         start, home = (code.at(at.pointer, code.plus(code.mul(r, at.row), c), self.element) for at in (source, target))
@@ -277,7 +277,7 @@ class _Writer:
         of["packed_a"] = code.at(of["work"], mine, self.element)
         of["packed_b"] = code.at(of["packed_a"], of["scratch_b"], self.element)
         of["own_c"] = code.at(of["packed_a"], of["scratch_c"], self.element)
-        of["hides"] = code.icmp_signed("!=", of["hidden"], code.i64(0))
+        of["is_streamed"] = code.icmp_signed("!=", of["streamed"], code.i64(0))
         blocks = code.mul(of["row_blocks"], of["column_blocks"])
         first, last = code.share(code.mul(blocks, of["batch"]), of["tid"], of["threads"])
         with code.loop(first, last, name="task") as task:
@@ -293,7 +293,7 @@ class _Writer:
         whole = code.mul(z, of["c_batch"])
         ends = code.icmp_signed("==", code.plus(z, 1), of["batch"])
         k = code.select(ends, of["last_k"], of["k"])
-        with code.loop(0, code.maximum(k, 1), of["k_block"], name="k0") as k0:  # once also for k = 0: c is zeros then
+        with code.loop(0, code.maximum(k, 1), of["k_block"], name="k0") as k0:  # once even for k = 0, to store zeros
             length = code.minimum(of["k_block"], code.sub(k, k0))
             a_at = code.at(a, code.mul(k0, of["a_k"]), ELEMENTS[self.kernel.a_type])
             b_at = code.plus(code.mul(z, of["b_batch"]), code.mul(k0, of["b_k"]))
@@ -315,8 +315,10 @@ class _Writer:
                 end = code.minimum(code.plus(strip, of["strip"]), j1)
                 pack = self._pack_strip(code, of, b_at, strip, end, length)
                 first = code.plus(whole, self._corner(code, of, i0, strip))
-                own = code.at(of["own_c"], code.sub(code.i64(0), first), self.element)  # as if all of c lay there
-                every = code.select(of["hides"], own, of["c"])
+                own = code.at(
+                    of["own_c"], code.sub(code.i64(0), first), self.element
+                )  # the address that c would have if this block were part of it
+                every = code.select(of["is_streamed"], own, of["c"])
                 c = code.at(every, whole, self.element)
                 with code.loop(strip, end, name="j") as j:
                     right = self._right(code, of, b_at, j, pack, strip, length)
@@ -340,7 +342,7 @@ class _Writer:
     def _pack_strip(
         self, code: Code, of: dict[str, Any], start: Value, strip: Value, end: Value, length: Value
     ) -> Value:
-        """Packs a strip of panels of the right operand, if that is wanted, and says so."""
+        """Pack a strip of panels of the right operand, if it is to be packed; whether it was."""
         wanted = code.icmp_signed("!=", of["pack_b"], code.i64(0))
         with code.if_then(wanted):
             column = code.times(strip, self.width)
@@ -354,7 +356,7 @@ class _Writer:
     def _right(
         self, code: Code, of: dict[str, Any], start: Value, j: Value, packed: Value, strip: Value, length: Value
     ) -> _RightPanel:
-        """Where panel j is: in the strip that was packed, or as it lies."""
+        """Panel j, in the packed strip or in place."""
         column = code.times(j, self.width)
         beyond = code.maximum(code.sub(code.plus(column, self.width), of["n"]), 0)
         back = code.mul(of["shift_b"], code.srem(beyond, code.i64(self.lanes)) if self.narrows else beyond)
@@ -389,7 +391,7 @@ class _Writer:
         c_at = code.plus(code.mul(code.sub(row, up), of["c_row"]), code.mul(code.sub(column, b.back), of["c_column"]))
         c_at = code.at(c, c_at, self.element)
         common = [a_at, a.row, a.k, b.pointer, b.k, c_at, of["c_row"], k, add]
-        whole = code.icmp_signed("==", code.or_(code.or_(beyond_row, b.beyond), of["turned"]), code.i64(0))
+        whole = code.icmp_signed("==", code.or_(code.or_(beyond_row, b.beyond), of["transposed"]), code.i64(0))
         with code.if_else(whole, likely=True) as (then, otherwise):
             with then:
                 code.call(self.inner[self.kernel.tile.vectors], common)
@@ -408,17 +410,17 @@ class _Writer:
         rows: tuple[Value, Value],
         strip: tuple[Value, Value],
     ) -> None:
-        """The epilogue, if there is one, for a strip of panels of this task's rows. It finds c where its context says."""
+        """Call the epilogue, if there is one, for a strip of panels of this task's rows. Its context has the address of c."""
         some = code.icmp_unsigned("!=", of["epilogue"], ir.Constant(PTR, None))
         wanted = code.and_(some, code.icmp_signed("!=", of["finishes"], code.i64(0)))
         with code.if_then(code.and_(final, wanted)):
-            with code.if_then(of["hides"]):
+            with code.if_then(of["is_streamed"]):
                 code.write(c, of["context"], 0)
             top, bottom = (code.minimum(code.times(i, self.height), of["m"]) for i in rows)
             left, right = (code.minimum(code.times(j, self.width), of["n"]) for j in strip)
-            turned = code.icmp_signed("!=", of["turned"], code.i64(0))
+            transposed = code.icmp_signed("!=", of["transposed"], code.i64(0))
             pairs = ((left, top), (right, bottom), (top, left), (bottom, right))
-            call_epilogue(code, of["epilogue"], of["context"], z, *(code.select(turned, a, b) for a, b in pairs))
+            call_epilogue(code, of["epilogue"], of["context"], z, *(code.select(transposed, a, b) for a, b in pairs))
 
 
 @dataclass(frozen=True)
@@ -428,12 +430,12 @@ class _Place:
     pointer: Value
     row: Value
     column: Value
-    along: Value  # from line to line, if it is turned: those of the tile are rows, those of c columns
+    along: Value  # from line to line, if it is transposed: those of the tile are rows, those of c columns
 
 
 @dataclass(frozen=True)
 class _LeftBlock:
-    """Where a task finds its rows of the left operand."""
+    """A task's rows of the left operand."""
 
     pointer: Value
     panel: Value  # from tile to tile
@@ -445,7 +447,7 @@ class _LeftBlock:
 
 @dataclass(frozen=True)
 class _RightPanel:
-    """Where a panel of the right operand is, how many of its columns lie beyond the matrix, how many it was moved back."""
+    """A panel of the right operand: its address, its columns beyond the matrix, and the columns by which it was shifted back."""
 
     pointer: Value
     k: Value
@@ -455,7 +457,5 @@ class _RightPanel:
 
 def call_epilogue(code: Code, epilogue: Value, context: Value, *box: Value) -> None:
     """box: batch, row begin and end, column begin and end."""
-    address = code.ptrtoint(
-        epilogue, I64
-    )  # there and back: llvmlite calls only pointers that know their function's type
+    address = code.ptrtoint(epilogue, I64)  # cast to a typed pointer: llvmlite calls no others
     code.call(code.inttoptr(address, EPILOGUE.as_pointer()), [context, *box])

@@ -1,7 +1,7 @@
 """Register tiles: the inner loop that matrix products and convolutions share.
 
 A tile holds `rows` x `vectors` vector registers of results. For each k it reads one vector row of the right operand and
-one number for each row of the left one, and adds their products to all of them. Who calls says where the operands lie:
+one number for each row of the left one, and adds their products to all of them. The caller provides the loads of the operands:
 
     def right(k, step):  # the vectors of the right operand at k + step
         return [code.read(b, code.plus(code.times(k, stride), step * stride, v * lanes), vec) for v in range(tile.vectors)]
@@ -11,7 +11,7 @@ one number for each row of the left one, and adds their products to all of them.
     store(code, tile, sums, c, row_stride)
 
 Every result is one chain of fused multiply-adds in the order of k, so its bits depend neither on the shape of the tile
-nor on where the loop over k is cut, as long as the sums are kept in the same type in between.
+nor on how the loop over k is split, as long as the accumulators are stored in the same type in between.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from llvmlite import ir
 
 from ..ir_builder import I32, PTR, Code, Int, Value, constant, vector
-from ..target import Target
+from ..target import CpuTarget
 
 
 @dataclass(frozen=True)
-class Tile:
+class RegisterTile:
     """The shape of a register tile: rows of so many vectors."""
 
     rows: int
@@ -42,12 +42,11 @@ Splats = Callable[[int, int], Value]  # (step, row) -> a number of the left oper
 
 
 @dataclass(frozen=True)
-class Left:
+class LeftOperand:
     """How the left operand is read: `steps` values of k at once, by a function that gives the splats of all of them.
 
-    A splat is asked for just before it is first used. NEON has read whole vectors by then and takes a lane of one. x86 reads
-    it from memory there and then, and is done with a row before it begins the next: the splats of all rows at once would not
-    fit in its registers.
+    A splat is requested just before its first use. NEON has loaded whole vectors by then and uses a lane. x86 broadcasts it from memory
+    at that point and finishes a row before it begins the next: the splats of all rows would not fit in its registers.
     """
 
     steps: int
@@ -55,7 +54,7 @@ class Left:
     read: Callable[[Value, int], Splats]  # (k, steps) -> their splats
 
 
-def multiply(code: Code, tile: Tile, length: Value, left: Left, right: Right, initial: Sums) -> Sums:
+def multiply(code: Code, tile: RegisterTile, length: Value, left: LeftOperand, right: Right, initial: Sums) -> Sums:
     """The sums after k = 0 .. length - 1, first several ks at a time, then one by one."""
 
     def body(steps: int) -> Callable[[Value, list[Value]], list[Value]]:
@@ -72,22 +71,22 @@ def multiply(code: Code, tile: Tile, length: Value, left: Left, right: Right, in
         return advance
 
     whole = code.sub(length, code.urem(length, code.i64(left.steps)))
-    flat = code.carry(0, whole, flattened(initial), body(left.steps), step=left.steps)
+    flat = code.loop_carrying(0, whole, flattened(initial), body(left.steps), step=left.steps)
     if left.steps > 1:
-        flat = code.carry(whole, length, flat, body(1))
+        flat = code.loop_carrying(whole, length, flat, body(1))
     return in_rows(tile, flat)
 
 
 def flattened(sums: Sums) -> list[Value]:
-    """Row after row: what a loop carries."""
+    """The accumulators as one list, row by row: the loop-carried values."""
     return [value for row in sums for value in row]
 
 
-def in_rows(tile: Tile, flat: list[Value]) -> Sums:
+def in_rows(tile: RegisterTile, flat: list[Value]) -> Sums:
     return [flat[r * tile.vectors : (r + 1) * tile.vectors] for r in range(tile.rows)]
 
 
-def _order(tile: Tile, left: Left) -> list[tuple[int, int]]:
+def _order(tile: RegisterTile, left: LeftOperand) -> list[tuple[int, int]]:
     """The (row, vector) of a tile in the order in which a k adds to them."""
     if left.by_rows:
         return [(r, v) for r in range(tile.rows) for v in range(tile.vectors)]
@@ -98,9 +97,9 @@ def _order(tile: Tile, left: Left) -> list[tuple[int, int]]:
 
 
 def columns(
-    code: Code, target: Target, tile: Tile, element: ir.Type, pointer: Value, stride: Int, steps: int = 4
-) -> Left:
-    """The rows of one k side by side in memory, `stride` elements from k to k: packed panels, or a transposed matrix."""
+    code: Code, target: CpuTarget, tile: RegisterTile, element: ir.Type, pointer: Value, stride: Int, steps: int = 4
+) -> LeftOperand:
+    """The rows of one k are contiguous, with `stride` elements from k to k: packed panels, or a transposed matrix."""
     lanes = _lanes(target, element)
     if target.arch != "aarch64":
         return _scalars(code, element, lanes, pointer, stride, steps)
@@ -109,8 +108,8 @@ def columns(
 
 def _by_lanes(
     code: Code, element: ir.Type, lanes: int, runs: list[Value], length: int, stride: Int, steps: int
-) -> Left:
-    """Runs of so many neighbours in whole vectors, of which the products take one lane after the other (NEON)."""
+) -> LeftOperand:
+    """Loads runs of neighbours as whole vectors, whose lanes are used one by one (NEON)."""
 
     def read(k: Value, count: int) -> Splats:
         places: list[list[tuple[Value, int]]] = []  # by step, by row: a vector and the lane of it
@@ -123,21 +122,21 @@ def _by_lanes(
                     places[step] += [(some, lane) for lane in range(size)]
         return lambda step, row: splat_lane(code, *places[step][row], lanes)
 
-    return Left(steps, False, read)
+    return LeftOperand(steps, False, read)
 
 
-def _scalars(code: Code, element: ir.Type, lanes: int, pointer: Value, stride: Int, steps: int) -> Left:
-    """The same one number at a time, where a load can fill a vector with it (x86)."""
+def _scalars(code: Code, element: ir.Type, lanes: int, pointer: Value, stride: Int, steps: int) -> LeftOperand:
+    """The same with broadcast loads, one element at a time (x86)."""
 
     def read(k: Value, count: int) -> Splats:
         starts = [code.times(code.plus(k, step), stride) for step in range(count)]
         return lambda step, row: code.splat(code.read(pointer, code.plus(starts[step], row), element), lanes)
 
-    return Left(steps, True, read)
+    return LeftOperand(steps, True, read)
 
 
-def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value], steps: int = 4) -> Left:
-    """Each row has a pointer, its ks side by side in memory. NEON reads a whole vector of them at once."""
+def rows(code: Code, target: CpuTarget, element: ir.Type, pointers: list[Value], steps: int = 4) -> LeftOperand:
+    """Each row has a pointer to its contiguous ks. NEON loads a whole vector of them at once."""
     lanes = _lanes(target, element)
 
     def read(k: Value, count: int) -> Splats:
@@ -146,10 +145,12 @@ def rows(code: Code, target: Target, element: ir.Type, pointers: list[Value], st
         wide = [code.read(p, k, vector(element, lanes)) for p in pointers]
         return lambda step, row: splat_lane(code, wide[row], step, lanes)
 
-    return Left(lanes, False, read) if target.arch == "aarch64" else Left(steps, True, read)
+    return LeftOperand(lanes, False, read) if target.arch == "aarch64" else LeftOperand(steps, True, read)
 
 
-def neighbours(code: Code, target: Target, element: ir.Type, runs: list[Value], length: int, stride: Int) -> Left:
+def neighbours(
+    code: Code, target: CpuTarget, element: ir.Type, runs: list[Value], length: int, stride: Int
+) -> LeftOperand:
     """The rows of one k in runs of so many neighbours, each with a pointer, `stride` elements from k to k."""
     lanes = _lanes(target, element)
     if target.arch == "aarch64":
@@ -159,20 +160,20 @@ def neighbours(code: Code, target: Target, element: ir.Type, runs: list[Value], 
         at = code.times(k, stride)
         return lambda step, row: code.splat(code.read(runs[row // length], code.plus(at, row % length), element), lanes)
 
-    return Left(1, True, read)
+    return LeftOperand(1, True, read)
 
 
 def opaque(code: Code, pointer: Value) -> Value:
-    """The same pointer, of which LLVM knows nothing.
+    """The same pointer, opaque to LLVM's optimizer.
 
-    If it sees that rows are at one distance from each other, it computes their addresses anew at each k, all at the top of the loop,
-    reads all splats there, and has no registers left for the sums.
+    If LLVM sees that rows have a common stride, it recomputes their addresses at each k at the top of the loop, loads all splats there,
+    and spills the accumulators.
     """
     return code.call(ir.InlineAsm(ir.FunctionType(PTR, [PTR]), "", "=r,0"), [pointer])
 
 
 def pieces(count: int, lanes: int) -> list[tuple[int, int]]:
-    """(first, size) of vectors of so many lanes, then of half as many and so on, that together cover `count` elements."""
+    """(first, size) of vectors of `lanes` elements, then of half as many, and so on, that together cover `count` elements."""
     found, at, size = [], 0, lanes
     while at < count:
         if at + size <= count:
@@ -184,7 +185,7 @@ def pieces(count: int, lanes: int) -> list[tuple[int, int]]:
 
 
 def splat_lane(code: Code, value: Value, lane: int, lanes: int) -> Value:
-    """One lane of a vector in all lanes: an operand that NEON's fused multiply-add takes for free."""
+    """Broadcast one lane of a vector, which NEON's fused multiply-add does at no cost."""
     if not isinstance(value.type, ir.VectorType):
         return code.splat(value, lanes)
     mask = ir.Constant(ir.VectorType(I32, lanes), [ir.Constant(I32, lane)] * lanes)
@@ -194,11 +195,11 @@ def splat_lane(code: Code, value: Value, lane: int, lanes: int) -> Value:
 # --- the results --------------------------------------------------------------------------------------------------------
 
 
-def zeros(tile: Tile, element: ir.Type, lanes: int) -> Sums:
+def zeros(tile: RegisterTile, element: ir.Type, lanes: int) -> Sums:
     return [[constant(vector(element, lanes), 0.0)] * tile.vectors for _ in range(tile.rows)]
 
 
-def load(code: Code, tile: Tile, element: ir.Type, lanes: int, pointer: Value, stride: Int) -> Sums:
+def load(code: Code, tile: RegisterTile, element: ir.Type, lanes: int, pointer: Value, stride: Int) -> Sums:
     """A tile of a row-major matrix."""
     kind = vector(element, lanes)
     return [
@@ -207,11 +208,11 @@ def load(code: Code, tile: Tile, element: ir.Type, lanes: int, pointer: Value, s
     ]
 
 
-def store(code: Code, tile: Tile, sums: Sums, lanes: int, pointer: Value, stride: Int) -> None:
+def store(code: Code, tile: RegisterTile, sums: Sums, lanes: int, pointer: Value, stride: Int) -> None:
     for r, row in enumerate(sums):
         for v, value in enumerate(row):
             code.write(value, pointer, code.plus(code.times(stride, r), v * lanes))
 
 
-def _lanes(target: Target, element: ir.Type) -> int:
+def _lanes(target: CpuTarget, element: ir.Type) -> int:
     return target.lanes(64 if isinstance(element, ir.DoubleType) else 32)

@@ -1,6 +1,6 @@
-"""Adding up partial products: what is left to do when few results with a long k were cut in pieces of k.
+"""Split-K: the sum of partial products, where few results with a long k were split along k.
 
-The pieces follow from the shape alone and are added in order, so the bits do not depend on the number of threads.
+The pieces depend on the shape alone and are added in order, so the bits do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -76,5 +76,5 @@ def _add(code: Code, of: dict[str, Value], kind: str, row: Value, column: Value,
     def next_part(part: Value, total: list[Value]) -> list[Value]:
         return [code.fadd(total[0], code.read(of["work"], code.plus(place, code.mul(part, size)), some))]
 
-    (total,) = code.carry(0, of["parts"], [start], next_part)
+    (total,) = code.loop_carrying(0, of["parts"], [start], next_part)
     code.write(total, of["c"], here)

@@ -1,8 +1,7 @@
-"""How a matrix product is cut: which tile, what is packed, which blocks of the result are tasks, by an estimate of the time.
+"""The tiling of matrix products: the register tile, what is packed, and the blocks that are tasks, chosen by a cost model.
 
-The estimate counts cycles of one thread: multiply-adds of whole tiles (so edges cost), starting a tile, and packing.
-Its constants are measured. No choice made here changes the bits of the result, except the pieces of k, which follow
-from the shape alone.
+The cost model counts cycles of one thread: multiply-adds of whole tiles (edges included), starting a tile, and packing. Its constants
+are measured. No choice made here changes the bits of the result, except the pieces of k, which depend on the shape alone.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from functools import lru_cache
 from math import ceil, gcd
 
 from ...thresholds import thresholds
-from ..target import Target
+from ..target import CpuTarget
 from .packing import BYTES
-from .product import LONG, Kernel
-from .register_tile import Tile
+from .product import LONG, ProductKernel
+from .register_tile import RegisterTile
 
 Strides = tuple[int, int]  # from row to row, from column to column, in elements
 
-# Tiles worth having (rows, vectors) and how much of the fma rate their inner loop reaches, by how the left operand is read.
+# Useful tiles (rows, vectors) and the fraction of the peak fma rate that their inner loop reaches, by access pattern.
 _NEON = {
     "columns": {(8, 3): 0.955, (8, 2): 0.94, (4, 4): 0.91, (4, 5): 0.94},
     "rows": {(4, 3): 0.95, (4, 4): 0.95, (5, 4): 0.92, (8, 2): 0.88, (8, 1): 0.75},
@@ -37,14 +36,14 @@ _X86_32 = {
 _FMAS = 2.0  # vector multiply-adds a cycle
 _START = 40.0  # cycles to start a tile
 _EDGE = 60.0  # more, for one at an edge
-_SCATTER = 3.0  # cycles to write an element of a tile that is turned
-_PHASE = 3000.0  # cycles of a phase: the barrier, and threads that do not finish together
+_SCATTER = 3.0  # cycles to store an element of a tile that is transposed
+_PHASE = 3000.0  # cycles of a phase: the barrier and load imbalance
 _CROWD = 400.0  # more, for each thread beyond a few
 _PACK = {"copy": 0.6, "turn": 0.9, "collect": 4.0}  # cycles to pack an element that is used at once
 _FAR = 0.6  # more, if it is used in another phase
 _NEAR = 0.15  # cycles to read an element of B in place for the first time, on x86
 _PAGE = 4096  # bytes
-_SHARED, _FEW_THREADS = 0.08, 4  # cycles to read a byte of what more threads than these few share
+_SHARED, _FEW_THREADS = 0.08, 4  # cycles to read a byte that more threads than these share
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,14 @@ class Problem:
     threads: int
     accumulate: bool
     b_packed: int = 0  # the width of its panels if B is packed already
-    turned: bool = False  # this is the transposed problem: "a" and "b" have changed places
+    transposed: bool = False  # this is the transposed problem: "a" and "b" are exchanged
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How a problem is solved."""
+class Tiling:
+    """The tiling of a problem, and its estimated cost."""
 
-    kernel: Kernel
+    kernel: ProductKernel
     pack_a: bool  # by each task
     pack_b: str  # "": read in place, or packed already; "first": by a phase of its own; "task": by each task
     row_blocks: int
@@ -83,21 +82,21 @@ class Choice:
     cost: float  # cycles
 
 
-def turn(p: Problem) -> Problem:
-    """The transposed problem: few rows against a large matrix whose columns lie in one piece need not turn the large one."""
+def transpose_problem(p: Problem) -> Problem:
+    """The transposed problem: with few rows and a large matrix with contiguous columns, the large one need not be transposed."""
     return replace(
         p, m=p.n, n=p.m, a=p.b[::-1], b=p.a[::-1], c=p.c[::-1], a_batch=p.b_batch, b_batch=p.a_batch,
-        a_type=p.b_type, b_type=p.a_type, turned=not p.turned,
+        a_type=p.b_type, b_type=p.a_type, transposed=not p.transposed,
     )  # fmt: skip
 
 
 @lru_cache(4096)
-def choose(problem: Problem, target: Target) -> Choice:
-    """The cheapest way."""
+def choose(problem: Problem, target: CpuTarget) -> Tiling:
+    """The tiling with the lowest cost."""
     return min(candidates(problem, target), key=lambda choice: choice.cost)
 
 
-def best_width(problem: Problem, target: Target) -> int:
+def best_width(problem: Problem, target: CpuTarget) -> int:
     """The width of panels that suits the problem best if B is packed beforehand, out of those that suit any A."""
     families = [family for reading, family in tiles(target).items() if reading != "rows"]
     shapes = {vectors for family in families for _, vectors in family}
@@ -105,16 +104,16 @@ def best_width(problem: Problem, target: Target) -> int:
     return min(widths, key=lambda width: choose(replace(problem, b_packed=width), target).cost)
 
 
-def tiles(target: Target) -> dict[str, dict[tuple[int, int], float]]:
-    """The tiles worth having (rows, vectors) by the way of reading, and their rates."""
+def tiles(target: CpuTarget) -> dict[str, dict[tuple[int, int], float]]:
+    """The useful tiles (rows, vectors) by access pattern, and their rates."""
     return _NEON if target.arch == "aarch64" else _X86_32 if target.registers == 32 else _X86_16
 
 
-def candidates(p: Problem, target: Target) -> Iterator[Choice]:
-    """All ways that are possible, each with its best blocks."""
+def candidates(p: Problem, target: CpuTarget) -> Iterator[Tiling]:
+    """All possible tilings, each with its best blocks."""
     for reading, family in tiles(target).items():
         for (height, vectors), rate in family.items():
-            kernel = Kernel(p.kind, p.a_type, p.b_type, Tile(height, vectors), reading)
+            kernel = ProductKernel(p.kind, p.a_type, p.b_type, RegisterTile(height, vectors), reading)
             if p.b_packed and kernel.width(target) != p.b_packed:
                 continue
             for pack_a in (False, True):
@@ -123,8 +122,8 @@ def candidates(p: Problem, target: Target) -> Iterator[Choice]:
                         yield _Estimate(p, kernel, pack_a, pack_b, rate, target).best()
 
 
-def _possible(p: Problem, kernel: Kernel, pack_a: bool, pack_b: str, target: Target) -> bool:
-    """Whether the operands can be read so. In place: without conversion, a whole tile of it, in the right order."""
+def _possible(p: Problem, kernel: ProductKernel, pack_a: bool, pack_b: str, target: CpuTarget) -> bool:
+    """Whether the operands can be read this way. Reading in place requires the same type, a whole tile, and contiguous elements."""
     if pack_a:
         left = kernel.reading != "rows"
     else:
@@ -141,31 +140,31 @@ def _possible(p: Problem, kernel: Kernel, pack_a: bool, pack_b: str, target: Tar
     return left and right
 
 
-def _is_x86(target: Target) -> bool:
+def _is_x86(target: CpuTarget) -> bool:
     return target.arch != "aarch64"
 
 
-def _stays(p: Problem, stride: int, target: Target) -> bool:
-    """Whether what is read at every k, so far apart, stays in the first cache. If not, reading it in place is slow."""
+def _stays(p: Problem, stride: int, target: CpuTarget) -> bool:
+    """Whether the lines read at every k stay in the L1 cache. If not, reading in place is slow."""
     return p.k * stride * BYTES[p.kind] <= target.l1
 
 
 @dataclass(frozen=True)
 class _Estimate:
-    """The cycles that a way takes, depending on the blocks."""
+    """The cost of a tiling as a function of its blocks."""
 
     p: Problem
-    kernel: Kernel
+    kernel: ProductKernel
     pack_a: bool
     pack_b: str
     rate: float
-    target: Target
+    target: CpuTarget
 
-    def best(self) -> Choice:
+    def best(self) -> Tiling:
         p, height, width = self.p, self.kernel.tile.rows, self.kernel.width(self.target)
         tall, wide = ceil(p.m / height), ceil(p.n / width)
         k_block = self.k_block(width)
-        # A task's rows of A stay in the second cache.
+        # A task's rows of A stay in the L2 cache.
         fewest = ceil(tall * height * k_block * BYTES[p.kind] / (self.target.l2 // 4))
         cost, rows, columns = min(
             (self.cost(ceil(tall / rows), ceil(wide / columns), rows * columns, k_block), rows, columns)
@@ -178,12 +177,12 @@ class _Estimate:
                 + _CROWD * max(0, p.threads - _FEW_THREADS)
                 + ceil(elements / p.threads) * (_pack_cost(p.b[1], p.b[0]) + _FAR)
             )
-        return Choice(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
+        return Tiling(self.kernel, self.pack_a, self.pack_b, rows, columns, k_block, cost)
 
     def k_block(self, width: int) -> int:
-        """How much of k is done at a time: a panel fills half of the first cache.
+        """The block size of k: a panel fills half of the L1 cache.
 
-        The widest vectors do more between two visits to c, and can read the panel from the second cache meanwhile.
+        With the widest vectors, fewer passes over c pay more, and the panel can be read from L2.
         """
         room = self.target.l1 // 2 if self.target.vector_bits < 512 else self.target.l2 // 16
         most = min(512, max(192, room // (width * BYTES[self.p.kind])))
@@ -197,7 +196,7 @@ class _Estimate:
             p.k / k_block
         )
         total = tall * (wide - self.spared(wide)) * one
-        if p.turned:
+        if p.transposed:
             total += tall * wide * tile.rows * width * _SCATTER * ceil(p.k / k_block)
         if p.threads > _FEW_THREADS:
             total += self.traffic(tall * tile.rows, wide * width, ceil(p.k / k_block)) * _SHARED
@@ -211,20 +210,20 @@ class _Estimate:
         return ceil(p.batch * blocks / p.threads) * total
 
     def traffic(self, rows: int, columns: int, visits: int) -> int:
-        """Bytes that a task moves between its core and the rest: its operands, and c, each time if it is too large to stay."""
+        """The memory traffic of a task in bytes: its operands, and c for every pass if it does not fit in the cache."""
         size = BYTES[self.p.kind]
         result = rows * columns * size
         return (rows + columns) * self.p.k * size + result * (2 * visits if result > self.target.l2 // 4 else 1)
 
     def spared(self, wide: int) -> float:
-        """The part of a panel that is not computed: the last one is made of as few long vectors as possible."""
+        """The part of a panel that is not computed, because the last one uses as few long vectors as possible."""
         lanes = self.kernel.lanes(self.target)
         if lanes < LONG or wide * self.kernel.width(self.target) < self.p.n:
             return 0.0
         return -self.p.n % self.kernel.width(self.target) // lanes / self.kernel.tile.vectors
 
     def delay(self, tall: int, k_block: int) -> float:
-        """How much longer the inner loop takes on x86 for what is read in place."""
+        """The slowdown of the inner loop on x86 for operands that are read in place."""
         if not _is_x86(self.target):
             return 1.0
         p, delay = self.p, 1.0
@@ -232,7 +231,7 @@ class _Estimate:
             panel = k_block * self.kernel.width(self.target) * BYTES[p.kind]
             delay += self.apart(p.b[0], 0.16 * min(1.0, panel / self.target.l1), 1.0)
         if self.kernel.reading == "rows":
-            # Rows that begin at the same place of a page share few lines of the second cache.
+            # Rows at the same offset of a page map to few sets of the L2 cache.
             crowded = self.apart(p.a[0], 0.0, 0.1)
             delay += crowded if tall * self.kernel.tile.rows * p.a[0] * BYTES[p.kind] > self.target.l2 else 0.0
         elif not self.pack_a:
@@ -240,24 +239,24 @@ class _Estimate:
         return delay
 
     def apart(self, stride: int, usual: float, worst: float) -> float:
-        """The delay of reading at a stride: those of whole pages meet the same lines of the caches, large ones need many pages."""
+        """The slowdown of a stride: multiples of the page size cause conflict misses, large strides TLB misses."""
         size = stride * BYTES[self.p.kind]
         crowded = max(usual, worst * gcd(size, _PAGE) / _PAGE)
         return max(crowded, (usual + worst) / 2) if size > _PAGE else crowded
 
 
-_FEW_ROWS = 64  # of a task whose results stay in the first caches
+_FEW_ROWS = 64  # of a task whose results stay in the L1 and L2 caches
 
 
-def in_short_blocks(p: Problem, choice: Choice) -> Choice:
-    """The same way with tasks of few rows, so that little scratch holds their results."""
+def in_short_blocks(p: Problem, choice: Tiling) -> Tiling:
+    """The same tiling with tasks of few rows, whose results fit in little scratch memory."""
     tall = ceil(p.m / choice.kernel.tile.rows)
     wanted = ceil(tall * choice.kernel.tile.rows / _FEW_ROWS)
     return replace(choice, row_blocks=min(tall, max(choice.row_blocks, ceil(wanted / p.threads) * p.threads)))
 
 
 def _blocks(tall: int, wide: int, fewest: int, batch: int, threads: int) -> Iterator[tuple[int, int]]:
-    """Ways to cut the tiles in blocks of rows and of columns, a few for each thread."""
+    """Partitions of the tiles into blocks of rows and columns, a few for each thread."""
     columns = 1
     while columns <= min(wide, 2 * threads):
         for rounds in (1, 2, 3, 4):
@@ -271,12 +270,12 @@ def _pack_cost(across: int, along: int) -> float:
 
 # --- pieces of k --------------------------------------------------------------------------------------------------------
 
-_SMALL = 1 << 14  # results, up to which k is cut
+_SMALL = 1 << 14  # results, up to which k is split
 _PARTS = 1 << 18  # elements of all partial results
 
 
 def pieces_of(p: Problem) -> int:
-    """How many pieces k is cut in: by the shape alone, where there is little else to share out."""
+    """The number of pieces that k is split into, by the shape alone: where there is little other parallelism."""
     if p.batch > 1 or p.m * p.n > _SMALL:
         return 1
     pieces = max(1, min(p.k // thresholds.product_piece, _PARTS // (p.m * p.n)))
@@ -288,7 +287,7 @@ def _length(p: Problem, pieces: int) -> int:
 
 
 def in_pieces(p: Problem, pieces: int) -> Problem:
-    """The pieces as a batch of products with partial results; the last may have less to do."""
+    """The pieces as a batch of products with partial results; the last may be shorter."""
     if pieces == 1:
         return p
     k = _length(p, pieces)

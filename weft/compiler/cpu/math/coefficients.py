@@ -1,4 +1,4 @@
-"""The coefficients of the elementary functions of maths.py.
+"""The coefficients of the elementary functions of functions.py.
 
 They were fitted by a weighted Remez exchange (for the least greatest relative error of the whole function), then
 rounded to the type one after the other, lowest power first, the others fitted again each time. What a comment gives as

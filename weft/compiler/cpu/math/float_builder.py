@@ -1,6 +1,6 @@
-"""Words to write formulas of floats in LLVM IR with: what maths.py is written in.
+"""A builder of floating-point formulas in LLVM IR, which functions.py uses.
 
-A `Num` is a float value, scalar or vector, that knows the code it belongs to: `a * b + c` writes a product and a sum,
+A `Num` is a float value, scalar or vector, with its builder: `a * b + c` writes a product and a sum,
 each rounded; `fma(a, b, c)` rounds once. A Python number stands for a constant of the type at hand. Comparisons give
 masks: plain values of LLVM, for `choose`, joined by `both` and `either`.
 """
@@ -64,7 +64,7 @@ KINDS = {
 
 @dataclass(frozen=True, eq=False)
 class Num:
-    """A float value, scalar or vector, in the code it belongs to."""
+    """A float value, scalar or vector, with its builder."""
 
     code: Code
     value: Value
@@ -196,7 +196,7 @@ def polynomial(x: Num, coefficients: Sequence[float]) -> Num:
 
 
 def rarely(x: Num, mask: Mask, otherwise: Callable[[], Num], usual: Num) -> Num:
-    """`usual`, or where the mask is set `otherwise()`, whose code is jumped over if the mask is set nowhere."""
+    """`usual`, or `otherwise()` where the mask is set; its code is skipped if the mask is set nowhere."""
     code, word = x.code, ir.IntType(lanes_of(x.type))
     anywhere = code.icmp_unsigned("!=", code.bitcast(mask, word), ir.Constant(word, 0))
     before = code.block

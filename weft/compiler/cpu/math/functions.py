@@ -2,8 +2,8 @@
 
 LLVM has no vector code of its own for these, and a call of libm for each lane costs ten times as much. `emit` writes a
 call of a private function of the module, one for each name and type, made on first use. Each function is written once
-for both types. Branches jump over what is rare: sin, cos and tan of huge numbers, which ask libm lane by lane, and powers
-that are not of an ordinary positive number. Every lane goes through the same IEEE operations whatever the number of
+for both types. Branches skip rare cases: sin, cos and tan of huge numbers, which call libm lane by lane, and powers
+of zero, negative and non-finite numbers. Every lane goes through the same IEEE operations whatever the number of
 lanes, so its bits depend on its own number alone.
 """
 
@@ -43,8 +43,8 @@ INFINITY, NAN = math.inf, math.nan
 def emit(code: Code, name: str, *values: Value) -> Value:
     """The function of that name of float32 or float64 values: scalars or vectors, all of one type.
 
-    Give it vectors of several registers where you can: each function is a long chain of operations, and a CPU fills the
-    waits of one with another only if they stand side by side.
+    Use vectors of several registers where possible: each function is a long dependency chain, and independent chains hide its
+    latency.
 
     Example:
         >>> from weft.compiler.cpu.ir_builder import F32, Code, new_module, vector
@@ -161,14 +161,14 @@ def tanh(x: Num) -> Num:
 
 
 def sinh(x: Num) -> Num:
-    """(e + e / (e + 1)) / 2 with e = exp(|x|) - 1, of which a quarter does not overflow too early."""
+    """(e + e / (e + 1)) / 2 with e = exp(|x|) - 1, scaled by 1/4 to avoid early overflow."""
     s, p = _exp_parts(clamp(absolute(x), None, x.kind.exp_range[1]), -2)
     quarter = fma(s, p, s - 0.25)
     return copy_sign(fma(quarter, 2.0, quarter / (quarter + 0.25) * 0.5), x)
 
 
 def cosh(x: Num) -> Num:
-    """(e + 1 / e) / 2 with e = exp(|x|), of which a quarter does not overflow too early."""
+    """(e + 1 / e) / 2 with e = exp(|x|), scaled by 1/4 to avoid early overflow."""
     s, p = _exp_parts(clamp(absolute(x), None, x.kind.exp_range[1]), -2)
     quarter = fma(s, p, s)
     return fma(quarter, 2.0, 0.125 / quarter)
@@ -219,7 +219,7 @@ def _log1p_near(f: Num) -> Num:
 
 
 def _log_ends(x: Num, result: Num) -> Num:
-    """A logarithm of x, put right for x = 0, x < 0, infinity and nan."""
+    """A logarithm of x, corrected for x = 0, x < 0, infinity and nan."""
     ends = choose(x.equals(0.0), x.number(-INFINITY), NAN)
     return choose(x.equals(INFINITY), x, choose(x > 0.0, result, ends))
 
@@ -353,7 +353,7 @@ def pow(x: Num, y: Num) -> Num:
 
 
 def _pow_ends(x: Num, y: Num, result: Num) -> Num:
-    """A power of |x|, put right for zeros, infinities, nan and negative x. y = 0 and x = 1 give 1 even with nan."""
+    """A power of |x|, corrected for zeros, infinities, nan and negative x. y = 0 and x = 1 give 1 even with nan."""
     a, b, half = absolute(x), absolute(y), y * 0.5
     end = choose(choose(a > 1.0, y, -y) > 0.0, x.number(INFINITY), 0.0)
     result = choose(either(x, a.equals(0.0), a.equals(INFINITY), b.equals(INFINITY)), end, result)

@@ -1,4 +1,4 @@
-"""The functions of angles and their inverses: sin, cos, tan, asin, acos, atan, atan2 (see maths.py)."""
+"""Trigonometric functions and their inverses: sin, cos, tan, asin, acos, atan, atan2 (see functions.py)."""
 
 from __future__ import annotations
 

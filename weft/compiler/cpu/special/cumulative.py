@@ -1,11 +1,11 @@
-"""cumsum and cumprod: a tensor is seen as lines along the axis, `inner` of them side by side.
+"""cumsum and cumprod of a tensor as (outer, n, inner), along n.
 
-    lines    inner is 1: several lines are followed at a time, since each step of one waits for the one before
-    columns  the inner elements are vectors, in blocks whose totals stay in the cache
+    lines    inner is 1: several lines are interleaved, since each step of a line depends on the one before
+    columns  vectors run along the inner elements, in blocks whose accumulators stay in the cache
 
-Sums along few long lines are cut in chunks of a fixed length, each a line of its own: first the total of every chunk, then
-every chunk from the sum of the totals before it. Products are not cut: that of a chunk may be too large for a number where
-the whole is zero. Floats are totalled in float64 and rounded once an element. Cuts follow from the shape alone.
+Cumulative sums along few long lines use a two-pass scan: first the total of every chunk, then every chunk starting from the sum of the
+totals before it. Products are not split: the product of a chunk may overflow where the whole is zero. Floats are accumulated in float64
+and rounded once an element. The chunks depend on the shape alone.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ from ..scalars import from_storage, register_type, storage_type, to_storage
 from ..target import host
 
 # The arguments by name, in order. Lines have n elements and are cut in `chunks`, of lengths that differ by one at most.
-# Totals are in the workspace: of one chunk after the other, the inner ones side by side.
+# The workspace holds the totals of the chunks, one after the other, each with its inner elements contiguous.
 CUMULATE = ("x", "y", "work", "tid", "threads", "outer", "n", "inner", "chunks", "block")
-_TOGETHER = 4  # lines that are followed at a time
+_TOGETHER = 4  # lines that are interleaved
 _STEP = 4  # floats of a line that are read and converted at a time
 _SUMS = 4  # vectors of sums that make a total
-_CHUNKS = 64  # else into so many
+_CHUNKS = 64  # the most chunks of a line
 
 
 @library("cumulate")
 def make(symbol: str) -> ir.Module:
-    """cumulate.HOW.PART.OP.DTYPE: how is lines or columns; part is whole (lines), or totals of chunks and then chunks."""
+    """cumulate.HOW.PART.OP.DTYPE: HOW is lines or columns; PART is whole, or for two passes totals and then chunks."""
     _, how, part, op, dtype = symbol.split(".")
     module = new_module(symbol)
     code = Code.begin(module, symbol, [PTR] * 3 + [I64] * (len(CUMULATE) - 3))
     of = dict(zip(CUMULATE, code.arguments, strict=True))
-    way = _Way(op, as_dtype(dtype))
-    (_Lines if how == "lines" else _Columns)(code, of, way, part).write()
+    way = _Accumulation(op, as_dtype(dtype))
+    (_CumulativeLines if how == "lines" else _CumulativeColumns)(code, of, way, part).write()
     code.done()
     return module
 
 
 @dataclass(frozen=True)
-class _Way:
-    """How elements are totalled."""
+class _Accumulation:
+    """How elements are accumulated: the op, and the type of the accumulator."""
 
     op: str
     dtype: DType
 
     @property
     def type(self) -> ir.Type:
-        """Of a total in a register; in memory a bool is a byte."""
+        """The type of the accumulator in registers; in memory a bool is a byte."""
         return F64 if self.dtype.is_float else register_type(self.dtype)
 
     @property
     def bytes(self) -> int:
-        """Of a total in the workspace."""
+        """The bytes of an accumulator in the workspace."""
         return 8 if self.dtype.is_float else self.dtype.itemsize
 
     @property
     def nothing(self) -> float | int:
-        """The total of no elements: adding it changes nothing, not even the sign of -0.0."""
+        """The identity: combining it changes nothing, not even the sign of -0.0."""
         if self.op == "cumprod":
             return 1.0 if self.dtype.is_float else 1
         return -0.0 if self.dtype.is_float else 0
@@ -100,10 +100,10 @@ class _Way:
         code.write(total if element_of(total.type) == F64 else to_storage(code, total, self.dtype), pointer, at)
 
 
-class _Lines:
-    """Writes the code for lines whose elements lie side by side. A chunk of a line is a piece of work."""
+class _CumulativeLines:
+    """Emits the code for contiguous lines. A chunk of a line is a task."""
 
-    def __init__(self, code: Code, of: dict[str, Value], way: _Way, part: str) -> None:
+    def __init__(self, code: Code, of: dict[str, Value], way: _Accumulation, part: str) -> None:
         self.code, self.of, self.way, self.part = code, of, way, part
 
     def write(self) -> None:
@@ -119,7 +119,7 @@ class _Lines:
                 self._tasks([code.plus(task, i) for i in range(count)])
 
     def _tasks(self, tasks: list[Value]) -> None:
-        """Several lines, or chunks: together as far as the shortest goes, then what is left of each."""
+        """Several lines or chunks: interleaved up to the shortest length, then the remainder of each."""
         code, of = self.code, self.of
         if self.part == "whole":
             nothing = constant(self.way.type, self.way.nothing)
@@ -135,7 +135,7 @@ class _Lines:
             self._steps([begin], common, length, [total], 1)
 
     def _total(self, begin: Value, length: Value) -> Value:
-        """Of a chunk: several vectors of sums, joined by halves, then the rest."""
+        """The total of a chunk: several vector accumulators, combined pairwise, then the remainder."""
         code, way, lanes = self.code, self.way, host().lanes(8 * self.way.bytes)
         wide = lanes * _SUMS
         whole = code.sub(length, code.srem(length, code.i64(wide)))
@@ -147,9 +147,9 @@ class _Lines:
         def add_one(i: Value, total: list[Value]) -> list[Value]:
             return [way.join(code, total[0], way.read(code, self.of["x"], code.plus(begin, i), 1))]
 
-        sums = code.carry(0, whole, [constant(vector(way.type, lanes), way.nothing)] * _SUMS, add, wide)
+        sums = code.loop_carrying(0, whole, [constant(vector(way.type, lanes), way.nothing)] * _SUMS, add, wide)
         parts = [code.lane(self._joined(sums), lane) for lane in range(lanes)]
-        return code.carry(whole, length, [self._joined(parts)], add_one)[0]
+        return code.loop_carrying(whole, length, [self._joined(parts)], add_one)[0]
 
     def _joined(self, parts: list[Value]) -> Value:
         while len(parts) > 1:
@@ -157,24 +157,24 @@ class _Lines:
         return parts[0]
 
     def _bounds(self, task: Value) -> tuple[Value, Value]:
-        """Where a chunk begins, and its length."""
+        """The beginning and the length of a chunk."""
         code, of = self.code, self.of
         line, chunk = code.sdiv(task, of["chunks"]), code.srem(task, of["chunks"])
         first, last = code.share(of["n"], chunk, of["chunks"])
         return code.plus(code.mul(line, of["n"]), first), code.sub(last, first)
 
     def _start(self, task: Value) -> Value:
-        """The total of the chunks before, added in order."""
+        """The total of the preceding chunks, added in order."""
         code, way = self.code, self.way
         first = code.sub(task, code.srem(task, self.of["chunks"]))
 
         def step(chunk: Value, total: list[Value]) -> list[Value]:
             return [way.join(code, total[0], way.read_total(code, self.of["work"], chunk, 1))]
 
-        return code.carry(first, task, [constant(way.type, way.nothing)], step)[0]
+        return code.loop_carrying(first, task, [constant(way.type, way.nothing)], step)[0]
 
     def _follow(self, begins: list[Value], first: Value, last: Value, totals: list[Value]) -> list[Value]:
-        """Totals element by element; floats are read, converted and written as vectors."""
+        """Accumulate element by element; floats are loaded, converted and stored as vectors."""
         if not self.way.dtype.is_float:
             return self._steps(begins, first, last, totals, 1)
         whole = self.code.sub(last, self.code.srem(self.code.sub(last, first), self.code.i64(_STEP)))
@@ -182,7 +182,7 @@ class _Lines:
         return self._steps(begins, whole, last, totals, 1)
 
     def _steps(self, begins: list[Value], first: Value, last: Value, totals: list[Value], lanes: int) -> list[Value]:
-        return self.code.carry(first, last, totals, lambda i, t: self._step(begins, i, t, lanes), lanes)
+        return self.code.loop_carrying(first, last, totals, lambda i, t: self._step(begins, i, t, lanes), lanes)
 
     def _step(self, begins: list[Value], i: Value, totals: list[Value], lanes: int) -> list[Value]:
         code, way = self.code, self.way
@@ -199,10 +199,10 @@ class _Lines:
         return [parts[-1] for parts in reached]
 
 
-class _Columns:
-    """Writes the code for inner elements side by side. A block of columns of a chunk is a piece of work."""
+class _CumulativeColumns:
+    """Emits the code for contiguous inner elements. A block of columns of a chunk is a task."""
 
-    def __init__(self, code: Code, of: dict[str, Value], way: _Way, part: str) -> None:
+    def __init__(self, code: Code, of: dict[str, Value], way: _Accumulation, part: str) -> None:
         self.code, self.of, self.way, self.part = code, of, way, part
         self.lanes = host().lanes(8 * way.bytes) * 2
 
@@ -217,12 +217,12 @@ class _Columns:
             self._piece(code.sdiv(task, blocks), left, width)
 
     def _piece(self, task: Value, left: Value, width: Value) -> None:
-        """The totals of a block stay in an array; line after line is added to it."""
+        """The accumulators of a block are an array, to which line after line is added."""
         code, of, way = self.code, self.of, self.way
         line, chunk = code.sdiv(task, of["chunks"]), code.srem(task, of["chunks"])
         first, last = code.share(of["n"], chunk, of["chunks"])
         begin = code.plus(code.mul(code.mul(line, of["n"]), of["inner"]), left)
-        totals = code.room(ir.IntType(8), thresholds.cumulate_columns * way.bytes)
+        totals = code.stack_array(ir.IntType(8), thresholds.cumulate_columns * way.bytes)
         self._begin(totals, code.sub(task, chunk), task, left, width)
         with code.loop(first, last, name="row") as row:
             base = code.plus(begin, code.mul(row, of["inner"]))
@@ -239,7 +239,7 @@ class _Columns:
                 way.write_total(code, total, of["work"], self._total_at(task, left, at))
 
     def _begin(self, totals: Value, first: Value, task: Value, left: Value, width: Value) -> None:
-        """The totals of the chunks before, added in order."""
+        """The totals of the preceding chunks, added in order."""
         code, way = self.code, self.way
         for at, lanes in self._across(width):
             way.write_total(code, constant(vector(way.type, lanes), way.nothing), totals, at)
@@ -266,19 +266,19 @@ class _Columns:
 
 
 def plan(node: Node, threads: int) -> Plan:
-    """The plan of a cumsum or cumprod. That of floats is the same for any number of threads."""
-    (axis,) = node.params
+    """The plan of a cumsum or cumprod. For floats it does not depend on the number of threads."""
+    axis = node.param("axis")
     x = node.inputs[0]
     outer, n, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     if not outer * n * inner:
         return Plan("nothing", (), 0, 0)
-    way, how = _Way(node.op.name, x.dtype), "lines" if inner == 1 else "columns"
+    way, how = _Accumulation(node.op.name, x.dtype), "lines" if inner == 1 else "columns"
     block = min(
         thresholds.cumulate_columns,
         inner,
         thresholds.cumulate_narrow * ceil(inner * outer / (thresholds.cumulate_tasks * thresholds.cumulate_narrow)),
     )
-    alone = threads == 1 and not x.dtype.is_float  # integers come out the same, cut or not
+    alone = threads == 1 and not x.dtype.is_float  # integer results do not depend on the chunks
     chunks = 1 if alone else _chunks(way, outer * ceil(inner / block), n, block)
     arguments = ("x0", "y", "work", "tid", "threads", outer, n, inner, chunks, block)
     parts = ("whole",) if chunks == 1 else ("totals", "chunks")
@@ -292,8 +292,8 @@ def _phase(symbol: str, part: str, arguments: tuple[str | int, ...]) -> Phase:
     return Phase(symbol, arguments, frozenset(reads), frozenset({"work" if part == "totals" else "y"}))
 
 
-def _chunks(way: _Way, tasks: int, n: int, block: int) -> int:
-    """How many chunks a line is cut in, by the shape alone."""
+def _chunks(way: _Accumulation, tasks: int, n: int, block: int) -> int:
+    """The number of chunks of a line, by the shape alone."""
     if tasks >= thresholds.cumulate_tasks or way.op == "cumprod":
         return 1
     return max(1, min(ceil(_CHUNKS / tasks), n * block // thresholds.cumulate_chunk))

@@ -1,4 +1,4 @@
-"""The ops that are neither loops nor matrix products: sorting, scattering, and running totals along an axis."""
+"""Plans of the ops that are neither loops nor matrix products: sort, scatter, cumulative sum and product."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PLANS: dict[str, Callable[[Node, int], Plan]] = {
 
 
 def plan(node: Node, threads: int) -> Plan:
-    """How library functions compute a node from its inputs ("x0", "x1", ...), all without gaps, by up to so many threads.
+    """The library calls that compute a node from its contiguous inputs "x0", "x1", ..., by at most `threads` threads.
 
-    Wrong indices of a scatter are reported at "status", those of its i-th axis as those of "site{i}".
+    Invalid indices of a scatter are reported through "status"; the error of its i-th axis is "site{i}".
     """
     return PLANS[node.op.name](node, threads)

@@ -1,11 +1,11 @@
 """scatter: a copy of a tensor with values written or added at indices, in the order of the indices.
 
-First the indices of each axis are checked and become offsets into the tensor, added up in the workspace. Then every thread
-runs through all offsets and does its own: a range of offsets, or, where what belongs to an index is long, a range of its
-columns. So nobody writes where somebody else does, and every element sees its values in their order.
+First the indices of each axis are checked and converted to offsets into the tensor, accumulated in the workspace. Then every thread
+scans all offsets and processes its own: a range of offsets or, where rows are long, a range of their columns. So no two threads write
+the same element, and every element receives its values in order.
 
-What belongs to an index (a row) is a box over the axes that have no index: neighbours are one axis, and the last one has no
-gaps unless the last axis of the tensor has an index. Sums of 16-bit floats are made in float32 and rounded once.
+The row of an index is a box over the axes without an index, with adjacent axes merged; it is contiguous unless the last axis of the
+tensor has an index. 16-bit floats are accumulated in float32 and rounded once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ROWS = (
     "offsets",
     "columns",
 )  # and a size and a stride an axis
-_TILE = 16  # columns with gaps between them that are done at a time
+_TILE = 16  # strided columns that are processed at a time
 
 
 @library("scatter")
@@ -52,7 +52,7 @@ def make(symbol: str) -> ir.Module:
     elif part == "copy":
         _make_copy(module, symbol, as_dtype(rest[0]), as_dtype(rest[1]))
     else:
-        _Rows(module, symbol).write()
+        _ScatterRows(module, symbol).write()
     return module
 
 
@@ -60,7 +60,7 @@ def make(symbol: str) -> ir.Module:
 
 
 def _make_places(module: ir.Module, symbol: str, dtype: DType, is_first: bool, huge: bool) -> None:
-    """Indices along one axis become offsets, or are added to those of the axes before."""
+    """Convert the indices of one axis to offsets, or add them to those of the preceding axes."""
     code = Code.begin(module, symbol, [PTR] * 3 + [I64] * (len(PLACES) - 3))
     of = dict(zip(PLACES, code.arguments, strict=True))
     offsets = code.at(of["work"], of["offsets"], I8)
@@ -82,7 +82,7 @@ def _make_places(module: ir.Module, symbol: str, dtype: DType, is_first: bool, h
 
 
 def _product(code: Code, a: Value, b: Value, huge: bool) -> Value:
-    """Of two numbers; if they have 32 bits it is much cheaper."""
+    """The product of two integers; cheaper if they fit in 32 bits."""
     if not huge:
         a, b = (code.zext(code.trunc(x, I32), I64) for x in (a, b))
     return code.mul(a, b)
@@ -92,7 +92,7 @@ def _product(code: Code, a: Value, b: Value, huge: bool) -> Value:
 
 
 def _make_copy(module: ir.Module, symbol: str, source: DType, target: DType) -> None:
-    """All elements, as another dtype if need be. What is there already stays."""
+    """Copy all elements, converted to another dtype if necessary; nothing to do if source and target are the same memory."""
     code = Code.begin(module, symbol, [PTR] * 2 + [I64] * (len(COPY) - 2))
     of = dict(zip(COPY, code.arguments, strict=True))
     first, last = code.share(of["count"], of["tid"], of["threads"])
@@ -113,7 +113,7 @@ def _make_copy(module: ir.Module, symbol: str, source: DType, target: DType) -> 
 
 
 def _in_vectors(code: Code, first: Value, last: Value, lanes: int) -> list[tuple[Value, Value, int]]:
-    """A range as one of whole vectors and a rest."""
+    """Split a range into whole vectors and a remainder."""
     whole = code.sub(last, code.srem(code.sub(last, first), code.i64(lanes)))
     return [(first, whole, lanes), (whole, last, 1)]
 
@@ -121,8 +121,8 @@ def _in_vectors(code: Code, first: Value, last: Value, lanes: int) -> list[tuple
 # --- rows ---------------------------------------------------------------------------------------------------------------------
 
 
-class _Rows:
-    """Writes the function that writes or adds rows."""
+class _ScatterRows:
+    """Emits the function that stores or adds rows."""
 
     def __init__(self, module: ir.Module, symbol: str) -> None:
         _, self.how, values, target, axes, gaps = symbol.split(".")
@@ -144,9 +144,9 @@ class _Rows:
         code.done()
 
     def _own_rows(self, low: Value, high: Value) -> None:
-        """Offsets in blocks: those of this thread are put in a list without a branch, then done."""
+        """Process the offsets in blocks: those of this thread are compacted into a list without branches, then processed."""
         code, of = self.code, self.of
-        mine = code.room(I64, thresholds.scatter_block)
+        mine = code.stack_array(I64, thresholds.scatter_block)
         with code.loop(0, of["count"], thresholds.scatter_block, name="block") as block:
             end = code.minimum(of["count"], code.plus(block, thresholds.scatter_block))
 
@@ -156,11 +156,11 @@ class _Rows:
                 code.write(k, mine, found[0])
                 return [code.add(found[0], code.zext(own, I64))]
 
-            (found,) = code.carry(block, end, [code.i64(0)], look)
+            (found,) = code.loop_carrying(block, end, [code.i64(0)], look)
             self._rows(found, lambda i: code.read(mine, i, I64))
 
     def _rows(self, count: Value, number: Callable[[Value], Value]) -> None:
-        """Rows by number. With gaps, a few columns at a time: they share lines of the cache with those of other rows."""
+        """Process rows by number. Strided rows a few columns at a time, because they share cache lines with other rows."""
         code = self.code
         step = _TILE if self.gaps else code.maximum(1, code.sub(self.right, self.left))
         with code.loop(self.left, self.right, step, name="tile") as left:
@@ -170,7 +170,7 @@ class _Rows:
                 self._row(k, code.read(self.offsets, k, I64), left, right)
 
     def _own_offsets(self) -> tuple[Value, Value]:
-        """The thread's share of the offsets, or all of them if columns are shared out."""
+        """The thread's range of offsets, or all of them if threads divide the columns."""
         code, of = self.code, self.of
         by_columns = code.icmp_signed("!=", of["columns"], code.i64(0))
         low, high = code.share(of["span"], of["tid"], of["threads"])
@@ -217,12 +217,12 @@ class _Rows:
 
 
 def plan(node: Node, threads: int) -> Plan:
-    """The plan of a scatter by up to so many threads."""
-    axes, how = node.params
+    """The plan of a scatter by at most `threads` threads."""
+    axes, how = node.param("axes"), node.param("how")
     x, values, *indices = node.inputs
     size, count = prod(x.shape), prod(indices[0].shape)
     strides = [prod(x.shape[a + 1 :]) for a in range(len(x.shape))]
-    sums = how == "add" and x.dtype.is_half  # they are made in the workspace, in float32
+    sums = how == "add" and x.dtype.is_half  # accumulated in the workspace, in float32
     offsets = 4 * size if sums else 0
     offsets += -offsets % 64
     phases = [
@@ -262,7 +262,7 @@ def _places_phase(i: int, dtype: DType, count: int, size: int, stride: int, offs
 
 
 def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequence[int], threads: int) -> Phase:
-    axes, how = node.params
+    axes, how = node.param("axes"), node.param("how")
     dtype = node.inputs[0].dtype
     values = target = dtype if how == "add" else _BY_SIZE[dtype.itemsize]
     goal = "y"
@@ -289,7 +289,7 @@ def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequen
 
 
 def _by_columns(count: int, sizes: Sequence[int], itemsize: int, gaps: bool, threads: int) -> bool:
-    """Whether threads share out the columns of all rows: where rows are long, or too few."""
+    """Whether threads divide the columns of all rows: where rows are long, or too few."""
     if not sizes:
         return False
     enough = (
@@ -301,7 +301,7 @@ def _by_columns(count: int, sizes: Sequence[int], itemsize: int, gaps: bool, thr
 
 
 def _box(shape: Sequence[int], strides: Sequence[int], axes: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The axes without an index, neighbours as one: their sizes and strides."""
+    """The sizes and strides of the axes without an index, adjacent ones merged."""
     sizes: list[int] = []
     steps: list[int] = []
     for a in range(len(shape)):

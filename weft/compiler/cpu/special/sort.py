@@ -1,12 +1,12 @@
-"""argsort: the places of the elements of rows in sorted order, equal ones in their order.
+"""argsort: a stable sort of rows.
 
-Elements become unsigned keys of the same order (nan the greatest, -0.0 as 0.0), so one algorithm sorts all dtypes:
+Elements are converted to unsigned keys of the same order (nan the greatest, -0.0 as 0.0), so one algorithm sorts all dtypes:
 
-    short rows  an element's place is the number of elements that go before it: all pairs are compared, without a branch
-    rows        one thread sorts a row by the bytes of the keys, the last byte first; bytes that are all equal are skipped
-    long rows   few rows are cut in chunks: threads count the bytes of their chunks, then move their elements
+    short rows  rank sort: an element's position is the number of elements before it; all pairs are compared, without branches
+    rows        LSD radix sort of a row by one thread, a byte at a time; bytes that are equal in all keys are skipped
+    long rows   parallel radix sort: threads build the histograms of their chunks, then move their elements
 
-Sorting by bytes keeps equal elements in order. The result is one and only, however the work is shared out.
+The sort is stable, so the result is unique, however the work is partitioned.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def make(symbol: str) -> ir.Module:
     of = dict(zip(names, code.arguments, strict=True))
     record = _Wide() if rest[-1] == "wide" else _Narrow()
     if part == "rows":
-        _Rows(code, of, _Elements(code, of, rest), record).write()
+        _RowSort(code, of, _StridedRows(code, of, rest), record).write()
     else:
-        _Chunks(code, of, record).write(part, _Elements(code, of, rest))
+        _ChunkSort(code, of, record).write(part, _StridedRows(code, of, rest))
     code.done()
     return module
 
@@ -63,7 +63,7 @@ def make(symbol: str) -> ir.Module:
 
 
 def key_of(code: Code, value: Value, dtype: DType, descending: bool) -> Value:
-    """An element in memory as an unsigned integer of its size that sorts alike."""
+    """The sort key of an element: an unsigned integer of the same size and order."""
     bits = ir.IntType(dtype.bits)
     key = value if isinstance(value.type, ir.IntType) else code.bitcast(value, bits)
     sign = constant(bits, 1 << (dtype.bits - 1))
@@ -75,7 +75,7 @@ def key_of(code: Code, value: Value, dtype: DType, descending: bool) -> Value:
 
 
 def _float_key(code: Code, bits: Value, dtype: DType) -> Value:
-    """Floats sort as integers of sign and magnitude."""
+    """The sort key of a float, whose bits are sign and magnitude."""
     type, sign = bits.type, 1 << (dtype.bits - 1)
     mantissa = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}[dtype.name]
     infinity = (sign - 1) >> mantissa << mantissa
@@ -87,7 +87,7 @@ def _float_key(code: Code, bits: Value, dtype: DType) -> Value:
 
 
 class _Narrow:
-    """A key of up to 32 bits above a place, in one i64."""
+    """A key of up to 32 bits and an index, packed into one i64."""
 
     type, key, bytes, name = I64, I32, 8, "narrow"
 
@@ -102,7 +102,7 @@ class _Narrow:
 
 
 class _Wide:
-    """A key and a place, side by side."""
+    """A key and an index, as a vector of two i64."""
 
     type, key, bytes, name = vector(I64, 2), I64, 16, "wide"
 
@@ -120,7 +120,7 @@ _Record = _Narrow | _Wide
 
 
 def _read(code: Code, record: _Record, base: Value, index: Value) -> Value:
-    """A record: its address counts whole records, also where one is a vector."""
+    """Load a record; the index counts records, also where one is a vector."""
     return code.load(code.at(base, index, record.type), typ=record.type, align=8)
 
 
@@ -128,8 +128,8 @@ def _put(code: Code, record: _Record, value: Value, base: Value, index: Value) -
     code.store(value, code.at(base, index, record.type), align=8)
 
 
-class _Elements:
-    """The rows of x and y, which may be strided: `rest` begins with dtype and way where elements are read."""
+class _StridedRows:
+    """The rows of x and y, which may be strided: `rest` begins with the dtype and the direction where elements are read."""
 
     def __init__(self, code: Code, of: dict[str, Value], rest: list[str]) -> None:
         self.code, self.of = code, of
@@ -156,10 +156,10 @@ class _Elements:
 # --- rows ------------------------------------------------------------------------------------------------------------------
 
 
-class _Rows:
-    """Writes the sorting of whole rows, each by one thread."""
+class _RowSort:
+    """Emits the sort of whole rows, each by one thread."""
 
-    def __init__(self, code: Code, of: dict[str, Value], elements: _Elements, record: _Record) -> None:
+    def __init__(self, code: Code, of: dict[str, Value], elements: _StridedRows, record: _Record) -> None:
         self.code, self.of, self.elements, self.record = code, of, elements, record
         assert elements.dtype is not None
         self.digits = elements.dtype.itemsize
@@ -175,19 +175,19 @@ class _Rows:
                 self._row(row)
 
     def _short_row(self, row: Value) -> None:
-        """As many elements as a vector has are compared with all others at a time."""
+        """Rank sort: a vector of elements is compared with all others at a time."""
         code, type = self.code, self.record.key
         lanes = host().lanes(type.width)
-        keys = code.room(type, thresholds.sort_by_pairs + lanes)
+        keys = code.stack_array(type, thresholds.sort_by_pairs + lanes)
         base = self.elements.base(row)
         with code.loop(0, self.n) as i:
             code.write(self.elements.key(base, i, type), keys, i)
-        code.write(constant(vector(type, lanes), -1), keys, self.n)  # goes before nothing
+        code.write(constant(vector(type, lanes), -1), keys, self.n)  # the greatest key
         with code.loop(0, self.n, lanes, name="block") as block:
             self._put_block(base, block, self._places(keys, block, lanes))
 
     def _places(self, keys: Value, block: Value, lanes: int) -> Value:
-        """How many elements go before each of a block: greater or equal ones do not if they stand behind."""
+        """The rank of each element of a block: the number of smaller elements, and of equal ones before it."""
         code, type = self.code, vector(self.record.key, lanes)
         mine = code.read(keys, block, type)
 
@@ -201,9 +201,9 @@ class _Rows:
 
             return step
 
-        count = code.carry(0, block, [constant(type, 0)], add("<="), lanes)
-        (total,) = code.carry(code.plus(block, lanes), self.n, count, add("<"), lanes)
-        for lane in range(lanes):  # among themselves
+        count = code.loop_carrying(0, block, [constant(type, 0)], add("<="), lanes)
+        (total,) = code.loop_carrying(code.plus(block, lanes), self.n, count, add("<"), lanes)
+        for lane in range(lanes):  # within the block
             behind = ir.Constant(type, [-int(i > lane) for i in range(lanes)]) if lanes > 1 else constant(type, 0)
             equal = code.and_(behind, going_before("==", mine, lane))
             total = code.sub(total, code.or_(equal, going_before("<", mine, lane)))
@@ -219,7 +219,7 @@ class _Rows:
     def _row(self, row: Value) -> None:
         code, record, n = self.code, self.record, self.n
         base = self.elements.base(row)
-        table = code.room(I64, _DIGITS * self.digits)
+        table = code.stack_array(I64, _DIGITS * self.digits)
         one = code.at(self.of["work"], code.mul(self.of["tid"], code.times(n, 2)), record.type)
         two = code.at(one, n, record.type)
         with code.loop(0, _DIGITS * self.digits) as i:
@@ -240,7 +240,7 @@ class _Rows:
                 _move(code, record, mine, shift, source, target, code.i64(0), n)
             return [code.select(differ, target, source), code.select(differ, source, target)]
 
-        source, _ = code.carry(0, self.digits, [one, two], sort)
+        source, _ = code.loop_carrying(0, self.digits, [one, two], sort)
         with code.loop(0, n) as i:
             self.elements.put_place(base, i, record.place(code, _read(code, record, source, i)))
 
@@ -257,20 +257,20 @@ def _count(code: Code, record: _Record, packed: Value, table: Value, shift: Valu
 
 
 def _add_up(code: Code, table: Value) -> None:
-    """Counts become the places where the first element of each digit goes."""
+    """Exclusive prefix sum: counts become the positions of the first element of each digit."""
 
     def step(i: Value, total: list[Value]) -> list[Value]:
         count = code.read(table, i, I64)
         code.write(total[0], table, i)
         return [code.plus(total[0], count)]
 
-    code.carry(0, _DIGITS, [code.i64(0)], step)
+    code.loop_carrying(0, _DIGITS, [code.i64(0)], step)
 
 
 def _move(
     code: Code, record: _Record, table: Value, shift: Value, source: Value, target: Value, first: Value, last: Value
 ) -> None:
-    """Each record goes to the next place of its digit."""
+    """Move each record to the next position of its digit."""
     with code.loop(first, last) as i:
         packed = _read(code, record, source, i)
         digit = record.digit(code, packed, shift)
@@ -282,13 +282,13 @@ def _move(
 # --- chunks of long rows -----------------------------------------------------------------------------------------------------
 
 
-class _Chunks:
-    """Writes one part of the sorting of long rows: every chunk is a piece of work."""
+class _ChunkSort:
+    """Emits one pass of the parallel sort of long rows: every chunk is a task."""
 
     def __init__(self, code: Code, of: dict[str, Value], record: _Record) -> None:
         self.code, self.of, self.record = code, of, record
 
-    def write(self, part: str, elements: _Elements) -> None:
+    def write(self, part: str, elements: _StridedRows) -> None:
         code, of = self.code, self.of
         first, last = code.share(code.mul(of["rows"], of["chunks"]), of["tid"], of["threads"])
         with code.loop(first, last, name="task") as task:
@@ -304,12 +304,12 @@ class _Chunks:
                 self._places(elements, row, begin, end)
 
     def _records(self, name: str | None, row: Value) -> Value:
-        """The records of a row; there are two sets of them."""
+        """The records of a row in one of the two buffers."""
         offset = self.code.plus(self.of[name] if name else 0, self.code.mul(row, self.of["n"]))
         return self.code.at(self.of["work"], offset, self.record.type)
 
-    def _keys(self, elements: _Elements, task: Value, row: Value, begin: Value, end: Value) -> None:
-        """Elements become records, whose first bytes are counted at once."""
+    def _keys(self, elements: _StridedRows, task: Value, row: Value, begin: Value, end: Value) -> None:
+        """Convert elements to records, and build the histogram of their first bytes."""
         code, record, base = self.code, self.record, elements.base(row)
         records, counts = self._records(None, row), self._counts(task)
         with code.loop(begin, end) as i:
@@ -323,20 +323,20 @@ class _Chunks:
             _count(code, self.record, _read(code, self.record, records, i), counts, self.of["shift"])
 
     def _counts(self, task: Value) -> Value:
-        """The table of a chunk, with nothing counted yet."""
+        """The zeroed histogram of a chunk."""
         code, table = self.code, self._table(task)
         with code.loop(0, _DIGITS) as i:
             code.write(code.i64(0), table, i)
         return table
 
     def _table(self, task: Value) -> Value:
-        """The tables of the chunks are behind the records."""
+        """The histogram of a chunk; histograms follow the records."""
         tables = self.code.at(self.of["work"], self.of["table"], self.record.type)
         return self.code.at(tables, self.code.mul(task, self.code.i64(_DIGITS)), I64)
 
     def _place(self, row: Value, chunk: Value, begin: Value, end: Value) -> None:
         code, of = self.code, self.of
-        table = code.room(I64, _DIGITS)
+        table = code.stack_array(I64, _DIGITS)
         counts = self._table(code.mul(row, of["chunks"]))
 
         def next_digit(digit: Value, total: list[Value]) -> list[Value]:
@@ -345,15 +345,15 @@ class _Chunks:
                 earlier = code.select(code.icmp_signed("<", other, chunk), count, code.i64(0))
                 return [code.plus(sums[0], count), code.plus(sums[1], earlier)]
 
-            every, earlier = code.carry(0, of["chunks"], [total[0], total[0]], next_chunk)
+            every, earlier = code.loop_carrying(0, of["chunks"], [total[0], total[0]], next_chunk)
             code.write(earlier, table, digit)
             return [every]
 
-        code.carry(0, _DIGITS, [code.i64(0)], next_digit)
+        code.loop_carrying(0, _DIGITS, [code.i64(0)], next_digit)
         source, target = self._records("source", row), self._records("target", row)
         _move(code, self.record, table, of["shift"], source, target, begin, end)
 
-    def _places(self, elements: _Elements, row: Value, begin: Value, end: Value) -> None:
+    def _places(self, elements: _StridedRows, row: Value, begin: Value, end: Value) -> None:
         code, record, base = self.code, self.record, elements.base(row)
         records = self._records("source", row)
         with code.loop(begin, end) as i:
@@ -364,8 +364,8 @@ class _Chunks:
 
 
 def plan(node: Node, threads: int) -> Plan:
-    """The plan of an argsort by up to so many threads."""
-    axis, descending = node.params
+    """The plan of an argsort by at most `threads` threads."""
+    axis, descending = node.param("axis"), node.param("descending")
     x = node.inputs[0]
     n, step = x.shape[axis], prod(x.shape[axis + 1 :])
     rows = prod(x.shape[:axis]) * step
@@ -373,7 +373,7 @@ def plan(node: Node, threads: int) -> Plan:
         return Plan("nothing", (), 0, 0)
     record: _Record = _Wide() if x.dtype.bits > 32 or n >= 1 << 32 else _Narrow()
     way = "descending" if descending else "ascending"
-    rounds = ceil(rows / threads) * threads / rows  # how much of the threads' time rows alone would leave unused
+    rounds = ceil(rows / threads) * threads / rows  # load imbalance if threads divided the rows
     if threads > 1 and n >= thresholds.sort_by_threads and rounds > 1.3:
         return _long_plan(x, way, record, rows, n, step, threads)
     values = {"rows": rows, "n": n, "step": step}
@@ -383,7 +383,7 @@ def plan(node: Node, threads: int) -> Plan:
 
 
 def _long_plan(x: Node, way: str, record: _Record, rows: int, n: int, step: int, threads: int) -> Plan:
-    """There are two sets of records; every byte of the keys moves them from one to the other."""
+    """Double buffered: every byte of the keys moves the records from one buffer to the other."""
     size, digits, kind, work = rows * n, x.dtype.itemsize, record.name, {"work"}
     values = {"rows": rows, "n": n, "step": step, "chunks": threads, "table": 2 * size}
     phases = [_phase(f"argsort.keys.{x.dtype.name}.{way}.{kind}", KEYS, {"x0"}, work, values)]
@@ -398,5 +398,5 @@ def _long_plan(x: Node, way: str, record: _Record, rows: int, n: int, step: int,
 
 
 def _phase(symbol: str, names: Sequence[str], reads: set[str], writes: set[str], values: dict[str, int]) -> Phase:
-    """A call with the arguments in the order of their names; a pointer stands for itself."""
+    """A call with its arguments in the order of their names; pointers are passed by name."""
     return Phase(symbol, tuple(values.get(name, name) for name in names), frozenset(reads), frozenset(writes))

@@ -1,11 +1,11 @@
 """Winograd convolutions F(m x m, 3 x 3), m = 2 or 4: 2.25 or 4 times fewer products, for some loss of accuracy.
 
 A unit of work is a chunk of tiles times some blocks of output channels. A thread transforms the tiles of the source, a
-vector of channels at a time, to one matrix (tiles x inputs) for each of the (m + 2)^2 points; multiplies each with the
-transformed filter of that point; and transforms the products back. All that stays in the caches of its core. Results have
-the same bits however the work is cut.
+vector of channels at a time, to one matrix (tiles x inputs) for each of the (m + 2)^2 points, multiplies each with the
+transformed filter of that point, and transforms the products back, all within the caches of its core. The bits of results
+do not depend on the partition.
 
-Operands are those of a sweep (see conv_shape.py) with stride 1, so data gradients are made of the same functions.
+Operands are those of a sweep (see shape.py) with stride 1, so data gradients use the same functions.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from ..gemm.register_tile import multiply, rows, store, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
 from ..target import host
-from .tiles import APART, Image, Writer, square, written
+from .tiles import APART, Image, WinogradEmitter, square, written
 from .transforms import TRANSFORMS, both_axes
 
 WINOGRAD = Signature(
     ("x", "packed", "y", "work", "epilogue", "context"),
     (
         "tid", "threads",
-        "scratch", "scratch_size", "products", "patch",  # bytes: a thread's memory, and where in it what lies
+        "scratch", "scratch_size", "products", "patch",  # bytes: a thread's scratch memory, and the offsets of its parts
         "batch", "inputs", "outputs",
         "y_inside", "x_inside", "y_outside", "x_outside",  # sizes
         "y_first", "x_first",  # where in the source the first pixel of the result begins
         "chunk", "blocks",  # tiles (a multiple of the tile's rows) and blocks of a unit
-        "channels_first",  # do threads share out blocks of output channels (1) or chunks of tiles (0)?
+        "channels_first",  # 1: threads divide the blocks of output channels; 0: the chunks of tiles
     ),
 )  # fmt: skip
 FILTER = Signature(
@@ -75,7 +75,7 @@ def _make_filter(symbol: str) -> ir.Module:
 
 
 def _read_taps(code: Code, a: SimpleNamespace, source: Value, column: Value, taps: Value) -> None:
-    """The taps of some filters side by side, from the last to the first as sweeps have it. After the last filter come zeros."""
+    """Load the taps of some filters, from the last to the first as in sweeps. Filters beyond the last are zeros."""
     lanes = host().lanes(32)
     start = code.plus(source, code.mul(column, a.output_stride))
     whole = code.icmp_signed("<=", code.plus(column, lanes), a.outputs)
@@ -94,7 +94,7 @@ def _read_taps(code: Code, a: SimpleNamespace, source: Value, column: Value, tap
                 code.write(code.select(there, value, ir.Constant(F32, 0.0)), target, lane)
 
 
-class _Winograd(Writer):
+class _Winograd(WinogradEmitter):
     """Tiles of the source, products, tiles of the result."""
 
     def write(self) -> None:
@@ -147,7 +147,7 @@ class _Winograd(Writer):
         pixels, pitch, _ = square(code, image, (n, y, x), reach, self.patch)
         home = code.at(self.source, code.mul(place, a.inputs), F32)
         with code.loop(0, a.inputs, self.lanes) as step:
-            # The last vector begins a little earlier, so that it ends with the last channel.
+            # The last vector overlaps the one before, so that it ends with the last channel.
             channel = code.minimum(step, code.plus(a.inputs, -self.lanes))
             self._transform_channels(code.at(pixels, channel, F32), pitch, code.at(home, channel, F32))
 
@@ -167,7 +167,7 @@ class _Winograd(Writer):
     # --- the products -----------------------------------------------------------------------------------------------------
 
     def _product(self, source: Value, filters: Value, home: Value) -> None:
-        """One register tile. Rows after the last tile of a chunk come to nothing that is read."""
+        """One register tile. Rows beyond the last tile of a chunk are computed but never read."""
         code, a, tile = self.code, self.a, self.tile
         pointers = [code.at(source, code.times(a.inputs, i), F32) for i in range(tile.rows)]
 
@@ -214,7 +214,7 @@ class _Winograd(Writer):
         return both_axes(code, values, TRANSFORMS[self.size][2])
 
     def _store_part(self, values: list[list[Value]], home: Value, height: Value, width: Value, some: Value) -> None:
-        """What of a tile at the edge is there."""
+        """Store the valid part of a tile at the edge."""
         code, a, size = self.code, self.a, self.size
         aside = numbers(code, size * size * self.lanes, F32)
         for i, value in enumerate(value for row in values for value in row):
@@ -225,7 +225,7 @@ class _Winograd(Writer):
             copy(code, code.at(aside, source, F32), code.at(home, target, F32), some)
 
     def _finished(self, begin: Value, end: Value, column: Value, last_column: Value) -> None:
-        """The epilogue: line after line of pixels."""
+        """Call the epilogue, line by line."""
         code, a, size = self.code, self.a, self.size
         first, last = code.sdiv(begin, self.tiles_x), code.sdiv(code.plus(end, -1), self.tiles_x)
         with code.loop(first, code.plus(last, 1)) as strip:

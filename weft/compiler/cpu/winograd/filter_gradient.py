@@ -1,10 +1,10 @@
-"""The gradient of a filter by Winograd's algorithm: 2.25 or 4 times fewer products, for some loss of accuracy.
+"""Filter gradients by Winograd's algorithm: 2.25 or 4 times fewer products, for some loss of accuracy.
 
 For each tile of pixels, a square of x and one of g are transformed to as many points, and for each point and every input and output
-channel their products are added up over all tiles: a matrix product for each point. The sums are transformed to the taps at the end.
+channel their products are summed over all tiles: a matrix product for each point. The sums are transformed to the taps at the end.
 
-A unit of work is a chunk of tiles for some input and some output channels, whose sums for all points stay in the second cache. It goes
-over its tiles in slabs. Chunks are cut by the shape alone, and added in order: results do not depend on the number of threads.
+A unit of work is a chunk of tiles for some input and output channels, whose sums for all points stay in the L2 cache. It processes its
+tiles in slabs. Chunks depend on the shape alone and are added in order, so results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ..conv.function_builder import Signature, call_epilogue, fill, split
 from ..gemm.register_tile import columns, load, multiply, store
 from ..ir_builder import F32, I8, Value
 from ..library import library
-from .tiles import APART, Image, Writer, square, written
+from .tiles import APART, Image, WinogradEmitter, square, written
 from .transforms import GRADIENTS, Transform, both_axes
 
 GRADIENT = Signature(
     ("x", "g", "w", "work", "epilogue", "context"),
     (
         "tid", "threads",
-        "partial",  # as in conv_filter.py
+        "partial",  # as in filter_gradient.py
         "scratch", "scratch_size",  # a thread's memory: transformed x, and from there on
         "gradients", "sums", "patch",  # transformed g, sums, a square at the edge
         "batch", "inputs", "outputs",
@@ -42,7 +42,7 @@ def _make(symbol: str) -> ir.Module:
     return written(symbol, GRADIENT, _Gradient)
 
 
-class _Gradient(Writer):
+class _Gradient(WinogradEmitter):
     """Tiles of x and of g, their products for each point, the taps."""
 
     def write(self) -> None:
@@ -72,7 +72,7 @@ class _Gradient(Writer):
             self._unit(chunk, (row, rows), (column, some))
 
     def _clear(self) -> None:
-        """Channels after the last stay zero: what other kernels left there may be numbers with which some CPUs are slow."""
+        """Channels beyond the last stay zero: stale memory may hold subnormal numbers, which are slow on some CPUs."""
         code, a = self.code, self.a
         pairs = ((a.rows, self.x_pitch), (a.columns, self.g_pitch), (a.inputs, a.rows), (a.outputs, a.columns))
         over = [code.icmp_signed("!=", code.srem(n, m), code.i64(0)) for n, m in pairs]
@@ -119,7 +119,7 @@ class _Gradient(Writer):
         code = self.code
         pixels, line, pixel = square(code, image, place, reach, self.patch)
         with code.loop(0, image.count, self.lanes) as step:
-            # The last vector begins a little earlier, so that it ends with the last channel.
+            # The last vector overlaps the one before, so that it ends with the last channel.
             channel = code.minimum(step, code.plus(image.count, -self.lanes))
             source, target = code.at(pixels, channel, F32), code.at(home, channel, F32)
             values = [

@@ -10,7 +10,7 @@ from ...ir.plan import Plan
 from ...thresholds import thresholds
 from ..conv.filter_gradient_plan import SUMS, UNITS, ending, finishes_by_blocks
 from ..conv.shape import whole_lines
-from ..target import Target
+from ..target import CpuTarget
 from .filter_gradient import GRADIENT
 from .plan import SIZES, transform_cost
 from .tiles import APART
@@ -19,14 +19,14 @@ _TILES = {("aarch64", 32): (8, 2), ("x86_64", 32): (4, 4), ("x86_64", 16): (6, 2
 _MOST = 64  # channels of a block
 
 
-def gradient_applies(shape: ConvShape, target: Target) -> bool:
-    """3 x 3 taps in two dimensions, no stride, no dilation, no groups, and channels that blocks of whole vectors can be cut from."""
+def gradient_applies(shape: ConvShape, target: CpuTarget) -> bool:
+    """3 x 3 taps in two dimensions, no stride, no dilation, no groups, and channels that can be divided into blocks of whole vectors."""
     plain = shape.kernel == (3, 3) and shape.stride == shape.dilation == (1, 1) and shape.groups == 1
     return plain and all(_block(n, target) for n in (shape.channels, shape.filters))
 
 
-def _block(channels: int, target: Target, most: int = _MOST) -> int:
-    """The channels of a block: as many as may be, such that the last block has a vector too; 0 if there is no way."""
+def _block(channels: int, target: CpuTarget, most: int = _MOST) -> int:
+    """The channels of a block: as many as possible, such that the last block has at least a vector; 0 if impossible."""
     lanes = target.lanes(32)
     if channels < lanes:
         return 0
@@ -38,8 +38,8 @@ def _blocks(shape: ConvShape, rows: int, columns: int) -> int:
     return -(-shape.channels // rows) * -(-shape.filters // columns)
 
 
-def _smaller(shape: ConvShape, rows: int, columns: int, units: int, target: Target) -> tuple[int, int]:
-    """Blocks cut until there are so many of them, though more is transformed then, or until they cannot be cut."""
+def _smaller(shape: ConvShape, rows: int, columns: int, units: int, target: CpuTarget) -> tuple[int, int]:
+    """Halve blocks until there are `units` of them, at the price of more transforms, or until they cannot be divided."""
     while _blocks(shape, rows, columns) < units:
         halves = _block(shape.channels, target, rows // 2), _block(shape.filters, target, columns // 2)
         if rows >= columns and halves[0]:
@@ -52,8 +52,8 @@ def _smaller(shape: ConvShape, rows: int, columns: int, units: int, target: Targ
 
 
 @dataclass(frozen=True)
-class _Cut:
-    """How the work is cut. Only the chunks, whose sums are added, must not depend on the number of threads."""
+class _BlockPartition:
+    """The partition of the work. Only the chunks, whose sums are added, must not depend on the number of threads."""
 
     height: int
     vectors: int
@@ -67,7 +67,7 @@ class _Cut:
     slab: int  # tiles
 
     @classmethod
-    def of(cls, shape: ConvShape, size: int, threads: int, target: Target) -> _Cut:
+    def of(cls, shape: ConvShape, size: int, threads: int, target: CpuTarget) -> _BlockPartition:
         height, vectors = _TILES.get((target.arch, target.registers), (4, 2))
         rows, columns = _block(shape.channels, target), _block(shape.filters, target)
         tiles = shape.batch * prod(-(-n // size) for n in shape.out)
@@ -82,12 +82,12 @@ class _Cut:
         return cls(height, vectors, rows, columns, x_pitch, g_pitch, tiles, chunk, chunks, slab)
 
 
-_SHORT = 1.25  # how much longer a product takes whose sums come from memory and go back after a slab
+_SHORT = 1.25  # slowdown of a product whose accumulators are loaded and stored for every slab
 
 
-def gradient_cost(shape: ConvShape, size: int, threads: int, target: Target) -> float:
-    """What it takes, in multiply-adds that all threads could have done meanwhile."""
-    cut, number = _Cut.of(shape, size, threads, target), transform_cost(target)
+def gradient_cost(shape: ConvShape, size: int, threads: int, target: CpuTarget) -> float:
+    """The estimated time, in multiply-adds of all threads."""
+    cut, number = _BlockPartition.of(shape, size, threads, target), transform_cost(target)
     blocks = -(-shape.channels // cut.rows), -(-shape.filters // cut.columns)
     pairs = shape.channels * shape.filters
     tile = pairs + number * (shape.channels * blocks[1] + shape.filters * blocks[0])
@@ -96,9 +96,9 @@ def gradient_cost(shape: ConvShape, size: int, threads: int, target: Target) -> 
     return _SHORT * (size + 2) ** 2 * (cut.tiles * tile + cut.chunks * pairs * number) / busy
 
 
-def gradient_plan(name: str, shape: ConvShape, threads: int, target: Target, turned: bool) -> Plan:
+def gradient_plan(name: str, shape: ConvShape, threads: int, target: CpuTarget, turned: bool) -> Plan:
     size = SIZES[name]
-    cut, points = _Cut.of(shape, size, threads, target), (size + 2) ** 2
+    cut, points = _BlockPartition.of(shape, size, threads, target), (size + 2) ** 2
     by_blocks = finishes_by_blocks(shape, turned)
     scratch = whole_lines(4 * cut.chunks * 9 * shape.channels * shape.filters) if cut.chunks > 1 else 0
     gradients = whole_lines(4 * points * (cut.slab * cut.x_pitch + APART))

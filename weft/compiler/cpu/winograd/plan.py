@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from ...ir.plan import Phase, Plan
 from ..conv.shape import Sweep, whole_lines
-from ..conv.sweep_plan import Names, heights
-from ..target import Target
+from ..conv.sweep_plan import SweepOperands, heights
+from ..target import CpuTarget
 from .convolution import FILTER, WINOGRAD
 from .tiles import APART
 
 SIZES = {"WINOGRAD": 4, "WINOGRAD_2X2": 2}  # the results of a tile along each axis, by the name of the algorithm
 
 
-def applies(sweep: Sweep, target: Target) -> bool:
+def applies(sweep: Sweep, target: CpuTarget) -> bool:
     """3 x 3 taps in two dimensions, no stride, no dilation, no groups, and a vector of channels."""
     z, y, x = sweep.axes
     plain = all(axis.phases == axis.step == axis.dilation == 1 for axis in (y, x)) and y.kernel == x.kernel == 3
@@ -20,13 +20,13 @@ def applies(sweep: Sweep, target: Target) -> bool:
     return plain and flat and sweep.groups == 1 and min(sweep.inputs, sweep.outputs) >= target.lanes(32)
 
 
-def packed_size(sweep: Sweep, target: Target, size: int) -> int:
+def packed_size(sweep: Sweep, target: CpuTarget, size: int) -> int:
     """The floats of the transformed filter."""
     width = _vectors(sweep.outputs, target) * target.lanes(32)
     return (size + 2) ** 2 * (sweep.inputs * -(-sweep.outputs // width) * width + APART)
 
 
-def filter_phase(sweep: Sweep, target: Target, size: int, into: str) -> Phase:
+def filter_phase(sweep: Sweep, target: CpuTarget, size: int, into: str) -> Phase:
     view = sweep.filter
     numbers = {
         "outputs": sweep.outputs, "inputs": sweep.inputs, "width": _vectors(sweep.outputs, target) * target.lanes(32),
@@ -36,7 +36,9 @@ def filter_phase(sweep: Sweep, target: Target, size: int, into: str) -> Phase:
     return FILTER.phase(f"winograd_filter.{size}", {"packed": into}, numbers, reads=["w"], writes=[into])
 
 
-def winograd_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Names, prepacked: bool) -> Plan:
+def winograd_plan(
+    name: str, sweep: Sweep, threads: int, target: CpuTarget, names: SweepOperands, prepacked: bool
+) -> Plan:
     size = SIZES[name]
     z, y, x = sweep.axes
     vectors = _vectors(sweep.outputs, target)
@@ -62,21 +64,21 @@ def winograd_plan(name: str, sweep: Sweep, threads: int, target: Target, names: 
     return Plan(name, tuple(phases), scratch + threads * numbers["scratch_size"], sweep.flops)
 
 
-# Cycles to transform a number of the source or the result, and one of the filter. Measured: x86 has wider vectors, and so
-# waits for the caches where NEON still computes.
+# Measured cycles to transform an element of the source or the result, and one of the filter. With its wider vectors x86 is bound by
+# the caches where NEON is bound by arithmetic.
 _TRANSFORM = {"aarch64": (0.5, 2.0)}
 _TRANSFORM_X86 = (1.0, 2.2)
-_SHARED = 0.6  # cycles to read a number that many threads share
+_SHARED = 0.6  # cycles to read an element that many threads share
 _FEW_THREADS = 4
 
 
-def transform_cost(target: Target) -> float:
-    """Multiply-adds that could be done while a number of the source or the result is transformed."""
+def transform_cost(target: CpuTarget) -> float:
+    """The cost of transforming an element of the source or the result, in multiply-adds."""
     return _TRANSFORM.get(target.arch, _TRANSFORM_X86)[0] * 2 * target.lanes(32)
 
 
-def winograd_cost(sweep: Sweep, size: int, threads: int, target: Target, packed: bool) -> float:
-    """What it takes, in multiply-adds that all threads could have done meanwhile."""
+def winograd_cost(sweep: Sweep, size: int, threads: int, target: CpuTarget, packed: bool) -> float:
+    """The estimated time, in multiply-adds of all threads."""
     vectors, points = _vectors(sweep.outputs, target), (size + 2) ** 2
     height, width = heights(target)[vectors], vectors * target.lanes(32)
     tiles, blocks = _tiles(sweep, size), -(-sweep.outputs // width)
@@ -88,7 +90,7 @@ def winograd_cost(sweep: Sweep, size: int, threads: int, target: Target, packed:
     return float(points * (rounds * threads * unit + filters))
 
 
-def _unit_cost(sweep: Sweep, chunk: int, columns: int, threads: int, target: Target) -> float:
+def _unit_cost(sweep: Sweep, chunk: int, columns: int, threads: int, target: CpuTarget) -> float:
     """Multiply-adds of one point of a unit of so many tiles and output channels."""
     cycle = 2 * target.lanes(32)  # multiply-adds
     number = transform_cost(target)
@@ -101,17 +103,17 @@ def _tiles(sweep: Sweep, size: int) -> int:
     return sweep.batch * z.outside * -(-y.outside // size) * -(-x.outside // size)
 
 
-def _vectors(outputs: int, target: Target) -> int:
-    """The width of the tile that wastes the least; of two equal ones the wider."""
+def _vectors(outputs: int, target: CpuTarget) -> int:
+    """The width of the tile that wastes the least; the wider of equals."""
     lanes = target.lanes(32)
     wide = sorted((v for v in heights(target) if v > 1), reverse=True) or [1]
     return min(wide, key=lambda v: -(-outputs // (v * lanes)) * v)
 
 
 def _units(
-    sweep: Sweep, threads: int, tiles: int, blocks: int, height: int, point_bytes: int, target: Target
+    sweep: Sweep, threads: int, tiles: int, blocks: int, height: int, point_bytes: int, target: CpuTarget
 ) -> tuple[int, int, int]:
-    """Tiles (a multiple of a register tile's) and blocks of a unit, and whether threads share out channels."""
+    """Tiles (a multiple of a register tile's) and blocks of a unit, and whether threads divide the channels."""
     fit = max(height, target.l2 // 2 // (point_bytes * (sweep.inputs + sweep.outputs)))
     groups = max(1, -(-tiles // height))
     if threads > _FEW_THREADS:
@@ -124,9 +126,9 @@ def _units(
 
 
 def _shared_units(
-    sweep: Sweep, threads: int, groups: int, blocks: int, height: int, fit: int, target: Target
+    sweep: Sweep, threads: int, groups: int, blocks: int, height: int, fit: int, target: CpuTarget
 ) -> tuple[int, int, int]:
-    """Units for many threads: all have work, at the price of tiles that several transform, each for other channels."""
+    """Units for many threads: all have work, at the price of tiles that several threads transform for different channels."""
     best = (float("inf"), height, blocks)
     for strips in range(1, min(blocks, threads) + 1):
         strip = -(-blocks // strips)

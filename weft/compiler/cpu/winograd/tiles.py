@@ -1,4 +1,4 @@
-"""What Winograd's functions share: how they are written, and the squares of pixels that their transforms read."""
+"""What the Winograd functions share: their emitter, and the squares of pixels that their transforms read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from ..conv.function_builder import Signature, all_of, below, copy, fill
-from ..gemm.register_tile import Tile
+from ..gemm.register_tile import RegisterTile
 from ..ir_builder import F32, Code, Value, vector
-from ..target import Target, host
+from ..target import CpuTarget, host
 
-APART = 16  # floats between the matrices of two points: at distances of powers of 2 they would get in each other's way
+APART = 16  # floats between the matrices of two points: powers of 2 would cause conflict misses
 
 
-class Writer(ABC):
-    """Writes a function for one size and one shape of tile of its matrix products."""
+class WinogradEmitter(ABC):
+    """Emits a function for one Winograd size and one register tile."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: Target, size: int, tile: Tile) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, size: int, tile: RegisterTile) -> None:
         self.code, self.a, self.target, self.size, self.tile = code, a, target, size, tile
         self.reach = size + 2  # pixels of a square of the source
         self.points = self.reach**2
@@ -32,12 +32,12 @@ class Writer(ABC):
         """The whole body."""
 
 
-def written(symbol: str, signature: Signature, writer: type[Writer]) -> ir.Module:
+def written(symbol: str, signature: Signature, writer: type[WinogradEmitter]) -> ir.Module:
     """The function NAME.SIZE.ROWSxVECTORS."""
     _, size, shape = symbol.split(".")
     height, vectors = map(int, shape.split("x"))
     code, a = signature.begin(symbol)
-    writer(code, a, host(), int(size), Tile(height, vectors)).write()
+    writer(code, a, host(), int(size), RegisterTile(height, vectors)).write()
     code.done()
     return code.module
 
