@@ -18,6 +18,7 @@ from weft.compiler.planning.cost_model import work
 from weft.compiler.planning.fuse import fuse
 from weft.graph import Type
 from weft.knobs import knobs
+from weft.options import CompileOptions
 from weft.runtime.native import program_text
 from weft.testing import counted
 
@@ -29,7 +30,7 @@ def floats(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def program_of(f: F, *arrays: Any) -> Program:
-    return compiled(weft.jit(f).lower(*arrays), {}, 2)
+    return compiled(weft.jit(f).lower(*arrays), {}, CompileOptions("cpu", threads=2))
 
 
 def assert_kernels(f: F, most: int, *arrays: Any) -> None:
@@ -367,7 +368,7 @@ def test_bytes_of_a_residual_network_grow_with_its_depth(device: str) -> None:
 
     def nbytes(depth: int) -> int:
         graph = residual_steps(depth)
-        program = compiled(graph, {}, 2) if device == "cpu" else gpu_program(graph, {})
+        program = compiled(graph, {}, CompileOptions("cpu", threads=2)) if device == "cpu" else gpu_program(graph, {})
         return sum(work(program, call).nbytes for call in program.calls)
 
     few, some, many = (nbytes(depth) for depth in (4, 8, 16))

@@ -219,34 +219,34 @@ class _ByThreads:
     """All threads of this machine; what is measured is remembered."""
 
     def __init__(self) -> None:
-        self.threads = thread_count()
-        self.about = f"{self.threads} threads"
+        self.options = CompileOptions.current("cpu", threads=thread_count())
+        self.about = f"{self.options.threads} threads"
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         return tuple(range(rank))
 
     def measured(self, case: _Case, repetitions: int) -> Measured:
         plans, operands = self._plans(case), case.operands(_numbers(case.dtype))
-        runs = {name: _Run(case.graph(name), case.laid_out(operands), self.threads) for name in plans}
+        runs = {name: _Run(case.graph(name), case.laid_out(operands), self.options) for name in plans}
         seconds = _interleaved(runs, repetitions)
         if len(runs) > 1:
             times = {name: 1e3 * s for name, s in seconds.items() if name != LOOPS}
             remember(case.direction, case.shape, times)
         rows = [case.row(name, seconds[name], plans[name], operands, run.result) for name, run in runs.items()]
-        return rows, _refused(case, ALGORITHMS, plans)
+        return rows, _refused(case, ALGORITHMS, plans, self.options)
 
     def _plans(self, case: _Case) -> dict[str, int]:
         """The workspace of each algorithm that can do it."""
         strides = tuple(int(np.prod(case.w[i + 1 :])) for i in range(len(case.w)))
-        found = candidates(case.direction, case.shape, strides, self.threads) if _has_plans(case.dtype) else {}
+        found = candidates(case.direction, case.shape, strides, self.options) if _has_plans(case.dtype) else {}
         return {name: plan.workspace for name, plan in found.items()} | {LOOPS: 0}
 
 
-def _refused(case: _Case, names: Sequence[str], measured: Mapping[str, Any]) -> dict[str, str]:
+def _refused(case: _Case, names: Sequence[str], measured: Mapping[str, Any], options: CompileOptions) -> dict[str, str]:
     missing = [name for name in names if name not in measured]
     if not _has_plans(case.dtype):
         return dict.fromkeys(missing, f"{case.dtype.name} is computed by {LOOPS} only")
-    return {name: refusal(name) for name in missing}
+    return {name: refusal(name, options) for name in missing}
 
 
 class _ByDevice:
@@ -260,13 +260,13 @@ class _ByDevice:
 
     def measured(self, case: _Case, repetitions: int) -> Measured:
         names = self.device.conv_algorithms if _has_plans(case.dtype) else (LOOPS,)
+        options = self.device.compile_options()
         programs: dict[str, Executable] = {
-            name: self.device.executable(case.graph(name), {}, self.device.compile_options(), frozenset())
-            for name in names
+            name: self.device.executable(case.graph(name), {}, options, frozenset()) for name in names
         }
         refused = {name: note for name, program in programs.items() for note in program.notes()}
         rows = [self._row(case, name, program) for name, program in programs.items() if name not in refused]
-        return rows, refused | _refused(case, self.device.conv_algorithms, programs)
+        return rows, refused | _refused(case, self.device.conv_algorithms, programs, options)
 
     def _row(self, case: _Case, name: str, executable: Executable) -> Row:
         operands = case.operands(_numbers(case.dtype))
@@ -302,11 +302,8 @@ def _numbers(dtype: DType) -> Callable[[Sequence[int]], np.ndarray]:
 class _Run:
     """A compiled graph with its operands, ready to be run."""
 
-    def __init__(self, graph: Graph, operands: Sequence[np.ndarray], threads: int) -> None:
-        self.executable, self.operands = (
-            NativeExecutable(graph, {}, CompileOptions.current("cpu", threads=threads)),
-            operands,
-        )
+    def __init__(self, graph: Graph, operands: Sequence[np.ndarray], options: CompileOptions) -> None:
+        self.executable, self.operands = NativeExecutable(graph, {}, options), operands
         [output] = graph.outputs
         self.result = np.empty(output.shape, output.dtype.numpy)
         self.addresses = [a.ctypes.data for a in (*operands, self.result)]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -74,12 +72,6 @@ class CompileOptions:
     def numbered(number: int) -> CompileOptions:
         """The options with this number."""
         return next(options for options, found in list(_numbers.items()) if found == number)
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Inside, the settings are these options: what the compiler reads is what was captured."""
-        with knobs.set(**{name: getattr(self, name) for name in SETTINGS}):
-            yield
 
     def __str__(self) -> str:
         """What differs from the defaults."""

@@ -7,8 +7,8 @@ import json
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from statistics import median
@@ -146,18 +146,16 @@ class NativeExecutable:
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
         with self._as_made():
-            return compiled(self.graph, self.updates, self.threads, self.options.narrow, self.constants)
+            return compiled(self.graph, self.updates, self.options, self.constants)
 
-    @contextmanager
-    def _as_made(self) -> Iterator[None]:
-        """Inside, all that decides how a program is made is what it was when this one was made."""
-        with self.options.in_force(), measured_as(self._times):
-            yield
+    def _as_made(self) -> AbstractContextManager[None]:
+        """Inside, algorithms are chosen by the times that were known when this program was compiled."""
+        return measured_as(self._times)
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
         with self._as_made():
-            return passes(self.graph, self.options.narrow)
+            return passes(self.graph, self.options)
 
     @property
     def where(self) -> str:
@@ -173,7 +171,7 @@ class NativeExecutable:
         """Which convolutions are not computed by the algorithm that they prefer, and why."""
         with self._as_made():
             anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.name.startswith("conv")]
-            found = [choice(kernel, self.threads).note for kernel in anchored]
+            found = [choice(kernel, self.options).note for kernel in anchored]
         return [note for note in found if note]
 
     @property
@@ -262,8 +260,7 @@ class NativeExecutable:
 
 def planned(graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]) -> Facts:
     """What a program would need, without writing it."""
-    with options.in_force():
-        memory = compiled(graph, updates, options.threads, options.narrow, constants).memory
+    memory = compiled(graph, updates, options, constants).memory
     return Facts(memory.arena, memory.kept)
 
 
@@ -308,7 +305,7 @@ def _code(
     fresh: list[Program] = []
 
     def make() -> bytes:
-        program = compiled(graph, updates, options.threads, options.narrow, constants)
+        program = compiled(graph, updates, options, constants)
         fresh.append(program)
         with library.preparing(call.phase.symbol for call in program.calls if call.phase is not None):
             written = write(program)

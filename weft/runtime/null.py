@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -92,8 +92,7 @@ class NullExecutable:
 
     @cached_property
     def program(self) -> CompiledProgram:
-        with self.options.in_force():
-            return compiled(self.graph, self.updates, 1, self.options.narrow, self.constants)
+        return compiled(self.graph, self.updates, replace(self.options, threads=1), self.constants)
 
     @property
     def facts(self) -> Facts:
@@ -110,8 +109,7 @@ class NullExecutable:
         return [None for number in range(len(self.graph.outputs)) if number not in self.updates]
 
     def passes(self) -> dict[str, Graph]:
-        with self.options.in_force():
-            return passes(self.graph, self.options.narrow)
+        return passes(self.graph, self.options)
 
     def sources(self) -> list[str]:
         return []

@@ -7,6 +7,7 @@ from math import prod
 
 from ...dtypes import DType
 from ...graph.node import Node
+from ...options import CompileOptions
 from ..ir.conv_shape import described
 from ..ir.index import linear
 from ..ir.kernel import Kernel, View, anchor_place
@@ -20,7 +21,7 @@ from .special import plans as special
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
 
-def plan_for(kernel: Kernel, threads: int, still: Collection[Node] = (), hidden: bool = False) -> Plan:
+def plan_for(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, options: CompileOptions) -> Plan:
     """The plan of a kernel that is built around an anchor. What `still` holds is the same in every step of a loop.
 
     Hidden: only the epilogue has to see the anchor's own result.
@@ -33,7 +34,7 @@ def plan_for(kernel: Kernel, threads: int, still: Collection[Node] = (), hidden:
         return _product(anchor, kernel.views, threads, hidden)
     if anchor.op.own_kernels:
         return special.plan(anchor, threads)
-    plan = choice(kernel, threads).plan
+    plan = choice(kernel, options).plan
     if anchor.op.name in ("conv_last", "conv_data_last") and kernel.views[1].base in still and plan.phases:
         return _packed_filter(anchor, kernel.views[1].strides, plan.name, threads)
     return plan
@@ -49,7 +50,7 @@ def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threa
     return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, size)
 
 
-def choice(kernel: Kernel, threads: int) -> Choice:
+def choice(kernel: Kernel, options: CompileOptions) -> Choice:
     """The algorithm of a convolution, and what to say if it is not the one that was asked for."""
     anchor = kernel.anchor
     assert anchor is not None
@@ -57,7 +58,7 @@ def choice(kernel: Kernel, threads: int) -> Choice:
         return Choice(Plan("nothing", (), 0, 0))
     direction, shape = described(anchor)
     strides = kernel.views[1].strides if direction != "filter_gradient" else _wanted(kernel)
-    return decide(direction, shape, strides, threads, preferred(anchor))
+    return decide(direction, shape, strides, options, preferred(anchor))
 
 
 def _wanted(kernel: Kernel) -> tuple[int, ...]:

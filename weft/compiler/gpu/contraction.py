@@ -14,7 +14,6 @@ from math import prod
 
 from ...dtypes import DType, float32, float64
 from ...graph.node import Node
-from ...knobs import knobs
 from ..ir.index import Index, Inside, Loop, Place, fresh, strides, substituted
 from ..ir.kernel import Kernel, View, anchor_place, anchor_shape
 from ..ir.loops import CONVOLUTIONS, plain_loops
@@ -123,9 +122,9 @@ def groups_of(anchor: Node) -> int:
     return 1 if anchor.op.name == "contract" else int(anchor.params[3])
 
 
-def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None) -> KernelSource:
-    """The source of a product or convolution with its epilogue."""
-    return Contraction(name, kernel, tile).source()
+def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None, tf32: bool = False) -> KernelSource:
+    """The source of a product or convolution with its epilogue. `tf32`: operands in float32 are rounded to TF32."""
+    return Contraction(name, kernel, tile, tf32=tf32).source()
 
 
 def workspace(kernel: Kernel, parts: int) -> Node:
@@ -134,9 +133,9 @@ def workspace(kernel: Kernel, parts: int) -> Node:
     return room("parts", kernel.anchor, (parts, prod(kernel.anchor.shape)), _wide(kernel.anchor))
 
 
-def write_parts(name: str, kernel: Kernel, parts: int) -> KernelSource:
+def write_parts(name: str, kernel: Kernel, parts: int, tf32: bool = False) -> KernelSource:
     """The first of two kernels for long sums: each part of the sums, into the workspace."""
-    return Contraction(name, kernel, None, parts).source()
+    return Contraction(name, kernel, None, parts, tf32).source()
 
 
 def write_finish(name: str, kernel: Kernel, parts: int) -> KernelSource:
@@ -183,10 +182,10 @@ class _Walk:
 class Contraction(Writer):
     """See the head of this file."""
 
-    def __init__(self, name: str, kernel: Kernel, tile: Tile | None, parts: int = 1) -> None:
+    def __init__(self, name: str, kernel: Kernel, tile: Tile | None, parts: int = 1, tf32: bool = False) -> None:
         super().__init__(name)
         assert kernel.anchor is not None
-        self.kernel, self.anchor, self.parts = kernel, kernel.anchor, parts
+        self.kernel, self.anchor, self.parts, self.tf32 = kernel, kernel.anchor, parts, tf32
         self.batch, self.height, self.width = anchor_shape(self.anchor)
         own = tuple(Loop(n) for n in (self.batch, self.height, self.width))
         self.loops = kernel.rows or own
@@ -310,7 +309,7 @@ class Contraction(Writer):
 
     def _precision(self) -> str:
         """Three products of TF32 numbers are as good as one of float32 numbers, and the matrix units make them."""
-        return f', input_precision="{"tf32" if knobs.tf32 else "tf32x3"}"' if self._wide() is float32 else ""
+        return f', input_precision="{"tf32" if self.tf32 else "tf32x3"}"' if self._wide() is float32 else ""
 
     def _common(self) -> DType:
         """The type in which strips meet: their own if they have the same, else a wider one."""

@@ -13,9 +13,10 @@ from functools import partial
 from itertools import count, zip_longest
 from math import prod
 
-from ...dtypes import DType, uint8
+from ...dtypes import uint8
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node, Type, placeholder
+from ...options import CompileOptions
 from ..ir.kernel import Kernel, View
 from ..ir.loops import CONVOLUTIONS
 from ..ir.nest import ready
@@ -25,6 +26,7 @@ from ..ir.storage import Slot, nbytes
 from ..lowering import LoweringTable
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
+from ..planning.algorithms import asked_for_loops
 from ..planning.build import Target, build, control_buffers
 from ..thresholds import thresholds
 from . import scalars
@@ -47,22 +49,23 @@ MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
 LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS)
 PASSES = PassOptions(LOWERINGS.lowers, recompute=True, pad_channels=True)
+DEFAULTS = CompileOptions("cuda")
 
 
-def gpu_passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
+def gpu_passes(graph: Graph, options: CompileOptions = DEFAULTS) -> dict[str, Graph]:
     """The graph after each pass for GPUs, by the pass's name."""
-    return each_pass(graph, PASSES, narrow)
+    return each_pass(graph, PASSES, options)
 
 
 def gpu_program(
     graph: Graph,
     updates: Mapping[int, int],
-    narrow: DType | None = None,
+    options: CompileOptions = DEFAULTS,
     constants: frozenset[int] = frozenset(),
     judge: Judge | None = None,
     collecting: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> Program:
-    """The graph as a program: fused, ordered, with its memory planned.
+    """The graph as a program: fused, ordered, with its memory planned. It depends on these arguments only.
 
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change; what is made of them alone is kept.
     `judge` says which products and convolutions NVIDIA's libraries do; without one they do none. In a block of `collecting` it sees
@@ -73,11 +76,12 @@ def gpu_program(
         if collecting is not None:
             with collecting():
                 for kernel in kernels:
-                    _plan(kernel, 1, (), False, judge)
+                    _plan(kernel, 1, (), False, judge, options)
 
     target = Target(
-        partial(applied, options=PASSES, narrow=narrow), partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=narrow,
-        gathers=True, much=MUCH,
+        partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
+        by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
+        recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, much=MUCH,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 
@@ -87,7 +91,9 @@ def _scratch(kernel: Kernel) -> int:
     return loops_scratch(ready(kernel, LANES))
 
 
-def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, judge: Judge | None) -> Plan:
+def _plan(
+    kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, judge: Judge | None, options: CompileOptions
+) -> Plan:
     """How the work of an anchor is done."""
     anchor = kernel.anchor
     assert anchor is not None
@@ -96,7 +102,7 @@ def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, j
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
     assert can_write(kernel), anchor.op.name  # whole numbers are multiplied by loops
-    return choose(kernel, hidden, judge).plan
+    return choose(kernel, hidden, judge, options).plan
 
 
 def commands(program: Program) -> CommandList[KernelSource]:

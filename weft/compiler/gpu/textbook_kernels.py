@@ -46,9 +46,9 @@ def write_patches(name: str, kernel: Kernel) -> KernelSource:
     return _Patches(name, kernel, None).source()
 
 
-def write_unfolded(name: str, kernel: Kernel, parts: int = 1) -> KernelSource:
+def write_unfolded(name: str, kernel: Kernel, parts: int = 1, tf32: bool = False) -> KernelSource:
     """The second: the product of the patches with the other operand, or the parts of its long sums."""
-    return _Unfolded(name, kernel, None, parts).source()
+    return _Unfolded(name, kernel, None, parts, tf32).source()
 
 
 class _Flat(Contraction):

@@ -110,8 +110,7 @@ class CudaDevice(CompilingDevice):
     ) -> Facts:
         libraries = self.work.libraries
         guess = None if libraries is None else libraries.choices.guess
-        with options.in_force():
-            memory = gpu_program(graph, updates, options.narrow, constants, guess).memory
+        memory = gpu_program(graph, updates, options, constants, guess).memory
         return Facts(memory.arena, memory.kept)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:

@@ -106,8 +106,7 @@ class CudaExecutable:
     ) -> None:
         self.work, self.gpu = work, work.gpu
         self.graph, self.updates, self.options, self.constants = graph, dict(updates), options, constants
-        with options.in_force():
-            made = self._compiled()
+        made = self._compiled()
         self.facts = Facts(made.arena, made.kept)
         self.commands, self._decides = made.commands, made.commands.decides
         self.runner = CommandRunner(self.gpu, made, work.libraries)
@@ -137,10 +136,9 @@ class CudaExecutable:
     @property
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
-        with self.options.in_force():
-            libraries = self.work.libraries
-            collecting = None if libraries is None else libraries.choices.collecting
-            return gpu_program(self.graph, self.updates, self.options.narrow, self.constants, self._judge, collecting)
+        libraries = self.work.libraries
+        collecting = None if libraries is None else libraries.choices.collecting
+        return gpu_program(self.graph, self.updates, self.options, self.constants, self._judge, collecting)
 
     def _judge(self, kernel: Kernel, wanted: Claim) -> bool:
         return self.work.libraries is not None and self.work.libraries.judge(kernel, wanted)
@@ -180,19 +178,16 @@ class CudaExecutable:
 
     def sources(self) -> list[str]:
         """The text of every kernel, in Triton, in the order in which they first run."""
-        with self.options.in_force():
-            kernels = dict.fromkeys(launch.kernel for launch in commands(self.program).launches)
-            return [kernel.text for kernel in kernels]
+        kernels = dict.fromkeys(launch.kernel for launch in commands(self.program).launches)
+        return [kernel.text for kernel in kernels]
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
-        with self.options.in_force():
-            return gpu_passes(self.graph, self.options.narrow)
+        return gpu_passes(self.graph, self.options)
 
     def notes(self) -> list[str]:
         """What is not computed as it was asked for, and why."""
-        with self.options.in_force():
-            found = [choose(k, False, self._judge).note for k in self.program.plans if can_write(k)]
+        found = [choose(k, False, self._judge, self.options).note for k in self.program.plans if can_write(k)]
         return [note for note in found if note]
 
     @property
@@ -210,8 +205,7 @@ class CudaExecutable:
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """What each of its calls takes, on inputs at these addresses; they are not changed."""
-        with self.options.in_force():
-            return profile(self, inputs, repeats)
+        return profile(self, inputs, repeats)
 
     # --- arguments ------------------------------------------------------------------------------------------------------------
 
@@ -312,8 +306,7 @@ class CudaExecutable:
         self._errors[:] = 0
         self._made = False  # what is kept may have met it
         number = int(np.flatnonzero(found[:, 0])[0])
-        with self.options.in_force():
-            where, message, source = error_sites(self.program)[number - 1][int(found[number, 0]) - 1]
+        where, message, source = error_sites(self.program)[number - 1][int(found[number, 0]) - 1]
         raise RunError(where, message.format(value=int(found[number, 1])), source)  # type: ignore[arg-type]
 
     def _too_large(self) -> str:

@@ -103,7 +103,7 @@ class _Rivals:
     @cached_property
     def own(self) -> list[KernelSource]:
         """Our kernels."""
-        return choice.sources(self.kernel, choice.own_plan(self.kernel, self.wanted.limit))
+        return choice.sources(self.kernel, choice.own_plan(self.kernel, self.wanted.limit, self.wanted.spec.tf32))
 
     @cached_property
     def after(self) -> list[KernelSource]:

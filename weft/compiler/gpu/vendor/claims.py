@@ -13,7 +13,6 @@ from math import prod
 
 from ....dtypes import DType
 from ....graph.node import Node
-from ....knobs import knobs
 from ...ir.conv_shape import described
 from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
 from ...ir.storage import nbytes
@@ -55,25 +54,26 @@ class Claim:
 Judge = Callable[[Kernel, Claim], bool]  # whether a library should do it
 
 
-def claims(kernel: Kernel, limit: int | None = None) -> list[Claim]:
+def claims(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> list[Claim]:
     """What a library could be asked for, if it has a form for this product or convolution, and may take so many bytes for it.
 
     The first has as much of the epilogue in it as libraries know; they may have no kernel for that, but for the next.
     """
     found = []
-    for wanted in _unlimited(kernel):
+    for wanted in _unlimited(kernel, tf32):
         left = None if limit is None else limit - sum(map(nbytes, wanted.rooms))
         if left is None or left >= 0:
             found.append(replace(wanted, spec=replace(wanted.spec, workspace=left), limit=limit))
     return found
 
 
-def _unlimited(kernel: Kernel) -> list[Claim]:
+def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
     anchor = kernel.anchor
     assert anchor is not None
     result = _direct(kernel)
     dtype = result.dtype if result is not None else _narrow_use(kernel) or anchor.dtype
-    spec = _product(kernel, dtype) if anchor.op.name == "contract" else _convolution(kernel, dtype)
+    describe = _product if anchor.op.name == "contract" else _convolution
+    spec = describe(kernel, dtype, tf32)
     if spec is None or not _is_aligned(kernel, *([result] if result is not None else [])):
         return []
     if result is not None:
@@ -168,14 +168,14 @@ def _narrow_use(kernel: Kernel) -> DType | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _product(kernel: Kernel, dtype: DType) -> ProductSpec | None:
+def _product(kernel: Kernel, dtype: DType, tf32: bool) -> ProductSpec | None:
     anchor, (a, b) = kernel.anchor, kernel.views
     assert anchor is not None
     batch, m, n = anchor.shape
     k = anchor.inputs[0].shape[2]
     left, right = _three(a.strides), _three(b.strides)
     return ProductSpec(
-        batch, m, n, k, left, right, a.base.dtype.name, b.base.dtype.name, dtype.name, tf32=bool(knobs.tf32),
+        batch, m, n, k, left, right, a.base.dtype.name, b.base.dtype.name, dtype.name, tf32=tf32,
         alignment=_alignment(a, b),
     )  # fmt: skip
 
@@ -191,7 +191,7 @@ def _alignment(*views: View) -> int:
     return next(size for size in (16, 8, 4, 2, 1) if all(b % size == 0 for b in begins))
 
 
-def _convolution(kernel: Kernel, dtype: DType) -> ConvSpec | None:
+def _convolution(kernel: Kernel, dtype: DType, tf32: bool) -> ConvSpec | None:
     anchor = kernel.anchor
     assert anchor is not None
     first, second = kernel.views
@@ -206,7 +206,7 @@ def _convolution(kernel: Kernel, dtype: DType) -> ConvSpec | None:
     padding = anchor.params[1]
     return ConvSpec(
         direction, shape.batch, shape.channels, shape.filters, shape.spatial, shape.kernel, shape.out, shape.stride, tuple(p[0] for p in padding),
-        tuple(p[1] for p in padding), shape.dilation, shape.groups, first.base.dtype.name, dtype.name, tf32=bool(knobs.tf32),
+        tuple(p[1] for p in padding), shape.dilation, shape.groups, first.base.dtype.name, dtype.name, tf32=tf32,
     )  # fmt: skip
 
 
