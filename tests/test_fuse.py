@@ -384,7 +384,7 @@ def test_what_is_kept_in_16_bits_is_not_widened_for_windows() -> None:
         return weft.conv(y, v).sum() + (weft.avg_pool(y, 3, stride=1) ** 2).sum()
 
     image, filters = Type((2, 8, 33, 33), weft.float32), Type((8, 8, 3, 3), weft.float32)
-    program = gpu_program(weft.make_graph(f, image, filters, filters), {}, weft.bfloat16)
+    program = gpu_program(weft.make_graph(f, image, filters, filters), {}, CompileOptions("cuda", "bfloat16"))
     assert not [n for k in program.kernels if k.anchor is None for n in k.outputs if n.shape == (2, 33, 33, 8) and n.dtype is weft.float32]  # fmt: skip
 
 

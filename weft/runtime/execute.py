@@ -59,13 +59,13 @@ def _run(roots: list[Node], home: Device) -> None:
     moves = [node for node in order if node.op is TRANSFER]
     if moves:
         for node in moves:
-            node.value = _moved(node.inputs[0], device(node.params[0]))
+            node.value = _moved(node.inputs[0], device(node.param("target")))
         order = toposort([root for root in roots if _missing(root)], missing)
     wanted = _worth_keeping(order, set(roots))
     for node, value in zip(wanted, home.run(Program(order, wanted)), strict=True):
         node.value = value
         if node.op is VARIABLE:
-            node.params[0].fill(value)
+            node.param("cell").fill(value)
         if node.outputs:
             _hand_out(node, value)
     if knobs.debug:

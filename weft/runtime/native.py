@@ -26,6 +26,8 @@ from ..compiler.cpu.planner import choice
 from ..compiler.cpu.roofline import Roof, roof
 from ..compiler.gc_pause import uncollected
 from ..compiler.host import usable_cores
+from ..compiler.ir.conv_shape import DIRECTIONS
+from ..compiler.ir.loops import CONVOLUTIONS
 from ..compiler.ir.program import FRAME_RESERVED, Program
 from ..compiler.ir.storage import ALIGN
 from ..compiler.lowering import has_external_ops
@@ -91,9 +93,9 @@ def work(nodes: Iterable[Node]) -> int:
     for node in nodes:
         size = prod(node.shape)
         if node.op.name == "contract":
-            a, _, out = node.params
-            size *= prod(n for n, c in zip(node.inputs[0].shape, a, strict=True) if c not in out)
-        elif node.op.name.startswith("conv"):
+            axes, kept = node.param("a"), node.param("out")
+            size *= prod(n for n, axis in zip(node.inputs[0].shape, axes, strict=True) if axis not in kept)
+        elif node.op.name in DIRECTIONS:
             size *= prod(node.inputs[1].shape[1:])
         elif node.op.kind == "control":
             return LARGE
@@ -170,7 +172,7 @@ class NativeExecutable:
     def notes(self) -> list[str]:
         """Which convolutions are not computed by the algorithm that they prefer, and why."""
         with self._as_made():
-            anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.name.startswith("conv")]
+            anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.name in CONVOLUTIONS]
             found = [choice(kernel, self.options).note for kernel in anchored]
         return [note for note in found if note]
 

@@ -52,7 +52,7 @@ class StateRecorder:
             TRACING.watch = before
         if history.tracked and node is not history:  # in here it has none; outside it keeps it
             self.histories[tensor] = history
-            WITHOUT_HISTORY[node] = [n.params[0].owner for n in toposort([history]) if n.op is VARIABLE]
+            WITHOUT_HISTORY[node] = [n.param("cell").owner for n in toposort([history]) if n.op is VARIABLE]
         self.nodes[tensor], self.by_node[node] = node, tensor
         self.grads[tensor] = tensor.grad
         if tensor.grad is not None:

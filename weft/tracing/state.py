@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..compiler.ir.conv_shape import DIRECTIONS
 from ..graph import Graph
 from ..graph.graph import substitute
 from ..graph.node import OPS, Node, Type, data, make, placeholder
@@ -107,8 +108,8 @@ def in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int,
 
     So neither the filter nor the update of its values is transposed at every step. The tensors that name them see the usual order.
     """
-    filters = {n.inputs[1].shape for n in graph.nodes if n.op.name in ("conv", "conv_data")}
-    filters |= {n.shape for n in graph.nodes if n.op.name == "conv_filter"}
+    directions = [(n, DIRECTIONS[n.op.name]) for n in graph.nodes if n.op.name in DIRECTIONS]
+    filters = {(n if direction == "filter_gradient" else n.inputs[1]).shape for n, direction in directions}
     inputs, seen = list(graph.inputs), {}
     for state in states:
         node = graph.inputs[state.position]

@@ -180,7 +180,5 @@ def _refuse_unknown(graph: Graph, device: Device) -> None:
 def _content(tensor: Tensor) -> Node:
     """The value that a tensor was given."""
     node = tensor._node
-    if node.op is VARIABLE and node.params[0].pending is not None:
-        pending: Node = node.params[0].pending
-        return pending
-    return node
+    pending: Node | None = node.param("cell").pending if node.op is VARIABLE else None
+    return node if pending is None else pending

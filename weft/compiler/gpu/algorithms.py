@@ -14,12 +14,12 @@ from dataclasses import replace
 from ...graph.node import Node
 from ...options import CompileOptions
 from ..ir.kernel import Kernel
-from ..ir.loops import CONVOLUTIONS
 from ..ir.plan import Phase, Plan
 from ..ir.program import operand_names
 from ..ir.storage import nbytes
 from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, Choice, preferred, workspace_limit
 from . import textbook_kernels as teaching
+from .anchors import anchor_of, is_convolution, is_product
 from .contraction import (
     parts_for,
     workspace,
@@ -39,7 +39,7 @@ COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
 
 def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOptions) -> Choice:
     """The plan of a product or convolution, and what to say if it is not what was asked for."""
-    prefer, tf32 = _preference(_anchor(kernel), options), bool(options.tf32)
+    prefer, tf32 = _preference(anchor_of(kernel), options), bool(options.tf32)
     limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer)
     note = ""
     if limit is None and prefer != PREFER_FASTEST:
@@ -51,7 +51,7 @@ def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOp
 
 
 def _preference(anchor: Node, options: CompileOptions) -> str:
-    if anchor.op.name in CONVOLUTIONS:
+    if is_convolution(anchor):
         return preferred(anchor) or options.conv_algorithm
     return options.matmul_algorithm
 
@@ -68,7 +68,7 @@ def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None, tf32: bool)
 
 def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Plan:
     """Our kernel, its epilogue included; two where few sums are long, with their parts in between, as many as fit into the limit."""
-    name, parts = _own_name(kernel), parts_for(_anchor(kernel))
+    name, parts = _own_name(kernel), parts_for(anchor_of(kernel))
     while parts > 1 and limit is not None and nbytes(workspace(kernel, parts)) > limit:
         parts //= 2
     if parts == 1:
@@ -95,7 +95,7 @@ def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
 
 def _gemm_plan(kernel: Kernel, tf32: bool) -> Plan:
     """Patches first; the rest is a product of their memory with the second operand."""
-    parts = parts_for(_anchor(kernel))
+    parts = parts_for(anchor_of(kernel))
     _, second, _ = operand_names(kernel)
     patches = Phase("patches", (), _operands(kernel) - {second}, frozenset(("work",)))
     reads = frozenset((second, "work"))
@@ -235,12 +235,7 @@ _WRITERS: dict[str, Callable[[Kernel, Phase], KernelSource]] = {
 
 
 def _is_product(kernel: Kernel) -> bool:
-    return _anchor(kernel).op.name == "contract"
-
-
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor
+    return is_product(anchor_of(kernel))
 
 
 __all__ = ["choose", "claimed", "library_plan", "own_plan", "plan_rooms", "sources", "write"]

@@ -18,6 +18,7 @@ from ..ir.index import Index, Inside, Loop, Place, fresh, strides, substituted
 from ..ir.kernel import Kernel, View, anchor_place, anchor_shape
 from ..ir.loops import CONVOLUTIONS, plain_loops
 from ..ir.nest import ReadyPhase, ready
+from .anchors import groups_of, is_convolution, is_filter_gradient, is_product, sum_length
 from .kernels import FLAT
 from .lines import element, room
 from .source import KernelSource, Writer, decomposed
@@ -87,17 +88,6 @@ def parts_for(anchor: Node) -> int:
     return arranged(batch * groups_of(anchor), rows, columns // groups_of(anchor), sum_length(anchor))[1]
 
 
-def sum_length(anchor: Node) -> int:
-    """How many products each element of the result is the sum of."""
-    x, y = anchor.inputs
-    if anchor.op.name == "contract":
-        return x.shape[2]
-    if anchor.op.name == "conv_filter_last":
-        return prod(y.shape[:-1])
-    taps = prod(y.shape[2:])
-    return taps * (y.shape[1] if anchor.op.name == "conv_last" else y.shape[0] // groups_of(anchor))
-
-
 def _count(batch: int, rows: int, columns: int, sides: tuple[int, int]) -> int:
     return batch * -(-rows // sides[0]) * -(-columns // sides[1])
 
@@ -105,21 +95,6 @@ def _count(batch: int, rows: int, columns: int, sides: tuple[int, int]) -> int:
 def _side(size: int, most: int) -> int:
     """A power of two from 16, which is the least that the matrix units take."""
     return max(16, min(most, 1 << max(0, size - 1).bit_length()))
-
-
-def can_write(kernel: Kernel) -> bool:
-    """Whether this kernel is one for the matrix units."""
-    anchor = kernel.anchor
-    return (
-        anchor is not None
-        and anchor.dtype.is_float
-        and (anchor.op.name == "contract" or anchor.op.name in CONVOLUTIONS)
-    )
-
-
-def groups_of(anchor: Node) -> int:
-    """Into how many groups the columns of the result fall; those of one group read the same of the left operand."""
-    return 1 if anchor.op.name == "contract" else int(anchor.params[3])
 
 
 def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None, tf32: bool = False) -> KernelSource:
@@ -195,13 +170,13 @@ class Contraction(Writer):
         self.length = prod(l.size for l in self.depth_loops)
         shape = (self.batch * self.groups, self.height, self.local.size)
         sides, _ = arranged(*shape, self.length if parts > 1 else 0)
-        self.tile = tile or tile_for(sides, walked(self.depth_loops, self.anchor.op.name == "conv_filter_last"))
+        self.tile = tile or tile_for(sides, walked(self.depth_loops, is_filter_gradient(self.anchor)))
         self.inside, self.zero = "inside_rows & inside_columns", "0 * (row + column)"
 
     def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
         """What is summed over, and the two factors."""
         place, anchor = anchor_place(self.anchor, self.loops), self.anchor
-        if anchor.op.name == "contract":
+        if is_product(anchor):
             b, m, n = place
             [k] = inner = fresh((anchor.inputs[0].shape[2],))
             factors: Sequence[tuple[Node, Place]] = ((anchor.inputs[0], (b, m, k)), (anchor.inputs[1], (b, k, n)))
@@ -214,7 +189,7 @@ class Contraction(Writer):
         rest = tuple(c for c in conditions if self.local in c.inner.loops)
         left, right = Operand(first.view, first.position, mine), Operand(second.view, second.position, rest)
         loops = plain_loops(inner)
-        if anchor.op.name != "conv_filter_last" and anchor.op.name in CONVOLUTIONS:  # channels are neighbours in memory
+        if is_convolution(anchor) and not is_filter_gradient(anchor):  # channels are neighbours in memory
             channels = inner[0].loops
             loops = (*(l for l in loops if l not in channels), *(l for l in loops if l in channels))
         return loops, left, right
@@ -279,7 +254,7 @@ class Contraction(Writer):
     def _accumulate(self) -> None:
         t, wide = self.tile, self._wide()
         self.line(f"total = tl.zeros(({t.rows}, {t.columns}), tl.{wide.name})")
-        walk = _Walk(self.depth_loops, t.depth, walked(self.depth_loops, self.anchor.op.name == "conv_filter_last"))
+        walk = _Walk(self.depth_loops, t.depth, walked(self.depth_loops, is_filter_gradient(self.anchor)))
         begin, end = "0", str(walk.steps)
         if self.parts > 1:
             share = -(-walk.steps // self.parts)
@@ -352,7 +327,7 @@ def write_after(name: str, kernel: Kernel, room: Node) -> KernelSource:
     rows = min(FLAT, _side(count, FLAT))
     writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
     writer.line(f"inside_rows = row < {count}")
-    there = (loops[0], loops[2], loops[1]) if anchor.op.name == "conv_filter_last" else loops
+    there = (loops[0], loops[2], loops[1]) if is_filter_gradient(anchor) else loops
     writer.at |= decomposed(there, "row")
     writer.masks |= dict.fromkeys(loops, "inside_rows")
     writer.line(f"total = tl.load({writer.pointer(room)} + row, mask=inside_rows, other=0).to(tl.{_wide(anchor).name})")

@@ -17,7 +17,7 @@ from ..ir.nest import ReadyNest, ReadyPhase, Reduced, Written
 from . import scalars as scalar
 from .lines import power
 from .source import KernelSource, Writer, decomposed
-from .values import Values, combined, neutral
+from .values import Values, combined, combining_function, neutral
 
 FLAT = 1024  # places a program takes when there are no inner loops: 16 bytes of memory a thread, and more
 MOST_TILE = 4096  # elements of a tile: more would not fit into registers
@@ -169,8 +169,6 @@ def _about(phase: ReadyPhase) -> Iterable[str]:
 
 # --- reductions ---------------------------------------------------------------------------------------------------------------
 
-_COMBINE = {"sum": "add", "prod": "mul", "max": "greater", "min": "less", "window_sum": "add", "window_max": "greater"}
-
 
 class Total:
     """The running state of a reduction: a tile of values so far, and for argmax where they were found."""
@@ -234,7 +232,7 @@ class Total:
             return names
         if self.dtype is bool_ and self.kind == "min":  # all hold if there is none that does not
             return [write.let("r", f"tl.reduce({self.state[0]} == 0, 1, either, keep_dims=True) == 0")]
-        combine = "either" if self.dtype is bool_ else _COMBINE.get(self.kind, "add")
+        combine = "either" if self.dtype is bool_ else combining_function(self.kind)
         return [write.let("r", f"tl.reduce({self.state[0]}, 1, {combine}, keep_dims=True)")]
 
     def end(self) -> str:
@@ -242,4 +240,4 @@ class Total:
         return self.writer.let("r", f"{found}.to(tl.int32)") if self.kind == "window_tap" else found
 
     def _finder(self) -> str:
-        return "smallest" if self.kind == "argmin" else "greatest"
+        return "smallest" if combining_function(self.kind) == "less" else "greatest"

@@ -78,7 +78,7 @@ def _total_of_mean(phases: Sequence[ReadyPhase], step: int, count: int) -> Node 
     if not _is(found, "div"):
         return None
     total, by = (_behind(phase, arg) for arg in found.args)
-    return total.node if total.kind == "row" and by.kind == "const" and by.node.params[0] == count else None
+    return total.node if total.kind == "row" and by.kind == "const" and by.node.param("value") == count else None
 
 
 def _behind(phase: ReadyPhase, number: int) -> Step:

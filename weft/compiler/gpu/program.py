@@ -31,9 +31,10 @@ from ..planning.build import Target, build, control_buffers
 from ..thresholds import thresholds
 from . import scalars
 from .algorithms import choose, claimed, plan_rooms, write
+from .anchors import anchor_of, is_contraction
 from .commands import Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
 from .compile import ALIGNED, Binary
-from .contraction import can_write, write_copy
+from .contraction import write_copy
 from .source import KernelSource, Site, joined
 from .special import plans as special
 from .split_reductions import loops_scratch, loops_workspace, write_kernels
@@ -43,6 +44,7 @@ WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as t
 RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
 MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
+LOOP_PARAMS = ("carried", "sequences", "length", "reverse", "history")  # of control flow, as `ControlFlow` has them
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
 
 
@@ -101,7 +103,7 @@ def _plan(
         return special.plan(kernel)
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
-    assert can_write(kernel), anchor.op.name  # whole numbers are multiplied by loops
+    assert is_contraction(kernel), anchor.op.name  # whole numbers are multiplied by loops
     return choose(kernel, hidden, judge, options).plan
 
 
@@ -206,27 +208,23 @@ def _control(program: Program, call: Call, known: dict[object, KernelSource]) ->
         name: Slot(scratch.base, scratch.offset + buffer.offset, buffer.nbytes)
         for name, buffer in control_buffers(kernel, bodies).items()
     }
-    numbers = {n.params[0]: n for n in kernel.outputs if n.op is ITEM}
-    node = _anchor(kernel)
+    numbers = {n.param("index"): n for n in kernel.outputs if n.op is ITEM}
+    node = anchor_of(kernel)
     outputs = tuple(slots[numbers[i]] if i in numbers else None for i in range(len(node.outputs)))
     inside = tuple(_commands(body, known, _loose(kernel, body)) for body in bodies)
     inputs, sizes = tuple(map(program.viewed, kernel.views)), tuple(map(nbytes, node.inputs))
-    flow = ControlFlow(node.op.name, inside, inputs, outputs, buffers, sizes, calls=(call,))
-    if node.op.name == "while_loop":
-        return replace(flow, carried=node.params[2])
-    if node.op.name != "scan":
+    given = {name: node.param(name) for name in LOOP_PARAMS if name in node.op.params}
+    flow = ControlFlow(node.op.name, inside, inputs, outputs, buffers, sizes, calls=(call,), **given)
+    if "sequences" not in node.op.params:
         return flow
-    body, carried, sequences, length, reverse, history = node.params
-    steps = [size // max(1, length) if carried <= i < carried + sequences else size for i, size in enumerate(sizes)]
-    return replace(
-        flow, carried=carried, sequences=sequences, length=length, reverse=bool(reverse), history=bool(history),
-        sizes=tuple(steps), results=tuple(map(nbytes, body.outputs)),
-    )  # fmt: skip
+    begin, end = flow.carried, flow.carried + flow.sequences
+    steps = [size // max(1, flow.length) if begin <= i < end else size for i, size in enumerate(sizes)]
+    return replace(flow, sizes=tuple(steps), results=tuple(map(nbytes, node.param("body").outputs)))
 
 
 def _loose(kernel: Kernel, body: Program) -> frozenset[int]:
     """What a body is given may be one element of a longer tensor, or a part of one: it then begins anywhere."""
-    first = int(_anchor(kernel).op.name == "cond")  # its condition is not handed in
+    first = len(kernel.views) - len(body.graph.inputs)  # the condition of a `cond` is not passed to its branches
     offsets = [v.offset * v.base.dtype.itemsize for v in kernel.views[first:]]
     given, made = body.graph.inputs, body.graph.outputs
     parts = [nbytes(node) % ALIGNED or offset % ALIGNED for node, offset in zip(given, offsets, strict=True)]
@@ -297,8 +295,3 @@ def _sources(call: Call) -> list[KernelSource]:
     if call.kind == "plan":
         return [write(call.kernel, call.phase)]
     return write_kernels("kernel", ready(call.kernel, LANES))
-
-
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor

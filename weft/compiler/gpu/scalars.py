@@ -170,7 +170,7 @@ def _shift(left: bool) -> Callable[[Call], str]:
 
 
 def _cast(c: Call) -> str:
-    return convert(c.x, c.dtype, c.node.params[0])
+    return convert(c.x, c.dtype, c.node.param("dtype"))
 
 
 def convert(x: str, source: DType, target: DType) -> str:
@@ -196,12 +196,12 @@ def _saturated(x: str, source: DType, target: DType) -> str:
 
 
 def _bitcast(c: Call) -> str:
-    target = c.node.params[0]
+    target = c.node.param("dtype")
     return from_storage(f"{to_storage(c.x, c.dtype)}.to({storage(target)}, bitcast=True)", target)
 
 
 def _in_range(c: Call) -> str:
-    size, _ = c.node.params
+    size = c.node.param("size")
     wide = convert(c.x, c.dtype, int64)
     place = f"tl.where({wide} < 0, {wide} + {size}, {wide})"
     bad = f"(({place}) < 0) | (({place}) >= {size})"

@@ -14,7 +14,8 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ..ir.index import Index, Loop, strides
 from ..ir.kernel import Kernel, View, anchor_shape
-from .contraction import NOTHING, Contraction, Operand, Tile, finish, groups_of, sum_length
+from .anchors import anchor_of, groups_of, is_filter_gradient, sum_length
+from .contraction import NOTHING, Contraction, Operand, Tile, finish
 from .lines import room
 from .source import KernelSource, decomposed
 from .values import Values
@@ -36,7 +37,7 @@ def write_tiled(name: str, kernel: Kernel) -> KernelSource:
 
 def patches(kernel: Kernel) -> Node:
     """The memory for all patches, as a tensor that only the kernels of GEMM know: what is multiplied from the left."""
-    anchor = _anchor(kernel)
+    anchor = anchor_of(kernel)
     count = groups_of(anchor) * anchor_shape(anchor)[1] * sum_length(anchor)
     return room("patches", anchor, (count,), kernel.views[0].base.dtype)
 
@@ -120,11 +121,6 @@ class _Unfolded(Contraction):
 def _patch_loops(contraction: Contraction, depth_loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """How patches lie in memory: one after the other; for the gradient of the filter, pixel by pixel, as images lie."""
     rows = contraction.loops[1]
-    if contraction.anchor.op.name == "conv_filter_last":
+    if is_filter_gradient(contraction.anchor):
         return (contraction.group, *depth_loops, rows)
     return (contraction.group, rows, *depth_loops)
-
-
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor

@@ -19,8 +19,8 @@ import numpy as np
 
 from ...compiler.gpu import compile_pool as foundry
 from ...compiler.gpu.algorithms import choose
+from ...compiler.gpu.anchors import is_contraction
 from ...compiler.gpu.commands import CompiledCommands
-from ...compiler.gpu.contraction import can_write
 from ...compiler.gpu.program import commands, compiled_commands, error_sites, gpu_passes, gpu_program
 from ...compiler.gpu.vendor.claims import Claim
 from ...compiler.ir.kernel import Kernel
@@ -187,7 +187,7 @@ class CudaExecutable:
 
     def notes(self) -> list[str]:
         """What is not computed as it was asked for, and why."""
-        found = [choose(k, False, self._judge, self.options).note for k in self.program.plans if can_write(k)]
+        found = [choose(k, False, self._judge, self.options).note for k in self.program.plans if is_contraction(k)]
         return [note for note in found if note]
 
     @property

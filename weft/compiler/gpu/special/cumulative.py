@@ -18,6 +18,7 @@ from ....graph.node import Node
 from ...ir.kernel import Kernel
 from ...ir.plan import Phase
 from .. import scalars as scalar
+from ..anchors import anchor_of
 from ..lines import BUSY, Lines, ceil_div, element, lines_of, power, room
 from ..source import KernelSource, Writer
 
@@ -28,7 +29,7 @@ AHEAD = 8  # elements that it reads before it multiplies
 
 
 def phases(kernel: Kernel) -> tuple[Phase, ...]:
-    anchor = _anchor(kernel)
+    anchor = anchor_of(kernel)
     if not prod(anchor.shape):
         return ()
     given, result, work = frozenset(("x0",)), frozenset(("y",)), frozenset(("work",))
@@ -40,7 +41,7 @@ def phases(kernel: Kernel) -> tuple[Phase, ...]:
 
 
 def rooms(kernel: Kernel) -> tuple[Node, ...]:
-    anchor = _anchor(kernel)
+    anchor = anchor_of(kernel)
     if not prod(anchor.shape) or _is_one_by_one(anchor) or _cut(anchor).parts == 1:
         return ()
     return (_sums(anchor),)
@@ -61,7 +62,11 @@ def wide(dtype: DType) -> DType:
 
 
 def _is_one_by_one(anchor: Node) -> bool:
-    return anchor.op.name == "cumprod" and anchor.dtype.is_float
+    return not _is_sum(anchor) and anchor.dtype.is_float
+
+
+def _is_sum(anchor: Node) -> bool:
+    return anchor.op.name == "cumsum"
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def _cut(anchor: Node) -> _Cut:
     else:
         lines = min(power(of.count), SIDE)
         strip = min(power(of.length), TILE // lines)
-    wanted = BUSY // ceil_div(of.count, lines) if anchor.op.name == "cumsum" else 1
+    wanted = BUSY // ceil_div(of.count, lines) if _is_sum(anchor) else 1
     strips = ceil_div(ceil_div(of.length, strip), max(1, wanted))
     part = max(2, strips) * strip  # with one strip a part, two readings would win nothing
     return _Cut(lines, strip, ceil_div(of.length, part), part)
@@ -98,7 +103,7 @@ class _Totals(Writer):
 
     def __init__(self, name: str, kernel: Kernel) -> None:
         super().__init__(name)
-        self.anchor, [self.view] = _anchor(kernel), kernel.views
+        self.anchor, [self.view] = anchor_of(kernel), kernel.views
         self.of, self.wide = _lines(self.anchor), scalar.register(wide(self.anchor.dtype))
         self.inside = "inside"
 
@@ -163,7 +168,7 @@ class _Strips(_Totals):
 
     @property
     def _adds(self) -> bool:
-        return self.anchor.op.name == "cumsum"
+        return _is_sum(self.anchor)
 
     def _begin(self) -> int:
         """Which lines this program follows, and which part of them; how many programs there are."""
@@ -207,9 +212,4 @@ class _Each(_Totals):
 
 
 def _lines(anchor: Node) -> Lines:
-    return lines_of(anchor.shape, anchor.params[0])
-
-
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor
+    return lines_of(anchor.shape, anchor.param("axis"))

@@ -49,11 +49,11 @@ class _Scatter:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        return tuple(self.anchor.params[0])
+        return tuple(self.anchor.param("axes"))
 
     @property
     def adds(self) -> bool:
-        return bool(self.anchor.params[1] == "add")
+        return bool(self.anchor.param("how") == "add")
 
     @property
     def count(self) -> int:
@@ -212,7 +212,7 @@ class _Writer(Writer):
     def _old(self, mask: str = "inside") -> str:
         """The element before. Derivatives are added to zeros, which nobody has to read."""
         x = self.of.anchor.inputs[0]
-        if x.op is CONST and x.params[0] == 0:
+        if x.op is CONST and x.param("value") == 0:
             return self.let("old", f"tl.zeros((1,), {scalar.storage(x.dtype)})")
         where = element(self, self.views[0], self.of.anchor.shape, "element")
         return self.let("old", f"tl.load({where}, mask={mask}, other=0)")

@@ -20,6 +20,7 @@ from ....graph.node import Node
 from ...ir.kernel import Kernel
 from ...ir.plan import Phase
 from .. import scalars as scalar
+from ..anchors import anchor_of
 from ..lines import Lines, ceil_div, element, lines_of, power, room
 from ..source import KernelSource, Writer
 
@@ -32,7 +33,7 @@ MANTISSA = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
 def phases(kernel: Kernel) -> tuple[Phase, ...]:
-    anchor = _anchor(kernel)
+    anchor = anchor_of(kernel)
     if not prod(anchor.shape):
         return ()
     steps = [step for half in range(_halves(anchor)) for step in _steps(anchor, half)]
@@ -40,7 +41,7 @@ def phases(kernel: Kernel) -> tuple[Phase, ...]:
 
 
 def rooms(kernel: Kernel) -> tuple[Node, ...]:
-    anchor = _anchor(kernel)
+    anchor = anchor_of(kernel)
     of = _lines(anchor)
     records = min(2, len(merges(of.length)))  # from one to the other
     order = [_order(anchor)] if _halves(anchor) > 1 else []
@@ -107,7 +108,7 @@ class _Sort(Writer):
 
     def __init__(self, name: str, kernel: Kernel, half: int) -> None:
         super().__init__(name)
-        self.anchor, [self.view], self.half = _anchor(kernel), kernel.views, half
+        self.anchor, [self.view], self.half = anchor_of(kernel), kernel.views, half
         self.of, self.dtype = _lines(self.anchor), self.anchor.inputs[0].dtype
         self.is_last_half = half == _halves(self.anchor) - 1
         self.merges = merges(self.of.length)
@@ -132,7 +133,7 @@ class _Sort(Writer):
             at = self.let("at", f"tl.load({where}, mask={mask}, other=0)")
         where = element(self, self.view, self.anchor.shape, self.of.place("line", at))
         x = self.let("x", f"tl.load({where}, mask={mask}, other=0)")
-        key = write_key(self, x, self.dtype, bool(self.anchor.params[1]))
+        key = write_key(self, x, self.dtype, bool(self.anchor.param("descending")))
         if self.dtype.bits == 64:  # the lower half counts from 0, which a signed number begins below
             key = f"({key} >> 32)" if self.half else f"(({key} & 0xFFFFFFFF) - 0x80000000)"
         return f"({key}.to(tl.int64) << 32) | {place}"
@@ -240,9 +241,4 @@ def _float_key(writer: Writer, x: str, dtype: DType, wide: str) -> str:
 
 
 def _lines(anchor: Node) -> Lines:
-    return lines_of(anchor.shape, anchor.params[0])
-
-
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor
+    return lines_of(anchor.shape, anchor.param("axis"))

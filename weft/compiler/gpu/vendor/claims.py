@@ -16,6 +16,7 @@ from ....graph.node import Node
 from ...ir.conv_shape import described
 from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
 from ...ir.storage import nbytes
+from ..anchors import anchor_of, is_convolution, is_filter_gradient, is_product
 from ..compile import ALIGNED
 from ..lines import room
 from .epilogues import Epilogue, epilogue, only_store, unnarrowed
@@ -68,11 +69,10 @@ def claims(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> list
 
 
 def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
-    anchor = kernel.anchor
-    assert anchor is not None
+    anchor = anchor_of(kernel)
     result = _direct(kernel)
     dtype = result.dtype if result is not None else _narrow_use(kernel) or anchor.dtype
-    describe = _product if anchor.op.name == "contract" else _convolution
+    describe = _product if is_product(anchor) else _convolution
     spec = describe(kernel, dtype, tf32)
     if spec is None or not _is_aligned(kernel, *([result] if result is not None else [])):
         return []
@@ -88,7 +88,7 @@ def _filter_copy(kernel: Kernel) -> Node | None:
     """Memory for a copy of the filter, if it does not lie as libraries want it: each by itself, its channels last."""
     anchor, view = kernel.anchor, kernel.views[1]
     assert anchor is not None
-    if anchor.op.name not in ("conv_last", "conv_data_last"):
+    if not is_convolution(anchor) or is_filter_gradient(anchor):
         return None
     shape = anchor.inputs[1].shape
     order = filter_order(len(shape))
@@ -144,10 +144,9 @@ def _own_room(anchor: Node, dtype: DType) -> Node:
 
 def _direct(kernel: Kernel) -> Node | None:
     """The one tensor that is made of the result without any arithmetic, if that is all that is done with it."""
-    anchor = kernel.anchor
-    assert anchor is not None
+    anchor = anchor_of(kernel)
     if kernel.nest is None:
-        return None if anchor.op.name == "conv_filter_last" else anchor  # libraries write filters in another order
+        return None if is_filter_gradient(anchor) else anchor  # libraries write filters in another order
     store = only_store(kernel)
     return store if store is not None and unnarrowed(store) is anchor else None
 
@@ -192,8 +191,7 @@ def _alignment(*views: View) -> int:
 
 
 def _convolution(kernel: Kernel, dtype: DType, tf32: bool) -> ConvSpec | None:
-    anchor = kernel.anchor
-    assert anchor is not None
+    anchor = anchor_of(kernel)
     first, second = kernel.views
     if first.offset or first.base.dtype is not second.base.dtype:
         return None
@@ -203,7 +201,7 @@ def _convolution(kernel: Kernel, dtype: DType, tf32: bool) -> ConvSpec | None:
         return None
     if direction == "filter_gradient" and (second.offset or not is_contiguous(second.strides, y.shape)):
         return None
-    padding = anchor.params[1]
+    padding = anchor.param("padding")
     return ConvSpec(
         direction, shape.batch, shape.channels, shape.filters, shape.spatial, shape.kernel, shape.out, shape.stride, tuple(p[0] for p in padding),
         tuple(p[1] for p in padding), shape.dilation, shape.groups, first.base.dtype.name, dtype.name, tf32=tf32,
@@ -212,10 +210,9 @@ def _convolution(kernel: Kernel, dtype: DType, tf32: bool) -> ConvSpec | None:
 
 def operations(kernel: Kernel) -> int:
     """How many multiplications and additions it is."""
-    anchor = kernel.anchor
-    assert anchor is not None
+    anchor = anchor_of(kernel)
     batch, rows, columns = anchor_shape(anchor)
-    if anchor.op.name == "contract":
+    if is_product(anchor):
         return 2 * batch * rows * columns * anchor.inputs[0].shape[2]
     _, shape = described(anchor)
     return int(shape.flops)
