@@ -460,7 +460,7 @@ def test_filters_that_lie_otherwise_are_copied_first(name: str, with_bias: bool)
         [claim] = asked(lambda x, w: last(weft.conv(x, seen(w))), X, shape, filters=(0,))
     assert claim.direct
     assert claim.filter is not None
-    assert claim.rooms == [claim.filter]
+    assert claim.scratch_tensors == [claim.filter]
 
 
 def test_filters_of_gradients_are_copied_too() -> None:
@@ -470,7 +470,7 @@ def test_filters_of_gradients_are_copied_too() -> None:
     [claim] = asked(f, Y, W, filters=(0,))
     assert (claim.spec.direction, claim.direct, claim.filter is not None) == ("data_gradient", True, True)
     [claim] = asked(lambda g, w: weft.tanh(f(g, w)), Y, W, filters=(0,))
-    assert claim.rooms == [claim.filter, claim.result]
+    assert claim.scratch_tensors == [claim.filter, claim.result]
 
 
 def test_a_limit_is_for_the_library_and_its_room() -> None:

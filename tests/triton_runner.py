@@ -208,7 +208,7 @@ def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
 def _run_special(kernel: Kernel, values: dict[Node, np.ndarray]) -> None:
     """A sort, a scatter, a running total: phase after phase."""
     for phase in special.plan(kernel).phases:
-        _run_checked(special.write(kernel, phase), values, {kernel.anchor, *special.rooms(kernel)})
+        _run_checked(special.write(kernel, phase), values, {kernel.anchor, *special.scratch_layout(kernel)})
 
 
 def _run_checked(source: KernelSource, values: dict[Node, np.ndarray], made: Collection[Node] = ()) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .arrays import ArrayDevice
 from .compiling import CompilingDevice
-from .device import Buffer, Program, register
+from .device import Buffer, NodeProgram, register
 from .reference import interpreted
 
 
@@ -16,7 +16,7 @@ class CpuDevice(ArrayDevice, CompilingDevice):
 
     name = "cpu"
 
-    def interpret(self, program: Program) -> list[Buffer]:
+    def interpret(self, program: NodeProgram) -> list[Buffer]:
         return interpreted(self, program)
 
 

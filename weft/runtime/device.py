@@ -58,7 +58,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Program:
+class NodeProgram:
     """Nodes to compute, each after what it depends on, and those whose values are wanted."""
 
     order: Sequence[Node]
@@ -144,7 +144,7 @@ class Device(ABC):
         """The content as an array, shared where possible; the caller must not write to it."""
 
     @abstractmethod
-    def run(self, program: Program) -> list[Buffer]:
+    def run(self, program: NodeProgram) -> list[Buffer]:
         """Compute the program's nodes; the values of the wanted ones, in their order.
 
         A node that has a `value` is not computed but read.

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import UserError
 from ..graph.node import ITEM, PLACEHOLDER, VARIABLE, Node, Op, dependencies, existing, make, toposort
 from ..knobs import knobs
-from .device import Buffer, Device, Program, device
+from .device import Buffer, Device, NodeProgram, device
 
 
 def evaluate(roots: Iterable[Node]) -> None:
@@ -62,7 +62,7 @@ def _run(roots: list[Node], home: Device) -> None:
             node.value = _moved(node.inputs[0], device(node.param("target")))
         order = toposort([root for root in roots if _missing(root)], missing)
     wanted = _worth_keeping(order, set(roots))
-    for node, value in zip(wanted, home.run(Program(order, wanted)), strict=True):
+    for node, value in zip(wanted, home.run(NodeProgram(order, wanted)), strict=True):
         node.value = value
         if node.op is VARIABLE:
             node.param("cell").fill(value)

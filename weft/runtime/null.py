@@ -17,7 +17,7 @@ from ..errors import RunError
 from ..graph.graph import Graph
 from ..graph.node import Op
 from ..options import CompileOptions
-from .device import Buffer, Device, Program, register
+from .device import Buffer, Device, NodeProgram, register
 from .facts import CallTime, Facts, Profile
 
 INSTANT = 1e-9  # seconds: the least that anything takes
@@ -38,7 +38,7 @@ class NullDevice(Device):
     def get(self, buffer: Buffer) -> np.ndarray:
         raise RunError("null", "the null device computes nothing, so there is no value to read. Use another device.")
 
-    def run(self, program: Program) -> list[Buffer]:
+    def run(self, program: NodeProgram) -> list[Buffer]:
         return [Buffer(self, node.shape, node.dtype, None) for node in program.wanted]
 
     def executable(

@@ -16,7 +16,7 @@ from ..errors import RunError, WeftError
 from ..graph.graph import Graph
 from ..graph.node import DATA, PLACEHOLDER, VARIABLE, Node, dependencies
 from .arrays import ArrayDevice
-from .device import STATE_LOCK, Buffer, Device, Program, register
+from .device import STATE_LOCK, Buffer, Device, NodeProgram, register
 
 _NARROW = (float16, bfloat16)
 
@@ -26,12 +26,12 @@ class ReferenceDevice(ArrayDevice):
 
     name = "reference"
 
-    def run(self, program: Program) -> list[Buffer]:
+    def run(self, program: NodeProgram) -> list[Buffer]:
         with STATE_LOCK:
             return interpreted(self, program)
 
 
-def interpreted(device: Device, program: Program) -> list[Buffer]:
+def interpreted(device: Device, program: NodeProgram) -> list[Buffer]:
     """The program computed node by node, its results as buffers of a device whose buffers are arrays."""
     known: dict[Node, Any] = {}
     wanted = set(program.wanted)

@@ -25,7 +25,7 @@ from ..runtime.facts import Facts
 from ..tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
 from ..tree import unflatten
 from .arguments import Aliases
-from .state import State, memory_of
+from .state import StateTensor, memory_of
 from .traced import TracedFunction
 
 NO_NUMBERS: Sequence[Any] = ()
@@ -39,7 +39,7 @@ class Aliased(Exception):
         self.aliases = aliases
 
 
-class Memory(NamedTuple):
+class CallMemory(NamedTuple):
     """The bytes that a call needs."""
 
     work: int  # that live during the call only, and what is prepared of constants
@@ -52,12 +52,12 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def memory_needed(function: TracedFunction, facts: Facts) -> Memory:
+def memory_needed(function: TracedFunction, facts: Facts) -> CallMemory:
     """What a call needs whose program has these facts."""
     graph, first = function.graph, len(function.streams)
     given = sum(map(nbytes, graph.inputs[first : first + function.given]))
     state = sum(map(nbytes, graph.inputs)) - given
-    return Memory(facts.arena + facts.kept, state, given, sum(map(nbytes, graph.outputs[function.first_result :])))
+    return CallMemory(facts.arena + facts.kept, state, given, sum(map(nbytes, graph.outputs[function.first_result :])))
 
 
 def planned(function: TracedFunction) -> Facts:
@@ -86,7 +86,7 @@ class Compiled:
         return self.traced.graph
 
     @property
-    def states(self) -> list[State]:
+    def states(self) -> list[StateTensor]:
         return self.traced.states
 
     @cached_property

@@ -18,7 +18,7 @@ from .context import StateRecorder, value_of
 
 
 @dataclass
-class State:
+class StateTensor:
     """A tensor from outside that the program reads, and perhaps replaces."""
 
     find: Callable[[], Tensor]  # the tensor: always the same one, or the present .grad of another, or a stream's key
@@ -69,19 +69,19 @@ class State:
         value.version += 1
 
 
-def memory_of(state: State, home: Device) -> Any:
+def memory_of(state: StateTensor, home: Device) -> Any:
     """The value of a state as the program wants to see it."""
     return home.memory(value_of(state.find()), state.order)
 
 
 def states_of(
     tensors: Sequence[Tensor], first: int, recorder: StateRecorder, streams: Sequence[Generator], constants: int
-) -> list[State]:
+) -> list[StateTensor]:
     """The states of tensors that are the program's inputs from the position `first` on; the last ones are constants."""
     keys = {stream.key: stream for stream in streams}
     moving = {*keys, *recorder.owners}
     return [
-        State(
+        StateTensor(
             _finder(t, recorder, keys),
             first + i,
             t in recorder.written,
@@ -103,7 +103,7 @@ def _finder(tensor: Tensor, recorder: StateRecorder, keys: dict[Tensor, Generato
     return lambda: tensor
 
 
-def in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int, int], home: Device) -> Graph:
+def in_memory_order(graph: Graph, states: Sequence[StateTensor], updates: Mapping[int, int], home: Device) -> Graph:
     """The graph with filters of convolutions, and all that is updated with them, laid out as convolutions like it.
 
     So neither the filter nor the update of its values is transposed at every step. The tensors that name them see the usual order.

@@ -23,7 +23,7 @@ from .arguments import Aliases, Arguments, refuse_other_content
 from .cache_key import argument_names, is_value
 from .context import StateRecorder
 from .guards import Guards, ModuleSettings
-from .state import State, in_memory_order, states_of
+from .state import StateTensor, in_memory_order, states_of
 from .trace import Trace, trace
 
 
@@ -37,7 +37,7 @@ class TracedFunction:
     call: CallStructure
     arguments: Arguments
     given: int  # inputs that are arguments, after the positions of streams
-    states: list[State]
+    states: list[StateTensor]
     streams: list[Generator]
     first_result: int  # among the graph's outputs; positions and state come before
     grads: list[tuple[Tensor, int | None]]  # whose .grad is replaced, by which result

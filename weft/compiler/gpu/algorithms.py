@@ -30,7 +30,7 @@ from .contraction import (
     write_finish,
     write_parts,
 )
-from .lines import laid_out
+from .lines import scratch_offsets
 from .source import KernelSource
 from .vendor.claims import Claim, Judge, claims, operations
 
@@ -121,8 +121,8 @@ def _in_one(name: str, symbol: str, kernel: Kernel, *arguments: str | int) -> Pl
 
 def _plan(name: str, kernel: Kernel, *phases: Phase) -> Plan:
     plan = Plan(name, phases, 0, operations(kernel))
-    rooms = plan_rooms(kernel, plan)
-    return replace(plan, workspace=max((begin + nbytes(node) for node, begin in rooms.items()), default=0))
+    scratch_tensors = plan_scratch_offsets(kernel, plan)
+    return replace(plan, workspace=max((begin + nbytes(node) for node, begin in scratch_tensors.items()), default=0))
 
 
 def _own_name(kernel: Kernel) -> str:
@@ -186,17 +186,17 @@ def sources(kernel: Kernel, plan: Plan) -> list[KernelSource]:
     return [write(kernel, phase) for phase in plan.phases if phase.symbol != "library"]
 
 
-def plan_rooms(kernel: Kernel, plan: Plan) -> dict[Node, int]:
+def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
     """The tensors that only the phases of a plan know, and where in its workspace they begin, in bytes."""
-    rooms = []
+    scratch_tensors = []
     for phase in plan.phases:
         if phase.symbol == "patches":
-            rooms.append(teaching.patches(kernel))
+            scratch_tensors.append(teaching.patches(kernel))
         elif phase.symbol == "finish":
-            rooms.append(workspace(kernel, _parts(phase)))
+            scratch_tensors.append(workspace(kernel, _parts(phase)))
         elif phase.symbol == "library":
-            rooms += claimed(kernel, phase).rooms
-    return laid_out(rooms)
+            scratch_tensors += claimed(kernel, phase).scratch_tensors
+    return scratch_offsets(scratch_tensors)
 
 
 def claimed(kernel: Kernel, phase: Phase) -> Claim:
@@ -238,4 +238,4 @@ def _is_product(kernel: Kernel) -> bool:
     return is_product(anchor_of(kernel))
 
 
-__all__ = ["choose", "claimed", "library_plan", "own_plan", "plan_rooms", "sources", "write"]
+__all__ = ["choose", "claimed", "library_plan", "own_plan", "plan_scratch_offsets", "sources", "write"]

@@ -15,9 +15,9 @@ from math import prod
 from ...dtypes import bool_
 from ..ir.nest import ReadyNest, ReadyPhase, Reduced, Written
 from . import scalars as scalar
-from .lines import power
-from .source import KernelSource, Writer, decomposed
-from .values import Values, combined, combining_function, neutral
+from .lines import next_power_of_two
+from .source import KernelSource, KernelWriter, decomposed
+from .values import PhaseValues, combined, combining_function, neutral
 
 FLAT = 1024  # places a program takes when there are no inner loops: 16 bytes of memory a thread, and more
 MOST_TILE = 4096  # elements of a tile: more would not fit into registers
@@ -29,7 +29,7 @@ LINES = 32  # that a program takes; half of them where lines are long
 
 
 @dataclass(frozen=True)
-class Tile:
+class LoopTile:
     """How much one program does: `rows` places of the outer loops, strips of `width` of the inner ones."""
 
     rows: int
@@ -37,40 +37,40 @@ class Tile:
     warps: int
 
 
-def tile_for(nest: ReadyNest) -> Tile:
+def tile_for(nest: ReadyNest) -> LoopTile:
     """Strips as long as the inner loops, up to a tile; the rows fill up the tile."""
     rows = prod(l.size for l in nest.outer)
     widest = max((prod(l.size for l in p.loops) for p in nest.phases), default=1)
     if widest <= 1:
-        return Tile(_spread(rows, FLAT, LEAST_FLAT), 1, 4)
+        return LoopTile(_spread(rows, FLAT, LEAST_FLAT), 1, 4)
     crowded = any(len(p.reductions) > 2 for p in nest.phases)  # each keeps a tile in registers all the time
     if nest.vector is not None:  # neighbours lie along the outer loops: many rows side by side
         height = _spread(rows, TALL, LEAST_TALL)
-        return Tile(height, max(1, min(power(widest), MOST_TILE // height // (4 if crowded else 2))), 4)
-    width = min(power(widest), MOST_TILE // 2 if crowded else MOST_TILE)
-    height = max(1, min(power(rows), MOST_TILE // width // 2))
-    return Tile(height, width, 8 if width >= 2048 else 4)
+        return LoopTile(height, max(1, min(next_power_of_two(widest), MOST_TILE // height // (4 if crowded else 2))), 4)
+    width = min(next_power_of_two(widest), MOST_TILE // 2 if crowded else MOST_TILE)
+    height = max(1, min(next_power_of_two(rows), MOST_TILE // width // 2))
+    return LoopTile(height, width, 8 if width >= 2048 else 4)
 
 
 def _spread(rows: int, most: int, least: int) -> int:
     """How many rows a program takes: fewer than the most where that keeps more of the GPU busy."""
-    height = min(most, power(rows))
+    height = min(most, next_power_of_two(rows))
     while height > least and 2 * -(-rows // height) <= FEW:
         height //= 2
     return height
 
 
-def write_kernel(name: str, nest: ReadyNest, tile: Tile | None = None) -> KernelSource:
+def write_kernel(name: str, nest: ReadyNest, tile: LoopTile | None = None) -> KernelSource:
     """The source of a nest."""
     if tile is None:
         nest, tile = in_lines(nest) or (nest, tile_for(nest))
-    return Loops(name, nest, tile).source()
+    return LoopWriter(name, nest, tile).source()
 
 
 # --- lines ------------------------------------------------------------------------------------------------------------------------
 
 
-def in_lines(nest: ReadyNest) -> tuple[ReadyNest, Tile] | None:
+def in_lines(nest: ReadyNest) -> tuple[ReadyNest, LoopTile] | None:
     """Plain elements of which each line reads the same values, such as batch norm's for each channel, as tiles of lines.
 
     A program then reads those once for all of its lines, and not for every element. None where there is nothing of the kind, or
@@ -82,17 +82,17 @@ def in_lines(nest: ReadyNest) -> tuple[ReadyNest, Tile] | None:
     [phase], others = nest.phases, tuple(l for l in nest.outer if l is not inner)
     if not any(s.kind == "load" and set(s.indices[0].loops) == {inner} for s in phase.steps):
         return None
-    width = min(power(inner.size), LONG_LINE)
+    width = min(next_power_of_two(inner.size), LONG_LINE)
     rows = LINES if width < LONG_LINE else LINES // 2
     if inner.size < LEAST_LINE or 4 * inner.size < 3 * width or prod(l.size for l in others) < 2 * FEW * rows:
         return None
-    return ReadyNest(others, [phase.replaced({}, (inner,))], None), Tile(rows, width, 4)
+    return ReadyNest(others, [phase.replaced({}, (inner,))], None), LoopTile(rows, width, 4)
 
 
-class Loops(Writer):
+class LoopWriter(KernelWriter):
     """Writes the kernel of a nest."""
 
-    def __init__(self, name: str, nest: ReadyNest, tile: Tile) -> None:
+    def __init__(self, name: str, nest: ReadyNest, tile: LoopTile) -> None:
         super().__init__(name)
         self.nest, self.tile = nest, tile
         self.flat = all(not p.loops for p in nest.phases)
@@ -116,7 +116,7 @@ class Loops(Writer):
 
     def _phase(self, phase: ReadyPhase, later: Sequence[ReadyPhase]) -> None:
         self.about(phase)
-        totals = [Total(self, r, self.tile.width) for r in phase.reductions]
+        totals = [ReductionWriter(self, r, self.tile.width) for r in phase.reductions]
         length = prod(l.size for l in phase.loops)
         values = self.strips(phase, totals, "0", str(length), length)
         for total in totals:
@@ -126,7 +126,9 @@ class Loops(Writer):
         elif _read_again(phase, later):
             self.line("tl.debug_barrier()")  # another thread may be the one that reads it
 
-    def strips(self, phase: ReadyPhase, totals: Sequence[Total], begin: str, end: str, length: int) -> Values:
+    def strips(
+        self, phase: ReadyPhase, totals: Sequence[ReductionWriter], begin: str, end: str, length: int
+    ) -> PhaseValues:
         """Walk through a phase's loops from one place to another, `length` of them at most; add to totals, and store."""
         looped = length > self.tile.width
         if phase.loops:
@@ -137,14 +139,14 @@ class Loops(Writer):
             self.at |= decomposed(phase.loops, "place")
             self.masks |= dict.fromkeys(phase.loops, "inside_strip")
         self.inside = "inside_rows & inside_strip" if phase.loops else "inside_rows"
-        values = Values(self, phase)
+        values = PhaseValues(self, phase)
         for total in totals:
             total.add(values)
         values.store_all()
         self.depth -= bool(phase.loops and looped)
         return values
 
-    def keep(self, phase: ReadyPhase, values: Values, later: Sequence[ReadyPhase]) -> None:
+    def keep(self, phase: ReadyPhase, values: PhaseValues, later: Sequence[ReadyPhase]) -> None:
         """What a phase without loops stores is at hand for later phases, as it would be read from memory."""
         for written in _read_again(phase, later):
             held = scalar.to_storage(values.names[written.step], written.node.dtype)
@@ -170,10 +172,10 @@ def _about(phase: ReadyPhase) -> Iterable[str]:
 # --- reductions ---------------------------------------------------------------------------------------------------------------
 
 
-class Total:
+class ReductionWriter:
     """The running state of a reduction: a tile of values so far, and for argmax where they were found."""
 
-    def __init__(self, writer: Loops, reduced: Reduced, width: int) -> None:
+    def __init__(self, writer: LoopWriter, reduced: Reduced, width: int) -> None:
         self.writer, self.reduced, self.width = writer, reduced, width
         self.kind, self.dtype = reduced.node.op.name, reduced.dtype
         self.finds = reduced.finds
@@ -183,7 +185,7 @@ class Total:
         if self.finds:
             self.state.append(writer.let("t", f"tl.full({self.shape}, -1, tl.int64)"))
 
-    def add(self, values: Values) -> None:
+    def add(self, values: PhaseValues) -> None:
         new = self.factors(values)
         inside = values.all_of([self.writer.inside], self.reduced.conditions)
         if self.finds:
@@ -191,7 +193,7 @@ class Total:
         else:
             self.take(self.masked(inside, new))
 
-    def factors(self, values: Values) -> str:
+    def factors(self, values: PhaseValues) -> str:
         """The product of what is reduced."""
         new = values.names[self.reduced.steps[0]]
         if self.kind == "window_spread":  # a window's value, if the tap that won in it is the one that is looked at

@@ -30,7 +30,7 @@ from ..planning.algorithms import asked_for_loops
 from ..planning.build import Target, build, control_buffers
 from ..thresholds import thresholds
 from . import scalars
-from .algorithms import choose, claimed, plan_rooms, write
+from .algorithms import choose, claimed, plan_scratch_offsets, write
 from .anchors import anchor_of, is_contraction
 from .commands import Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
 from .compile import ALIGNED, Binary
@@ -151,7 +151,7 @@ def _commands(program: Program, known: dict[object, KernelSource], loose: frozen
     places = dict(program.memory.slots)
     for kernel, scratch in program.memory.scratch.items():
         if kernel not in program.bodies:
-            places |= _rooms(program, kernel, scratch)
+            places |= _scratch_slots(program, kernel, scratch)
     found: list[Command[KernelSource]] = []
     for calls in _together(program.calls):
         first = calls[0]
@@ -183,20 +183,22 @@ def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSour
     for begin in range(0, len(short) if len(short) > 1 else 0, thresholds.gpu_copies):
         some = short[begin : begin + thresholds.gpu_copies]
         slots = [slot for c in some for slot in (c.reads[0], c.writes[0])]
-        rooms = [placeholder(("copy", i), Type((slot.nbytes,), uint8)) for i, slot in enumerate(slots)]
-        made = joined("kernel", [write_copy("kernel", *pair) for pair in zip(rooms[::2], rooms[1::2], strict=True)])
-        steps.append(launch(made, [slots[rooms.index(n)] for n in made.arguments], False, tuple(some)))
+        arguments = [placeholder(("copy", i), Type((slot.nbytes,), uint8)) for i, slot in enumerate(slots)]
+        made = joined(
+            "kernel", [write_copy("kernel", *pair) for pair in zip(arguments[::2], arguments[1::2], strict=True)]
+        )
+        steps.append(launch(made, [slots[arguments.index(n)] for n in made.arguments], False, tuple(some)))
     return steps
 
 
-def _rooms(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
+def _scratch_slots(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
     """Where the tensors lie that only the phases of a kernel know."""
     if kernel.anchor is None:
         found = loops_workspace(ready(kernel, LANES))
     elif kernel.anchor.op.own_kernels:
-        found = special.rooms(kernel)
+        found = special.scratch_layout(kernel)
     else:
-        found = plan_rooms(kernel, program.plans[kernel])
+        found = plan_scratch_offsets(kernel, program.plans[kernel])
     return {node: Slot(scratch.base, scratch.offset + begin, nbytes(node)) for node, begin in found.items()}
 
 

@@ -37,7 +37,7 @@ class KernelSource:
         return with_helpers(self.body)
 
 
-class Writer:
+class KernelWriter:
     """Writes the lines of one kernel."""
 
     def __init__(self, name: str) -> None:

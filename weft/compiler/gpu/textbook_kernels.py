@@ -15,13 +15,13 @@ from ...graph.node import Node
 from ..ir.index import Index, Loop, strides
 from ..ir.kernel import Kernel, View, anchor_shape
 from .anchors import anchor_of, groups_of, is_filter_gradient, sum_length
-from .contraction import NOTHING, Contraction, Operand, Tile, finish
-from .lines import room
+from .contraction import NOTHING, ContractionTile, ContractionWriter, Operand, finish
+from .lines import scratch_tensor
 from .source import KernelSource, decomposed
-from .values import Values
+from .values import PhaseValues
 
 NAIVE_LANES = 256  # elements of the result that a program of the naive kernel takes
-SQUARE = Tile(32, 32, 32, 4, 1)  # the textbook's tile, as large as 1,024 threads can share
+SQUARE = ContractionTile(32, 32, 32, 4, 1)  # the textbook's tile, as large as 1,024 threads can share
 PATCH_LANES = 1024
 
 
@@ -39,7 +39,7 @@ def patches(kernel: Kernel) -> Node:
     """The memory for all patches, as a tensor that only the kernels of GEMM know: what is multiplied from the left."""
     anchor = anchor_of(kernel)
     count = groups_of(anchor) * anchor_shape(anchor)[1] * sum_length(anchor)
-    return room("patches", anchor, (count,), kernel.views[0].base.dtype)
+    return scratch_tensor("patches", anchor, (count,), kernel.views[0].base.dtype)
 
 
 def write_patches(name: str, kernel: Kernel) -> KernelSource:
@@ -52,7 +52,7 @@ def write_unfolded(name: str, kernel: Kernel, parts: int = 1, tf32: bool = False
     return _Unfolded(name, kernel, None, parts, tf32).source()
 
 
-class _Flat(Contraction):
+class _Flat(ContractionWriter):
     """A kernel that goes through elements one by one; `row` is the number of an element."""
 
     def _elements(self, count: int, lanes: int, loops: tuple[Loop, ...]) -> int:
@@ -66,7 +66,7 @@ class _Flat(Contraction):
 
     def _element(self, operand: Operand) -> str:
         """An operand's element for each lane, zero where there is padding."""
-        values = Values(self, NOTHING)
+        values = PhaseValues(self, NOTHING)
         where = f"{self.pointer(operand.view.base)} + ({values.index(operand.position)} + {self.zero})"
         inside = values.all_of([self.inside], operand.conditions)
         return self.let("element", f"tl.load({where}, mask={inside}, other=0)")
@@ -89,7 +89,7 @@ class _Naive(_Flat):
         return self.finished(programs, NAIVE_LANES // 32)
 
 
-class _Tiled(Contraction):
+class _Tiled(ContractionWriter):
     def _common(self) -> DType:
         return self._wide()  # numbers of 16 bits would go to the matrix units
 
@@ -99,16 +99,16 @@ class _Tiled(Contraction):
 
 class _Patches(_Flat):
     def source(self) -> KernelSource:
-        room = patches(self.kernel)
+        scratch = patches(self.kernel)
         self.line(f"# the patches of {self.anchor.op.name}: {self.groups} x {self.height} x {self.length}")
-        programs = self._elements(room.shape[0], PATCH_LANES, _patch_loops(self, self.depth_loops))
+        programs = self._elements(scratch.shape[0], PATCH_LANES, _patch_loops(self, self.depth_loops))
         element = self._element(self.left)
-        self.written.append(room)
-        self.line(f"tl.store({self.pointer(room)} + row, {element}, mask={self.inside})")
+        self.written.append(scratch)
+        self.line(f"tl.store({self.pointer(scratch)} + row, {element}, mask={self.inside})")
         return self.finished(programs, 4)
 
 
-class _Unfolded(Contraction):
+class _Unfolded(ContractionWriter):
     def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
         """The left factor comes from the patches, where padding is written out."""
         depth_loops, _, right = super()._sum()
@@ -118,7 +118,7 @@ class _Unfolded(Contraction):
         return depth_loops, Operand(View(patches(self.kernel), 0, ()), position, ()), right
 
 
-def _patch_loops(contraction: Contraction, depth_loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+def _patch_loops(contraction: ContractionWriter, depth_loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """How patches lie in memory: one after the other; for the gradient of the filter, pixel by pixel, as images lie."""
     rows = contraction.loops[1]
     if is_filter_gradient(contraction.anchor):

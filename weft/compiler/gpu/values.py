@@ -10,7 +10,7 @@ from ..ir.index import Index, Inside, Loop, Quotient, Read, Remainder, Term
 from ..ir.loops import Step
 from ..ir.nest import ReadyPhase
 from . import scalars as scalar
-from .source import Writer
+from .source import KernelWriter
 
 # The function of helpers.py that combines two values of a reduction. All others are sums: products and convolutions too.
 COMBINING_FUNCTIONS = {
@@ -46,10 +46,10 @@ def combined(kind: str, a: str, b: str, dtype: DType) -> str:
     return f"{a} | {b}" if dtype.name == "bool" else f"{a} + {b}"
 
 
-class Values:
+class PhaseValues:
     """The steps of a phase as names of values."""
 
-    def __init__(self, writer: Writer, phase: ReadyPhase) -> None:
+    def __init__(self, writer: KernelWriter, phase: ReadyPhase) -> None:
         self.writer, self.phase = writer, phase
         self.names: list[str] = []
         self._places: dict[

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.gpu import compile_pool as foundry
+from ...compiler.gpu import compile_pool
 from ...compiler.gpu.algorithms import choose
 from ...compiler.gpu.anchors import is_contraction
 from ...compiler.gpu.commands import CompiledCommands
@@ -39,9 +39,9 @@ from .command_runner import STATUS, CommandRunner, is_not_once, is_once
 from .driver import Gpu, OutOfMemory
 from .libraries import Libraries
 from .measure import seconds
-from .memory import LARGE, DeviceArray, Lane, Memory, Pinned
+from .memory import LARGE, DeviceArray, DeviceMemory, DoubleBuffer, PinnedMemory
 from .profile import GpuRoof, gpu_roof, profile
-from .results import Results
+from .results import ResultBuffers
 
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 REMEMBERED = 8  # graphs of one program, each for other addresses
@@ -49,12 +49,12 @@ MANY_NODES = 200  # of a graph whose kernels are worth starting compiler process
 LARGEST = 3  # tensors that are named when memory runs out
 
 
-class Work:
+class GpuContext:
     """What the programs of one GPU share: it, its lock, the arena, and which of them may have met an error since somebody looked."""
 
     def __init__(self, gpu: Gpu, libraries: Libraries | None) -> None:
         self.gpu, self.libraries = gpu, libraries
-        self._arena, self._workspace = Room(gpu), Room(gpu)
+        self._arena, self._workspace = GrowingBuffer(gpu), GrowingBuffer(gpu)
         self.doubtful: dict[CudaExecutable, None] = {}
 
     def arena(self, wanted: int) -> int:
@@ -77,12 +77,12 @@ class Work:
             executable.check()
 
 
-class Room:
+class GrowingBuffer:
     """Memory that grows with what is wanted of it."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self._memory: Memory | None = None
+        self._memory: DeviceMemory | None = None
 
     @property
     def nbytes(self) -> int:
@@ -94,7 +94,7 @@ class Room:
             return 0
         if self._memory is None or self._memory.nbytes < wanted:
             self._memory = None  # the old one goes first
-            self._memory = Memory(self._gpu, wanted)
+            self._memory = DeviceMemory(self._gpu, wanted)
         return self._memory.address
 
 
@@ -102,29 +102,34 @@ class CudaExecutable:
     """See the head of this file."""
 
     def __init__(
-        self, work: Work, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+        self,
+        context: GpuContext,
+        graph: Graph,
+        updates: Mapping[int, int],
+        options: CompileOptions,
+        constants: frozenset[int],
     ) -> None:
-        self.work, self.gpu = work, work.gpu
+        self.context, self.gpu = context, context.gpu
         self.graph, self.updates, self.options, self.constants = graph, dict(updates), options, constants
         made = self._compiled()
         self.facts = Facts(made.arena, made.kept)
         self.commands, self._decides = made.commands, made.commands.decides
-        self.runner = CommandRunner(self.gpu, made, work.libraries)
+        self.runner = CommandRunner(self.gpu, made, context.libraries)
         try:
-            self._kept = Memory(self.gpu, made.kept) if made.kept else None
+            self._kept = DeviceMemory(self.gpu, made.kept) if made.kept else None
         except OutOfMemory:
             raise OutOfMemory("cuda", self._too_large()) from None
         self._once = any(map(is_once, made.commands.flat))
         self._made = False  # what is kept
         # Kernels that meet an error, which is rare, write it where the host can read it: no copy is made after each run.
-        self._status = Pinned(self.gpu, STATUS * (1 + made.statuses))
+        self._status = PinnedMemory(self.gpu, STATUS * (1 + made.statuses))
         self._errors = self._status.array.view(np.int64)
         self._errors[:] = 0
         self._can_fail = made.statuses > 0
         kinds = {i: (o.shape, o.dtype) for i, o in enumerate(graph.outputs) if i not in self.updates}
-        self._results = Results(self.gpu, kinds, len(graph.outputs))
-        self._lanes: dict[int, Lane] = {}  # of arguments from the host, by their position
-        self._filled: list[Lane] = []  # in this call
+        self._results = ResultBuffers(self.gpu, kinds, len(graph.outputs))
+        self._lanes: dict[int, DoubleBuffer] = {}  # of arguments from the host, by their position
+        self._filled: list[DoubleBuffer] = []  # in this call
         self._last: dict[int, int] = {}  # where each argument from the GPU was at the last call
         self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
 
@@ -136,24 +141,24 @@ class CudaExecutable:
     @property
     def program(self) -> Program:
         """How it is made up, worked out again when somebody wants to know."""
-        libraries = self.work.libraries
+        libraries = self.context.libraries
         collecting = None if libraries is None else libraries.choices.collecting
         return gpu_program(self.graph, self.updates, self.options, self.constants, self._judge, collecting)
 
     def _judge(self, kernel: Kernel, wanted: Claim) -> bool:
-        return self.work.libraries is not None and self.work.libraries.judge(kernel, wanted)
+        return self.context.libraries is not None and self.context.libraries.judge(kernel, wanted)
 
     def _compiled(self) -> CompiledCommands:
         """The program with its kernels compiled, from the disk if it is there."""
         graph, capability = self.graph, self.gpu.capability
         inputs = f"updates {sorted(self.updates.items())} constants {sorted(self.constants)}"
-        libraries = "" if self.work.libraries is None else self.work.libraries.key
+        libraries = "" if self.context.libraries is None else self.context.libraries.key
         key = f"gpu program {FORMAT} sm_{capability} {self.options.key} {inputs} {libraries}\n{graph.text()}"
         start = time.perf_counter()
         fresh: list[CompiledCommands] = []
 
         def make() -> bytes:
-            with foundry.workers_ready() if len(graph.nodes) > MANY_NODES else nullcontext():
+            with compile_pool.workers_ready() if len(graph.nodes) > MANY_NODES else nullcontext():
                 fresh.append(compiled_commands(self.program, lambda sources: _cast(sources, capability)))
             return fresh[0].to_bytes()
 
@@ -174,7 +179,7 @@ class CudaExecutable:
 
     def roof(self) -> GpuRoof:
         """The most that can be had there."""
-        return replace(gpu_roof(self.gpu, self.work.libraries), with_tf32=bool(self.options.tf32))
+        return replace(gpu_roof(self.gpu, self.context.libraries), with_tf32=bool(self.options.tf32))
 
     def sources(self) -> list[str]:
         """The text of every kernel, in Triton, in the order in which they first run."""
@@ -224,9 +229,9 @@ class CudaExecutable:
         self._filled.append(lane)
         return lane, lane.fill(array)
 
-    def _lane(self, position: int) -> Lane:
+    def _lane(self, position: int) -> DoubleBuffer:
         if position not in self._lanes:
-            self._lanes[position] = Lane(self.gpu, nbytes(self.graph.inputs[position]))
+            self._lanes[position] = DoubleBuffer(self.gpu, nbytes(self.graph.inputs[position]))
         return self._lanes[position]
 
     def _stable(self, position: int, content: DeviceArray) -> int:
@@ -262,11 +267,15 @@ class CudaExecutable:
 
     def reserved(self) -> tuple[int, int, int]:
         """The first entries of the frame: arena, status, what is kept."""
-        return self.work.arena(self.facts.arena), self._status.address, 0 if self._kept is None else self._kept.address
+        return (
+            self.context.arena(self.facts.arena),
+            self._status.address,
+            0 if self._kept is None else self._kept.address,
+        )
 
     def shared(self) -> int:
         """The last entry: memory for the libraries."""
-        return self.work.workspace(self.runner.workspace)
+        return self.context.workspace(self.runner.workspace)
 
     def _enqueue(self, frame: tuple[int, ...], again: bool) -> None:
         if self._once and (again or not self._made):
@@ -283,7 +292,7 @@ class CudaExecutable:
                 self._graphs[frame] = self.gpu.record(lambda: self._play(frame))
             self.gpu.replay(self._graphs[frame])
         if self._can_fail:
-            self.work.doubtful[self] = None
+            self.context.doubtful[self] = None
 
     def _play(self, frame: tuple[int, ...]) -> None:
         self.runner.run(self.commands, frame, is_not_once if self._once else None)
@@ -330,7 +339,7 @@ def _cast(sources: Sequence[Any], capability: int) -> list[Any]:
     if knobs.debug >= 4:
         for number, source in enumerate(sources):
             _say(f"kernel {number}, {source.programs} programs of {source.warps} warps\n{source.text}")
-    return foundry.cast(sources, capability)
+    return compile_pool.compile_kernels(sources, capability)
 
 
 def _say(text: str) -> None:

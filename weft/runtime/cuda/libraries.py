@@ -18,7 +18,7 @@ from ...errors import RunError, UserError
 from . import blas, dnn
 from .driver import Gpu, OutOfMemory
 from .measure import Choices, filled, seconds
-from .memory import Memory
+from .memory import DeviceMemory
 
 MEASURED = 5  # ways of a library
 COMPILED = 1  # of them that the library compiles first, which takes a second each
@@ -97,7 +97,7 @@ class Libraries:
         return min(times, key=lambda n: times[n])
 
     def _seconds(self, asked: Any, addresses: list[int]) -> float:
-        workspace = Memory(self.gpu, asked.workspace)
+        workspace = DeviceMemory(self.gpu, asked.workspace)
         return seconds(self.gpu, lambda: asked.run(addresses, workspace.address, self.gpu.stream))
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from ...compiler.gpu import algorithms as choice
-from ...compiler.gpu import compile_pool as foundry
-from ...compiler.gpu.compile import order
+from ...compiler.gpu import compile_pool
+from ...compiler.gpu.compile import compile_request
 from ...compiler.gpu.source import KernelSource
 from ...compiler.gpu.vendor.claims import Claim, operations
 from ...compiler.gpu.vendor.specs import HALVES, ConvSpec, Spec, Unsupported, to_json
@@ -33,7 +33,7 @@ from ...compiler.store import cache
 from ...errors import RunError
 from ...graph.node import Node
 from .driver import Gpu, OutOfMemory
-from .memory import Memory
+from .memory import DeviceMemory
 
 RUNS = 5  # of recorded work; the median counts
 SHORT, MOST = 2e-4, 10  # seconds: shorter work is recorded several times in a row, but no more than so often
@@ -80,9 +80,9 @@ def _seconds(gpu: Gpu, enqueue: Callable[[], None]) -> float:
         gpu.forget(recorded)
 
 
-def filled(gpu: Gpu, size: int) -> Memory:
+def filled(gpu: Gpu, size: int) -> DeviceMemory:
     """Memory with numbers in it, small ones whichever type they are read as: zeros are multiplied faster."""
-    room = Memory(gpu, size)
+    room = DeviceMemory(gpu, size)
     bits = np.random.default_rng(0).integers(0x3000, 0x3C00, min(size, BLOCK) // 2 + 1, np.uint16).view(np.uint8)
     there = min(size, BLOCK)
     gpu.upload(room.address, bits[:there])
@@ -94,7 +94,7 @@ def filled(gpu: Gpu, size: int) -> Memory:
 
 
 @dataclass(frozen=True)
-class _Rivals:
+class _Comparison:
     """Two ways to do the work of a kernel."""
 
     kernel: Kernel
@@ -116,7 +116,7 @@ class _Rivals:
 
     def key(self, capability: int) -> str:
         """All that the times depend on, but for the GPU and the library."""
-        return "\n".join([to_json(self.wanted.spec), *(order(s, capability).to_json() for s in self.sources)])
+        return "\n".join([to_json(self.wanted.spec), *(compile_request(s, capability).to_json() for s in self.sources)])
 
     @property
     def tensors(self) -> set[Node]:
@@ -144,7 +144,7 @@ class Choices:
             return False
         if operations(kernel) > HUGE and _type(wanted.spec) in HALVES:
             return self.can(wanted.spec)
-        rivals = _Rivals(kernel, wanted)
+        rivals = _Comparison(kernel, wanted)
         key = rivals.key(self.gpu.capability)
         known, waiting = self._known(key), getattr(self._collected, "waiting", None)
         if known is not None:
@@ -159,13 +159,13 @@ class Choices:
         """The same without measuring, for plans that are not run."""
         if wanted.wished or operations(kernel) < TINY:
             return wanted.wished
-        known = self._known(_Rivals(kernel, wanted).key(self.gpu.capability))
+        known = self._known(_Comparison(kernel, wanted).key(self.gpu.capability))
         return expected(kernel, wanted) if known is None else known
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
         """Put off what is to be measured until the end of the block."""
-        waiting: dict[str, _Rivals] = {}
+        waiting: dict[str, _Comparison] = {}
         self._collected.waiting = waiting
         try:
             yield
@@ -193,12 +193,12 @@ class Choices:
             return False
         return True
 
-    def _settle(self, unknown: dict[str, _Rivals]) -> None:
+    def _settle(self, unknown: dict[str, _Comparison]) -> None:
         """Measure, all of them compiled at once. What no library can do needs no measuring."""
         self.gpu.enter()
         able = {key: rivals for key, rivals in unknown.items() if self.can(rivals.wanted.spec)}
         every = [source for rivals in able.values() for source in rivals.sources]
-        code = dict(zip(every, foundry.cast(every, self.gpu.capability), strict=True))
+        code = dict(zip(every, compile_pool.compile_kernels(every, self.gpu.capability), strict=True))
         loaded = {
             source: (self.gpu.load(b.code, b.symbol, b.shared), WARP * b.warps, b.shared) for source, b in code.items()
         }
@@ -213,10 +213,10 @@ class Choices:
             cache().put(self._full(key), json.dumps(times).encode())
             self._here[key] = _won(times)
 
-    def _times(self, rivals: _Rivals, loaded: dict[KernelSource, Any]) -> dict[str, float | None]:
+    def _times(self, rivals: _Comparison, loaded: dict[KernelSource, Any]) -> dict[str, float | None]:
         asked = self._ready(rivals.wanted.spec)
         rooms = {node: filled(self.gpu, nbytes(node)) for node in rivals.tensors}
-        status, workspace = Memory(self.gpu, STATUS), Memory(self.gpu, asked.workspace)
+        status, workspace = DeviceMemory(self.gpu, STATUS), DeviceMemory(self.gpu, asked.workspace)
         places = {node: room.address for node, room in rooms.items()}
         arguments = [
             places[o.base] + o.offset * o.base.dtype.itemsize if isinstance(o, View) else places[o]

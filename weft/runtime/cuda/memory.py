@@ -17,7 +17,7 @@ LARGE = 1 << 26  # bytes: programs keep no rooms of such a size for what comes a
 SMALL = 1 << 16  # bytes: the driver copies so few aside at once, and returns
 
 
-class Memory:
+class DeviceMemory:
     """A piece of a GPU's memory."""
 
     __slots__ = ("__weakref__", "address", "gpu", "nbytes")
@@ -40,7 +40,7 @@ class Memory:
 class DeviceArray:
     """A tensor in the memory of a GPU. `order`: its axes as they follow each other in memory, if not the usual way."""
 
-    memory: Memory
+    memory: DeviceMemory
     shape: Shape
     dtype: DType
     order: tuple[int, ...] | None = None
@@ -56,11 +56,11 @@ class DeviceArray:
         return array if self.order is None else array.transpose(np.argsort(self.order))
 
 
-def room(gpu: Gpu, shape: Shape, dtype: DType) -> DeviceArray:
+def empty_array(gpu: Gpu, shape: Shape, dtype: DType) -> DeviceArray:
     """Memory for a tensor, not filled."""
     nbytes = prod(shape) * dtype.itemsize
     try:
-        return DeviceArray(Memory(gpu, nbytes), shape, dtype)
+        return DeviceArray(DeviceMemory(gpu, nbytes), shape, dtype)
     except OutOfMemory:
         free, total = gpu.memory()
         raise OutOfMemory(
@@ -72,31 +72,31 @@ def room(gpu: Gpu, shape: Shape, dtype: DType) -> DeviceArray:
 
 def uploaded(gpu: Gpu, array: np.ndarray, dtype: DType) -> DeviceArray:
     """The array's values in new memory of the GPU."""
-    made = room(gpu, array.shape, dtype)
+    made = empty_array(gpu, array.shape, dtype)
     if array.nbytes:
         gpu.upload(made.memory.address, np.ascontiguousarray(array))
     return made
 
 
-class Lane:
+class DoubleBuffer:
     """Two rooms for an argument that comes from the host anew with every call: one is filled while the other is read."""
 
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
         self.gpu, self.nbytes = gpu, nbytes
-        self._rooms: list[_Room] = []
+        self._rooms: list[_UploadBuffer] = []
         self._turn = 0
-        self._fixed: Memory | None = None
+        self._fixed: DeviceMemory | None = None
 
     def fixed(self) -> int:
         """A third room, for what comes from the GPU itself."""
         if self._fixed is None:
-            self._fixed = Memory(self.gpu, self.nbytes)
+            self._fixed = DeviceMemory(self.gpu, self.nbytes)
         return self._fixed.address
 
     def fill(self, array: np.ndarray) -> int:
         """Copy a contiguous array to the GPU beside the work that runs there; gives the address. `done` must follow the work that reads it."""
         if len(self._rooms) < 2:
-            self._rooms.append(_Room(self.gpu, self.nbytes))
+            self._rooms.append(_UploadBuffer(self.gpu, self.nbytes))
         self._turn = (self._turn + 1) % len(self._rooms)
         now = self._rooms[self._turn]
         if now.host is None:
@@ -115,15 +115,15 @@ class Lane:
             self._rooms[self._turn].read = self.gpu.mark()
 
 
-class _Room:
+class _UploadBuffer:
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
-        self.memory = Memory(gpu, nbytes)
-        self.host = Pinned(gpu, nbytes) if nbytes > SMALL else None
+        self.memory = DeviceMemory(gpu, nbytes)
+        self.host = PinnedMemory(gpu, nbytes) if nbytes > SMALL else None
         self.filled: Any = None
         self.read: Any = None
 
 
-class Pinned:
+class PinnedMemory:
     """Memory of the host that the GPU reads and writes by itself, at the same address."""
 
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
@@ -141,9 +141,9 @@ class Pinned:
                 pass
 
 
-def hold(gpu: Gpu, seconds: float) -> None:
+def keep_busy(gpu: Gpu, seconds: float) -> None:
     """Keep the GPU busy for so long: what is put into the stream meanwhile runs without waiting for the host in between."""
     size = min(1 << 30, gpu.memory()[0] // 4)
-    memory = Memory(gpu, size)
+    memory = DeviceMemory(gpu, size)
     for _ in range(1 + int(seconds * FILLED / size)):
         gpu.clear(memory.address, size)

@@ -16,12 +16,12 @@ from math import prod
 from ...dtypes import DType
 from ...graph.node import Shape
 from .driver import Gpu
-from .memory import LARGE, DeviceArray, room
+from .memory import LARGE, DeviceArray, empty_array
 
 _OURS = 3  # references to a room that nobody else has: the set's, and two of the question itself
 
 
-class Results:
+class ResultBuffers:
     """See the head of this file. `kinds`: shape and type of each result, by its number among `count` outputs."""
 
     def __init__(self, gpu: Gpu, kinds: Mapping[int, tuple[Shape, DType]], count: int) -> None:
@@ -51,7 +51,7 @@ class Results:
             self._copies, self._turn, self._sets = True, 0, [self._fresh()]
 
     def _fresh(self) -> list[DeviceArray]:
-        return [room(self._gpu, *kind) for kind in self._kinds.values()]
+        return [empty_array(self._gpu, *kind) for kind in self._kinds.values()]
 
     def handed_out(self) -> list[DeviceArray]:
         """The results of the run that stands in the stream."""

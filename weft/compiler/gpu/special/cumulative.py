@@ -19,8 +19,8 @@ from ...ir.kernel import Kernel
 from ...ir.plan import Phase
 from .. import scalars as scalar
 from ..anchors import anchor_of
-from ..lines import BUSY, Lines, ceil_div, element, lines_of, power, room
-from ..source import KernelSource, Writer
+from ..lines import BUSY, Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
+from ..source import KernelSource, KernelWriter
 
 TILE = 2048  # elements that are totalled at a time
 SIDE = 32  # lines that lie side by side and are read together: enough to use all of what memory brings
@@ -40,7 +40,7 @@ def phases(kernel: Kernel) -> tuple[Phase, ...]:
     return Phase("cumulate.sums", (), given, work), Phase("cumulate.parts", (), given | work, result)
 
 
-def rooms(kernel: Kernel) -> tuple[Node, ...]:
+def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
     anchor = anchor_of(kernel)
     if not prod(anchor.shape) or _is_one_by_one(anchor) or _cut(anchor).parts == 1:
         return ()
@@ -70,7 +70,7 @@ def _is_sum(anchor: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _LinePartition:
     """How lines are shared out: a tile of lines and strips, and how many parts of how many elements a line has."""
 
     lines: int
@@ -79,26 +79,26 @@ class _Cut:
     part: int
 
 
-def _cut(anchor: Node) -> _Cut:
+def _cut(anchor: Node) -> _LinePartition:
     of = _lines(anchor)
     if of.inner == 1:
-        strip = min(power(of.length), TILE)
-        lines = min(power(of.count), TILE // strip)
+        strip = min(next_power_of_two(of.length), TILE)
+        lines = min(next_power_of_two(of.count), TILE // strip)
     else:
-        lines = min(power(of.count), SIDE)
-        strip = min(power(of.length), TILE // lines)
+        lines = min(next_power_of_two(of.count), SIDE)
+        strip = min(next_power_of_two(of.length), TILE // lines)
     wanted = BUSY // ceil_div(of.count, lines) if _is_sum(anchor) else 1
     strips = ceil_div(ceil_div(of.length, strip), max(1, wanted))
     part = max(2, strips) * strip  # with one strip a part, two readings would win nothing
-    return _Cut(lines, strip, ceil_div(of.length, part), part)
+    return _LinePartition(lines, strip, ceil_div(of.length, part), part)
 
 
 def _sums(anchor: Node) -> Node:
     """The sum of every part of every line."""
-    return room("sums", anchor, (_cut(anchor).parts, _lines(anchor).count), wide(anchor.dtype))
+    return scratch_tensor("sums", anchor, (_cut(anchor).parts, _lines(anchor).count), wide(anchor.dtype))
 
 
-class _Totals(Writer):
+class _CumulativeWriter(KernelWriter):
     """What both ways to total have in common."""
 
     def __init__(self, name: str, kernel: Kernel) -> None:
@@ -122,7 +122,7 @@ class _Totals(Writer):
         self.line(f"tl.store({where}, {scalar.to_storage(value, dtype)}, mask=inside)")
 
 
-class _Strips(_Totals):
+class _Strips(_CumulativeWriter):
     """Lines strip by strip."""
 
     def __init__(self, name: str, kernel: Kernel) -> None:
@@ -148,7 +148,7 @@ class _Strips(_Totals):
     def totals(self) -> KernelSource:
         programs = self._begin()
         if self.cut.parts > 1:
-            self.line(f"before = tl.arange(0, {power(self.cut.parts)}){self.along}")
+            self.line(f"before = tl.arange(0, {next_power_of_two(self.cut.parts)}){self.along}")
             where = f"{self.pointer(_sums(self.anchor))} + before * {self.of.count} + line"
             mask = f"(before < part) & (line < {self.of.count})"
             self.line(f"total = tl.sum(tl.load({where}, mask={mask}, other=0), {self.axis}, keep_dims=True)")
@@ -186,11 +186,11 @@ class _Strips(_Totals):
         self.line(f"inside = (line < {self.of.count}) & (place < end)")
 
 
-class _Each(_Totals):
+class _Each(_CumulativeWriter):
     """Products, one element of a line after the other. Some are read ahead, for memory answers late."""
 
     def source(self) -> KernelSource:
-        lines = min(ALONE, power(self.of.count))
+        lines = min(ALONE, next_power_of_two(self.of.count))
         self.line(f"# {self.anchor.op.name}: {self.of.count} lines of {self.of.length}")
         self.line(f"line = tl.program_id(0) * {lines} + tl.arange(0, {lines})")
         self.line(f"total = tl.full(({lines},), 1, {self.wide})")

@@ -18,7 +18,7 @@ from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
 from ...ir.storage import nbytes
 from ..anchors import anchor_of, is_convolution, is_filter_gradient, is_product
 from ..compile import ALIGNED
-from ..lines import room
+from ..lines import scratch_tensor
 from .epilogues import Epilogue, epilogue, only_store, unnarrowed
 from .specs import ConvSpec, ProductSpec, Spec, filter_order, supported
 
@@ -42,7 +42,7 @@ class Claim:
         return "CUBLASLT" if isinstance(self.spec, ProductSpec) else "CUDNN"
 
     @property
-    def rooms(self) -> list[Node]:
+    def scratch_tensors(self) -> list[Node]:
         """The tensors that only its phases know: copies of a filter and of a bias, and the result where it is not direct."""
         copies = [self.filter, self.more[0] if self.rounded is not None else None]
         return [node for node in (*copies, None if self.direct else self.result) if node is not None]
@@ -62,7 +62,7 @@ def claims(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> list
     """
     found = []
     for wanted in _unlimited(kernel, tf32):
-        left = None if limit is None else limit - sum(map(nbytes, wanted.rooms))
+        left = None if limit is None else limit - sum(map(nbytes, wanted.scratch_tensors))
         if left is None or left >= 0:
             found.append(replace(wanted, spec=replace(wanted.spec, workspace=left), limit=limit))
     return found
@@ -95,7 +95,7 @@ def _filter_copy(kernel: Kernel) -> Node | None:
     lies = is_contiguous(tuple(view.strides[a] for a in order), tuple(shape[a] for a in order))
     if lies and not view.offset:
         return None
-    return room("filter", anchor, (prod(shape),), view.base.dtype)
+    return scratch_tensor("filter", anchor, (prod(shape),), view.base.dtype)
 
 
 def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
@@ -115,7 +115,7 @@ def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
     assert kernel.anchor is not None
     if dtype not in (kernel.anchor.dtype, _narrow_use(kernel)):
         return None  # who rounds the result before the bias is added loses as much as who rounds the bias; but nobody does here
-    copy = room("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
+    copy = scratch_tensor("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
     return Claim(asked, done.store, True, (copy, *given[1:]), done.bias)
 
 
@@ -139,7 +139,7 @@ def _is_aligned(kernel: Kernel, *more: Node) -> bool:
 
 def _own_room(anchor: Node, dtype: DType) -> Node:
     """Memory for a result, as a tensor that only the two launches of its kernel know."""
-    return room("library", anchor, (prod(anchor.shape),), dtype)
+    return scratch_tensor("library", anchor, (prod(anchor.shape),), dtype)
 
 
 def _direct(kernel: Kernel) -> Node | None:
