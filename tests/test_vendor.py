@@ -137,13 +137,13 @@ def test_four_dimensions_of_space_are_too_many():
 
 
 @pytest.mark.parametrize(
-    ("door", "module", "package"),
-    [(blas, "nvmath.bindings.cublasLt", "nvmath-python"), (dnn, "cudnn", "nvidia-cudnn-frontend")],
+    ("handle", "module", "package"),
+    [(blas.BlasHandle, "nvmath.bindings.cublasLt", "nvmath-python"), (dnn.DnnHandle, "cudnn", "nvidia-cudnn-frontend")],
 )
-def test_missing_packages_are_named(door, module, package, monkeypatch):
+def test_missing_packages_are_named(handle, module, package, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=rf"{package} is missing .*pip install 'weft\[cuda\]'"):
-        door.Handle()
+        handle()
 
 
 def test_libraries_that_do_not_start(cublas, cudnn, monkeypatch):

@@ -1,7 +1,7 @@
 """The GPU kernel of ext_rotate, in Triton."""
 
 from weft import extend
-from weft.compiler.gpu.lines import ceil_div, element
+from weft.compiler.gpu.kernel_utils import ceil_div, element
 from weft.compiler.gpu.source import KernelWriter
 from weft.compiler.ir.plan import Phase
 

@@ -1,12 +1,12 @@
-"""The device `cpu`: graphs that come again, or that are large, run compiled; small ones that come once are interpreted.
+"""The device `cpu`: graphs that recur, or that are large, run compiled; small ones that occur once are interpreted.
 
 Its buffers are NumPy arrays, as those of the reference device.
 """
 
 from __future__ import annotations
 
-from .arrays import ArrayDevice
-from .compiling import CompilingDevice
+from .array_device import ArrayDevice
+from .compiling_device import CompilingDevice
 from .device import Buffer, NodeProgram, register
 from .reference import interpreted
 

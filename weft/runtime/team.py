@@ -75,7 +75,7 @@ class Team:
             return self._enter
 
     def _forked(self) -> None:
-        """In the child only the forking thread lives, and nobody knows what the others were at."""
+        """A forked child has the forking thread only, and the state of the others is unknown."""
         if self._enter is not None:
             # Stops the program that this very thread may be running, if it was a signal's handler that forked.
             _words(self._state)[Word.STOP] |= StopReason.FORKED

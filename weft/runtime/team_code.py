@@ -16,7 +16,7 @@ from ..compiler.cpu.ir_builder import I8, I32, I64, PTR, VOID, Code, Int, Value,
 PROGRAM = ir.FunctionType(VOID, [PTR, I64, I64, PTR])  # frame, tid, threads, team
 BARRIER = ir.FunctionType(I64, [PTR, I64, I64])  # team, tid, threads
 
-# llvmlite has no words for an atomic store to, or a call of, a pointer that does not say what it points to.
+# llvmlite cannot express an atomic store to, or a call of, an untyped pointer.
 _STATE, _PROGRAM = I64.as_pointer(), PROGRAM.as_pointer()
 
 LINE = 16  # words that share a cache line, or a pair of lines that a CPU fetches together
@@ -282,7 +282,7 @@ def _write_sleep(module: ir.Module) -> None:
 
 
 def _write_work(module: ir.Module) -> None:
-    """work(state, tid): the life of a worker."""
+    """work(state, tid): the main loop of a worker."""
     code = _TeamCode.begin(module, "team.work", [_STATE, I64])
     state, tid = code.arguments
     entry, jobs = code.block, code.append_basic_block("jobs")

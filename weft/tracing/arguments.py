@@ -1,7 +1,7 @@
-"""The arguments of a compiled function: what stands for them while it is traced, and what the function does with them.
+"""The arguments of a compiled function: placeholders while it is traced, and what the function does with them.
 
-A function may change a tensor that it is given (`a += 1`, `p.assign(...)`), and give back what it was given. Both must be as without
-`jit`: the caller's tensor has the new value after the call, and is the very object that comes back.
+A function may change a tensor that it is passed (`a += 1`, `p.assign(...)`) and return it. Both must behave as without `jit`: the
+caller's tensor has the new value after the call, and the same object is returned.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ class Compiled:
     def run(self) -> Callable[[Sequence[Any]], Any]:
         """Run it on the values of arguments: compute the contents of results, replace state, hand out tensors."""
         home, streams, states = self.home, self.traced.streams, self.states
-        acquire, release = STATE_LOCK.acquire, STATE_LOCK.release  # sooner done than a `with` block
+        acquire, release = STATE_LOCK.acquire, STATE_LOCK.release  # faster than a `with` block
         written = [state for state in states if state.written]
         argument, call, hand_out = self.executable.argument, self.executable.call, self._deliverer()
         passed, changed, refuse_aliases = self.passed, self.traced.arguments.changed, self._refuse_aliases

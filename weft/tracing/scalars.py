@@ -132,7 +132,7 @@ class Scalar(Tensor):
         value = self.recorder.values[self.index]
         return self.astype(as_dtype(value.dtype)) if isinstance(value, np.generic) else wrap(self._node)
 
-    # --- what a number cannot do while nobody knows it, and what it never could ---------------------------------------------------
+    # --- what a number cannot do while its value is unknown, and what it never could ---------------------------------------------------
 
     def assign(self, value: Any) -> NoReturn:
         raise UserError(

@@ -28,13 +28,13 @@ class StateTensor:
     node: Node | None = None  # what the tensor named when its memory was last looked at
     memory: Any = None
     address: int = 0
-    references: int = 0  # to the memory, if nobody else has it
+    references: int = 0  # to the memory, if nothing else refers to it
     version: int = -1  # of the value that was last read
     tensor: Tensor | None = None  # if it is always the same one
     is_constant: bool = False  # made while the function was traced: a part of the program, not of the world outside
 
     def is_known(self) -> bool:
-        """Whether the address is right: the value is what it was or, if it is written to, nobody else names it or looks at its memory."""
+        """Whether the address is right: the value is what it was or, if it is written to, nothing else refers to it or to its memory."""
         node = (self.find() if self.tensor is None else self.tensor)._node
         if node is not self.node:
             return False

@@ -1,9 +1,9 @@
-"""How a GPU computes a product or convolution: what the user prefers, what can be done, and what was measured.
+"""The algorithm of a product or convolution on a GPU: what the user prefers, what is possible, and what was measured.
 
-Names of convolutions are IMPLICIT_GEMM (our kernel), CUDNN, GEMM, DIRECT, and LOOPS, which is no plan but a kernel like any other;
-of matrix products TRITON (our kernel), CUBLASLT, TILED and NAIVE. As on CPUs, an algorithm that cannot do a case is no error: another
-one does it, and the note of the choice says so. Our kernel needs no workspace unless it cuts long sums into parts, so there is
-always one that fits. All are deterministic.
+Algorithms of convolutions are IMPLICIT_GEMM (our kernel), CUDNN, GEMM, DIRECT and LOOPS (an ordinary loop kernel, no plan); of matrix
+products TRITON (our kernel), CUBLASLT, TILED and NAIVE. As on CPUs, an algorithm that cannot compute a case is not an error: another
+one does, and the note of the choice says so. Our kernel needs workspace only when it splits long sums, so some algorithm fits
+every limit. All are deterministic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .contraction import (
     write_finish,
     write_parts,
 )
-from .lines import scratch_offsets
+from .kernel_utils import scratch_offsets
 from .source import KernelSource
 from .vendor.claims import Claim, Judge, claims, operations
 
@@ -147,7 +147,7 @@ def _by_name(name: str, kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan
 
 def _by_library(kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
     for wanted in claims(kernel, tf32=tf32) if judge is not None else ():
-        if judge is not None and judge(kernel, replace(wanted, wished=True)):
+        if judge is not None and judge(kernel, replace(wanted, by_name=True)):
             return library_plan(kernel, wanted)
     return "has no kernel for it, or is not installed"
 

@@ -1,4 +1,4 @@
-"""From the source of a kernel to code for a GPU. No GPU is needed for it."""
+"""Compiles the source of a kernel for a GPU architecture. It needs no GPU."""
 
 from __future__ import annotations
 

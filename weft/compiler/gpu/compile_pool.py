@@ -1,7 +1,7 @@
-"""Many kernels to code at once: those on disk are read, the others are compiled by processes of their own.
+"""Compiles many kernels in parallel: those in the cache are read, the others are compiled by worker processes.
 
-Compiling a kernel keeps Python busy, so threads would wait for each other. A worker is a process that runs `serve`: it reads
-one request a line, and answers with one line, both JSON; what it answers is code, so nothing of it is executed here.
+Compiling a kernel keeps the Python interpreter busy, so threads would not help. A worker is a process that runs `serve`: it reads one
+request per line and answers with one line, both JSON. The answer is GPU code; nothing in it is executed here.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def serve() -> None:
             made = build_request(CompileRequest.from_json(line))
             known: dict[str, Any] = {"symbol": made.symbol, "warps": made.warps, "shared": made.shared}
             known["code"] = base64.b64encode(made.code).decode()
-        except Exception as error:  # Triton's have no common base, and who waits must be answered
+        except Exception as error:  # Triton's errors have no common base, and the parent waits for an answer
             known = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(known) + "\n")
         answers.flush()

@@ -1,9 +1,9 @@
-"""Matrix products and convolutions as one Triton kernel: tiles of the result, summed over strips of what is contracted.
+"""Matrix products and convolutions as one Triton kernel: tiles of the result, accumulated over strips of the contracted loops.
 
-All of them are the sum, over some loops, of an element of one operand times an element of the other, and both elements are known as
-formulas of the loops (`loops.CONVOLUTIONS`). So one kernel is written for them all: a strip of each operand is read where the formulas say,
-`tl.dot` multiplies the strips, and the epilogue (bias, activation, residual, the update of a weight) works on the tile before it is
-written. A convolution reads its patches in place: nothing is unfolded in memory.
+All of them are a sum, over some loops, of an element of one operand times an element of the other, and both elements are formulas of the
+loops (`loops.CONVOLUTIONS`). So one writer serves all: a strip of each operand is loaded where the formulas say, `tl.dot` multiplies the
+strips, and the epilogue (bias, activation, residual, weight update) works on the tile before it is stored. Convolutions load their
+patches in place (implicit GEMM).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ..ir.kernel import Kernel, View, anchor_place, anchor_shape
 from ..ir.loops import CONVOLUTIONS, plain_loops
 from ..ir.nest import ReadyPhase, ready
 from .anchors import groups_of, is_convolution, is_filter_gradient, is_product, sum_length
+from .kernel_utils import element, scratch_tensor
 from .kernels import FLAT
-from .lines import element, scratch_tensor
 from .source import KernelSource, KernelWriter, decomposed
 from .values import PhaseValues
 from .vendor.specs import filter_order

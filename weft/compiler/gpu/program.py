@@ -1,7 +1,6 @@
-"""A graph as launches: kernels as Triton source, and where in memory their tensors lie.
+"""A graph as a list of GPU commands: kernels in Triton, library calls and copies, on planned memory.
 
-The passes, fusion, the order of kernels and the plan of memory are those of every device. A stream keeps launches in order, so
-barriers need no thought.
+Passes, fusion, schedule and memory plan are shared with the other backends. A stream runs commands in order, so no barriers are needed.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from .vendor.claims import Judge
 WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as they are
 RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
-MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
+EARLY_FREE_BYTES = 1 << 24  # values of this size are worth a launch of their own to be freed early
 LOOP_PARAMS = ("carried", "sequences", "length", "reverse", "history")  # of control flow, as `ControlFlow` has them
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
 
@@ -83,7 +82,7 @@ def gpu_program(
     target = Target(
         partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
-        recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, much=MUCH,
+        recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, much=EARLY_FREE_BYTES,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 
@@ -153,7 +152,7 @@ def _commands(program: Program, known: dict[object, KernelSource], loose: frozen
         if kernel not in program.bodies:
             places |= _scratch_slots(program, kernel, scratch)
     found: list[Command[KernelSource]] = []
-    for calls in _together(program.calls):
+    for calls in _independent_groups(program.calls):
         first = calls[0]
         if _is_library(first):
             wanted = claimed(first.kernel, first.phase)
@@ -175,7 +174,7 @@ def _commands(program: Program, known: dict[object, KernelSource], loose: frozen
 
 
 def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSource]]:
-    """Copies that do not wait for each other: short ones together, by a kernel of ours."""
+    """Independent copies: short ones share a kernel of ours."""
     short = [c for c in calls if 0 < c.reads[0].nbytes <= thresholds.gpu_short_copy]
     steps: list[Command[KernelSource]] = [
         Copy(c.reads[0], c.writes[0], (c,)) for c in calls if c not in short or len(short) == 1
@@ -192,7 +191,7 @@ def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSour
 
 
 def _scratch_slots(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
-    """Where the tensors lie that only the phases of a kernel know."""
+    """The slots of a kernel's scratch tensors."""
     if kernel.anchor is None:
         found = loops_workspace(ready(kernel, LANES))
     elif kernel.anchor.op.own_kernels:
@@ -243,8 +242,8 @@ def _is_alone(call: Call) -> bool:
     return call.kind == "control" or _is_library(call)
 
 
-def _together(calls: Sequence[Call]) -> list[list[Call]]:
-    """Calls that do not wait for each other, in groups."""
+def _independent_groups(calls: Sequence[Call]) -> list[list[Call]]:
+    """Calls grouped so that those of a group are independent."""
     groups: list[list[Call]] = []
     for call in calls:
         last = groups[-1][0] if groups else call

@@ -1,7 +1,7 @@
-"""What each elementwise op is in Triton: one row an op, an expression of its arguments' names.
+"""Elementwise ops in Triton: one row per op, an expression of the names of its arguments.
 
-In registers a bool is an int1 and a 16-bit float is a float32; in memory a bool is a byte. Numbers of 16 bits are rounded
-when they are stored and where a cast says so, not after every op.
+In registers a bool is an int1 and a 16-bit float is a float32; in memory a bool is a byte. 16-bit values are rounded when they are
+stored and where a cast says so, not after every op.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Long loops for few rows: cut into parts, so that the whole GPU works on them.
+"""Split reductions: long loops with few rows, distributed over the whole GPU by several launches.
 
-A kernel gives each program some rows, and each program walks through all of their inner loops. Where rows are few and loops are
-long (the statistics of batch norm, a bias's gradient, a loss) it becomes several launches. Each phase with loops is one of its own: a
-program has a tile of rows and a part of the loops, and leaves the part's result in a workspace. Whoever needs the whole result
-combines the parts, always in the same order. How much is in a part follows from the shapes alone.
+A loop kernel gives each program some rows and all of their inner loops. Where rows are few and loops long (the statistics of batch norm,
+the gradient of a bias, a loss), every phase with loops becomes a launch of its own: a program has a tile of rows and a part of the
+loops, and writes the part's partial result to the workspace. Later launches combine the partial results, always in the same order.
+The size of a part depends on shapes only, so results do not depend on the GPU.
 
-What is stored once a row may take the place of what it is computed from. So until nobody computes it again it stays in registers; then
-a launch in which each row has one program stores it.
+What is stored once per row may overwrite what it is computed from. So it stays in registers until nothing recomputes it; then a launch
+in which each row belongs to one program stores it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ..ir.nest import ReadyNest, ReadyPhase, Reduced
 from ..ir.storage import nbytes
 from ..thresholds import thresholds
 from . import scalars as scalar
+from .kernel_utils import next_power_of_two, scratch_offsets, scratch_tensor
 from .kernels import MOST_TILE, LoopTile, LoopWriter, ReductionWriter, tile_for, write_kernel
-from .lines import next_power_of_two, scratch_offsets, scratch_tensor
 from .moments import FIRST, MomentsWriter, mean_squares
 from .source import KernelSource, decomposed
 from .values import PhaseValues
@@ -40,13 +40,13 @@ def write_kernels(name: str, nest: ReadyNest) -> list[KernelSource]:
 
 
 def loops_workspace(nest: ReadyNest) -> dict[Node, int]:
-    """The tensors that only the launches of a nest know, and where in its scratch each begins."""
+    """The scratch tensors that the launches of a nest share, and the offset of each."""
     plan = _planned(nest)
     return scratch_offsets(node for held in (plan.partials.values() if plan is not None else ()) for node in held.nodes)
 
 
 def loops_scratch(nest: ReadyNest) -> int:
-    """The bytes that the launches of a nest need beside its tensors."""
+    """The bytes of scratch that the launches of a nest need."""
     return max((offset + nbytes(node) for node, offset in loops_workspace(nest).items()), default=0)
 
 
@@ -55,7 +55,7 @@ def loops_scratch(nest: ReadyNest) -> int:
 
 @dataclass(frozen=True)
 class _LoopPartition:
-    """How the loops of a phase are cut: `length` places, `share` of them to a part."""
+    """How the loops of a phase are split: `length` iterations, `share` of them per part."""
 
     tile: LoopTile
     length: int
@@ -96,7 +96,7 @@ class _Plan:
 
 
 def _planned(nest: ReadyNest) -> _Plan | None:
-    """How a nest is launched in parts; None if it is better left whole."""
+    """How a nest is split over launches; None if one launch is better."""
     tile, rows = tile_for(nest), prod(l.size for l in nest.outer)
     lengths = [prod(l.size for l in p.loops) for p in nest.phases if p.loops]
     if 2 * -(-rows // tile.rows) > WANTED or min(rows, tile.rows) * sum(lengths) < thresholds.gpu_cut or 0 in lengths:
@@ -113,8 +113,8 @@ class _Planner:
         self.count = prod(l.size for l in nest.outer)
         self.stages: list[_Stage] = []
         self.partials: dict[Node, _PartialResults] = {}
-        self.small: list[ReadyPhase] = []  # phases without loops, so far
-        self.stored = 0  # how many of them have made their stores
+        self.small: list[ReadyPhase] = []  # phases without loops, seen so far
+        self.stored = 0  # how many of them have been stored
 
     def plan(self) -> _Plan:
         for number, phase in enumerate(self.nest.phases):
@@ -163,7 +163,7 @@ class _Planner:
         self.partials[reduced.node] = _PartialResults(reduced, cut, nodes, total)
 
     def _finish(self) -> None:
-        """A launch that stores what has waited for it."""
+        """Add a launch that makes the stores which had to wait."""
         waiting = [p for i, p in enumerate(self.small) if i >= self.stored or p.reductions]
         if any(phase.stores for phase in waiting):
             most = max((partial.cut.parts for partial in self.partials.values()), default=1)
@@ -290,7 +290,7 @@ class _Launch(LoopWriter):
             nodes = [node for partial in partials for node in partial.nodes]
             results = total.results()
             for number, node in enumerate(nodes):
-                self._leave(node, results[min(number, len(results) - 1)])
+                self._store_partial(node, results[min(number, len(results) - 1)])
 
     def _totals(self, phase: ReadyPhase) -> list[ReductionWriter]:
         """What the reductions of a phase keep. Where squares are wanted too, it must be known how a part begins."""
@@ -311,8 +311,8 @@ class _Launch(LoopWriter):
         self.inside = "inside_rows & inside_early"
         return PhaseValues(self, phase).names[reduced.steps[0]]
 
-    def _leave(self, partial: Node, value: str) -> None:
-        """A part's result, for those who will combine them."""
+    def _store_partial(self, partial: Node, value: str) -> None:
+        """Store the partial result of a part, to be combined by a later launch."""
         self.written.append(partial)
         stored = scalar.to_storage(value, partial.dtype)
         self.line(f"tl.store({self.pointer(partial)} + part * {self.count} + row, {stored}, mask=inside_rows)")

@@ -1,9 +1,9 @@
-"""Products and convolutions as textbooks begin with them: there to be read, and to be compared with.
+"""Textbook kernels of products and convolutions, to be read and to be compared with.
 
-NAIVE (of a convolution: DIRECT) gives each lane one element of the result and reads all it needs from memory, again and again.
-TILED shares what it reads: a program takes a small square of the result, and reads small squares of the operands. It multiplies on
-the ordinary units, one product after the other. GEMM first writes the patches of a convolution to memory, each pixel as often as
-windows see it, and is a plain product from then on. All of them end with the same epilogue as the fast kernel.
+NAIVE (of a convolution: DIRECT) computes one element of the result per lane and loads all operands from memory again and again.
+TILED reuses what it loads: a program computes a small square of the result from small squares of the operands, on the ordinary units.
+GEMM first writes the patches of a convolution to memory (im2col), and is a plain product from then on. All of them end with the
+same epilogue as the fast kernel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ..ir.index import Index, Loop, strides
 from ..ir.kernel import Kernel, View, anchor_shape
 from .anchors import anchor_of, groups_of, is_filter_gradient, sum_length
 from .contraction import NOTHING, ContractionTile, ContractionWriter, Operand, finish
-from .lines import scratch_tensor
+from .kernel_utils import scratch_tensor
 from .source import KernelSource, decomposed
 from .values import PhaseValues
 

@@ -1,4 +1,4 @@
-"""The steps of a phase as Triton: names of values, places as expressions of the loops, loads and stores with their masks."""
+"""The steps of a phase as Triton: names of values, indices as expressions of the loops, masked loads and stores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ir.nest import ReadyPhase
 from . import scalars as scalar
 from .source import KernelWriter
 
-# The function of helpers.py that combines two values of a reduction. All others are sums: products and convolutions too.
+# The function of device_functions.py that combines two values of a reduction. All others are sums: products and convolutions too.
 COMBINING_FUNCTIONS = {
     "prod": "mul", "max": "greater", "argmax": "greater", "min": "less", "argmin": "less",
     "window_max": "greater", "window_argmax": "greater", "window_tap": "greater",

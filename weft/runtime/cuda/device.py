@@ -22,7 +22,7 @@ from ...graph.graph import Graph, close
 from ...graph.node import Node, Op, dependencies
 from ...knobs import GPU_ALGORITHMS
 from ...options import CompileOptions
-from ..compiling import CompilingDevice, structure
+from ..compiling_device import CompilingDevice, structure
 from ..cpu import cpu
 from ..device import Buffer, Device, NodeProgram
 from ..facts import Facts, Health

@@ -1,8 +1,8 @@
-"""A compiled program on a GPU: played the first time, recorded the second, replayed as one graph from then on.
+"""A compiled program on a GPU: its commands run one by one the first time, are recorded the second time, and replayed as one CUDA graph.
 
-A recorded graph holds addresses. State stays where it is; an argument from the host goes to one of two rooms in turn; one from the
-GPU is read in place if it comes from the same address again or is large, and else copied to a room; two sets of rooms for results take
-turns, too. So a training loop soon has all the graphs it needs: two.
+A recorded graph holds addresses. State stays at its address. An argument from the host is copied to one of two buffers, alternately. An
+argument on the GPU is read in place if its address is the same as at the last call or if it is large, and copied to a fixed buffer
+otherwise. Two sets of result buffers alternate, too. A training loop therefore needs two graphs.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ LARGEST = 3  # tensors that are named when memory runs out
 
 
 class GpuContext:
-    """What the programs of one GPU share: it, its lock, the arena, and which of them may have met an error since somebody looked."""
+    """What the programs of one GPU share: the driver, its lock, the arena, and the programs whose errors have not been checked yet."""
 
     def __init__(self, gpu: Gpu, libraries: Libraries | None) -> None:
         self.gpu, self.libraries = gpu, libraries
         self._arena, self._workspace = GrowingBuffer(gpu), GrowingBuffer(gpu)
-        self.doubtful: dict[CudaExecutable, None] = {}
+        self.unchecked: dict[CudaExecutable, None] = {}
 
     def arena(self, wanted: int) -> int:
-        """So much memory for values that live during a run only. Runs follow each other, so they share it."""
+        """The address of `wanted` bytes for values that live during a run only. Runs are sequential, so they share it."""
         return self._arena.of(wanted)
 
     def workspace(self, wanted: int) -> int:
-        """So much memory for the libraries."""
+        """The address of `wanted` bytes of workspace for the libraries."""
         return self._workspace.of(wanted)
 
     @property
     def spare(self) -> int:
-        """Bytes that the next program takes over from the one before."""
+        """Bytes that are allocated and that the next program can reuse."""
         return self._arena.nbytes + self._workspace.nbytes
 
     def check(self) -> None:
-        """Raise what programs have met; the work must be done by now."""
-        doubtful, self.doubtful = self.doubtful, {}
-        for executable in doubtful:
+        """Raise the errors that programs met; the GPU must have finished their work."""
+        unchecked, self.unchecked = self.unchecked, {}
+        for executable in unchecked:
             executable.check()
 
 
 class GrowingBuffer:
-    """Memory that grows with what is wanted of it."""
+    """Memory that is reallocated when more bytes are wanted."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -89,11 +89,11 @@ class GrowingBuffer:
         return 0 if self._memory is None else self._memory.nbytes
 
     def of(self, wanted: int) -> int:
-        """The address of at least so many bytes; 0 if none are wanted."""
+        """The address of at least `wanted` bytes; 0 if none are wanted."""
         if not wanted:
             return 0
         if self._memory is None or self._memory.nbytes < wanted:
-            self._memory = None  # the old one goes first
+            self._memory = None  # free the old block first
             self._memory = DeviceMemory(self._gpu, wanted)
         return self._memory.address
 
@@ -140,7 +140,7 @@ class CudaExecutable:
 
     @property
     def program(self) -> Program:
-        """How it is made up, worked out again when somebody wants to know."""
+        """Its kernels, calls and memory plan, planned again on demand."""
         libraries = self.context.libraries
         collecting = None if libraries is None else libraries.choices.collecting
         return gpu_program(self.graph, self.updates, self.options, self.constants, self._judge, collecting)
@@ -206,7 +206,7 @@ class CudaExecutable:
         with self.gpu.lock:
             self.gpu.enter()
             frame = self._frame_of(inputs)
-            return seconds(self.gpu, lambda: self._play(frame))
+            return seconds(self.gpu, lambda: self._run_commands(frame))
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """What each of its calls takes, on inputs at these addresses; they are not changed."""
@@ -256,7 +256,7 @@ class CudaExecutable:
             except OutOfMemory:
                 raise OutOfMemory("cuda", self._too_large()) from None
             self._enqueue(frame, again)
-            results = self._results.handed_out()
+            results = self._results.take()
             for lane in self._filled:
                 lane.done()
         self._filled.clear()
@@ -282,19 +282,19 @@ class CudaExecutable:
             self.runner.run(self.commands, frame, is_once)
             self._made = True
         if self._decides:
-            self._play(frame)
+            self._run_commands(frame)
         elif frame not in self._graphs:
-            self._play(frame)  # loads code, and shows what is wrong where it is wrong
+            self._run_commands(frame)  # loads code, and raises errors where they occur
             self._remember(frame, None)
         else:
             self._graphs.move_to_end(frame)
             if self._graphs[frame] is None:
-                self._graphs[frame] = self.gpu.record(lambda: self._play(frame))
+                self._graphs[frame] = self.gpu.record(lambda: self._run_commands(frame))
             self.gpu.replay(self._graphs[frame])
         if self._can_fail:
-            self.context.doubtful[self] = None
+            self.context.unchecked[self] = None
 
-    def _play(self, frame: tuple[int, ...]) -> None:
+    def _run_commands(self, frame: tuple[int, ...]) -> None:
         self.runner.run(self.commands, frame, is_not_once if self._once else None)
 
     def _remember(self, frame: tuple[int, ...], recorded: Any) -> None:
@@ -313,7 +313,7 @@ class CudaExecutable:
             return
         found = self._errors.reshape(-1, 2).copy()
         self._errors[:] = 0
-        self._made = False  # what is kept may have met it
+        self._made = False  # the persistent values may be affected
         number = int(np.flatnonzero(found[:, 0])[0])
         where, message, source = error_sites(self.program)[number - 1][int(found[number, 0]) - 1]
         raise RunError(where, message.format(value=int(found[number, 1])), source)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
-"""A program on a GPU with a clock: what each launch takes, and the most that this GPU can do.
+"""Profiles of programs on a GPU: the time of each launch, and the GPU's roofline.
 
-Launches run one after the other with marks between them, on copies of all memory that they write to. Between the launches of a
-recorded graph there is less time, so the sum is a little above what a replay takes.
+Launches run one after the other with events between them, on copies of all memory that they write to. Gaps between the launches of a
+recorded graph are shorter, so the sum is slightly above the time of a replay.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .driver import Gpu
 from .libraries import Libraries
 from .memory import DeviceMemory, keep_busy
 
-FEWEST = 5  # runs, if nobody says how many
-ENQUEUED = 40e-6  # seconds that the host takes for a launch and a mark, at the most
+FEWEST = 5  # runs, by default
+ENQUEUED = 40e-6  # seconds that the host takes for a launch and an event, at most
 SIDE, COPIED = 8192, 1 << 30  # of the product, and bytes of the copy, that the roof is measured with
 
 
 class ProfiledProgram(Protocol):
-    """What must be known of a program to play it action by action."""
+    """What the profiler needs of an executable, to run it command by command."""
 
     gpu: Gpu
     graph: Graph
@@ -54,7 +54,7 @@ class ProfiledProgram(Protocol):
 
 
 def profile(executable: ProfiledProgram, inputs: Sequence[int], repeats: int | None = None) -> Profile:
-    """Run a program on inputs at these addresses, several times, with marks. Nothing is written to the inputs."""
+    """Run a program on inputs at these addresses, several times, with events between commands. The inputs are not written to."""
     gpu, program = executable.gpu, executable.program
     steps, commands = written_commands(program), executable.commands
     assert len(steps) == len(commands)

@@ -19,7 +19,7 @@ from ...ir.kernel import Kernel
 from ...ir.plan import Phase
 from .. import scalars as scalar
 from ..anchors import anchor_of
-from ..lines import BUSY, Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
+from ..kernel_utils import BUSY, Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
 from ..source import KernelSource, KernelWriter
 
 TILE = 2048  # elements that are totalled at a time

@@ -1,6 +1,6 @@
-"""The ops that are neither loops nor matrix products, as Triton kernels: sorting, scattering, and running totals along an axis.
+"""Kernels of ops that are neither loops nor products: sorting, scattering, and cumulative sums and products.
 
-Each is a plan of a few phases, and each phase one launch. What a phase leaves for the next is in the kernel's scratch.
+Each is a plan of a few phases, and each phase one launch. Phases pass intermediate results through the kernel's scratch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 from ....graph.node import Node
 from ...ir.kernel import Kernel
 from ...ir.plan import Phase, Plan
-from ..lines import scratch_bytes, scratch_offsets
+from ..kernel_utils import scratch_bytes, scratch_offsets
 from ..source import KernelSource
 from . import cumulative as cumulate
 from . import scatter, sort

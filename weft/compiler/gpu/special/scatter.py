@@ -24,7 +24,7 @@ from ...ir.index import Loop
 from ...ir.kernel import Kernel
 from ...ir.plan import Phase
 from .. import scalars as scalar
-from ..lines import Lines, ceil_div, element, next_power_of_two, scratch_tensor
+from ..kernel_utils import Lines, ceil_div, element, next_power_of_two, scratch_tensor
 from ..source import KernelSource, KernelWriter, decomposed
 from .sort import MERGED, PLACE, SORTED, merges, run_room, write_merge, write_runs
 

@@ -21,7 +21,7 @@ from ...ir.kernel import Kernel
 from ...ir.plan import Phase
 from .. import scalars as scalar
 from ..anchors import anchor_of
-from ..lines import Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
+from ..kernel_utils import Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
 from ..source import KernelSource, KernelWriter
 
 RUN = 256  # records of which all pairs are compared

@@ -1,8 +1,7 @@
-"""Which products and convolutions NVIDIA's libraries are asked for, and where they put the result.
+"""Which products and convolutions NVIDIA's libraries are asked for, and where they write the result.
 
-A library writes a plain result, of 16 bits where that is all that is made of it. If nothing else is done with it, it goes right to
-where it is wanted, and so it does with an epilogue that the library has; otherwise to memory of the kernel's own, from where a second
-kernel, the epilogue, takes it.
+A library writes a plain result, in 16 bits if every use begins by rounding to 16 bits. If nothing else is done with it, or the library
+has the epilogue, it writes to the final tensor; otherwise to scratch, and a second kernel applies the epilogue.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
 from ...ir.storage import nbytes
 from ..anchors import anchor_of, is_convolution, is_filter_gradient, is_product
 from ..compile import ALIGNED
-from ..lines import scratch_tensor
+from ..kernel_utils import scratch_tensor
 from .epilogues import Epilogue, epilogue, only_store, unnarrowed
 from .specs import ConvSpec, ProductSpec, Spec, filter_order, supported
 
@@ -34,7 +33,7 @@ class Claim:
     rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
     filter: Node | None = None  # a copy of the filter in the order that libraries want, if it does not lie so
     limit: int | None = None  # bytes that it may take beside operands and results
-    wished: bool = False  # by its name: then it need not be the fastest
+    by_name: bool = False  # the user asked for this library: it need not be the fastest
 
     @property
     def library(self) -> str:
@@ -58,7 +57,7 @@ Judge = Callable[[Kernel, Claim], bool]  # whether a library should do it
 def claims(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> list[Claim]:
     """What a library could be asked for, if it has a form for this product or convolution, and may take so many bytes for it.
 
-    The first has as much of the epilogue in it as libraries know; they may have no kernel for that, but for the next.
+    The first includes as much of the epilogue as libraries can express; they may have no kernel for it, but one for the next.
     """
     found = []
     for wanted in _unlimited(kernel, tf32):
@@ -114,7 +113,7 @@ def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
         return Claim(asked, done.store, True, tuple(given))
     assert kernel.anchor is not None
     if dtype not in (kernel.anchor.dtype, _narrow_use(kernel)):
-        return None  # who rounds the result before the bias is added loses as much as who rounds the bias; but nobody does here
+        return None  # rounding the bias is as exact as rounding the result before adding it, but nothing rounds the result here
     copy = scratch_tensor("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
     return Claim(asked, done.store, True, (copy, *given[1:]), done.bias)
 

@@ -1,8 +1,8 @@
-"""What is done with a product or convolution, read from its graph, as far as NVIDIA's libraries can do it as they write.
+"""Epilogues of products and convolutions that NVIDIA's libraries can apply, recognized in the graph.
 
-That is a bias with one number for each column, a residual that lies as the result does, and then a relu or the gelu by tanh, which may
-write what it was taken of as well: that is what its derivative, which may follow a product too, is computed from. Where operands are of
-16 bits, sums may be rounded to them between these steps: libraries round at the end only, and nothing is lost by that.
+Those are a bias with one value per column, a residual laid out as the result, and then a relu or a tanh gelu, which may also store its
+argument: the derivative of the gelu, which may follow a product as well, reads that. With 16-bit operands, sums may be rounded
+between these steps: libraries round at the end only, which is at least as exact.
 """
 
 from __future__ import annotations

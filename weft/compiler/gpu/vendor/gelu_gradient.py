@@ -1,7 +1,7 @@
-"""The derivative of a gelu is known by its numbers: how autodiff and the passes have written it down is nobody's business.
+"""Recognizes the derivative of a gelu by evaluating it: autodiff and the passes may write it in many ways.
 
-For that it must be linear in the gradient, and piecewise: arithmetic and tanh, of pieces that begin and end where what the gelu was taken of
-meets a constant. So a few points of each piece, compared with the formula in float64, tell whether it is the same function.
+The expression must be linear in the gradient and piecewise: arithmetic and tanh, of pieces that begin and end where the argument of the
+gelu meets a constant. A few points of each piece, compared with the formula in float64, then decide whether it is the same function.
 """
 
 from __future__ import annotations

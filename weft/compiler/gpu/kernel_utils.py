@@ -1,4 +1,4 @@
-"""What several kinds of kernels share: lines along an axis, operands by the number of an element, tensors in scratch."""
+"""Shared by several kernel writers: lines along an axis, operands by element number, tensors in scratch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices whose buffers are NumPy arrays, and whose compiled programs are native code that reads them."""
+"""Devices whose buffers are NumPy arrays and whose compiled programs are native code."""
 
 from __future__ import annotations
 
