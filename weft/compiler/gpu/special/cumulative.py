@@ -1,8 +1,8 @@
-"""cumsum and cumprod: running totals of lines along an axis.
+"""Cumulative sums and products along an axis.
 
-A program walks along some lines in strips: the totals within a strip by `tl.cumsum`, and the total so far is carried to the next.
-Few long lines are cut in parts: first the sum of every part, then every part from the sum of those before it. Where the elements of
-a line lie side by side a tile has a line a row, otherwise a line a column: either way neighbours in a tile are neighbours in memory.
+A program scans some lines in strips: `tl.cumsum` within a strip, and the total so far is carried to the next. Few long lines are split
+into parts: first the sum of every part, then every part from the sum of those before it. A tile has a line per row if the elements of a
+line are contiguous, otherwise a line per column: loads are coalesced either way.
 
 Products of floats are made one element after the other: within a tree a product may be too large for a number where the whole is zero.
 As on other devices floats are totalled in float64 and rounded once an element. Cuts follow from the shape alone.
@@ -99,7 +99,7 @@ def _sums(anchor: Node) -> Node:
 
 
 class _CumulativeWriter(KernelWriter):
-    """What both ways to total have in common."""
+    """What both kinds of scan share."""
 
     def __init__(self, name: str, kernel: Kernel) -> None:
         super().__init__(name)

@@ -38,7 +38,7 @@ MOST = 1 << 30  # rows or indices, so that a row and a number share a record, an
 
 @dataclass(frozen=True)
 class _ScatterProblem:
-    """What a scatter is about."""
+    """The operands and sizes of a scatter."""
 
     kernel: Kernel
 
@@ -210,7 +210,7 @@ class _ScatterWriter(KernelWriter):
         return ceil_div(prod(self.of.anchor.shape), elements)
 
     def _old(self, mask: str = "inside") -> str:
-        """The element before. Derivatives are added to zeros, which nobody has to read."""
+        """The old element. Gradients are accumulated into zeros, which need not be loaded."""
         x = self.of.anchor.inputs[0]
         if x.op is CONST and x.param("value") == 0:
             return self.let("old", f"tl.zeros((1,), {scalar.storage(x.dtype)})")
@@ -259,7 +259,7 @@ class _ScatterWriter(KernelWriter):
     # --- add: the sorted list -------------------------------------------------------------------------------------------------------
 
     def sort(self) -> KernelSource:
-        """Runs of the list; and the table is cleared, since somebody has to."""
+        """Sort runs of the list, and clear the table."""
         sorting = ceil_div(self.of.count, SORTED)
         self.line(f"if tl.program_id(0) < {sorting}:")
         self.depth += 1
@@ -280,7 +280,7 @@ class _ScatterWriter(KernelWriter):
         return self.finished(ceil_div(self.of.count, MERGED), 4)
 
     def ranges(self) -> KernelSource:
-        """Where the range of a row begins and ends: where the list comes to another row. Rows that nobody names have none."""
+        """Where the range of a row begins and ends: where the list comes to another row. Rows without an index have none."""
         self._items()
         listed, count = self.pointer(self.of.sorted), self.of.count
         self.line(f"row = tl.load({listed} + item, mask=inside, other=0) >> 32")
@@ -293,7 +293,7 @@ class _ScatterWriter(KernelWriter):
     # --- add: sums ------------------------------------------------------------------------------------------------------------------
 
     def blocks(self) -> KernelSource:
-        """The sums of the blocks of the list that belong to one row; of the others nobody asks."""
+        """The sums of the blocks of the list that belong to one row; the others are not needed."""
         of, listed = self.of, self.pointer(self.of.sorted)
         width = min(next_power_of_two(of.columns), LANES)
         tiles, height = ceil_div(of.columns, width), min(BLOCK, TILE // width)
