@@ -18,6 +18,7 @@ from weft.compiler.ir.program import FRAME_RESERVED, Program
 from weft.compiler.ir.storage import ARENA, Slot
 from weft.dtypes import as_dtype
 from weft.graph import OPS, Graph
+from weft.options import CompileOptions
 from weft.testing import counted, generator
 
 pytest.importorskip("triton")
@@ -123,7 +124,7 @@ def claims_of(graph: Graph, narrow: Any = None, plain: bool = False) -> tuple[Pr
         found[kernel] = wanted
         return True
 
-    program = gpu_program(graph, {}, narrow, judge=judge)
+    program = gpu_program(graph, {}, CompileOptions("cuda", narrow), judge=judge)
     return program, list(found.values())
 
 

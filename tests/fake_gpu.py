@@ -149,9 +149,9 @@ class FakeGpu:
 
 def cast(sources, capability: int) -> list[Binary]:
     """Kernels as text, for the interpreter."""
-    from weft.compiler.gpu.compile import order
+    from weft.compiler.gpu.compile import compile_request
 
-    orders = [order(source, capability) for source in sources]
+    orders = [compile_request(source, capability) for source in sources]
     return [Binary(json.dumps({"text": o.text, "types": o.types}).encode(), o.name, o.warps, 0) for o in orders]
 
 
@@ -159,6 +159,6 @@ def install(monkeypatch, total: int = 1 << 28) -> FakeGpu:
     """Make `cuda` name a device on a fake GPU."""
     gpu = FakeGpu(total)
     monkeypatch.setattr(cuda_device, "_found", [cuda_device.CudaDevice(gpu, "cuda")])
-    monkeypatch.setattr("weft.compiler.gpu.compile_pool.cast", cast)
+    monkeypatch.setattr("weft.compiler.gpu.compile_pool.compile_kernels", cast)
     monkeypatch.setattr("weft.compiler.gpu.compile_pool.workers_ready", nullcontext)  # nobody would ask them
     return gpu

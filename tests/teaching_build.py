@@ -6,22 +6,23 @@ import weft
 from weft.compiler.gpu import algorithms as choice
 from weft.compiler.gpu.compile import build
 from weft.compiler.gpu.program import gpu_program
+from weft.options import CompileOptions
 
 A = np.zeros((100, 90), weft.bfloat16.numpy)
 IMAGES, FILTER = np.zeros((2, 6, 12, 10), np.float32), np.zeros((8, 6, 3, 3), np.float32)
 
 
-def sources(f, *arrays):
+def sources(f, *arrays, matmul_algorithm="fastest"):
     """The kernels of a function's products and convolutions."""
-    program = gpu_program(weft.make_graph(f, *arrays), {})
+    options = CompileOptions("cuda", matmul_algorithm=matmul_algorithm)
+    program = gpu_program(weft.make_graph(f, *arrays), {}, options)
     return [source for kernel, plan in program.plans.items() for source in choice.sources(kernel, plan)]
 
 
 def main() -> None:
     found = []
     for name in ("NAIVE", "TILED"):
-        with weft.knobs.set(matmul_algorithm=name):
-            found += sources(lambda a: weft.relu(a @ a.mT), A)
+        found += sources(lambda a: weft.relu(a @ a.mT), A, matmul_algorithm=name)
     found += sources(lambda x, w: weft.relu(weft.conv(x, w, padding=1, algorithm="GEMM")), IMAGES, FILTER)
     found += sources(lambda x, w: weft.conv(x, w, stride=2, algorithm="DIRECT"), IMAGES, FILTER)
     for source in found:

@@ -22,6 +22,7 @@ from weft.compiler.planning import algorithms as choices
 from weft.graph.node import toposort
 from weft.graph.text import parse
 from weft.knobs import ALGORITHMS
+from weft.options import CompileOptions
 from weft.runtime.native import NativeExecutable, thread_count
 
 NAMES = {"conv_last": "forward", "conv_data_last": "data", "conv_filter_last": "filter"}
@@ -61,7 +62,7 @@ def step(how, algorithm=None):
 
 
 def program(function, *arguments):
-    return compiled(weft.make_graph(function, *arguments), {}, thread_count())
+    return compiled(weft.make_graph(function, *arguments), {}, weft.device("cpu").compile_options())
 
 
 def used(function, *arguments):
@@ -95,7 +96,11 @@ def strides(shape):
 def test_every_algorithm_in_every_direction(case):
     expected = [y.numpy() for y in step(tensors(case)[2])(*tensors(case, "reference")[:2])]
     x, w, how = tensors(case)
-    names = sorted({"LOOPS"}.union(*(candidates(d, s, strides(s), 2) for d, s in facts(case).values())))
+    names = sorted(
+        {"LOOPS"}.union(
+            *(candidates(d, s, strides(s), CompileOptions("cpu", threads=2)) for d, s in facts(case).values())
+        )
+    )
     seen = {direction: set() for direction in NAMES.values()}
     results = weft.jit(lambda x, w: {name: step(how, name)(x, w) for name in names})(x, w)  # one program, compiled once
     for name in names:
@@ -105,13 +110,16 @@ def test_every_algorithm_in_every_direction(case):
             seen[direction].add(algorithm)
     for direction, shape in facts(case).values():
         word = {"forward": "forward", "data_gradient": "data", "filter_gradient": "filter"}[direction]
-        assert seen[word] == {*candidates(direction, shape, strides(shape), 2), "LOOPS"}
+        assert seen[word] == {*candidates(direction, shape, strides(shape), CompileOptions("cpu", threads=2)), "LOOPS"}
 
 
 def test_all_names_are_known():
     """The list that settings are checked against is the list of what exists."""
     found = {
-        name for case in CASES for d, shape in facts(case).values() for name in candidates(d, shape, strides(shape), 2)
+        name
+        for case in CASES
+        for d, shape in facts(case).values()
+        for name in candidates(d, shape, strides(shape), CompileOptions("cpu", threads=2))
     }
     assert found | {"LOOPS"} == set(ALGORITHMS)
 
@@ -142,7 +150,7 @@ def test_a_preference_belongs_to_the_convolution():
     x, w, how = tensors()
     with weft.algorithms("IMPLICIT_PRECOMP_GEMM"):
         graph = weft.make_graph(lambda x, w: weft.conv(x, w, **how), x, w)
-    plans = compiled(graph, {}, 2).plans
+    plans = compiled(graph, {}, CompileOptions("cpu", threads=2)).plans
     assert [p.name for p in plans.values()] == ["IMPLICIT_PRECOMP_GEMM"]
     assert "prefer='IMPLICIT_PRECOMP_GEMM'" in graph.text()
     assert parse(graph.text()) == graph
@@ -184,13 +192,13 @@ def test_the_transposed_convolution_has_preferences():
 def test_what_cannot_be_done_is_done_otherwise_and_said():
     x, w, how = tensors("strided")
     made = program(step(how, "WINOGRAD"), x, w)
-    notes = {k.anchor.op.name: choice(k, 2).note for k in made.plans}
+    notes = {k.anchor.op.name: choice(k, CompileOptions("cpu", threads=2)).note for k in made.plans}
     assert notes["conv_last"].startswith("WINOGRAD needs a 3 x 3 filter, stride and dilation 1")
     assert notes["conv_filter_last"].startswith("WINOGRAD needs a 3 x 3 filter, stride and dilation 1")
     assert "WINOGRAD" not in {p.name for p in made.plans.values()}
     x, w, how = tensors("grouped")
     made = program(step(how, "GEMM"), x, w)
-    assert {choice(k, 2).note for k in made.plans} == {"GEMM needs one group"}
+    assert {choice(k, CompileOptions("cpu", threads=2)).note for k in made.plans} == {"GEMM needs one group"}
 
 
 def test_winograd_can_be_forbidden():
@@ -221,7 +229,7 @@ def test_a_limit_is_kept(case):
     sizes = {
         plan.workspace
         for direction, shape in facts(case).values()
-        for plan in candidates(direction, shape, strides(shape), thread_count()).values()
+        for plan in candidates(direction, shape, strides(shape), weft.device("cpu").compile_options()).values()
     }
     for limit in (0, min(sizes) - 1, *sorted(sizes)[::3]):
         made = program(step(how, weft.WORKSPACE_LIMIT(limit)), x, w)
@@ -245,7 +253,11 @@ def test_the_table(dtype):
     for name, (direction, shape) in facts().items():
         word = NAMES[f"{name}_last"]
         rows = [row for row in table.rows if row.direction == word]
-        plans = candidates(direction, shape, strides(shape), thread_count()) if dtype in ("float32", "bfloat16") else {}
+        plans = (
+            candidates(direction, shape, strides(shape), weft.device("cpu").compile_options())
+            if dtype in ("float32", "bfloat16")
+            else {}
+        )
         assert {row.name: row.workspace for row in rows} == {n: p.workspace for n, p in plans.items()} | {"LOOPS": 0}
         assert set(table.refused.get(word, ())) == set(ALGORITHMS) - {row.name for row in rows}
         assert rows == sorted(rows, key=lambda row: row.milliseconds)
@@ -307,7 +319,7 @@ def test_the_fastest_is_the_one_that_was_measured():
 def pretend(name, milliseconds=0.001):
     """As if an algorithm had been measured as the fastest in every direction."""
     for direction, shape in facts().values():
-        times = dict.fromkeys(candidates(direction, shape, strides(shape), 2), 1.0)
+        times = dict.fromkeys(candidates(direction, shape, strides(shape), CompileOptions("cpu", threads=2)), 1.0)
         remember(direction, shape, times | {name: milliseconds})
 
 
@@ -349,8 +361,9 @@ def test_measurements_know_limits_and_what_is_forbidden():
     pretend("WINOGRAD")
     x, w, how = tensors()
     direction, shape = facts()["conv"]
-    winograd = candidates(direction, shape, strides(shape), thread_count())["WINOGRAD"]
-    tight = decide(direction, shape, strides(shape), thread_count(), weft.WORKSPACE_LIMIT(winograd.workspace - 1)).plan
+    options = weft.device("cpu").compile_options()
+    winograd = candidates(direction, shape, strides(shape), options)["WINOGRAD"]
+    tight = decide(direction, shape, strides(shape), options, weft.WORKSPACE_LIMIT(winograd.workspace - 1)).plan
     assert tight.workspace < winograd.workspace
     with weft.knobs.set(winograd=0):
         assert "WINOGRAD" not in used(step(how), x, w)["forward"]
@@ -381,10 +394,6 @@ def test_the_key_of_a_program_holds_the_choices():
     x, w, how = tensors()
     graph = weft.make_graph(step(how), x, w)
     found = [fingerprint(graph)]
-    with weft.knobs.set(winograd=0):
-        found.append(fingerprint(graph))
-    with weft.knobs.set(conv_algorithm="DIRECT"):
-        found.append(fingerprint(graph))
     for name in ("GEMM", "DIRECT"):
         direction, shape = facts()["conv"]
         remember(direction, shape, {"GEMM": 2.0, "DIRECT": 2.0} | {name: 1.0})

@@ -77,14 +77,14 @@ def test_in_mixed_precision() -> None:
         return last(weft.relu(weft.conv(weft.relu(weft.conv(x, w, b)), v, c)))
 
     shapes = ((2, 8, 6, 6), (8, 8, 3, 3), (8,), (8, 8, 2, 2), (8,))
-    found = asked(f, *shapes, narrow=weft.bfloat16, tolerance=0.02, filters=(1, 3))
+    found = asked(f, *shapes, narrow="bfloat16", tolerance=0.02, filters=(1, 3))
     assert [(c.spec.dtype, c.spec.result_dtype) for c in found] == [("bfloat16", "bfloat16"), ("bfloat16", "float32")]
     first, second = found
     assert (first.spec.epilogue, second.spec.epilogue) == (("bias", "relu"), ())
     # Libraries know a bias of the operands' type only, and the second result is not rounded: nor may its bias be.
     [copy] = first.more
     assert (copy.dtype, copy.shape, first.rounded.dtype) == (weft.bfloat16, (8,), weft.float32)
-    without = asked(f, *shapes, narrow=weft.bfloat16, tolerance=0.02, plain=True, filters=(1, 3))
+    without = asked(f, *shapes, narrow="bfloat16", tolerance=0.02, plain=True, filters=(1, 3))
     assert [(c.spec.epilogue, c.direct) for c in without] == [((), False)] * 2
 
 
@@ -277,7 +277,7 @@ def test_a_residual_whose_sum_is_read_by_others() -> None:
 
 def test_a_residual_of_another_type() -> None:
     """The block ends in float32, what is added is of 16 bits."""
-    found = asked(block(RESIDUAL["a block"][0]), *BLOCK, filters=(1, 3), narrow=weft.bfloat16, tolerance=0.03)
+    found = asked(block(RESIDUAL["a block"][0]), *BLOCK, filters=(1, 3), narrow="bfloat16", tolerance=0.03)
     assert [c.spec.epilogue for c in found] == [("bias", "relu"), ()]
 
 
@@ -460,7 +460,7 @@ def test_filters_that_lie_otherwise_are_copied_first(name: str, with_bias: bool)
         [claim] = asked(lambda x, w: last(weft.conv(x, seen(w))), X, shape, filters=(0,))
     assert claim.direct
     assert claim.filter is not None
-    assert claim.rooms == [claim.filter]
+    assert claim.scratch_tensors == [claim.filter]
 
 
 def test_filters_of_gradients_are_copied_too() -> None:
@@ -470,7 +470,7 @@ def test_filters_of_gradients_are_copied_too() -> None:
     [claim] = asked(f, Y, W, filters=(0,))
     assert (claim.spec.direction, claim.direct, claim.filter is not None) == ("data_gradient", True, True)
     [claim] = asked(lambda g, w: weft.tanh(f(g, w)), Y, W, filters=(0,))
-    assert claim.rooms == [claim.filter, claim.result]
+    assert claim.scratch_tensors == [claim.filter, claim.result]
 
 
 def test_a_limit_is_for_the_library_and_its_room() -> None:
@@ -490,7 +490,7 @@ def test_a_limit_is_for_the_library_and_its_room() -> None:
 
 def test_a_limit_is_for_the_copy_of_a_bias_too() -> None:
     graph = weft.make_graph(lambda a, b, c: weft.relu(a @ b + c) @ a, *map(weft.zeros, ((8, 16), (16, 8), (8,))))
-    program, _ = claims_of(graph, weft.float16)
+    program, _ = claims_of(graph, "float16")
     kernel = next(k for k in program.kernels if k.anchor is not None)
     [fused] = claims(kernel, 16)
     assert (fused.direct, fused.spec.workspace, fused.limit) == (True, 0, 16)  # eight numbers of 16 bits

@@ -63,7 +63,7 @@ def test_products_in_mixed_precision() -> None:
     """The bias is of the result's type: a copy where that has 16 bits, itself where it has 32."""
     shapes = (*FACTORS, (8, 24), (24,))
     found = asked(
-        lambda a, b, c, d, e: weft.relu(by_tanh(a @ b + c) @ d + e), *shapes, narrow=weft.float16, tolerance=0.01
+        lambda a, b, c, d, e: weft.relu(by_tanh(a @ b + c) @ d + e), *shapes, narrow="float16", tolerance=0.01
     )
     assert [c.spec.epilogue for c in found] == ["bias_gelu_tanh", "bias_relu"]
     assert [(c.spec.a_dtype, c.spec.c_dtype) for c in found] == [("float16", "float16"), ("float16", "float32")]

@@ -28,6 +28,7 @@ from weft.compiler.planning.reachability import Spine
 from weft.compiler.planning.schedule import Order, schedule
 from weft.compiler.thresholds import thresholds
 from weft.graph import Graph
+from weft.options import CompileOptions
 from weft.testing import counted
 from weft.tracing.cache_key import key_of
 
@@ -149,7 +150,7 @@ def graph_of(function: Any, args: tuple[Any, ...]) -> Graph:
 
 @pytest.mark.parametrize("name", ["pieces", "slices"])
 def test_no_kernel_is_longer_than_compilers_like(name: str) -> None:
-    program = compiled(graph_of(*PLANS[name][0](700)), {}, 2)
+    program = compiled(graph_of(*PLANS[name][0](700)), {}, CompileOptions("cpu", threads=2))
     assert (
         max(len(b.steps) for k in program.kernels for b in k.bodies)
         <= 2 * thresholds.fused_steps + thresholds.concat_pieces
@@ -176,7 +177,7 @@ def test_a_concat_of_many_pieces(axis: int, n: int) -> None:
 
 
 def test_a_long_program_is_several_functions(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = compiled(graph_of(*dense(4)), {}, 2)
+    program = compiled(graph_of(*dense(4)), {}, CompileOptions("cpu", threads=2))
     monkeypatch.setattr(thresholds, "function_calls", 3)
     names = [f.name for f in module.write(program).module.functions if f.name.startswith("program.1")]
     assert len(names) == 1 + -(-len(program.calls) // 3)
@@ -239,7 +240,7 @@ def test_fusion_knows_what_kernels_read(name: str, checked: None) -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_fusion_knows_what_kernels_of_random_programs_read(seed: int, checked: None) -> None:
-    compiled(random_program(seed, 12, "float32", True), {}, 2)
+    compiled(random_program(seed, 12, "float32", True), {}, CompileOptions("cpu", threads=2))
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -320,7 +321,7 @@ def kernels_of(layers: int) -> int:
         weights = list(model.parameters())
         return weft.gradients((model(x) ** 2).sum(), weights)
 
-    program = compiled(graph_of(step, (np.ones((5, 6), "f4"),)), {}, 2)
+    program = compiled(graph_of(step, (np.ones((5, 6), "f4"),)), {}, CompileOptions("cpu", threads=2))
     return sum(f.name.startswith("kernel.") for f in module.write(program).module.functions)
 
 

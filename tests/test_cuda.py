@@ -320,7 +320,7 @@ def test_the_second_start_compiles_nothing(gpu, monkeypatch):
         return weft.softmax(x * 2)
 
     first = weft.jit(double)(X).numpy()
-    monkeypatch.setattr("weft.compiler.gpu.compile_pool.cast", lambda *a: pytest.fail("compiled again"))
+    monkeypatch.setattr("weft.compiler.gpu.compile_pool.compile_kernels", lambda *a: pytest.fail("compiled again"))
     np.testing.assert_array_equal(weft.jit(double)(X).numpy(), first)
 
 

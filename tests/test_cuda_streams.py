@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from weft.runtime.cuda import executable
-from weft.runtime.cuda.memory import SMALL, Lane
+from weft.runtime.cuda.memory import SMALL, DoubleBuffer
 
 
 class LateGpu:
@@ -69,7 +69,7 @@ class LateGpu:
 def test_rooms_for_arguments_are_filled_when_nobody_reads_them(copies_early: bool) -> None:
     gpu = LateGpu(copies_early)
     nbytes, seen = SMALL + 4, list[int]()
-    lane = Lane(gpu, nbytes)  # type: ignore[arg-type]
+    lane = DoubleBuffer(gpu, nbytes)  # type: ignore[arg-type]
     for i in range(7):
         address = lane.fill(np.full(nbytes, i, np.uint8))
         gpu.work.append(lambda at=address: seen.append(ctypes.c_uint8.from_address(at + nbytes - 1).value))  # type: ignore[misc]

@@ -116,8 +116,8 @@ def test_memory_that_programs_hand_on_is_free(on_cuda):
     double = weft.jit(lambda x: weft.softmax(x @ x.T) @ x)
     double(np.ones((64, 8), np.float32))
     device = weft.device("cuda")
-    assert memory.free_bytes() == device.free_memory() == on_cuda.memory()[0] + device.work.spare
-    assert device.work.spare > 0
+    assert memory.free_bytes() == device.free_memory() == on_cuda.memory()[0] + device.context.spare
+    assert device.context.spare > 0
     assert weft.device("cpu").free_memory() is None
 
 

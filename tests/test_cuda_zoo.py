@@ -44,7 +44,7 @@ def test_a_step_of_every_family_becomes_launches(name, gpu, monkeypatch):
         sources.extend(written)
         return fake_gpu.cast(written, capability)
 
-    monkeypatch.setattr("weft.compiler.gpu.compile_pool.cast", note)
+    monkeypatch.setattr("weft.compiler.gpu.compile_pool.compile_kernels", note)
     monkeypatch.setattr(gpu, "load", lambda *code: None)
     with weft.knobs.set(device="cuda", compile_after=1000):  # only the step is compiled
         model, x = made(name)

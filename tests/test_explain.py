@@ -178,7 +178,7 @@ def test_every_op_can_be_described(op):
     for sample in op.samples(generator(op.name)):
         here = [placeholder(object(), Type(i.shape, weft.asarray(i).dtype)) for i in sample.inputs]
         nodes, outputs = nodes + here, [*outputs, make(op, tuple(here), sample.params)]
-    program = compiled(close(nodes, outputs), {}, 2)
+    program = compiled(close(nodes, outputs), {}, CompileOptions("cpu", threads=2))
     why = describe.reasons(program)
     for call in program.calls:
         done = work(program, call)

@@ -18,6 +18,7 @@ from weft.compiler.planning.cost_model import work
 from weft.compiler.planning.fuse import fuse
 from weft.graph import Type
 from weft.knobs import knobs
+from weft.options import CompileOptions
 from weft.runtime.native import program_text
 from weft.testing import counted
 
@@ -29,7 +30,7 @@ def floats(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def program_of(f: F, *arrays: Any) -> Program:
-    return compiled(weft.jit(f).lower(*arrays), {}, 2)
+    return compiled(weft.jit(f).lower(*arrays), {}, CompileOptions("cpu", threads=2))
 
 
 def assert_kernels(f: F, most: int, *arrays: Any) -> None:
@@ -367,7 +368,7 @@ def test_bytes_of_a_residual_network_grow_with_its_depth(device: str) -> None:
 
     def nbytes(depth: int) -> int:
         graph = residual_steps(depth)
-        program = compiled(graph, {}, 2) if device == "cpu" else gpu_program(graph, {})
+        program = compiled(graph, {}, CompileOptions("cpu", threads=2)) if device == "cpu" else gpu_program(graph, {})
         return sum(work(program, call).nbytes for call in program.calls)
 
     few, some, many = (nbytes(depth) for depth in (4, 8, 16))
@@ -383,7 +384,7 @@ def test_what_is_kept_in_16_bits_is_not_widened_for_windows() -> None:
         return weft.conv(y, v).sum() + (weft.avg_pool(y, 3, stride=1) ** 2).sum()
 
     image, filters = Type((2, 8, 33, 33), weft.float32), Type((8, 8, 3, 3), weft.float32)
-    program = gpu_program(weft.make_graph(f, image, filters, filters), {}, weft.bfloat16)
+    program = gpu_program(weft.make_graph(f, image, filters, filters), {}, CompileOptions("cuda", "bfloat16"))
     assert not [n for k in program.kernels if k.anchor is None for n in k.outputs if n.shape == (2, 33, 33, 8) and n.dtype is weft.float32]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from weft.compiler.gpu.program import gpu_program
 from weft.compiler.planning.cost_model import work
 from weft.errors import UserError
 from weft.knobs import GPU_ALGORITHMS, PRODUCT_ALGORITHMS
+from weft.options import CompileOptions
 from weft.testing import counted, generator
 
 pytest.importorskip("triton")
@@ -119,8 +120,7 @@ def test_every_product_is_the_definition(dtype, algorithm, name):
     a_shape, b_shape, f = PRODUCTS[name]
     rng = generator(name)
     a, b = (weft.asarray(rng.normal(size=s)).astype(dtype).numpy() for s in (a_shape, b_shape))
-    with weft.knobs.set(matmul_algorithm=algorithm):
-        program = gpu_program(weft.make_graph(f, a, b), {})
+    program = gpu_program(weft.make_graph(f, a, b), {}, CompileOptions("cuda", matmul_algorithm=algorithm))
     assert plans(program) == {"contract": algorithm}
     [actual], [expected] = run_program(program, [a, b]), defined(f, a, b)
     near(actual, expected, {"float32": 2e-6, "bfloat16": 0.02, "float64": 1e-14}[dtype])
@@ -128,9 +128,9 @@ def test_every_product_is_the_definition(dtype, algorithm, name):
 
 def test_the_tiled_product_keeps_away_from_the_matrix_units():
     a = np.ones((40, 40), weft.bfloat16.numpy)
-    with weft.knobs.set(matmul_algorithm="TILED", tf32=1):
-        [kernel] = gpu_program(weft.make_graph(lambda a: a @ a, a), {}).kernels
-        [source] = choice.sources(kernel, choice.choose(kernel, False, None).plan)
+    options = CompileOptions("cuda", matmul_algorithm="TILED", tf32=1)
+    [kernel] = gpu_program(weft.make_graph(lambda a: a @ a, a), {}, options).kernels
+    [source] = choice.sources(kernel, choice.choose(kernel, False, None, options).plan)
     assert source.body.count(".to(tl.float32)") >= 2
     assert 'input_precision="ieee"' in source.body
 
@@ -164,7 +164,7 @@ def test_another_one_does_what_does_not_exist_and_a_note_says_so(name):
     assert plans(program) == {"conv_last": "IMPLICIT_GEMM"}
     [kernel] = program.plans
     note = "CUDNN has no kernel for it, or is not installed" if name == "CUDNN" else f"{name} does not exist on GPUs"
-    assert choice.choose(kernel, False, None).note == note
+    assert choice.choose(kernel, False, None, CompileOptions("cuda")).note == note
 
 
 def test_the_library_of_gpus_is_no_algorithm_of_cpus():
@@ -198,8 +198,7 @@ def test_products_within_a_limit():
     graph = weft.make_graph(lambda a, b: a @ b, a, b)
     used = {}
     for prefer in ("fastest", "workspace:600", "no_workspace"):
-        with weft.knobs.set(matmul_algorithm=prefer):
-            [plan] = gpu_program(graph, {}).plans.values()
+        [plan] = gpu_program(graph, {}, CompileOptions("cuda", matmul_algorithm=prefer)).plans.values()
         used[prefer] = plan.workspace
     assert used.pop("fastest") > 600
     assert used == {"workspace:600": 512, "no_workspace": 0}  # two parts of 64 sums

@@ -50,10 +50,10 @@ def machine(monkeypatch, tmp_path):
         monkeypatch.setattr(kind, "run", deferred(gpu, kind.run))
     found = SimpleNamespace(gpu=gpu, blas=blas_module, dnn=dnn_module, casts=[], timed=[], speeds={})
     found.device = cuda_device.CudaDevice(gpu, "cuda", Libraries(gpu))
-    found.libraries = found.device.work.libraries
+    found.libraries = found.device.context.libraries
     monkeypatch.setattr(cuda_device, "_found", [found.device])
     monkeypatch.setattr(
-        "weft.compiler.gpu.compile_pool.cast", lambda s, c: found.casts.append(len(s)) or fake_gpu.cast(s, c)
+        "weft.compiler.gpu.compile_pool.compile_kernels", lambda s, c: found.casts.append(len(s)) or fake_gpu.cast(s, c)
     )
     monkeypatch.setattr(measure, "RUNS", 2)
     monkeypatch.setattr(measure, "MOST", 2)

@@ -8,6 +8,7 @@ from weft.compiler.gpu.commands import Copy
 from weft.compiler.gpu.program import commands, gpu_program
 from weft.compiler.thresholds import thresholds
 from weft.graph.node import Type
+from weft.options import CompileOptions
 from weft.testing import counted, generator
 
 pytest.importorskip("triton")
@@ -62,7 +63,7 @@ def test_weights_become_narrow_first_and_together():
 
     weights = [Type((64, 64), F32)] * 3
     graph = weft.make_graph(step, Type((16, 64), F32), *weights)
-    first, *others = commands(gpu_program(graph, {0: 1, 1: 2, 2: 3}, weft.bfloat16))
+    first, *others = commands(gpu_program(graph, {0: 1, 1: 2, 2: 3}, CompileOptions("cuda", "bfloat16")))
     assert len(first.calls) == 4  # the weights, and the data beside them
     assert {node.dtype for node in first.kernel.writes} == {weft.bfloat16}
     assert not any(set(first.kernel.writes) & set(step.kernel.writes) for step in others)
@@ -104,7 +105,7 @@ def test_a_product_of_a_batch_of_rows_is_one_kernel_with_what_follows():
         return x + weft.gelu(x @ a + b) @ c + d
 
     shapes = (2, 16, 32), (32, 64), (64,), (64, 32), (32,)
-    program = gpu_program(weft.make_graph(f, *(Type(s, F32) for s in shapes)), {}, weft.bfloat16)
+    program = gpu_program(weft.make_graph(f, *(Type(s, F32) for s in shapes)), {}, CompileOptions("cuda", "bfloat16"))
     products = [k for k in program.kernels if k.name == "contract"]
     assert [k.outputs[0].shape for k in products] == [(2, 16, 64), (2, 16, 32)]
     assert len(program.kernels) == 5  # and three operands that become narrow

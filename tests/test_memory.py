@@ -22,6 +22,7 @@ from weft.compiler.ir.storage import ALIGN, ARENA, Slot, nbytes
 from weft.compiler.planning import arena
 from weft.compiler.planning.arena import Room
 from weft.graph import Type
+from weft.options import CompileOptions
 from weft.testing import counted
 
 F = Callable[..., Any]
@@ -29,7 +30,7 @@ F = Callable[..., Any]
 
 def planned(f: F, *types: Any) -> Program:
     examples = [Type(t, weft.float32) if isinstance(t, tuple) else t for t in types]
-    return compiled(weft.make_graph(f, *examples), {}, 2)
+    return compiled(weft.make_graph(f, *examples), {}, CompileOptions("cpu", threads=2))
 
 
 # --- the plan on paper ----------------------------------------------------------------------------------------------------------------
@@ -121,7 +122,7 @@ def assert_barriers(program: Program) -> None:
 @pytest.mark.sweep(share=0.4)
 @pytest.mark.parametrize("seed", range(30))
 def test_random_programs_are_sound(seed: int) -> None:
-    program = compiled(random_program(seed, 12, "float32", True), {}, 2)
+    program = compiled(random_program(seed, 12, "float32", True), {}, CompileOptions("cpu", threads=2))
     assert_sound(program)
     assert_barriers(program)
 
@@ -131,7 +132,7 @@ def test_random_programs_that_update_state_are_sound(seed: int) -> None:
     """Gradients replace what they are gradients of: outputs that take the memory of inputs."""
     graph = random_program(seed, 8, "float32", True)
     last = len(graph.outputs)
-    program = compiled(graph, {last - 2: 0, last - 1: 1}, 2)
+    program = compiled(graph, {last - 2: 0, last - 1: 1}, CompileOptions("cpu", threads=2))
     assert_sound(program)
     assert_barriers(program)
 
@@ -332,7 +333,7 @@ def test_gradients_are_used_up_on_the_way_back(gpu: bool) -> None:
 
     graph = weft.make_graph(step, Type((size, size), weft.float32), *(w.node.type for w in weights))
     updates = {i: i + 1 for i in range(layers)}
-    program = gpu_program(graph, updates) if gpu else compiled(graph, updates, 2)
+    program = gpu_program(graph, updates) if gpu else compiled(graph, updates, CompileOptions("cpu", threads=2))
     assert_sound(program)
     one = 4 * size * size
     assert (layers - 1) * one <= program.memory.needed <= (layers + 4) * one

@@ -10,6 +10,7 @@ from weft.compiler.cpu.backend import applied, compiled
 from weft.compiler.cpu.module import write
 from weft.compiler.ir.nest import ReadyNest, ready
 from weft.compiler.planning.fuse import fuse
+from weft.options import CompileOptions
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], str]] = {
     "sums of rows": (lambda x: x.sum(axis=1), (200, 300), "inner"),
@@ -52,5 +53,5 @@ def test_vectors_lie_along_the_memory(name: str) -> None:
 def test_reductions_of_columns_ask_for_the_rows_to_come(
     f: Callable[..., Any], shape: tuple[int, ...], asks: bool
 ) -> None:
-    text = str(write(compiled(weft.make_graph(f, weft.zeros(shape)), {}, 2)).module)
+    text = str(write(compiled(weft.make_graph(f, weft.zeros(shape)), {}, CompileOptions("cpu", threads=2))).module)
     assert ("llvm.prefetch" in text) is asks

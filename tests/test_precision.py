@@ -337,7 +337,7 @@ def deep_cnn() -> Start:
 def test_the_arena_of_a_deep_network_is_smaller(make: Callable[[], Start], shape: tuple[int, int]) -> None:
     net, parameters = make()
     graph = derivatives(net, parameters, floats(*shape), np.arange(shape[0]) % 8)
-    wide, narrow = (compiled(graph, {}, 2, d).memory.arena for d in (None, bfloat16))
+    wide, narrow = (compiled(graph, {}, CompileOptions("cpu", d, threads=2)).memory.arena for d in (None, "bfloat16"))
     assert narrow < 0.75 * wide  # what a kernel needs while it runs stays as it is
 
 
@@ -533,7 +533,7 @@ def test_numbers_of_a_step_that_hands_on_narrow_values() -> None:
     errors, narrow = [], []
     for large in (1 << 30, 64):
         with thresholds.set(handed_on_elements=large):
-            program = gpu_program(graph, {}, bfloat16)
+            program = gpu_program(graph, {}, CompileOptions("cuda", "bfloat16"))
         results = run_program(program, arrays)
         assert [r.dtype for r in results] == [np.float32] * 3
         errors.append([np.abs(r - e).max() / np.abs(e).max() for r, e in zip(results, exact, strict=True)])

@@ -316,4 +316,4 @@ def test_expressions_of_sizes():
         assert expression([repr(form(at["n"])) for at in points], points) is None
     both = sample_sizes({"a": None, "b": 16})
     assert expression([repr(at["a"] * at["b"] - at["b"]) for at in both], both) == "a*b - b"
-    assert merge_texts(["x1 = f(5)  # t[5]", "x1 = f(7)  # t[7]"] * 2, points[:2] * 2) == "x1 = f(n)  # t[n]"
+    assert merge_texts([f"x1 = f({at['n']})  # t[{at['n']}]" for at in points], points) == "x1 = f(n)  # t[n]"

@@ -1,10 +1,12 @@
 """Checks that settings which change are followed: by what runs, and by what is said of it; and that threads keep their own."""
 
+import ast
 import asyncio
 import contextvars
 import dataclasses
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,9 @@ import pytest
 
 import weft
 from jit_tools import counting, floats
+from weft.compiler.cpu.backend import compiled
+from weft.compiler.cpu.module import write
+from weft.compiler.gpu.program import commands, gpu_program
 from weft.knobs import KNOBS, knobs
 from weft.options import NOT_IN_CODE, SETTINGS, CompileOptions
 from weft.runtime import native
@@ -58,6 +63,48 @@ def test_every_setting_is_a_compile_option_or_shapes_no_code() -> None:
     assert {*NOT_IN_CODE} <= {*KNOBS}
 
 
+# Files of the compiler that read settings: where compiled code is kept, and what `weft.conv` prefers when it is called.
+READ_SETTINGS = {"store.py", "planning/algorithms.py"}
+
+
+def test_the_compiler_reads_no_settings() -> None:
+    """What it makes of a graph depends on its arguments only: it is given CompileOptions."""
+    root = Path(weft.compiler.__file__).parent
+    trees = {path.relative_to(root).as_posix(): ast.parse(path.read_text()) for path in root.rglob("*.py")}
+    reading = {
+        name
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and "knobs" in {alias.name for alias in node.names}
+    }
+    assert reading == READ_SETTINGS
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])
+def test_a_program_depends_on_its_options_only(backend: str) -> None:
+    """Settings of the thread that compiles change nothing; the same values as options do."""
+
+    def f(x: Any, w: Any) -> Any:
+        return weft.conv(weft.conv(x, w), w, algorithm="WINOGRAD"), weft.sum(0.5 * (x @ x))
+
+    graph = weft.make_graph(f, X, W)
+    others = {"conv_algorithm": "GEMM", "matmul_algorithm": "NAIVE", "winograd": 0, "fast_math": 1, "tf32": 1}
+
+    def written(**options: Any) -> list[str]:
+        if backend == "cuda":
+            steps = commands(gpu_program(graph, {}, CompileOptions("cuda", **options)))
+            return [launch.kernel.text for launch in steps.launches]
+        program = compiled(graph, {}, CompileOptions("cpu", threads=1, **options))
+        return [str(function) for function in write(program).module.functions]
+
+    before = written()
+    with knobs.set(**others):
+        assert written() == before
+    names = set(others) - set(weft.device("cpu").ignored_settings if backend == "cpu" else {"winograd"})
+    for name in names:
+        assert written(**{name: others[name]}) != before, name
+
+
 def test_every_setting_that_shapes_code_for_the_cpu_is_tested_here() -> None:
     assert {*SETTINGS, "device"} - weft.device("cpu").ignored_settings == {*COMPILED}
 
@@ -91,7 +138,7 @@ def test_a_setting_that_another_thread_changes_meanwhile_does_not_reach_a_progra
 ) -> None:
     """Options are captured before the function is called; what is compiled after it has those."""
     before, compile, seen = knobs.fast_math, native.compiled, []
-    monkeypatch.setattr(native, "compiled", lambda *facts: (seen.append(knobs.fast_math), compile(*facts))[1])
+    monkeypatch.setattr(native, "compiled", lambda *given: (seen.append(given[2].fast_math), compile(*given))[1])
 
     def convolved_while_settings_change(x: Any) -> Any:
         in_thread(lambda: setattr(knobs, "fast_math", 1))

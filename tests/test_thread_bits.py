@@ -6,6 +6,7 @@ import pytest
 import weft
 from weft.compiler.cpu.conv.choice import decide
 from weft.compiler.ir.conv_shape import DIRECTIONS, ConvShape
+from weft.options import CompileOptions
 from weft.testing import counted
 
 THREADS = (1, 2, 16)
@@ -51,7 +52,8 @@ def test_the_algorithm_does_not_depend_on_the_number_of_threads():
         for channels, size in [(6, 14), (16, 32), (32, 16), (64, 8), (64, 14), (96, 32), (256, 14), (512, 7)]:
             shape = ConvShape(batch, channels, channels, 1, (size, size), (3, 3), (1, 1), (1, 1), (1, 1), (size, size))
             for direction in DIRECTIONS.values():
-                names = {decide(direction, shape, (1, 1, 1, 1), threads).plan.name for threads in THREADS}
+                options = [CompileOptions("cpu", threads=threads) for threads in THREADS]
+                names = {decide(direction, shape, (1, 1, 1, 1), each).plan.name for each in options}
                 counted()
                 assert len(names) == 1, (shape, direction, names)
 

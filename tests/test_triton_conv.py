@@ -12,8 +12,8 @@ from weft.compiler.gpu.contraction import (
     LEAST_PART,
     MOST_PARTS,
     SIDES,
-    Contraction,
-    Tile,
+    ContractionTile,
+    ContractionWriter,
     _Walk,
     arranged,
     tile_for,
@@ -23,6 +23,7 @@ from weft.compiler.gpu.contraction import (
 from weft.compiler.gpu.program import gpu_program
 from weft.compiler.ir.index import Loop
 from weft.graph import Type
+from weft.options import CompileOptions
 from weft.testing import counted, generator
 
 pytest.importorskip("triton")
@@ -45,7 +46,7 @@ def agrees(
     f: Any, *arrays: np.ndarray, narrow: Any = None, tolerance: float = 3e-6
 ) -> weft.compiler.planning.build.Program:
     """With the definition in float64, relative to the greatest number."""
-    program = gpu_program(weft.make_graph(f, *arrays), {}, narrow)
+    program = gpu_program(weft.make_graph(f, *arrays), {}, CompileOptions("cuda", narrow))
     with weft.knobs.set(device="reference"):
         exact = f(*(weft.asarray(a.astype(np.float64)) for a in arrays))
     for actual, e in zip(run_program(program, list(arrays)), exact, strict=True):
@@ -93,7 +94,7 @@ def test_any_number_of_channels(name: str) -> None:
 @pytest.mark.sweep("narrow", share=0.5)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("channels", [2, 3, 5, 7])
-@pytest.mark.parametrize("narrow", [None, weft.bfloat16], ids=["float32", "mixed"])
+@pytest.mark.parametrize("narrow", [None, "bfloat16"], ids=["float32", "mixed"])
 def test_images_of_few_channels_are_filled_up(channels: int, narrow: Any, stride: int) -> None:
     """To whole words, or blocks of them: the gradients of the filters are those of the channels that there are."""
     x, w = normal(2, channels, 5, 4), normal(6, channels, 3, 2)
@@ -114,12 +115,14 @@ def test_of_a_network_in_mixed_precision() -> None:
         loss = lambda w, v: (weft.conv(weft.relu(weft.conv(x, w, padding=1)), v, stride=2) ** 2).sum()  # noqa: E731
         return weft.grad(loss, argnums=(0, 1))(w, v)
 
-    agrees(f, normal(2, 3, 5, 4), normal(5, 3, 3, 3) / 3, normal(4, 5, 2, 2) / 3, narrow=weft.bfloat16, tolerance=0.02)
+    agrees(f, normal(2, 3, 5, 4), normal(5, 3, 3, 3) / 3, normal(4, 5, 2, 2) / 3, narrow="bfloat16", tolerance=0.02)
 
 
-@pytest.mark.parametrize("tile", [Tile(16, 16, 16, 4), Tile(32, 16, 32, 4), Tile(16, 64, 64, 4)], ids=str)
+@pytest.mark.parametrize(
+    "tile", [ContractionTile(16, 16, 16, 4), ContractionTile(32, 16, 32, 4), ContractionTile(16, 64, 64, 4)], ids=str
+)
 @pytest.mark.parametrize("channels", [3, 40])
-def test_any_tile_gives_the_same(channels: int, tile: Tile) -> None:
+def test_any_tile_gives_the_same(channels: int, tile: ContractionTile) -> None:
     x, w = normal(1, channels, 4, 5), normal(18, channels, 2, 2)
     program = gpu_program(weft.make_graph(lambda x, w: weft.conv(x, w, padding=1), x, w), {})
     [kernel] = [k for k in program.kernels if k.anchor is not None]
@@ -242,10 +245,10 @@ def test_arrangements_as_they_are(shape: tuple[int, int, int, int], expected: tu
 
 
 def test_tiles_for_strips() -> None:
-    assert tile_for((128, 128), 4096) == Tile(128, 128, 32, 8)
-    assert tile_for((64, 128), 4096) == Tile(64, 128, 64, 4)
-    assert tile_for((64, 64), 3) == Tile(64, 64, 16, 4)
-    assert tile_for((16, 16), 40) == Tile(16, 16, 64, 4)
+    assert tile_for((128, 128), 4096) == ContractionTile(128, 128, 32, 8)
+    assert tile_for((64, 128), 4096) == ContractionTile(64, 128, 64, 4)
+    assert tile_for((64, 64), 3) == ContractionTile(64, 64, 16, 4)
+    assert tile_for((16, 16), 40) == ContractionTile(16, 16, 64, 4)
 
 
 @pytest.mark.parametrize(("image", "output"), [((2, 5, 19, 17), (2, 6, 18, 15)), ((1, 5, 19, 35), (1, 6, 18, 33))])
@@ -267,7 +270,7 @@ def test_channels_are_walked_innermost() -> None:
     x, w = Type((2, 40, 9, 9), weft.float32), Type((8, 40, 3, 2), weft.float32)
     program = gpu_program(weft.make_graph(weft.grad(lambda x, w: (weft.conv(x, w) ** 2).sum()), x, w), {})
     walks = {
-        k.anchor.op.name: [l.size for l in Contraction("kernel", k, None).depth_loops]
+        k.anchor.op.name: [l.size for l in ContractionWriter("kernel", k, None).depth_loops]
         for k in program.kernels
         if k.anchor is not None
     }

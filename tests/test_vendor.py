@@ -137,13 +137,13 @@ def test_four_dimensions_of_space_are_too_many():
 
 
 @pytest.mark.parametrize(
-    ("door", "module", "package"),
-    [(blas, "nvmath.bindings.cublasLt", "nvmath-python"), (dnn, "cudnn", "nvidia-cudnn-frontend")],
+    ("handle", "module", "package"),
+    [(blas.BlasHandle, "nvmath.bindings.cublasLt", "nvmath-python"), (dnn.DnnHandle, "cudnn", "nvidia-cudnn-frontend")],
 )
-def test_missing_packages_are_named(door, module, package, monkeypatch):
+def test_missing_packages_are_named(handle, module, package, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UserError, match=rf"{package} is missing .*pip install 'weft\[cuda\]'"):
-        door.Handle()
+        handle()
 
 
 def test_libraries_that_do_not_start(cublas, cudnn, monkeypatch):
@@ -155,13 +155,13 @@ def test_libraries_that_do_not_start(cublas, cudnn, monkeypatch):
 
     monkeypatch.setattr(cublas, "create", fail)
     with pytest.raises(UserError, match=r"cuBLASLt does not start \(no driver\)"):
-        blas.Handle()
+        blas.BlasHandle()
     monkeypatch.setattr(cublas, "create", refuse)
     with pytest.raises(UserError, match=r"cuBLASLt does not start \(NOT_INITIALIZED\)"):
-        blas.Handle()
+        blas.BlasHandle()
     monkeypatch.setattr(cudnn, "create_handle", fail)
     with pytest.raises(UserError, match=r"cuDNN does not start \(no driver\)"):
-        dnn.Handle()
+        dnn.DnnHandle()
 
 
 # --- cuBLASLt -----------------------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_products(cublas, a_turned, b_turned, sizes, dtype, result):
     spec = ProductSpec(batch, m, n, k, a_strides, b_strides, dtype, dtype, result)
     assert supported(spec)
     c = np.full((batch, m, n), np.nan, TYPES[result])
-    product = first_way(blas.Product(spec, None, blas.Handle()))
+    product = first_way(blas.Product(spec, None, blas.BlasHandle()))
     product.run([a_memory.ctypes.data, b_memory.ctypes.data, c.ctypes.data], 4, 9)
     np.testing.assert_allclose(c, a.astype(float) @ b.astype(float), rtol=1e-6)
     assert cublas.runs == [(0, 4096, 4, 9, 70 if dtype == "float64" else 68)]
@@ -206,7 +206,7 @@ def test_one_matrix_for_all_of_a_batch(cublas):
     a, b = rng.normal(size=(3, 4, 6)).astype(np.float32), rng.normal(size=(6, 5)).astype(np.float32)
     c = np.zeros((3, 4, 5), np.float32)
     spec = ProductSpec(3, 4, 5, 6, (24, 6, 1), (0, 5, 1))
-    first_way(blas.Product(spec, None, blas.Handle())).run([a.ctypes.data, b.ctypes.data, c.ctypes.data], 0, 0)
+    first_way(blas.Product(spec, None, blas.BlasHandle())).run([a.ctypes.data, b.ctypes.data, c.ctypes.data], 0, 0)
     np.testing.assert_allclose(c, a.astype(float) @ b, rtol=1e-5)
 
 
@@ -217,7 +217,7 @@ def test_epilogues(cublas, epilogue):
     c = np.zeros((4, 5), np.float32)
     spec = replace(PRODUCT, epilogue=epilogue)
     named = {"a": a, "b": b, "bias": bias, "c": c}
-    product = first_way(blas.Product(spec, None, blas.Handle()))
+    product = first_way(blas.Product(spec, None, blas.BlasHandle()))
     product.run([named[name].ctypes.data for name in spec.arguments], 0, 0)
     expected = a.astype(float) @ b + (bias if "bias" in epilogue else 0)
     if "relu" in epilogue:
@@ -233,7 +233,7 @@ def test_the_sum_of_a_gelu_is_written_or_read(cublas, epilogue):
     shapes = {"a": (4, 6), "b": (6, 8), "bias": (8,), "sum": (4, 8), "c": (4, 8)}
     named = {name: rng.normal(size=size).astype(np.float32) for name, size in shapes.items()}
     spec, given = replace(PRODUCT, n=8, b_strides=(48, 8, 1), epilogue=epilogue), named["sum"].copy()
-    product = first_way(blas.Product(spec, None, blas.Handle()))
+    product = first_way(blas.Product(spec, None, blas.BlasHandle()))
     product.run([named[name].ctypes.data for name in spec.arguments], 0, 0)
     sums = named["a"].astype(float) @ named["b"] + (named["bias"] if "bias" in epilogue else 0)
     if epilogue == "dgelu_tanh":
@@ -245,7 +245,7 @@ def test_the_sum_of_a_gelu_is_written_or_read(cublas, epilogue):
 
 
 def test_ways_within_the_workspace(cublas):
-    product = first_way(blas.Product(PRODUCT, 4096, blas.Handle()))
+    product = first_way(blas.Product(PRODUCT, 4096, blas.BlasHandle()))
     assert (product.candidates, product.workspace, product.deterministic) == (2, 4096, True)
     product.select(1)
     assert product.workspace == 0
@@ -253,24 +253,24 @@ def test_ways_within_the_workspace(cublas):
     product.run([a.ctypes.data, b.ctypes.data, c.ctypes.data], 0, 3)
     assert cublas.runs == [(1, 0, 0, 3, 68)]
     assert product.name == "algorithm 0, tile 1, split 2"
-    assert first_way(blas.Product(PRODUCT, 4095, blas.Handle())).candidates == 1
+    assert first_way(blas.Product(PRODUCT, 4095, blas.BlasHandle())).candidates == 1
     assert (
-        first_way(blas.Product(replace(PRODUCT, epilogue="relu"), 4096, blas.Handle())).workspace == 0
+        first_way(blas.Product(replace(PRODUCT, epilogue="relu"), 4096, blas.BlasHandle())).workspace == 0
     )  # 16 bytes are kept free
     cublas.ways = ()
     with pytest.raises(Unsupported, match="NOT_SUPPORTED"):
-        first_way(blas.Product(PRODUCT, None, blas.Handle()))
+        first_way(blas.Product(PRODUCT, None, blas.BlasHandle()))
 
 
 def test_tf32_is_asked_for(cublas):
-    product = first_way(blas.Product(replace(PRODUCT, tf32=True), None, blas.Handle()))
+    product = first_way(blas.Product(replace(PRODUCT, tf32=True), None, blas.BlasHandle()))
     a, b, c = np.ones((4, 6), np.float32), np.ones((6, 5), np.float32), np.zeros((4, 5), np.float32)
     product.run([a.ctypes.data, b.ctypes.data, c.ctypes.data], 0, 0)
     assert cublas.runs[0][-1] == 77
 
 
 def test_failing_products_say_which(cublas, monkeypatch):
-    product = first_way(blas.Product(PRODUCT, None, blas.Handle()))
+    product = first_way(blas.Product(PRODUCT, None, blas.BlasHandle()))
 
     def fail(*_):
         raise cublas.cuBLASLtError("CUBLAS_STATUS_EXECUTION_FAILED")
@@ -282,11 +282,11 @@ def test_failing_products_say_which(cublas, monkeypatch):
 
 def test_matrices_that_do_not_lie_in_lines(cublas):
     with pytest.raises(Unsupported, match="neither rows nor columns"):
-        first_way(blas.Product(replace(PRODUCT, a_strides=(48, 12, 2)), None, blas.Handle()))
+        first_way(blas.Product(replace(PRODUCT, a_strides=(48, 12, 2)), None, blas.BlasHandle()))
 
 
 def test_records_are_given_back(cublas):
-    product = first_way(blas.Product(PRODUCT, None, blas.Handle()))
+    product = first_way(blas.Product(PRODUCT, None, blas.BlasHandle()))
     assert len([r for r in cublas.records.values() if r is not None]) == 4
     del product
     gc.collect()
@@ -352,7 +352,7 @@ def test_convolutions(cudnn, direction, case, dtype, result):
     *inputs, result_name = spec.arguments
     given = {name: rng.uniform(-1, 1, spec.sizes(name)).astype(TYPES[dtype]) for name in inputs}
     computed = np.full(spec.sizes(result_name), np.nan, TYPES[result])
-    conv = first_way(dnn.Convolution(spec, None, dnn.Handle()))
+    conv = first_way(dnn.Convolution(spec, None, dnn.DnnHandle()))
     conv.run([*(array.ctypes.data for array in given.values()), computed.ctypes.data], 12, 34)
     wide = {name.strip("d"): array.astype(float) for name, array in given.items()}
     expected = defined(spec, wide.get("x"), wide.get("w"), wide.get("y"))
@@ -369,7 +369,7 @@ def test_what_follows_a_convolution(cudnn, epilogue, rank):
     spec = convolution(spatial=(7, 6)[:rank], kernel=(2, 3)[:rank], epilogue=epilogue, tf32=True)
     rng = np.random.default_rng(4)
     arrays = {name: rng.normal(size=spec.sizes(name)).astype(np.float32) for name in spec.arguments}
-    first_way(dnn.Convolution(spec, None, dnn.Handle())).run(
+    first_way(dnn.Convolution(spec, None, dnn.DnnHandle())).run(
         [arrays[name].ctypes.data for name in spec.arguments], 0, 0
     )
     expected = defined(spec, arrays["x"], arrays["w"], None)
@@ -379,7 +379,7 @@ def test_what_follows_a_convolution(cudnn, epilogue, rank):
 
 
 def test_plans_that_break_a_promise_are_not_had(cudnn):
-    conv = first_way(dnn.Convolution(convolution(tf32=True), None, dnn.Handle()))
+    conv = first_way(dnn.Convolution(convolution(tf32=True), None, dnn.DnnHandle()))
     assert (conv.candidates, conv.selected, conv.name, conv.workspace, conv.deterministic) == (4, 1, "fast", 4096, True)
     with pytest.raises(Unsupported, match="plan 0: Deselecting"):
         conv.select(0)
@@ -387,34 +387,34 @@ def test_plans_that_break_a_promise_are_not_had(cudnn):
     assert [conv.compiles(n) for n in range(4)] == [False, False, True, False]
     conv.select(2)
     assert (conv.name, conv.workspace) == ("lean", 0)
-    assert first_way(dnn.Convolution(convolution(tf32=False), None, dnn.Handle())).name == "exact"
+    assert first_way(dnn.Convolution(convolution(tf32=False), None, dnn.DnnHandle())).name == "exact"
     assert (
-        first_way(dnn.Convolution(convolution(dtype="bfloat16", result_dtype="bfloat16"), None, dnn.Handle())).name
+        first_way(dnn.Convolution(convolution(dtype="bfloat16", result_dtype="bfloat16"), None, dnn.DnnHandle())).name
         == "fast"
     )
 
 
 def test_only_what_is_selected_is_built(cudnn):
-    conv = dnn.Convolution(convolution(tf32=True), None, dnn.Handle())
+    conv = dnn.Convolution(convolution(tf32=True), None, dnn.DnnHandle())
     assert (conv.candidates, cudnn.builds) == (4, [])
     conv.select(2)
     assert cudnn.builds == [2]
 
 
 def test_plans_within_the_workspace(cudnn):
-    assert first_way(dnn.Convolution(convolution(tf32=True), 4095, dnn.Handle())).name == "lean"
+    assert first_way(dnn.Convolution(convolution(tf32=True), 4095, dnn.DnnHandle())).name == "lean"
     with pytest.raises(Unsupported, match="none of 4 plans"):
-        first_way(dnn.Convolution(convolution(), 63, dnn.Handle()))
+        first_way(dnn.Convolution(convolution(), 63, dnn.DnnHandle()))
 
 
 def test_refusals_are_one_line(cudnn):
     cudnn.refuse = True
     with pytest.raises(Unsupported, match=r"^cuDNN: no engine$"):
-        first_way(dnn.Convolution(convolution(), None, dnn.Handle()))
+        first_way(dnn.Convolution(convolution(), None, dnn.DnnHandle()))
 
 
 def test_failing_convolutions_say_which_plan(cudnn, monkeypatch):
-    conv = first_way(dnn.Convolution(convolution(), None, dnn.Handle()))
+    conv = first_way(dnn.Convolution(convolution(), None, dnn.DnnHandle()))
 
     def fail(*_, **__):
         raise RuntimeError("CUDNN_STATUS_EXECUTION_FAILED")

@@ -6,8 +6,9 @@ import numpy as np
 
 import weft
 from weft.compiler.cpu.backend import applied
+from weft.compiler.gpu.anchors import is_contraction
 from weft.compiler.gpu.compile import build
-from weft.compiler.gpu.contraction import can_write, write_contraction
+from weft.compiler.gpu.contraction import write_contraction
 from weft.compiler.gpu.kernels import write_kernel
 from weft.compiler.gpu.program import LANES, commands, gpu_program
 from weft.compiler.gpu.special import plans as special
@@ -40,7 +41,9 @@ CONTRACTIONS = [
 def kernels(f, *arrays):
     """The kernels of a function, as text."""
     found = fuse(applied(weft.make_graph(f, *arrays))).kernels
-    return [write_contraction("kernel", k) if can_write(k) else write_kernel("kernel", ready(k, LANES)) for k in found]
+    return [
+        write_contraction("kernel", k) if is_contraction(k) else write_kernel("kernel", ready(k, LANES)) for k in found
+    ]
 
 
 INDEX = np.arange(3000) % 37

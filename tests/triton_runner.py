@@ -16,8 +16,9 @@ from triton.runtime import interpreter
 
 import weft
 from weft.compiler.cpu.backend import applied
+from weft.compiler.gpu.anchors import is_contraction
 from weft.compiler.gpu.commands import Copy
-from weft.compiler.gpu.contraction import can_write, write_contraction
+from weft.compiler.gpu.contraction import write_contraction
 from weft.compiler.gpu.kernels import write_kernel
 from weft.compiler.gpu.program import LANES, commands
 from weft.compiler.gpu.source import KernelSource
@@ -192,7 +193,7 @@ def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
         if kernel.anchor is not None and kernel.anchor.op.own_kernels:
             _run_special(kernel, values)
             continue
-        if can_write(kernel) and all(kernel.anchor.shape):
+        if is_contraction(kernel) and all(kernel.anchor.shape):
             source = write_contraction(f"kernel{number}", kernel)
         else:
             if kernel.anchor is not None:
@@ -207,7 +208,7 @@ def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
 def _run_special(kernel: Kernel, values: dict[Node, np.ndarray]) -> None:
     """A sort, a scatter, a running total: phase after phase."""
     for phase in special.plan(kernel).phases:
-        _run_checked(special.write(kernel, phase), values, {kernel.anchor, *special.rooms(kernel)})
+        _run_checked(special.write(kernel, phase), values, {kernel.anchor, *special.scratch_layout(kernel)})
 
 
 def _run_checked(source: KernelSource, values: dict[Node, np.ndarray], made: Collection[Node] = ()) -> None:

@@ -29,10 +29,10 @@ from .ops.declare import binary as binary
 from .ops.declare import elementwise as elementwise
 from .ops.declare import on_nodes as on_nodes
 from .ops.declare import unary as unary
-from .runtime.arrays import ArrayDevice as ArrayDevice
+from .runtime.array_device import ArrayDevice as ArrayDevice
 from .runtime.device import Buffer as Buffer
 from .runtime.device import Device as Device
-from .runtime.device import Program as Program
+from .runtime.device import NodeProgram as NodeProgram
 from .runtime.device import load_extensions as load_extensions
 from .runtime.device import register as register_device  # noqa: F401  a public name
 

@@ -27,7 +27,7 @@ class Knob:
     parse: Callable[[str], Any]
     default: Any
     help: str
-    choices: set[str] = field(default_factory=set)  # filled by those who know; nobody does while the program starts
+    choices: set[str] = field(default_factory=set)  # filled when devices register; empty while the program starts
 
     def read(self, name: str, text: str) -> Any:
         try:
@@ -87,27 +87,29 @@ KNOBS: dict[str, Knob] = {
     "device": Knob(str, "cpu", "The device new tensors live on: cpu, cuda (or cuda:1, ...), reference, null."),
     "seed": Knob(_natural, 0, "The seed of the global random generator when the program starts."),
     "pending_nodes": Knob(
-        _count, 250_000, "Unlooked-at work older than this many new nodes is computed, so that loops stay bounded."
+        _count, 250_000, "Pending work older than this many new nodes is computed, so that loops stay bounded."
     ),
     "pending_bytes": Knob(
-        _count, 1 << 30, "Unlooked-at work older than this many bytes of new data is computed, likewise."
+        _count, 1 << 30, "Pending work older than this many bytes of new data is computed, likewise."
     ),
     "threads": Knob(
         _natural, 0, "How many threads compiled programs run on; 0: as many as cores this process may use."
     ),
     "compile_after": Knob(
-        _count, 3, "A computation whose structure comes for this many times is compiled; before, it is interpreted."
+        _count,
+        3,
+        "A computation is compiled once its structure has occurred this many times; before, it is interpreted.",
     ),
     "conv_algorithm": Knob(
         preference,
         "fastest",
-        "How convolutions are computed where nobody says otherwise: fastest, no_workspace, workspace:BYTES, or an "
+        "Algorithm of convolutions made without a preference: fastest, no_workspace, workspace:BYTES, or an "
         "algorithm by name.",
     ),
     "matmul_algorithm": Knob(
         product_preference,
         "fastest",
-        "How GPUs compute matrix products: fastest, no_workspace, workspace:BYTES, or an algorithm by name.",
+        "Algorithm of matrix products on GPUs: fastest, no_workspace, workspace:BYTES, or an algorithm by name.",
     ),
     "winograd": Knob(_switch, 1, "0 forbids the algorithms WINOGRAD and WINOGRAD_2X2, whose errors are larger."),
     "fast_math": Knob(
@@ -123,7 +125,7 @@ KNOBS: dict[str, Knob] = {
     "cache": Knob(
         str, "", "The folder for compiled code. Empty: weft in the user's cache folder. 'off': none is kept."
     ),
-    "cache_bytes": Knob(_natural, 1 << 30, "The most that compiled code may take on disk."),
+    "cache_bytes": Knob(_natural, 1 << 30, "Limit of the compile cache on disk, in bytes."),
     "data": Knob(str, "", "The folder for data sets, downloaded or made. Empty: weft in the user's folder for data."),
     "debug": Knob(
         _natural,
@@ -152,7 +154,7 @@ class Knobs:
     cache_bytes: int
     data: str
     debug: int
-    changes: Any  # equal as long as no setting has changed, as seen from here: who reads settings often can see that none has
+    changes: Any  # equal as long as no setting has changed in this context: for callers that cache what follows from settings
 
     _shared: dict[str, Any]  # the settings outside of all blocks
     _block: ContextVar[Mapping[str, Any]]  # those that the blocks around this code override

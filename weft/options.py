@@ -1,7 +1,7 @@
-"""What a program is compiled under, as one value: `CompileOptions`.
+"""The options of a compilation as one value: `CompileOptions`.
 
 The options are captured when a function is traced. They are part of every cache key, in memory and on disk, and stay with the
-executable, so that whatever is said of a program later (its passes, sources, times) is said of the code that runs. This file is the
+executable, so that its passes, sources and times describe the code that runs. The compiler is given them and reads no settings. This file is the
 one place that says which settings shape compiled code: those with a field below. `NOT_IN_CODE` names the others.
 """
 
@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -51,7 +49,7 @@ class CompileOptions:
 
     @classmethod
     def current(cls, device: str, ignored: frozenset[str] = frozenset(), **given: Any) -> CompileOptions:
-        """The settings in force here. A device names those that its compiler never reads: they keep their defaults."""
+        """The current settings. A device names those that its compiler never reads: they keep their defaults."""
         read = {name: getattr(knobs, name) for name in SETTINGS if name not in ignored}
         return cls(device, **{**read, "block_conv_algorithm": BLOCK_CONV_ALGORITHM.get(), **given})
 
@@ -67,19 +65,13 @@ class CompileOptions:
 
     @property
     def number(self) -> int:
-        """Equal for equal options, and sooner hashed and compared than they are: for keys in memory."""
+        """An integer that is equal for equal options, faster to hash and compare: for keys in memory."""
         return _numbers[self]
 
     @staticmethod
     def numbered(number: int) -> CompileOptions:
         """The options with this number."""
         return next(options for options, found in list(_numbers.items()) if found == number)
-
-    @contextmanager
-    def in_force(self) -> Iterator[None]:
-        """Inside, the settings are these options: what the compiler reads is what was captured."""
-        with knobs.set(**{name: getattr(self, name) for name in SETTINGS}):
-            yield
 
     def __str__(self) -> str:
         """What differs from the defaults."""

@@ -1,8 +1,8 @@
 """The GPU kernel of ext_rotate, in Triton."""
 
 from weft import extend
-from weft.compiler.gpu.lines import ceil_div, element
-from weft.compiler.gpu.source import Writer
+from weft.compiler.gpu.kernel_utils import ceil_div, element
+from weft.compiler.gpu.source import KernelWriter
 from weft.compiler.ir.plan import Phase
 
 from .ops import ROTATE
@@ -16,12 +16,12 @@ class Rotate:
     def phases(self, kernel):
         return (Phase("ext_rotate", (), frozenset({"x0"}), frozenset({"y"})),) if 0 not in kernel.anchor.shape else ()
 
-    def rooms(self, kernel):
+    def scratch_tensors(self, kernel):
         return ()
 
     def write(self, kernel, phase):
         (rows, columns), [view] = kernel.anchor.shape, kernel.views
-        writer = Writer("kernel")
+        writer = KernelWriter("kernel")
         writer.line(f"place = tl.program_id(0) * {BLOCK} + tl.arange(0, {BLOCK})")
         writer.line(f"inside = place < {rows * columns}")
         writer.line(f"source = place // {columns} * {columns} + (place % {columns} + {columns - 1}) % {columns}")

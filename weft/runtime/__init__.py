@@ -9,7 +9,7 @@ from . import reference as reference
 from .device import STATE_LOCK as STATE_LOCK
 from .device import Buffer as Buffer
 from .device import Device as Device
-from .device import Program as Program
+from .device import NodeProgram as NodeProgram
 from .device import device as device
 from .device import devices as devices
 from .execute import evaluate as evaluate

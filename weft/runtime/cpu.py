@@ -1,13 +1,13 @@
-"""The device `cpu`: graphs that come again, or that are large, run compiled; small ones that come once are interpreted.
+"""The device `cpu`: graphs that recur, or that are large, run compiled; small ones that occur once are interpreted.
 
 Its buffers are NumPy arrays, as those of the reference device.
 """
 
 from __future__ import annotations
 
-from .arrays import ArrayDevice
-from .compiling import CompilingDevice
-from .device import Buffer, Program, register
+from .array_device import ArrayDevice
+from .compiling_device import CompilingDevice
+from .device import Buffer, NodeProgram, register
 from .reference import interpreted
 
 
@@ -16,7 +16,7 @@ class CpuDevice(ArrayDevice, CompilingDevice):
 
     name = "cpu"
 
-    def interpret(self, program: Program) -> list[Buffer]:
+    def interpret(self, program: NodeProgram) -> list[Buffer]:
         return interpreted(self, program)
 
 

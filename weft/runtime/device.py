@@ -1,4 +1,4 @@
-"""What a device is: it holds buffers, copies them to and from NumPy, and runs programs of nodes.
+"""The protocols of a device: buffers, copies to and from NumPy, and programs of nodes.
 
 A new device is one file with a subclass of `Device` and one call of `register`.
 """
@@ -25,14 +25,14 @@ from ..knobs import ALGORITHMS, KNOBS, knobs
 from ..options import CompileOptions
 from .facts import Facts, Health, Profile, Roofline
 
-# Whoever holds it is the only one to read values, or to replace them in place: a value that is read is whole, and no update is lost. A
-# program holds it from its first look at state to its results, and so does who traces a function, since the tensors that it changes
-# name something unknown meanwhile. It is one lock for all devices, since programs of two devices may share state.
-STATE_LOCK = threading.RLock()  # a thread that computes one value may need others
+# Held while values are read or replaced in place, so that no reader sees a partial update and no update is lost. A program holds it from
+# its first read of state to its results; tracing holds it because the tensors that a traced function changes refer to placeholders
+# meanwhile. It is one lock for all devices, since programs of two devices may share state.
+STATE_LOCK = threading.RLock()  # reentrant: computing one value may need others
 
 
 def _after_fork() -> None:
-    """In the child there is no other thread that could give it back."""
+    """In a forked child no other thread could release it."""
     if not STATE_LOCK._is_owned():  # type: ignore[attr-defined]
         STATE_LOCK._at_fork_reinit()  # type: ignore[attr-defined]
 
@@ -43,14 +43,14 @@ if hasattr(os, "register_at_fork"):
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """A value in the memory of a device. Nobody writes to it once it is there."""
+    """A value in the memory of a device. It is not written to after it is made, except by programs that replace state."""
 
     device: Device
     shape: Shape
     dtype: DType
-    content: Any  # what the device keeps: an array, a pointer, nothing; a tuple for a node with several results
+    content: Any  # the device's own: an array, a pointer, nothing; a tuple for a node with several results
     version: int = 0  # how often a compiled function has replaced the content in place
-    place: int = 0  # the address of the content, once somebody has asked for it
+    place: int = 0  # the address of the content, once it is known
 
     @property
     def nbytes(self) -> int:
@@ -58,7 +58,7 @@ class Buffer:
 
 
 @dataclass(frozen=True)
-class Program:
+class NodeProgram:
     """Nodes to compute, each after what it depends on, and those whose values are wanted."""
 
     order: Sequence[Node]
@@ -66,10 +66,10 @@ class Program:
 
 
 class Executable(Protocol):
-    """A compiled program. Every device implements all of it; nobody above the runtime asks which device it is for.
+    """A compiled program. Every device implements all of it; code above the runtime never asks which device it is for.
 
-    Memory is whatever the device keeps values in; addresses are numbers. What is said of a program (passes, sources, times) is said
-    of the code that runs, under the options that it was compiled under, whatever the settings are by then.
+    Memory is whatever the device keeps values in; addresses are integers. Passes, sources and times describe the code that runs, under
+    the options that it was compiled with, whatever the current settings are.
     """
 
     graph: Graph
@@ -82,15 +82,15 @@ class Executable(Protocol):
 
     @property
     def where(self) -> str:
-        """On what it runs, for people."""
+        """The hardware that it runs on, for display."""
 
     @property
     def program(self) -> CompiledProgram:
-        """Its kernels, calls and memory, planned again when somebody wants to know."""
+        """Its kernels, calls and memory plan, planned again on demand."""
 
     @property
     def workspace_bytes(self) -> int:
-        """The most bytes that one product or convolution takes beside operands and results."""
+        """The largest workspace of a product or convolution, in bytes."""
 
     # --- running it
 
@@ -103,7 +103,7 @@ class Executable(Protocol):
         Without `again`, constants are what they were at the last run, and what was prepared of them is used.
         """
 
-    # --- looking inside
+    # --- introspection
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
@@ -112,7 +112,7 @@ class Executable(Protocol):
         """The generated code of every kernel."""
 
     def notes(self) -> list[str]:
-        """What is not computed as it was asked for, and why."""
+        """Requested algorithms that are not used, and why."""
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """The time of each of its calls, on inputs at these addresses; they are not changed."""
@@ -121,14 +121,17 @@ class Executable(Protocol):
         """How long a run takes on inputs at these addresses; it must not update any of them."""
 
     def roof(self) -> Roofline:
-        """The most that its device can do."""
+        """The roofline of its device."""
 
 
 class Device(ABC):
     """A place where values live and programs run."""
 
     name: str
-    _known_options: tuple[Any, int] = (None, -1)  # the number of those that were last looked up, and when
+    _known_options: tuple[Any, int] = (
+        None,
+        -1,
+    )  # the number of the options last looked up, and the state of settings then
     ignored_settings: frozenset[str] = frozenset()  # of those that shape code: its compiler does not read them
     is_accelerator = False  # hardware beside the CPU
     conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
@@ -144,7 +147,7 @@ class Device(ABC):
         """The content as an array, shared where possible; the caller must not write to it."""
 
     @abstractmethod
-    def run(self, program: Program) -> list[Buffer]:
+    def run(self, program: NodeProgram) -> list[Buffer]:
         """Compute the program's nodes; the values of the wanted ones, in their order.
 
         A node that has a `value` is not computed but read.
@@ -158,10 +161,10 @@ class Device(ABC):
         """Wait until everything is done that was begun here, and raise what went wrong."""
 
     def keep_up(self) -> None:  # noqa: B027
-        """For loops that look at no value, once a step: wait until all but the last few steps are done."""
+        """Called once per step by loops that read no value: wait until all but the last few steps are done."""
 
     def about(self) -> str:
-        """What it is, in a few words."""
+        """A one-line description."""
         return self.name
 
     def health(self) -> Health | None:
@@ -232,7 +235,7 @@ class Device(ABC):
 
 
 _devices: dict[str, Device] = {}
-_finders: dict[str, Callable[[], list[Device]]] = {}  # of devices that are looked for when somebody wants one
+_finders: dict[str, Callable[[], list[Device]]] = {}  # of devices that are discovered when one is first requested
 
 
 def register(device: Device) -> Device:
@@ -262,7 +265,7 @@ def load_extensions() -> bool:
         _loaded.add(entry.value)
         try:
             entry.load()
-        except Exception as error:  # somebody else's code: whatever it raises, say whose it is
+        except Exception as error:  # third-party code: whatever it raises, name the extension
             raise RunError(
                 "extensions", f"the extension {entry.name!r} ({entry.value}) does not load: {error}."
             ) from error
@@ -276,7 +279,7 @@ def devices() -> list[Device]:
         try:
             found += find()
         except UserError:
-            pass  # who names such a device is told why there is none
+            pass  # naming such a device raises the reason
     return found
 
 

@@ -1,4 +1,4 @@
-"""From nodes to values: collect what is not computed yet, hand it to its device, remember what is wanted."""
+"""From nodes to values: collect nodes without a value, run them on their device, and keep the values that may be read again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import UserError
 from ..graph.node import ITEM, PLACEHOLDER, VARIABLE, Node, Op, dependencies, existing, make, toposort
 from ..knobs import knobs
-from .device import Buffer, Device, Program, device
+from .device import Buffer, Device, NodeProgram, device
 
 
 def evaluate(roots: Iterable[Node]) -> None:
@@ -59,22 +59,22 @@ def _run(roots: list[Node], home: Device) -> None:
     moves = [node for node in order if node.op is TRANSFER]
     if moves:
         for node in moves:
-            node.value = _moved(node.inputs[0], device(node.params[0]))
+            node.value = _moved(node.inputs[0], device(node.param("target")))
         order = toposort([root for root in roots if _missing(root)], missing)
-    wanted = _worth_keeping(order, set(roots))
-    for node, value in zip(wanted, home.run(Program(order, wanted)), strict=True):
+    wanted = _kept(order, set(roots))
+    for node, value in zip(wanted, home.run(NodeProgram(order, wanted)), strict=True):
         node.value = value
         if node.op is VARIABLE:
-            node.params[0].fill(value)
+            node.param("cell").fill(value)
         if node.outputs:
-            _hand_out(node, value)
+            _assign_items(node, value)
     if knobs.debug:
         elapsed = 1e3 * (time.perf_counter() - start)
         print(f"weft: {home} ran {len(order)} nodes, kept {len(wanted)}, {elapsed:.2f} ms", file=sys.stderr)
 
 
-def _hand_out(node: Node, values: Buffer) -> None:
-    """Several results were computed together: each tensor that names one has its value now."""
+def _assign_items(node: Node, values: Buffer) -> None:
+    """Assign the values of a node with several results to the items that tensors refer to."""
     for index, kind in enumerate(node.outputs):
         part = existing(ITEM, (node,), (index,))
         if part is not None and part.holders:
@@ -82,8 +82,8 @@ def _hand_out(node: Node, values: Buffer) -> None:
             part.value = Buffer(values.device, kind.shape, kind.dtype, content)
 
 
-def _worth_keeping(order: Sequence[Node], roots: set[Node]) -> list[Node]:
-    """The nodes that somebody may read again: a tensor names them, or a live node that is not computed now uses them."""
+def _kept(order: Sequence[Node], roots: set[Node]) -> list[Node]:
+    """The nodes whose values may be read again: a tensor refers to them, or a live node outside of this run uses them."""
     uses = Counter(i for node in order for i in node.inputs)
     return [n for n in order if n.holders or n in roots or n.outputs or n.users > uses[n]]
 

@@ -1,4 +1,4 @@
-"""What is known and what is measured of compiled programs and devices, whichever they are: plain data."""
+"""Data about compiled programs and devices, the same for every device: memory, times, roofline, health."""
 
 from __future__ import annotations
 

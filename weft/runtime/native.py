@@ -1,4 +1,4 @@
-"""Compiled programs: made from graphs, kept on disk, run by a team of threads in one native call."""
+"""Native executables: compiled from graphs, cached on disk, run by a team of threads in one native call."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from math import prod
 from statistics import median
@@ -26,6 +26,8 @@ from ..compiler.cpu.planner import choice
 from ..compiler.cpu.roofline import Roof, roof
 from ..compiler.gc_pause import uncollected
 from ..compiler.host import usable_cores
+from ..compiler.ir.conv_shape import DIRECTIONS
+from ..compiler.ir.loops import CONVOLUTIONS
 from ..compiler.ir.program import FRAME_RESERVED, Program
 from ..compiler.ir.storage import ALIGN
 from ..compiler.lowering import has_external_ops
@@ -40,12 +42,12 @@ from .facts import Facts, Profile
 from .profile import profile
 from .team import address_of, symbols, team
 
-LARGE = 1 << 24  # operations: too many to interpret even once
+LARGE = 1 << 24  # operations: compiled even if they run only once
 TIMED = 5  # runs, to know how long one takes
-FORMAT = 1  # of what is kept on disk; a change makes old files worthless
+FORMAT = 1  # version of cached files; a change invalidates old ones
 
 
-_acquire, _release = STATE_LOCK.acquire, STATE_LOCK.release  # sooner done than a `with` block
+_acquire, _release = STATE_LOCK.acquire, STATE_LOCK.release  # faster than a `with` block
 
 
 def thread_count() -> int:
@@ -66,7 +68,7 @@ def content(buffer: Any) -> np.ndarray:
     return found
 
 
-# Called with memory before a program may write to it: results, the arena, what is kept. Tests fill it, so that what is read unwritten shows.
+# Called with memory before a program may write to it: results, the arena, what is kept. Tests fill it with garbage, so that reads of uninitialized memory show.
 BEFORE_USE: list[Callable[[np.ndarray], None]] = []
 
 
@@ -81,19 +83,19 @@ def _empty(shape: Shape, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def fitting(graph: Graph, options: CompileOptions) -> CompileOptions:
-    """The options for this graph, with as many threads as are worth waking for it."""
+    """The options for this graph: a single thread if it is too small to share."""
     return options if work(graph.nodes) > thresholds.threaded_work else replace(options, threads=1)
 
 
 def work(nodes: Iterable[Node]) -> int:
-    """About how many operations it is to compute these nodes."""
+    """An estimate of the operations that these nodes take."""
     total = 0
     for node in nodes:
         size = prod(node.shape)
         if node.op.name == "contract":
-            a, _, out = node.params
-            size *= prod(n for n, c in zip(node.inputs[0].shape, a, strict=True) if c not in out)
-        elif node.op.name.startswith("conv"):
+            axes, kept = node.param("a"), node.param("out")
+            size *= prod(n for n, axis in zip(node.inputs[0].shape, axes, strict=True) if axis not in kept)
+        elif node.op.name in DIRECTIONS:
             size *= prod(node.inputs[1].shape[1:])
         elif node.op.kind == "control":
             return LARGE
@@ -144,24 +146,22 @@ class NativeExecutable:
 
     @property
     def program(self) -> Program:
-        """How it is made up, worked out again when somebody wants to know."""
+        """Its kernels, calls and memory plan, planned again on demand."""
         with self._as_made():
-            return compiled(self.graph, self.updates, self.threads, self.options.narrow, self.constants)
+            return compiled(self.graph, self.updates, self.options, self.constants)
 
-    @contextmanager
-    def _as_made(self) -> Iterator[None]:
-        """Inside, all that decides how a program is made is what it was when this one was made."""
-        with self.options.in_force(), measured_as(self._times):
-            yield
+    def _as_made(self) -> AbstractContextManager[None]:
+        """Inside, algorithms are chosen by the times that were known when this program was compiled."""
+        return measured_as(self._times)
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
         with self._as_made():
-            return passes(self.graph, self.options.narrow)
+            return passes(self.graph, self.options)
 
     @property
     def where(self) -> str:
-        """On what it runs."""
+        """The hardware that it runs on."""
         return f"{self.threads} threads"
 
     def sources(self) -> list[str]:
@@ -172,8 +172,8 @@ class NativeExecutable:
     def notes(self) -> list[str]:
         """Which convolutions are not computed by the algorithm that they prefer, and why."""
         with self._as_made():
-            anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.name.startswith("conv")]
-            found = [choice(kernel, self.threads).note for kernel in anchored]
+            anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.name in CONVOLUTIONS]
+            found = [choice(kernel, self.options).note for kernel in anchored]
         return [note for note in found if note]
 
     @property
@@ -182,7 +182,7 @@ class NativeExecutable:
         return max((plan.workspace for plan in self.program.plans.values()), default=0)
 
     def roof(self) -> Roof:
-        """The most that so many threads of this machine can do."""
+        """The roofline of this many threads of this machine."""
         return roof(self.threads)
 
     def seconds(self, inputs: Sequence[int]) -> float:
@@ -245,7 +245,7 @@ class NativeExecutable:
             _release()
 
     def _keep(self, again: bool) -> None:
-        """Room for what is kept, and whether it must be made at this run."""
+        """Allocate the persistent memory, and say whether this run must fill it."""
         if self._kept is None:
             self._kept = _empty((self.facts.kept + ALIGN,), np.dtype(np.uint8))
             self._frame[2] = -(-self._place(self._kept) // ALIGN) * ALIGN
@@ -261,13 +261,12 @@ class NativeExecutable:
 
 
 def planned(graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]) -> Facts:
-    """What a program would need, without writing it."""
-    with options.in_force():
-        memory = compiled(graph, updates, options.threads, options.narrow, constants).memory
+    """The memory that a program would need, planned without generating code."""
+    memory = compiled(graph, updates, options, constants).memory
     return Facts(memory.arena, memory.kept)
 
 
-# Called with a program and its addresses before its first run, from WEFT_DEBUG=2 on. Who explains programs enters here.
+# Called with a program and its addresses before its first run, from WEFT_DEBUG=2 on. `explain` registers itself here.
 OBSERVERS: list[Callable[[NativeExecutable, Sequence[int]], None]] = []
 
 
@@ -308,7 +307,7 @@ def _code(
     fresh: list[Program] = []
 
     def make() -> bytes:
-        program = compiled(graph, updates, options.threads, options.narrow, constants)
+        program = compiled(graph, updates, options, constants)
         fresh.append(program)
         with library.preparing(call.phase.symbol for call in program.calls if call.phase is not None):
             written = write(program)
@@ -336,7 +335,7 @@ def _show(program: Program, module: ir.Module) -> None:
 
 
 def program_text(program: Program) -> str:
-    """The schedule for people: kernels in order, where barriers stand, what they write and where."""
+    """The schedule as text: kernels in order, barriers, and where results are written."""
     lines = []
     for number, call in enumerate(program.calls):
         if call.barrier:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -17,7 +17,7 @@ from ..errors import RunError
 from ..graph.graph import Graph
 from ..graph.node import Op
 from ..options import CompileOptions
-from .device import Buffer, Device, Program, register
+from .device import Buffer, Device, NodeProgram, register
 from .facts import CallTime, Facts, Profile
 
 INSTANT = 1e-9  # seconds: the least that anything takes
@@ -38,7 +38,7 @@ class NullDevice(Device):
     def get(self, buffer: Buffer) -> np.ndarray:
         raise RunError("null", "the null device computes nothing, so there is no value to read. Use another device.")
 
-    def run(self, program: Program) -> list[Buffer]:
+    def run(self, program: NodeProgram) -> list[Buffer]:
         return [Buffer(self, node.shape, node.dtype, None) for node in program.wanted]
 
     def executable(
@@ -92,8 +92,7 @@ class NullExecutable:
 
     @cached_property
     def program(self) -> CompiledProgram:
-        with self.options.in_force():
-            return compiled(self.graph, self.updates, 1, self.options.narrow, self.constants)
+        return compiled(self.graph, self.updates, replace(self.options, threads=1), self.constants)
 
     @property
     def facts(self) -> Facts:
@@ -110,8 +109,7 @@ class NullExecutable:
         return [None for number in range(len(self.graph.outputs)) if number not in self.updates]
 
     def passes(self) -> dict[str, Graph]:
-        with self.options.in_force():
-            return passes(self.graph, self.options.narrow)
+        return passes(self.graph, self.options)
 
     def sources(self) -> list[str]:
         return []

@@ -22,7 +22,7 @@ from ..errors import RunError
 from .facts import CallTime, Profile
 from .team import symbols, team, ticks_per_us
 
-FEWEST, MOST = 3, 50  # runs, if nobody says how many
+FEWEST, MOST = 3, 50  # runs, by default
 ENOUGH = 0.5  # seconds of them
 
 
@@ -56,7 +56,7 @@ class _Timed:
         self._prepare(program, inputs)
 
     def _prepare(self, program: Program, inputs: Sequence[int]) -> None:
-        """The frame, and room for the arena, the results and the state that is replaced."""
+        """The frame, with memory for the arena, the results and the replaced state."""
         graph = program.graph
         self._arena = _room(program.memory.arena)
         states = {i: _room(nbytes(graph.inputs[i])) for i in set(program.updates.values())}

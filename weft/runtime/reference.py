@@ -15,8 +15,8 @@ from ..dtypes import bfloat16, float16
 from ..errors import RunError, WeftError
 from ..graph.graph import Graph
 from ..graph.node import DATA, PLACEHOLDER, VARIABLE, Node, dependencies
-from .arrays import ArrayDevice
-from .device import STATE_LOCK, Buffer, Device, Program, register
+from .array_device import ArrayDevice
+from .device import STATE_LOCK, Buffer, Device, NodeProgram, register
 
 _NARROW = (float16, bfloat16)
 
@@ -26,12 +26,12 @@ class ReferenceDevice(ArrayDevice):
 
     name = "reference"
 
-    def run(self, program: Program) -> list[Buffer]:
+    def run(self, program: NodeProgram) -> list[Buffer]:
         with STATE_LOCK:
             return interpreted(self, program)
 
 
-def interpreted(device: Device, program: Program) -> list[Buffer]:
+def interpreted(device: Device, program: NodeProgram) -> list[Buffer]:
     """The program computed node by node, its results as buffers of a device whose buffers are arrays."""
     known: dict[Node, Any] = {}
     wanted = set(program.wanted)
@@ -64,7 +64,7 @@ def compute(node: Node, inputs: Sequence[Any]) -> Any:
         inputs = [np.asarray(array, np.float32) if i.dtype in _NARROW else array for array, i in pairs]
     try:
         result = op.reference(tuple(inputs), *node.params) if op.arity is None else op.reference(*inputs, *node.params)
-    except WeftError as error:  # it happened while somebody looked; the line that wrote the op is to blame
+    except WeftError as error:  # blame the line that made the op, not the one that read its value
         raise type(error)(error.where, error.message, node.source) from None
     except MemoryError:
         raise RunError(op.name, f"there is no memory for a result of type {node.type}.", node.source) from None

@@ -29,7 +29,7 @@ from ..compiler.cpu.engine import Loaded, object_code
 from ..compiler.cpu.target import host
 from ..compiler.host import usable_cores
 from ..errors import RunError, UserError
-from .team_code import LINE, OF_LIBC, OF_PYTHON, Stop, Word, native_module
+from .team_code import LINE, OF_LIBC, OF_PYTHON, StopReason, Word, native_module
 
 # How long a thread waits in each way, in microseconds.
 SPIN, YIELD = 40, 4_000
@@ -57,9 +57,9 @@ class Team:
         stopped = (self._enter or self._start())(function, frame)
         if not stopped:
             return
-        if stopped == Stop.NESTED:
+        if stopped == StopReason.NESTED:
             raise UserError("team", "this thread is running a program already; a signal's handler cannot run one.")
-        if stopped == Stop.FORKED:
+        if stopped == StopReason.FORKED:
             raise RunError("team", "the process was forked while its program ran. It goes on in the parent alone.")
 
     def _start(self) -> Callable[[int, int], int]:
@@ -75,10 +75,10 @@ class Team:
             return self._enter
 
     def _forked(self) -> None:
-        """In the child only the forking thread lives, and nobody knows what the others were at."""
+        """A forked child has the forking thread only, and the state of the others is unknown."""
         if self._enter is not None:
             # Stops the program that this very thread may be running, if it was a signal's handler that forked.
-            _words(self._state)[Word.STOP] |= Stop.FORKED
+            _words(self._state)[Word.STOP] |= StopReason.FORKED
             self._dismissal.detach()
         self._enter, self._starting = None, threading.Lock()
 

@@ -16,7 +16,7 @@ from ..compiler.cpu.ir_builder import I8, I32, I64, PTR, VOID, Code, Int, Value,
 PROGRAM = ir.FunctionType(VOID, [PTR, I64, I64, PTR])  # frame, tid, threads, team
 BARRIER = ir.FunctionType(I64, [PTR, I64, I64])  # team, tid, threads
 
-# llvmlite has no words for an atomic store to, or a call of, a pointer that does not say what it points to.
+# llvmlite cannot express an atomic store to, or a call of, an untyped pointer.
 _STATE, _PROGRAM = I64.as_pointer(), PROGRAM.as_pointer()
 
 LINE = 16  # words that share a cache line, or a pair of lines that a CPU fetches together
@@ -34,7 +34,7 @@ class Word:
     ALL = 10 * LINE
 
 
-class Stop:
+class StopReason:
     """Why a program did not run to its end. The first two are bits of the word STOP."""
 
     RAISED, FORKED, NESTED = 1, 2, 4
@@ -153,7 +153,7 @@ def _write_listen(module: ir.Module) -> None:
         code.ask("PyEval_RestoreThread", code.inttoptr(code.look(Word.OWNER), PTR))
         raised = code.icmp_signed("!=", code.ask("PyErr_CheckSignals"), ir.Constant(I32, 0))
         with code.if_then(raised, likely=False):
-            code.set(code.or_(code.look(Word.STOP), code.i64(Stop.RAISED)), Word.STOP)
+            code.set(code.or_(code.look(Word.STOP), code.i64(StopReason.RAISED)), Word.STOP)
         code.ask("PyEval_SaveThread")
     code.done()
 
@@ -165,7 +165,7 @@ def _write_barrier(module: ir.Module) -> None:
     with code.if_then(code.icmp_signed("==", tid, code.i64(0))):
         code.ask("team.listen", state)
         stop = code.look(Word.STOP)
-        alone = code.or_(code.icmp_signed("==", threads, code.i64(1)), code.has(stop, Stop.FORKED))
+        alone = code.or_(code.icmp_signed("==", threads, code.i64(1)), code.has(stop, StopReason.FORKED))
         with code.if_then(alone):
             code.ret(code.zext(code.icmp_signed("!=", stop, code.i64(0)), I64))
     before = code.look(Word.RELEASED)
@@ -174,7 +174,7 @@ def _write_barrier(module: ir.Module) -> None:
         with last:
             code.set(0, Word.ARRIVED)
             following = code.plus(code.or_(before, code.i64(1)), 1)
-            stop = code.and_(code.look(Word.STOP), code.i64(Stop.RAISED))
+            stop = code.and_(code.look(Word.STOP), code.i64(StopReason.RAISED))
             code.set(code.plus(following, stop), Word.RELEASED, "release")
         with others:
             code.wait_while(Word.RELEASED, before)
@@ -210,7 +210,7 @@ def _write_launch(module: ir.Module) -> None:
         with together:
             job = code.ask("team.publish", state, function, frame)
             code.call(function, [frame, code.i64(0), threads, state])
-            forked = code.has(code.look(Word.STOP), Stop.FORKED)
+            forked = code.has(code.look(Word.STOP), StopReason.FORKED)
             with code.if_then(code.not_(forked)):
                 code.wait_while(Word.FINISHED, code.plus(job, -1))
     stopped = code.look(Word.STOP)
@@ -231,7 +231,7 @@ def _write_enter(module: ir.Module) -> None:
     me = code.ask("PyEval_SaveThread")
     stopped = code.ask("team.turn", state, function, frame, code.ptrtoint(me, I64))
     code.ask("PyEval_RestoreThread", me)
-    with code.if_then(code.has(stopped, Stop.RAISED), likely=False):
+    with code.if_then(code.has(stopped, StopReason.RAISED), likely=False):
         code.ret(nothing)
     code.done(code.ask("PyLong_FromLong", stopped))
 
@@ -248,7 +248,7 @@ def _write_turn(module: ir.Module) -> None:
     code = _TeamCode.begin(module, "team.turn", [_STATE, _PROGRAM, PTR, I64], I64, private=True)
     state, function, frame, me = code.arguments
     with code.if_then(code.icmp_unsigned("==", code.look(Word.OWNER), me), likely=False):
-        code.ret(code.i64(Stop.NESTED))
+        code.ret(code.i64(StopReason.NESTED))
     ticket = code.count(Word.TICKET, 1, "monotonic")
     with code.repeat_while(lambda: code.icmp_unsigned("!=", code.look(Word.SERVED, "acquire"), ticket)):
         code.ask("usleep", ir.Constant(I32, 50))
@@ -282,7 +282,7 @@ def _write_sleep(module: ir.Module) -> None:
 
 
 def _write_work(module: ir.Module) -> None:
-    """work(state, tid): the life of a worker."""
+    """work(state, tid): the main loop of a worker."""
     code = _TeamCode.begin(module, "team.work", [_STATE, I64])
     state, tid = code.arguments
     entry, jobs = code.block, code.append_basic_block("jobs")

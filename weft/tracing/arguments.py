@@ -1,7 +1,7 @@
-"""The arguments of a compiled function: what stands for them while it is traced, and what the function does with them.
+"""The arguments of a compiled function: placeholders while it is traced, and what the function does with them.
 
-A function may change a tensor that it is given (`a += 1`, `p.assign(...)`), and give back what it was given. Both must be as without
-`jit`: the caller's tensor has the new value after the call, and is the very object that comes back.
+A function may change a tensor that it is passed (`a += 1`, `p.assign(...)`) and return it. Both must behave as without `jit`: the
+caller's tensor has the new value after the call, and the same object is returned.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Aliases = tuple[int | Tensor | None, ...]
 
 
 @dataclass(frozen=True)
-class Result:
+class ResultSource:
     """Where a leaf of the result comes from: which of the values computed, of the arguments, or of the numbers; or from outside."""
 
     source: Literal["computed", "argument", "number", "outside"]
@@ -54,7 +54,7 @@ class Arguments:
         self.numbers = [i for i, v in enumerate(values) if is_number(v)]
         self.number_recorder = NumberRecorder([values[i] for i in self.numbers])
         self.changed: list[int] = []  # arguments that the function assigned to
-        self.results: list[Result] = []  # how each leaf of the result is found
+        self.results: list[ResultSource] = []  # how each leaf of the result is found
         self.is_plain = False  # whether these are the computed tensors, one after the other
         self.structure = Structure(None)  # of the result
 
@@ -105,16 +105,16 @@ class Arguments:
         }  # other tensors take their places
         for leaf in leaves:
             if isinstance(leaf, Scalar):
-                self.results.append(Result("number", leaf.index))
+                self.results.append(ResultSource("number", leaf.index))
             elif is_number(leaf):
-                self.results.append(Result("outside", value=leaf))
+                self.results.append(ResultSource("outside", value=leaf))
             elif id(leaf) in positions and isinstance(self.values[positions[id(leaf)]], Tensor):
-                self.results.append(Result("argument", positions[id(leaf)]))
+                self.results.append(ResultSource("argument", positions[id(leaf)]))
             elif isinstance(leaf, Tensor) and leaf.born <= recorder.start and id(leaf) not in moving:
-                self.results.append(Result("outside", value=leaf))
+                self.results.append(ResultSource("outside", value=leaf))
             else:
                 computed.setdefault(id(leaf), leaf)
-                self.results.append(Result("computed", list(computed).index(id(leaf))))
+                self.results.append(ResultSource("computed", list(computed).index(id(leaf))))
         self.is_plain = len(computed) == len(leaves)
         return list(computed.values())
 

@@ -17,12 +17,12 @@ from ..options import CompileOptions
 from ..tensor import Tensor
 from ..tree import Structure
 from .naming import names_of
-from .state import State
+from .state import StateTensor
 from .traced import TracedFunction
 
 
 @dataclass(frozen=True)
-class Input:
+class GraphInput:
     """What an input of the graph stands for."""
 
     kind: Literal["stream", "argument", "number", "state", "constant"]
@@ -38,7 +38,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Output:
+class GraphOutput:
     """What an output of the graph is: the next position of a stream, new state, a new .grad or argument, or a computed result."""
 
     kind: Literal["stream", "state", "grad", "argument", "result"]
@@ -66,8 +66,8 @@ class Artifact:
 
     graph: Graph
     options: CompileOptions
-    inputs: tuple[Input, ...]  # one for each of the graph
-    outputs: tuple[Output, ...]  # likewise
+    inputs: tuple[GraphInput, ...]  # one for each of the graph
+    outputs: tuple[GraphOutput, ...]  # likewise
     arguments: Structure  # of (args, kwargs)
     static: tuple[str, ...]  # arguments that are part of the program: path=value
     numbers: tuple[str, ...]  # arithmetic on numbers that Python does before each run: n2 = add(n0, 1) -> int
@@ -156,31 +156,31 @@ class _Describer:
     def _streams(self) -> list[str]:
         return [self._name(stream, f"stream{i}") for i, stream in enumerate(self.traced.streams)]
 
-    def _inputs(self) -> Iterator[Input]:
+    def _inputs(self) -> Iterator[GraphInput]:
         given = self.traced.arguments
-        yield from (Input("stream", name) for name in self._streams())
-        yield from (Input("argument", self.values[i]) for i in given.arrays)
+        yield from (GraphInput("stream", name) for name in self._streams())
+        yield from (GraphInput("argument", self.values[i]) for i in given.arrays)
         for index, dtype in given.number_recorder.inputs:
-            yield Input("number", f"n{index} as {dtype.name}")
+            yield GraphInput("number", f"n{index} as {dtype.name}")
         yield from self.states
 
-    def _state(self, number: int, state: State) -> Input:
+    def _state(self, number: int, state: StateTensor) -> GraphInput:
         tensor = state.find()
         if state.is_constant:
-            return Input("constant", f"constant{number}", False, state.order, tensor.numpy().tobytes())
-        return Input("state", self._name(tensor, f"state{number}"), state.written, state.order)
+            return GraphInput("constant", f"constant{number}", False, state.order, tensor.numpy().tobytes())
+        return GraphInput("state", self._name(tensor, f"state{number}"), state.written, state.order)
 
-    def _outputs(self) -> Iterator[Output]:
+    def _outputs(self) -> Iterator[GraphOutput]:
         traced = self.traced
-        yield from (Output("stream", name) for name in self._streams())
+        yield from (GraphOutput("stream", name) for name in self._streams())
         first = traced.states[0].position if traced.states else 0
-        yield from (Output("state", self.states[position - first].name) for position in traced.updates.values())
+        yield from (GraphOutput("state", self.states[position - first].name) for position in traced.updates.values())
         replaced = [t for t, number in traced.grads if number is not None]
-        yield from (Output("grad", f"{self._name(t, f'tensor{i}')}.grad") for i, t in enumerate(replaced))
+        yield from (GraphOutput("grad", f"{self._name(t, f'tensor{i}')}.grad") for i, t in enumerate(replaced))
         changed = traced.arguments.changed
         computed = len(traced.tracked) - len(changed)
-        yield from (Output("result", str(i)) for i in range(computed))
-        yield from (Output("argument", self.values[i]) for i in changed)
+        yield from (GraphOutput("result", str(i)) for i in range(computed))
+        yield from (GraphOutput("argument", self.values[i]) for i in changed)
 
 
 def leaf_paths(structure: Structure) -> list[str]:

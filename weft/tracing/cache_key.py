@@ -16,7 +16,7 @@ from ..tree import Structure, flatten
 from .arguments import type_of
 from .scalars import NUMBERS, is_number
 
-Key = tuple[Any, ...]  # the number of its options first: a number is hashed and compared sooner than they are
+Key = tuple[Any, ...]  # the number of its options first: integers are hashed and compared faster
 _known: tuple[Any, int] = (None, -1)  # the number of the options that were last looked up, and when
 
 

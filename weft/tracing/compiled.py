@@ -25,7 +25,7 @@ from ..runtime.facts import Facts
 from ..tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
 from ..tree import unflatten
 from .arguments import Aliases
-from .state import State, memory_of
+from .state import StateTensor, memory_of
 from .traced import TracedFunction
 
 NO_NUMBERS: Sequence[Any] = ()
@@ -39,7 +39,7 @@ class Aliased(Exception):
         self.aliases = aliases
 
 
-class Memory(NamedTuple):
+class CallMemory(NamedTuple):
     """The bytes that a call needs."""
 
     work: int  # that live during the call only, and what is prepared of constants
@@ -52,12 +52,12 @@ class Memory(NamedTuple):
         return sum(self)
 
 
-def memory_needed(function: TracedFunction, facts: Facts) -> Memory:
+def memory_needed(function: TracedFunction, facts: Facts) -> CallMemory:
     """What a call needs whose program has these facts."""
     graph, first = function.graph, len(function.streams)
     given = sum(map(nbytes, graph.inputs[first : first + function.given]))
     state = sum(map(nbytes, graph.inputs)) - given
-    return Memory(facts.arena + facts.kept, state, given, sum(map(nbytes, graph.outputs[function.first_result :])))
+    return CallMemory(facts.arena + facts.kept, state, given, sum(map(nbytes, graph.outputs[function.first_result :])))
 
 
 def planned(function: TracedFunction) -> Facts:
@@ -86,7 +86,7 @@ class Compiled:
         return self.traced.graph
 
     @property
-    def states(self) -> list[State]:
+    def states(self) -> list[StateTensor]:
         return self.traced.states
 
     @cached_property
@@ -116,7 +116,7 @@ class Compiled:
     def run(self) -> Callable[[Sequence[Any]], Any]:
         """Run it on the values of arguments: compute the contents of results, replace state, hand out tensors."""
         home, streams, states = self.home, self.traced.streams, self.states
-        acquire, release = STATE_LOCK.acquire, STATE_LOCK.release  # sooner done than a `with` block
+        acquire, release = STATE_LOCK.acquire, STATE_LOCK.release  # faster than a `with` block
         written = [state for state in states if state.written]
         argument, call, hand_out = self.executable.argument, self.executable.call, self._deliverer()
         passed, changed, refuse_aliases = self.passed, self.traced.arguments.changed, self._refuse_aliases

@@ -1,4 +1,4 @@
-"""Who observes a function while it is traced, and how tensors are made outside of the trace.
+"""Observers of a function while it is traced, and how tensors are made outside of the trace.
 
 The context itself is `tensor.TRACING`: one object for each thread, with what is observed, since when, and the positions of random streams.
 """
@@ -25,10 +25,10 @@ class StateRecorder:
         self.by_node: dict[Node, Tensor] = {}
         self.histories: dict[Tensor, Node] = {}  # what those named that were computed from parameters
         self.grads: dict[Tensor, Tensor | None] = {}
-        self.owners: dict[Tensor, Tensor] = {}  # of tensors that are somebody's .grad
+        self.owners: dict[Tensor, Tensor] = {}  # the owners of tensors that are a .grad
         self.written: dict[Tensor, None] = {}
         self.holders: dict[Holder, None] = {}
-        self.looks: dict[Tensor, None] = {}  # tensors whose values Python has looked at
+        self.looks: dict[Tensor, None] = {}  # tensors whose values Python has read
 
     def looked(self, tensor: Tensor) -> None:
         self.looks[tensor] = None
@@ -52,7 +52,7 @@ class StateRecorder:
             TRACING.watch = before
         if history.tracked and node is not history:  # in here it has none; outside it keeps it
             self.histories[tensor] = history
-            WITHOUT_HISTORY[node] = [n.params[0].owner for n in toposort([history]) if n.op is VARIABLE]
+            WITHOUT_HISTORY[node] = [n.param("cell").owner for n in toposort([history]) if n.op is VARIABLE]
         self.nodes[tensor], self.by_node[node] = node, tensor
         self.grads[tensor] = tensor.grad
         if tensor.grad is not None:
@@ -97,7 +97,7 @@ def value_of(tensor: Tensor) -> Buffer:
 class LocalChanges:
     """Lets a function change tensors from outside while it is traced, and takes it back: they are results like others.
 
-    Whoever observes already goes on to see which tensors are read.
+    An outer observer still sees which tensors are read.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What must still be as it was when a function was traced, for its program to be the right one."""
+"""Guards: what must be unchanged since a function was traced for its program to be valid."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from ..tensor import TRACING, Holder, Tensor
 from .arguments import Aliases
 from .artifact import Artifact, artifact_of
 from .cache_key import Key, difference, key_of
-from .compiled import Aliased, Compiled, Memory, compiled, memory_needed, planned
+from .compiled import Aliased, CallMemory, Compiled, compiled, memory_needed, planned
 from .program_cache import ProgramCache, cache_for, can_hold_programs
 from .traced import TracedFunction, traced
 
@@ -135,7 +135,7 @@ class Jit(Generic[R]):
             del held  # the memory had to stay until now
             return found
 
-    def memory(self, *args: Any, **kwargs: Any) -> Memory:
+    def memory(self, *args: Any, **kwargs: Any) -> CallMemory:
         """The memory that a call with these arguments needs. It is planned, not compiled: that is much quicker."""
         key, _ = key_of(args, kwargs, self.static)
         made = self.programs.latest.get(key)

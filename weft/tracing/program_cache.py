@@ -1,4 +1,4 @@
-"""The programs that a function has been compiled to, one for each kind of arguments, and where those of methods are kept."""
+"""The compiled programs of a function, one for each kind of arguments, and where those of methods are kept."""
 
 from __future__ import annotations
 
@@ -83,5 +83,5 @@ def cache_for(instance: Any, method: Any) -> ProgramCache:
         if isinstance(instance, type):
             setattr(instance, _KEPT, methods)
         else:
-            instance.__dict__[_KEPT] = methods  # nobody is asked: some objects forbid or note assignments
+            instance.__dict__[_KEPT] = methods  # not setattr: some objects forbid or record assignments
     return methods.caches.get(method) or methods.caches.setdefault(method, ProgramCache())

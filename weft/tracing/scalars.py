@@ -26,7 +26,7 @@ def is_number(value: Any) -> bool:
     return type(value) in NUMBERS or isinstance(value, np.generic)
 
 
-class _Step(NamedTuple):
+class _ScalarOp(NamedTuple):
     """An operation on numbers: its operands are Scalars or plain numbers, the result is always of one type."""
 
     function: Callable[..., Any]
@@ -40,7 +40,7 @@ class NumberRecorder:
     def __init__(self, given: Sequence[Any]) -> None:
         self.values = list(given)  # of the call that is traced: they tell the types, no program depends on them
         self.count = len(self.values)
-        self.steps: list[_Step] = []
+        self.steps: list[_ScalarOp] = []
         self.inputs: dict[tuple[int, DType], Node] = {}  # of the program: which number, as which dtype
         CLOCK.nodes += 1
         self.start = CLOCK.nodes
@@ -55,7 +55,7 @@ class NumberRecorder:
         if not is_number(value):
             raise UserError("jit", f"numbers that are given to a compiled function must stay real, got {value!r}.")
         self.steps.append(
-            _Step(function, tuple(o.index if isinstance(o, Scalar) else _Plain(o) for o in operands), type(value))
+            _ScalarOp(function, tuple(o.index if isinstance(o, Scalar) else _Plain(o) for o in operands), type(value))
         )
         self.values.append(value)
         return Scalar(self, len(self.values) - 1)
@@ -132,7 +132,7 @@ class Scalar(Tensor):
         value = self.recorder.values[self.index]
         return self.astype(as_dtype(value.dtype)) if isinstance(value, np.generic) else wrap(self._node)
 
-    # --- what a number cannot do while nobody knows it, and what it never could ---------------------------------------------------
+    # --- what a number cannot do while its value is unknown, and what it never could ---------------------------------------------------
 
     def assign(self, value: Any) -> NoReturn:
         raise UserError(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..compiler.ir.conv_shape import DIRECTIONS
 from ..graph import Graph
 from ..graph.graph import substitute
 from ..graph.node import OPS, Node, Type, data, make, placeholder
@@ -17,7 +18,7 @@ from .context import StateRecorder, value_of
 
 
 @dataclass
-class State:
+class StateTensor:
     """A tensor from outside that the program reads, and perhaps replaces."""
 
     find: Callable[[], Tensor]  # the tensor: always the same one, or the present .grad of another, or a stream's key
@@ -27,13 +28,13 @@ class State:
     node: Node | None = None  # what the tensor named when its memory was last looked at
     memory: Any = None
     address: int = 0
-    references: int = 0  # to the memory, if nobody else has it
+    references: int = 0  # to the memory, if nothing else refers to it
     version: int = -1  # of the value that was last read
     tensor: Tensor | None = None  # if it is always the same one
     is_constant: bool = False  # made while the function was traced: a part of the program, not of the world outside
 
     def is_known(self) -> bool:
-        """Whether the address is right: the value is what it was or, if it is written to, nobody else names it or looks at its memory."""
+        """Whether the address is right: the value is what it was or, if it is written to, nothing else refers to it or to its memory."""
         node = (self.find() if self.tensor is None else self.tensor)._node
         if node is not self.node:
             return False
@@ -68,19 +69,19 @@ class State:
         value.version += 1
 
 
-def memory_of(state: State, home: Device) -> Any:
+def memory_of(state: StateTensor, home: Device) -> Any:
     """The value of a state as the program wants to see it."""
     return home.memory(value_of(state.find()), state.order)
 
 
 def states_of(
     tensors: Sequence[Tensor], first: int, recorder: StateRecorder, streams: Sequence[Generator], constants: int
-) -> list[State]:
+) -> list[StateTensor]:
     """The states of tensors that are the program's inputs from the position `first` on; the last ones are constants."""
     keys = {stream.key: stream for stream in streams}
     moving = {*keys, *recorder.owners}
     return [
-        State(
+        StateTensor(
             _finder(t, recorder, keys),
             first + i,
             t in recorder.written,
@@ -102,13 +103,13 @@ def _finder(tensor: Tensor, recorder: StateRecorder, keys: dict[Tensor, Generato
     return lambda: tensor
 
 
-def in_memory_order(graph: Graph, states: Sequence[State], updates: Mapping[int, int], home: Device) -> Graph:
+def in_memory_order(graph: Graph, states: Sequence[StateTensor], updates: Mapping[int, int], home: Device) -> Graph:
     """The graph with filters of convolutions, and all that is updated with them, laid out as convolutions like it.
 
     So neither the filter nor the update of its values is transposed at every step. The tensors that name them see the usual order.
     """
-    filters = {n.inputs[1].shape for n in graph.nodes if n.op.name in ("conv", "conv_data")}
-    filters |= {n.shape for n in graph.nodes if n.op.name == "conv_filter"}
+    directions = [(n, DIRECTIONS[n.op.name]) for n in graph.nodes if n.op.name in DIRECTIONS]
+    filters = {(n if direction == "filter_gradient" else n.inputs[1]).shape for n, direction in directions}
     inputs, seen = list(graph.inputs), {}
     for state in states:
         node = graph.inputs[state.position]

@@ -1,7 +1,7 @@
-"""From a Python function to nodes: call it once with tensors that stand for its arguments, and see what comes out.
+"""From a Python function to nodes: it is called once with placeholder tensors.
 
-What the function uses from outside becomes an input of its graph, and so does the position of every random stream it draws
-from, which comes back advanced.
+Tensors that the function captures become inputs of its graph, and so does the position of every random stream that it draws from;
+the advanced position is an output.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Trace:
 
 
 def trace(f: Callable[..., Any], types: Sequence[Type], structure: Structure, *, watched: bool = False) -> Trace:
-    """Call a function with tensors that stand for values of the given types. Only who watches it lets it change tensors from outside."""
+    """Call a function with tensors that stand for values of the given types. Only with `watched` may it change tensors from outside."""
     start = CLOCK.nodes
     CLOCK.nodes += 1  # tensors made from now on are younger
     inputs = [placeholder(object(), t) for t in types]

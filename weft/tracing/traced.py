@@ -23,7 +23,7 @@ from .arguments import Aliases, Arguments, refuse_other_content
 from .cache_key import argument_names, is_value
 from .context import StateRecorder
 from .guards import Guards, ModuleSettings
-from .state import State, in_memory_order, states_of
+from .state import StateTensor, in_memory_order, states_of
 from .trace import Trace, trace
 
 
@@ -37,7 +37,7 @@ class TracedFunction:
     call: CallStructure
     arguments: Arguments
     given: int  # inputs that are arguments, after the positions of streams
-    states: list[State]
+    states: list[StateTensor]
     streams: list[Generator]
     first_result: int  # among the graph's outputs; positions and state come before
     grads: list[tuple[Tensor, int | None]]  # whose .grad is replaced, by which result
@@ -186,7 +186,5 @@ def _refuse_unknown(graph: Graph, device: Device) -> None:
 def _content(tensor: Tensor) -> Node:
     """The value that a tensor was given."""
     node = tensor._node
-    if node.op is VARIABLE and node.params[0].pending is not None:
-        pending: Node = node.params[0].pending
-        return pending
-    return node
+    pending: Node | None = node.param("cell").pending if node.op is VARIABLE else None
+    return node if pending is None else pending

@@ -11,7 +11,7 @@ import numpy as np
 from ..errors import RunError
 from ..report.text_format import counted
 from ..runtime import device
-from ..tracing.compiled import Memory
+from ..tracing.compiled import CallMemory
 from ..tracing.jit import Jit
 
 SHARE = 0.9  # of the free memory that may be used: the rest of the process needs some too
@@ -50,7 +50,7 @@ def _text(path: str) -> str:
         return ""
 
 
-def need(step: Jit[Any], dataset: Any, batch: int) -> Memory:
+def need(step: Jit[Any], dataset: Any, batch: int) -> CallMemory:
     """What a training step with batches of this size needs. Nothing is run."""
     return step.memory(*_like(dataset, batch))
 
@@ -61,12 +61,12 @@ def _like(dataset: Any, batch: int) -> list[np.ndarray]:
     return [np.broadcast_to(np.zeros((), a.dtype.newbyteorder("=")), (batch, *a.shape[1:])) for a in ones]
 
 
-def total(memory: Memory) -> int:
+def total(memory: CallMemory) -> int:
     """All of it, with the batches that wait."""
     return memory.total + AHEAD * memory.arguments
 
 
-def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: int) -> Memory:
+def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: int) -> CallMemory:
     """What it needs, if it fits; else an error that says what would. The step is compiled, as it must be anyway.
 
     `gradients` are the bytes that gradients take when they are accumulated.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from ...dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import Op
+from ...options import CompileOptions
 from ..ir.program import Program
 from ..lowering import LoweringTable
 from ..passes import pipeline
@@ -21,31 +21,34 @@ from .special import plans as special
 
 LOWERINGS = LoweringTable("cpu", scalars.TABLE, special.PLANS, functions.FUNCTIONS)
 PASSES = PassOptions(LOWERINGS.lowers, wide_filters=True, widen_copies=True, split_sums=True)
+DEFAULTS = CompileOptions("cpu", threads=1)
 
 
-def passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
+def passes(graph: Graph, options: CompileOptions = DEFAULTS) -> dict[str, Graph]:
     """The graph after each pass for CPUs, by the pass's name."""
-    return pipeline.passes(graph, PASSES, narrow)
+    return pipeline.passes(graph, PASSES, options)
 
 
-def applied(graph: Graph, narrow: DType | None = None) -> Graph:
+def applied(graph: Graph, options: CompileOptions = DEFAULTS) -> Graph:
     """The graph after all passes for CPUs."""
-    return pipeline.applied(graph, PASSES, narrow)
+    return pipeline.applied(graph, PASSES, options)
 
 
 def compiled(
     graph: Graph,
     updates: Mapping[int, int],
-    threads: int,
-    narrow: DType | None = None,
+    options: CompileOptions,
     constants: frozenset[int] = frozenset(),
 ) -> Program:
-    """The graph as a program: fused, scheduled, with its memory planned.
+    """The graph as a program: fused, scheduled, with its memory planned. It depends on these arguments only.
 
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change, such as the weights of a network
     that is not trained; what is prepared of them is kept from run to run.
     """
-    return build(graph, updates, Target(partial(applied, narrow=narrow), plan_for, threads, by_loops), constants)
+    target = Target(
+        partial(applied, options=options), partial(plan_for, options=options), options.threads, partial(by_loops, options=options)
+    )  # fmt: skip
+    return build(graph, updates, target, constants)
 
 
 def can_compile(op: Op) -> bool:

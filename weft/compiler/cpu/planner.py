@@ -7,6 +7,7 @@ from math import prod
 
 from ...dtypes import DType
 from ...graph.node import Node
+from ...options import CompileOptions
 from ..ir.conv_shape import described
 from ..ir.index import linear
 from ..ir.kernel import Kernel, View, anchor_place
@@ -20,7 +21,9 @@ from .special import plans as special
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
 
 
-def plan_for(kernel: Kernel, threads: int, invariant: Collection[Node] = (), streamed: bool = False) -> Plan:
+def plan_for(
+    kernel: Kernel, threads: int, invariant: Collection[Node], streamed: bool, options: CompileOptions
+) -> Plan:
     """The plan of a kernel that is built around an anchor.
 
     `invariant`: values that are the same in every iteration of the enclosing loop; an operand among them is packed once.
@@ -30,31 +33,33 @@ def plan_for(kernel: Kernel, threads: int, invariant: Collection[Node] = (), str
     assert anchor is not None
     if anchor.op.own_kernels:
         return special.plan(anchor, threads)
-    return _ANCHORS[anchor.op.name](kernel, threads, kernel.views[1].base in invariant, streamed)
+    return _ANCHORS[anchor.op.name](kernel, threads, kernel.views[1].base in invariant, streamed, options)
 
 
-def _plan_product(kernel: Kernel, threads: int, invariant: bool, streamed: bool) -> Plan:
+def _plan_product(kernel: Kernel, threads: int, invariant: bool, streamed: bool, options: CompileOptions) -> Plan:
     assert kernel.anchor is not None
     if invariant:
         return _packed_product(kernel.anchor, kernel.views, threads)
     return _product(kernel.anchor, kernel.views, threads, streamed)
 
 
-def _plan_convolution(kernel: Kernel, threads: int, invariant: bool, streamed: bool) -> Plan:
+def _plan_convolution(kernel: Kernel, threads: int, invariant: bool, streamed: bool, options: CompileOptions) -> Plan:
     assert kernel.anchor is not None
-    plan = choice(kernel, threads).plan
+    plan = choice(kernel, options).plan
     if invariant and plan.phases:
         return _packed_filter(kernel.anchor, kernel.views[1].strides, plan.name, threads)
     return plan
 
 
-def _plan_filter_gradient(kernel: Kernel, threads: int, invariant: bool, streamed: bool) -> Plan:
-    return choice(kernel, threads).plan
+def _plan_filter_gradient(
+    kernel: Kernel, threads: int, invariant: bool, streamed: bool, options: CompileOptions
+) -> Plan:
+    return choice(kernel, options).plan
 
 
 # The rules of anchors that the shared part of the compiler makes: (kernel, threads, whether the right operand is loop-invariant,
 # whether the result is streamed to the epilogue).
-_ANCHORS: dict[str, Callable[[Kernel, int, bool, bool], Plan]] = {
+_ANCHORS: dict[str, Callable[[Kernel, int, bool, bool, CompileOptions], Plan]] = {
     "contract": _plan_product,
     "conv_last": _plan_convolution,
     "conv_data_last": _plan_convolution,
@@ -72,7 +77,7 @@ def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threa
     return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, size)
 
 
-def choice(kernel: Kernel, threads: int) -> Choice:
+def choice(kernel: Kernel, options: CompileOptions) -> Choice:
     """The algorithm of a convolution, and a note if it is not the preferred one."""
     anchor = kernel.anchor
     assert anchor is not None
@@ -80,7 +85,7 @@ def choice(kernel: Kernel, threads: int) -> Choice:
         return Choice(Plan("nothing", (), 0, 0))
     direction, shape = described(anchor)
     strides = kernel.views[1].strides if direction != "filter_gradient" else _wanted(kernel)
-    return decide(direction, shape, strides, threads, preferred(anchor))
+    return decide(direction, shape, strides, options, preferred(anchor))
 
 
 def _wanted(kernel: Kernel) -> tuple[int, ...]:

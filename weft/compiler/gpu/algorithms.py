@@ -1,9 +1,9 @@
-"""How a GPU computes a product or convolution: what the user prefers, what can be done, and what was measured.
+"""The algorithm of a product or convolution on a GPU: what the user prefers, what is possible, and what was measured.
 
-Names of convolutions are IMPLICIT_GEMM (our kernel), CUDNN, GEMM, DIRECT, and LOOPS, which is no plan but a kernel like any other;
-of matrix products TRITON (our kernel), CUBLASLT, TILED and NAIVE. As on CPUs, an algorithm that cannot do a case is no error: another
-one does it, and the note of the choice says so. Our kernel needs no workspace unless it cuts long sums into parts, so there is
-always one that fits. All are deterministic.
+Algorithms of convolutions are IMPLICIT_GEMM (our kernel), CUDNN, GEMM, DIRECT and LOOPS (an ordinary loop kernel, no plan); of matrix
+products TRITON (our kernel), CUBLASLT, TILED and NAIVE. As on CPUs, an algorithm that cannot compute a case is not an error: another
+one does, and the note of the choice says so. Our kernel needs workspace only when it splits long sums, so some algorithm fits
+every limit. All are deterministic.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from ...graph.node import Node
-from ...knobs import knobs
+from ...options import CompileOptions
 from ..ir.kernel import Kernel
-from ..ir.loops import CONVOLUTIONS
 from ..ir.plan import Phase, Plan
 from ..ir.program import operand_names
 from ..ir.storage import nbytes
 from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, Choice, preferred, workspace_limit
 from . import textbook_kernels as teaching
+from .anchors import anchor_of, is_convolution, is_product
 from .contraction import (
     parts_for,
     workspace,
@@ -30,57 +30,57 @@ from .contraction import (
     write_finish,
     write_parts,
 )
-from .lines import laid_out
+from .kernel_utils import scratch_offsets
 from .source import KernelSource
 from .vendor.claims import Claim, Judge, claims, operations
 
 COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
 
 
-def choose(kernel: Kernel, hidden: bool, judge: Judge | None) -> Choice:
+def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOptions) -> Choice:
     """The plan of a product or convolution, and what to say if it is not what was asked for."""
-    prefer = _preference(_anchor(kernel))
+    prefer, tf32 = _preference(anchor_of(kernel), options), bool(options.tf32)
     limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer)
     note = ""
     if limit is None and prefer != PREFER_FASTEST:
-        plan = _by_name(prefer, kernel, judge)
+        plan = _by_name(prefer, kernel, judge, tf32)
         if isinstance(plan, Plan):
             return Choice(replace(plan, hidden=hidden))
         note = f"{prefer} {plan}"
-    return Choice(replace(_fastest(kernel, limit, judge), hidden=hidden), note)
+    return Choice(replace(_fastest(kernel, limit, judge, tf32), hidden=hidden), note)
 
 
-def _preference(anchor: Node) -> str:
-    if anchor.op.name in CONVOLUTIONS:
-        return preferred(anchor) or knobs.conv_algorithm
-    return knobs.matmul_algorithm
+def _preference(anchor: Node, options: CompileOptions) -> str:
+    if is_convolution(anchor):
+        return preferred(anchor) or options.conv_algorithm
+    return options.matmul_algorithm
 
 
-def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None) -> Plan:
-    for wanted in claims(kernel, limit) if judge is not None else ():
+def _fastest(kernel: Kernel, limit: int | None, judge: Judge | None, tf32: bool) -> Plan:
+    for wanted in claims(kernel, limit, tf32) if judge is not None else ():
         if judge is not None and judge(kernel, wanted):
             return library_plan(kernel, wanted)
-    return own_plan(kernel, limit)
+    return own_plan(kernel, limit, tf32)
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------------------
 
 
-def own_plan(kernel: Kernel, limit: int | None = None) -> Plan:
+def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Plan:
     """Our kernel, its epilogue included; two where few sums are long, with their parts in between, as many as fit into the limit."""
-    name, parts = _own_name(kernel), parts_for(_anchor(kernel))
+    name, parts = _own_name(kernel), parts_for(anchor_of(kernel))
     while parts > 1 and limit is not None and nbytes(workspace(kernel, parts)) > limit:
         parts //= 2
     if parts == 1:
-        return _in_one(name, "whole", kernel)
-    first = Phase("parts", (parts,), _operands(kernel), frozenset(("work",)))
+        return _in_one(name, "whole", kernel, *_rounding(tf32))
+    first = Phase("parts", (parts, *_rounding(tf32)), _operands(kernel), frozenset(("work",)))
     return _plan(f"{name}, in parts", kernel, first, _finishing(kernel, parts))
 
 
 def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
     """A library, and one more kernel for the epilogue where the result is not all that is wanted."""
     limit, work = () if wanted.limit is None else (wanted.limit,), frozenset(("work",))
-    how = (*(["direct"] if wanted.direct else []), *limit)
+    how = (*(["direct"] if wanted.direct else []), *limit, *_rounding(wanted.spec.tf32))
     before = []
     if wanted.filter is not None:
         before.append(Phase("filter", how, frozenset(operand_names(kernel)[1:2]), work))
@@ -93,16 +93,21 @@ def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
     return _plan(wanted.library, kernel, *before, Phase("library", how, reads, work), after)
 
 
-def _gemm_plan(kernel: Kernel) -> Plan:
+def _gemm_plan(kernel: Kernel, tf32: bool) -> Plan:
     """Patches first; the rest is a product of their memory with the second operand."""
-    parts = parts_for(_anchor(kernel))
+    parts = parts_for(anchor_of(kernel))
     _, second, _ = operand_names(kernel)
     patches = Phase("patches", (), _operands(kernel) - {second}, frozenset(("work",)))
     reads = frozenset((second, "work"))
     if parts == 1:
-        return _plan("GEMM", kernel, patches, Phase("unfolded", ("epilogue",), reads, _result(kernel)))
-    product = Phase("unfolded_parts", (parts,), reads, frozenset(("work",)))
+        return _plan("GEMM", kernel, patches, Phase("unfolded", ("epilogue", *_rounding(tf32)), reads, _result(kernel)))
+    product = Phase("unfolded_parts", (parts, *_rounding(tf32)), reads, frozenset(("work",)))
     return _plan("GEMM, in parts", kernel, patches, product, _finishing(kernel, parts))
+
+
+def _rounding(tf32: bool) -> tuple[str, ...]:
+    """The argument of a phase that may round operands in float32 to TF32."""
+    return ("tf32",) if tf32 else ()
 
 
 def _finishing(kernel: Kernel, parts: int) -> Phase:
@@ -116,8 +121,8 @@ def _in_one(name: str, symbol: str, kernel: Kernel, *arguments: str | int) -> Pl
 
 def _plan(name: str, kernel: Kernel, *phases: Phase) -> Plan:
     plan = Plan(name, phases, 0, operations(kernel))
-    rooms = plan_rooms(kernel, plan)
-    return replace(plan, workspace=max((begin + nbytes(node) for node, begin in rooms.items()), default=0))
+    scratch_tensors = plan_scratch_offsets(kernel, plan)
+    return replace(plan, workspace=max((begin + nbytes(node) for node, begin in scratch_tensors.items()), default=0))
 
 
 def _own_name(kernel: Kernel) -> str:
@@ -135,36 +140,36 @@ def _result(kernel: Kernel) -> frozenset[str]:
 # --- by name: a plan, or why there is none ------------------------------------------------------------------------------------------
 
 
-def _by_name(name: str, kernel: Kernel, judge: Judge | None) -> Plan | str:
+def _by_name(name: str, kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
     ways = _PRODUCTS if _is_product(kernel) else _CONVOLUTIONS
-    return ways[name](kernel, judge) if name in ways else "does not exist on GPUs"
+    return ways[name](kernel, judge, tf32) if name in ways else "does not exist on GPUs"
 
 
-def _by_library(kernel: Kernel, judge: Judge | None) -> Plan | str:
-    for wanted in claims(kernel) if judge is not None else ():
-        if judge is not None and judge(kernel, replace(wanted, wished=True)):
+def _by_library(kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
+    for wanted in claims(kernel, tf32=tf32) if judge is not None else ():
+        if judge is not None and judge(kernel, replace(wanted, by_name=True)):
             return library_plan(kernel, wanted)
     return "has no kernel for it, or is not installed"
 
 
-def _by_patches(kernel: Kernel, judge: Judge | None) -> Plan | str:
+def _by_patches(kernel: Kernel, judge: Judge | None, tf32: bool) -> Plan | str:
     if teaching.patches(kernel).shape[0] > COUNTABLE:
         return "has more patches than can be counted"
-    return _gemm_plan(kernel)
+    return _gemm_plan(kernel, tf32)
 
 
-_Way = Callable[[Kernel, Judge | None], Plan | str]
+_Way = Callable[[Kernel, Judge | None, bool], Plan | str]
 _PRODUCTS: dict[str, _Way] = {
-    "TRITON": lambda kernel, judge: own_plan(kernel),
+    "TRITON": lambda kernel, judge, tf32: own_plan(kernel, tf32=tf32),
     "CUBLASLT": _by_library,
-    "TILED": lambda kernel, judge: _in_one("TILED", "tiled", kernel),
-    "NAIVE": lambda kernel, judge: _in_one("NAIVE", "naive", kernel),
+    "TILED": lambda kernel, judge, tf32: _in_one("TILED", "tiled", kernel),
+    "NAIVE": lambda kernel, judge, tf32: _in_one("NAIVE", "naive", kernel),
 }
 _CONVOLUTIONS: dict[str, _Way] = {
-    "IMPLICIT_GEMM": lambda kernel, judge: own_plan(kernel),
+    "IMPLICIT_GEMM": lambda kernel, judge, tf32: own_plan(kernel, tf32=tf32),
     "CUDNN": _by_library,
     "GEMM": _by_patches,
-    "DIRECT": lambda kernel, judge: _in_one("DIRECT", "naive", kernel),
+    "DIRECT": lambda kernel, judge, tf32: _in_one("DIRECT", "naive", kernel),
 }
 
 
@@ -181,22 +186,26 @@ def sources(kernel: Kernel, plan: Plan) -> list[KernelSource]:
     return [write(kernel, phase) for phase in plan.phases if phase.symbol != "library"]
 
 
-def plan_rooms(kernel: Kernel, plan: Plan) -> dict[Node, int]:
+def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
     """The tensors that only the phases of a plan know, and where in its workspace they begin, in bytes."""
-    rooms = []
+    scratch_tensors = []
     for phase in plan.phases:
         if phase.symbol == "patches":
-            rooms.append(teaching.patches(kernel))
+            scratch_tensors.append(teaching.patches(kernel))
         elif phase.symbol == "finish":
-            rooms.append(workspace(kernel, _parts(phase)))
+            scratch_tensors.append(workspace(kernel, _parts(phase)))
         elif phase.symbol == "library":
-            rooms += claimed(kernel, phase).rooms
-    return laid_out(rooms)
+            scratch_tensors += claimed(kernel, phase).scratch_tensors
+    return scratch_offsets(scratch_tensors)
 
 
 def claimed(kernel: Kernel, phase: Phase) -> Claim:
     """What a library is asked for in a phase, or was in the one before."""
-    return next(c for c in claims(kernel, _number(phase)) if c.direct == ("direct" in phase.arguments))
+    return next(c for c in claims(kernel, _number(phase), _is_tf32(phase)) if c.direct == ("direct" in phase.arguments))
+
+
+def _is_tf32(phase: Phase) -> bool:
+    return "tf32" in phase.arguments
 
 
 def _number(phase: Phase) -> int | None:
@@ -214,24 +223,19 @@ _WRITERS: dict[str, Callable[[Kernel, Phase], KernelSource]] = {
     "filter": lambda kernel, phase: write_filter("kernel", kernel, claimed(kernel, phase).filter),
     "bias": lambda kernel, phase: write_copy("kernel", claimed(kernel, phase).rounded, claimed(kernel, phase).more[0]),
     "after": lambda kernel, phase: write_after("kernel", kernel, claimed(kernel, phase).result),
-    "whole": lambda kernel, phase: write_contraction("kernel", kernel),
-    "parts": lambda kernel, phase: write_parts("kernel", kernel, _parts(phase)),
+    "whole": lambda kernel, phase: write_contraction("kernel", kernel, tf32=_is_tf32(phase)),
+    "parts": lambda kernel, phase: write_parts("kernel", kernel, _parts(phase), _is_tf32(phase)),
     "finish": lambda kernel, phase: write_finish("kernel", kernel, _parts(phase)),
     "naive": lambda kernel, phase: teaching.write_naive("kernel", kernel),
     "tiled": lambda kernel, phase: teaching.write_tiled("kernel", kernel),
     "patches": lambda kernel, phase: teaching.write_patches("kernel", kernel),
-    "unfolded": lambda kernel, phase: teaching.write_unfolded("kernel", kernel),
-    "unfolded_parts": lambda kernel, phase: teaching.write_unfolded("kernel", kernel, _parts(phase)),
+    "unfolded": lambda kernel, phase: teaching.write_unfolded("kernel", kernel, tf32=_is_tf32(phase)),
+    "unfolded_parts": lambda kernel, phase: teaching.write_unfolded("kernel", kernel, _parts(phase), _is_tf32(phase)),
 }
 
 
 def _is_product(kernel: Kernel) -> bool:
-    return _anchor(kernel).op.name == "contract"
+    return is_product(anchor_of(kernel))
 
 
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor
-
-
-__all__ = ["choose", "claimed", "library_plan", "own_plan", "plan_rooms", "sources", "write"]
+__all__ = ["choose", "claimed", "library_plan", "own_plan", "plan_scratch_offsets", "sources", "write"]

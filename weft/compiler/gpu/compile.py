@@ -1,4 +1,4 @@
-"""From the source of a kernel to code for a GPU. No GPU is needed for it."""
+"""Compiles the source of a kernel for a GPU architecture. It needs no GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def pointer_type(dtype: DType) -> str:
 
 
 @dataclass(frozen=True)
-class Order:
+class CompileRequest:
     """All that the code of a kernel depends on."""
 
     text: str
@@ -50,23 +50,23 @@ class Order:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Order:
+    def from_json(cls, text: str) -> CompileRequest:
         known = json.loads(text)
         return cls(**(known | {"types": tuple(known["types"]), "loose": tuple(known["loose"])}))
 
 
-def order(source: KernelSource, capability: int) -> Order:
+def compile_request(source: KernelSource, capability: int) -> CompileRequest:
     """What to compile for GPUs of a compute capability: 80, 90, ..."""
     types = (*(pointer_type(n.dtype) for n in source.arguments), "*i64")
-    return Order(source.text, source.name, types, source.warps, source.stages, capability, source.loose)
+    return CompileRequest(source.text, source.name, types, source.warps, source.stages, capability, source.loose)
 
 
 def build(source: KernelSource, capability: int) -> Binary:
     """Compile a kernel for GPUs of a compute capability."""
-    return build_order(order(source, capability))
+    return build_request(compile_request(source, capability))
 
 
-def build_order(wanted: Order) -> Binary:
+def build_request(wanted: CompileRequest) -> Binary:
     """Compile a kernel. Triton fails on a few for one number of warps and not for another: more are tried before it is an error."""
     with tempfile.TemporaryDirectory(prefix="weft-triton-") as folder:
         function = _loaded(wanted, Path(folder))
@@ -78,7 +78,7 @@ def build_order(wanted: Order) -> Binary:
     raise failed
 
 
-def _compiled(function: Any, wanted: Order, warps: int) -> Binary:
+def _compiled(function: Any, wanted: CompileRequest, warps: int) -> Binary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
@@ -96,7 +96,7 @@ def _compiled(function: Any, wanted: Order, warps: int) -> Binary:
     return Binary(made.asm["cubin"], facts.name, facts.num_warps, facts.shared)
 
 
-def _loaded(wanted: Order, folder: Path) -> Any:
+def _loaded(wanted: CompileRequest, folder: Path) -> Any:
     """The kernel as an object of Triton, which wants to read its source from a file."""
     path = folder / f"{wanted.name}.py"
     path.write_text(wanted.text)

@@ -1,7 +1,7 @@
-"""Many kernels to code at once: those on disk are read, the others are compiled by processes of their own.
+"""Compiles many kernels in parallel: those in the cache are read, the others are compiled by worker processes.
 
-Compiling a kernel keeps Python busy, so threads would wait for each other. A worker is a process that runs `serve`: it reads
-one request a line, and answers with one line, both JSON; what it answers is code, so nothing of it is executed here.
+Compiling a kernel keeps the Python interpreter busy, so threads would not help. A worker is a process that runs `serve`: it reads one
+request per line and answers with one line, both JSON. The answer is GPU code; nothing in it is executed here.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Any
 from ...errors import InternalError
 from ..host import usable_cores
 from ..store import cache, compiler_version
-from .compile import Binary, Order, build_order, order
+from .compile import Binary, CompileRequest, build_request, compile_request
 
 FEW = 2  # kernels that are compiled here rather than by workers, which take a second to start
 MOST_WORKERS = 32
 
 
-def cast(sources: Sequence[Any], capability: int) -> list[Binary]:
+def compile_kernels(sources: Sequence[Any], capability: int) -> list[Binary]:
     """The code of each kernel for GPUs of a compute capability, in their order. Equal kernels are compiled once."""
-    orders = [order(source, capability) for source in sources]
-    done: dict[Order, Binary] = {}
+    orders = [compile_request(source, capability) for source in sources]
+    done: dict[CompileRequest, Binary] = {}
     for wanted in dict.fromkeys(orders):
         found = cache().get(_key(wanted))
         if found is not None:
@@ -44,7 +44,7 @@ def cast(sources: Sequence[Any], capability: int) -> list[Binary]:
     return [done[wanted] for wanted in orders]
 
 
-def _key(wanted: Order) -> str:
+def _key(wanted: CompileRequest) -> str:
     return f"triton {version('triton')} {compiler_version()}\n{wanted.to_json()}"
 
 
@@ -58,9 +58,9 @@ def _from_bytes(content: bytes) -> Binary:
     return Binary(code, **json.loads(head))
 
 
-def _compiled(missing: Sequence[Order]) -> list[Binary]:
+def _compiled(missing: Sequence[CompileRequest]) -> list[Binary]:
     if len(missing) <= FEW or usable_cores() < 2:
-        return [build_order(wanted) for wanted in missing]
+        return [build_request(wanted) for wanted in missing]
     shared = _shared.get()
     if shared is not None:
         return shared.build(missing)
@@ -99,7 +99,7 @@ class _Workers:
     def start(self, count: int) -> None:
         self._workers += [_Worker() for _ in range(count - len(self._workers))]
 
-    def build(self, missing: Sequence[Order]) -> list[Binary]:
+    def build(self, missing: Sequence[CompileRequest]) -> list[Binary]:
         count = min(usable_cores(), MOST_WORKERS, len(missing))
         self.start(count)
         waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -124,7 +124,7 @@ _shared: ContextVar[_Workers | None] = ContextVar("workers", default=None)
 
 def _work(
     worker: _Worker,
-    missing: Sequence[Order],
+    missing: Sequence[CompileRequest],
     waiting: queue.SimpleQueue[int],
     results: dict[int, Binary | BaseException],
 ) -> None:
@@ -154,7 +154,7 @@ class _Worker:
             env=environment, text=True, start_new_session=True,
         )  # fmt: skip
 
-    def build(self, wanted: Order) -> Binary:
+    def build(self, wanted: CompileRequest) -> Binary:
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -190,10 +190,10 @@ def serve() -> None:
     os.dup2(2, 1)  # what the compiler prints must not look like an answer
     for line in sys.stdin:
         try:
-            made = build_order(Order.from_json(line))
+            made = build_request(CompileRequest.from_json(line))
             known: dict[str, Any] = {"symbol": made.symbol, "warps": made.warps, "shared": made.shared}
             known["code"] = base64.b64encode(made.code).decode()
-        except Exception as error:  # Triton's have no common base, and who waits must be answered
+        except Exception as error:  # Triton's errors have no common base, and the parent waits for an answer
             known = {"error": f"{type(error).__name__}: {error}"}
         answers.write(json.dumps(known) + "\n")
         answers.flush()

@@ -1,9 +1,9 @@
-"""Matrix products and convolutions as one Triton kernel: tiles of the result, summed over strips of what is contracted.
+"""Matrix products and convolutions as one Triton kernel: tiles of the result, accumulated over strips of the contracted loops.
 
-All of them are the sum, over some loops, of an element of one operand times an element of the other, and both elements are known as
-formulas of the loops (`loops.CONVOLUTIONS`). So one kernel is written for them all: a strip of each operand is read where the formulas say,
-`tl.dot` multiplies the strips, and the epilogue (bias, activation, residual, the update of a weight) works on the tile before it is
-written. A convolution reads its patches in place: nothing is unfolded in memory.
+All of them are a sum, over some loops, of an element of one operand times an element of the other, and both elements are formulas of the
+loops (`loops.CONVOLUTIONS`). So one writer serves all: a strip of each operand is loaded where the formulas say, `tl.dot` multiplies the
+strips, and the epilogue (bias, activation, residual, weight update) works on the tile before it is stored. Convolutions load their
+patches in place (implicit GEMM).
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from math import prod
 
 from ...dtypes import DType, float32, float64
 from ...graph.node import Node
-from ...knobs import knobs
 from ..ir.index import Index, Inside, Loop, Place, fresh, strides, substituted
 from ..ir.kernel import Kernel, View, anchor_place, anchor_shape
 from ..ir.loops import CONVOLUTIONS, plain_loops
 from ..ir.nest import ReadyPhase, ready
+from .anchors import groups_of, is_convolution, is_filter_gradient, is_product, sum_length
+from .kernel_utils import element, scratch_tensor
 from .kernels import FLAT
-from .lines import element, room
-from .source import KernelSource, Writer, decomposed
-from .values import Values
+from .source import KernelSource, KernelWriter, decomposed
+from .values import PhaseValues
 from .vendor.specs import filter_order
 
 
 @dataclass(frozen=True)
-class Tile:
+class ContractionTile:
     """The rows and columns of a tile of the result, how deep a strip is, and how many warps and stages work on it."""
 
     rows: int
@@ -75,28 +75,17 @@ def arranged(batch: int, rows: int, columns: int, length: int) -> tuple[tuple[in
     return fitting[-1], 1
 
 
-def tile_for(sides: tuple[int, int], strip: int) -> Tile:
+def tile_for(sides: tuple[int, int], strip: int) -> ContractionTile:
     """A tile of these sides; `strip` is the length of what is walked in strips."""
     height, width = sides
     deep = min(_side(strip, 64), 64 if height * width <= 64 * 128 else 32)
-    return Tile(height, width, deep, 8 if height * width >= 128 * 128 else 4)
+    return ContractionTile(height, width, deep, 8 if height * width >= 128 * 128 else 4)
 
 
 def parts_for(anchor: Node) -> int:
     """Into how many parts the sums of a result are cut."""
     batch, rows, columns = anchor_shape(anchor)
     return arranged(batch * groups_of(anchor), rows, columns // groups_of(anchor), sum_length(anchor))[1]
-
-
-def sum_length(anchor: Node) -> int:
-    """How many products each element of the result is the sum of."""
-    x, y = anchor.inputs
-    if anchor.op.name == "contract":
-        return x.shape[2]
-    if anchor.op.name == "conv_filter_last":
-        return prod(y.shape[:-1])
-    taps = prod(y.shape[2:])
-    return taps * (y.shape[1] if anchor.op.name == "conv_last" else y.shape[0] // groups_of(anchor))
 
 
 def _count(batch: int, rows: int, columns: int, sides: tuple[int, int]) -> int:
@@ -108,35 +97,22 @@ def _side(size: int, most: int) -> int:
     return max(16, min(most, 1 << max(0, size - 1).bit_length()))
 
 
-def can_write(kernel: Kernel) -> bool:
-    """Whether this kernel is one for the matrix units."""
-    anchor = kernel.anchor
-    return (
-        anchor is not None
-        and anchor.dtype.is_float
-        and (anchor.op.name == "contract" or anchor.op.name in CONVOLUTIONS)
-    )
-
-
-def groups_of(anchor: Node) -> int:
-    """Into how many groups the columns of the result fall; those of one group read the same of the left operand."""
-    return 1 if anchor.op.name == "contract" else int(anchor.params[3])
-
-
-def write_contraction(name: str, kernel: Kernel, tile: Tile | None = None) -> KernelSource:
-    """The source of a product or convolution with its epilogue."""
-    return Contraction(name, kernel, tile).source()
+def write_contraction(
+    name: str, kernel: Kernel, tile: ContractionTile | None = None, tf32: bool = False
+) -> KernelSource:
+    """The source of a product or convolution with its epilogue. `tf32`: operands in float32 are rounded to TF32."""
+    return ContractionWriter(name, kernel, tile, tf32=tf32).source()
 
 
 def workspace(kernel: Kernel, parts: int) -> Node:
     """The memory for the sums of all parts, as a tensor that only these two kernels know."""
     assert kernel.anchor is not None
-    return room("parts", kernel.anchor, (parts, prod(kernel.anchor.shape)), _wide(kernel.anchor))
+    return scratch_tensor("parts", kernel.anchor, (parts, prod(kernel.anchor.shape)), _wide(kernel.anchor))
 
 
-def write_parts(name: str, kernel: Kernel, parts: int) -> KernelSource:
+def write_parts(name: str, kernel: Kernel, parts: int, tf32: bool = False) -> KernelSource:
     """The first of two kernels for long sums: each part of the sums, into the workspace."""
-    return Contraction(name, kernel, None, parts).source()
+    return ContractionWriter(name, kernel, None, parts, tf32).source()
 
 
 def write_finish(name: str, kernel: Kernel, parts: int) -> KernelSource:
@@ -180,13 +156,15 @@ class _Walk:
         return decomposed(self.loops[:-1], "tap") | {self.loops[-1]: along}
 
 
-class Contraction(Writer):
+class ContractionWriter(KernelWriter):
     """See the head of this file."""
 
-    def __init__(self, name: str, kernel: Kernel, tile: Tile | None, parts: int = 1) -> None:
+    def __init__(
+        self, name: str, kernel: Kernel, tile: ContractionTile | None, parts: int = 1, tf32: bool = False
+    ) -> None:
         super().__init__(name)
         assert kernel.anchor is not None
-        self.kernel, self.anchor, self.parts = kernel, kernel.anchor, parts
+        self.kernel, self.anchor, self.parts, self.tf32 = kernel, kernel.anchor, parts, tf32
         self.batch, self.height, self.width = anchor_shape(self.anchor)
         own = tuple(Loop(n) for n in (self.batch, self.height, self.width))
         self.loops = kernel.rows or own
@@ -196,13 +174,13 @@ class Contraction(Writer):
         self.length = prod(l.size for l in self.depth_loops)
         shape = (self.batch * self.groups, self.height, self.local.size)
         sides, _ = arranged(*shape, self.length if parts > 1 else 0)
-        self.tile = tile or tile_for(sides, walked(self.depth_loops, self.anchor.op.name == "conv_filter_last"))
+        self.tile = tile or tile_for(sides, walked(self.depth_loops, is_filter_gradient(self.anchor)))
         self.inside, self.zero = "inside_rows & inside_columns", "0 * (row + column)"
 
     def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
         """What is summed over, and the two factors."""
         place, anchor = anchor_place(self.anchor, self.loops), self.anchor
-        if anchor.op.name == "contract":
+        if is_product(anchor):
             b, m, n = place
             [k] = inner = fresh((anchor.inputs[0].shape[2],))
             factors: Sequence[tuple[Node, Place]] = ((anchor.inputs[0], (b, m, k)), (anchor.inputs[1], (b, k, n)))
@@ -215,7 +193,7 @@ class Contraction(Writer):
         rest = tuple(c for c in conditions if self.local in c.inner.loops)
         left, right = Operand(first.view, first.position, mine), Operand(second.view, second.position, rest)
         loops = plain_loops(inner)
-        if anchor.op.name != "conv_filter_last" and anchor.op.name in CONVOLUTIONS:  # channels are neighbours in memory
+        if is_convolution(anchor) and not is_filter_gradient(anchor):  # channels are neighbours in memory
             channels = inner[0].loops
             loops = (*(l for l in loops if l not in channels), *(l for l in loops if l in channels))
         return loops, left, right
@@ -239,8 +217,8 @@ class Contraction(Writer):
         programs = self._tiles()
         self._accumulate()
         if self.parts > 1:
-            room = workspace(self.kernel, self.parts)
-            Values(self, NOTHING).store(room, own_position(self.loops), "total", f"part * {room.shape[1]}")
+            scratch = workspace(self.kernel, self.parts)
+            PhaseValues(self, NOTHING).store(scratch, own_position(self.loops), "total", f"part * {scratch.shape[1]}")
         else:
             finish(self, self.kernel, self.loops, "total")
         t = self.tile
@@ -280,7 +258,7 @@ class Contraction(Writer):
     def _accumulate(self) -> None:
         t, wide = self.tile, self._wide()
         self.line(f"total = tl.zeros(({t.rows}, {t.columns}), tl.{wide.name})")
-        walk = _Walk(self.depth_loops, t.depth, walked(self.depth_loops, self.anchor.op.name == "conv_filter_last"))
+        walk = _Walk(self.depth_loops, t.depth, walked(self.depth_loops, is_filter_gradient(self.anchor)))
         begin, end = "0", str(walk.steps)
         if self.parts > 1:
             share = -(-walk.steps // self.parts)
@@ -298,7 +276,7 @@ class Contraction(Writer):
         """A strip of an operand, read where its formula says; padding is zero."""
         before = dict(self.at)
         self.at |= places
-        values = Values(self, NOTHING)
+        values = PhaseValues(self, NOTHING)
         where = f"{self.pointer(operand.view.base)} + ({values.index(operand.position)})"
         if not set(operand.position.loops) - {self.loops[0], self.group}:
             where += f" + 0 * {'along' if operand is self.left else 'down'}"  # one element is a strip too
@@ -310,7 +288,7 @@ class Contraction(Writer):
 
     def _precision(self) -> str:
         """Three products of TF32 numbers are as good as one of float32 numbers, and the matrix units make them."""
-        return f', input_precision="{"tf32" if knobs.tf32 else "tf32x3"}"' if self._wide() is float32 else ""
+        return f', input_precision="{"tf32" if self.tf32 else "tf32x3"}"' if self._wide() is float32 else ""
 
     def _common(self) -> DType:
         """The type in which strips meet: their own if they have the same, else a wider one."""
@@ -321,7 +299,7 @@ class Contraction(Writer):
         return _wide(self.anchor)
 
 
-class _Finish(Writer):
+class _Finish(KernelWriter):
     """Adds the parts of long sums, element by element."""
 
     def __init__(self, name: str, kernel: Kernel, parts: int) -> None:
@@ -331,32 +309,34 @@ class _Finish(Writer):
         self.loops = kernel.rows or tuple(Loop(n) for n in anchor_shape(kernel.anchor))
 
     def source(self) -> KernelSource:
-        room, count = workspace(self.kernel, self.parts), prod(self.anchor.shape)
+        scratch, count = workspace(self.kernel, self.parts), prod(self.anchor.shape)
         rows = min(FLAT, _side(count, FLAT))
         self.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
         self.line(f"inside_rows = row < {count}")
         self.at |= decomposed(self.loops, "row")
         self.masks |= dict.fromkeys(self.loops, "inside_rows")
-        self.line(f"total = tl.zeros(({rows},), tl.{room.dtype.name})")
+        self.line(f"total = tl.zeros(({rows},), tl.{scratch.dtype.name})")
         self.line(f"for part in range({self.parts}):")
-        self.line(f"    total += tl.load({self.pointer(room)} + part * {count} + row, mask=inside_rows, other=0)")
+        self.line(f"    total += tl.load({self.pointer(scratch)} + part * {count} + row, mask=inside_rows, other=0)")
         finish(self, self.kernel, self.loops, "total")
         return self.finished(-(-count // rows), 4)
 
 
-def write_after(name: str, kernel: Kernel, room: Node) -> KernelSource:
+def write_after(name: str, kernel: Kernel, scratch: Node) -> KernelSource:
     """The epilogue of a result that a library has put into memory of its own. It keeps filters one after the other there."""
-    writer, anchor = Writer(name), kernel.anchor
+    writer, anchor = KernelWriter(name), kernel.anchor
     assert anchor is not None
     loops = kernel.rows or tuple(Loop(n) for n in anchor_shape(anchor))
     count = prod(anchor.shape)
     rows = min(FLAT, _side(count, FLAT))
     writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
     writer.line(f"inside_rows = row < {count}")
-    there = (loops[0], loops[2], loops[1]) if anchor.op.name == "conv_filter_last" else loops
+    there = (loops[0], loops[2], loops[1]) if is_filter_gradient(anchor) else loops
     writer.at |= decomposed(there, "row")
     writer.masks |= dict.fromkeys(loops, "inside_rows")
-    writer.line(f"total = tl.load({writer.pointer(room)} + row, mask=inside_rows, other=0).to(tl.{_wide(anchor).name})")
+    writer.line(
+        f"total = tl.load({writer.pointer(scratch)} + row, mask=inside_rows, other=0).to(tl.{_wide(anchor).name})"
+    )
     finish(writer, kernel, loops, "total")
     return writer.finished(-(-count // rows), 4)
 
@@ -364,7 +344,7 @@ def write_after(name: str, kernel: Kernel, room: Node) -> KernelSource:
 def write_copy(name: str, source: Node | None, target: Node) -> KernelSource:
     """A few numbers in another type."""
     assert source is not None
-    writer, count = Writer(name), prod(target.shape)
+    writer, count = KernelWriter(name), prod(target.shape)
     rows = _side(count, FLAT)
     writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
     value = writer.let("value", f"tl.load({writer.pointer(source)} + row, mask=row < {count}, other=0)")
@@ -373,21 +353,21 @@ def write_copy(name: str, source: Node | None, target: Node) -> KernelSource:
     return writer.finished(-(-count // rows), 4)
 
 
-def write_filter(name: str, kernel: Kernel, room: Node | None) -> KernelSource:
+def write_filter(name: str, kernel: Kernel, scratch: Node | None) -> KernelSource:
     """A copy of a filter in the order that libraries want."""
     anchor, view = kernel.anchor, kernel.views[1]
     assert anchor is not None
-    assert room is not None
+    assert scratch is not None
     shape = anchor.inputs[1].shape
     order = filter_order(len(shape))
     turned = replace(view, strides=tuple(view.strides[a] for a in order))
-    writer, count = Writer(name), prod(shape)
+    writer, count = KernelWriter(name), prod(shape)
     rows = _side(count, FLAT)
     writer.line(f"row = tl.program_id(0) * {rows} + tl.arange(0, {rows})")
     place = element(writer, turned, tuple(shape[a] for a in order), "row")
     value = writer.let("value", f"tl.load({place}, mask=row < {count}, other=0)")
-    writer.line(f"tl.store({writer.pointer(room)} + row, {value}, mask=row < {count})")
-    writer.written.append(room)
+    writer.line(f"tl.store({writer.pointer(scratch)} + row, {value}, mask=row < {count})")
+    writer.written.append(scratch)
     return writer.finished(-(-count // rows), 4)
 
 
@@ -396,17 +376,17 @@ def _wide(anchor: Node) -> DType:
     return float64 if anchor.dtype is float64 else float32
 
 
-def finish(writer: Writer, kernel: Kernel, loops: tuple[Loop, ...], total: str) -> None:
+def finish(writer: KernelWriter, kernel: Kernel, loops: tuple[Loop, ...], total: str) -> None:
     """Store a result, or do with it what its epilogue says."""
     anchor = kernel.anchor
     assert anchor is not None
     held = f"{total}.to(tl.{anchor.dtype.name}).to(tl.float32)" if anchor.dtype.is_half else total
     writer.rows[anchor] = writer.let("total", held)
     if kernel.nest is None or anchor in kernel.outputs:
-        Values(writer, NOTHING).store(anchor, own_position(loops), writer.rows[anchor])
+        PhaseValues(writer, NOTHING).store(anchor, own_position(loops), writer.rows[anchor])
     if kernel.nest is not None:
         [phase] = ready(kernel, 1).phases
-        Values(writer, phase).store_all()
+        PhaseValues(writer, phase).store_all()
 
 
 def own_position(loops: tuple[Loop, ...]) -> Index:

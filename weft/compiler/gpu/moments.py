@@ -16,8 +16,8 @@ from ..ir.index import Index, substituted
 from ..ir.loops import Step
 from ..ir.nest import ReadyPhase, Reduced
 from . import scalars as scalar
-from .kernels import Loops, Total
-from .values import Values
+from .kernels import LoopWriter, ReductionWriter
+from .values import PhaseValues
 
 FIRST = 16  # elements whose mean is near enough to that of all
 
@@ -78,7 +78,7 @@ def _total_of_mean(phases: Sequence[ReadyPhase], step: int, count: int) -> Node 
     if not _is(found, "div"):
         return None
     total, by = (_behind(phase, arg) for arg in found.args)
-    return total.node if total.kind == "row" and by.kind == "const" and by.node.params[0] == count else None
+    return total.node if total.kind == "row" and by.kind == "const" and by.node.param("value") == count else None
 
 
 def _behind(phase: ReadyPhase, number: int) -> Step:
@@ -89,13 +89,13 @@ def _behind(phase: ReadyPhase, number: int) -> Step:
     return step
 
 
-class Moments(Total):
+class MomentsWriter(ReductionWriter):
     """The running state of both, in each lane of a tile: sums of differences from a number near the mean, and of their squares.
 
     The walk is from `begin` to `end`, names of the kernel, and `first` a tile of the `FIRST` elements that it begins with, or fewer.
     """
 
-    def __init__(self, writer: Loops, reduced: Reduced, width: int, first: str) -> None:
+    def __init__(self, writer: LoopWriter, reduced: Reduced, width: int, first: str) -> None:
         super().__init__(writer, reduced, width)
         self.type = scalar.register(self.dtype)
         self.state.append(writer.let("t", scalar.filled(self.dtype, 0, self.shape)))
@@ -104,7 +104,7 @@ class Moments(Total):
         finite = f"tl.abs({near}) < float('inf')"  # others would make something else of sums that are infinite
         self.near = writer.let("near", f"tl.where({finite}, {near}, 0.0)")
 
-    def add(self, values: Values) -> None:
+    def add(self, values: PhaseValues) -> None:
         write, (total, squares) = self.writer, self.state
         new = write.let("v", self.masked(write.inside, f"{self.factors(values)} - {self.near}"))
         write.line(f"{total} = {total} + {new}")

@@ -1,7 +1,6 @@
-"""A graph as launches: kernels as Triton source, and where in memory their tensors lie.
+"""A graph as a list of GPU commands: kernels in Triton, library calls and copies, on planned memory.
 
-The passes, fusion, the order of kernels and the plan of memory are those of every device. A stream keeps launches in order, so
-barriers need no thought.
+Passes, fusion, schedule and memory plan are shared with the other backends. A stream runs commands in order, so no barriers are needed.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ from functools import partial
 from itertools import count, zip_longest
 from math import prod
 
-from ...dtypes import DType, uint8
+from ...dtypes import uint8
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node, Type, placeholder
+from ...options import CompileOptions
 from ..ir.kernel import Kernel, View
 from ..ir.loops import CONVOLUTIONS
 from ..ir.nest import ready
@@ -25,13 +25,15 @@ from ..ir.storage import Slot, nbytes
 from ..lowering import LoweringTable
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
+from ..planning.algorithms import asked_for_loops
 from ..planning.build import Target, build, control_buffers
 from ..thresholds import thresholds
 from . import scalars
-from .algorithms import choose, claimed, plan_rooms, write
+from .algorithms import choose, claimed, plan_scratch_offsets, write
+from .anchors import anchor_of, is_contraction
 from .commands import Command, CommandList, CompiledCommands, ControlFlow, Copy, Launch, LibraryCall
 from .compile import ALIGNED, Binary
-from .contraction import can_write, write_copy
+from .contraction import write_copy
 from .source import KernelSource, Site, joined
 from .special import plans as special
 from .split_reductions import loops_scratch, loops_workspace, write_kernels
@@ -40,29 +42,31 @@ from .vendor.claims import Judge
 WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as they are
 RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
-MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
+EARLY_FREE_BYTES = 1 << 24  # values of this size are worth a launch of their own to be freed early
+LOOP_PARAMS = ("carried", "sequences", "length", "reverse", "history")  # of control flow, as `ControlFlow` has them
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
 
 
 # Long sums need no second kernel, channels are padded to what tensor cores read, and 16 bits are read as they are.
 LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS)
 PASSES = PassOptions(LOWERINGS.lowers, recompute=True, pad_channels=True)
+DEFAULTS = CompileOptions("cuda")
 
 
-def gpu_passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
+def gpu_passes(graph: Graph, options: CompileOptions = DEFAULTS) -> dict[str, Graph]:
     """The graph after each pass for GPUs, by the pass's name."""
-    return each_pass(graph, PASSES, narrow)
+    return each_pass(graph, PASSES, options)
 
 
 def gpu_program(
     graph: Graph,
     updates: Mapping[int, int],
-    narrow: DType | None = None,
+    options: CompileOptions = DEFAULTS,
     constants: frozenset[int] = frozenset(),
     judge: Judge | None = None,
     collecting: Callable[[], AbstractContextManager[None]] | None = None,
 ) -> Program:
-    """The graph as a program: fused, ordered, with its memory planned.
+    """The graph as a program: fused, ordered, with its memory planned. It depends on these arguments only.
 
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change; what is made of them alone is kept.
     `judge` says which products and convolutions NVIDIA's libraries do; without one they do none. In a block of `collecting` it sees
@@ -73,11 +77,12 @@ def gpu_program(
         if collecting is not None:
             with collecting():
                 for kernel in kernels:
-                    _plan(kernel, 1, (), False, judge)
+                    _plan(kernel, 1, (), False, judge, options)
 
     target = Target(
-        partial(applied, options=PASSES, narrow=narrow), partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=narrow,
-        gathers=True, much=MUCH,
+        partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
+        by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
+        recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, much=EARLY_FREE_BYTES,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 
@@ -87,7 +92,9 @@ def _scratch(kernel: Kernel) -> int:
     return loops_scratch(ready(kernel, LANES))
 
 
-def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, judge: Judge | None) -> Plan:
+def _plan(
+    kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, judge: Judge | None, options: CompileOptions
+) -> Plan:
     """How the work of an anchor is done."""
     anchor = kernel.anchor
     assert anchor is not None
@@ -95,8 +102,8 @@ def _plan(kernel: Kernel, threads: int, still: Collection[Node], hidden: bool, j
         return special.plan(kernel)
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
-    assert can_write(kernel), anchor.op.name  # whole numbers are multiplied by loops
-    return choose(kernel, hidden, judge).plan
+    assert is_contraction(kernel), anchor.op.name  # whole numbers are multiplied by loops
+    return choose(kernel, hidden, judge, options).plan
 
 
 def commands(program: Program) -> CommandList[KernelSource]:
@@ -143,9 +150,9 @@ def _commands(program: Program, known: dict[object, KernelSource], loose: frozen
     places = dict(program.memory.slots)
     for kernel, scratch in program.memory.scratch.items():
         if kernel not in program.bodies:
-            places |= _rooms(program, kernel, scratch)
+            places |= _scratch_slots(program, kernel, scratch)
     found: list[Command[KernelSource]] = []
-    for calls in _together(program.calls):
+    for calls in _independent_groups(program.calls):
         first = calls[0]
         if _is_library(first):
             wanted = claimed(first.kernel, first.phase)
@@ -167,7 +174,7 @@ def _commands(program: Program, known: dict[object, KernelSource], loose: frozen
 
 
 def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSource]]:
-    """Copies that do not wait for each other: short ones together, by a kernel of ours."""
+    """Independent copies: short ones share a kernel of ours."""
     short = [c for c in calls if 0 < c.reads[0].nbytes <= thresholds.gpu_short_copy]
     steps: list[Command[KernelSource]] = [
         Copy(c.reads[0], c.writes[0], (c,)) for c in calls if c not in short or len(short) == 1
@@ -175,20 +182,22 @@ def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSour
     for begin in range(0, len(short) if len(short) > 1 else 0, thresholds.gpu_copies):
         some = short[begin : begin + thresholds.gpu_copies]
         slots = [slot for c in some for slot in (c.reads[0], c.writes[0])]
-        rooms = [placeholder(("copy", i), Type((slot.nbytes,), uint8)) for i, slot in enumerate(slots)]
-        made = joined("kernel", [write_copy("kernel", *pair) for pair in zip(rooms[::2], rooms[1::2], strict=True)])
-        steps.append(launch(made, [slots[rooms.index(n)] for n in made.arguments], False, tuple(some)))
+        arguments = [placeholder(("copy", i), Type((slot.nbytes,), uint8)) for i, slot in enumerate(slots)]
+        made = joined(
+            "kernel", [write_copy("kernel", *pair) for pair in zip(arguments[::2], arguments[1::2], strict=True)]
+        )
+        steps.append(launch(made, [slots[arguments.index(n)] for n in made.arguments], False, tuple(some)))
     return steps
 
 
-def _rooms(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
-    """Where the tensors lie that only the phases of a kernel know."""
+def _scratch_slots(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
+    """The slots of a kernel's scratch tensors."""
     if kernel.anchor is None:
         found = loops_workspace(ready(kernel, LANES))
     elif kernel.anchor.op.own_kernels:
-        found = special.rooms(kernel)
+        found = special.scratch_layout(kernel)
     else:
-        found = plan_rooms(kernel, program.plans[kernel])
+        found = plan_scratch_offsets(kernel, program.plans[kernel])
     return {node: Slot(scratch.base, scratch.offset + begin, nbytes(node)) for node, begin in found.items()}
 
 
@@ -200,27 +209,23 @@ def _control(program: Program, call: Call, known: dict[object, KernelSource]) ->
         name: Slot(scratch.base, scratch.offset + buffer.offset, buffer.nbytes)
         for name, buffer in control_buffers(kernel, bodies).items()
     }
-    numbers = {n.params[0]: n for n in kernel.outputs if n.op is ITEM}
-    node = _anchor(kernel)
+    numbers = {n.param("index"): n for n in kernel.outputs if n.op is ITEM}
+    node = anchor_of(kernel)
     outputs = tuple(slots[numbers[i]] if i in numbers else None for i in range(len(node.outputs)))
     inside = tuple(_commands(body, known, _loose(kernel, body)) for body in bodies)
     inputs, sizes = tuple(map(program.viewed, kernel.views)), tuple(map(nbytes, node.inputs))
-    flow = ControlFlow(node.op.name, inside, inputs, outputs, buffers, sizes, calls=(call,))
-    if node.op.name == "while_loop":
-        return replace(flow, carried=node.params[2])
-    if node.op.name != "scan":
+    given = {name: node.param(name) for name in LOOP_PARAMS if name in node.op.params}
+    flow = ControlFlow(node.op.name, inside, inputs, outputs, buffers, sizes, calls=(call,), **given)
+    if "sequences" not in node.op.params:
         return flow
-    body, carried, sequences, length, reverse, history = node.params
-    steps = [size // max(1, length) if carried <= i < carried + sequences else size for i, size in enumerate(sizes)]
-    return replace(
-        flow, carried=carried, sequences=sequences, length=length, reverse=bool(reverse), history=bool(history),
-        sizes=tuple(steps), results=tuple(map(nbytes, body.outputs)),
-    )  # fmt: skip
+    begin, end = flow.carried, flow.carried + flow.sequences
+    steps = [size // max(1, flow.length) if begin <= i < end else size for i, size in enumerate(sizes)]
+    return replace(flow, sizes=tuple(steps), results=tuple(map(nbytes, node.param("body").outputs)))
 
 
 def _loose(kernel: Kernel, body: Program) -> frozenset[int]:
     """What a body is given may be one element of a longer tensor, or a part of one: it then begins anywhere."""
-    first = int(_anchor(kernel).op.name == "cond")  # its condition is not handed in
+    first = len(kernel.views) - len(body.graph.inputs)  # the condition of a `cond` is not passed to its branches
     offsets = [v.offset * v.base.dtype.itemsize for v in kernel.views[first:]]
     given, made = body.graph.inputs, body.graph.outputs
     parts = [nbytes(node) % ALIGNED or offset % ALIGNED for node, offset in zip(given, offsets, strict=True)]
@@ -237,8 +242,8 @@ def _is_alone(call: Call) -> bool:
     return call.kind == "control" or _is_library(call)
 
 
-def _together(calls: Sequence[Call]) -> list[list[Call]]:
-    """Calls that do not wait for each other, in groups."""
+def _independent_groups(calls: Sequence[Call]) -> list[list[Call]]:
+    """Calls grouped so that those of a group are independent."""
     groups: list[list[Call]] = []
     for call in calls:
         last = groups[-1][0] if groups else call
@@ -291,8 +296,3 @@ def _sources(call: Call) -> list[KernelSource]:
     if call.kind == "plan":
         return [write(call.kernel, call.phase)]
     return write_kernels("kernel", ready(call.kernel, LANES))
-
-
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor

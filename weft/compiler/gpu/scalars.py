@@ -1,7 +1,7 @@
-"""What each elementwise op is in Triton: one row an op, an expression of its arguments' names.
+"""Elementwise ops in Triton: one row per op, an expression of the names of its arguments.
 
-In registers a bool is an int1 and a 16-bit float is a float32; in memory a bool is a byte. Numbers of 16 bits are rounded
-when they are stored and where a cast says so, not after every op.
+In registers a bool is an int1 and a 16-bit float is a float32; in memory a bool is a byte. 16-bit values are rounded when they are
+stored and where a cast says so, not after every op.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def filled(dtype: DType, value: Any, shape: str) -> str:
     return f"tl.full({shape}, {number(dtype, value)}, {register(dtype)})"
 
 
-class Call:
+class ScalarCall:
     """An op to write: the node, the names of its arguments, and where errors go."""
 
     def __init__(self, node: Node, args: Sequence[str], flag: Flag) -> None:
@@ -80,35 +80,35 @@ def emit(node: Node, args: Sequence[str], flag: Flag) -> str:
     name = node.op.name
     if name in MATHS and node.dtype.is_float:
         return f"{MATHS[name]}({', '.join(args)})"
-    return TABLE[name](Call(node, args, flag))
+    return TABLE[name](ScalarCall(node, args, flag))
 
 
-def _sign(c: Call) -> str:
+def _sign(c: ScalarCall) -> str:
     if c.is_float:
         return f"tl.where({c.x} > 0, 1.0, tl.where({c.x} < 0, -1.0, tl.where({c.x} == 0, 0.0, {c.x})))"
     below = f"tl.where({c.x} < 0, -1, 1)" if c.signed else "1"
     return f"tl.where({c.x} == 0, 0, {below}).to({register(c.dtype)})"
 
 
-def _negative(c: Call) -> str:
+def _negative(c: ScalarCall) -> str:
     """Triton takes -x for 0 - x, which is 0.0 for 0.0."""
     if c.is_float:
         return f"{c.x} * -1.0"
     return f"-{c.x}" if c.signed else f"(0 - {c.x}).to({register(c.dtype)})"
 
 
-def _next_whole(c: Call, function: str, between: str, result: str) -> str:
+def _next_whole(c: ScalarCall, function: str, between: str, result: str) -> str:
     """The whole number above or below. GPUs take the least float32 numbers for 0: what lies next to 0 is asked for by itself."""
     if not c.is_float:
         return c.x
     return f"tl.where({between.format(x=c.x)}, {result}, {function}({c.x}))"
 
 
-def _rounding(function: str) -> Callable[[Call], str]:
+def _rounding(function: str) -> Callable[[ScalarCall], str]:
     return lambda c: f"{function}({c.x})" if c.is_float else c.x
 
 
-def _arithmetic(sign: str, of_bools: str) -> Callable[[Call], str]:
+def _arithmetic(sign: str, of_bools: str) -> Callable[[ScalarCall], str]:
     return lambda c: f"{c.x} {of_bools if c.dtype is bool_ else sign} {c.y}"  # NumPy: + of bools is or, * is and
 
 
@@ -120,34 +120,34 @@ def extreme(x: str, y: str, dtype: DType, greater: bool) -> str:
     return f"tl.{'maximum' if greater else 'minimum'}({x}, {y}{nan})"
 
 
-def _divided(c: Call) -> str:
+def _divided(c: ScalarCall) -> str:
     return f"tl.div_rn({c.x}, {c.y})" if c.dtype.bits <= 32 else f"{c.x} / {c.y}"
 
 
-def _floor_divide(c: Call) -> str:
+def _floor_divide(c: ScalarCall) -> str:
     if c.is_float:
         return f"float_floor_divide({c.x}, {c.y})"
     return f"int_floor_divide({c.x}, {_checked_divisor(c)})" if c.signed else f"{c.x} // {_checked_divisor(c)}"
 
 
-def _remainder(c: Call) -> str:
+def _remainder(c: ScalarCall) -> str:
     if c.is_float:
         return f"float_remainder({c.x}, {c.y})"
     return f"int_remainder({c.x}, {_checked_divisor(c)})" if c.signed else f"{c.x} % {_checked_divisor(c)}"
 
 
-def _checked_divisor(c: Call) -> str:
+def _checked_divisor(c: ScalarCall) -> str:
     c.flag(f"{c.y} == 0", c.y)
     return f"tl.where({c.y} == 0, 1, {c.y}).to({register(c.dtype)})"
 
 
-def _pow(c: Call) -> str:
+def _pow(c: ScalarCall) -> str:
     if c.signed:
         c.flag(f"{c.y} < 0", c.y)
     return f"int_pow({c.x}, {c.y}, {c.dtype.bits})"
 
 
-def _nextafter(c: Call) -> str:
+def _nextafter(c: ScalarCall) -> str:
     """A 16-bit float steps by its own bits: in registers it is a float32, whose neighbours are nearer."""
     if not c.dtype.is_half:
         return f"libdevice.nextafter({c.x}, {c.y})"
@@ -156,8 +156,8 @@ def _nextafter(c: Call) -> str:
     return f"tl.where({c.x} == {c.y}, {c.y}, tl.where({c.x} == {c.x}, tl.where({c.y} == {c.y}, {moved}, {c.y}), {c.x}))"
 
 
-def _shift(left: bool) -> Callable[[Call], str]:
-    def write(c: Call) -> str:
+def _shift(left: bool) -> Callable[[ScalarCall], str]:
+    def write(c: ScalarCall) -> str:
         if c.signed:
             c.flag(f"{c.y} < 0", c.y)
         width = c.dtype.bits
@@ -169,8 +169,8 @@ def _shift(left: bool) -> Callable[[Call], str]:
     return write
 
 
-def _cast(c: Call) -> str:
-    return convert(c.x, c.dtype, c.node.params[0])
+def _cast(c: ScalarCall) -> str:
+    return convert(c.x, c.dtype, c.node.param("dtype"))
 
 
 def convert(x: str, source: DType, target: DType) -> str:
@@ -195,13 +195,13 @@ def _saturated(x: str, source: DType, target: DType) -> str:
     return f"tl.where({x} >= {float(most)}, {most}, tl.where({x} <= {float(least)}, {least}, {safe})).to({register(target)})"
 
 
-def _bitcast(c: Call) -> str:
-    target = c.node.params[0]
+def _bitcast(c: ScalarCall) -> str:
+    target = c.node.param("dtype")
     return from_storage(f"{to_storage(c.x, c.dtype)}.to({storage(target)}, bitcast=True)", target)
 
 
-def _in_range(c: Call) -> str:
-    size, _ = c.node.params
+def _in_range(c: ScalarCall) -> str:
+    size = c.node.param("size")
     wide = convert(c.x, c.dtype, int64)
     place = f"tl.where({wide} < 0, {wide} + {size}, {wide})"
     bad = f"(({place}) < 0) | (({place}) >= {size})"
@@ -209,7 +209,7 @@ def _in_range(c: Call) -> str:
     return f"tl.where({bad}, 0, {place}).to({register(int32)})"
 
 
-TABLE: dict[str, Callable[[Call], str]] = {
+TABLE: dict[str, Callable[[ScalarCall], str]] = {
     "neg": _negative,
     "abs": lambda c: f"tl.abs({c.x})" if c.is_float or c.signed else c.x,
     "sign": _sign,

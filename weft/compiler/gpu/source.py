@@ -1,4 +1,4 @@
-"""The text of a kernel while it is written, and what a launch must know of it."""
+"""The source of a kernel while it is written, and what a launch needs to know about it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...graph.node import Node
 from ..ir.index import Loop
-from .helpers import with_helpers
+from .device_functions import with_helpers
 
 FIRST_ERROR = "first_error = 0"  # a line of kernels that can meet wrong values
 Site = tuple[str, str, object]  # op, message with {value}, the user's line
@@ -37,7 +37,7 @@ class KernelSource:
         return with_helpers(self.body)
 
 
-class Writer:
+class KernelWriter:
     """Writes the lines of one kernel."""
 
     def __init__(self, name: str) -> None:

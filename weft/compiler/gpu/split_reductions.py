@@ -1,12 +1,12 @@
-"""Long loops for few rows: cut into parts, so that the whole GPU works on them.
+"""Split reductions: long loops with few rows, distributed over the whole GPU by several launches.
 
-A kernel gives each program some rows, and each program walks through all of their inner loops. Where rows are few and loops are
-long (the statistics of batch norm, a bias's gradient, a loss) it becomes several launches. Each phase with loops is one of its own: a
-program has a tile of rows and a part of the loops, and leaves the part's result in a workspace. Whoever needs the whole result
-combines the parts, always in the same order. How much is in a part follows from the shapes alone.
+A loop kernel gives each program some rows and all of their inner loops. Where rows are few and loops long (the statistics of batch norm,
+the gradient of a bias, a loss), every phase with loops becomes a launch of its own: a program has a tile of rows and a part of the
+loops, and writes the part's partial result to the workspace. Later launches combine the partial results, always in the same order.
+The size of a part depends on shapes only, so results do not depend on the GPU.
 
-What is stored once a row may take the place of what it is computed from. So until nobody computes it again it stays in registers; then
-a launch in which each row has one program stores it.
+What is stored once per row may overwrite what it is computed from. So it stays in registers until nothing recomputes it; then a launch
+in which each row belongs to one program stores it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..ir.nest import ReadyNest, ReadyPhase, Reduced
 from ..ir.storage import nbytes
 from ..thresholds import thresholds
 from . import scalars as scalar
-from .kernels import MOST_TILE, Loops, Tile, Total, tile_for, write_kernel
-from .lines import laid_out, power, room
-from .moments import FIRST, Moments, mean_squares
+from .kernel_utils import next_power_of_two, scratch_offsets, scratch_tensor
+from .kernels import MOST_TILE, LoopTile, LoopWriter, ReductionWriter, tile_for, write_kernel
+from .moments import FIRST, MomentsWriter, mean_squares
 from .source import KernelSource, decomposed
-from .values import Values
+from .values import PhaseValues
 
 WANTED = 528  # programs: four for each multiprocessor of a large GPU
 MOST_PARTS = 512
@@ -40,13 +40,13 @@ def write_kernels(name: str, nest: ReadyNest) -> list[KernelSource]:
 
 
 def loops_workspace(nest: ReadyNest) -> dict[Node, int]:
-    """The tensors that only the launches of a nest know, and where in its scratch each begins."""
+    """The scratch tensors that the launches of a nest share, and the offset of each."""
     plan = _planned(nest)
-    return laid_out(node for held in (plan.rooms.values() if plan is not None else ()) for node in held.nodes)
+    return scratch_offsets(node for held in (plan.partials.values() if plan is not None else ()) for node in held.nodes)
 
 
 def loops_scratch(nest: ReadyNest) -> int:
-    """The bytes that the launches of a nest need beside its tensors."""
+    """The bytes of scratch that the launches of a nest need."""
     return max((offset + nbytes(node) for node, offset in loops_workspace(nest).items()), default=0)
 
 
@@ -54,10 +54,10 @@ def loops_scratch(nest: ReadyNest) -> int:
 
 
 @dataclass(frozen=True)
-class _Cut:
-    """How the loops of a phase are cut: `length` places, `share` of them to a part."""
+class _LoopPartition:
+    """How the loops of a phase are split: `length` iterations, `share` of them per part."""
 
-    tile: Tile
+    tile: LoopTile
     length: int
     share: int
 
@@ -67,11 +67,11 @@ class _Cut:
 
 
 @dataclass(frozen=True)
-class _Room:
+class _PartialResults:
     """The results of a reduction's parts: tensors of (parts, rows). Of squares, `total` is the sum that their mean comes from."""
 
     reduced: Reduced
-    cut: _Cut
+    cut: _LoopPartition
     nodes: tuple[Node, ...]
     total: Node | None = None
 
@@ -81,7 +81,7 @@ class _Stage:
     """One launch: phases without loops, then a part of a phase with loops. Without that one it stores what the others have."""
 
     rows: tuple[ReadyPhase, ...]
-    cut: _Cut
+    cut: _LoopPartition
     phase: ReadyPhase | None
 
 
@@ -89,14 +89,14 @@ class _Stage:
 class _Plan:
     nest: ReadyNest
     stages: list[_Stage]
-    rooms: dict[Node, _Room]
+    partials: dict[Node, _PartialResults]
 
-    def squares_of(self, total: Node) -> list[_Room]:
-        return [room for room in self.rooms.values() if room.total is total]
+    def squares_of(self, total: Node) -> list[_PartialResults]:
+        return [partial for partial in self.partials.values() if partial.total is total]
 
 
 def _planned(nest: ReadyNest) -> _Plan | None:
-    """How a nest is launched in parts; None if it is better left whole."""
+    """How a nest is split over launches; None if one launch is better."""
     tile, rows = tile_for(nest), prod(l.size for l in nest.outer)
     lengths = [prod(l.size for l in p.loops) for p in nest.phases if p.loops]
     if 2 * -(-rows // tile.rows) > WANTED or min(rows, tile.rows) * sum(lengths) < thresholds.gpu_cut or 0 in lengths:
@@ -112,22 +112,22 @@ class _Planner:
         self.nest = nest
         self.count = prod(l.size for l in nest.outer)
         self.stages: list[_Stage] = []
-        self.rooms: dict[Node, _Room] = {}
-        self.small: list[ReadyPhase] = []  # phases without loops, so far
-        self.stored = 0  # how many of them have made their stores
+        self.partials: dict[Node, _PartialResults] = {}
+        self.small: list[ReadyPhase] = []  # phases without loops, seen so far
+        self.stored = 0  # how many of them have been stored
 
     def plan(self) -> _Plan:
         for number, phase in enumerate(self.nest.phases):
             sums = mean_squares(self.nest.phases, number)
             if not phase.loops:
                 self.small.append(phase)
-            elif sums and all(total in self.rooms and self.rooms[total].total is None for total in sums.values()):
+            elif sums and all(total in self.partials and self.partials[total].total is None for total in sums.values()):
                 for reduced in phase.reductions:
-                    self._reserve(reduced, self.rooms[sums[reduced.node]].cut, sums[reduced.node])
+                    self._reserve(reduced, self.partials[sums[reduced.node]].cut, sums[reduced.node])
             else:
                 self._cut(phase)
         self._finish()
-        return _Plan(self.nest, self.stages, self.rooms)
+        return _Plan(self.nest, self.stages, self.partials)
 
     def _cut(self, phase: ReadyPhase) -> None:
         if phase.stores:
@@ -137,36 +137,38 @@ class _Planner:
         for reduced in phase.reductions:
             self._reserve(reduced, cut)
 
-    def _cut_of(self, phase: ReadyPhase) -> _Cut:
+    def _cut_of(self, phase: ReadyPhase) -> _LoopPartition:
         length = prod(l.size for l in phase.loops)
         tile = self._tile(phase)
         tiles = -(-self.count // tile.rows)
         parts = max(1, min(MOST_PARTS, WANTED // tiles, min(tile.rows, self.count) * length // thresholds.gpu_part))
-        return _Cut(tile, length, -(-length // (parts * tile.width)) * tile.width)
+        return _LoopPartition(tile, length, -(-length // (parts * tile.width)) * tile.width)
 
-    def _tile(self, phase: ReadyPhase) -> Tile:
+    def _tile(self, phase: ReadyPhase) -> LoopTile:
         tile = tile_for(ReadyNest(self.nest.outer, [phase], self.nest.vector))
         if self.nest.vector is None or not phase.reductions:
             return tile
-        height = min(power(self.count), BROAD)  # whole lines of memory, and many loads in flight
+        height = min(next_power_of_two(self.count), BROAD)  # whole lines of memory, and many loads in flight
         crowded = len(phase.reductions) > 2 or _tensors(phase) > 1
         elements = MOST_TILE // 2 if crowded else MOST_TILE
-        return Tile(height, max(1, min(power(prod(l.size for l in phase.loops)), elements // height)), 8)
+        return LoopTile(
+            height, max(1, min(next_power_of_two(prod(l.size for l in phase.loops)), elements // height)), 8
+        )
 
-    def _reserve(self, reduced: Reduced, cut: _Cut, total: Node | None = None) -> None:
+    def _reserve(self, reduced: Reduced, cut: _LoopPartition, total: Node | None = None) -> None:
         dtype = reduced.dtype
         dtypes = [float32 if dtype.is_half else dtype, *([int64] if reduced.finds else [])]
         shape = (cut.parts, self.count)
-        nodes = tuple(room(f"parts {i}", reduced.node, shape, d) for i, d in enumerate(dtypes))
-        self.rooms[reduced.node] = _Room(reduced, cut, nodes, total)
+        nodes = tuple(scratch_tensor(f"parts {i}", reduced.node, shape, d) for i, d in enumerate(dtypes))
+        self.partials[reduced.node] = _PartialResults(reduced, cut, nodes, total)
 
     def _finish(self) -> None:
-        """A launch that stores what has waited for it."""
+        """Add a launch that makes the stores which had to wait."""
         waiting = [p for i, p in enumerate(self.small) if i >= self.stored or p.reductions]
         if any(phase.stores for phase in waiting):
-            most = max((room.cut.parts for room in self.rooms.values()), default=1)
-            rows = min(power(self.count), max(FINISH_ROWS, FINISH_TILE // power(most)))
-            self.stages.append(_Stage(tuple(waiting), _Cut(Tile(rows, 1, 4), 1, 1), None))
+            most = max((partial.cut.parts for partial in self.partials.values()), default=1)
+            rows = min(next_power_of_two(self.count), max(FINISH_ROWS, FINISH_TILE // next_power_of_two(most)))
+            self.stages.append(_Stage(tuple(waiting), _LoopPartition(LoopTile(rows, 1, 4), 1, 1), None))
         self.stored = len(self.small)
 
     def _computed_again(self, phase: ReadyPhase) -> tuple[ReadyPhase, ...]:
@@ -195,7 +197,7 @@ def _tensors(phase: ReadyPhase) -> int:
 # --- the text -------------------------------------------------------------------------------------------------------------------
 
 
-class _Launch(Loops):
+class _Launch(LoopWriter):
     """Writes the kernel of one stage."""
 
     def __init__(self, name: str, plan: _Plan, stage: _Stage) -> None:
@@ -219,24 +221,28 @@ class _Launch(Loops):
     def _combine_all(self, phases: Sequence[ReadyPhase]) -> None:
         """The reductions that these phases need, whole. A sum comes before its squares, which need the mean."""
         needed = {node for phase in phases for node in _needed(phase)}
-        needed |= {room.total for node, room in self.plan.rooms.items() if node in needed and room.total is not None}
-        for node, held in self.plan.rooms.items():
+        needed |= {
+            partial.total
+            for node, partial in self.plan.partials.items()
+            if node in needed and partial.total is not None
+        }
+        for node, held in self.plan.partials.items():
             if node in needed:
                 self.rows[node] = self._combined(held)
 
-    def _combined(self, room: _Room) -> str:
-        parts = room.cut.parts
-        width = min(power(parts), max(1, MOST_TILE // self.tile.rows))
-        self.line(f"# {room.reduced.node.op.name} of {parts} parts")
-        total = Total(self, room.reduced, width)
+    def _combined(self, partial: _PartialResults) -> str:
+        parts = partial.cut.parts
+        width = min(next_power_of_two(parts), max(1, MOST_TILE // self.tile.rows))
+        self.line(f"# {partial.reduced.node.op.name} of {parts} parts")
+        total = ReductionWriter(self, partial.reduced, width)
         looped = parts > width
         self.line(f"for first in range(0, {parts}, {width}):" if looped else "first = 0")
         self.depth += looped
         self.line(f"every = first + tl.arange(0, {width})[None, :]")
         self.line(f"inside_parts = inside_rows & (every < {parts})")
-        values = [self._loaded(node) for node in room.nodes]
-        if room.total is not None:
-            values = [self._from_the_mean(room, values[0])]
+        values = [self._loaded(node) for node in partial.nodes]
+        if partial.total is not None:
+            values = [self._from_the_mean(partial, values[0])]
         if total.finds:
             total.take(values[0], f"tl.where(inside_parts, {values[1]}, -1)")
         else:
@@ -244,28 +250,28 @@ class _Launch(Loops):
         self.depth -= looped
         return total.end()
 
-    def _loaded(self, room: Node) -> str:
-        where = f"{self.pointer(room)} + every * {self.count} + row"
-        return self.let("w", scalar.from_storage(f"tl.load({where}, mask=inside_parts, other=0)", room.dtype))
+    def _loaded(self, partial: Node) -> str:
+        where = f"{self.pointer(partial)} + every * {self.count} + row"
+        return self.let("w", scalar.from_storage(f"tl.load({where}, mask=inside_parts, other=0)", partial.dtype))
 
-    def _from_the_mean(self, room: _Room, squares: str) -> str:
+    def _from_the_mean(self, partial: _PartialResults, squares: str) -> str:
         """Squares of differences from the mean of all, given those from the mean of each part."""
-        assert room.total is not None
-        kind, cut = scalar.register(room.reduced.node.inputs[0].dtype), room.cut
+        assert partial.total is not None
+        kind, cut = scalar.register(partial.reduced.node.inputs[0].dtype), partial.cut
         size = self.let(
             "size", f"tl.maximum(tl.minimum({cut.share}, {cut.length} - every * {cut.share}), 1).to({kind})"
         )
-        mean = f"{self.rows[room.total]} / {float(cut.length)}"
-        apart = self.let("apart", f"{self._loaded(self.plan.rooms[room.total].nodes[0])} / {size} - {mean}")
+        mean = f"{self.rows[partial.total]} / {float(cut.length)}"
+        apart = self.let("apart", f"{self._loaded(self.plan.partials[partial.total].nodes[0])} / {size} - {mean}")
         return f"{squares} + {size} * {apart} * {apart}"
 
     def _row_phase(self, phase: ReadyPhase, later: Sequence[ReadyPhase]) -> None:
         """A phase without loops. What it stores is stored in the launch that has nothing else to do."""
         self.about(phase)
         self.inside = "inside_rows"
-        values = Values(self, phase)
+        values = PhaseValues(self, phase)
         for reduced in phase.reductions:
-            total = Total(self, reduced, 1)
+            total = ReductionWriter(self, reduced, 1)
             total.add(values)
             self.rows[reduced.node] = total.end()
         if self.stage.phase is None:
@@ -280,20 +286,20 @@ class _Launch(Loops):
         totals = self._totals(phase)
         self.strips(phase, totals, "begin", "end", cut.share)
         for total in totals:
-            rooms = [self.plan.rooms[total.reduced.node], *self.plan.squares_of(total.reduced.node)]
-            nodes = [node for room in rooms for node in room.nodes]
+            partials = [self.plan.partials[total.reduced.node], *self.plan.squares_of(total.reduced.node)]
+            nodes = [node for partial in partials for node in partial.nodes]
             results = total.results()
             for number, node in enumerate(nodes):
-                self._leave(node, results[min(number, len(results) - 1)])
+                self._store_partial(node, results[min(number, len(results) - 1)])
 
-    def _totals(self, phase: ReadyPhase) -> list[Total]:
+    def _totals(self, phase: ReadyPhase) -> list[ReductionWriter]:
         """What the reductions of a phase keep. Where squares are wanted too, it must be known how a part begins."""
-        width, totals = self.tile.width, list[Total]()
+        width, totals = self.tile.width, list[ReductionWriter]()
         for reduced in phase.reductions:
             if self.plan.squares_of(reduced.node):
-                totals.append(Moments(self, reduced, width, self._first(phase, reduced)))
+                totals.append(MomentsWriter(self, reduced, width, self._first(phase, reduced)))
             else:
-                totals.append(Total(self, reduced, width))
+                totals.append(ReductionWriter(self, reduced, width))
         return totals
 
     def _first(self, phase: ReadyPhase, reduced: Reduced) -> str:
@@ -303,10 +309,10 @@ class _Launch(Loops):
         self.at |= decomposed(phase.loops, "early")
         self.masks |= dict.fromkeys(phase.loops, "inside_early")
         self.inside = "inside_rows & inside_early"
-        return Values(self, phase).names[reduced.steps[0]]
+        return PhaseValues(self, phase).names[reduced.steps[0]]
 
-    def _leave(self, room: Node, value: str) -> None:
-        """A part's result, for those who will combine them."""
-        self.written.append(room)
-        stored = scalar.to_storage(value, room.dtype)
-        self.line(f"tl.store({self.pointer(room)} + part * {self.count} + row, {stored}, mask=inside_rows)")
+    def _store_partial(self, partial: Node, value: str) -> None:
+        """Store the partial result of a part, to be combined by a later launch."""
+        self.written.append(partial)
+        stored = scalar.to_storage(value, partial.dtype)
+        self.line(f"tl.store({self.pointer(partial)} + part * {self.count} + row, {stored}, mask=inside_rows)")

@@ -1,9 +1,9 @@
-"""Products and convolutions as textbooks begin with them: there to be read, and to be compared with.
+"""Textbook kernels of products and convolutions, to be read and to be compared with.
 
-NAIVE (of a convolution: DIRECT) gives each lane one element of the result and reads all it needs from memory, again and again.
-TILED shares what it reads: a program takes a small square of the result, and reads small squares of the operands. It multiplies on
-the ordinary units, one product after the other. GEMM first writes the patches of a convolution to memory, each pixel as often as
-windows see it, and is a plain product from then on. All of them end with the same epilogue as the fast kernel.
+NAIVE (of a convolution: DIRECT) computes one element of the result per lane and loads all operands from memory again and again.
+TILED reuses what it loads: a program computes a small square of the result from small squares of the operands, on the ordinary units.
+GEMM first writes the patches of a convolution to memory (im2col), and is a plain product from then on. All of them end with the
+same epilogue as the fast kernel.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from ...dtypes import DType
 from ...graph.node import Node
 from ..ir.index import Index, Loop, strides
 from ..ir.kernel import Kernel, View, anchor_shape
-from .contraction import NOTHING, Contraction, Operand, Tile, finish, groups_of, sum_length
-from .lines import room
+from .anchors import anchor_of, groups_of, is_filter_gradient, sum_length
+from .contraction import NOTHING, ContractionTile, ContractionWriter, Operand, finish
+from .kernel_utils import scratch_tensor
 from .source import KernelSource, decomposed
-from .values import Values
+from .values import PhaseValues
 
 NAIVE_LANES = 256  # elements of the result that a program of the naive kernel takes
-SQUARE = Tile(32, 32, 32, 4, 1)  # the textbook's tile, as large as 1,024 threads can share
+SQUARE = ContractionTile(32, 32, 32, 4, 1)  # the textbook's tile, as large as 1,024 threads can share
 PATCH_LANES = 1024
 
 
@@ -36,9 +37,9 @@ def write_tiled(name: str, kernel: Kernel) -> KernelSource:
 
 def patches(kernel: Kernel) -> Node:
     """The memory for all patches, as a tensor that only the kernels of GEMM know: what is multiplied from the left."""
-    anchor = _anchor(kernel)
+    anchor = anchor_of(kernel)
     count = groups_of(anchor) * anchor_shape(anchor)[1] * sum_length(anchor)
-    return room("patches", anchor, (count,), kernel.views[0].base.dtype)
+    return scratch_tensor("patches", anchor, (count,), kernel.views[0].base.dtype)
 
 
 def write_patches(name: str, kernel: Kernel) -> KernelSource:
@@ -46,12 +47,12 @@ def write_patches(name: str, kernel: Kernel) -> KernelSource:
     return _Patches(name, kernel, None).source()
 
 
-def write_unfolded(name: str, kernel: Kernel, parts: int = 1) -> KernelSource:
+def write_unfolded(name: str, kernel: Kernel, parts: int = 1, tf32: bool = False) -> KernelSource:
     """The second: the product of the patches with the other operand, or the parts of its long sums."""
-    return _Unfolded(name, kernel, None, parts).source()
+    return _Unfolded(name, kernel, None, parts, tf32).source()
 
 
-class _Flat(Contraction):
+class _Flat(ContractionWriter):
     """A kernel that goes through elements one by one; `row` is the number of an element."""
 
     def _elements(self, count: int, lanes: int, loops: tuple[Loop, ...]) -> int:
@@ -65,7 +66,7 @@ class _Flat(Contraction):
 
     def _element(self, operand: Operand) -> str:
         """An operand's element for each lane, zero where there is padding."""
-        values = Values(self, NOTHING)
+        values = PhaseValues(self, NOTHING)
         where = f"{self.pointer(operand.view.base)} + ({values.index(operand.position)} + {self.zero})"
         inside = values.all_of([self.inside], operand.conditions)
         return self.let("element", f"tl.load({where}, mask={inside}, other=0)")
@@ -88,7 +89,7 @@ class _Naive(_Flat):
         return self.finished(programs, NAIVE_LANES // 32)
 
 
-class _Tiled(Contraction):
+class _Tiled(ContractionWriter):
     def _common(self) -> DType:
         return self._wide()  # numbers of 16 bits would go to the matrix units
 
@@ -98,16 +99,16 @@ class _Tiled(Contraction):
 
 class _Patches(_Flat):
     def source(self) -> KernelSource:
-        room = patches(self.kernel)
+        scratch = patches(self.kernel)
         self.line(f"# the patches of {self.anchor.op.name}: {self.groups} x {self.height} x {self.length}")
-        programs = self._elements(room.shape[0], PATCH_LANES, _patch_loops(self, self.depth_loops))
+        programs = self._elements(scratch.shape[0], PATCH_LANES, _patch_loops(self, self.depth_loops))
         element = self._element(self.left)
-        self.written.append(room)
-        self.line(f"tl.store({self.pointer(room)} + row, {element}, mask={self.inside})")
+        self.written.append(scratch)
+        self.line(f"tl.store({self.pointer(scratch)} + row, {element}, mask={self.inside})")
         return self.finished(programs, 4)
 
 
-class _Unfolded(Contraction):
+class _Unfolded(ContractionWriter):
     def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
         """The left factor comes from the patches, where padding is written out."""
         depth_loops, _, right = super()._sum()
@@ -117,14 +118,9 @@ class _Unfolded(Contraction):
         return depth_loops, Operand(View(patches(self.kernel), 0, ()), position, ()), right
 
 
-def _patch_loops(contraction: Contraction, depth_loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
+def _patch_loops(contraction: ContractionWriter, depth_loops: tuple[Loop, ...]) -> tuple[Loop, ...]:
     """How patches lie in memory: one after the other; for the gradient of the filter, pixel by pixel, as images lie."""
     rows = contraction.loops[1]
-    if contraction.anchor.op.name == "conv_filter_last":
+    if is_filter_gradient(contraction.anchor):
         return (contraction.group, *depth_loops, rows)
     return (contraction.group, rows, *depth_loops)
-
-
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor

@@ -1,4 +1,4 @@
-"""The steps of a phase as Triton: names of values, places as expressions of the loops, loads and stores with their masks."""
+"""The steps of a phase as Triton: names of values, indices as expressions of the loops, masked loads and stores."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ from ..ir.index import Index, Inside, Loop, Quotient, Read, Remainder, Term
 from ..ir.loops import Step
 from ..ir.nest import ReadyPhase
 from . import scalars as scalar
-from .source import Writer
+from .source import KernelWriter
+
+# The function of device_functions.py that combines two values of a reduction. All others are sums: products and convolutions too.
+COMBINING_FUNCTIONS = {
+    "prod": "mul", "max": "greater", "argmax": "greater", "min": "less", "argmin": "less",
+    "window_max": "greater", "window_argmax": "greater", "window_tap": "greater",
+}  # fmt: skip
+
+
+def combining_function(kind: str) -> str:
+    return COMBINING_FUNCTIONS.get(kind, "add")
 
 
 def neutral(kind: str, dtype: DType) -> object:
-    """What a reduction of nothing gives."""
-    if kind == "prod":
-        return 1
-    if kind not in ("max", "min", "argmax", "argmin", "window_max", "window_argmax", "window_tap"):
-        return 0
-    greatest = kind in ("min", "argmin")
+    """The result of a reduction over no elements."""
+    function = combining_function(kind)
+    if function in ("add", "mul"):
+        return int(function == "mul")
+    greatest = function == "less"
     if dtype.is_float:
         return "inf" if greatest else "-inf"
     if dtype.kind == "int":
@@ -28,19 +37,19 @@ def neutral(kind: str, dtype: DType) -> object:
 
 
 def combined(kind: str, a: str, b: str, dtype: DType) -> str:
-    if kind == "prod":
+    """Two values of a reduction combined."""
+    function = combining_function(kind)
+    if function in ("greater", "less"):
+        return scalar.extreme(a, b, dtype, function == "greater")
+    if function == "mul":
         return f"{a} * {b}"
-    if kind in ("max", "window_max"):
-        return scalar.extreme(a, b, dtype, True)
-    if kind == "min":
-        return scalar.extreme(a, b, dtype, False)
     return f"{a} | {b}" if dtype.name == "bool" else f"{a} + {b}"
 
 
-class Values:
+class PhaseValues:
     """The steps of a phase as names of values."""
 
-    def __init__(self, writer: Writer, phase: ReadyPhase) -> None:
+    def __init__(self, writer: KernelWriter, phase: ReadyPhase) -> None:
         self.writer, self.phase = writer, phase
         self.names: list[str] = []
         self._places: dict[
@@ -67,10 +76,10 @@ class Values:
         return expression if expression.isidentifier() else self.writer.let("v", expression)
 
     def _constant(self, node: Node) -> str:
-        return f"tl.full((1,), {scalar.number(node.dtype, node.params[0])}, {scalar.register(node.dtype)})"
+        return scalar.filled(node.dtype, node.param("value"), "(1,)")
 
     def _guarded(self, step: Step, args: list[str]) -> str:
-        filler = scalar.number(step.node.dtype, step.node.params[1])
+        filler = scalar.number(step.node.dtype, step.node.param("value"))
         if not args:
             return f"tl.full((1,), {filler}, {scalar.register(step.node.dtype)})"
         holds = self.all_of([], step.conditions[0])

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ...dtypes import DType
 from ...graph.graph import Graph
 from ...graph.node import Op
+from ...options import CompileOptions
 from .decompose import decompose
 from .fold import fold
 from .layout import layout
@@ -34,34 +34,35 @@ class PassOptions:
     split_sums: bool = False  # long sums are cut in two, so that threads share them
 
 
-def pass_list(options: PassOptions, narrow: DType | None = None) -> dict[str, Pass]:
-    """The passes in their order, by name. `narrow`: the type of mixed precision."""
-    mixed: dict[str, Pass] = (
-        {} if narrow is None else {"precision": partial(precision, dtype=narrow, wide_filters=options.wide_filters)}
-    )
+def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
+    """The passes in their order, by name: as the backend wants them, under the options of a compilation."""
+    narrow, fast_math = options.narrow, bool(options.fast_math)
+    mixed: dict[str, Pass] = {}
+    if narrow is not None:
+        mixed["precision"] = partial(precision, dtype=narrow, wide_filters=wanted.wide_filters, fast_math=fast_math)
     return {
-        "decompose": partial(decompose, lowers=options.lowers),
+        "decompose": partial(decompose, lowers=wanted.lowers),
         "recall": recall,
-        "simplify": partial(simplify, compute_again=options.recompute),
+        "simplify": partial(simplify, compute_again=wanted.recompute, fast_math=fast_math),
         "fold": fold,
         "accumulate": accumulate,
         **mixed,
-        "layout": partial(layout, whole_words=options.pad_channels),
-        **({"copies": copies} if options.widen_copies else {}),
-        "refine": partial(refine, in_two=options.split_sums),
+        "layout": partial(layout, whole_words=wanted.pad_channels),
+        **({"copies": copies} if wanted.widen_copies else {}),
+        "refine": partial(refine, in_two=wanted.split_sums, fast_math=fast_math),
     }
 
 
-def passes(graph: Graph, options: PassOptions, narrow: DType | None = None) -> dict[str, Graph]:
+def passes(graph: Graph, wanted: PassOptions, options: CompileOptions) -> dict[str, Graph]:
     """The graph after each pass, by the pass's name."""
     after = {}
-    for name, apply in pass_list(options, narrow).items():
+    for name, apply in pass_list(wanted, options).items():
         graph = after[name] = apply(graph)
     return after
 
 
-def applied(graph: Graph, options: PassOptions, narrow: DType | None = None) -> Graph:
+def applied(graph: Graph, wanted: PassOptions, options: CompileOptions) -> Graph:
     """The graph after all passes."""
-    for apply in pass_list(options, narrow).values():
+    for apply in pass_list(wanted, options).values():
         graph = apply(graph)
     return graph

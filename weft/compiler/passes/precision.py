@@ -33,16 +33,16 @@ PICKS = ("window_argmax", "window_tap")
 WIDE_ONLY = ("conv_last", "conv_data_last", "conv_filter_last")
 
 
-def precision(graph: Graph, dtype: DType, wide_filters: bool = True) -> Graph:
+def precision(graph: Graph, dtype: DType, wide_filters: bool = True, fast_math: bool = False) -> Graph:
     """The graph with its float32 products in `dtype`, bodies of control flow included. Its inputs and outputs keep their types.
 
-    `wide_filters`: the gradients of filters are not rounded.
+    `wide_filters`: the gradients of filters are not rounded. `fast_math`: as in `simplify`, which bodies go through first.
     """
     if dtype not in (float16, bfloat16):
         raise UserError("precision", f"float16 or bfloat16 is required, got {dtype.name}.")
     bodies: dict[Graph, Graph] = {}
     for body in subgraphs(graph):  # simplified before, as the graph itself is
-        bodies[body] = _Narrowing(simplify(body), dtype, bodies, wide_filters).result()
+        bodies[body] = _Narrowing(simplify(body, fast_math=fast_math), dtype, bodies, wide_filters).result()
     return _Narrowing(graph, dtype, bodies, wide_filters).result()
 
 

@@ -22,25 +22,30 @@ from .sum_identities import centred_sum, scaled_sum
 Rewrite = Callable[[Node], Node | None]
 
 
-def simplify(graph: Graph, fuel: int | None = None, compute_again: bool = False) -> Graph:
+def simplify(graph: Graph, fuel: int | None = None, compute_again: bool = False, fast_math: bool = False) -> Graph:
     """The graph after all rules. `fuel` stops after so many replacements, to find one that breaks a program.
 
     `compute_again`: what follows easily from values that are read anyway is not read from memory.
     """
     budget = [fuel if fuel is not None else 1 << 60]
-    outputs = tuple(_rewritten(graph, RULES, budget))
+    outputs = tuple(_rewritten(graph, _rules(fast_math), budget))
     return Graph(graph.inputs, _turned_products(_masks_from_results(outputs, budget, compute_again), budget))
 
 
-def refine(graph: Graph, fuel: int | None = None, in_two: bool = True) -> Graph:
+def refine(graph: Graph, fuel: int | None = None, in_two: bool = True, fast_math: bool = False) -> Graph:
     """What is better written otherwise once the layout is known; then everything is simplified again.
 
     `in_two`: long sums are cut in two, for threads to share.
     """
     budget = [fuel if fuel is not None else 1 << 60]
     late = LATE if in_two else tuple(rule for rule in LATE if rule is not _long_reduction)
-    outputs = tuple(_rewritten(graph, (*RULES, *late), budget))
+    outputs = tuple(_rewritten(graph, (*_rules(fast_math), *late), budget))
     return Graph(graph.inputs, outputs)
+
+
+def _rules(fast_math: bool) -> Sequence[Rewrite]:
+    """The rules that hold for every float; with `fast_math` also those that can change which values overflow."""
+    return RULES if fast_math else tuple(rule for rule in RULES if rule is not scaled_sum)
 
 
 def _rewritten(graph: Graph, rules: Sequence[Rewrite], budget: list[int]) -> list[Node]:

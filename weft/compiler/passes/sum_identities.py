@@ -4,7 +4,7 @@ The variance is a sum of squares of x - mean(x). Its derivative for the mean is 
 but for rounding if all x are finite, and else is not finite, as the mean is not: mean - mean is both, without a walk through memory.
 
 A sum of multiples is the multiple of a sum, unless one of them overflows: `((x / x.max()) ** 2).sum()` is written so that it does not.
-Such algebra is done only if the setting `fast_math` allows it.
+Such algebra is done only if the option `fast_math` allows it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from functools import reduce
 from math import isfinite, prod
 
 from ...graph.node import CONST, OPS, Node, constant, make
-from ...knobs import knobs
 
 FEW = 12  # nodes of a product that are looked at
 CHEAP = frozenset(
@@ -46,7 +45,7 @@ def scaled_sum(node: Node) -> Node | None:
 
     Not in 16 bits, where that often overflows, nor of nothing, which is zero however infinite the factor.
     """
-    if not knobs.fast_math or node.op.name != "sum" or not node.dtype.is_float or node.dtype.is_half:
+    if node.op.name != "sum" or not node.dtype.is_float or node.dtype.is_half:
         return None
     if not prod(node.inputs[0].shape):
         return None

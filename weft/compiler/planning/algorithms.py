@@ -95,6 +95,9 @@ class Choice:
     note: str = ""
 
 
-def asked_for_loops(node: Node) -> bool:
-    """Whether a convolution has no kernel of its own on any backend, or was asked to be computed by plain loops."""
-    return node.dtype is not float32 or (preferred(node) or knobs.conv_algorithm) == LOOPS
+def asked_for_loops(node: Node, conv_algorithm: str = PREFER_FASTEST) -> bool:
+    """Whether a convolution has no kernel of its own on any backend, or was asked to be computed by plain loops.
+
+    `conv_algorithm`: the option of the compilation, for convolutions that were made without a preference.
+    """
+    return node.dtype is not float32 or (preferred(node) or conv_algorithm) == LOOPS

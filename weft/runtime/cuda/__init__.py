@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as devices. Nothing of NVIDIA's is imported before somebody asks for one."""
+"""NVIDIA GPUs as devices. NVIDIA's packages are imported when a GPU is first asked for."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def library() -> Any:
         raise UserError("cuda", f"the package nvmath-python is missing ({error}). {INSTALL}") from None
 
 
-class Handle:
+class BlasHandle:
     """cuBLASLt, opened on the GPU that this thread works on."""
 
     def __init__(self) -> None:
@@ -52,9 +52,9 @@ class Handle:
 
 
 @cache
-def handle(device: int) -> Handle:
+def handle(device: int) -> BlasHandle:
     """The handle of a GPU, which must be the one that this thread works on."""
-    return Handle()
+    return BlasHandle()
 
 
 class Product:
@@ -66,7 +66,7 @@ class Product:
     # NVIDIA promises the same bits for the same way on the same GPU, as long as each stream has its own workspace.
     deterministic = True
 
-    def __init__(self, spec: ProductSpec, workspace_limit: int | None, handle: Handle) -> None:
+    def __init__(self, spec: ProductSpec, workspace_limit: int | None, handle: BlasHandle) -> None:
         self.spec = spec
         self._handle, self._library = handle, handle.library
         scale = np.float64 if spec.c_dtype == "float64" else np.float32

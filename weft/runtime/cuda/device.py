@@ -22,17 +22,17 @@ from ...graph.graph import Graph, close
 from ...graph.node import Node, Op, dependencies
 from ...knobs import GPU_ALGORITHMS
 from ...options import CompileOptions
-from ..compiling import CompilingDevice, structure
+from ..compiling_device import CompilingDevice, structure
 from ..cpu import cpu
-from ..device import Buffer, Device, Program
+from ..device import Buffer, Device, NodeProgram
 from ..facts import Facts, Health
 from ..native import work
 from ..reference import compute
 from .driver import INSTALL, Gpu, gpu_count
-from .executable import CudaExecutable, Work
+from .executable import CudaExecutable, GpuContext
 from .health import health
 from .libraries import Libraries
-from .memory import DeviceArray, Memory, uploaded
+from .memory import DeviceArray, DeviceMemory, uploaded
 
 AHEAD = 8  # steps that the host may be ahead of the GPU
 HUGE = 10_000_000_000  # operations: too many to be done by the host even once
@@ -52,7 +52,7 @@ class CudaDevice(CompilingDevice):
     def __init__(self, gpu: Gpu, name: str, libraries: Libraries | None = None) -> None:
         super().__init__()
         self.name, self.gpu = name, gpu
-        self.work = Work(gpu, libraries)
+        self.context = GpuContext(gpu, libraries)
         self._begun: deque[Any] = deque()  # the ends of steps, as events
 
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:
@@ -62,18 +62,18 @@ class CudaDevice(CompilingDevice):
     def get(self, buffer: Buffer) -> np.ndarray:
         with self.gpu.lock:
             array: np.ndarray = buffer.content.numpy()
-            self.work.check()
+            self.context.check()
         array.flags.writeable = False
         return array
 
     def can_compile(self, op: Op) -> bool:
         return LOWERINGS.can_compile(op)
 
-    def is_large(self, program: Program) -> bool:
+    def is_large(self, program: NodeProgram) -> bool:
         ends = {*program.wanted, *(i for n in program.order for i in dependencies(n) if i.value is not None)}
         return work(program.order) >= HUGE or sum(map(nbytes, ends)) >= FAR
 
-    def interpret(self, program: Program) -> list[Buffer]:
+    def interpret(self, program: NodeProgram) -> list[Buffer]:
         """On the host: see the head of this file."""
         found = structure(program, cpu.can_compile) if cpu.is_large(program) else None
         if found is None:
@@ -83,7 +83,7 @@ class CudaDevice(CompilingDevice):
         contents = native.call([address for _, address in held])
         return [self._kept(node, content) for node, content in zip(program.wanted, contents, strict=True)]
 
-    def _by_definition(self, program: Program) -> list[Buffer]:
+    def _by_definition(self, program: NodeProgram) -> list[Buffer]:
         known: dict[Node, Any] = {}
         with np.errstate(all="ignore"):
             for node in program.order:
@@ -103,38 +103,37 @@ class CudaDevice(CompilingDevice):
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> CudaExecutable:
         self.gpu.enter()
-        return CudaExecutable(self.work, graph, updates, options, constants)
+        return CudaExecutable(self.context, graph, updates, options, constants)
 
     def planned(
         self, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
     ) -> Facts:
-        libraries = self.work.libraries
+        libraries = self.context.libraries
         guess = None if libraries is None else libraries.choices.guess
-        with options.in_force():
-            memory = gpu_program(graph, updates, options.narrow, constants, guess).memory
+        memory = gpu_program(graph, updates, options, constants, guess).memory
         return Facts(memory.arena, memory.kept)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """As the libraries want it, and as the matrix units read images too."""
         return filter_order(rank)
 
-    def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> Memory:
+    def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> DeviceMemory:
         content = buffer.content
         if isinstance(content, DeviceArray) and content.memory.gpu is self.gpu and content.order == order:
             return content.memory
         array = buffer.device.get(buffer)
         return uploaded(self.gpu, array if order is None else array.transpose(order), buffer.dtype).memory
 
-    def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[Memory, DeviceArray]:
+    def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[DeviceMemory, DeviceArray]:
         self.gpu.enter()
         memory = self.memory(buffer, order)
         if isinstance(buffer.content, DeviceArray) and memory is buffer.content.memory:
-            memory = Memory(self.gpu, buffer.nbytes)
+            memory = DeviceMemory(self.gpu, buffer.nbytes)
             if buffer.nbytes:
                 self.gpu.copy(memory.address, buffer.content.memory.address, buffer.nbytes)
         return memory, DeviceArray(memory, buffer.shape, buffer.dtype, order)
 
-    def address(self, memory: Memory) -> int:
+    def address(self, memory: DeviceMemory) -> int:
         return memory.address
 
     # --- what it is -----------------------------------------------------------------------------------------------------------
@@ -144,7 +143,7 @@ class CudaDevice(CompilingDevice):
         with self.gpu.lock:
             self.gpu.enter()
             self.gpu.wait()
-            self.work.check()
+            self.context.check()
 
     def keep_up(self) -> None:
         """The host is quicker than the GPU: without this it would be a thousand steps ahead, and everything it says of now, wrong."""
@@ -156,7 +155,7 @@ class CudaDevice(CompilingDevice):
 
     def free_memory(self) -> int:
         self.gpu.enter()
-        return self.gpu.memory()[0] + self.work.spare
+        return self.gpu.memory()[0] + self.context.spare
 
     def about(self) -> str:
         self.gpu.enter()

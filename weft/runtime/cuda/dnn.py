@@ -28,7 +28,7 @@ def library() -> Any:
     return module
 
 
-class Handle:
+class DnnHandle:
     """cuDNN, opened on the GPU that this thread works on."""
 
     def __init__(self) -> None:
@@ -59,9 +59,9 @@ class Handle:
 
 
 @cache
-def handle(device: int) -> Handle:
+def handle(device: int) -> DnnHandle:
     """The handle of a GPU, which must be the one that this thread works on."""
-    return Handle()
+    return DnnHandle()
 
 
 class Convolution:
@@ -73,7 +73,7 @@ class Convolution:
 
     deterministic = True  # others are never selected
 
-    def __init__(self, spec: ConvSpec, workspace_limit: int | None, handle: Handle) -> None:
+    def __init__(self, spec: ConvSpec, workspace_limit: int | None, handle: DnnHandle) -> None:
         self.spec = spec
         self._handle, self._library = handle, handle.library
         self._refusals = (self._library.cudnnGraphNotSupportedError, RuntimeError, ValueError)

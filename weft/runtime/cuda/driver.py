@@ -29,7 +29,7 @@ _ADVICE = {
 
 
 class OutOfMemory(RunError):
-    """The GPU has no room for it. Who knows what was wanted says it again, with advice."""
+    """GPU memory is exhausted. Callers that know what was allocated raise it again with advice."""
 
 
 def bindings() -> Any:
@@ -74,7 +74,7 @@ class Gpu:
     def __init__(self, number: int) -> None:
         self._api = api = bindings()
         self.number = number
-        self.lock = threading.RLock()  # what stands in the stream is somebody's as a whole
+        self.lock = threading.RLock()  # held while a sequence of commands is enqueued
         self._recording = False
         self._given_back: list[int] = []  # while work was recorded
         self._blocks: list[int] = []  # small pieces of memory that are free
@@ -87,7 +87,7 @@ class Gpu:
         self._copies = self._do("stream", api.cuStreamCreate(stream))
         self.stream = int(self._stream)
         self._pool = self._do("memory pool", api.cuDeviceGetDefaultMemPool(self._device))
-        keep = api.cuuint64_t(2**64 - 1)  # what is given back stays in the pool: it will be wanted again
+        keep = api.cuuint64_t(2**64 - 1)  # freed memory stays in the pool for the next allocation
         attribute = api.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         self._do("memory pool", api.cuMemPoolSetAttribute(self._pool, attribute, keep))
         self.name: str = self._do("name", api.cuDeviceGetName(128, self._device)).split(b"\0")[0].decode()
@@ -138,11 +138,11 @@ class Gpu:
             return int(self._do(what, self._api.cuMemAllocAsync(nbytes, self._stream)))
 
     def free(self, address: int) -> None:
-        """Give memory back once the work that stands in the stream is done."""
+        """Free memory once the enqueued work is done."""
         with self.lock:
             if address in self._small:
                 self._blocks.append(address)
-            elif self._recording:  # whoever gives back has nothing to do with what is recorded
+            elif self._recording:  # this memory is not part of the recorded work
                 self._given_back.append(address)
             else:
                 self._api.cuMemFreeAsync(address, self._stream)
@@ -284,7 +284,7 @@ class Gpu:
 
 
 class _Event:
-    """An event of the driver, given back when nobody has it any more."""
+    """An event of the driver, destroyed when nothing refers to it."""
 
     def __init__(self, api: Any, handle: Any) -> None:
         self._api, self.handle = api, handle

@@ -1,8 +1,8 @@
-"""A compiled program on a GPU: played the first time, recorded the second, replayed as one graph from then on.
+"""A compiled program on a GPU: its commands run one by one the first time, are recorded the second time, and replayed as one CUDA graph.
 
-A recorded graph holds addresses. State stays where it is; an argument from the host goes to one of two rooms in turn; one from the
-GPU is read in place if it comes from the same address again or is large, and else copied to a room; two sets of rooms for results take
-turns, too. So a training loop soon has all the graphs it needs: two.
+A recorded graph holds addresses. State stays at its address. An argument from the host is copied to one of two buffers, alternately. An
+argument on the GPU is read in place if its address is the same as at the last call or if it is large, and copied to a fixed buffer
+otherwise. Two sets of result buffers alternate, too. A training loop therefore needs two graphs.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from ...compiler.gpu import compile_pool as foundry
+from ...compiler.gpu import compile_pool
 from ...compiler.gpu.algorithms import choose
+from ...compiler.gpu.anchors import is_contraction
 from ...compiler.gpu.commands import CompiledCommands
-from ...compiler.gpu.contraction import can_write
 from ...compiler.gpu.program import commands, compiled_commands, error_sites, gpu_passes, gpu_program
 from ...compiler.gpu.vendor.claims import Claim
 from ...compiler.ir.kernel import Kernel
@@ -39,9 +39,9 @@ from .command_runner import STATUS, CommandRunner, is_not_once, is_once
 from .driver import Gpu, OutOfMemory
 from .libraries import Libraries
 from .measure import seconds
-from .memory import LARGE, DeviceArray, Lane, Memory, Pinned
+from .memory import LARGE, DeviceArray, DeviceMemory, DoubleBuffer, PinnedMemory
 from .profile import GpuRoof, gpu_roof, profile
-from .results import Results
+from .results import ResultBuffers
 
 FORMAT = 1  # of what is kept on disk; a change makes old files worthless
 REMEMBERED = 8  # graphs of one program, each for other addresses
@@ -49,52 +49,52 @@ MANY_NODES = 200  # of a graph whose kernels are worth starting compiler process
 LARGEST = 3  # tensors that are named when memory runs out
 
 
-class Work:
-    """What the programs of one GPU share: it, its lock, the arena, and which of them may have met an error since somebody looked."""
+class GpuContext:
+    """What the programs of one GPU share: the driver, its lock, the arena, and the programs whose errors have not been checked yet."""
 
     def __init__(self, gpu: Gpu, libraries: Libraries | None) -> None:
         self.gpu, self.libraries = gpu, libraries
-        self._arena, self._workspace = Room(gpu), Room(gpu)
-        self.doubtful: dict[CudaExecutable, None] = {}
+        self._arena, self._workspace = GrowingBuffer(gpu), GrowingBuffer(gpu)
+        self.unchecked: dict[CudaExecutable, None] = {}
 
     def arena(self, wanted: int) -> int:
-        """So much memory for values that live during a run only. Runs follow each other, so they share it."""
+        """The address of `wanted` bytes for values that live during a run only. Runs are sequential, so they share it."""
         return self._arena.of(wanted)
 
     def workspace(self, wanted: int) -> int:
-        """So much memory for the libraries."""
+        """The address of `wanted` bytes of workspace for the libraries."""
         return self._workspace.of(wanted)
 
     @property
     def spare(self) -> int:
-        """Bytes that the next program takes over from the one before."""
+        """Bytes that are allocated and that the next program can reuse."""
         return self._arena.nbytes + self._workspace.nbytes
 
     def check(self) -> None:
-        """Raise what programs have met; the work must be done by now."""
-        doubtful, self.doubtful = self.doubtful, {}
-        for executable in doubtful:
+        """Raise the errors that programs met; the GPU must have finished their work."""
+        unchecked, self.unchecked = self.unchecked, {}
+        for executable in unchecked:
             executable.check()
 
 
-class Room:
-    """Memory that grows with what is wanted of it."""
+class GrowingBuffer:
+    """Memory that is reallocated when more bytes are wanted."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
-        self._memory: Memory | None = None
+        self._memory: DeviceMemory | None = None
 
     @property
     def nbytes(self) -> int:
         return 0 if self._memory is None else self._memory.nbytes
 
     def of(self, wanted: int) -> int:
-        """The address of at least so many bytes; 0 if none are wanted."""
+        """The address of at least `wanted` bytes; 0 if none are wanted."""
         if not wanted:
             return 0
         if self._memory is None or self._memory.nbytes < wanted:
-            self._memory = None  # the old one goes first
-            self._memory = Memory(self._gpu, wanted)
+            self._memory = None  # free the old block first
+            self._memory = DeviceMemory(self._gpu, wanted)
         return self._memory.address
 
 
@@ -102,30 +102,34 @@ class CudaExecutable:
     """See the head of this file."""
 
     def __init__(
-        self, work: Work, graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]
+        self,
+        context: GpuContext,
+        graph: Graph,
+        updates: Mapping[int, int],
+        options: CompileOptions,
+        constants: frozenset[int],
     ) -> None:
-        self.work, self.gpu = work, work.gpu
+        self.context, self.gpu = context, context.gpu
         self.graph, self.updates, self.options, self.constants = graph, dict(updates), options, constants
-        with options.in_force():
-            made = self._compiled()
+        made = self._compiled()
         self.facts = Facts(made.arena, made.kept)
         self.commands, self._decides = made.commands, made.commands.decides
-        self.runner = CommandRunner(self.gpu, made, work.libraries)
+        self.runner = CommandRunner(self.gpu, made, context.libraries)
         try:
-            self._kept = Memory(self.gpu, made.kept) if made.kept else None
+            self._kept = DeviceMemory(self.gpu, made.kept) if made.kept else None
         except OutOfMemory:
             raise OutOfMemory("cuda", self._too_large()) from None
         self._once = any(map(is_once, made.commands.flat))
         self._made = False  # what is kept
         # Kernels that meet an error, which is rare, write it where the host can read it: no copy is made after each run.
-        self._status = Pinned(self.gpu, STATUS * (1 + made.statuses))
+        self._status = PinnedMemory(self.gpu, STATUS * (1 + made.statuses))
         self._errors = self._status.array.view(np.int64)
         self._errors[:] = 0
         self._can_fail = made.statuses > 0
         kinds = {i: (o.shape, o.dtype) for i, o in enumerate(graph.outputs) if i not in self.updates}
-        self._results = Results(self.gpu, kinds, len(graph.outputs))
-        self._lanes: dict[int, Lane] = {}  # of arguments from the host, by their position
-        self._filled: list[Lane] = []  # in this call
+        self._results = ResultBuffers(self.gpu, kinds, len(graph.outputs))
+        self._lanes: dict[int, DoubleBuffer] = {}  # of arguments from the host, by their position
+        self._filled: list[DoubleBuffer] = []  # in this call
         self._last: dict[int, int] = {}  # where each argument from the GPU was at the last call
         self._graphs: OrderedDict[tuple[int, ...], Any] = OrderedDict()
 
@@ -136,26 +140,25 @@ class CudaExecutable:
 
     @property
     def program(self) -> Program:
-        """How it is made up, worked out again when somebody wants to know."""
-        with self.options.in_force():
-            libraries = self.work.libraries
-            collecting = None if libraries is None else libraries.choices.collecting
-            return gpu_program(self.graph, self.updates, self.options.narrow, self.constants, self._judge, collecting)
+        """Its kernels, calls and memory plan, planned again on demand."""
+        libraries = self.context.libraries
+        collecting = None if libraries is None else libraries.choices.collecting
+        return gpu_program(self.graph, self.updates, self.options, self.constants, self._judge, collecting)
 
     def _judge(self, kernel: Kernel, wanted: Claim) -> bool:
-        return self.work.libraries is not None and self.work.libraries.judge(kernel, wanted)
+        return self.context.libraries is not None and self.context.libraries.judge(kernel, wanted)
 
     def _compiled(self) -> CompiledCommands:
         """The program with its kernels compiled, from the disk if it is there."""
         graph, capability = self.graph, self.gpu.capability
         inputs = f"updates {sorted(self.updates.items())} constants {sorted(self.constants)}"
-        libraries = "" if self.work.libraries is None else self.work.libraries.key
+        libraries = "" if self.context.libraries is None else self.context.libraries.key
         key = f"gpu program {FORMAT} sm_{capability} {self.options.key} {inputs} {libraries}\n{graph.text()}"
         start = time.perf_counter()
         fresh: list[CompiledCommands] = []
 
         def make() -> bytes:
-            with foundry.workers_ready() if len(graph.nodes) > MANY_NODES else nullcontext():
+            with compile_pool.workers_ready() if len(graph.nodes) > MANY_NODES else nullcontext():
                 fresh.append(compiled_commands(self.program, lambda sources: _cast(sources, capability)))
             return fresh[0].to_bytes()
 
@@ -176,23 +179,20 @@ class CudaExecutable:
 
     def roof(self) -> GpuRoof:
         """The most that can be had there."""
-        return replace(gpu_roof(self.gpu, self.work.libraries), with_tf32=bool(self.options.tf32))
+        return replace(gpu_roof(self.gpu, self.context.libraries), with_tf32=bool(self.options.tf32))
 
     def sources(self) -> list[str]:
         """The text of every kernel, in Triton, in the order in which they first run."""
-        with self.options.in_force():
-            kernels = dict.fromkeys(launch.kernel for launch in commands(self.program).launches)
-            return [kernel.text for kernel in kernels]
+        kernels = dict.fromkeys(launch.kernel for launch in commands(self.program).launches)
+        return [kernel.text for kernel in kernels]
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
-        with self.options.in_force():
-            return gpu_passes(self.graph, self.options.narrow)
+        return gpu_passes(self.graph, self.options)
 
     def notes(self) -> list[str]:
         """What is not computed as it was asked for, and why."""
-        with self.options.in_force():
-            found = [choose(k, False, self._judge).note for k in self.program.plans if can_write(k)]
+        found = [choose(k, False, self._judge, self.options).note for k in self.program.plans if is_contraction(k)]
         return [note for note in found if note]
 
     @property
@@ -206,12 +206,11 @@ class CudaExecutable:
         with self.gpu.lock:
             self.gpu.enter()
             frame = self._frame_of(inputs)
-            return seconds(self.gpu, lambda: self._play(frame))
+            return seconds(self.gpu, lambda: self._run_commands(frame))
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """What each of its calls takes, on inputs at these addresses; they are not changed."""
-        with self.options.in_force():
-            return profile(self, inputs, repeats)
+        return profile(self, inputs, repeats)
 
     # --- arguments ------------------------------------------------------------------------------------------------------------
 
@@ -230,9 +229,9 @@ class CudaExecutable:
         self._filled.append(lane)
         return lane, lane.fill(array)
 
-    def _lane(self, position: int) -> Lane:
+    def _lane(self, position: int) -> DoubleBuffer:
         if position not in self._lanes:
-            self._lanes[position] = Lane(self.gpu, nbytes(self.graph.inputs[position]))
+            self._lanes[position] = DoubleBuffer(self.gpu, nbytes(self.graph.inputs[position]))
         return self._lanes[position]
 
     def _stable(self, position: int, content: DeviceArray) -> int:
@@ -257,7 +256,7 @@ class CudaExecutable:
             except OutOfMemory:
                 raise OutOfMemory("cuda", self._too_large()) from None
             self._enqueue(frame, again)
-            results = self._results.handed_out()
+            results = self._results.take()
             for lane in self._filled:
                 lane.done()
         self._filled.clear()
@@ -268,30 +267,34 @@ class CudaExecutable:
 
     def reserved(self) -> tuple[int, int, int]:
         """The first entries of the frame: arena, status, what is kept."""
-        return self.work.arena(self.facts.arena), self._status.address, 0 if self._kept is None else self._kept.address
+        return (
+            self.context.arena(self.facts.arena),
+            self._status.address,
+            0 if self._kept is None else self._kept.address,
+        )
 
     def shared(self) -> int:
         """The last entry: memory for the libraries."""
-        return self.work.workspace(self.runner.workspace)
+        return self.context.workspace(self.runner.workspace)
 
     def _enqueue(self, frame: tuple[int, ...], again: bool) -> None:
         if self._once and (again or not self._made):
             self.runner.run(self.commands, frame, is_once)
             self._made = True
         if self._decides:
-            self._play(frame)
+            self._run_commands(frame)
         elif frame not in self._graphs:
-            self._play(frame)  # loads code, and shows what is wrong where it is wrong
+            self._run_commands(frame)  # loads code, and raises errors where they occur
             self._remember(frame, None)
         else:
             self._graphs.move_to_end(frame)
             if self._graphs[frame] is None:
-                self._graphs[frame] = self.gpu.record(lambda: self._play(frame))
+                self._graphs[frame] = self.gpu.record(lambda: self._run_commands(frame))
             self.gpu.replay(self._graphs[frame])
         if self._can_fail:
-            self.work.doubtful[self] = None
+            self.context.unchecked[self] = None
 
-    def _play(self, frame: tuple[int, ...]) -> None:
+    def _run_commands(self, frame: tuple[int, ...]) -> None:
         self.runner.run(self.commands, frame, is_not_once if self._once else None)
 
     def _remember(self, frame: tuple[int, ...], recorded: Any) -> None:
@@ -310,10 +313,9 @@ class CudaExecutable:
             return
         found = self._errors.reshape(-1, 2).copy()
         self._errors[:] = 0
-        self._made = False  # what is kept may have met it
+        self._made = False  # the persistent values may be affected
         number = int(np.flatnonzero(found[:, 0])[0])
-        with self.options.in_force():
-            where, message, source = error_sites(self.program)[number - 1][int(found[number, 0]) - 1]
+        where, message, source = error_sites(self.program)[number - 1][int(found[number, 0]) - 1]
         raise RunError(where, message.format(value=int(found[number, 1])), source)  # type: ignore[arg-type]
 
     def _too_large(self) -> str:
@@ -337,7 +339,7 @@ def _cast(sources: Sequence[Any], capability: int) -> list[Any]:
     if knobs.debug >= 4:
         for number, source in enumerate(sources):
             _say(f"kernel {number}, {source.programs} programs of {source.warps} warps\n{source.text}")
-    return foundry.cast(sources, capability)
+    return compile_pool.compile_kernels(sources, capability)
 
 
 def _say(text: str) -> None:

@@ -18,9 +18,9 @@ from ...errors import RunError, UserError
 from . import blas, dnn
 from .driver import Gpu, OutOfMemory
 from .measure import Choices, filled, seconds
-from .memory import Memory
+from .memory import DeviceMemory
 
-MEASURED = 5  # ways of a library
+MEASURED = 5  # algorithms of a library that are measured
 COMPILED = 1  # of them that the library compiles first, which takes a second each
 
 
@@ -38,8 +38,8 @@ class Libraries:
         self.choices = Choices(gpu, self.ready, self.key)
 
     def judge(self, kernel: Kernel, wanted: Claim) -> bool:
-        """Whether a library should do the work of a kernel: it is faster, or it was wished for and can."""
-        return self.choices.can(wanted.spec) if wanted.wished else self.choices.faster(kernel, wanted)
+        """Whether a library should do the work of a kernel: it is faster, or the user asked for it by name and it can."""
+        return self.choices.can(wanted.spec) if wanted.by_name else self.choices.faster(kernel, wanted)
 
     def ready(self, spec: Spec) -> Any:
         """A product or convolution ready to run, by the fastest way."""
@@ -61,7 +61,7 @@ class Libraries:
         if known is None:
             try:
                 best = self._fastest(asked)
-            except OutOfMemory:  # there is no room to measure: the most promising one, and perhaps another time
+            except OutOfMemory:  # no memory to measure with: use the first, and keep no result
                 asked.select_first()
                 return asked
             cache().put(key, json.dumps(best).encode())
@@ -97,7 +97,7 @@ class Libraries:
         return min(times, key=lambda n: times[n])
 
     def _seconds(self, asked: Any, addresses: list[int]) -> float:
-        workspace = Memory(self.gpu, asked.workspace)
+        workspace = DeviceMemory(self.gpu, asked.workspace)
         return seconds(self.gpu, lambda: asked.run(addresses, workspace.address, self.gpu.stream))
 
 

@@ -1,9 +1,9 @@
-"""A clock for work on a GPU, and the choice between our kernels and a library's by it.
+"""Timing on a GPU, and the choice between our kernels and a library's by measurement.
 
-What is compared is what would run: our kernel with the epilogue in it, and the library's with the kernel of the epilogue after it, on
-memory of their own with numbers in it. Times are those of recorded work, since the host is slower than small kernels. Who wins is
-kept on disk. Kernels must be compiled to be measured, and many compile as quickly as one: so a program shows all it has first, and
-what is unknown is measured together.
+What is compared is what would run: our kernel with its epilogue, and the library call followed by an epilogue kernel, on initialized
+memory of their own. Recorded work is timed, since launching small kernels takes the host longer than running them. Results are kept on
+disk. Kernels must be compiled to be measured, and compiling many takes as long as one, so a program first collects all open
+questions and then measures them together.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 
 from ...compiler.gpu import algorithms as choice
-from ...compiler.gpu import compile_pool as foundry
-from ...compiler.gpu.compile import order
+from ...compiler.gpu import compile_pool
+from ...compiler.gpu.compile import compile_request
 from ...compiler.gpu.source import KernelSource
 from ...compiler.gpu.vendor.claims import Claim, operations
 from ...compiler.gpu.vendor.specs import HALVES, ConvSpec, Spec, Unsupported, to_json
@@ -33,7 +33,7 @@ from ...compiler.store import cache
 from ...errors import RunError
 from ...graph.node import Node
 from .driver import Gpu, OutOfMemory
-from .memory import Memory
+from .memory import DeviceMemory
 
 RUNS = 5  # of recorded work; the median counts
 SHORT, MOST = 2e-4, 10  # seconds: shorter work is recorded several times in a row, but no more than so often
@@ -47,7 +47,7 @@ WARP, STATUS = 32, 16  # threads; bytes that a kernel tells of errors in
 
 
 def seconds(gpu: Gpu, enqueue: Callable[[], None]) -> float:
-    """How long work takes on the GPU, when it is replayed. Meanwhile nobody else puts anything into the stream."""
+    """How long work takes on the GPU, when it is replayed. No other thread enqueues work meanwhile."""
     with gpu.lock:
         return _seconds(gpu, enqueue)
 
@@ -80,9 +80,9 @@ def _seconds(gpu: Gpu, enqueue: Callable[[], None]) -> float:
         gpu.forget(recorded)
 
 
-def filled(gpu: Gpu, size: int) -> Memory:
+def filled(gpu: Gpu, size: int) -> DeviceMemory:
     """Memory with numbers in it, small ones whichever type they are read as: zeros are multiplied faster."""
-    room = Memory(gpu, size)
+    room = DeviceMemory(gpu, size)
     bits = np.random.default_rng(0).integers(0x3000, 0x3C00, min(size, BLOCK) // 2 + 1, np.uint16).view(np.uint8)
     there = min(size, BLOCK)
     gpu.upload(room.address, bits[:there])
@@ -94,8 +94,8 @@ def filled(gpu: Gpu, size: int) -> Memory:
 
 
 @dataclass(frozen=True)
-class _Rivals:
-    """Two ways to do the work of a kernel."""
+class _Comparison:
+    """Two ways to compute a kernel: ours and the library's."""
 
     kernel: Kernel
     wanted: Claim
@@ -103,7 +103,7 @@ class _Rivals:
     @cached_property
     def own(self) -> list[KernelSource]:
         """Our kernels."""
-        return choice.sources(self.kernel, choice.own_plan(self.kernel, self.wanted.limit))
+        return choice.sources(self.kernel, choice.own_plan(self.kernel, self.wanted.limit, self.wanted.spec.tf32))
 
     @cached_property
     def after(self) -> list[KernelSource]:
@@ -116,7 +116,7 @@ class _Rivals:
 
     def key(self, capability: int) -> str:
         """All that the times depend on, but for the GPU and the library."""
-        return "\n".join([to_json(self.wanted.spec), *(order(s, capability).to_json() for s in self.sources)])
+        return "\n".join([to_json(self.wanted.spec), *(compile_request(s, capability).to_json() for s in self.sources)])
 
     @property
     def tensors(self) -> set[Node]:
@@ -131,7 +131,7 @@ class _Rivals:
 
 
 class Choices:
-    """Who does what on a GPU; `ready` gives a library's way to do something, or raises Unsupported."""
+    """Which products and convolutions the libraries compute on a GPU; `ready` prepares a library call, or raises Unsupported."""
 
     def __init__(self, gpu: Gpu, ready: Callable[[Spec], Any], key: str) -> None:
         self.gpu, self._ready, self._key = gpu, ready, key
@@ -144,28 +144,28 @@ class Choices:
             return False
         if operations(kernel) > HUGE and _type(wanted.spec) in HALVES:
             return self.can(wanted.spec)
-        rivals = _Rivals(kernel, wanted)
-        key = rivals.key(self.gpu.capability)
+        comparison = _Comparison(kernel, wanted)
+        key = comparison.key(self.gpu.capability)
         known, waiting = self._known(key), getattr(self._collected, "waiting", None)
         if known is not None:
             return known
         if waiting is not None:
-            waiting[key] = rivals
+            waiting[key] = comparison
             return expected(kernel, wanted)
-        self._settle({key: rivals})
+        self._settle({key: comparison})
         return self._here[key]
 
     def guess(self, kernel: Kernel, wanted: Claim) -> bool:
         """The same without measuring, for plans that are not run."""
-        if wanted.wished or operations(kernel) < TINY:
-            return wanted.wished
-        known = self._known(_Rivals(kernel, wanted).key(self.gpu.capability))
+        if wanted.by_name or operations(kernel) < TINY:
+            return wanted.by_name
+        known = self._known(_Comparison(kernel, wanted).key(self.gpu.capability))
         return expected(kernel, wanted) if known is None else known
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Put off what is to be measured until the end of the block."""
-        waiting: dict[str, _Rivals] = {}
+        """Collect measurements, and make them at the end of the block."""
+        waiting: dict[str, _Comparison] = {}
         self._collected.waiting = waiting
         try:
             yield
@@ -183,7 +183,7 @@ class Choices:
         return self._here[key]
 
     def _full(self, key: str) -> str:
-        return f"rivals {self._key} triton {version('triton')}\n{key}"
+        return f"comparison {self._key} triton {version('triton')}\n{key}"
 
     def can(self, spec: Spec) -> bool:
         """Whether a library does it at all."""
@@ -193,36 +193,38 @@ class Choices:
             return False
         return True
 
-    def _settle(self, unknown: dict[str, _Rivals]) -> None:
+    def _settle(self, unknown: dict[str, _Comparison]) -> None:
         """Measure, all of them compiled at once. What no library can do needs no measuring."""
         self.gpu.enter()
-        able = {key: rivals for key, rivals in unknown.items() if self.can(rivals.wanted.spec)}
-        every = [source for rivals in able.values() for source in rivals.sources]
-        code = dict(zip(every, foundry.cast(every, self.gpu.capability), strict=True))
+        able = {key: comparison for key, comparison in unknown.items() if self.can(comparison.wanted.spec)}
+        every = [source for comparison in able.values() for source in comparison.sources]
+        code = dict(zip(every, compile_pool.compile_kernels(every, self.gpu.capability), strict=True))
         loaded = {
             source: (self.gpu.load(b.code, b.symbol, b.shared), WARP * b.warps, b.shared) for source, b in code.items()
         }
-        for key, rivals in unknown.items():
+        for key, comparison in unknown.items():
             times: dict[str, float | None] = {}
             try:
                 if key in able:
-                    times = self._times(rivals, loaded)
+                    times = self._times(comparison, loaded)
             except OutOfMemory:
-                self._here[key] = expected(rivals.kernel, rivals.wanted)  # another time there may be room
+                self._here[key] = expected(
+                    comparison.kernel, comparison.wanted
+                )  # not kept: memory may suffice another time
                 continue
             cache().put(self._full(key), json.dumps(times).encode())
             self._here[key] = _won(times)
 
-    def _times(self, rivals: _Rivals, loaded: dict[KernelSource, Any]) -> dict[str, float | None]:
-        asked = self._ready(rivals.wanted.spec)
-        rooms = {node: filled(self.gpu, nbytes(node)) for node in rivals.tensors}
-        status, workspace = Memory(self.gpu, STATUS), Memory(self.gpu, asked.workspace)
+    def _times(self, comparison: _Comparison, loaded: dict[KernelSource, Any]) -> dict[str, float | None]:
+        asked = self._ready(comparison.wanted.spec)
+        rooms = {node: filled(self.gpu, nbytes(node)) for node in comparison.tensors}
+        status, workspace = DeviceMemory(self.gpu, STATUS), DeviceMemory(self.gpu, asked.workspace)
         places = {node: room.address for node, room in rooms.items()}
         arguments = [
             places[o.base] + o.offset * o.base.dtype.itemsize if isinstance(o, View) else places[o]
-            for o in rivals.wanted.operands(rivals.kernel.views)
+            for o in comparison.wanted.operands(comparison.kernel.views)
         ]
-        arguments += [places[node] for node in rivals.wanted.more]
+        arguments += [places[node] for node in comparison.wanted.more]
 
         def launch(sources: Sequence[KernelSource]) -> None:
             for source in sources:
@@ -231,10 +233,10 @@ class Choices:
                 self.gpu.launch(function, source.programs, threads, shared, given)
 
         def library() -> None:
-            asked.run([*arguments, places[rivals.wanted.result]], workspace.address, self.gpu.stream)
-            launch(rivals.after)
+            asked.run([*arguments, places[comparison.wanted.result]], workspace.address, self.gpu.stream)
+            launch(comparison.after)
 
-        return {"own": self._timed(lambda: launch(rivals.own)), "library": self._timed(library)}
+        return {"own": self._timed(lambda: launch(comparison.own)), "library": self._timed(library)}
 
     def _timed(self, enqueue: Callable[[], None]) -> float | None:
         """None if it cannot be run."""

@@ -1,4 +1,4 @@
-"""Memory of a GPU: given back when nobody names it any more, filled from the host while other work runs."""
+"""GPU memory: freed when nothing refers to it, and filled from the host while other work runs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ...graph.node import Shape
 from .driver import Gpu, OutOfMemory
 
 FILLED = 4e12  # bytes a second that a fast GPU fills with zeros
-LARGE = 1 << 26  # bytes: programs keep no rooms of such a size for what comes and goes
-SMALL = 1 << 16  # bytes: the driver copies so few aside at once, and returns
+LARGE = 1 << 26  # bytes: programs keep no buffers of this size for arguments and results
+SMALL = 1 << 16  # bytes: the driver stages such small copies by itself, and returns at once
 
 
-class Memory:
-    """A piece of a GPU's memory."""
+class DeviceMemory:
+    """A block of GPU memory."""
 
     __slots__ = ("__weakref__", "address", "gpu", "nbytes")
 
@@ -40,7 +40,7 @@ class Memory:
 class DeviceArray:
     """A tensor in the memory of a GPU. `order`: its axes as they follow each other in memory, if not the usual way."""
 
-    memory: Memory
+    memory: DeviceMemory
     shape: Shape
     dtype: DType
     order: tuple[int, ...] | None = None
@@ -56,11 +56,11 @@ class DeviceArray:
         return array if self.order is None else array.transpose(np.argsort(self.order))
 
 
-def room(gpu: Gpu, shape: Shape, dtype: DType) -> DeviceArray:
-    """Memory for a tensor, not filled."""
+def empty_array(gpu: Gpu, shape: Shape, dtype: DType) -> DeviceArray:
+    """A tensor in new memory, not initialized."""
     nbytes = prod(shape) * dtype.itemsize
     try:
-        return DeviceArray(Memory(gpu, nbytes), shape, dtype)
+        return DeviceArray(DeviceMemory(gpu, nbytes), shape, dtype)
     except OutOfMemory:
         free, total = gpu.memory()
         raise OutOfMemory(
@@ -72,59 +72,59 @@ def room(gpu: Gpu, shape: Shape, dtype: DType) -> DeviceArray:
 
 def uploaded(gpu: Gpu, array: np.ndarray, dtype: DType) -> DeviceArray:
     """The array's values in new memory of the GPU."""
-    made = room(gpu, array.shape, dtype)
+    made = empty_array(gpu, array.shape, dtype)
     if array.nbytes:
         gpu.upload(made.memory.address, np.ascontiguousarray(array))
     return made
 
 
-class Lane:
-    """Two rooms for an argument that comes from the host anew with every call: one is filled while the other is read."""
+class DoubleBuffer:
+    """Double buffering for an argument that is uploaded with every call: one buffer is filled while the other is read."""
 
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
         self.gpu, self.nbytes = gpu, nbytes
-        self._rooms: list[_Room] = []
+        self._buffers: list[_UploadBuffer] = []
         self._turn = 0
-        self._fixed: Memory | None = None
+        self._fixed: DeviceMemory | None = None
 
     def fixed(self) -> int:
-        """A third room, for what comes from the GPU itself."""
+        """The address of a third buffer, for arguments that are on the GPU already."""
         if self._fixed is None:
-            self._fixed = Memory(self.gpu, self.nbytes)
+            self._fixed = DeviceMemory(self.gpu, self.nbytes)
         return self._fixed.address
 
     def fill(self, array: np.ndarray) -> int:
-        """Copy a contiguous array to the GPU beside the work that runs there; gives the address. `done` must follow the work that reads it."""
-        if len(self._rooms) < 2:
-            self._rooms.append(_Room(self.gpu, self.nbytes))
-        self._turn = (self._turn + 1) % len(self._rooms)
-        now = self._rooms[self._turn]
+        """Copy a contiguous array to the GPU beside the work that runs there; returns the address. Call `done` after the work that reads it."""
+        if len(self._buffers) < 2:
+            self._buffers.append(_UploadBuffer(self.gpu, self.nbytes))
+        self._turn = (self._turn + 1) % len(self._buffers)
+        now = self._buffers[self._turn]
         if now.host is None:
             self.gpu.upload(now.memory.address, array)
             return now.memory.address
         if now.filled is not None:
-            self.gpu.wait_for(now.filled)  # the host's side of this room is still being copied
+            self.gpu.wait_for(now.filled)  # the pinned memory of this buffer is still being copied
         now.host.array[:] = array.reshape(-1).view(np.uint8)
         now.filled = self.gpu.upload_beside(now.memory.address, now.host.array, now.read)
         self.gpu.after(now.filled)
         return now.memory.address
 
     def done(self) -> None:
-        """The work that reads the room filled last stands in the stream."""
-        if self._rooms[self._turn].host is not None:
-            self._rooms[self._turn].read = self.gpu.mark()
+        """The work that reads the buffer filled last has been enqueued."""
+        if self._buffers[self._turn].host is not None:
+            self._buffers[self._turn].read = self.gpu.mark()
 
 
-class _Room:
+class _UploadBuffer:
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
-        self.memory = Memory(gpu, nbytes)
-        self.host = Pinned(gpu, nbytes) if nbytes > SMALL else None
+        self.memory = DeviceMemory(gpu, nbytes)
+        self.host = PinnedMemory(gpu, nbytes) if nbytes > SMALL else None
         self.filled: Any = None
         self.read: Any = None
 
 
-class Pinned:
-    """Memory of the host that the GPU reads and writes by itself, at the same address."""
+class PinnedMemory:
+    """Page-locked host memory that the GPU reads and writes at the same address."""
 
     def __init__(self, gpu: Gpu, nbytes: int) -> None:
         self._gpu = gpu
@@ -141,9 +141,9 @@ class Pinned:
                 pass
 
 
-def hold(gpu: Gpu, seconds: float) -> None:
-    """Keep the GPU busy for so long: what is put into the stream meanwhile runs without waiting for the host in between."""
+def keep_busy(gpu: Gpu, seconds: float) -> None:
+    """Keep the GPU busy for some seconds, so that work enqueued meanwhile runs without gaps."""
     size = min(1 << 30, gpu.memory()[0] // 4)
-    memory = Memory(gpu, size)
+    memory = DeviceMemory(gpu, size)
     for _ in range(1 + int(seconds * FILLED / size)):
         gpu.clear(memory.address, size)

@@ -1,7 +1,7 @@
-"""A program on a GPU with a clock: what each launch takes, and the most that this GPU can do.
+"""Profiles of programs on a GPU: the time of each launch, and the GPU's roofline.
 
-Launches run one after the other with marks between them, on copies of all memory that they write to. Between the launches of a
-recorded graph there is less time, so the sum is a little above what a replay takes.
+Launches run one after the other with events between them, on copies of all memory that they write to. Gaps between the launches of a
+recorded graph are shorter, so the sum is slightly above the time of a replay.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from ..facts import CallTime, Profile
 from .command_runner import CommandRunner
 from .driver import Gpu
 from .libraries import Libraries
-from .memory import Memory, hold
+from .memory import DeviceMemory, keep_busy
 
-FEWEST = 5  # runs, if nobody says how many
-ENQUEUED = 40e-6  # seconds that the host takes for a launch and a mark, at the most
+FEWEST = 5  # runs, by default
+ENQUEUED = 40e-6  # seconds that the host takes for a launch and an event, at most
 SIDE, COPIED = 8192, 1 << 30  # of the product, and bytes of the copy, that the roof is measured with
 
 
-class Played(Protocol):
-    """What must be known of a program to play it action by action."""
+class ProfiledProgram(Protocol):
+    """What the profiler needs of an executable, to run it command by command."""
 
     gpu: Gpu
     graph: Graph
@@ -53,8 +53,8 @@ class Played(Protocol):
         """The last one."""
 
 
-def profile(executable: Played, inputs: Sequence[int], repeats: int | None = None) -> Profile:
-    """Run a program on inputs at these addresses, several times, with marks. Nothing is written to the inputs."""
+def profile(executable: ProfiledProgram, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+    """Run a program on inputs at these addresses, several times, with events between commands. The inputs are not written to."""
     gpu, program = executable.gpu, executable.program
     steps, commands = written_commands(program), executable.commands
     assert len(steps) == len(commands)
@@ -63,7 +63,7 @@ def profile(executable: Played, inputs: Sequence[int], repeats: int | None = Non
     for _ in range(1 + (repeats or FEWEST)):  # the first one loads code
         for target, source, size in restore:
             gpu.copy(target, source, size)
-        hold(gpu, ENQUEUED * len(commands))
+        keep_busy(gpu, ENQUEUED * len(commands))
         marks = [gpu.mark()]
         for command in commands:
             executable.runner.run([command], frame)
@@ -79,12 +79,14 @@ def profile(executable: Played, inputs: Sequence[int], repeats: int | None = Non
     return Profile(program, calls, len(runs) - 1)
 
 
-def _frame(executable: Played, inputs: Sequence[int]) -> tuple[list[int], list[tuple[int, int, int]], list[Memory]]:
+def _frame(
+    executable: ProfiledProgram, inputs: Sequence[int]
+) -> tuple[list[int], list[tuple[int, int, int]], list[DeviceMemory]]:
     """Addresses as for a run but with copies of state, how to fill those, and the memory to hold meanwhile."""
     gpu, graph = executable.gpu, executable.graph
-    states = {i: Memory(gpu, nbytes(graph.inputs[i])) for i in set(executable.updates.values())}
+    states = {i: DeviceMemory(gpu, nbytes(graph.inputs[i])) for i in set(executable.updates.values())}
     restore = [(room.address, inputs[i], room.nbytes) for i, room in states.items() if room.nbytes]
-    results = [Memory(gpu, nbytes(o)) for o in graph.outputs]
+    results = [DeviceMemory(gpu, nbytes(o)) for o in graph.outputs]
     given = [states[i].address if i in states else address for i, address in enumerate(inputs)]
     reserved = executable.reserved()
     assert len(reserved) == FRAME_RESERVED
@@ -148,7 +150,7 @@ def _rate(libraries: Libraries | None, dtype: str, tf32: bool) -> float:
 def _bandwidth(gpu: Gpu) -> float:
     """Bytes a second, read and written, of a large copy."""
     size = min(COPIED, gpu.memory()[1] // 8)
-    source, target = Memory(gpu, size), Memory(gpu, size)
+    source, target = DeviceMemory(gpu, size), DeviceMemory(gpu, size)
     marks = [gpu.mark()]
     for _ in range(5):
         gpu.copy(target.address, source.address, size)

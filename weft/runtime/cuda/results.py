@@ -1,10 +1,10 @@
-"""Where a program on a GPU writes its results.
+"""Buffers for the results of a program on a GPU.
 
-A recorded graph writes to the addresses it knows. Two sets of rooms take turns, and are handed out as they are: by the time a set comes
-round again, a loop that looks at its last result only has dropped the one before. Whoever keeps results is given copies from then on.
+A recorded graph writes to fixed addresses. Two sets of buffers alternate, and their arrays are returned as they are: a loop that looks
+at its last result only has released the one before when a set is used again. If a caller keeps results, later runs return copies.
 
-Large results are new memory at each run, and then belong to whoever has them: no program keeps rooms of such a size when it is done.
-What the pool hands out is often where it was before, so that recorded graphs are of use all the same.
+Large results are allocated anew for each run and belong to the caller, so that an idle program holds no large buffers. The memory
+pool often returns the same addresses, so recorded graphs remain useful.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from math import prod
 from ...dtypes import DType
 from ...graph.node import Shape
 from .driver import Gpu
-from .memory import LARGE, DeviceArray, room
+from .memory import LARGE, DeviceArray, empty_array
 
-_OURS = 3  # references to a room that nobody else has: the set's, and two of the question itself
+_OURS = 3  # references to an array that only its set refers to: the set's own, and two made by the check
 
 
-class Results:
+class ResultBuffers:
     """See the head of this file. `kinds`: shape and type of each result, by its number among `count` outputs."""
 
     def __init__(self, gpu: Gpu, kinds: Mapping[int, tuple[Shape, DType]], count: int) -> None:
@@ -32,17 +32,17 @@ class Results:
         self._keeps = sum(prod(shape) * dtype.itemsize for shape, dtype in kinds.values()) < LARGE
 
     def addresses(self) -> tuple[int, ...]:
-        """Where the next run writes; 0 for outputs that replace inputs."""
+        """The addresses that the next run writes to; 0 for outputs that replace inputs."""
         if not self._kinds:
             return (0,) * self._count
         if self._keeps:
-            self._take_turns()
+            self._alternate()
         else:
             self._sets = [self._fresh()]
         places = dict(zip(self._kinds, self._sets[self._turn], strict=True))
         return tuple(places[i].memory.address if i in places else 0 for i in range(self._count))
 
-    def _take_turns(self) -> None:
+    def _alternate(self) -> None:
         if not self._copies:
             self._turn ^= 1
         if len(self._sets) <= self._turn:
@@ -51,10 +51,10 @@ class Results:
             self._copies, self._turn, self._sets = True, 0, [self._fresh()]
 
     def _fresh(self) -> list[DeviceArray]:
-        return [room(self._gpu, *kind) for kind in self._kinds.values()]
+        return [empty_array(self._gpu, *kind) for kind in self._kinds.values()]
 
-    def handed_out(self) -> list[DeviceArray]:
-        """The results of the run that stands in the stream."""
+    def take(self) -> list[DeviceArray]:
+        """The results of the run that was enqueued last."""
         if not self._kinds:
             return []
         now = self._sets[self._turn]
@@ -70,5 +70,5 @@ class Results:
 
 
 def _is_held(array: DeviceArray) -> bool:
-    """Whether somebody has the array, or its memory."""
+    """Whether the caller still refers to the array, or to its memory."""
     return sys.getrefcount(array) > _OURS + 1 or sys.getrefcount(array.memory) > _OURS - 1

@@ -16,7 +16,8 @@ from math import prod
 
 from ....graph.graph import Graph
 from ....graph.node import Node
-from ....knobs import ALGORITHMS, GPU_ALGORITHMS, knobs
+from ....knobs import ALGORITHMS, GPU_ALGORITHMS
+from ....options import CompileOptions
 from ...host import usable_cores
 from ...ir.conv_shape import DIRECTIONS, ConvShape, Direction, described
 from ...ir.plan import Plan
@@ -41,10 +42,12 @@ NEEDS = {
 REMEMBERED = 256  # convolutions whose plans are kept: a deep network has few different ones
 
 
-def candidates(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int) -> dict[str, Plan]:
-    """The plans that apply and that the settings allow, by name."""
-    found = _possible(direction, shape, strides, threads, thresholds.changed())
-    return {name: plan for name, plan in found.items() if knobs.winograd or name not in WINOGRAD}
+def candidates(
+    direction: Direction, shape: ConvShape, strides: tuple[int, ...], options: CompileOptions
+) -> dict[str, Plan]:
+    """The plans that can do it and that the options allow, by name."""
+    found = _possible(direction, shape, strides, options.threads, thresholds.changed())
+    return {name: plan for name, plan in found.items() if options.winograd or name not in WINOGRAD}
 
 
 @lru_cache(REMEMBERED)
@@ -66,17 +69,19 @@ def _estimated(
     return conv.choose(direction, shape, strides, usable_cores(), forbid=forbidden).name
 
 
-def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, prefer: str = "") -> Choice:
+def decide(
+    direction: Direction, shape: ConvShape, strides: tuple[int, ...], options: CompileOptions, prefer: str = ""
+) -> Choice:
     """The plan for a convolution."""
-    prefer = prefer or knobs.conv_algorithm
-    plans = candidates(direction, shape, strides, threads)
+    prefer = prefer or options.conv_algorithm
+    plans = candidates(direction, shape, strides, options)
     least = min(plans.values(), key=lambda p: p.workspace)
     if prefer in plans:
         return Choice(plans[prefer])
     if prefer in (NO_WORKSPACE, LOOPS):
         return Choice(least, f"{least.workspace} bytes of workspace are the least")
     if prefer in (*ALGORITHMS, *GPU_ALGORITHMS):
-        return Choice(_fastest(direction, shape, strides, plans), refusal(prefer))
+        return Choice(_fastest(direction, shape, strides, plans), refusal(prefer, options))
     limit = workspace_limit(prefer)
     fitting = {name: plan for name, plan in plans.items() if limit is None or plan.workspace <= limit}
     if not fitting:
@@ -84,9 +89,9 @@ def decide(direction: Direction, shape: ConvShape, strides: tuple[int, ...], thr
     return Choice(_fastest(direction, shape, strides, fitting))
 
 
-def refusal(name: str) -> str:
-    """Why an algorithm does not apply."""
-    if name in WINOGRAD and not knobs.winograd:
+def refusal(name: str, options: CompileOptions) -> str:
+    """Why an algorithm does not do a case."""
+    if name in WINOGRAD and not options.winograd:
         return f"{name} is forbidden by the setting winograd"
     return f"{name} needs {NEEDS[name]}"
 
@@ -101,17 +106,17 @@ def _fastest(direction: Direction, shape: ConvShape, strides: tuple[int, ...], p
     return plans[_estimated(direction, shape, strides, forbidden, thresholds.changed())]
 
 
-def by_loops(node: Node) -> bool:
+def by_loops(node: Node, options: CompileOptions) -> bool:
     """Whether a convolution (channels last) is computed by plain loops: no plan exists, or none that is small enough."""
-    prefer = preferred(node) or knobs.conv_algorithm
-    if asked_for_loops(node) or prefer == NO_WORKSPACE:
+    prefer = preferred(node) or options.conv_algorithm
+    if asked_for_loops(node, options.conv_algorithm) or prefer == NO_WORKSPACE:
         return True
     limit = workspace_limit(prefer)
     if limit is None or not prod(node.shape):
         return False
     direction, shape = described(node)
     strides = (1,) * (2 + len(shape.kernel))  # workspace does not depend on them
-    plans = candidates(direction, shape, strides, knobs.threads or usable_cores())
+    plans = candidates(direction, shape, strides, options)
     return all(plan.workspace > limit for plan in plans.values())
 
 
@@ -172,9 +177,9 @@ def measured_as(times: Mapping[str, dict[str, float]]) -> Iterator[None]:
 
 
 def fingerprint(graph: Graph) -> str:
-    """What the choice of algorithms depends on besides the graph itself: part of the cache key of its code."""
+    """All that the choice of algorithms in a graph depends on besides the graph and the options: part of the key of its code."""
     facts = [_fact(node) for node in _convolutions(graph)]
-    return f"{knobs.conv_algorithm} winograd {knobs.winograd} {facts}" if facts else ""
+    return str(facts) if facts else ""
 
 
 def _fact(node: Node) -> list[str]:

@@ -1,8 +1,8 @@
-"""cumsum and cumprod: running totals of lines along an axis.
+"""Cumulative sums and products along an axis.
 
-A program walks along some lines in strips: the totals within a strip by `tl.cumsum`, and the total so far is carried to the next.
-Few long lines are cut in parts: first the sum of every part, then every part from the sum of those before it. Where the elements of
-a line lie side by side a tile has a line a row, otherwise a line a column: either way neighbours in a tile are neighbours in memory.
+A program scans some lines in strips: `tl.cumsum` within a strip, and the total so far is carried to the next. Few long lines are split
+into parts: first the sum of every part, then every part from the sum of those before it. A tile has a line per row if the elements of a
+line are contiguous, otherwise a line per column: loads are coalesced either way.
 
 Products of floats are made one element after the other: within a tree a product may be too large for a number where the whole is zero.
 As on other devices floats are totalled in float64 and rounded once an element. Cuts follow from the shape alone.
@@ -18,8 +18,9 @@ from ....graph.node import Node
 from ...ir.kernel import Kernel
 from ...ir.plan import Phase
 from .. import scalars as scalar
-from ..lines import BUSY, Lines, ceil_div, element, lines_of, power, room
-from ..source import KernelSource, Writer
+from ..anchors import anchor_of
+from ..kernel_utils import BUSY, Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
+from ..source import KernelSource, KernelWriter
 
 TILE = 2048  # elements that are totalled at a time
 SIDE = 32  # lines that lie side by side and are read together: enough to use all of what memory brings
@@ -28,7 +29,7 @@ AHEAD = 8  # elements that it reads before it multiplies
 
 
 def phases(kernel: Kernel) -> tuple[Phase, ...]:
-    anchor = _anchor(kernel)
+    anchor = anchor_of(kernel)
     if not prod(anchor.shape):
         return ()
     given, result, work = frozenset(("x0",)), frozenset(("y",)), frozenset(("work",))
@@ -39,8 +40,8 @@ def phases(kernel: Kernel) -> tuple[Phase, ...]:
     return Phase("cumulate.sums", (), given, work), Phase("cumulate.parts", (), given | work, result)
 
 
-def rooms(kernel: Kernel) -> tuple[Node, ...]:
-    anchor = _anchor(kernel)
+def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
+    anchor = anchor_of(kernel)
     if not prod(anchor.shape) or _is_one_by_one(anchor) or _cut(anchor).parts == 1:
         return ()
     return (_sums(anchor),)
@@ -61,11 +62,15 @@ def wide(dtype: DType) -> DType:
 
 
 def _is_one_by_one(anchor: Node) -> bool:
-    return anchor.op.name == "cumprod" and anchor.dtype.is_float
+    return not _is_sum(anchor) and anchor.dtype.is_float
+
+
+def _is_sum(anchor: Node) -> bool:
+    return anchor.op.name == "cumsum"
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _LinePartition:
     """How lines are shared out: a tile of lines and strips, and how many parts of how many elements a line has."""
 
     lines: int
@@ -74,31 +79,31 @@ class _Cut:
     part: int
 
 
-def _cut(anchor: Node) -> _Cut:
+def _cut(anchor: Node) -> _LinePartition:
     of = _lines(anchor)
     if of.inner == 1:
-        strip = min(power(of.length), TILE)
-        lines = min(power(of.count), TILE // strip)
+        strip = min(next_power_of_two(of.length), TILE)
+        lines = min(next_power_of_two(of.count), TILE // strip)
     else:
-        lines = min(power(of.count), SIDE)
-        strip = min(power(of.length), TILE // lines)
-    wanted = BUSY // ceil_div(of.count, lines) if anchor.op.name == "cumsum" else 1
+        lines = min(next_power_of_two(of.count), SIDE)
+        strip = min(next_power_of_two(of.length), TILE // lines)
+    wanted = BUSY // ceil_div(of.count, lines) if _is_sum(anchor) else 1
     strips = ceil_div(ceil_div(of.length, strip), max(1, wanted))
     part = max(2, strips) * strip  # with one strip a part, two readings would win nothing
-    return _Cut(lines, strip, ceil_div(of.length, part), part)
+    return _LinePartition(lines, strip, ceil_div(of.length, part), part)
 
 
 def _sums(anchor: Node) -> Node:
     """The sum of every part of every line."""
-    return room("sums", anchor, (_cut(anchor).parts, _lines(anchor).count), wide(anchor.dtype))
+    return scratch_tensor("sums", anchor, (_cut(anchor).parts, _lines(anchor).count), wide(anchor.dtype))
 
 
-class _Totals(Writer):
-    """What both ways to total have in common."""
+class _CumulativeWriter(KernelWriter):
+    """What both kinds of scan share."""
 
     def __init__(self, name: str, kernel: Kernel) -> None:
         super().__init__(name)
-        self.anchor, [self.view] = _anchor(kernel), kernel.views
+        self.anchor, [self.view] = anchor_of(kernel), kernel.views
         self.of, self.wide = _lines(self.anchor), scalar.register(wide(self.anchor.dtype))
         self.inside = "inside"
 
@@ -117,7 +122,7 @@ class _Totals(Writer):
         self.line(f"tl.store({where}, {scalar.to_storage(value, dtype)}, mask=inside)")
 
 
-class _Strips(_Totals):
+class _Strips(_CumulativeWriter):
     """Lines strip by strip."""
 
     def __init__(self, name: str, kernel: Kernel) -> None:
@@ -143,7 +148,7 @@ class _Strips(_Totals):
     def totals(self) -> KernelSource:
         programs = self._begin()
         if self.cut.parts > 1:
-            self.line(f"before = tl.arange(0, {power(self.cut.parts)}){self.along}")
+            self.line(f"before = tl.arange(0, {next_power_of_two(self.cut.parts)}){self.along}")
             where = f"{self.pointer(_sums(self.anchor))} + before * {self.of.count} + line"
             mask = f"(before < part) & (line < {self.of.count})"
             self.line(f"total = tl.sum(tl.load({where}, mask={mask}, other=0), {self.axis}, keep_dims=True)")
@@ -163,7 +168,7 @@ class _Strips(_Totals):
 
     @property
     def _adds(self) -> bool:
-        return self.anchor.op.name == "cumsum"
+        return _is_sum(self.anchor)
 
     def _begin(self) -> int:
         """Which lines this program follows, and which part of them; how many programs there are."""
@@ -181,11 +186,11 @@ class _Strips(_Totals):
         self.line(f"inside = (line < {self.of.count}) & (place < end)")
 
 
-class _Each(_Totals):
+class _Each(_CumulativeWriter):
     """Products, one element of a line after the other. Some are read ahead, for memory answers late."""
 
     def source(self) -> KernelSource:
-        lines = min(ALONE, power(self.of.count))
+        lines = min(ALONE, next_power_of_two(self.of.count))
         self.line(f"# {self.anchor.op.name}: {self.of.count} lines of {self.of.length}")
         self.line(f"line = tl.program_id(0) * {lines} + tl.arange(0, {lines})")
         self.line(f"total = tl.full(({lines},), 1, {self.wide})")
@@ -207,9 +212,4 @@ class _Each(_Totals):
 
 
 def _lines(anchor: Node) -> Lines:
-    return lines_of(anchor.shape, anchor.params[0])
-
-
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor
+    return lines_of(anchor.shape, anchor.param("axis"))

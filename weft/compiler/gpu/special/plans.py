@@ -1,6 +1,6 @@
-"""The ops that are neither loops nor matrix products, as Triton kernels: sorting, scattering, and running totals along an axis.
+"""Kernels of ops that are neither loops nor products: sorting, scattering, and cumulative sums and products.
 
-Each is a plan of a few phases, and each phase one launch. What a phase leaves for the next is in the kernel's scratch.
+Each is a plan of a few phases, and each phase one launch. Phases pass intermediate results through the kernel's scratch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol
 from ....graph.node import Node
 from ...ir.kernel import Kernel
 from ...ir.plan import Phase, Plan
-from ..lines import laid_out, scratch_bytes
+from ..kernel_utils import scratch_bytes, scratch_offsets
 from ..source import KernelSource
 from . import cumulative as cumulate
 from . import scatter, sort
@@ -20,7 +20,7 @@ class OwnKernels(Protocol):
     """A module that writes one kind of op."""
 
     def phases(self, kernel: Kernel) -> tuple[Phase, ...]: ...
-    def rooms(self, kernel: Kernel) -> tuple[Node, ...]: ...
+    def scratch_tensors(self, kernel: Kernel) -> tuple[Node, ...]: ...
     def write(self, kernel: Kernel, phase: Phase) -> KernelSource: ...
 
 
@@ -31,7 +31,7 @@ def plan(kernel: Kernel) -> Plan:
     """The phases of a kernel; they name the anchor's inputs "x0", "x1", ..., its result "y", and the scratch "work"."""
     phases = _kernels(kernel).phases(kernel)
     name = kernel.name if phases else "nothing"
-    return Plan(name, phases, scratch_bytes(_kernels(kernel).rooms(kernel)) if phases else 0, 0)
+    return Plan(name, phases, scratch_bytes(_kernels(kernel).scratch_tensors(kernel)) if phases else 0, 0)
 
 
 def write(kernel: Kernel, phase: Phase) -> KernelSource:
@@ -39,9 +39,9 @@ def write(kernel: Kernel, phase: Phase) -> KernelSource:
     return _kernels(kernel).write(kernel, phase)
 
 
-def rooms(kernel: Kernel) -> dict[Node, int]:
+def scratch_layout(kernel: Kernel) -> dict[Node, int]:
     """The tensors in the kernel's scratch, and where in it they begin, in bytes."""
-    return laid_out(_kernels(kernel).rooms(kernel))
+    return scratch_offsets(_kernels(kernel).scratch_tensors(kernel))
 
 
 def _kernels(kernel: Kernel) -> OwnKernels:

@@ -24,8 +24,8 @@ from ...ir.index import Loop
 from ...ir.kernel import Kernel
 from ...ir.plan import Phase
 from .. import scalars as scalar
-from ..lines import Lines, ceil_div, element, power, room
-from ..source import KernelSource, Writer, decomposed
+from ..kernel_utils import Lines, ceil_div, element, next_power_of_two, scratch_tensor
+from ..source import KernelSource, KernelWriter, decomposed
 from .sort import MERGED, PLACE, SORTED, merges, run_room, write_merge, write_runs
 
 FLAT = 1024  # elements of a program that only moves them
@@ -37,8 +37,8 @@ MOST = 1 << 30  # rows or indices, so that a row and a number share a record, an
 
 
 @dataclass(frozen=True)
-class _Scatter:
-    """What a scatter is about."""
+class _ScatterProblem:
+    """The operands and sizes of a scatter."""
 
     kernel: Kernel
 
@@ -49,11 +49,11 @@ class _Scatter:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        return tuple(self.anchor.params[0])
+        return tuple(self.anchor.param("axes"))
 
     @property
     def adds(self) -> bool:
-        return bool(self.anchor.params[1] == "add")
+        return bool(self.anchor.param("how") == "add")
 
     @property
     def count(self) -> int:
@@ -81,12 +81,12 @@ class _Scatter:
     @property
     def table(self) -> Node:
         """For every row where its range of the list begins, then where each ends; or the number of the index that wins."""
-        return room("table", self.anchor, (2 if self.adds else 1, self.rows), int32)
+        return scratch_tensor("table", self.anchor, (2 if self.adds else 1, self.rows), int32)
 
     @property
     def sums(self) -> Node:
         """Of blocks of the list."""
-        return room("sums", self.anchor, (self.count // BLOCK, self.columns), self.wide)
+        return scratch_tensor("sums", self.anchor, (self.count // BLOCK, self.columns), self.wide)
 
     def records(self, merged: int) -> Node:
         """The list after so many merges: the row above the number of the index."""
@@ -98,7 +98,7 @@ class _Scatter:
 
 
 def phases(kernel: Kernel) -> tuple[Phase, ...]:
-    of = _Scatter(kernel)
+    of = _ScatterProblem(kernel)
     if max(of.rows, of.count) >= MOST:
         raise UserError(
             "scatter", f"fewer than {MOST} rows and indices are required on a GPU, got {of.rows} and {of.count}."
@@ -117,8 +117,8 @@ def phases(kernel: Kernel) -> tuple[Phase, ...]:
     return Phase("scatter.sort", (), indices, work), *merging, Phase("scatter.ranges", (), work, work), *summing, last
 
 
-def rooms(kernel: Kernel) -> tuple[Node, ...]:
-    of = _Scatter(kernel)
+def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
+    of = _ScatterProblem(kernel)
     if not of.count or not prod(of.anchor.shape):
         return ()
     if not of.adds:
@@ -128,7 +128,7 @@ def rooms(kernel: Kernel) -> tuple[Node, ...]:
 
 
 def write(kernel: Kernel, phase: Phase) -> KernelSource:
-    writer, part = _Writer("kernel", _Scatter(kernel)), phase.symbol.removeprefix("scatter.")
+    writer, part = _ScatterWriter("kernel", _ScatterProblem(kernel)), phase.symbol.removeprefix("scatter.")
     if part == "merge":
         return writer.merge(*(int(a) for a in phase.arguments))
     ways = {
@@ -138,10 +138,10 @@ def write(kernel: Kernel, phase: Phase) -> KernelSource:
     return ways[part]()
 
 
-class _Writer(Writer):
+class _ScatterWriter(KernelWriter):
     """Writes one phase."""
 
-    def __init__(self, name: str, of: _Scatter) -> None:
+    def __init__(self, name: str, of: _ScatterProblem) -> None:
         super().__init__(name)
         self.of, self.views, self.list = of, of.kernel.views, Lines(1, of.count, 1)
         axes = " and ".join(map(str, of.axes))
@@ -210,9 +210,9 @@ class _Writer(Writer):
         return ceil_div(prod(self.of.anchor.shape), elements)
 
     def _old(self, mask: str = "inside") -> str:
-        """The element before. Derivatives are added to zeros, which nobody has to read."""
+        """The old element. Gradients are accumulated into zeros, which need not be loaded."""
         x = self.of.anchor.inputs[0]
-        if x.op is CONST and x.params[0] == 0:
+        if x.op is CONST and x.param("value") == 0:
             return self.let("old", f"tl.zeros((1,), {scalar.storage(x.dtype)})")
         where = element(self, self.views[0], self.of.anchor.shape, "element")
         return self.let("old", f"tl.load({where}, mask={mask}, other=0)")
@@ -259,7 +259,7 @@ class _Writer(Writer):
     # --- add: the sorted list -------------------------------------------------------------------------------------------------------
 
     def sort(self) -> KernelSource:
-        """Runs of the list; and the table is cleared, since somebody has to."""
+        """Sort runs of the list, and clear the table."""
         sorting = ceil_div(self.of.count, SORTED)
         self.line(f"if tl.program_id(0) < {sorting}:")
         self.depth += 1
@@ -280,7 +280,7 @@ class _Writer(Writer):
         return self.finished(ceil_div(self.of.count, MERGED), 4)
 
     def ranges(self) -> KernelSource:
-        """Where the range of a row begins and ends: where the list comes to another row. Rows that nobody names have none."""
+        """Where the range of a row begins and ends: where the list comes to another row. Rows without an index have none."""
         self._items()
         listed, count = self.pointer(self.of.sorted), self.of.count
         self.line(f"row = tl.load({listed} + item, mask=inside, other=0) >> 32")
@@ -293,9 +293,9 @@ class _Writer(Writer):
     # --- add: sums ------------------------------------------------------------------------------------------------------------------
 
     def blocks(self) -> KernelSource:
-        """The sums of the blocks of the list that belong to one row; of the others nobody asks."""
+        """The sums of the blocks of the list that belong to one row; the others are not needed."""
         of, listed = self.of, self.pointer(self.of.sorted)
-        width = min(power(of.columns), LANES)
+        width = min(next_power_of_two(of.columns), LANES)
         tiles, height = ceil_div(of.columns, width), min(BLOCK, TILE // width)
         self.line(f"block = tl.program_id(0) // {tiles}")
         self.line(f"column = tl.program_id(0) % {tiles} * {width} + tl.arange(0, {width})[None, :]")

@@ -20,8 +20,9 @@ from ....graph.node import Node
 from ...ir.kernel import Kernel
 from ...ir.plan import Phase
 from .. import scalars as scalar
-from ..lines import Lines, ceil_div, element, lines_of, power, room
-from ..source import KernelSource, Writer
+from ..anchors import anchor_of
+from ..kernel_utils import Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
+from ..source import KernelSource, KernelWriter
 
 RUN = 256  # records of which all pairs are compared
 SORTED, COMPARED = 256, 16  # records that a program sorts, and with how many they are compared at a time
@@ -32,15 +33,15 @@ MANTISSA = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
 def phases(kernel: Kernel) -> tuple[Phase, ...]:
-    anchor = _anchor(kernel)
+    anchor = anchor_of(kernel)
     if not prod(anchor.shape):
         return ()
     steps = [step for half in range(_halves(anchor)) for step in _steps(anchor, half)]
     return tuple(_phase(step, is_last=step is steps[-1]) for step in steps)
 
 
-def rooms(kernel: Kernel) -> tuple[Node, ...]:
-    anchor = _anchor(kernel)
+def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
+    anchor = anchor_of(kernel)
     of = _lines(anchor)
     records = min(2, len(merges(of.length)))  # from one to the other
     order = [_order(anchor)] if _halves(anchor) > 1 else []
@@ -58,7 +59,7 @@ def _halves(anchor: Node) -> int:
 
 
 @dataclass(frozen=True)
-class _Step:
+class _SortStep:
     """Sorting runs by one half of the keys, or merging runs of a length."""
 
     symbol: str
@@ -66,21 +67,21 @@ class _Step:
     run: int
 
 
-def _steps(anchor: Node, half: int) -> Iterator[_Step]:
+def _steps(anchor: Node, half: int) -> Iterator[_SortStep]:
     length = _lines(anchor).length
-    yield _Step("argsort.runs", half, run_length(length))
+    yield _SortStep("argsort.runs", half, run_length(length))
     for run in merges(length):
-        yield _Step("argsort.merge", half, run)
+        yield _SortStep("argsort.merge", half, run)
 
 
-def _phase(step: _Step, is_last: bool) -> Phase:
+def _phase(step: _SortStep, is_last: bool) -> Phase:
     reads = {"x0", "work"} if step.symbol == "argsort.runs" else {"work"}
     return Phase(step.symbol, (step.half, step.run), frozenset(reads), frozenset(("y" if is_last else "work",)))
 
 
 def run_length(length: int) -> int:
     """Of runs in a line: a power of two."""
-    return min(power(length), RUN)
+    return min(next_power_of_two(length), RUN)
 
 
 def merges(length: int) -> list[int]:
@@ -94,20 +95,20 @@ def merges(length: int) -> list[int]:
 
 def run_room(anchor: Node, count: int, number: int) -> Node:
     """Where records are sorted: two such tensors take turns."""
-    return room(f"records {number}", anchor, (count,), int64)
+    return scratch_tensor(f"records {number}", anchor, (count,), int64)
 
 
 def _order(anchor: Node) -> Node:
     """The places in the order of the lower halves."""
-    return room("order", anchor, anchor.shape, int32)
+    return scratch_tensor("order", anchor, anchor.shape, int32)
 
 
-class _Sort(Writer):
+class _Sort(KernelWriter):
     """Writes the phases of a sort by one half of the keys."""
 
     def __init__(self, name: str, kernel: Kernel, half: int) -> None:
         super().__init__(name)
-        self.anchor, [self.view], self.half = _anchor(kernel), kernel.views, half
+        self.anchor, [self.view], self.half = anchor_of(kernel), kernel.views, half
         self.of, self.dtype = _lines(self.anchor), self.anchor.inputs[0].dtype
         self.is_last_half = half == _halves(self.anchor) - 1
         self.merges = merges(self.of.length)
@@ -132,7 +133,7 @@ class _Sort(Writer):
             at = self.let("at", f"tl.load({where}, mask={mask}, other=0)")
         where = element(self, self.view, self.anchor.shape, self.of.place("line", at))
         x = self.let("x", f"tl.load({where}, mask={mask}, other=0)")
-        key = write_key(self, x, self.dtype, bool(self.anchor.params[1]))
+        key = write_key(self, x, self.dtype, bool(self.anchor.param("descending")))
         if self.dtype.bits == 64:  # the lower half counts from 0, which a signed number begins below
             key = f"({key} >> 32)" if self.half else f"(({key} & 0xFFFFFFFF) - 0x80000000)"
         return f"({key}.to(tl.int64) << 32) | {place}"
@@ -159,7 +160,9 @@ class _Sort(Writer):
         return f"line * {self.of.length} + {place}"
 
 
-def write_runs(writer: Writer, of: Lines, record: Callable[[str, str], str], leave: Callable[[str], None]) -> None:
+def write_runs(
+    writer: KernelWriter, of: Lines, record: Callable[[str, str], str], leave: Callable[[str], None]
+) -> None:
     """Write how runs of lines are sorted: `record` makes those at some places, `leave` stores one at its place in the line."""
     run, line = run_length(of.length), writer.line
     step = min(COMPARED, run)
@@ -180,7 +183,7 @@ def write_runs(writer: Writer, of: Lines, record: Callable[[str, str], str], lea
     leave("target")
 
 
-def write_merge(writer: Writer, of: Lines, run: int, source: Node, leave: Callable[[str], None]) -> None:
+def write_merge(writer: KernelWriter, of: Lines, run: int, source: Node, leave: Callable[[str], None]) -> None:
     """Write how the records of `source`, lines without gaps of sorted runs, are merged: `leave` stores one at its place in the line."""
     line, pointer = writer.line, writer.pointer(source)
     line(f"# merge runs of {run}")
@@ -212,7 +215,7 @@ def write_merge(writer: Writer, of: Lines, run: int, source: Node, leave: Callab
 # --- keys -------------------------------------------------------------------------------------------------------------------------
 
 
-def write_key(writer: Writer, x: str, dtype: DType, descending: bool) -> str:
+def write_key(writer: KernelWriter, x: str, dtype: DType, descending: bool) -> str:
     """An element in memory as a signed integer that sorts alike: of 64 bits if it has as many, otherwise of 32."""
     wide = "tl.int64" if dtype.bits == 64 else "tl.int32"
     if dtype is bool_:
@@ -229,7 +232,7 @@ def write_key(writer: Writer, x: str, dtype: DType, descending: bool) -> str:
     return f"(~{key})" if descending else key
 
 
-def _float_key(writer: Writer, x: str, dtype: DType, wide: str) -> str:
+def _float_key(writer: KernelWriter, x: str, dtype: DType, wide: str) -> str:
     """Floats sort as integers of sign and magnitude."""
     most = (1 << dtype.bits - 1) - 1
     infinity = most >> MANTISSA[dtype.name] << MANTISSA[dtype.name]
@@ -240,9 +243,4 @@ def _float_key(writer: Writer, x: str, dtype: DType, wide: str) -> str:
 
 
 def _lines(anchor: Node) -> Lines:
-    return lines_of(anchor.shape, anchor.params[0])
-
-
-def _anchor(kernel: Kernel) -> Node:
-    assert kernel.anchor is not None
-    return kernel.anchor
+    return lines_of(anchor.shape, anchor.param("axis"))

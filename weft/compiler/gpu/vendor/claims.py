@@ -1,8 +1,7 @@
-"""Which products and convolutions NVIDIA's libraries are asked for, and where they put the result.
+"""Which products and convolutions NVIDIA's libraries are asked for, and where they write the result.
 
-A library writes a plain result, of 16 bits where that is all that is made of it. If nothing else is done with it, it goes right to
-where it is wanted, and so it does with an epilogue that the library has; otherwise to memory of the kernel's own, from where a second
-kernel, the epilogue, takes it.
+A library writes a plain result, in 16 bits if every use begins by rounding to 16 bits. If nothing else is done with it, or the library
+has the epilogue, it writes to the final tensor; otherwise to scratch, and a second kernel applies the epilogue.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from math import prod
 
 from ....dtypes import DType
 from ....graph.node import Node
-from ....knobs import knobs
 from ...ir.conv_shape import described
 from ...ir.kernel import Kernel, View, anchor_shape, is_contiguous
 from ...ir.storage import nbytes
+from ..anchors import anchor_of, is_convolution, is_filter_gradient, is_product
 from ..compile import ALIGNED
-from ..lines import room
+from ..kernel_utils import scratch_tensor
 from .epilogues import Epilogue, epilogue, only_store, unnarrowed
 from .specs import ConvSpec, ProductSpec, Spec, filter_order, supported
 
@@ -34,7 +33,7 @@ class Claim:
     rounded: Node | None = None  # the bias of the program, if the first of `more` is a copy of it in another type
     filter: Node | None = None  # a copy of the filter in the order that libraries want, if it does not lie so
     limit: int | None = None  # bytes that it may take beside operands and results
-    wished: bool = False  # by its name: then it need not be the fastest
+    by_name: bool = False  # the user asked for this library: it need not be the fastest
 
     @property
     def library(self) -> str:
@@ -42,7 +41,7 @@ class Claim:
         return "CUBLASLT" if isinstance(self.spec, ProductSpec) else "CUDNN"
 
     @property
-    def rooms(self) -> list[Node]:
+    def scratch_tensors(self) -> list[Node]:
         """The tensors that only its phases know: copies of a filter and of a bias, and the result where it is not direct."""
         copies = [self.filter, self.more[0] if self.rounded is not None else None]
         return [node for node in (*copies, None if self.direct else self.result) if node is not None]
@@ -55,25 +54,25 @@ class Claim:
 Judge = Callable[[Kernel, Claim], bool]  # whether a library should do it
 
 
-def claims(kernel: Kernel, limit: int | None = None) -> list[Claim]:
+def claims(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> list[Claim]:
     """What a library could be asked for, if it has a form for this product or convolution, and may take so many bytes for it.
 
-    The first has as much of the epilogue in it as libraries know; they may have no kernel for that, but for the next.
+    The first includes as much of the epilogue as libraries can express; they may have no kernel for it, but one for the next.
     """
     found = []
-    for wanted in _unlimited(kernel):
-        left = None if limit is None else limit - sum(map(nbytes, wanted.rooms))
+    for wanted in _unlimited(kernel, tf32):
+        left = None if limit is None else limit - sum(map(nbytes, wanted.scratch_tensors))
         if left is None or left >= 0:
             found.append(replace(wanted, spec=replace(wanted.spec, workspace=left), limit=limit))
     return found
 
 
-def _unlimited(kernel: Kernel) -> list[Claim]:
-    anchor = kernel.anchor
-    assert anchor is not None
+def _unlimited(kernel: Kernel, tf32: bool) -> list[Claim]:
+    anchor = anchor_of(kernel)
     result = _direct(kernel)
     dtype = result.dtype if result is not None else _narrow_use(kernel) or anchor.dtype
-    spec = _product(kernel, dtype) if anchor.op.name == "contract" else _convolution(kernel, dtype)
+    describe = _product if is_product(anchor) else _convolution
+    spec = describe(kernel, dtype, tf32)
     if spec is None or not _is_aligned(kernel, *([result] if result is not None else [])):
         return []
     if result is not None:
@@ -88,14 +87,14 @@ def _filter_copy(kernel: Kernel) -> Node | None:
     """Memory for a copy of the filter, if it does not lie as libraries want it: each by itself, its channels last."""
     anchor, view = kernel.anchor, kernel.views[1]
     assert anchor is not None
-    if anchor.op.name not in ("conv_last", "conv_data_last"):
+    if not is_convolution(anchor) or is_filter_gradient(anchor):
         return None
     shape = anchor.inputs[1].shape
     order = filter_order(len(shape))
     lies = is_contiguous(tuple(view.strides[a] for a in order), tuple(shape[a] for a in order))
     if lies and not view.offset:
         return None
-    return room("filter", anchor, (prod(shape),), view.base.dtype)
+    return scratch_tensor("filter", anchor, (prod(shape),), view.base.dtype)
 
 
 def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
@@ -114,8 +113,8 @@ def _fused(kernel: Kernel, spec: Spec) -> Claim | None:
         return Claim(asked, done.store, True, tuple(given))
     assert kernel.anchor is not None
     if dtype not in (kernel.anchor.dtype, _narrow_use(kernel)):
-        return None  # who rounds the result before the bias is added loses as much as who rounds the bias; but nobody does here
-    copy = room("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
+        return None  # rounding the bias is as exact as rounding the result before adding it, but nothing rounds the result here
+    copy = scratch_tensor("bias", kernel.anchor, (prod(done.bias.shape),), dtype)
     return Claim(asked, done.store, True, (copy, *given[1:]), done.bias)
 
 
@@ -139,15 +138,14 @@ def _is_aligned(kernel: Kernel, *more: Node) -> bool:
 
 def _own_room(anchor: Node, dtype: DType) -> Node:
     """Memory for a result, as a tensor that only the two launches of its kernel know."""
-    return room("library", anchor, (prod(anchor.shape),), dtype)
+    return scratch_tensor("library", anchor, (prod(anchor.shape),), dtype)
 
 
 def _direct(kernel: Kernel) -> Node | None:
     """The one tensor that is made of the result without any arithmetic, if that is all that is done with it."""
-    anchor = kernel.anchor
-    assert anchor is not None
+    anchor = anchor_of(kernel)
     if kernel.nest is None:
-        return None if anchor.op.name == "conv_filter_last" else anchor  # libraries write filters in another order
+        return None if is_filter_gradient(anchor) else anchor  # libraries write filters in another order
     store = only_store(kernel)
     return store if store is not None and unnarrowed(store) is anchor else None
 
@@ -168,14 +166,14 @@ def _narrow_use(kernel: Kernel) -> DType | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _product(kernel: Kernel, dtype: DType) -> ProductSpec | None:
+def _product(kernel: Kernel, dtype: DType, tf32: bool) -> ProductSpec | None:
     anchor, (a, b) = kernel.anchor, kernel.views
     assert anchor is not None
     batch, m, n = anchor.shape
     k = anchor.inputs[0].shape[2]
     left, right = _three(a.strides), _three(b.strides)
     return ProductSpec(
-        batch, m, n, k, left, right, a.base.dtype.name, b.base.dtype.name, dtype.name, tf32=bool(knobs.tf32),
+        batch, m, n, k, left, right, a.base.dtype.name, b.base.dtype.name, dtype.name, tf32=tf32,
         alignment=_alignment(a, b),
     )  # fmt: skip
 
@@ -191,9 +189,8 @@ def _alignment(*views: View) -> int:
     return next(size for size in (16, 8, 4, 2, 1) if all(b % size == 0 for b in begins))
 
 
-def _convolution(kernel: Kernel, dtype: DType) -> ConvSpec | None:
-    anchor = kernel.anchor
-    assert anchor is not None
+def _convolution(kernel: Kernel, dtype: DType, tf32: bool) -> ConvSpec | None:
+    anchor = anchor_of(kernel)
     first, second = kernel.views
     if first.offset or first.base.dtype is not second.base.dtype:
         return None
@@ -203,19 +200,18 @@ def _convolution(kernel: Kernel, dtype: DType) -> ConvSpec | None:
         return None
     if direction == "filter_gradient" and (second.offset or not is_contiguous(second.strides, y.shape)):
         return None
-    padding = anchor.params[1]
+    padding = anchor.param("padding")
     return ConvSpec(
         direction, shape.batch, shape.channels, shape.filters, shape.spatial, shape.kernel, shape.out, shape.stride, tuple(p[0] for p in padding),
-        tuple(p[1] for p in padding), shape.dilation, shape.groups, first.base.dtype.name, dtype.name, tf32=bool(knobs.tf32),
+        tuple(p[1] for p in padding), shape.dilation, shape.groups, first.base.dtype.name, dtype.name, tf32=tf32,
     )  # fmt: skip
 
 
 def operations(kernel: Kernel) -> int:
     """How many multiplications and additions it is."""
-    anchor = kernel.anchor
-    assert anchor is not None
+    anchor = anchor_of(kernel)
     batch, rows, columns = anchor_shape(anchor)
-    if anchor.op.name == "contract":
+    if is_product(anchor):
         return 2 * batch * rows * columns * anchor.inputs[0].shape[2]
     _, shape = described(anchor)
     return int(shape.flops)

@@ -1,13 +1,13 @@
-"""What is done with a product or convolution, read from its graph, as far as NVIDIA's libraries can do it as they write.
+"""Epilogues of products and convolutions that NVIDIA's libraries can apply, recognized in the graph.
 
-That is a bias with one number for each column, a residual that lies as the result does, and then a relu or the gelu by tanh, which may
-write what it was taken of as well: that is what its derivative, which may follow a product too, is computed from. Where operands are of
-16 bits, sums may be rounded to them between these steps: libraries round at the end only, and nothing is lost by that.
+Those are a bias with one value per column, a residual laid out as the result, and then a relu or a tanh gelu, which may also store its
+argument: the derivative of the gelu, which may follow a product as well, reads that. With 16-bit operands, sums may be rounded
+between these steps: libraries round at the end only, which is at least as exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from math import isclose, prod
 
@@ -15,6 +15,7 @@ from ....graph.node import CONST, Node
 from ...ir.index import Index, Place, fresh, linear, moved
 from ...ir.kernel import GIVEN, Kernel, anchor_place, unmoved
 from ...ir.storage import nbytes
+from ..anchors import anchor_of, is_filter_gradient, is_product
 from .gelu_gradient import CUBIC, SLOPE, is_gelu_slope
 
 MOST_ADDED = 2  # a bias and a residual
@@ -75,8 +76,7 @@ def _with_sum(kernel: Kernel, store: Node, sum: Node) -> Epilogue | None:
 
 def _activation(kernel: Kernel, store: Node) -> Epilogue | None:
     """An activation of a sum."""
-    anchor = kernel.anchor
-    assert anchor is not None
+    anchor = anchor_of(kernel)
     activation, value = _activated(unnarrowed(store))
     reader = _Reader(anchor, kernel.reads, _rounds(kernel))
     found = reader.summed(value, fresh(value.shape), MOST_ADDED)
@@ -96,7 +96,7 @@ def _slope(kernel: Kernel, store: Node) -> Epilogue | None:
     assert anchor is not None
     loads = [step for step in steps if step.kind == "load"]
     given = {step.node for step in loads} - {anchor}
-    if anchor.op.name != "contract" or len(given) != 1 or len(loads) != 2 or len(steps) > MOST_STEPS:
+    if not is_product(anchor) or len(given) != 1 or len(loads) != 2 or len(steps) > MOST_STEPS:
         return None
     [sum] = given
     lie = all(_same(step.indices[0], _written(kernel)) for step in loads)
@@ -112,9 +112,8 @@ def _rounds(kernel: Kernel) -> bool:
 
 def _written(kernel: Kernel) -> Index:
     """Where a library writes an element: as it lies in the result, but for filters, which come one after the other."""
-    anchor = kernel.anchor
-    assert anchor is not None
-    if anchor.op.name != "conv_filter_last":
+    anchor = anchor_of(kernel)
+    if not is_filter_gradient(anchor):
         return linear(anchor_place(anchor, kernel.rows), anchor.shape)
     _, element, filter = kernel.rows
     return Index(0, tuple((l, step) for l, step in ((filter, element.size), (element, 1)) if l.size != 1))
@@ -211,23 +210,23 @@ def _same(a: Index, b: Index) -> bool:
 
 def _activated(node: Node) -> tuple[str, Node]:
     """The activation that a node is the result of, and what of; "" if it is none that libraries know."""
-    for name, below in (("relu", _unrelu), ("gelu_tanh", _ungelu)):
-        x = below(node)
+    for name, argument in ACTIVATIONS.items():
+        x = argument(node)
         if x is not None:
             return name, x
     return "", node
 
 
-def _unrelu(node: Node) -> Node | None:
+def _relu_argument(node: Node) -> Node | None:
     """What a relu is the relu of."""
     if node.op.name != "where":
         return None
     test, zero, x = node.inputs
-    zeros = all(n.op is CONST and float(n.params[0]) == 0 for n in (zero, *test.inputs[1:]))
+    zeros = all(_number(n) == 0 for n in (zero, *test.inputs[1:]))
     return x if test.op.name == "le" and test.inputs[0] is x and zeros else None
 
 
-def _ungelu(node: Node) -> Node | None:
+def _gelu_argument(node: Node) -> Node | None:
     """What a gelu by tanh is the gelu of: x / 2 (1 + tanh(SLOPE (x + CUBIC x³)))."""
     half, factors = _factors(node)
     if half != 0.5 or len(factors) != 2:
@@ -252,11 +251,11 @@ def _is_cubic(sum: Node, x: Node) -> bool:
     for near, cube in _added(sum):
         cubic, rest = _factors(cube)
         if isclose(cubic, CUBIC, rel_tol=1e-6) and len(rest) == 3 and all(n is near for n in rest):
-            return near is x or _unclipped(near) is x
+            return near is x or _clip_argument(near) is x
     return False
 
 
-def _unclipped(node: Node) -> Node | None:
+def _clip_argument(node: Node) -> Node | None:
     """What a clip to ±SATURATED or beyond is the clip of; its lower bound is below its upper one."""
     if node.op.name != "where" or node.inputs[0].op.name != "lt":
         return None
@@ -294,7 +293,10 @@ def _added(node: Node) -> list[tuple[Node, Node]]:
 
 
 def _number(node: Node) -> float | None:
-    return float(node.params[0]) if node.op is CONST else None
+    return float(node.param("value")) if node.op is CONST else None
 
+
+# Activations that libraries know, each with its pattern: a function from a node to what the activation was applied to, or None.
+ACTIVATIONS: dict[str, Callable[[Node], Node | None]] = {"relu": _relu_argument, "gelu_tanh": _gelu_argument}
 
 __all__ = ["Epilogue", "epilogue", "only_store", "unnarrowed"]

@@ -1,7 +1,7 @@
-"""The derivative of a gelu is known by its numbers: how autodiff and the passes have written it down is nobody's business.
+"""Recognizes the derivative of a gelu by evaluating it: autodiff and the passes may write it in many ways.
 
-For that it must be linear in the gradient, and piecewise: arithmetic and tanh, of pieces that begin and end where what the gelu was taken of
-meets a constant. So a few points of each piece, compared with the formula in float64, tell whether it is the same function.
+The expression must be linear in the gradient and piecewise: arithmetic and tanh, of pieces that begin and end where the argument of the
+gelu meets a constant. A few points of each piece, compared with the formula in float64, then decide whether it is the same function.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def is_gelu_slope(steps: Sequence[Step], gradient: Node, x: Node, rounds: bool) 
     """Whether the last of these steps is that, of an element of `x`, times one of `gradient`. `rounds`: to 16 bits, on the way."""
     if _kinds(steps, gradient, x, rounds)[-1:] != [LINEAR]:
         return False
-    points = _points({float(s.node.params[0]) for s in steps if s.node.op is CONST})
+    points = _points({float(s.node.param("value")) for s in steps if s.node.op is CONST})
     with np.errstate(all="ignore"):
         found = _computed(steps, {gradient: np.ones_like(points), x: points})
         return bool(np.allclose(found, gelu_slope(points), rtol=0, atol=CLOSE, equal_nan=True))
@@ -48,7 +48,7 @@ def _kinds(steps: Sequence[Step], gradient: Node, x: Node, rounds: bool) -> list
         if step.kind == "load":
             kinds.append({gradient: LINEAR, x: PLAIN}[step.node])
         elif step.kind == "const":
-            value = float(step.node.params[0])
+            value = float(step.node.param("value"))
             kinds.append(ZERO if value == 0 else PLAIN if isfinite(value) else "")
         elif step.kind == "same" or (step.node.op.name == "cast" and _keeps(step.node, rounds)):
             kinds += args
@@ -103,7 +103,7 @@ def _computed(steps: Sequence[Step], given: dict[Node, np.ndarray]) -> np.ndarra
         if step.kind == "load":
             values.append(given[node])
         elif step.kind == "const":
-            values.append(np.asarray(float(node.params[0])))
+            values.append(np.asarray(float(node.param("value"))))
         elif step.kind == "same" or node.op.name == "cast":
             values.append(args[0])
         else:

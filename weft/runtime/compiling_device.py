@@ -1,4 +1,4 @@
-"""What devices with a compiler share: graphs that come again, or that are large, run compiled; small ones that come once do not."""
+"""The base of devices with a compiler: graphs that recur, or that are large, run compiled; small ones that occur once are interpreted."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, Op, dependencies
 from ..knobs import knobs
 from ..options import CompileOptions
-from .device import STATE_LOCK, Buffer, Device, Executable, Program
+from .device import STATE_LOCK, Buffer, Device, Executable, NodeProgram
 from .native import LARGE, work
 
-IMPOSSIBLE = 1 << 48  # elements: no machine has room for so many
-REMEMBERED = 512  # structures
+IMPOSSIBLE = 1 << 48  # elements: no machine has memory for so many
+REMEMBERED = 512  # structures of graphs that are counted, and programs that are kept
 Structure = tuple[Any, ...]
 
 
@@ -30,16 +30,16 @@ class CompilingDevice(Device):
         self._compiled: OrderedDict[Structure, Executable] = OrderedDict()
         self._lock = threading.Lock()
 
-    def is_large(self, program: Program) -> bool:
-        """Whether a program is worth compiling though it may come only once."""
+    def is_large(self, program: NodeProgram) -> bool:
+        """Whether a program is worth compiling even if it runs only once."""
         # A node takes milliseconds to compile: millions of operations that NumPy could have done meanwhile.
         return work(program.order) >= LARGE * (1 + len(program.order) // 16)
 
     @abstractmethod
-    def interpret(self, program: Program) -> list[Buffer]:
+    def interpret(self, program: NodeProgram) -> list[Buffer]:
         """Compute a program's nodes one after the other, by their definitions."""
 
-    def run(self, program: Program) -> list[Buffer]:
+    def run(self, program: NodeProgram) -> list[Buffer]:
         if not program.wanted:
             return []
         for node in program.wanted:
@@ -55,8 +55,8 @@ class CompilingDevice(Device):
         with STATE_LOCK:
             return self.interpret(program)
 
-    def _executable(self, key: Structure, program: Program, leaves: Sequence[Node]) -> Executable | None:
-        """The compiled form, if there is one or it is time to make one."""
+    def _executable(self, key: Structure, program: NodeProgram, leaves: Sequence[Node]) -> Executable | None:
+        """The executable of a structure, compiled now if it has been seen often enough; None: interpret it."""
         with self._lock:
             made = self._compiled.get(key)
             if made is not None:
@@ -80,8 +80,8 @@ class CompilingDevice(Device):
         return [Buffer(self, n.shape, n.dtype, content) for n, content in zip(wanted, contents, strict=True)]
 
 
-def structure(program: Program, can_compile: Callable[[Op], bool]) -> tuple[Structure, list[Node]] | None:
-    """What is computed, whatever the values: a key, and the leaves whose values it needs. None if it cannot be compiled."""
+def structure(program: NodeProgram, can_compile: Callable[[Op], bool]) -> tuple[Structure, list[Node]] | None:
+    """The structure of a computation, independent of values: a key, and the leaves whose values it needs. None if it cannot be compiled."""
     number: dict[Node, int] = {}
     leaves: list[Node] = []
     parts: list[Any] = []

@@ -1,4 +1,4 @@
-"""What several kinds of kernels share: lines along an axis, operands by the number of an element, tensors in scratch."""
+"""Shared by several kernel writers: lines along an axis, operands by element number, tensors in scratch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...graph.node import Node, Shape, Type, placeholder
 from ..ir.index import Loop
 from ..ir.kernel import View, is_contiguous
 from ..ir.storage import ALIGN, nbytes
-from .source import Writer, decomposed
+from .source import KernelWriter, decomposed
 
 BUSY = 264  # programs that keep a large GPU busy: two for each of its multiprocessors
 
@@ -36,7 +36,7 @@ def lines_of(shape: Shape, axis: int) -> Lines:
     return Lines(prod(shape[:axis]) * inner, shape[axis], inner)
 
 
-def power(count: int) -> int:
+def next_power_of_two(count: int) -> int:
     """The least power of two that is not below."""
     return 1 << max(0, count - 1).bit_length()
 
@@ -45,7 +45,7 @@ def ceil_div(count: int, by: int) -> int:
     return -(-count // by)
 
 
-def element(writer: Writer, view: View, shape: Shape, number: str) -> str:
+def element(writer: KernelWriter, view: View, shape: Shape, number: str) -> str:
     """Where an operand has the element of this number, counted in the order of its shape: a pointer."""
     pointer = writer.pointer(view.base)
     begin = f"{pointer} + {view.offset}" if view.offset else pointer
@@ -57,19 +57,19 @@ def element(writer: Writer, view: View, shape: Shape, number: str) -> str:
     return " + ".join([begin, *steps, f"0 * ({number})"])
 
 
-def room(kind: str, anchor: Node, shape: Shape, dtype: DType) -> Node:
+def scratch_tensor(kind: str, anchor: Node, shape: Shape, dtype: DType) -> Node:
     """A tensor in the scratch of an anchor's kernel, which only its phases know."""
     return placeholder((kind, anchor), Type(shape, dtype))
 
 
-def laid_out(rooms: Iterable[Node]) -> dict[Node, int]:
+def scratch_offsets(tensors: Iterable[Node]) -> dict[Node, int]:
     """Where in the scratch each tensor begins."""
     found, offset = {}, 0
-    for node in rooms:
+    for node in tensors:
         found[node] = offset
         offset += ceil_div(nbytes(node), ALIGN) * ALIGN
     return found
 
 
-def scratch_bytes(rooms: Iterable[Node]) -> int:
-    return sum(ceil_div(nbytes(node), ALIGN) * ALIGN for node in rooms)
+def scratch_bytes(tensors: Iterable[Node]) -> int:
+    return sum(ceil_div(nbytes(node), ALIGN) * ALIGN for node in tensors)

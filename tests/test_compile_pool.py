@@ -4,7 +4,7 @@ import pytest
 
 import weft
 from triton_build import X, kernels
-from weft.compiler.gpu import compile_pool as foundry
+from weft.compiler.gpu import compile_pool
 from weft.errors import InternalError
 from weft.knobs import knobs
 
@@ -19,22 +19,22 @@ def sources():
 @pytest.fixture(autouse=True)
 def cold(monkeypatch):
     """Nothing comes from the disk, and two workers start wherever the tests run."""
-    monkeypatch.setattr(foundry, "usable_cores", lambda: 2)
+    monkeypatch.setattr(compile_pool, "usable_cores", lambda: 2)
     with knobs.set(cache="off"):
         yield
 
 
 def test_several_calls_share_workers_that_are_gone_afterwards(sources, monkeypatch):
     started = []
-    real = foundry._Worker.__init__
+    real = compile_pool._Worker.__init__
 
     def start(self):
         real(self)
         started.append(self._process)
 
-    monkeypatch.setattr(foundry._Worker, "__init__", start)
-    with foundry.workers_ready():
-        first, second = foundry.cast(sources[:3], 90), foundry.cast(sources[3:], 90)
+    monkeypatch.setattr(compile_pool._Worker, "__init__", start)
+    with compile_pool.workers_ready():
+        first, second = compile_pool.compile_kernels(sources[:3], 90), compile_pool.compile_kernels(sources[3:], 90)
     assert len(started) == 2
     assert all(process.poll() is not None for process in started)
     assert len({binary.code for binary in first + second}) == len(sources)
@@ -46,4 +46,4 @@ def test_a_kernel_that_does_not_compile_says_why(sources):
 
     broken = replace(sources[0], body=sources[0].body.replace("tl.load", "tl.lode"))
     with pytest.raises(InternalError, match="a kernel does not compile"):
-        foundry.cast([broken, *sources[1:]], 90)
+        compile_pool.compile_kernels([broken, *sources[1:]], 90)

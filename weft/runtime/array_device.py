@@ -1,4 +1,4 @@
-"""Devices whose buffers are NumPy arrays, and whose compiled programs are native code that reads them."""
+"""Devices whose buffers are NumPy arrays and whose compiled programs are native code."""
 
 from __future__ import annotations
 
@@ -56,9 +56,10 @@ class ArrayDevice(Device):
 
     def refused_algorithms(self, node: Node) -> dict[str, str]:
         direction, shape = described(node)
+        options = self.compile_options()
         strides = (1,) * (2 + len(shape.kernel))  # what is possible does not depend on them
-        found = candidates(direction, shape, strides, native.thread_count())
-        return {name: refusal(name) for name in self.conv_algorithms if name not in found and name != LOOPS}
+        found = candidates(direction, shape, strides, options)
+        return {name: refusal(name, options) for name in self.conv_algorithms if name not in found and name != LOOPS}
 
     def remember_times(self, node: Node, milliseconds: Mapping[str, float]) -> None:
         if milliseconds:

@@ -1,0 +1,52 @@
+"""Facts about anchors: the products and convolutions that a kernel is built around. The layout pass has made these forms of them."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...graph.node import Node
+from ..ir.kernel import Kernel
+from ..ir.loops import CONVOLUTIONS
+
+
+def anchor_of(kernel: Kernel) -> Node:
+    """The anchor of a kernel that has one."""
+    assert kernel.anchor is not None
+    return kernel.anchor
+
+
+def is_product(anchor: Node) -> bool:
+    """Whether it is a batch of matrix products."""
+    return anchor.op.name == "contract"
+
+
+def is_convolution(anchor: Node) -> bool:
+    """Whether it is a convolution or one of its gradients."""
+    return anchor.op.name in CONVOLUTIONS
+
+
+def is_filter_gradient(anchor: Node) -> bool:
+    """Whether it is the gradient of a convolution's filter."""
+    return anchor.op.name == "conv_filter_last"
+
+
+def is_contraction(kernel: Kernel) -> bool:
+    """Whether its anchor is computed by the matrix units: a product or convolution of floats."""
+    anchor = kernel.anchor
+    return anchor is not None and anchor.dtype.is_float and (is_product(anchor) or is_convolution(anchor))
+
+
+def groups_of(anchor: Node) -> int:
+    """The number of groups that the columns of the result fall into; columns of one group read the same of the left operand."""
+    return 1 if is_product(anchor) else int(anchor.param("groups"))
+
+
+def sum_length(anchor: Node) -> int:
+    """The number of products that each element of the result is the sum of."""
+    x, y = anchor.inputs
+    if is_product(anchor):
+        return x.shape[2]
+    if is_filter_gradient(anchor):
+        return prod(y.shape[:-1])
+    taps = prod(y.shape[2:])
+    return taps * (y.shape[1] if anchor.op.name == "conv_last" else y.shape[0] // groups_of(anchor))
