@@ -43,7 +43,9 @@ def test_import_weft_loads_nothing_heavy(tmp_path: Path) -> None:
     assert not found & (HEAVY | LAYERS | {"numpy", "weft.compiler"})
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["runs", "list"], ["help", "runs"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["runs", "list"], ["job", "list"], ["help", "job"], ["help", "runs"]]
+)
 def test_light_verbs_load_no_compiler(words: list[str], tmp_path: Path) -> None:
     found = modules_after(f"from weft.cli import main\nassert main({words!r}) == 0", tmp_path)
     assert "weft.cli.verbs" in found

@@ -22,6 +22,7 @@ from .arguments import Help
 SUMMARIES = {
     "train": "Train a network: weft train digits model=lenet epochs=5.",
     "resume": "Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.",
+    "job": "Queue trainings: weft job submit digits epochs=5, weft job run, weft job list.",
     "eval": "Measure a trained network on examples it has not learned from: weft eval RUN.",
     "predict": "What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...",
     "dataset": "Make, look at and get data: weft dataset create photos photos-dataset size=64.",
@@ -55,7 +56,7 @@ class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
 VERBS = _Verbs()
 
 GROUPS = {
-    "learn": ("train", "resume", "eval", "predict"),
+    "learn": ("train", "resume", "job", "eval", "predict"),
     "data": ("dataset",),
     "networks": ("models", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "cfg", "devices"),

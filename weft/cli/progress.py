@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from shlex import quote
 from typing import Any
 
+from ..io.json_values import json_value
 from ..jobs.events import Event
 from ..report.text_format import counted
 from ..signals import Terminated
-from ..train.folder import plain
 from . import epochs
 from .display import Display
 from .table import number_text
@@ -33,7 +33,7 @@ def when_terminated(text: str) -> Iterator[None]:
 def print_json(event: Event) -> None:
     """An event as one JSON object a line."""
     if event.type in PROGRAMS_READ:
-        print(json.dumps({"type": event.type, **{k: plain(v) for k, v in event.facts.items()}}), flush=True)
+        print(json.dumps({"type": event.type, **{k: json_value(v) for k, v in event.facts.items()}}), flush=True)
     elif event.type == "log" and event["level"] == "warning":
         print(f"weft: {event['text']}", file=sys.stderr)
 

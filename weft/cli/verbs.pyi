@@ -3,6 +3,7 @@
 from .cfg import cfg as cfg
 from .dataset import dataset as dataset
 from .evaluate import evaluate as evaluate
+from .job import job as job
 from .measure import bench as bench
 from .measure import explain as explain
 from .predict import predict as predict

@@ -32,6 +32,7 @@ import numpy as np
 from ..errors import RunError, UserError
 from ..io import EventWriter, save
 from ..io.files import append_line, remove_stale, replace_file
+from ..io.json_values import json_value
 from ..locks import NAME as LOCK
 from ..locks import one_writer
 from ..nn.module import Module
@@ -101,12 +102,12 @@ class RunFolder:
 
     def settings(self, settings: Mapping[str, Any]) -> None:
         """What the run was told; a resumed one may be told otherwise."""
-        lines = [f"{name}: {json.dumps(plain(value))}" for name, value in settings.items()]  # JSON is YAML
+        lines = [f"{name}: {json.dumps(json_value(value))}" for name, value in settings.items()]  # JSON is YAML
         self._write("args.yaml", "\n".join(lines) + "\n")
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to the events."""
-        line = json.dumps({"type": kind, "time": round(time.time(), 3), **{k: plain(v) for k, v in facts.items()}})
+        line = json.dumps({"type": kind, "time": round(time.time(), 3), **{k: json_value(v) for k, v in facts.items()}})
         self._add("events.jsonl", line)
 
     def log(self, text: str) -> None:
@@ -127,7 +128,7 @@ class RunFolder:
 
     def summary(self, **facts: Any) -> None:
         """Add to what summary.json says, or replace it."""
-        known = {**self.known_summary(), **{k: plain(v) for k, v in facts.items()}}
+        known = {**self.known_summary(), **{k: json_value(v) for k, v in facts.items()}}
         self._write("summary.json", json.dumps(known, indent=1) + "\n")
 
     def known_summary(self) -> dict[str, Any]:
@@ -161,7 +162,7 @@ class RunFolder:
 
     def write_json(self, name: str, content: Any) -> None:
         """A file of one's own."""
-        self._write(name, json.dumps(plain(content), indent=1) + "\n")
+        self._write(name, json.dumps(json_value(content), indent=1) + "\n")
 
     def keep_epochs(self, model: Module, epoch: int, wanted: Sequence[int]) -> None:
         """Keep the weights of this epoch if it is wanted, and of no others than those."""
@@ -183,16 +184,3 @@ def environment() -> dict[str, Any]:
         "cores": os.cpu_count(), "threads": thread_count(), "device": device().about(), "command": sys.argv, "folder": os.getcwd(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }  # fmt: skip
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it: numbers stay numbers, all else becomes text."""
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return repr(value)
