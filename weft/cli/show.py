@@ -1,4 +1,4 @@
-"""Verbs that only show something: models, summary, devices."""
+"""Verbs that only show something: summary, devices."""
 
 from __future__ import annotations
 
@@ -12,36 +12,14 @@ from ..errors import UserError
 from ..jobs.networks import VECTORS, WRITERS, built, full_name, side, vector
 from ..jobs.schema import Setting, flag, sizes, whole
 from ..nn.module import without_values
-from ..report.axes import short
 from ..report.text_format import counted
 from ..runtime.device import devices as all_devices
 from ..runtime.device import missing_devices
 from ..runtime.native import thread_count
-from ..zoo.catalogue import FACTS
 from .arguments import read
-from .table import table
 
 SIDE = 28  # of images, where the network does not say
 _JSON = Setting(flag, False, "print JSON, for programs")
-
-
-def models(words: Sequence[str]) -> None:
-    """The networks that can be trained by name."""
-    given = read("models", words, {"json": _JSON}, 0)
-    if given["json"]:
-        print(json.dumps({name: asdict(facts) for name, facts in sorted(FACTS.items())}))
-        return
-    rows = [
-        [
-            name, facts.task, "text" if facts.input is None else "x".join(map(str, facts.input)), f"{facts.parameters:,}",
-            "-" if facts.macs is None else f"{short(facts.macs)}",
-        ]
-        for name, facts in sorted(FACTS.items())
-    ]  # fmt: skip
-    print(table(["network", "task", "input", "parameters", "MACs"], rows, left=("network", "task", "input")))
-    print(
-        "\nParameters and multiply-adds are for one example of the input that is shown; weft summary NAME lists the layers."
-    )
 
 
 def summary(words: Sequence[str]) -> None:
