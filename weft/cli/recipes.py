@@ -19,5 +19,5 @@ def recipes(words: Sequence[str]) -> None:
         return
     for name, recipe in RECIPES.items():
         settings = " ".join(f"{key}={as_text(value)}" for key, value in recipe.settings.items())
-        print(f"{name}: {recipe.about}\n  {recipe.result()}\n  {settings}\n")
+        print("\n  ".join([f"{name}: {recipe.about}", *recipe.results(), settings]) + "\n")
     print("Train with one: weft train recipe=NAME; settings of the command replace those of the recipe.")
