@@ -1,4 +1,4 @@
-"""The verb `recipes`: named settings that are known to work."""
+"""The verb `recipes`: named settings with their measured results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .table import as_json
 
 
 def recipes(words: Sequence[str]) -> None:
-    """Named settings that are known to work, and what they reached: weft train recipe=digits."""
+    """Named settings with their measured results: weft train recipe=digits."""
     given = read("recipes", words, {"json": Setting(flag, False, "print JSON, for programs")}, 0)
     if given["json"]:
         print(as_json({name: asdict(recipe) for name, recipe in RECIPES.items()}))
