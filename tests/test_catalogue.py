@@ -1,17 +1,33 @@
 """Counts what the catalogue says of each network on its graph."""
 
+import re
 from math import prod
+from pathlib import Path
 
 import pytest
 
 from weft import nn, zoo
 from weft.jobs.networks import VECTORS, built, vector
 from weft.nn.module import without_values
-from weft.zoo.catalogue import FACTS
+from weft.zoo.catalogue import FACTS, MODULES, declared_networks
+from weft.zoo.facts import DECLARED
 
 
-def test_every_network_is_in_the_catalogue() -> None:
+def test_the_catalogue_reads_what_the_decorators_declare() -> None:
+    for name in zoo.names():
+        assert zoo.find(name).__name__ == name
+    assert FACTS == DECLARED
     assert list(FACTS) == zoo.names()
+    folder = Path(zoo.__file__).parent
+    declaring = {path.stem for path in folder.glob("*.py") if re.search(r"^@network\(", path.read_text(), re.MULTILINE)}
+    assert declaring == set(MODULES), "a module of networks is missing in the list, or has none"
+
+
+def test_facts_are_literals() -> None:
+    with pytest.raises(ValueError, match="malformed node"):
+        declared_networks("@network('text', parameters=COUNT)\ndef tiny(): ...")
+    with pytest.raises(TypeError, match="sise"):
+        declared_networks("@network('text', parameters=1, sise=3)\ndef tiny(): ...")
 
 
 @pytest.mark.parametrize("name", FACTS)

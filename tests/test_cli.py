@@ -68,10 +68,10 @@ def test_exit_codes_and_hints(capsys: pytest.CaptureFixture[str]) -> None:
     assert "weft VERB" in capsys.readouterr().out
     for words, message in (
         (["tran"], "there is no verb 'tran'. Did you mean train?"),
-        (["train"], "which data? Say weft train digits"),
+        (["train"], "data is required, got none: weft train digits"),
         (["train", "digits", "model=lenett"], "there is no network 'lenett'. Did you mean lenet"),
         (["train", "digitz"], "Did you mean 'digits'?"),
-        (["summary"], "which network?"),
+        (["summary"], "a network is required, got none"),
         (["resume", "/nowhere"], "is no folder of a run"),
         (["predict", "/nowhere"], "a run and an image are required"),
     ):
@@ -82,7 +82,7 @@ def test_exit_codes_and_hints(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["models"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["lenet5", "classification", "1x28x28", "431,080", "2.29M"] in lines
+    assert ["lenet5", "classification", "1x28x28", "431,080", "2.29M", "0.003"] in lines
     assert main(["models", "json=true"]) == 0
     assert "lenet5" in json.loads(capsys.readouterr().out)
     assert main(["devices", "--json"]) == 0

@@ -87,7 +87,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 WRONG = {
     "no such setting": (["epoch=3"], "there is no setting 'epoch'. Did you mean epochs?"),
-    "a run with other values": (["env", "epochs=3"], "env has its own settings: say weft cfg env without others."),
+    "a run with other values": (["env", "epochs=3"], "env has its own settings. Use weft cfg env without others."),
     "no such run": (["nowhere"], "nowhere is no folder of a run"),
 }
 
@@ -158,7 +158,7 @@ def test_the_parts_of_a_verb_have_help_too(capsys: pytest.CaptureFixture[str]) -
     assert main(["runs", "list", "--help"]) == 0
     said = capsys.readouterr().out
     assert said.startswith("weft runs list\n\nAll runs in a folder")
-    assert "what comes first: new, best, time or name" in said
+    assert "order: new, best, time or name" in said
     assert main(["help", "runs", "list"]) == 0
     assert capsys.readouterr().out == said
 

@@ -158,7 +158,7 @@ WRONG_CREATE = {
     "a setting": (["photos", "made", "sise=4"], "there is no setting 'sise'. Did you mean size?"),
     "a size": (["photos", "made", "size=big"], "size=big cannot be used"),
     "a choice": (["photos", "made", "resize=shrink"], "it must be squash, crop, fill or half_crop_half_fill."),
-    "a share": (["photos", "made", "validation=1.5"], "it must be a share from 0 to below 1, or a path."),
+    "a share": (["photos", "made", "validation=1.5"], "it must be a fraction from 0 to below 1, or a path."),
     "all for others": (["photos", "made", "validation=0.6", "test=0.6"], "must leave files for training"),
 }
 

@@ -131,11 +131,11 @@ def test_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     true, found = np.array([[float(v) for v in row.split(",")] for row in rows]).T
     assert np.abs(true - found).max() < 0.3
     assert main(["predict", str(run), "x.png"]) == 2
-    assert "images are what predict reads" in capsys.readouterr().err
+    assert "predict reads images" in capsys.readouterr().err
     assert main(["train", "line.npz", "model=resnet18"]) == 2
-    assert "resnet18 takes images" in capsys.readouterr().err
+    assert "resnet18 requires images" in capsys.readouterr().err
     assert main(["train", "digits", "model=linear_regression"]) == 2
-    assert "for classes take logistic_regression" in capsys.readouterr().err
+    assert "use logistic_regression for classes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("model", ["perceptron", "logistic_regression"])
@@ -162,7 +162,7 @@ def test_what_programs_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 def test_what_is_auto_becomes_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", *QUICK, "batch=auto", "rate=auto"]) == 0
     said = capsys.readouterr().out
-    assert "batch=64 suits the data" in said
+    assert "batch=64 was chosen" in said
     args = (tmp_path / "runs" / "classify" / "digits-mlp-1" / "args.yaml").read_text().splitlines()
     assert "batch: 64" in args
     rate = next(float(line.split(":")[1]) for line in args if line.startswith("rate:"))
@@ -200,7 +200,10 @@ def test_a_batch_is_smaller_where_there_are_few_examples() -> None:
 
 def test_a_run_without_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "digits", "model=mlp", "max_seconds=0"]) == 0
-    assert "before the first epoch was; go on with: weft resume runs/classify/digits-mlp-1" in capsys.readouterr().out
+    assert (
+        "before the first epoch was complete; continue with: weft resume runs/classify/digits-mlp-1"
+        in capsys.readouterr().out
+    )
     assert main(["eval", "digits-mlp-1"]) == 1
     assert "has no weights yet: no epoch was finished" in capsys.readouterr().err
     assert main(["resume", "digits-mlp-1", "epochs=1"]) == 0
@@ -230,7 +233,7 @@ def test_an_interrupt_says_how_to_go_on(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     said = process.communicate()[0]
     assert process.returncode == 130
-    assert "stopped; go on with: weft resume runs/classify/digits-mlp-1" in said
+    assert "stopped; continue with: weft resume runs/classify/digits-mlp-1" in said
     done = len((run / "metrics.csv").read_text().splitlines()) - 1
     wanted = str(done + 2)
     assert ended(weft("resume", str(run), f"epochs={wanted}")) == 0
@@ -249,7 +252,7 @@ def test_a_size_that_a_network_is_made_for_or_not(tmp_path: Path, capsys: pytest
         (["model=alexnet", "size=64"], "alexnet takes images of 224 x 224, not of 64 x 64"),
         (["model=mlp", "batch=0"], "batch=0 cannot be used: it must be 1 or more, or auto"),
         (["model=mlp", "weights=nothing-like-it"], "nothing-like-it is no folder of a run"),
-        (["model=mlp", "validation=1.5"], "it must be a share from 0 to below 1"),
+        (["model=mlp", "validation=1.5"], "it must be a fraction from 0 to below 1"),
     ):
         assert main(["train", "digits", *words]) == 2
         assert message in capsys.readouterr().err

@@ -104,7 +104,7 @@ def test_a_class_for_every_pixel_can_be_trained(capsys: pytest.CaptureFixture[st
 
 
 WRONG = {
-    "no network": ([], "which network? Say weft bench lenet, or weft bench RUN."),
+    "no network": ([], "a network or a run is required, got none: weft bench lenet, or weft bench RUN."),
     "a slip": (["lenett"], "'lenett' is neither a network nor a run. Did you mean lenet?"),
     "a network of texts": (["gpt"], "gpt takes no images"),
     "a network of vectors": (["perceptron"], "perceptron takes no images"),
@@ -127,7 +127,7 @@ def test_mistakes(
 
 def test_a_run_that_says_too_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", a_run(tmp_path / "a", model="lenet5")]) == 2
-    assert "names no data. Say weft bench NETWORK." in capsys.readouterr().err
+    assert "names no data. Use weft bench NETWORK." in capsys.readouterr().err
     (tmp_path / "words.txt").write_text("many words, many words. " * 100)
     assert main(["bench", a_run(tmp_path / "b", data=str(tmp_path / "words.txt"))]) == 2
     assert "are no images" in capsys.readouterr().err
@@ -144,7 +144,7 @@ def test_what_bounds_a_program_is_said_in_words() -> None:
     product = Row(1, "matmul", "", (), 3.0, 0.75, 900_000_000, 1_000, 0.3)
     copy = Row(1, "copy", "", (), 3.0, 0.75, 0, 900_000_000, 0.3)
     assert bound(explained(small, product)) == (
-        "Kernel 1, matmul, takes most: 75% of the time. Arithmetic bounds it; "
+        "Kernel 1, matmul, is the slowest: 75% of the time. Arithmetic bounds it; "
         "it reaches 30% of what this machine's arithmetic allows."
     )
     assert "Traffic to memory bounds it; it reaches 30% of what this machine's memory allows." in bound(

@@ -71,7 +71,7 @@ def test_a_whole_name_goes_before_an_ending(three: Path) -> None:
 
 
 LOST = {
-    "two of them": ("-1", "2 runs under runs are called '-1': train/first-1, train/second-1. Say which one."),
+    "two of them": ("-1", "2 runs under runs are called '-1': train/first-1, train/second-1. Use a longer name."),
     "a slip": ("frist-1", "no run under runs has that name. Did you mean first-1?"),
     "a folder without settings": ("runs/train", "is no folder of a run: it has no args.yaml."),
 }
@@ -153,7 +153,7 @@ def test_one_run(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "  rate   0.1\n" in said
     assert "  command  weft train\n" in said
     assert "bytes  metrics.csv" in said
-    assert said.endswith(f"look at it: {Path('runs/train/first-1/report.html')}\n")
+    assert said.endswith(f"report: {Path('runs/train/first-1/report.html')}\n")
 
 
 def test_many_epochs_are_shown_in_twelve_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

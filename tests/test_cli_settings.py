@@ -152,7 +152,7 @@ def errors_in(folder: str) -> list[tuple[str, list[str]]]:
 
 
 OPTION = re.compile(r"(?<![\w{.])([a-z][a-z_]*)=")
-COMMAND = re.compile(r"weft ((?:runs|dataset) [a-z]+|[a-z]+)\b([^.;,]*)")
+COMMAND = re.compile(r"weft ((?:runs|dataset|job) [a-z]+|[a-z]+)\b([^.;,]*)")
 
 
 def test_advice_names_only_options_that_the_verb_has() -> None:

@@ -150,8 +150,8 @@ def test_a_bad_file_is_reported_and_the_rest_goes_on(at_home: Path, tmp_path: Pa
 
 def test_nothing_to_predict(at_home: Path, tmp_path: Path) -> None:
     assert "has no files" in said("predict", "colours", str(tmp_path), code=2)[1]
-    assert "no file is like" in said("predict", "colours", "photos/*.gif", code=2)[1]
-    assert "say one of them" in said("predict", "colours", "photos", "--csv", "--json", code=2)[1]
+    assert "no file matches" in said("predict", "colours", "photos/*.gif", code=2)[1]
+    assert "csv and json exclude each other" in said("predict", "colours", "photos", "--csv", "--json", code=2)[1]
 
 
 # --- eval -----------------------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_a_text_with_other_characters() -> None:
     assert _as_learned(given, learned, "less.txt")[0].inputs([0]).tolist() == [[1, 3, 4]]
     with pytest.raises(UserError, match="more.txt has characters that the run never saw: '!' and 'B'"):
         _as_learned(Text(np.zeros(9, np.int32), "!Ba", 4), learned, "more.txt")
-    with pytest.raises(UserError, match="of another kind"):
+    with pytest.raises(UserError, match="is different"):
         _as_learned(Arrays(np.zeros((3, 4)), [0, 1, 1]), learned, "line.npz")
 
 
@@ -222,14 +222,14 @@ def test_data_that_teaches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     quick = ["model=logistic_regression", "size=8", "fast_dev_run=1"]
     with knob_data(tmp_path):
         photos(tmp_path / "one", ("red",))
-        assert "warning: there is one class only, red" in said("train", "one", *quick)[0]
+        assert "warning: there is only one class, red" in said("train", "one", *quick)[0]
         photos(tmp_path / "few", ("blue", "red"))
         for i in (1, 2, 3):
             (tmp_path / "few" / "red" / f"{i}.png").unlink()
-        assert "warning: red has one image to learn from" in said("train", "few", *quick)[0]
+        assert "warning: red has only one training image" in said("train", "few", *quick)[0]
 
 
-def test_a_run_without_a_checkpoint_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_a_checkpoint_starts_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     words = ["train", "digits", "model=logistic_regression", "epochs=1", "name=r1"]
     said(*words)
@@ -238,7 +238,7 @@ def test_a_run_without_a_checkpoint_begins_anew(tmp_path: Path, monkeypatch: pyt
     stopped = tmp_path / "runs" / "classify" / "r2"
     stopped.mkdir()
     (stopped / "args.yaml").write_bytes((first / "args.yaml").read_bytes())
-    assert "begins anew" in said("resume", "r2")[0]
+    assert "starts again" in said("resume", "r2")[0]
     for name, tensor in load(stopped / "weights" / "last.safetensors").items():
         np.testing.assert_array_equal(tensor.numpy(), wanted[name])
     (first / "state" / "last.safetensors").unlink()  # but its results are there: they are not written over

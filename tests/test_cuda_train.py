@@ -168,9 +168,9 @@ def test_a_trained_network_needs_no_gpu(run, monkeypatch, tmp_path, capsys):
 
 def test_a_run_goes_on_where_it_was_or_elsewhere(run, monkeypatch, capsys):
     assert main(["resume", run, "epochs=2"]) == 0
-    assert "but not to the same bits" not in capsys.readouterr().out
+    assert "results are not bitwise the same" not in capsys.readouterr().out
     assert main(["resume", run, "epochs=3", "device=cpu"]) == 0
-    assert "it was on cuda before: on cpu it goes on" in capsys.readouterr().out
+    assert "it was on cuda before: on cpu it continues" in capsys.readouterr().out
     assert 'device: "cpu"' in Path(run, "args.yaml").read_text()
 
 
@@ -181,7 +181,7 @@ def test_a_missing_gpu_is_one_sentence(run, monkeypatch, capsys):
     monkeypatch.setattr(cuda_device, "gpu_count", lambda: 0)
     assert main(["resume", run]) == 2
     assert "the run was on cuda. no NVIDIA GPU is visible" in (said := capsys.readouterr().err)
-    assert said.strip().endswith("device=cpu goes on with it on the CPU.")
+    assert said.strip().endswith("device=cpu continues on the CPU.")
     assert said.count("\n") == 1
     for words in (["train", "digits", "device=cuda"], ["bench", "lenet", "device=cuda"], ["eval", run, "device=cuda"]):
         assert main(words) == 2

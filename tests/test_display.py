@@ -94,7 +94,7 @@ def test_a_spinner_says_what_is_going_on_when_nothing_moves(clock: Clock) -> Non
 def test_the_spinner_moves_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     import time
 
-    monkeypatch.setattr(display, "STILL", 0.0)
+    monkeypatch.setattr(display, "SPINNER_SECONDS", 0.0)
     screen = Terminal()
     with Display(screen) as shown:
         shown.activity("compiling")
@@ -186,5 +186,5 @@ def test_events_become_lines(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr()
     assert said.out.splitlines()[0] == "hello"
     assert [line.endswith("best") for line in said.out.splitlines()[2:4]] == [True, False]
-    assert said.out.splitlines()[-1] == "stopped; go on with: weft resume 'runs/a b'"
+    assert said.out.splitlines()[-1] == "stopped; continue with: weft resume 'runs/a b'"
     assert said.err == "weft: careful\n"

@@ -105,7 +105,7 @@ def test_a_loss_that_is_no_number_is_named() -> None:
             return weft.where(x.sum() >= 0.0, x.astype("float32") / 0.0, 0.0)
 
     with pytest.raises(
-        RunError, match=r"\[fit\] the loss was nan or infinite at step 1; by now such values are in layers.0.weight"
+        RunError, match=r"\[fit\] the loss was nan or infinite at step 1; such values are now in layers.0.weight"
     ):
         fitted(prepare=Bad())
 

@@ -367,7 +367,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "too few outputs": ({"model": network(3)}, "the network gives 3 numbers, and there are 10 classes to tell apart"),
     "no data": ({"splits": [1, 2, 3]}, r"data is a Loader, a Dataset, Splits or two arrays \(x, y\), got list"),
     "a metric that is none": ({"metrics": "f17"}, "there is no metric 'f17' to train with"),
-    "a body without a rate": ({"body": ["layers.0.weight"], "rate": None}, "needs a rate to take a part of"),
+    "a body without a rate": ({"body": ["layers.0.weight"], "rate": None}, "a learning rate to scale"),
 }
 
 

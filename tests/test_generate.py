@@ -165,7 +165,7 @@ def test_every_part_keeps_its_mode(make: Maker) -> None:
 def test_the_mode_comes_back_after_an_error() -> None:
     model = made(lstm)
     model.top.bias.assign(model.top.bias * np.nan)
-    with pytest.raises(RunError, match=r"\[generate\] the network gives nan. Look at its training"):
+    with pytest.raises(RunError, match=r"\[generate\] the network returns nan. Check its training"):
         generate(model, TEXT, "a", 3)
     assert all(part.training for part in model.modules())
 
@@ -186,15 +186,15 @@ class Forgetful(nn.Module):
 
 
 WRONG: dict[str, tuple[Maker, str, dict[str, Any], str]] = {
-    "no prompt": (lstm, "", {}, r"\[generate\] the prompt is empty. Give it at least one character"),
+    "no prompt": (lstm, "", {}, r"\[generate\] the prompt is empty. Give at least one character"),
     "unknown signs": (lstm, "abx?", {}, r"\[encode\] characters must be in the vocabulary, got '\?', 'x'\."),
     "length": (lstm, "a", {"length": -1}, r"\[generate\] the length must be an int of 0 or more, got -1\."),
     "temperature": (lstm, "a", {"temperature": -0.5}, r"\[generate\] temperature must be 0 or more, got -0.5\."),
     "no temperature": (lstm, "a", {"temperature": float("nan")}, r"temperature must be 0 or more, got nan\."),
-    "top": (lstm, "a", {"top": 0}, r"the number of signs to draw from must be an int of 1 or more, got 0\."),
+    "top": (lstm, "a", {"top": 0}, r"the number of characters to sample from must be an int of 1 or more, got 0\."),
     "seed": (lstm, "a", {"seed": -1}, r"the seed must be an int from 0 to 2\*\*64 - 1, got -1"),
     "another text": (lambda: zoo.char_lstm(9, 4), "a", {}, r"logits \(batch, time, 4\).* got shape \(1, 1, 9\)\."),
-    "no context": (Forgetful, "a", {}, r"Forgetful gives no state to go on from, so it needs an attribute `context`\."),
+    "no context": (Forgetful, "a", {}, r"Forgetful returns no state, so it requires an attribute `context`\."),
 }
 
 

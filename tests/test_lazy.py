@@ -43,7 +43,10 @@ def test_import_weft_loads_nothing_heavy(tmp_path: Path) -> None:
     assert not found & (HEAVY | LAYERS | {"numpy", "weft.compiler"})
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["runs", "list"], ["help", "runs"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["--version"], ["runs", "list"], ["models"], ["job", "list"], ["help", "job"], ["help", "runs"]],
+)
 def test_light_verbs_load_no_compiler(words: list[str], tmp_path: Path) -> None:
     found = modules_after(f"from weft.cli import main\nassert main({words!r}) == 0", tmp_path)
     assert "weft.cli.verbs" in found
@@ -56,7 +59,9 @@ def test_a_worker_that_compiles_kernels_loads_no_layer_above_the_compiler(tmp_pa
     assert not found & LAYERS
 
 
-@pytest.mark.parametrize("module", [weft, weft.train, weft.report, weft.io, weft.data], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module", [weft, weft.train, weft.report, weft.io, weft.data, weft.zoo, weft.jobs], ids=lambda m: m.__name__
+)
 def test_every_listed_name_is_there(module: ModuleType) -> None:
     assert isinstance(module, LazyModule)
     starred: dict[str, object] = {}

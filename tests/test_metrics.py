@@ -483,3 +483,14 @@ def test_errors_say_what_is_required(call, text):
 def test_the_table_names_what_there_is():
     assert all(getattr(metrics, name) is f for name, f in metrics.METRICS.items() if name != "pr_auc")
     assert metrics.find(math.sqrt) is math.sqrt
+
+
+@pytest.mark.parametrize(
+    "name", ["confusion_matrix", "precision", "f_beta", "mean_iou", "dice_score", "mcc", "cohen_kappa"]
+)
+def test_scores_of_a_confusion_matrix_take_its_options_and_no_others(name: str) -> None:
+    score = getattr(metrics, name)
+    ignored = score([0, 1, 1, 0], [0, 0, 1, 7], classes=2, axis=-1, threshold=0.5, ignore_index=7)
+    np.testing.assert_array_equal(ignored.numpy(), score([0, 1, 1], [0, 0, 1], classes=2).numpy())
+    with pytest.raises(TypeError, match="'klasses'"):
+        score([0, 1], [0, 1], klasses=2)

@@ -1,6 +1,9 @@
 """Checks recipes: their settings are valid, they give way to the command, and they claim only what was measured."""
 
+import importlib
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +12,7 @@ from weft.cli import main
 from weft.errors import UserError
 from weft.jobs.checks import check_settings
 from weft.jobs.recipes import with_recipe
-from weft.zoo.recipes import RECIPES, find_recipe
+from weft.zoo.recipes import RECIPES, Measurement, find_recipe
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -21,14 +24,19 @@ def test_the_settings_of_a_recipe_are_valid(name: str, tmp_path: Path, monkeypat
     check_settings("train", with_recipe("train", given))
 
 
-def test_a_recipe_says_what_was_measured_and_what_was_not() -> None:
+def test_a_recipe_separates_what_was_measured_from_what_was_published() -> None:
     for recipe in RECIPES.values():
+        first, *rest = recipe.results()
+        assert first.startswith("measured with weft: ")
+        assert rest == ([f"published: {recipe.published}"] if recipe.published else [])
         if recipe.measured is None:
-            assert recipe.result().startswith("not yet measured here")
+            assert first.endswith("not yet")
         else:
-            assert recipe.measured.values
-            assert all(0.0 < value < 1.0 for value in recipe.measured.values)
-            assert recipe.result().startswith("measured: test accuracy")
+            assert all(value > 0.0 for value in recipe.measured.values)
+            assert "accuracy" not in recipe.measured.metric or max(recipe.measured.values) < 1.0
+    found = Measurement("test accuracy", (0.5, 0.25), "2026-01-02", "0.1.0", "CPU", changed="epochs=2")
+    assert str(found) == "test accuracy 50.00 %, 25.00 % with epochs=2 (2 runs on CPU, 2026-01-02, weft 0.1.0)"
+    assert str(replace(found, metric="loss", values=(2.5,))).startswith("loss 2.5000 with epochs=2 (1 run on CPU")
     with pytest.raises(UserError, match="there is no recipe 'mnst'. Did you mean mnist?"):
         find_recipe("mnst")
 
@@ -52,3 +60,21 @@ def test_a_network_is_trained_by_a_recipe(
     assert all(f"{name}: {recipe.about}" in said for name, recipe in RECIPES.items())
     assert main(["recipes", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["digits"]["measured"]["values"]
+
+
+def test_the_benchmark_of_recipes_records_a_row_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parent.parent / "benchmarks")
+    monkeypatch.chdir(tmp_path)
+    benchmark = importlib.import_module("recipes")
+    monkeypatch.delitem(sys.modules, "recipes")
+    small = ["epochs=1", "model=logistic_regression", "augment=none"]
+    benchmark.main(["digits", "--data", ".", "--seeds", "0", "1", "--json", "rows.json", "--set", *small])
+    rows = json.loads(Path("rows.json").read_text())
+    assert [(row["recipe"], row["seed"], row["split"], row["epochs"]) for row in rows] == [
+        ("digits", 0, "test", 1), ("digits", 1, "test", 1),
+    ]  # fmt: skip
+    assert all(row["accuracy"] > 0.5 and row["seconds"] >= row["epoch_seconds"] for row in rows)
+    assert rows[0]["changed"] == {"epochs": "1", "model": "logistic_regression", "augment": "none"}
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows

@@ -84,7 +84,9 @@ def test_a_flipped_bit_is_found_anywhere_and_nothing_is_loaded(run: Path) -> Non
 def test_the_last_good_one_is_offered_with_a_command(run: Path) -> None:
     path = run / "state" / "last.safetensors"
     flip(path, 8 * path.stat().st_size - 1)
-    with pytest.raises(RunError, match=r"The one before it is whole \(epoch 1, after step 10\)\. Go on .*") as raised:
+    with pytest.raises(
+        RunError, match=r"The one before it is intact \(epoch 1, after step 10\)\. Continue .*"
+    ) as raised:
         training().load(path)
     copy, resume = raised.value.message.partition("with: ")[2].split(" && ")
     assert shlex.split(resume) == ["weft", "resume", str(run)]
@@ -109,7 +111,7 @@ def test_a_checkpoint_without_a_checksum_is_of_the_first_format(run: Path) -> No
     path = run / "state" / "last.safetensors"
     content = path.read_bytes()
     path.write_bytes(content.replace(b'"crc32"', b'"crc31"'))
-    with pytest.raises(RunError, match="last.safetensors is damaged: what belongs to a checkpoint is not all there"):
+    with pytest.raises(RunError, match="last.safetensors is damaged: parts of the checkpoint are missing"):
         training().load(path)
     path.write_bytes(content.replace(b'"crc32"', b'"crc31"').replace(b'"format":"2"', b'"format":"1"'))
     found = training()
@@ -122,10 +124,8 @@ def test_what_is_no_checkpoint(run: Path) -> None:
     content = read(path)
     for texts in ({}, {"format": "2"}, {"format": "2", "training": "[" * 10_000}, {"format": "2", "training": "{}"}):
         save(path, content.tensors, texts)
-        with pytest.raises(
-            RunError, match=r"last.safetensors is (damaged: what belongs|no checkpoint of this version)"
-        ):
+        with pytest.raises(RunError, match=r"last.safetensors is (damaged: parts of|no checkpoint of this version)"):
             training().load(path)
     save(path, {"w": np.ones(3)}, content.metadata)
-    with pytest.raises(RunError, match="last.safetensors is damaged: what belongs to a checkpoint is not all there"):
+    with pytest.raises(RunError, match="last.safetensors is damaged: parts of the checkpoint are missing"):
         training().load(path)

@@ -254,7 +254,7 @@ def test_kill_resume_twice_and_terminate(
     second.send_signal(signal.SIGTERM)
     said = second.communicate()[0]
     assert second.returncode == 143
-    assert f"terminated; go on with: weft resume {run}" in said
+    assert f"terminated; continue with: weft resume {run}" in said
     done = len((run / "metrics.csv").read_text().splitlines()) - 1
     assert main(["resume", str(run), f"epochs={done + 1}"]) == 0
 
@@ -271,7 +271,7 @@ def test_terminated_before_the_run_begins(
     assert json.loads(capsys.readouterr().out) == {"type": "stopped", "why": "terminated", "folder": None}
     assert main(["train", "digits", "model=mlp"]) == 143
     said = capsys.readouterr()
-    assert "terminated; no run was begun" in said.out
+    assert "terminated; no run was created" in said.out
     assert "weft: terminated" in said.err
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is before
@@ -293,7 +293,7 @@ def test_terminated_while_a_dataset_is_made(
         patched.setattr(Display, "bar", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
         assert main(words) == 143
     said = capsys.readouterr()
-    assert "what is made of the dataset is kept; the same command goes on from there" in said.err
+    assert "the part of the dataset that was created is kept; the same command continues from there" in said.err
     assert not (tmp_path / "runs").exists()
     assert main([*words, "model=logistic_regression"] if words[0] == "train" else words) == 0
 

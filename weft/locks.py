@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -55,14 +56,33 @@ def one_writer(folder: str | os.PathLike[str]) -> Iterator[None]:
         _release(Path(folder), place, file)
 
 
-def writer_of(folder: str | os.PathLike[str]) -> str | None:
-    """Who writes to this folder now, if it is a process of this machine."""
+@dataclass(frozen=True)
+class LockHolder:
+    """The process that holds the lock of a folder."""
+
+    pid: int
+    host: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a process of this machine."""
+        return self.host == socket.gethostname()
+
+
+def lock_holder(folder: str | os.PathLike[str]) -> LockHolder | None:
+    """The process that writes to this folder; None if it has ended. Processes of other machines count as running."""
     try:
         found = json.loads((Path(folder) / NAME).read_text())
     except (OSError, ValueError):
         return None
-    here = isinstance(found, dict) and found.get("host") == socket.gethostname()
-    return f"process {found['pid']}" if here and _may_be_alive(found) else None
+    alive = isinstance(found, dict) and {"pid", "host"} <= found.keys() and _may_be_alive(found)
+    return LockHolder(found["pid"], str(found["host"])) if alive else None
+
+
+def writer_of(folder: str | os.PathLike[str]) -> str | None:
+    """Who writes to this folder now, if it is a process of this machine."""
+    holder = lock_holder(folder)
+    return None if holder is None or not holder.is_here else f"process {holder.pid}"
 
 
 def _release(folder: Path, place: str, file: int) -> None:
@@ -121,7 +141,9 @@ def _is_same(file: int, path: Path) -> bool:
 
 def _myself() -> dict[str, Any]:
     pid = os.getpid()
-    return {"pid": pid, "host": socket.gethostname(), "began": _began(pid), "time": round(time.time(), 3)}
+    return {
+        "pid": pid, "host": socket.gethostname(), "boot": _boot(), "began": _began(pid), "time": round(time.time(), 3),
+    }  # fmt: skip
 
 
 def _owner(file: int) -> dict[str, Any]:
@@ -134,14 +156,14 @@ def _owner(file: int) -> dict[str, Any]:
 
 
 def _may_be_alive(owner: dict[str, Any]) -> bool:
-    """Whether the process still runs. Process numbers are used again: the time at which it began must agree too."""
+    """Whether the process still runs. Process numbers are reused: start of the process and boot of the machine must agree too."""
     pid = owner.get("pid")
     if not isinstance(pid, int):
         return False
     if owner.get("host") != socket.gethostname():
         return True
     began = _began(pid)
-    return began is not None and began == owner.get("began")
+    return began is not None and began == owner.get("began") and owner.get("boot", _boot()) == _boot()
 
 
 def _began(pid: int) -> int | None:
@@ -149,4 +171,12 @@ def _began(pid: int) -> int | None:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     except (OSError, ValueError, IndexError):
+        return None
+
+
+def _boot() -> str | None:
+    """A name of this boot of the machine: start times of processes count from there."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
         return None

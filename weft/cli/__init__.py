@@ -1,7 +1,6 @@
-"""The command line: `weft VERB word ... key=value ...`. Thin: every verb is a few calls of what Python users call too.
+"""The command line: `weft VERB word ... key=value ...`. Each verb is a thin layer over the Python interface.
 
-Exit codes: 0 all went well, 1 a runtime error (disk full, out of memory), 2 the command was wrong, 130 it was interrupted, 143 it was
-terminated (SIGTERM).
+Exit codes: 0 success, 1 a runtime error (disk full, out of memory), 2 an invalid command, 130 interrupted, 143 terminated (SIGTERM).
 """
 
 from __future__ import annotations
@@ -18,19 +17,20 @@ from ..version import __version__
 from . import verbs
 from .arguments import Help
 
-# Said by `weft --help`, which imports no verb; the first line of each verb's docstring.
+# The first line of each verb's docstring, for `weft --help`, which imports no verb.
 SUMMARIES = {
     "train": "Train a network: weft train digits model=lenet epochs=5.",
-    "resume": "Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.",
-    "eval": "Measure a trained network on examples it has not learned from: weft eval RUN.",
-    "predict": "What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...",
-    "export": "Save a trained network as a program that runs without its run and its code: weft export RUN out=net.weft.",
-    "dataset": "Make, look at and get data: weft dataset create photos photos-dataset size=64.",
+    "resume": "Continue a run that was stopped: weft resume runs/classify/digits-lenet5-1.",
+    "job": "Queue trainings: weft job submit digits epochs=5, weft job run, weft job list.",
+    "eval": "Evaluate a trained network on held-out examples: weft eval RUN.",
+    "predict": "Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...",
+    "export": "Save a trained network as a program that needs no run and no code: weft export RUN out=net.weft.",
+    "dataset": "Create, inspect and download datasets: weft dataset create photos photos-dataset size=64.",
     "models": "The networks that can be trained by name.",
-    "recipes": "Named settings that are known to work, and what they reached: weft train recipe=digits.",
-    "summary": "What each layer of a network costs: weft summary resnet18 size=224.",
-    "explain": "Where the time of a network goes, kernel by kernel: weft explain lenet batch=64 what=train.",
-    "bench": "How fast a network is on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
+    "recipes": "Named settings with their measured results: weft train recipe=digits.",
+    "summary": "Layers of a network with parameters and multiply-adds: weft summary resnet18 size=224.",
+    "explain": "Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.",
+    "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
     "devices": "The devices of this machine.",
     "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
     "cfg": "Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.",
@@ -38,7 +38,7 @@ SUMMARIES = {
 
 
 class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
-    """The function of each verb, imported when it is asked for: `weft runs list` needs no compiler."""
+    """The function of each verb, imported when it is used: `weft runs list` needs no compiler."""
 
     def __getitem__(self, verb: str) -> Callable[[Sequence[str]], None]:
         if verb not in SUMMARIES:
@@ -56,7 +56,7 @@ class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
 VERBS = _Verbs()
 
 GROUPS = {
-    "learn": ("train", "resume", "eval", "predict", "export"),
+    "learn": ("train", "resume", "job", "eval", "predict", "export"),
     "data": ("dataset",),
     "networks": ("models", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "cfg", "devices"),
@@ -67,7 +67,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run a command; its exit code."""
     given = list(sys.argv[1:] if words is None else words)
     if words is None and sys.stderr.isatty():
-        show_tracebacks()  # of bugs: a command, not a program that calls us
+        show_tracebacks()  # of internal errors; a program that calls `main` has its own
     try:
         if not given or given in (["help"], ["-h"], ["--help"]):
             print(_help())
@@ -88,7 +88,7 @@ def main(words: Sequence[str] | None = None) -> int:
     except Terminated:
         print("weft: terminated", file=sys.stderr)
         return TERMINATED
-    except BrokenPipeError:  # whoever read this has seen enough
+    except BrokenPipeError:  # the reader has closed the pipe, as head does
         return 0
 
 
@@ -111,6 +111,6 @@ def _help() -> str:
             *lines,
             "",
             "for example: weft train digits model=lenet epochs=5",
-            "weft help VERB lists the settings of a verb; weft --version says which weft this is.",
+            "weft help VERB lists the settings of a verb; weft --version prints the version.",
         ]
     )

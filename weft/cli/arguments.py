@@ -1,4 +1,4 @@
-"""The words of a command: `weft VERB word ... key=value ... --key value`, checked against what the verb knows."""
+"""The arguments of a command: `weft VERB word ... key=value ... --key value`, checked against the settings of the verb."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .table import rendered
 
 
 class Help(Exception):
-    """Somebody asked what a verb does: its name, a text of its own for a part of a verb, and its settings.
+    """Help on a verb was requested: its name, a text for one of its subcommands, and its settings.
 
     Where some settings are `common`, help shows only those; --help-all shows everything.
     """
@@ -32,7 +32,7 @@ class Help(Exception):
         self.hidden = len(known) - len(self.shown) if common else 0
 
     def text(self, about: str) -> str:
-        """The page; `about` is what the verb says of itself."""
+        """The help page; `about` is the docstring of the verb."""
         lines = [f"weft {self.verb}", "", rendered(Text(inspect.cleandoc(self.about or about)))]
         if not self.shown:
             return "\n".join(lines)
@@ -47,7 +47,7 @@ class Help(Exception):
         return "\n".join(lines)
 
     def _table(self) -> Table:
-        """Name, default and meaning, under the names of the groups."""
+        """A table of name, default and help, by group."""
         found = Table.grid(padding=(0, 2, 0, 0))
         found.add_column(no_wrap=True, style="cyan")
         found.add_column(no_wrap=True)
@@ -62,7 +62,7 @@ class Help(Exception):
 
 
 def _meaning(setting: Setting) -> str:
-    """What a setting means, with its choices unless the text names them."""
+    """The help of a setting, with its choices unless the text names them."""
     if not setting.choices or all(choice in setting.help for choice in setting.choices):
         return setting.help
     return f"{setting.help}: {', '.join(setting.choices[:-1])} or {setting.choices[-1]}"
@@ -70,11 +70,11 @@ def _meaning(setting: Setting) -> str:
 
 @dataclass(frozen=True)
 class Words:
-    """What a command said: plain words, and settings by name (its own, a file's, and the defaults)."""
+    """The arguments of a command: positional words, and settings by name (from the command, a file, and the defaults)."""
 
     plain: tuple[str, ...]
     settings: Mapping[str, Any]
-    given: frozenset[str]  # the settings that somebody set
+    given: frozenset[str]  # the settings that are not defaults
 
     def __getitem__(self, name: str) -> Any:
         return self.settings[name]
@@ -84,7 +84,7 @@ def read(
     verb: str, words: Sequence[str], known: Mapping[str, Setting], most_plain: int, about: str | None = "",
     common: Sequence[str] = (),
 ) -> Words:  # fmt: skip
-    """Defaults, then what a file (cfg=FILE) says, then the command itself. `about`: what help says of a part of a verb."""
+    """Read a command: defaults, then a file (cfg=FILE), then the command itself. `about` is the help of a subcommand."""
     if asks_for_help(words):
         raise Help(verb, about or "", known, common, everything="--help-all" in words)
     plain, texts = _split(verb, words, known)
@@ -104,25 +104,25 @@ def _words(number_: int) -> str:
 
 
 def asks_for_help(words: Sequence[str]) -> bool:
-    """Whether a command only wants to know what it could be."""
+    """Whether a command asks for help."""
     return list(words) == ["help"] or not {"--help", "-h", "--help-all"}.isdisjoint(words)
 
 
 def part(verb: str, words: Sequence[str], parts: Mapping[str, Callable[[Sequence[str]], None]]) -> None:
-    """Run a verb that has parts: weft VERB PART word ..."""
+    """Run a verb with subcommands: weft VERB SUBCOMMAND word ..."""
     name, *rest = words or ["help"]
     if name in parts:
         return parts[name](rest)
     if asks_for_help(words) or not words:
         wide = max(map(len, parts))
         lines = [f"  weft {verb} {one:{wide}}  {first_line(call)}" for one, call in parts.items()]
-        end = f"weft {verb} PART --help says more of a part."
-        raise Help(verb, "\n".join(["What it can do:", "", *lines, "", end]), {})
+        end = f"weft {verb} SUBCOMMAND --help shows its settings."
+        raise Help(verb, "\n".join(["Subcommands:", "", *lines, "", end]), {})
     raise UserError(f"weft {verb}", f"there is no weft {verb} {name}. {nearest(name, list(parts))}")
 
 
 def first_line(call: Callable[..., Any]) -> str:
-    """What a verb says of itself, in one line."""
+    """The first line of a verb's docstring."""
     return (inspect.getdoc(call) or "").partition("\n")[0]
 
 

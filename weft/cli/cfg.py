@@ -1,4 +1,4 @@
-"""The verb `cfg`: settings as a file, those of a run, and those of the environment."""
+"""The verb `cfg`: settings as a file, settings of a run, and settings of the environment."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _JSON = Setting(flag, False, "print JSON, for programs")
 def cfg(words: Sequence[str]) -> None:
     """Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.
 
-    weft cfg               all settings of weft train, with their defaults and what they mean
+    weft cfg               all settings of weft train, with their defaults and help
     weft cfg key=value     the same with these values
     weft cfg RUN           the settings of a run
     weft cfg env           the settings of the environment, and the variables that set them
     """
-    known = {name: setting for name, setting in SETTINGS.items() if name != "json"}  # which is about one command only
+    known = {name: setting for name, setting in SETTINGS.items() if name != "json"}  # which concerns one command only
     given = read("cfg", words, {**known, "json": _JSON}, 1)
     if given.plain and given.given - {"json"}:
         raise UserError(
-            "weft cfg", f"{given.plain[0]} has its own settings: say weft cfg {given.plain[0]} without others."
+            "weft cfg", f"{given.plain[0]} has its own settings. Use weft cfg {given.plain[0]} without others."
         )
     if given.plain == ("env",):
         _print_environment(given["json"])
@@ -47,7 +47,7 @@ def cfg(words: Sequence[str]) -> None:
 
 
 def _file(values: Mapping[str, Any], known: Mapping[str, Setting]) -> str:
-    """Lines `name: value`, what each means above it."""
+    """Lines `name: value`, each below its help."""
     lines = []
     for name, value in values.items():
         meaning = known[name].help if name in known else ""

@@ -1,4 +1,4 @@
-"""What is in some data: gathered as plain facts, which are JSON as they are, and shown as a page of text."""
+"""The contents of a dataset, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Facts = dict[str, Any]
 
 
 def of_splits(what: str, splits: data.Splits, made: Path | None = None) -> Facts:
-    """The facts about data that is open, and what is known only of a dataset that was made, if it lies in a folder."""
+    """The facts about an open dataset, and those of a created dataset in a folder."""
     train = splits.train
     parts = {split: part for split, part in splits._asdict().items() if part is not None}
     found: Facts = {
@@ -39,7 +39,7 @@ def of_splits(what: str, splits: data.Splits, made: Path | None = None) -> Facts
 
 
 def of_images(path: Path) -> Facts:
-    """The facts about image files that are not packed yet. None of them is opened."""
+    """The facts about image files that are not packed yet, without opening them."""
     parts = split_folders(path) if path.is_dir() else {}
     indices = {split: data.from_folders(folder) for split, folder in parts.items()}
     if not indices:
@@ -71,11 +71,11 @@ def _of_made(folder: Path) -> Facts:
 
 
 def _failures(file: Path) -> list[dict[str, str]]:
-    """The first files that failed; those that were passed over are in the list too, and left out here."""
+    """The first files that failed; skipped files are in the list too, and left out here."""
     try:
         text = file.read_bytes().decode("utf-8", "surrogateescape")
         rows = list(csv.reader(io.StringIO(text, newline="")))[1:]
-    except (OSError, csv.Error):  # whoever took the list away knows
+    except (OSError, csv.Error):  # the list was removed
         return []
     failed = [row for row in rows if len(row) == 2 and not row[1].startswith("passed over: ")]
     return [{"path": path, "reason": reason} for path, reason in failed[:MOST_FAILURES]]
@@ -91,7 +91,7 @@ def bytes_of(folder: Path) -> int:
 
 
 def page(found: Facts) -> str:
-    """The facts as people read them."""
+    """The facts as text."""
     blocks = [[_title(found)], ["", *_table(found).splitlines()], _numbers(found), _made(found)]
     return "\n".join(line for block in blocks for line in block)
 
@@ -99,7 +99,7 @@ def page(found: Facts) -> str:
 def _title(found: Facts) -> str:
     name = f"{shown(found['data'])}: "
     if not found.get("packed", True):
-        return name + "image files, not packed yet. weft dataset create packs them; weft train does it on the way."
+        return name + "image files, not packed yet. weft dataset create packs them; weft train does so too."
     shape = " x ".join(map(str, found["shape"])) or "one number"
     return f"{name}inputs of {shape}, {found['dtype']}"
 
@@ -145,12 +145,12 @@ def _files(count: int) -> str:
 
 
 def shown(name: str) -> str:
-    """A name as it can be printed, whatever a file may be called."""
+    """A file name with unprintable characters escaped."""
     return name if name.isprintable() else name.encode("unicode_escape", "backslashreplace").decode()
 
 
 def size_text(count: int) -> str:
-    """Bytes as people say them.
+    """Bytes as text.
 
     >>> size_text(999), size_text(123_456), size_text(7_650_000_000)
     ('999 bytes', '123 kB', '7.65 GB')

@@ -1,4 +1,4 @@
-"""The verb `dataset`: make one from image files, look at one, see which there are, get one."""
+"""The verb `dataset`: create, inspect, list and download datasets."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from .progress import when_terminated
 from .table import as_json, pairs, table
 
 _JSON = Setting(flag, False, "print JSON, for programs")
-_FROM = Setting(str, None, "a folder that has the files of a known set; no network is needed then")
+_FROM = Setting(str, None, "folder with the files of a known dataset, for machines without network access")
 _READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "size": (sizes, "of the images: 64 or 48x64 (height x width); none: they all have one size already"),
-    "resize": (str, "how images get their size"),
+    "size": (sizes, "image size, 64 or 48x64 (height x width); none: all have one size already"),
+    "resize": (str, "how images are resized"),
     "colour": (str, "colour of the images"),
-    "validation": (fraction_or_path, "a share of every class, or a folder or list of its own"),
+    "validation": (fraction_or_path, "fraction of every class, or a folder or list of files"),
     "test": (fraction_or_path, "likewise"),
-    "minimum": (whole, "files that a class needs"),
-    "maximum": (whole, "files that are taken of a class"),
-    "small": (str, "what is done with classes below the minimum"),
-    "seed": (whole, "which files go into which split, and their order"),
+    "minimum": (whole, "minimum number of files of a class"),
+    "maximum": (whole, "maximum number of files of a class"),
+    "small": (str, "what to do with classes below the minimum"),
+    "seed": (whole, "seed of the splits and of the order"),
     "store": (str, "arrays (fast) or lmdb (small)"),
-    "encoding": (str, "of the images in lmdb: png (exact) or jpeg"),
-    "workers": (whole, "processes; 0 works in this one"),
+    "encoding": (str, "encoding of images in lmdb: png (lossless) or jpeg"),
+    "workers": (whole, "worker processes; 0: none"),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "resize": tuple(WAYS),
@@ -52,19 +52,19 @@ CREATE = {
         name: Setting(reader, CREATE_SETTINGS[name], meaning, choices=_CHOICES.get(name, ()))
         for name, (reader, meaning) in _READERS.items()
     },
-    "outside": Setting(flag, False, "whether a list may name files outside of its folder"),
-    "replace": Setting(flag, False, "whether a dataset with other settings may be replaced"),
+    "outside": Setting(flag, False, "allow lists to name files outside of their folder"),
+    "replace": Setting(flag, False, "replace a dataset that has other settings"),
     "json": _JSON,
 }
 
 
 def dataset(words: Sequence[str]) -> None:
-    """Make, look at and get data: weft dataset create photos photos-dataset size=64."""
+    """Create, inspect and download datasets: weft dataset create photos photos-dataset size=64."""
     part("dataset", words, {"create": _create, "info": _info, "list": _list, "get": _get})
 
 
 def _create(words: Sequence[str]) -> None:
-    """Make a dataset of image files: weft dataset create SOURCE FOLDER size=64 validation=0.25.
+    """Create a dataset from image files: weft dataset create SOURCE FOLDER size=64 validation=0.25.
 
     SOURCE is a folder of class folders, or a .csv or .txt list of files with their classes.
     """
@@ -91,16 +91,18 @@ def _source(path: str, outside: bool) -> Source:
 
 
 def _info(words: Sequence[str]) -> None:
-    """What is in some data: weft dataset info digits, or a folder, or a file."""
+    """Describe a dataset: weft dataset info digits, or a folder, or a file."""
     given = read("dataset info", words, {"from": _FROM, "json": _JSON}, 1, _info.__doc__)
     if not given.plain:
-        raise UserError("weft dataset info", "which data? Say weft dataset info digits, or a folder, or a file.")
+        raise UserError(
+            "weft dataset info", "a dataset is required, got none: weft dataset info digits, or a folder, or a file."
+        )
     found = _looked_at(given.plain[0], given["from"])
     print(as_json(found) if given["json"] else page(found))
 
 
 def _looked_at(what: str, from_: str | None) -> Facts:
-    """The facts about data. Image files are not packed for that: somebody only wants to know."""
+    """The facts about data. Image files are not packed for that."""
     path = Path(os.path.expanduser(what))
     if from_ is None and path.exists() and is_image_source(path):
         return of_images(path)
@@ -112,7 +114,7 @@ def _looked_at(what: str, from_: str | None) -> Facts:
 
 
 def _list(words: Sequence[str]) -> None:
-    """The sets that are known by name, and the datasets that were made of image files on the way."""
+    """The datasets known by name, and those created from image files."""
     given = read("dataset list", words, {"json": _JSON}, 0, _list.__doc__)
     known = {name: is_available(name) for name in data.known_names()}
     made = [_made(folder) for folder in _made_folders()]
@@ -138,7 +140,7 @@ def _made_folders() -> list[Path]:
             for folder in created_datasets_folder().iterdir()
             if is_dataset_folder(folder) and folder.name[0] != "."
         )
-    except OSError:  # nothing was ever made, or nobody may look
+    except OSError:  # nothing was created yet, or the folder is not readable
         return []
 
 
@@ -166,13 +168,15 @@ def _table(made: Sequence[Facts]) -> str:
 
 
 def _get(words: Sequence[str]) -> None:
-    """Have a known set on this machine: weft dataset get mnist, or from=FOLDER where there is no network."""
+    """Download a known dataset: weft dataset get mnist, or from=FOLDER without network access."""
     given = read("dataset get", words, {"from": _FROM, "json": _JSON}, 1, _get.__doc__)
     if not given.plain:
-        raise UserError("weft dataset get", f"which set? It is one of {', '.join(data.known_names())}.")
+        raise UserError(
+            "weft dataset get", f"the name of a dataset is required, got none. Known: {', '.join(data.known_names())}."
+        )
     name = given.plain[0]
     if name not in data.known_names():
-        raise UserError("weft dataset get", f"there is no set {name!r}. {nearest(name, data.known_names())}")
+        raise UserError("weft dataset get", f"there is no dataset {name!r}. {nearest(name, data.known_names())}")
     if name != "digits":
         with Display() as display:
             fetch_known(name, given["from"], lambda done, total: display.bar(f"getting {name}", done, total))

@@ -1,4 +1,4 @@
-"""What a terminal shows while work goes on, with rich: bars, and a spinner when nothing else moves. Files and pipes get lines only."""
+"""Progress on a terminal, with rich: bars, and a spinner when nothing else moves. Files and pipes get lines only."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-STILL = 0.5  # seconds without a movement after which a spinner says what is going on
+SPINNER_SECONDS = 0.5  # without progress, after which a spinner shows the activity
 
 clock = time.monotonic
 
 
 class Display:
-    """Bars and a spinner below lines of text. Use it in a `with`, which takes them away at the end."""
+    """Bars and a spinner below lines of text. A context manager, which removes them at the end."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
@@ -35,7 +35,7 @@ class Display:
         self.clear()
 
     def bar(self, label: str, done: int, total: int | None, text: str = "") -> None:
-        """Show how far some work is. A new label, or less done than before, begins a new bar."""
+        """Show progress. A new label, or less done than before, starts a new bar."""
         if not self.live or total is None:
             return
         self._start()
@@ -50,7 +50,7 @@ class Display:
             self._progress.refresh()  # the end is always drawn, however soon it comes
 
     def activity(self, text: str) -> None:
-        """Say what is going on: shown with a spinner when nothing has moved for half a second."""
+        """Set the current activity: shown with a spinner after half a second without progress."""
         if self.live:
             self._remove()
             self._progress.say(text)
@@ -66,7 +66,7 @@ class Display:
             print(text, file=self._stream, flush=True)
 
     def clear(self) -> None:
-        """Take bars and spinner away."""
+        """Remove bars and spinner."""
         self._remove()
         self._progress.say("")
         if self._progress.live.is_started:
@@ -83,11 +83,11 @@ class Display:
 
 
 class _Lines(Progress):
-    """A line for the bar, and one for the activity when the bar stands still."""
+    """A line for the bar, and one for the activity when the bar does not move."""
 
     def __init__(self, console: Console, unicode: bool) -> None:
         spinner = "dots" if unicode else "line"
-        # Before the rest, which asks for what is to be drawn.
+        # Before super().__init__, which calls get_renderables.
         self._activity = Progress(SpinnerColumn(spinner), TextColumn("{task.description} ..."), console=console)
         self._last = clock()
         super().__init__(
@@ -104,7 +104,7 @@ class _Lines(Progress):
         self._last = clock()
 
     def say(self, text: str) -> None:
-        """What is going on now."""
+        """Set the current activity."""
         self.moved()
         for task in self._activity.task_ids:
             self._activity.remove_task(task)
@@ -114,18 +114,18 @@ class _Lines(Progress):
     def get_renderables(self) -> Iterable[RenderableType]:
         if self.tasks:
             yield self.make_tasks_table(self.tasks)
-        if self._activity.tasks and clock() - self._last >= STILL:
+        if self._activity.tasks and clock() - self._last >= SPINNER_SECONDS:
             yield self._activity.make_tasks_table(self._activity.tasks)
 
 
 def console(stream: TextIO | None = None) -> Console:
-    """A console for text as it is: no markup, no guesses at what to highlight. NO_COLOR and TERM=dumb are respected."""
+    """A console without markup and highlighting. NO_COLOR and TERM=dumb are respected."""
     file = sys.stdout if stream is None else stream
     return Console(file=cast(Any, _Steady(file)), markup=False, highlight=False, emoji=False)
 
 
 class _Steady:
-    """A stream whose end does not end the work: a terminal may go away while somebody trains."""
+    """A stream that ignores write errors: a terminal may be closed during training."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -150,7 +150,7 @@ class _Steady:
 def _is_terminal(stream: TextIO) -> bool:
     try:
         return stream.isatty()
-    except (ValueError, OSError, AttributeError):  # closed, or nothing that can be asked
+    except (ValueError, OSError, AttributeError):  # closed, or not a file
         return False
 
 

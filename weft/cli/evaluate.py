@@ -1,4 +1,4 @@
-"""The verb `eval`: how good a trained network is, on the examples of its run or on other data with the same classes."""
+"""The verb `eval`: evaluate a trained network on the data of its run, or on other data with the same classes."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from .table import number_text, pairs, table
 
 
 def evaluate(words: Sequence[str]) -> None:
-    """Measure a trained network on examples it has not learned from: weft eval RUN.
+    """Evaluate a trained network on held-out examples: weft eval RUN.
 
     On the test split if there is one, else on validation; split= names another. data= measures on other data: its classes must
     be among those of the run.
     """
     known = {
         "split": Setting(
-            str, None, "which examples; the test split if nobody says", choices=("train", "validation", "test")
+            str, None, "split to evaluate on; default: test, else validation", choices=("train", "validation", "test")
         ),
-        "data": Setting(str, None, "other data than the run's own, with the same classes"),
+        "data": Setting(str, None, "other data with the same classes"),
         "device": DEVICE,
         "json": Setting(flag, False, "print JSON, for programs"),
     }
@@ -68,7 +68,7 @@ def evaluate(words: Sequence[str]) -> None:
 
 
 def _as_stored(learned: Job, other: str | None) -> dict[str, Any]:
-    """Settings that make other image files into images like those that the run learned from."""
+    """Settings that convert other image files as the run converted its own."""
     if other is None:
         return {}
     if not learned.is_image_source:
@@ -78,13 +78,13 @@ def _as_stored(learned: Job, other: str | None) -> dict[str, Any]:
 
 
 def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[data.Dataset, list[str]]:
-    """The examples with the numbers of classes that the network learned, and notes on what they lack."""
+    """The examples with the class indices of the network, and notes on missing classes."""
     if isinstance(given, data.Text) and isinstance(learned, data.Text):
         return _text_as_learned(given, learned, what), []
     if isinstance(given, data.Text) != isinstance(learned, data.Text) or bool(given.classes) != bool(learned.classes):
         raise UserError(
             "weft eval",
-            f"the run learned from {about(learned, count=False)}, and {what} is of another kind: {about(given, count=False)}.",
+            f"the run learned from {about(learned, count=False)}, and {what} is different: {about(given, count=False)}.",
         )
     if given.shape != learned.shape:
         wanted, got = (" x ".join(map(str, dataset.shape)) for dataset in (learned, given))
@@ -96,7 +96,7 @@ def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[
         raise UserError(
             "weft eval",
             f"the run tells {listed(learned.classes)} apart. {what} has other classes, {listed(extra)}{lacks}: "
-            "no number would mean anything. Train on it, or take these examples out.",
+            "the results would be meaningless. Train on it, or remove these examples.",
         )
     notes = [f"{what} has no examples of {listed(missing)}"] if missing else []
     return (given, notes) if given.classes == learned.classes else (_Renumbered(given, learned.classes), notes)
@@ -111,7 +111,7 @@ def _text_as_learned(given: data.Text, learned: data.Text, what: str) -> data.Te
 
 
 class _Renumbered(data.Dataset):
-    """The same examples with classes in another order, or among others."""
+    """The same examples with other class indices."""
 
     def __init__(self, base: data.Dataset, classes: Sequence[str]) -> None:
         numbers = np.array([list(classes).index(name) for name in base.classes], np.int64)

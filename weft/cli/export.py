@@ -16,7 +16,7 @@ from .table import pairs
 
 
 def export(words: Sequence[str]) -> None:
-    """Save a trained network as a program that runs without its run and its code: weft export RUN out=net.weft.
+    """Save a trained network as a program that needs no run and no code: weft export RUN out=net.weft.
 
     The file holds the graph as text, the best weights, preprocessing, labels, metrics and origin: weft predict net.weft photo.jpg needs
     nothing else. In Python: weft.load("net.weft").

@@ -1,4 +1,4 @@
-"""Which image files a command means: files, folders, patterns and lists."""
+"""Image files named by a command: files, folders, patterns and lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LISTS = (".txt", ".csv")
 def image_files(words: Sequence[str]) -> list[str]:
     """The files that words name, in their order; of a folder and of a pattern in the order of their names.
 
-    A file that is named is taken even if it is not there: whoever reads it will say so.
+    A named file is included even if it does not exist; reading it reports the error.
     """
     return [file for word in words for file in _files(os.path.expanduser(word))]
 
@@ -26,7 +26,7 @@ def _files(word: str) -> list[str]:
         return _some(_in_folder(word), f"the folder {word} has no files")
     if not os.path.exists(word) and glob.has_magic(word):
         return _some(
-            [f for f in sorted(glob.glob(word, recursive=True)) if os.path.isfile(f)], f"no file is like {word}"
+            [f for f in sorted(glob.glob(word, recursive=True)) if os.path.isfile(f)], f"no file matches {word}"
         )
     if os.path.isfile(word) and word.lower().endswith(LISTS):
         return _some(_in_list(Path(word)), f"the list {word} names no files")
@@ -40,7 +40,7 @@ def _some(found: list[str], otherwise: str) -> list[str]:
 
 
 def _in_folder(folder: str) -> list[str]:
-    """All files however deep, but hidden ones. What they are is seen when they are read."""
+    """All files at any depth, except hidden ones."""
     found = []
     for top, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -49,7 +49,7 @@ def _in_folder(folder: str) -> list[str]:
 
 
 def _in_list(path: Path) -> list[str]:
-    """A path in each line, perhaps with a label behind it; relative to the list, else to where we are."""
+    """A path in each line, optionally followed by a label; relative to the list, else to the current folder."""
     try:
         text = path.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Verbs that measure a network on this machine: explain says where the time goes, bench how fast it is."""
+"""Verbs that measure a network on this machine: explain profiles its kernels, bench measures its speed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..errors import UserError
 from ..explain import Explanation
 from ..hints import nearest
 from ..jobs.device import on
-from ..jobs.find import find_run, run_folders
+from ..jobs.find import AMBIGUOUS, find_run, run_folders
 from ..jobs.job import Job as Training
 from ..jobs.networks import ALIASES, about, built, full_name, side
 from ..jobs.schema import Setting, flag, number, one_of, sizes, whole
@@ -41,10 +41,10 @@ from .arguments import Words, read
 from .table import as_json, table
 
 RATE, MOMENTUM = 1e-3, 0.9
-SIDE = 28  # of made images, where the network does not say
+SIDE = 28  # of synthetic images, if the network has no size of its own
 FEWEST = 3  # runs that are timed
-WARM = 4  # calls before
-ROUND = 0.02  # seconds of calls in a row, on a GPU
+WARM = 4  # warm-up calls
+ROUND = 0.02  # seconds of consecutive calls, on a GPU
 PRECISIONS = ("float32", "float16", "bfloat16")
 
 
@@ -68,26 +68,26 @@ def _count(text: str) -> int:
 
 
 _SHAPE = {
-    "size": Setting(sizes, None, "of an image, 28 or 28x32; the network's own, the run's, or 28, if nobody says"),
-    "channels": Setting(_count, None, "of an image; the run's, or 1, if nobody says"),
-    "classes": Setting(_count, None, "to tell apart; the run's, or 10, if nobody says"),
+    "size": Setting(sizes, None, "image size, 28 or 28x32; default: the network's own, the run's, or 28"),
+    "channels": Setting(_count, None, "image channels; default: the run's, or 1"),
+    "classes": Setting(_count, None, "number of classes; default: the run's, or 10"),
     "precision": Setting(str, None, "float16 or bfloat16 for mixed precision", choices=PRECISIONS),
     "device": DEVICE,
-    "threads": Setting(_count, None, "to run on; all cores if nobody says"),
+    "threads": Setting(_count, None, "number of threads; default: all cores"),
     "json": Setting(flag, False, "print JSON, for programs"),
 }
 
 
 def explain(words: Sequence[str]) -> None:
-    """Where the time of a network goes, kernel by kernel: weft explain lenet batch=64 what=train.
+    """Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.
 
     A training step is forward, backward and SGD with momentum. A run stands for its network and its data.
     """
     known = {
         "batch": Setting(_count, 64, "examples a step"),
         "what": Setting(str, "train", "train or infer", choices=("train", "infer")),
-        "rows": Setting(_count, 20, "how many kernels are shown: those that take longest"),
-        "sort": Setting(str, "order", "order: as they run; time: the longest first", choices=("order", "time")),
+        "rows": Setting(_count, 20, "number of kernels to show, the slowest ones"),
+        "sort": Setting(str, "order", "order: as they run; time: the slowest first", choices=("order", "time")),
         **_SHAPE,
     }
     given = read("explain", words, known, 1)
@@ -107,14 +107,14 @@ def explain(words: Sequence[str]) -> None:
 
 
 def bench(words: Sequence[str]) -> None:
-    """How fast a network is on this machine: weft bench lenet batch=1,16,64 what=train,infer.
+    """Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.
 
     A training step is forward, backward and SGD with momentum. A run stands for its network and its data.
     """
     known = {
         "batch": Setting(_counts, (1, 16, 64), "examples a step, one number or several"),
         "what": Setting(_whats, ("train", "infer"), "train, infer or both"),
-        "seconds": Setting(number, 2.0, "to measure each of them"),
+        "seconds": Setting(number, 2.0, "seconds to measure each of them"),
         **_SHAPE,
     }
     given = read("bench", words, known, 1)
@@ -147,7 +147,7 @@ class Job:
 
 
 def _machine(device: Device) -> tuple[dict[str, Any], str]:
-    """What is measured on: as facts, and in words."""
+    """The device that is measured on, as facts and as text."""
     if _is_gpu(device):
         return {"device": device.name, "gpu": device.about()}, device.about()
     cpu, threads = host().cpu, thread_count()
@@ -160,14 +160,16 @@ def _is_gpu(device: Device) -> bool:
 
 def _job(verb: str, given: Words) -> Job:
     if not given.plain:
-        raise UserError(f"weft {verb}", f"which network? Say weft {verb} lenet, or weft {verb} RUN.")
+        raise UserError(
+            f"weft {verb}", f"a network or a run is required, got none: weft {verb} lenet, or weft {verb} RUN."
+        )
     name, channels, size, classes = given.plain[0], 1, None, 10
     if name not in (*zoo.names(), *ALIASES):
         name, channels, size, classes = _of_run(verb, _run(verb, name), given)
     name = full_name(name)
     if "channels" not in inspect.signature(zoo.find(name)).parameters:
         raise UserError(
-            f"weft {verb}", f"{name} takes no images, and data is only made of images. Say weft {verb} lenet."
+            f"weft {verb}", f"{name} takes no images, and {verb} measures networks for images. Use weft {verb} lenet."
         )
     own = side(name) or SIDE
     height, width = given["size"] or size or (own, own)
@@ -176,11 +178,11 @@ def _job(verb: str, given: Words) -> Job:
 
 
 def _run(verb: str, text: str) -> Path:
-    """The run of this name; a name that is nothing is answered with the nearest run or network."""
+    """The run of this name; an unknown name is an error with the nearest run or network."""
     try:
         return find_run(text)
     except UserError as error:
-        if "Say which one" in error.message or Path(text).exists():
+        if AMBIGUOUS in error.message or Path(text).exists():
             raise
     known = [*zoo.names(), *ALIASES, *(folder.name for folder in run_folders("runs"))]
     raise UserError(f"weft {verb}", f"{text!r} is neither a network nor a run. {nearest(text, known)}")
@@ -189,21 +191,21 @@ def _run(verb: str, text: str) -> Path:
 def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
     """The network of a run, the channels and the size of its images, and the number of its classes."""
     told = read(verb, [f"cfg={folder / 'args.yaml'}"], SETTINGS, 0)
-    if told["model"] and given["size"] and given["channels"] and given["classes"]:  # nobody has to look at the data
+    if told["model"] and given["size"] and given["channels"] and given["classes"]:  # the data is not opened
         return told["model"], given["channels"], given["size"], given["classes"]
     if told["data"] is None:
-        raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no data. Say weft {verb} NETWORK.")
+        raise UserError(f"weft {verb}", f"{folder / 'args.yaml'} names no data. Use weft {verb} NETWORK.")
     job = Training(told.settings)
     if not job.is_image_source:
         raise UserError(
-            f"weft {verb}", f"the data of {folder} are no images but {about(job.train)}. Say weft {verb} lenet."
+            f"weft {verb}", f"the data of {folder} are no images but {about(job.train)}. Use weft {verb} lenet."
         )
     outputs = len(job.train.classes) or prod(job.train.labels.shape[1:])
     return job.name, job.train.shape[0], job.size(), outputs
 
 
 def _step(job: Job, batch: int, what: str) -> tuple[Jit[Any], tuple[Tensor, ...]]:
-    """A compiled function and its arguments: made images, and labels to learn."""
+    """A compiled function and its arguments: synthetic images and labels."""
     random = np.random.default_rng(0)
     example, size = np.zeros((1, *job.shape), np.float32), job.shape[1:]
     foreseen = forecast(
@@ -214,7 +216,7 @@ def _step(job: Job, batch: int, what: str) -> tuple[Jit[Any], tuple[Tensor, ...]
     foreseen.check(lambda: "Take smaller images (size=) or a smaller network.")
     model = built(job.network, job.classes, job.shape[0], size).eval()
     x = asarray(random.random((batch, *job.shape), np.float32))
-    logits = model(asarray(example))  # makes parameters whose sizes are not known yet
+    logits = model(asarray(example))  # initializes lazy parameters
     if what == "infer":
         return jit(lambda x: model(x), precision=job.precision), (x,)
     y = asarray(random.integers(0, job.classes, (batch, *logits.shape[2:])))
@@ -222,7 +224,7 @@ def _step(job: Job, batch: int, what: str) -> tuple[Jit[Any], tuple[Tensor, ...]
 
 
 def _training(model: nn.Module, precision: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """One step of training. In some networks side heads learn as well."""
+    """One training step. Auxiliary classifiers are trained too."""
     optimizer = optim.find("sgd")(model, rate=RATE, momentum=MOMENTUM)
     scale = LossScale() if precision == "float16" else None
 
@@ -243,7 +245,7 @@ def _training(model: nn.Module, precision: str) -> Callable[[Tensor, Tensor], Te
 
 @dataclass(frozen=True)
 class Timed:
-    """One line of a benchmark: the median time of its runs, and what follows from it."""
+    """One row of a benchmark: the median time of its runs, and derived figures."""
 
     what: str
     batch: int
@@ -261,7 +263,7 @@ class Timed:
 
 def _timed(job: Job, batch: int, what: str, seconds: float) -> Timed:
     step, args = _step(job, batch, what)
-    _seconds(step, args, WARM)  # compiles; touches memory, wakes threads, records a GPU's work
+    _seconds(step, args, WARM)  # compiles, touches memory, starts threads, captures GPU graphs
     calls = max(1, round(ROUND / _seconds(step, args, 1))) if _is_gpu(find_device()) else 1
     times: list[float] = []
     end = time.perf_counter() + seconds
@@ -275,7 +277,7 @@ def _timed(job: Job, batch: int, what: str, seconds: float) -> Timed:
 
 
 def _seconds(step: Jit[Any], args: Sequence[Tensor], calls: int) -> float:
-    """The time of a call, of several in a row: a GPU is told of the next one while it works."""
+    """The time of a call, averaged over consecutive calls: a GPU is given the next one while it works."""
     start = time.perf_counter()
     for _ in range(calls):
         step(*args)
@@ -284,15 +286,15 @@ def _seconds(step: Jit[Any], args: Sequence[Tensor], calls: int) -> float:
 
 
 def bound(found: Explanation) -> str:
-    """What takes the most time, in a sentence, and how much faster it could be."""
+    """The slowest kernel, in a sentence, and how much faster it could be."""
     if not found.rows:
         return "there is nothing to compute."
     row = max(found.rows, key=lambda one: one.seconds)
     traffic = row.nbytes / found.roof.bandwidth
-    arithmetic = row.roof * row.seconds > 1.001 * traffic  # the least time is more than that of the traffic
+    arithmetic = row.roof * row.seconds > 1.001 * traffic  # compute bound
     limit, part = ("Arithmetic", "arithmetic") if arithmetic else ("Traffic to memory", "memory")
     spared = " (it gets by with fewer operations than are counted)" if row.roof > 1 else ""
     return (
-        f"Kernel {row.kernel}, {row.name}, takes most: {row.share:.0%} of the time. {limit} bounds it; "
+        f"Kernel {row.kernel}, {row.name}, is the slowest: {row.share:.0%} of the time. {limit} bounds it; "
         f"it reaches {row.roof:.0%} of what this machine's {part} allows{spared}."
     )

@@ -1,4 +1,4 @@
-"""The verb `predict`: what a trained network makes of image files, of one or of thousands, or how it goes on with a text."""
+"""The verb `predict`: predictions of a trained network for image files, or the continuation of a text."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from .display import Display
 from .files import image_files
 
 BATCH = 64  # images that are predicted together
-MOST_WORDS = 1_000_000  # a shell writes out its own patterns
+MOST_WORDS = 1_000_000  # a shell expands its own patterns
 
 
 def predict(words: Sequence[str]) -> None:
-    """What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...
+    """Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...
 
-    RUN is a run, or a program that weft export wrote (net.weft). Images are files, folders with all files in them, patterns such as "shots/*.png", or lists (.txt or .csv) with a path in each
-    line. A file that cannot be read is reported, the others are predicted all the same, and the exit code is 1.
+    RUN is a run, or a program that weft export wrote (net.weft). Images are files, folders with all files in them, patterns such as
+    "shots/*.png", or lists (.txt or .csv) with a path in each line. A file that cannot be read is reported, the others are predicted all the same, and the exit code is 1.
     For a network that was trained on text the words are the beginning: weft predict RUN "ROMEO:" length=300.
     """
     known = {
-        "top": Setting(whole, 5, "how many classes to name"),
-        "length": Setting(whole, 500, "how many characters to write"),
+        "top": Setting(whole, 5, "number of classes to print"),
+        "length": Setting(whole, 500, "number of characters to generate"),
         "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely character"),
         "seed": Setting(whole, 0, "of the text"),
         "device": DEVICE,
@@ -49,7 +49,7 @@ def predict(words: Sequence[str]) -> None:
     if len(given.plain) < 2:
         raise UserError("weft predict", "a run and an image are required: weft predict RUN image.jpg.")
     if given["csv"] and given["json"]:
-        raise UserError("weft predict", "csv and json are two forms: say one of them.")
+        raise UserError("weft predict", "csv and json exclude each other. Use one of them.")
     with on(given["device"]):
         _predict(given)
 
@@ -65,9 +65,7 @@ def _predict(given: Words) -> None:
         return
     if not predictor.reads_images:
         shape = " x ".join(map(str, predictor.shape))
-        raise UserError(
-            "weft predict", f"{name} is a network for inputs of {shape} numbers; images are what predict reads."
-        )
+        raise UserError("weft predict", f"{name} takes inputs of {shape} numbers, and predict reads images.")
     _print_all(image_files(words), predictor, given)
 
 
@@ -76,7 +74,7 @@ def _predict(given: Words) -> None:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What came of one file: probabilities of classes, or numbers, or why there is nothing."""
+    """The prediction for one file: class probabilities, or numbers, or the error."""
 
     path: str
     values: np.ndarray | None
@@ -86,7 +84,7 @@ class Prediction:
 def _print_all(files: Sequence[str], predictor: Predictor, given: Words) -> None:
     form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(predictor.classes, given["top"])
     failed = 0
-    piped = not sys.stdout.isatty()  # on a terminal the lines themselves show how far it is
+    piped = not sys.stdout.isatty()  # on a terminal the lines themselves show the progress
     with Display() as display:
         for done, found in enumerate(_predictions(files, predictor), 1):
             failed += found.values is None
@@ -138,7 +136,7 @@ class _Form(ABC):
 
 
 class _Lines(_Form):
-    """For people."""
+    """A line of text an image."""
 
     def show(self, found: Prediction) -> None:
         if found.values is None:
@@ -148,7 +146,7 @@ class _Lines(_Form):
 
 
 class _Json(_Form):
-    """An object a line."""
+    """A JSON object a line."""
 
     def show(self, found: Prediction) -> None:
         if found.values is None:

@@ -1,4 +1,4 @@
-"""What a job shows while it runs: a moving bar on a terminal, one line an epoch, or JSON for programs."""
+"""Renders the events of a job: a progress bar on a terminal, a line an epoch, or JSON for programs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from shlex import quote
 from typing import Any
 
+from ..io.json_values import json_value
 from ..jobs.events import Event
 from ..report.text_format import counted
 from ..signals import Terminated
-from ..train.folder import plain
 from . import epochs
 from .display import Display
 from .table import number_text
@@ -22,7 +22,7 @@ PROGRAMS_READ = ("run", "epoch", "result", "stopped")  # types of events that `-
 
 @contextmanager
 def when_terminated(text: str) -> Iterator[None]:
-    """Inside, SIGTERM is answered with this too: what is left of the work."""
+    """Inside, SIGTERM also prints this text."""
     try:
         yield
     except Terminated:
@@ -33,13 +33,13 @@ def when_terminated(text: str) -> Iterator[None]:
 def print_json(event: Event) -> None:
     """An event as one JSON object a line."""
     if event.type in PROGRAMS_READ:
-        print(json.dumps({"type": event.type, **{k: plain(v) for k, v in event.facts.items()}}), flush=True)
+        print(json.dumps({"type": event.type, **{k: json_value(v) for k, v in event.facts.items()}}), flush=True)
     elif event.type == "log" and event["level"] == "warning":
         print(f"weft: {event['text']}", file=sys.stderr)
 
 
 class Progress:
-    """Shows events to people. Use it in a `with`, which takes bars away at the end."""
+    """Renders events as text. A context manager, which removes bars at the end."""
 
     def __init__(self) -> None:
         self._display = Display(sys.stdout)
@@ -83,7 +83,7 @@ class Progress:
 
     def _stopped(self, event: Event) -> None:
         folder = event["folder"]
-        rest = "no run was begun" if folder is None else f"go on with: weft resume {quote(folder)}"
+        rest = "no run was created" if folder is None else f"continue with: weft resume {quote(folder)}"
         self._display.line(f"{event['why']}; {rest}")
 
     def _result(self, event: Event) -> None:
@@ -92,10 +92,10 @@ class Progress:
 
 
 def result_lines(facts: Mapping[str, Any]) -> list[str]:
-    """What came of a training, and what can be done next."""
+    """The result of a training, and the next commands."""
     best, folder = facts["best"], facts["folder"]
     if not best:
-        return [f"{facts['why']}, before the first epoch was; go on with: weft resume {quote(str(folder))}"]
+        return [f"{facts['why']}, before the first epoch was complete; continue with: weft resume {quote(str(folder))}"]
     if facts["split"] is None:
         found = {n: v for n, v in best.items() if "loss" in n or "accuracy" in n}
         numbers = ", ".join(f"{n.replace('_', ' ')} {v:.4g}" for n, v in found.items())
@@ -108,10 +108,10 @@ def result_lines(facts: Mapping[str, Any]) -> list[str]:
         "",
         f"{facts['why']}; the best epoch was {int(best['epoch'])}. "
         f"On {counted(facts['examples'], facts['split'] + ' example')}: {numbers}",
-        f"look at it:  {folder}/report.html",
-        f"use it:      weft predict {path} {use}",
-        f"measure it:  weft eval {path}",
-        "compare it:  weft runs list",
+        f"report:    {folder}/report.html",
+        f"predict:   weft predict {path} {use}",
+        f"evaluate:  weft eval {path}",
+        "compare:   weft runs list",
     ]
 
 

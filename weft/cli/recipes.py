@@ -1,4 +1,4 @@
-"""The verb `recipes`: named settings that are known to work."""
+"""The verb `recipes`: named settings with their measured results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .table import as_json
 
 
 def recipes(words: Sequence[str]) -> None:
-    """Named settings that are known to work, and what they reached: weft train recipe=digits."""
+    """Named settings with their measured results: weft train recipe=digits."""
     given = read("recipes", words, {"json": Setting(flag, False, "print JSON, for programs")}, 0)
     if given["json"]:
         print(as_json({name: asdict(recipe) for name, recipe in RECIPES.items()}))
         return
     for name, recipe in RECIPES.items():
         settings = " ".join(f"{key}={as_text(value)}" for key, value in recipe.settings.items())
-        print(f"{name}: {recipe.about}\n  {recipe.result()}\n  {settings}\n")
+        print("\n  ".join([f"{name}: {recipe.about}", *recipe.results(), settings]) + "\n")
     print("Train with one: weft train recipe=NAME; settings of the command replace those of the recipe.")

@@ -1,4 +1,4 @@
-"""The verb `runs`: what there is, one run in short, several side by side."""
+"""The verb `runs`: list runs, show one, compare several."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .table import as_json, pairs, table
 MOST_EPOCHS = 12  # lines of the table of epochs
 DONE = "all epochs are done"
 _JSON = Setting(flag, False, "print JSON, for programs")
-_ROOT = Setting(str, "runs", "the folder that runs are looked for in")
+_ROOT = Setting(str, "runs", "folder to search for runs")
 
 
 def runs(words: Sequence[str]) -> None:
@@ -32,7 +32,7 @@ def runs(words: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What the list says of a run."""
+    """A row of the list of runs."""
 
     run: str
     folder: str
@@ -59,7 +59,7 @@ def _facts(name: str, folder: Path) -> _Facts:
 
 
 def _notes(run: RunRecord) -> list[str]:
-    """What is wrong; that a run has no results before its first epoch is not."""
+    """Problems of a run; missing results before its first epoch are none."""
     fresh = {"metrics.csv is missing", "summary.json is missing"}
     found = [] if facts.settings(run) else ["args.yaml holds no settings"]
     if not fresh <= set(run.notes):
@@ -78,7 +78,7 @@ def _status(run: RunRecord, folder: Path) -> str:
 
 
 def _when(run: RunRecord, folder: Path) -> str:
-    """The time it began, as ISO 8601: as the run says it, else as its settings' file does."""
+    """The start time in ISO 8601: from env.json, else the modification time of args.yaml."""
     try:
         return datetime.fromisoformat(str(run.environment["date"])).astimezone().isoformat(timespec="seconds")
     except (KeyError, ValueError, OverflowError):
@@ -93,15 +93,13 @@ def _list(words: Sequence[str]) -> None:
     """All runs in a folder, the newest first: weft runs list runs sort=best."""
     known = {
         "root": _ROOT,
-        "sort": Setting(
-            str, "new", "what comes first: new, best, time or name", choices=("new", "best", "time", "name")
-        ),
+        "sort": Setting(str, "new", "order: new, best, time or name", choices=("new", "best", "time", "name")),
         "json": _JSON,
     }
     given = read("runs list", words, known, 1, _list.__doc__)
     root = Path(given.plain[0] if given.plain else given["root"])
     if not root.is_dir() and (given.plain or "root" in given.given):
-        raise UserError("weft runs list", f"{root} is not a folder. Say weft runs list FOLDER.")
+        raise UserError("weft runs list", f"{root} is not a folder. Use weft runs list FOLDER.")
     found = [_facts(f.relative_to(root).as_posix() if f != root else f.name, f) for f in run_folders(root)]
     found = _sorted(found, given["sort"])
     if given["json"]:
@@ -155,7 +153,7 @@ def _show(words: Sequence[str]) -> None:
     """One run: its settings, its machine, its epochs, its files: weft runs show RUN."""
     given = read("runs show", words, {"root": _ROOT, "json": _JSON}, 1, _show.__doc__)
     if not given.plain:
-        raise UserError("weft runs show", "which run? Say weft runs show RUN; weft runs list names them.")
+        raise UserError("weft runs show", "a run is required, got none: weft runs show RUN; weft runs list names them.")
     folder = find_run(given.plain[0], given["root"])
     run, known = read_run(folder), _facts(folder.name, folder)
     if given["json"]:
@@ -164,7 +162,7 @@ def _show(words: Sequence[str]) -> None:
         return
     best = "no results yet" if known.best is None else str(known.best)
     took = [] if known.seconds is None else [f"in {duration(known.seconds)}"]
-    began = f"begun {known.when[:16].replace('T', ' ')}"
+    began = f"started {known.when[:16].replace('T', ' ')}"
     print(f"{folder}: {known.model or 'a network'} on {known.data or 'some data'}")
     print(", ".join([known.status, best, *took, began]))
     for title, text in (
@@ -177,7 +175,7 @@ def _show(words: Sequence[str]) -> None:
         if text:
             print(f"\n{title}\n{text}")
     page = folder / "report.html"
-    print(f"\nlook at it: {page}" if page.exists() else "\nthere is no report yet")
+    print(f"\nreport: {page}" if page.exists() else "\nthere is no report yet")
 
 
 def _machine(run: RunRecord) -> dict[str, Any]:
@@ -192,7 +190,7 @@ def _rows(run: RunRecord) -> list[dict[str, float | None]]:
 
 
 def _epochs_text(run: RunRecord, best: facts.Best | None) -> str:
-    """The first epoch, some, the last, and the best, which has a star."""
+    """A selection of epochs with the first, the last and the best, which is marked by a star."""
     rows = _rows(run)
     if not rows:
         return ""
@@ -225,7 +223,7 @@ def _files_text(folder: Path) -> str:
 
 
 def _compare(words: Sequence[str]) -> None:
-    """Runs side by side, the best numbers with a star: weft runs compare RUN RUN html=compare.html."""
+    """Compare runs side by side, the best values marked by a star: weft runs compare RUN RUN html=compare.html."""
     known = {
         "root": _ROOT,
         "html": Setting(str, None, "write a page with the curves of all runs to this file"),
@@ -252,11 +250,11 @@ def _compare(words: Sequence[str]) -> None:
     notes = [f"{label}: {'; '.join(_notes(run))}" for label, run in found.items() if _notes(run)]
     print("\n".join(["", *notes, *([f"best: {top[0]}, {top[1]}"] if top else ["no results to compare"])]))
     if page is not None:
-        print(f"look at it: {page}")
+        print(f"report: {page}")
 
 
 def _labelled(given: Words) -> dict[str, Path]:
-    """The folders by the shortest names that tell them apart."""
+    """The folders by their shortest unique names."""
     folders = list(dict.fromkeys(find_run(text, given["root"]) for text in given.plain))
     if len(folders) < 2:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Verbs that only show something: models, summary, devices."""
+"""Verbs that only show something: summary, devices."""
 
 from __future__ import annotations
 
@@ -12,51 +12,29 @@ from ..errors import UserError
 from ..jobs.networks import VECTORS, WRITERS, built, full_name, side, vector
 from ..jobs.schema import Setting, flag, sizes, whole
 from ..nn.module import without_values
-from ..report.axes import short
 from ..report.text_format import counted
 from ..runtime.device import devices as all_devices
 from ..runtime.device import missing_devices
 from ..runtime.native import thread_count
-from ..zoo.catalogue import FACTS
 from .arguments import read
-from .table import table
 
-SIDE = 28  # of images, where the network does not say
+SIDE = 28  # of images, if the network has no size of its own
 _JSON = Setting(flag, False, "print JSON, for programs")
 
 
-def models(words: Sequence[str]) -> None:
-    """The networks that can be trained by name."""
-    given = read("models", words, {"json": _JSON}, 0)
-    if given["json"]:
-        print(json.dumps({name: asdict(facts) for name, facts in sorted(FACTS.items())}))
-        return
-    rows = [
-        [
-            name, facts.task, "text" if facts.input is None else "x".join(map(str, facts.input)), f"{facts.parameters:,}",
-            "-" if facts.macs is None else f"{short(facts.macs)}",
-        ]
-        for name, facts in sorted(FACTS.items())
-    ]  # fmt: skip
-    print(table(["network", "task", "input", "parameters", "MACs"], rows, left=("network", "task", "input")))
-    print(
-        "\nParameters and multiply-adds are for one example of the input that is shown; weft summary NAME lists the layers."
-    )
-
-
 def summary(words: Sequence[str]) -> None:
-    """What each layer of a network costs: weft summary resnet18 size=224."""
+    """Layers of a network with parameters and multiply-adds: weft summary resnet18 size=224."""
     known = {
-        "model": Setting(str, None, "a network of the zoo"),
-        "size": Setting(sizes, None, "of an image: 28 or 28x32; if not given, what the network is made for, or 28"),
-        "channels": Setting(whole, 3, "of an image"),
-        "classes": Setting(whole, 10, "to tell apart"),
+        "model": Setting(str, None, "name of a network (weft models)"),
+        "size": Setting(sizes, None, "image size, 28 or 28x32; default: the network's own, or 28"),
+        "channels": Setting(whole, 3, "image channels"),
+        "classes": Setting(whole, 10, "number of classes"),
         "json": _JSON,
     }
     given = read("summary", words, known, 1)
     name = given["model"] or (given.plain[0] if given.plain else None)
     if name is None:
-        raise UserError("weft summary", "which network? Say weft summary resnet18.")
+        raise UserError("weft summary", "a network is required, got none: weft summary resnet18.")
     own = side(name) or SIDE
     size = given["size"] or (own, own)
     with without_values():
@@ -68,7 +46,7 @@ def summary(words: Sequence[str]) -> None:
 
 def _network(name: str, classes: int, channels: int, size: tuple[int, int]) -> nn.Module:
     if name in WRITERS:
-        raise UserError("weft summary", f"{name} is a network for text, and images are what is counted here.")
+        raise UserError("weft summary", f"{name} is a network for text, and summary takes networks for images.")
     if name in VECTORS and name != "lenet_300_100":
         return vector(name, channels * size[0] * size[1], classes)
     return built(name, classes, channels, size)

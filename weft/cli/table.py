@@ -1,4 +1,4 @@
-"""How verbs print what they found: tables as plain text, and JSON."""
+"""Output of verbs: tables as plain text, and JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..jobs.schema import as_text
 from .display import console
 
 _RULE = Box("    \n    \n -- \n    \n    \n    \n    \n    \n".replace(" -- ", "----"), ascii=True)
-_UNLIMITED = 100_000  # columns of a file
+_UNLIMITED = 100_000  # width of output that is not a terminal
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> str:
@@ -31,14 +31,14 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[s
     found = Table(box=_RULE, show_edge=False, pad_edge=False, padding=(0, 0, 0, 1), header_style="bold")
     for number, title in enumerate(titles):
         justify: JustifyMethod = "left" if title in left else "right"
-        found.add_column(title, justify=justify, overflow="fold", no_wrap=number == 0)  # names are there to be copied
+        found.add_column(title, justify=justify, overflow="fold", no_wrap=number == 0)  # names can be copied
     for row in rows:
         found.add_row(*map(Text, row))
     return rendered(found)
 
 
 def rendered(what: RenderableType) -> str:
-    """What rich draws, as text: as wide as the terminal, with its colours; elsewhere as wide as it is, without any."""
+    """Text rendered by rich: for a terminal its width and colours, else unlimited width without colours."""
     screen = console()
     if not screen.is_terminal:
         screen.width = _UNLIMITED
@@ -58,14 +58,14 @@ def _text(value: Any) -> str:
 
 
 def number_text(name: str, value: Any) -> str:
-    """A number as people read it."""
+    """A number as text."""
     if isinstance(value, float):
         return f"{100 * value:.2f} %" if "accuracy" in name else f"{value:.4f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def as_json(value: Any) -> str:
-    """JSON knows no nan: it becomes null.
+    """The value as JSON, which has no nan: it becomes null.
 
     >>> as_json([0.5, float("nan")])
     '[\\n 0.5,\\n null\\n]'

@@ -17,8 +17,8 @@ from .progress import Progress, print_json
 def train(words: Sequence[str]) -> None:
     """Train a network: weft train digits model=lenet epochs=5.
 
-    The data is the first word, or data=. A folder with a folder of images for each class is made into a dataset on the
-    way. The run is kept in runs/TASK/NAME, with weights, tables, plots and report.html.
+    The data is the first word, or data=. A folder with a folder of images for each class is packed into a
+    dataset first. The run is kept in runs/TASK/NAME, with weights, tables, plots and report.html.
     """
     given = read("train", words, SETTINGS, 1, common=COMMON)
     named = {"data": given.plain[0]} if given.plain and given["data"] is None else {}
@@ -28,11 +28,10 @@ def train(words: Sequence[str]) -> None:
 
 
 def resume(words: Sequence[str]) -> None:
-    """Go on with a run that was stopped: weft resume runs/classify/digits-lenet5-1.
+    """Continue a run that was stopped: weft resume runs/classify/digits-lenet5-1.
 
-    It goes on at the very step it had come to, with the settings it was started with and on the same device; others can be
-    given, such as epochs=30. A run that was stopped before its first checkpoint begins anew. A limit of time holds for one
-    command only.
+    It continues at the step where it was stopped, with its own settings and on the same device; settings can be changed, such
+    as epochs=30. A run that was stopped before its first checkpoint starts again. max_seconds holds for one command only.
     """
     given = read("resume", words, SETTINGS, 1, common=COMMON)
     folder = run_of("resume", given.plain)
@@ -42,7 +41,7 @@ def resume(words: Sequence[str]) -> None:
 
 @contextmanager
 def _shown(as_json: bool) -> Iterator[Listener]:
-    """A listener that shows events to people, or prints them for programs."""
+    """A listener that renders events, or prints them as JSON."""
     if as_json:
         yield print_json
     else:

@@ -4,13 +4,14 @@ from .cfg import cfg as cfg
 from .dataset import dataset as dataset
 from .evaluate import evaluate as evaluate
 from .export import export as export
+from .job import job as job
 from .measure import bench as bench
 from .measure import explain as explain
+from .models import models as models
 from .predict import predict as predict
 from .recipes import recipes as recipes
 from .runs import runs as runs
 from .show import devices as devices
-from .show import models as models
 from .show import summary as summary
 from .training import resume as resume
 from .training import train as train

@@ -7,6 +7,15 @@ recipes      settings from a recipe and from what is given
 job          data, network and preparation of a training, made of settings
 training     training and resuming, with events on the way
 events       structured events: followed live, or replayed from the run folder
-runner       jobs in processes of their own: queue, cancel, pause, resume
+record       a job on disk: settings, state, events
+queue        the queue of jobs: list, pause, resume, cancel
+submission   checks settings and adds a job to the queue
+runner       runs the jobs of a queue in processes of their own; `worker` is such a process
 find         runs that exist
+
+The names of `__init__.pyi` are imported when they are first used: `weft job list` loads no compiler.
 """
+
+from ..lazy import lazy_attributes as _lazy_attributes
+
+_lazy_attributes(__name__)

@@ -1,4 +1,4 @@
-"""Settings of a training that can be seen to be wrong before data is opened: then nothing was done, not even a dataset made."""
+"""Checks of settings before data is opened: an invalid command changes nothing, and creates no dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .optimizers import check_mix, check_schedule, optimizer_settings
 
 
 def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
-    """An error for whatever cannot be."""
+    """Reject invalid settings and combinations of settings."""
     where = f"weft {verb}"
     if settings["recipe"] is not None:
         find_recipe(settings["recipe"])
@@ -35,9 +35,9 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
     if settings["weights"] is not None and not Path(settings["weights"]).is_file():
         find_run(settings["weights"])
     if settings["freeze"] and settings["weights"] is None:
-        raise UserError(where, "freeze= is for what came from weights=, and there are none. Say weights=RUN too.")
+        raise UserError(where, "freeze= requires pretrained weights, got none. Give weights=RUN too.")
     if settings["body_rate"] < 0:
-        raise UserError(where, f"body_rate is a part of the rate, 0 or more, got {settings['body_rate']}.")
+        raise UserError(where, f"body_rate must be 0 or more, got {settings['body_rate']}.")
     _check_name(where, settings["name"])
     if verb == "train" and settings["name"] is not None and not settings["exist_ok"]:
         _check_free(where, Path(settings["runs"]), settings["name"])
@@ -59,14 +59,14 @@ def _check_name(where: str, name: str | None) -> None:
 
 
 def _check_free(where: str, runs: Path, name: str) -> None:
-    """A name is given once, whatever the task: then it is enough to find the run."""
+    """Names are unique over all tasks, so that a name is enough to find a run."""
     taken = [runs / task / name for task in TASKS if (runs / task / name).exists()]
     if taken:
         raise UserError(where, f"a name that is not taken is required, got {name!r}: {taken[0]} exists. {TAKEN}")
 
 
 def _check_place(where: str, runs: Path) -> None:
-    """The folder of runs, or the nearest one above it that exists, must let us write."""
+    """The folder of runs, or its nearest existing parent, must be writable."""
     there = runs.absolute()
     while not there.exists() and there != there.parent:
         there = there.parent

@@ -1,4 +1,4 @@
-"""Where a job computes."""
+"""The device of a job."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from ..runtime import device as find_device
 
 @contextmanager
 def on(name: str | None) -> Iterator[Device]:
-    """Inside, everything is computed on this device, or on the default one; if there is no such device that is an error."""
+    """Inside, computations use this device, or the default one; a missing device is an error."""
     with knobs.set(device=name or knobs.device):
         yield find_device()

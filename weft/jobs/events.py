@@ -1,16 +1,16 @@
-"""Structured events of a job: sent to whoever listens, kept in the run folder as JSON lines, followed live or replayed from disk.
+"""Structured events of a job: sent to a listener, kept in the run folder as JSON lines, followed live or replayed from disk.
 
 An event has a type, a time (seconds since 1970) and facts. The types:
 
-activity     {text}: what is going on now, such as compiling; nothing else is known about how long it takes
-progress     {what, done, total}, or of a training {epoch, epochs, step, steps, loss, examples_per_second}
-log          {text, level}: a line for people; level is info or warning
-run          {folder, notes}: the run folder exists
+activity     {text}: the current activity, such as compiling, when its duration is unknown
+progress     {what, done, total}; in training also {epoch, epochs, metrics, examples_per_second}
+log          {text, level}: a message; level is info or warning
+run          {folder, notes}: the run folder was created
 epoch        the metrics of an epoch
 resources    {memory_bytes, cpu_seconds, free_bytes}
-result       {why, best, split, ...}: what the best network reached on examples it has not seen
+result       {why, best, split, ...}: what the best network reached on the held-out split
 stopped      {why, folder}: interrupted or terminated
-state        {state, why}: of a job that a runner started
+state        {state, why}: a job of the queue changed its state
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from pathlib import Path
 from typing import Any
 
 from ..io.files import append_line
-from ..train.folder import plain
+from ..io.json_values import json_value
 
 FILE = "events.jsonl"
-POLL = 0.1  # seconds between two looks at a file that grows
+POLL = 0.1  # seconds between two reads of a growing file
+TAIL = 1 << 16  # bytes at the end of the file that `latest` reads
 
 
 @dataclass(frozen=True)
 class Event:
-    """What happened, and when."""
+    """Something that happened: its type, its facts and its time."""
 
     type: str
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Event:
 
     def line(self) -> str:
         """One JSON object."""
-        return json.dumps({"type": self.type, "time": self.time, **{k: plain(v) for k, v in self.facts.items()}})
+        return json.dumps({"type": self.type, "time": self.time, **{k: json_value(v) for k, v in self.facts.items()}})
 
     @classmethod
     def of_line(cls, line: str) -> Event:
@@ -55,11 +56,11 @@ Listener = Callable[[Event], None]
 
 
 def nobody(event: Event) -> None:
-    """Listens to nothing."""
+    """A listener that ignores events."""
 
 
 class Recorder:
-    """Sends events to a listener, and keeps them as soon as there is a run folder; earlier ones are kept then too."""
+    """Sends events to a listener and writes them to the run folder. Events from before the folder exists are written when it does."""
 
     def __init__(self, listener: Listener = nobody) -> None:
         self._listener = listener
@@ -67,14 +68,14 @@ class Recorder:
         self._file: Path | None = None
 
     def begin(self, folder: Path) -> None:
-        """From now on events are kept in this folder."""
+        """Write events to this folder from now on."""
         self._file = folder / FILE
         for event in self._early:
             self._keep(event)
         self._early.clear()
 
     def send(self, kind: str, **facts: Any) -> None:
-        """An event that is kept."""
+        """Send an event and write it to the run folder."""
         event = Event(kind, facts, round(time.time(), 3))
         if self._file is None:
             self._early.append(event)
@@ -83,11 +84,11 @@ class Recorder:
         self._listener(event)
 
     def show(self, kind: str, **facts: Any) -> None:
-        """An event for whoever looks on now: it is too frequent to be kept, or kept by somebody else."""
+        """Send an event without writing it: it is too frequent, or written elsewhere."""
         self._listener(Event(kind, facts, round(time.time(), 3)))
 
     def log(self, text: str, level: str = "info") -> None:
-        """A line for people."""
+        """Send a message."""
         self.send("log", text=text, level=level)
 
     def _keep(self, event: Event) -> None:
@@ -102,6 +103,14 @@ def replay(folder: str | os.PathLike[str]) -> Iterator[Event]:
     []
     """
     yield from _lines(Path(folder) / FILE, 0)[0]
+
+
+def latest(folder: str | os.PathLike[str], *types: str) -> Event | None:
+    """The last event of these types, if it is among the last ones: the end of the file is all that is read."""
+    path = Path(folder) / FILE
+    size = path.stat().st_size if path.exists() else 0
+    events, _ = _lines(path, max(0, size - TAIL))
+    return next((event for event in reversed(events) if event.type in types), None)
 
 
 def follow(folder: str | os.PathLike[str], ended: Callable[[], bool]) -> Iterator[Event]:

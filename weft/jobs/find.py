@@ -1,4 +1,4 @@
-"""Runs that exist: found by folder, by name, or by the end of their name."""
+"""Finds runs by folder, by name, or by the end of their name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 from ..errors import UserError
 from ..hints import nearest
 
-DEEPEST = 4  # folders below the root that runs are looked for in
+AMBIGUOUS = "Use a longer name."  # the advice if several runs fit
+DEEPEST = 4  # levels of folders below the root that are searched
 
 
 def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
@@ -25,7 +26,7 @@ def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
             return fits[0]
         if fits:
             shown = ", ".join(names[f] for f in fits[:5]) + (", ..." if len(fits) > 5 else "")
-            raise UserError("weft", f"{len(fits)} runs under {root} are called {text!r}: {shown}. Say which one.")
+            raise UserError("weft", f"{len(fits)} runs under {root} are called {text!r}: {shown}. {AMBIGUOUS}")
     why = ": it has no args.yaml" if Path(text).is_dir() else f", and no run under {root} has that name"
     hint = nearest(text, [*names.values(), *(f.name for f in known)]) if known else "weft train makes one."
     raise UserError("weft", f"{text} is no folder of a run{why}. {hint}")
@@ -43,7 +44,7 @@ def run_folders(root: str | os.PathLike[str]) -> list[Path]:
 def _folders(folder: Path) -> list[Path]:
     try:
         return [inner for inner in folder.iterdir() if inner.is_dir()]
-    except OSError:  # what cannot be looked into has no runs for us
+    except OSError:  # folders that cannot be read are skipped
         return []
 
 

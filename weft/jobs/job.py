@@ -29,15 +29,19 @@ from .find import find_run
 from .networks import fitted, full_name, loss_of, side, usual
 from .optimizers import mix, optimizer_settings
 
-MADE_IS_KEPT = "what is made of the dataset is kept; the same command goes on from there"
-TASKS = ("classify", "regress", "text")  # folders that runs are in
-FACTS = "data.json"  # in the folder of a run
-CARVED = 0.1  # the share of training that is held out where nobody made a validation split
-USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = 64, 8, 16  # of few examples a batch is smaller, for so many steps an epoch
+MADE_IS_KEPT = "the part of the dataset that was created is kept; the same command continues from there"
+TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
+FACTS = "data.json"  # in the run folder
+CARVED = 0.1  # fraction of training data held out if there is no validation split
+USUAL_BATCH, LEAST_BATCH, LEAST_STEPS = (
+    64,
+    8,
+    16,
+)  # few examples get smaller batches, for at least so many steps an epoch
 
 
 def usual_batch(examples: int) -> int:
-    """The largest power of two that is not above the usual batch and leaves enough steps in an epoch."""
+    """The default batch size: the largest power of two up to USUAL_BATCH that leaves enough steps in an epoch."""
     most = max(LEAST_BATCH, min(USUAL_BATCH, examples // LEAST_STEPS))
     return 1 << (most.bit_length() - 1)
 
@@ -47,7 +51,7 @@ def _first(value: Any, otherwise: Any) -> Any:
 
 
 class Job:
-    """What is trained on what; the same settings give the same job, in a later process too."""
+    """Data, network and preparation of a training. The same settings give the same job, in a later process too."""
 
     def __init__(
         self, settings: Mapping[str, Any], splits: data.Splits | None = None, recorder: Recorder | None = None
@@ -68,7 +72,7 @@ class Job:
         if images:
             needed = None if model is None else side(model)
             making = {n: self.settings[n] for n in ("resize", "colour", "seed", "validation")}
-            making["small"] = "keep"  # a class with one image is worth a warning, not the end
+            making["small"] = "keep"  # a class with one image is a warning, not an error
             making["size"] = self.settings["size"] or (needed and (needed, needed))
         elif what.suffix.lower() == ".txt":
             making = {"length": self.settings["length"]}
@@ -90,7 +94,7 @@ class Job:
         return found
 
     def _note_failures(self, folder: Path) -> None:
-        """Files that are not in the dataset are not passed over in silence."""
+        """Add a note about files that could not be read."""
         failed = data.describe(folder)["failed"]
         if failed:
             self.notes.append(
@@ -98,28 +102,30 @@ class Job:
             )
 
     def _note_classes(self) -> None:
-        """Data that nothing can be learned from is not trained on in silence."""
+        """Add warnings about classes without examples, or with one."""
         if not self.train.classes:
             return
         counts = self.train.counts()
         found = [name for name, count in counts.items() if count]
         if len(found) < 2:
-            self.notes.append(f"warning: there is one class only, {listed(found)}: a network learns to say that always")
+            self.notes.append(
+                f"warning: there is only one class, {listed(found)}: a network learns to predict it always"
+            )
         single = [name for name in found if counts[name] == 1]
         if single and len(found) > 1:
             verb = "has" if len(single) == 1 else "have"
-            self.notes.append(f"warning: {listed(single)} {verb} one image to learn from")
+            self.notes.append(f"warning: {listed(single)} {verb} only one training image")
         absent = [name for name in counts if not counts[name]]
         if absent:
-            self.notes.append(f"warning: there is nothing to learn {listed(absent)} from")
+            self.notes.append(f"warning: there are no training examples of {listed(absent)}")
 
     def _usual_batch(self) -> int:
-        """A piece of text is many examples in one, so fewer of them make a batch."""
+        """The default batch size; a text sequence holds many examples, so a batch has fewer of them."""
         return usual_batch(len(self.train)) // (2 if isinstance(self.train, data.Text) else 1)
 
     @property
     def kind(self) -> str:
-        """The task: it names the folder that runs are in."""
+        """The task, which names the folder of its runs."""
         if isinstance(self.train, data.Text):
             return "text"
         return "classify" if self.train.classes else "regress"
@@ -129,7 +135,7 @@ class Job:
         return len(self.train.shape) == 3 and not isinstance(self.train, data.Text)
 
     def loaders(self) -> tuple[data.Loader, data.Loader | None]:
-        """Batches to learn from, and to check with."""
+        """Loaders of training and of validation batches."""
         batch, workers = min(self.settings["batch"], len(self.train)), self.settings["workers"]
         train = data.Loader(self.train, batch, seed=self.settings["seed"], drop_last=True, workers=workers)
         return train, None if self.splits.validation is None else self.checks(self.splits.validation)
@@ -138,14 +144,14 @@ class Job:
         return data.Loader(dataset, 256, shuffle=False, workers=self.settings["workers"])
 
     def model(self) -> nn.Module:
-        """A fresh network, with all its parameters made."""
+        """A new network with initialized parameters."""
         set_seed(self.settings["seed"])
         model = self._built(self._size())
         output_types(model, self.prepare(), self.train.inputs(np.arange(1)))
         return model
 
     def check_memory(self) -> None:
-        """Refuse a network that does not fit before any of it is made, and say which size of images would."""
+        """Reject a network that does not fit in memory before anything is allocated, and suggest an image size that does."""
         self._forecast(self._size()).check(self._smaller)
 
     def _size(self) -> tuple[int, int] | None:
@@ -164,13 +170,13 @@ class Job:
         )
 
     def _smaller(self) -> str:
-        """What would fit: half of the size, or half of that."""
+        """A size that fits: half of the size, or half of that."""
         size = self._size()
         while size is not None and min(size) > 8:
             size = size[0] // 2, size[1] // 2
             try:
                 fits = self._forecast(size).fits()
-            except UserError:  # the network is not made for images as small as that
+            except UserError:  # the network does not take images that small
                 break
             if fits:
                 shown = str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
@@ -178,14 +184,14 @@ class Job:
         return "Take a smaller network (weft models lists them)."
 
     def plan(self) -> Plan:
-        """How the network is trained, but for the rate."""
+        """How the network is trained, except for the learning rate."""
         return Plan(
             self.settings["optimizer"], 1e-3, self.loss(), (), self.prepare(), self.settings["precision"],
             settings=self.optimizer_settings(), label_smoothing=self.settings["label_smoothing"], mix=self.mix(),
         )  # fmt: skip
 
     def begin_from_weights(self, model: nn.Module) -> list[str]:
-        """The names of the parameters that came from other weights."""
+        """Load pretrained weights, if any; the names of the parameters that were loaded."""
         if self.settings["weights"] is None:
             return []
         source = Path(self.settings["weights"])
@@ -193,7 +199,7 @@ class Job:
         return [name for name in model.named_parameters() if name in set(found)]
 
     def prepare(self, size: tuple[int, int] | None = None) -> nn.Module:
-        """From stored inputs to what the network is given; all of it is part of the compiled step."""
+        """Preprocessing and augmentation, from stored inputs to those of the network; part of the compiled step."""
         if not self.is_image_source:
             return nn.Sequential()
         wanted = size or self.size()
@@ -208,7 +214,7 @@ class Job:
         return nn.Sequential(*parts)
 
     def size(self) -> tuple[int, int]:
-        """The size of the images that the network is given: as asked for, as it needs, or as they are."""
+        """The size of the network's input images: as set, as required by the network, or as stored."""
         height, width = self.settings["size"] or self.train.shape[1:]
         needed = side(self.name)
         return (needed, needed) if needed and not self.settings["size"] else (height, width)
@@ -217,18 +223,18 @@ class Job:
         return loss_of(self.name, self.settings["loss"])
 
     def peak_rate(self, parameters: int) -> float:
-        """The rate that was asked for, or one that suits the optimizer and the size of the network."""
+        """The learning rate that was set, or the default for the optimizer and the network."""
         usual_rate = default_rate(self.name, self.settings["optimizer"], parameters)
         return float(_first(self.settings["rate"], usual_rate))
 
     def mix(self) -> MixAugmentation | None:
-        """What mixes training images, if anything does."""
+        """MixUp or CutMix, if set."""
         return mix(self.settings, len(self.train.classes), self.is_image_source)
 
     def optimizer_settings(self) -> dict[str, Any]:
-        """What the optimizer is told beside the rate."""
+        """Settings of the optimizer besides the learning rate."""
         found = optimizer_settings(self.settings)
-        if isinstance(self.train, data.Text):  # gradients through many steps of time explode now and then
+        if isinstance(self.train, data.Text):  # gradients through many time steps may explode
             found.setdefault("clip_norm", 1.0)
         return found
 
@@ -238,14 +244,14 @@ class Job:
         path = folder / "weights" / "best.safetensors"
         if not path.exists():
             raise RunError(
-                "weft", f"{folder} has no weights yet: no epoch was finished. Go on with: weft resume {folder}"
+                "weft", f"{folder} has no weights yet: no epoch was finished. Continue with: weft resume {folder}"
             )
         model.load(load(path))
         return model, jit(lambda x: prediction_of(model(prepare(x))))
 
 
 def facts(dataset: data.Dataset) -> dict[str, Any]:
-    """What a trained network must know of its data, as JSON holds it: with it, nobody needs the data to use the network."""
+    """What a trained network needs to know of its data, as JSON, so that it can be used without the data."""
     found: dict[str, Any] = {
         "name": dataset.name,
         "shape": dataset.shape,
@@ -274,7 +280,7 @@ def example(known: Mapping[str, Any]) -> data.Dataset:
 
 
 def job_of_run(settings: Mapping[str, Any], folder: Path) -> Job:
-    """The job of a run that is only to be used: its data may be gone."""
+    """The job of a run for inference: its data may be gone."""
     try:
         known = json.loads((folder / FACTS).read_text(encoding="utf-8"))
         return Job(settings, data.Splits(example(known)))
@@ -285,7 +291,7 @@ def job_of_run(settings: Mapping[str, Any], folder: Path) -> Job:
 
 
 def held_out(splits: data.Splits, name: str | None) -> tuple[str, data.Dataset]:
-    """The split to measure on: the one that nothing was decided with, if there is one."""
+    """The split to evaluate on: the test split if there is one, since it decided nothing."""
     found = {n: s for n, s in (("test", splits.test), ("validation", splits.validation), ("train", splits.train)) if s}
     if name is not None and name not in found:
         raise UserError("weft eval", f"there is no {name} split; there are {', '.join(found)}.")
@@ -293,7 +299,7 @@ def held_out(splits: data.Splits, name: str | None) -> tuple[str, data.Dataset]:
 
 
 def job_of(verb: str, settings: Mapping[str, Any], recorder: Recorder | None = None) -> Job:
-    """The job, once it is known what it is about."""
+    """The job of these settings, which must name data."""
     if settings["data"] is None:
-        raise UserError(f"weft {verb}", "which data? Say weft train digits, or data=FOLDER.")
+        raise UserError(f"weft {verb}", "data is required, got none: weft train digits, or data=FOLDER.")
     return Job(settings, recorder=recorder)

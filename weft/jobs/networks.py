@@ -17,15 +17,15 @@ from ..report.text_format import counted, listed
 from ..zoo.catalogue import FACTS
 
 ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
-# The side of the images that a network is made for, where it does not take any.
+# The image size of networks that require one.
 SIDES = {name: facts.input[1] for name, facts in FACTS.items() if facts.needs_size and facts.input}
 VECTORS = tuple(name for name, facts in FACTS.items() if facts.takes_vectors)
 WRITERS = tuple(name for name, facts in FACTS.items() if facts.task == "text")
-HIDDEN = (300, 100)  # of an mlp
+HIDDEN = (300, 100)  # hidden sizes of an mlp
 
 
 def full_name(name: str) -> str:
-    """The name in the zoo; a mistake is answered with the nearest."""
+    """The name in the zoo; an unknown name is an error with the nearest one."""
     found = ALIASES.get(name, name)
     if found not in zoo.names():
         raise UserError("weft", f"there is no network {name!r}. {nearest(name, [*zoo.names(), *ALIASES])}")
@@ -33,7 +33,7 @@ def full_name(name: str) -> str:
 
 
 def about(dataset: Dataset, count: bool = True) -> str:
-    """Data in words, with the number of its examples or with the names of its classes."""
+    """Data as text, with the number of examples or with the class names."""
     shape, classes = " x ".join(map(str, dataset.shape)) or "one number", len(dataset.classes)
     if not count:
         return f"examples of {shape}" + (f" of the classes {listed(dataset.classes)}" if classes else "")
@@ -42,7 +42,7 @@ def about(dataset: Dataset, count: bool = True) -> str:
 
 
 def usual(dataset: Dataset) -> str:
-    """The network for data of this kind, when nobody names one."""
+    """The default network for this data."""
     if isinstance(dataset, Text):
         return "char_lstm"
     if len(dataset.shape) != 3:
@@ -51,7 +51,7 @@ def usual(dataset: Dataset) -> str:
 
 
 def built(name: str, classes: int, channels: int, size: tuple[int, int] | None = None) -> nn.Module:
-    """The network of the zoo for images of so many channels, and of this size if it is made for one."""
+    """A network of the zoo for images with these channels, and of this size if it requires one."""
     make = zoo.find(full_name(name))
     known = inspect.signature(make).parameters
     wanted = {"classes": classes, "channels": channels}
@@ -62,13 +62,13 @@ def built(name: str, classes: int, channels: int, size: tuple[int, int] | None =
 
 
 def vector(name: str, inputs: int, outputs: int) -> nn.Module:
-    """A network for so many numbers in a row."""
+    """A network for vectors."""
     sizes = (inputs, *HIDDEN, outputs) if name == "mlp" else (inputs, outputs)
     return nn.Sequential(nn.Flatten(), zoo.find(name)(*sizes))
 
 
 def check_size(name: str, size: tuple[int, int]) -> bool:
-    """Whether a network must be told the size of images, which is not the one it is made for; an error if it takes no other."""
+    """Whether the image size must be given to the constructor; an error if the network requires another."""
     own = side(name)
     if own is None or size == (own, own):
         return False
@@ -78,19 +78,19 @@ def check_size(name: str, size: tuple[int, int]) -> bool:
 
 
 def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: Mapping[str, Any]) -> nn.Module:
-    """The network for this dataset, whose images are brought to this size."""
+    """The network for this dataset, with images of this size."""
     writes, reads = name in WRITERS, isinstance(dataset, Text)
     if writes != reads:
         raise UserError(
             "weft train",
-            f"{name} is a network for {'text' if writes else 'images and numbers'}, and this is {about(dataset)}.",
+            f"{name} is a network for {'text' if writes else 'images and numbers'}, got {about(dataset)}.",
         )
     if isinstance(dataset, Text):
-        return _writer(name, dataset, settings)
+        return _text_network(name, dataset, settings)
     outputs = len(dataset.classes) or prod(dataset.labels.shape[1:])
     if name == "linear_regression" and dataset.classes:
         raise UserError(
-            "weft train", "linear_regression is for labels that are numbers; for classes take logistic_regression."
+            "weft train", "linear_regression is for labels that are numbers; use logistic_regression for classes."
         )
     if name in VECTORS and name != "lenet_300_100":
         inputs = prod(dataset.shape) if size is None else dataset.shape[0] * prod(size)
@@ -98,27 +98,27 @@ def fitted(name: str, dataset: Dataset, size: tuple[int, int] | None, settings: 
     if len(dataset.shape) != 3:
         raise UserError(
             "weft train",
-            f"{name} takes images, and this is {about(dataset)}. Take one of {', '.join(n for n in VECTORS if n != 'lenet_300_100')}.",
+            f"{name} requires images, got {about(dataset)}. Use one of {', '.join(n for n in VECTORS if n != 'lenet_300_100')}.",
         )
     return built(name, outputs, dataset.shape[0], size)
 
 
-def _writer(name: str, dataset: Text, settings: Mapping[str, Any]) -> nn.Module:
-    signs, dropout = len(dataset.vocabulary), settings["dropout"]
+def _text_network(name: str, dataset: Text, settings: Mapping[str, Any]) -> nn.Module:
+    vocabulary, dropout = len(dataset.vocabulary), settings["dropout"]
     if name == "char_lstm":
-        features = min(64, settings["hidden"])  # there are few signs: more would only cost time
-        return zoo.char_lstm(signs, settings["hidden"], settings["layers"], features=features, dropout=dropout)
+        features = min(64, settings["hidden"])  # a vocabulary of characters is small
+        return zoo.char_lstm(vocabulary, settings["hidden"], settings["layers"], features=features, dropout=dropout)
     if name == "gpt":
         heads = max(1, settings["hidden"] // 64)
-        return zoo.gpt(signs, dataset.length, settings["hidden"], heads, settings["layers"], dropout=dropout)
-    return zoo.gpt2(signs, dropout=dropout)
+        return zoo.gpt(vocabulary, dataset.length, settings["hidden"], heads, settings["layers"], dropout=dropout)
+    return zoo.gpt2(vocabulary, dropout=dropout)
 
 
 def loss_of(name: str, asked: str | None) -> Any:
-    """The loss by name; a perceptron learns from its mistakes only, as Rosenblatt's did."""
+    """The loss by name; by default a perceptron uses Rosenblatt's, which only misclassified examples contribute to."""
     return partial(hinge, margin=0.0) if name == "perceptron" and asked is None else asked
 
 
 def side(name: str) -> int | None:
-    """The side of the images it needs; None: any."""
+    """The image size that it requires; None: any."""
     return SIDES.get(full_name(name))

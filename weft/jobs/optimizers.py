@@ -1,4 +1,4 @@
-"""What settings say about the optimizer, the schedule of its rate, and how training batches are changed."""
+"""The optimizer, the learning rate schedule and the mixing of training batches, from settings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .. import data, optim
 from ..data.mixup import MixAugmentation
 from ..errors import UserError
 
-SGD_MOMENTUM = 0.9  # what people mean by SGD: without momentum a deep network ends several percent lower
+SGD_MOMENTUM = 0.9  # without momentum, deep networks end several percent lower
 _PASSED_ON = ("momentum", "nesterov", "eps", "weight_decay", "clip_norm", "accumulate", "average")
 
 
 def optimizer_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What the optimizer is given beside its rate; a setting that it does not have is an error."""
+    """Settings of the optimizer besides the learning rate; those it does not have are rejected."""
     name = settings["optimizer"]
     known = optim.settings_of(optim.find(name))
     found = {n: settings[n] for n in _PASSED_ON if settings[n] is not None}
@@ -41,7 +41,7 @@ def _has_betas(setting: str, known: list[str]) -> bool:
 
 
 def check_schedule(settings: Mapping[str, Any]) -> None:
-    """Reject a warmup that never ends, and a final rate of a rate that does not change."""
+    """Reject a warmup as long as the training, and a final rate of a constant schedule."""
     warmup, epochs = settings["warmup"], settings["epochs"]
     if warmup is not None and warmup >= epochs:
         raise UserError("weft train", f"warmup is shorter than the {epochs} epochs of the training, got {warmup:g}.")
@@ -67,7 +67,7 @@ def schedule(settings: Mapping[str, Any], peak: float, steps: int, epochs: int) 
 
 
 def check_mix(settings: Mapping[str, Any]) -> None:
-    """Reject two ways of mixing at once."""
+    """Reject mixup and cutmix at the same time."""
     if settings["mixup"] is not None and settings["cutmix"] is not None:
         raise UserError("weft train", "one of mixup and cutmix is required, got both. Leave one out.")
 

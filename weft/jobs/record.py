@@ -1,38 +1,53 @@
-"""A job on disk: a folder with its settings, its state, and events of its own.
+"""A job on disk: a folder with its settings, its state, and its events. Any process may read it, and ask the job to stop.
 
-settings.json  what is trained
-state.json     waiting, running, done, stopped or failed; why; the run folder; written by one process at a time
-request        why somebody asks the process to stop: paused or cancelled
-events.jsonl   everything that the job tells, from before there is a run folder on
+job.json       what is trained, and the folder that relative paths start from
+state.json     waiting, running, done, stopped or failed; why; the run folder
+request        what the running process was asked to do: one of REQUESTS
+events.jsonl   all events of the job, including those from before there is a run folder
 output.txt     what the process wrote to stdout and stderr: empty unless something went wrong
+.lock          the process that runs the job: its number, its start, its machine (see weft/locks.py)
+
+The state on disk is that of the last process that wrote it. A process that was killed cannot write any more, so `JobRecord.state`
+compares it with the lock: a job that is "running" without a living process has ended.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import RunError
+from ..errors import RunError, UserError
 from ..io.files import append_line, replace_file
-from ..locks import writer_of
-from ..train.folder import plain
+from ..io.json_values import json_value
+from ..locks import lock_holder
 from .events import FILE, Event, follow, replay
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
+PAUSED, CANCELLED, REQUEUED = "paused", "cancelled", "requeued"
+REQUESTS = {PAUSED: STOPPED, CANCELLED: STOPPED, REQUEUED: WAITING}  # and the state that a request ends in
+LOST = "its process ended without a result: it was killed, or the machine was restarted"
 
 
 @dataclass(frozen=True)
 class State:
-    """Where a job stands."""
+    """The state of a job, why it is in that state, and its run folder."""
 
     state: str
     why: str = ""
-    run: str | None = None  # folder
+    run: str | None = None
     time: float = 0.0
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state not in (WAITING, RUNNING)
 
 
 class JobRecord:
@@ -43,7 +58,7 @@ class JobRecord:
 
     @classmethod
     def create(cls, root: Path, settings: Mapping[str, Any]) -> JobRecord:
-        """A new folder root/N with the first N from 1 that is not taken."""
+        """A new job in root/N with the first N from 1 that is not taken. Relative paths start from the current folder."""
         number = 1 + max((int(p.name) for p in root.glob("*") if p.name.isdigit()), default=0)
         while True:
             try:
@@ -52,32 +67,85 @@ class JobRecord:
             except FileExistsError:
                 number += 1
         record = cls(root / str(number))
-        record._write("settings.json", plain(dict(settings)))
+        record._write("job.json", {"settings": json_value(dict(settings)), "folder": os.getcwd()})
         record.set(WAITING)
         return record
 
+    def __str__(self) -> str:
+        return f"job {self.number}"
+
+    @property
+    def number(self) -> int:
+        return int(self.folder.name)
+
     @property
     def settings(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._read("settings.json")
+        found: dict[str, Any] = self._read("job.json")["settings"]
         return found
+
+    @property
+    def start_folder(self) -> str:
+        """The folder that relative paths in the settings start from."""
+        return str(self._read("job.json")["folder"])
 
     @property
     def state(self) -> State:
-        """The state. A job whose process is gone without a word has failed."""
+        """The state, also of a job whose process could not record its end."""
         found = self._stored()
-        if found.state == RUNNING and writer_of(self.folder) is None:
+        if found.state == RUNNING and lock_holder(self.folder) is None:
             found = self._stored()  # it may have ended in between
             if found.state == RUNNING:
-                return State(FAILED, "its process ended without a result", found.run, found.time)
+                return self._lost(found)
         return found
 
     def set(self, state: str, why: str = "", run: str | None = None) -> State:
-        """Change the state, and tell whoever follows the events."""
+        """Change the state, and record the change as an event."""
         known = self._stored().run if (self.folder / "state.json").exists() else None
         new = State(state, why, run or known, round(time.time(), 3))
         self._write("state.json", asdict(new))
         append_line(self.folder / FILE, Event("state", {"state": state, "why": why}, new.time).line(), "jobs")
         return new
+
+    @contextmanager
+    def changing(self) -> Iterator[State]:
+        """Inside, no other process decides on the state. Gives the state now."""
+        with (self.folder / ".changing").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, or the process ends
+            yield self.state
+
+    def claim(self) -> State | None:
+        """Make a waiting job a running one; None if it does not wait any more."""
+        with self.changing() as now:
+            if now.state != WAITING:
+                return None
+            (self.folder / "request").unlink(missing_ok=True)
+            return self.set(RUNNING)
+
+    def stop(self, request: str) -> None:
+        """Ask a job to stop: a waiting one stops at once, a running one after its step, with a checkpoint.
+
+        A second request to cancel ends the process at once.
+        """
+        with self.changing() as now:
+            if now.state == WAITING or (request == CANCELLED and now.why == PAUSED):
+                self.set(REQUESTS[request], request)
+                return
+            if now.state != RUNNING:
+                raise UserError(
+                    "jobs", f"a job that is waiting or running is required, got {self}, which is {now.state}."
+                )
+            before = self.request
+            replace_file(self.folder / "request", [request.encode()], "jobs")
+            if not before or request == before == CANCELLED:
+                self._terminate()
+
+    @property
+    def request(self) -> str:
+        """What the running process was asked to do, or nothing."""
+        try:
+            return (self.folder / "request").read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
 
     def events(self) -> list[Event]:
         """All events so far, from disk."""
@@ -85,7 +153,22 @@ class JobRecord:
 
     def follow(self) -> Iterator[Event]:
         """All events, and those to come, until the job is done, stopped or failed."""
-        return follow(self.folder, lambda: self.state.state not in (WAITING, RUNNING))
+        return follow(self.folder, lambda: self.state.has_ended)
+
+    def _terminate(self) -> None:
+        holder = lock_holder(self.folder)
+        if holder is None:
+            return  # it has just ended
+        if not holder.is_here:
+            raise UserError("jobs", f"{self} runs on {holder.host}: stop it there.")
+        os.kill(holder.pid, signal.SIGTERM)
+
+    def _lost(self, last: State) -> State:
+        """The state of a job whose process is gone: as requested, if it was asked to stop."""
+        request = self.request
+        if request in REQUESTS:
+            return State(REQUESTS[request], request, last.run, last.time)
+        return State(FAILED, LOST, last.run, last.time)
 
     def _stored(self) -> State:
         return State(**self._read("state.json"))

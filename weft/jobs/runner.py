@@ -1,130 +1,121 @@
-"""Runs jobs in processes of their own, a few at a time; the others wait. A job outlives its runner: its state is on disk.
+"""Runs the jobs of a queue, each in a process of its own, a few at a time.
 
-runner = Runner("runs")
-job = runner.submit({"data": "digits", "model": "lenet5", "epochs": 3})
-for event in job.follow(): ...
+The queue is on disk, and a job outlives its runner: when a runner is killed, running jobs go on, and the next runner counts them. One
+runner serves a queue; jobs are submitted, paused and cancelled by any process.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from ..errors import UserError
-from ..io.files import replace_file
-from .checks import check_settings
-from .recipes import with_recipe
-from .record import DONE, FAILED, RUNNING, STOPPED, WAITING, JobRecord
+from ..errors import RunError, UserError
+from ..locks import one_writer
+from .queue import JobQueue
+from .record import FAILED, LOST, REQUEUED, RUNNING, WAITING, JobRecord
 
-FOLDER = ".jobs"  # below the folder of runs
+POLL = 0.2  # seconds between two looks at the queue
+
+Watcher = Callable[[JobRecord, str], None]  # is told "started" and "ended"
+
+
+def ignore(job: JobRecord, what: str) -> None:
+    """Takes no notice of a job."""
 
 
 class Runner:
-    """A queue of jobs, of which `at_once` run at the same time."""
+    """Starts waiting jobs, `at_once` at the same time; `watcher` is called when one starts and when one ends."""
 
-    def __init__(self, root: str | os.PathLike[str] = "runs", at_once: int = 1) -> None:
-        self.root, self.at_once = Path(root), at_once
-        self._queue: list[JobRecord] = []
+    def __init__(self, queue: JobQueue, at_once: int = 1, watcher: Watcher = ignore) -> None:
+        self.queue, self.at_once, self.watcher = queue, at_once, watcher
         self._processes: dict[Path, subprocess.Popen[bytes]] = {}
-        self._changed = threading.Condition(threading.RLock())
 
-    def submit(self, given: Mapping[str, Any]) -> JobRecord:
-        """Check the settings and add a job to the queue; it starts when there is room."""
-        settings = with_recipe("jobs", {"runs": str(self.root), **given})
-        if settings["data"] is None:
-            raise UserError("jobs", "a job requires data, got none. Give data=digits or another dataset.")
-        check_settings("train", settings)
-        return self._enqueue(JobRecord.create(self.root / FOLDER, settings))
+    def run(self, stay: bool = False) -> None:
+        """Run jobs until none is waiting or running; with `stay`, also those that are submitted later, until interrupted.
 
-    def jobs(self) -> list[JobRecord]:
-        """All jobs below this root, of other runners too, the oldest first."""
-        folders = [p for p in (self.root / FOLDER).glob("*") if p.name.isdigit()]
-        return [JobRecord(p) for p in sorted(folders, key=lambda p: int(p.name))]
-
-    def cancel(self, job: JobRecord) -> None:
-        """Stop a job for good: a waiting one at once, a running one at the end of its step, with a checkpoint."""
-        self._stop(job, "cancelled")
-
-    def pause(self, job: JobRecord) -> None:
-        """Stop a job with a checkpoint, and give memory and device back; `resume` goes on with the same bits."""
-        self._stop(job, "paused")
-
-    def resume(self, job: JobRecord) -> JobRecord:
-        """Put a job that was stopped, or has failed, into the queue again. It continues from its checkpoint, if there is one."""
-        state = job.state.state
-        if state not in (STOPPED, FAILED):
-            raise UserError("jobs", f"a job that was stopped or has failed is required, got one that is {state}.")
-        job.set(WAITING)
-        return self._enqueue(job)
-
-    def wait(self, job: JobRecord, seconds: float | None = None) -> str:
-        """Wait until a job of this runner does not run any more; its state."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._is_mine(job), seconds)
-        return job.state.state
+        When it is interrupted or terminated, the jobs it started stop with a checkpoint and wait in the queue again.
+        """
+        self.queue.folder.mkdir(parents=True, exist_ok=True)
+        self._check_alone()
+        with one_writer(self.queue.folder):
+            try:
+                while self._step() or stay:
+                    time.sleep(POLL)
+            except BaseException:
+                self._give_back()
+                raise
 
     # --- inside -------------------------------------------------------------------------------------------------------------
 
-    def _is_mine(self, job: JobRecord) -> bool:
-        return job.folder in self._processes or any(one.folder == job.folder for one in self._queue)
+    def _check_alone(self) -> None:
+        other = self.queue.runner()
+        if other is not None and other.is_here:  # the lock itself knows about other machines
+            raise UserError(
+                "jobs", f"process {other.pid} runs the jobs in {self.queue.root} already. It starts new ones too."
+            )
 
-    def _enqueue(self, job: JobRecord) -> JobRecord:
-        with self._changed:
-            self._queue.append(job)
-            self._start_waiting()
-        return job
+    def _step(self) -> bool:
+        """Start what can start; whether anything is waiting or running."""
+        self._reap()
+        states = {job.folder: job.state.state for job in self.queue.jobs()}
+        active = {folder for folder, state in states.items() if state == RUNNING} | set(self._processes)
+        waiting = [folder for folder, state in states.items() if state == WAITING and folder not in active]
+        for folder in waiting[: max(0, self.at_once - len(active))]:
+            self._start(JobRecord(folder))
+        return bool(active or waiting)
 
-    def _start_waiting(self) -> None:
-        while self._queue and len(self._processes) < self.at_once:
-            job = self._queue.pop(0)
+    def _start(self, job: JobRecord) -> None:
+        command = [sys.executable, "-m", "weft.jobs.worker", str(job.folder)]
+        try:
             with (job.folder / "output.txt").open("ab") as output:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "weft.jobs.worker", str(job.folder)],
-                    stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                )  # fmt: skip
-            self._processes[job.folder] = process
-            threading.Thread(target=self._wait_for, args=(job, process), daemon=True).start()
+                self._processes[job.folder] = subprocess.Popen(
+                    command,
+                    cwd=job.start_folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    start_new_session=True,
+                )  # its own session: Ctrl-C and a closed terminal reach the runner alone
+            self.watcher(job, "started")
+        except (OSError, RunError) as error:
+            job.set(FAILED, f"it could not be started: {error}")
+            self.watcher(job, "ended")
 
-    def _wait_for(self, job: JobRecord, process: subprocess.Popen[bytes]) -> None:
-        code = process.wait()
-        with self._changed:
-            if job.state.state in (WAITING, RUNNING) or (code < 0 and job.state.state == FAILED):
-                self._explain_end(job, code)
-            del self._processes[job.folder]
-            self._start_waiting()
-            self._changed.notify_all()
+    def _reap(self) -> None:
+        for folder, process in list(self._processes.items()):
+            code = process.poll()
+            if code is not None:
+                del self._processes[folder]
+                job = JobRecord(folder)
+                if code != 0:
+                    _explain_end(job, code)
+                self.watcher(job, "ended")
 
-    def _explain_end(self, job: JobRecord, code: int) -> None:
-        """A process that could not say itself why it ended."""
-        if code == -signal.SIGTERM:  # before it could listen
-            job.set(STOPPED, _request(job) or "terminated")
-        elif code < 0:
-            job.set(FAILED, f"its process was ended by {signal.Signals(-code).name}")
-        elif code > 0:
-            job.set(FAILED, f"its process ended with the code {code}; see {job.folder / 'output.txt'}")
-        else:
-            job.set(DONE)
-
-    def _stop(self, job: JobRecord, why: str) -> None:
-        with self._changed:
-            if any(one.folder == job.folder for one in self._queue):
-                self._queue = [one for one in self._queue if one.folder != job.folder]
-                job.set(STOPPED, why)
-                self._changed.notify_all()
-                return
-            process = self._processes.get(job.folder)
-            if process is None:
-                raise UserError("jobs", f"a job that waits or runs is required, got one that is {job.state.state}.")
-            replace_file(job.folder / "request", [why.encode()], "jobs")
-            process.send_signal(signal.SIGTERM)
+    def _give_back(self) -> None:
+        """Stop the jobs of this runner with a checkpoint, and leave them in the queue."""
+        for folder, process in self._processes.items():
+            try:
+                JobRecord(folder).stop(REQUEUED)
+            except UserError:
+                pass  # it has just ended
+            if JobRecord(folder).state.state == WAITING:
+                process.terminate()  # it was still starting
+        for folder, process in self._processes.items():
+            process.wait()
+            self.watcher(JobRecord(folder), "ended")
 
 
-def _request(job: JobRecord) -> str:
-    path = job.folder / "request"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+def _explain_end(job: JobRecord, code: int) -> None:
+    """Record why a process ended that could not do so itself: a worker that could ends with code 0."""
+    with job.changing() as now:
+        if now.state == WAITING or now.why == LOST:
+            name = (
+                f"signal {signal.Signals(-code).name}" if code < 0 else f"code {code}; see {job.folder / 'output.txt'}"
+            )
+            job.set(FAILED, f"its process ended with {name}")
+        elif now.why:
+            job.set(now.state, now.why)  # as requested: no process is left to record it

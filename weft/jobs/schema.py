@@ -1,4 +1,4 @@
-"""The schema of settings: type, default, choices, help and group of each, and validation of what people write."""
+"""The schema of settings: type, default, choices, help and group of each, and validation of input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..hints import nearest
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: how its text is read, its default, what it means, and where it is listed."""
+    """One setting: how its text is parsed, its default, its help, and its group."""
 
     read: Callable[[str], Any]
     default: Any
@@ -22,7 +22,7 @@ class Setting:
     choices: tuple[str, ...] = ()
 
     def parse(self, text: str) -> Any:
-        """The value that a text stands for; ValueError says what is wrong with it."""
+        """Parse a text; ValueError says what is wrong with it."""
         if text.lower() in ("none", "null") and self.default is None:
             return None
         if self.choices and text not in self.choices:
@@ -105,7 +105,7 @@ def positive(text: str) -> float:
 def fraction(text: str) -> float:
     value = number(text)
     if not 0.0 <= value < 1.0:
-        raise ValueError("it must be a share from 0 to below 1")
+        raise ValueError("it must be a fraction from 0 to below 1")
     return value
 
 
@@ -117,13 +117,13 @@ def two_fractions(text: str) -> tuple[float, float]:
 
 
 def fraction_or_path(text: str) -> float | str:
-    """A share such as 0.25, or else a folder or a list."""
+    """A fraction such as 0.25, or else a folder or a list."""
     try:
         value = float(text)
     except ValueError:
         return text
     if not 0 <= value < 1:
-        raise ValueError("it must be a share from 0 to below 1, or a path")
+        raise ValueError("it must be a fraction from 0 to below 1, or a path")
     return value
 
 
@@ -167,7 +167,7 @@ def flag(text: str) -> bool:
 
 
 def one_of(*known: str) -> Callable[[str], str]:
-    """A reader of a few words, for parts of a value."""
+    """A parser of a few words, for parts of a value."""
 
     def chosen(text: str) -> str:
         if text not in known:

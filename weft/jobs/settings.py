@@ -34,7 +34,7 @@ JSON = Setting(flag, False, "print JSON, for programs", "output")
 
 GROUPS = ("data", "network", "training", "optimizer", "schedule", "regularization", "hardware", "stopping", "output")
 
-# What most trainings set: the short help shows these.
+# Settings of most trainings: the short help shows these.
 COMMON = (
     "data", "recipe", "size", "augment", "model", "weights", "epochs", "batch", "optimizer", "rate", "schedule", "weight_decay",
     "precision", "device", "patience", "name",
@@ -42,24 +42,24 @@ COMMON = (
 
 SETTINGS: dict[str, Setting] = {
     "data": Setting(str, None, "dataset name, image folder, .npz, .csv or .txt", "data"),
-    "recipe": Setting(str, None, "named settings that are known to work (weft recipes)", "data"),
+    "recipe": Setting(str, None, "named settings (weft recipes)", "data"),
     "from": Setting(str, None, "folder with the files of a known dataset, for machines without network access", "data"),
     "validation": Setting(fraction, None, "fraction held out for validation if the data has no such split; default: 0.25 of image files, else 0.1", "data"),
     "size": Setting(sizes, None, "image size, 28 or 28x32; default: as required", "data"),
-    "resize": Setting(str, None, "how image files are brought to that size", "data", ("squash", "crop", "fill", "half_crop_half_fill")),
+    "resize": Setting(str, None, "how image files are resized", "data", ("squash", "crop", "fill", "half_crop_half_fill")),
     "colour": Setting(str, None, "colour of image files; default: as they are", "data", ("rgb", "gray")),
     "length": Setting(count, 128, "sequence length of text, in characters", "data"),
     "augment": Setting(str, None, "augmentation", "data", ("light", "standard", "strong")),
     "flip": Setting(flag, None, "flip images left to right; default: colour images yes, gray ones no", "data"),
-    "workers": Setting(whole, 1, "threads that read data", "data"),
+    "workers": Setting(whole, 1, "threads that load data", "data"),
 
     "model": Setting(str, None, "network (weft models); default: by the data", "network"),
     "hidden": Setting(count, 256, "hidden size of a network for text", "network"),
     "layers": Setting(count, 1, "number of layers of a network for text", "network"),
     "dropout": Setting(fraction, 0.0, "dropout of a network for text", "network"),
     "weights": Setting(str, None, "run or file of weights to start from", "network"),
-    "freeze": Setting(whole, 0, "epochs in which only new parameters are trained", "network"),
-    "body_rate": Setting(number, 0.1, "factor of the learning rate for parameters that came from weights=", "network"),
+    "freeze": Setting(whole, 0, "epochs with pretrained parameters frozen", "network"),
+    "body_rate": Setting(number, 0.1, "factor of the learning rate of pretrained parameters", "network"),
 
     "epochs": Setting(count, 10, "passes over the training data", "training"),
     "batch": Setting(count_or_auto, None, "batch size or auto; default: 64 or less", "training"),
@@ -90,10 +90,10 @@ SETTINGS: dict[str, Setting] = {
 
     "patience": Setting(count, None, "early stopping: epochs without improvement", "stopping"),
     "max_seconds": Setting(not_negative, None, "time limit in seconds", "stopping"),
-    "fast_dev_run": Setting(whole, 0, "try so many batches and keep nothing", "stopping"),
-    "overfit": Setting(whole, 0, "train on the same few batches, to see that the network can learn them", "stopping"),
+    "fast_dev_run": Setting(whole, 0, "dry run of so many batches that keeps nothing", "stopping"),
+    "overfit": Setting(whole, 0, "overfit so many batches, to check that the network can learn", "stopping"),
 
-    "keep": Setting(whole, 0, "keep the weights of so many of the best epochs", "output"),
+    "keep": Setting(whole, 0, "number of best epochs whose weights are kept", "output"),
     "name": Setting(str, None, "name of the run; default: DATA-MODEL-1, -2, ...", "output"),
     "exist_ok": Setting(flag, False, "replace the run of that name, if there is one", "output"),
     "runs": Setting(str, "runs", "folder that runs are kept in", "output"),

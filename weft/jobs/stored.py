@@ -1,4 +1,4 @@
-"""Runs that exist: their folders, their settings, and their data, which may lie elsewhere by now."""
+"""Stored runs: their folders, settings and data, which may have moved."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .yaml_files import read_settings
 
 
 def run_of(verb: str, plain: Sequence[str]) -> Path:
-    """The folder of the run that a command names first."""
+    """The folder of the run named by the first word of a command."""
     if not plain:
         raise UserError(f"weft {verb}", "a run is required: weft runs list shows which there are.")
     return find_run(plain[0])
@@ -35,7 +35,7 @@ def settings_of(verb: str, folder: Path) -> dict[str, Any]:
 
 
 def _found_again(path: str | None, folder: Path) -> str | None:
-    """A path as it was written when the run began, from where it was written."""
+    """A path relative to the folder in which the run was started."""
     if path is None or Path(path).expanduser().exists():
         return path
     try:

@@ -31,8 +31,8 @@ from .networks import about
 from .optimizers import schedule
 from .stored import settings_of
 
-SAMPLE = 1000  # characters that a network for text writes at the end
-SHOW_SECONDS = 0.1  # between two progress events for whoever looks on: eyes see no more
+SAMPLE = 1000  # characters that are generated at the end
+SHOW_SECONDS = 0.1  # between two progress events
 
 
 def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | None:
@@ -44,7 +44,7 @@ def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | No
 
 
 def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody) -> Path | None:
-    """Continue a run that was stopped, with its own settings and those that are given anew. A time limit holds for one call only."""
+    """Continue a run that was stopped, with its own settings and those given. A time limit holds for one call only."""
     recorder, changed = Recorder(listener), given or {}
     with one_writer(folder):
         told = settings_of("resume", folder)
@@ -56,33 +56,33 @@ def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Liste
             check_settings("resume", settings)
             job = job_of("resume", {**settings, "device": device.name}, recorder)
             if fresh:
-                job.notes.append("it was stopped before its first checkpoint, and begins anew")
+                job.notes.append("it was stopped before its first checkpoint, and starts again")
             elif told["device"] not in (None, device.name):
                 job.notes.append(
-                    f"it was on {told['device']} before: on {device} it goes on with the same values, but not to the same bits"
+                    f"it was on {told['device']} before: on {device} it continues with the same values, but results are not bitwise the same"
                 )
             return _fit(job, folder, recorder)
 
 
 def _is_fresh(folder: Path) -> bool:
-    """Whether nothing was learned yet. Where something was, and the checkpoint is gone, beginning anew would write over it."""
+    """Whether the run has no checkpoint yet. If its checkpoint was lost, starting again would overwrite its results: an error."""
     if (folder / "state" / "last.safetensors").exists():
         return False
     if (folder / "metrics.csv").exists():
         command = f"weft train cfg={quote(str(folder / 'args.yaml'))} name={quote(folder.name + '-again')}"
         raise RunError(
-            "weft resume", f"{folder} has no checkpoint any more. Its settings begin a run of their own with: {command}"
+            "weft resume", f"{folder} has no checkpoint any more. Its settings start a new run with: {command}"
         )
     return True
 
 
 def _expect_device(name: str | None) -> None:
-    """Whoever did not ask for the run's device may not know that there is another way."""
+    """Suggest the CPU if the device of the run is missing and no other was given."""
     try:
         find_device(name)
     except UserError as error:
         raise UserError(
-            "weft resume", f"the run was on {name}. {error.message} device=cpu goes on with it on the CPU."
+            "weft resume", f"the run was on {name}. {error.message} device=cpu continues on the CPU."
         ) from None
 
 
@@ -90,7 +90,7 @@ def _expect_device(name: str | None) -> None:
 
 
 def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
-    """Train; a run whose folder is given goes on. A new one gets its folder when everything that can be wrong was checked."""
+    """Train a new run, or continue the one in `folder`. A new run gets its folder after all checks."""
     epochs = 1 if job.settings["fast_dev_run"] else job.settings["epochs"]
     begun: list[Path] = [] if folder is None else [folder]
     try:
@@ -144,7 +144,7 @@ def _trained(
 
 
 class _Steps:
-    """Shows how far a training is, ten times a second at most: reading the metrics waits for the step."""
+    """Sends progress, at most ten times a second: reading the metrics waits for the step."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder, self.last = recorder, 0.0
@@ -162,7 +162,7 @@ class _Steps:
 
 
 class _Epochs:
-    """Shows the metrics of each epoch, and whether it is the best so far."""
+    """Sends the metrics of each epoch, and whether it is the best so far."""
 
     def __init__(self, recorder: Recorder, epochs: int, folder: Path | Callable[[], Path]) -> None:
         self.recorder, self.epochs = recorder, epochs
@@ -185,12 +185,12 @@ def _new_run(job: Job) -> RunFolder:
 def _begin_run(run: RunFolder, job: Job, recorder: Recorder) -> None:
     run.write_json(FACTS, facts(job.train))
     recorder.begin(run.path)
-    recorder.log(f"everything about this run is in {run.path}")
+    recorder.log(f"run folder: {run.path}")
     recorder.send("run", folder=str(run.path), notes=job.notes)
 
 
 def _check_same_data(folder: Path, job: Job) -> None:
-    """A run goes on with data like that it began with: its network knows these classes and no others."""
+    """A resumed run requires data with the same classes and shapes."""
     if not (folder / FACTS).exists():
         return
     before, now = job_of_run(job.settings, folder).train, job.train
@@ -200,7 +200,9 @@ def _check_same_data(folder: Path, job: Job) -> None:
     if not same:
         what = f"{about(before, count=False)}, and {job.settings['data']} holds {about(now, count=False)}"
         command = f"weft train {quote(str(job.settings['data']))} weights={quote(str(folder))}"
-        raise UserError("weft resume", f"{folder} learned from {what}. Begin a run from its weights with: {command}")
+        raise UserError(
+            "weft resume", f"{folder} learned from {what}. Start a new run from its weights with: {command}"
+        )
 
 
 def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], recorder: Recorder) -> None:
@@ -219,12 +221,12 @@ def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], recorder: Record
 
 
 def _find_what_is_auto(job: Job, model: nn.Module, recorder: Recorder) -> None:
-    """Settings that are to be found become numbers: a resumed run uses the same ones."""
+    """Replace settings that are `auto` by numbers, so that a resumed run uses the same ones."""
     plan = job.plan()
     if job.settings["batch"] == "auto":
         recorder.show("activity", text="finding a batch size")
         job.settings["batch"] = training.find_batch(model, job.train, plan)
-        recorder.log(f"batch={job.settings['batch']} suits the data, and fits in memory")
+        recorder.log(f"batch={job.settings['batch']} was chosen: it suits the data and fits in memory")
     if job.settings["rate"] == "auto":
         recorder.show("activity", text="finding a learning rate")
         loader, _ = job.loaders()
@@ -237,12 +239,12 @@ def _find_what_is_auto(job: Job, model: nn.Module, recorder: Recorder) -> None:
 
 
 def _finish(job: Job, result: training.Result, recorder: Recorder, cost: nn.Summary) -> None:
-    """Measure the best network, once, on examples it has not seen, and write the report."""
+    """Evaluate the best network once on the held-out split, and write the report."""
     told: dict[str, Any] = {"why": result.ended, "best": result.best, "folder": result.folder and str(result.folder)}
     if result.folder is None or job.settings["overfit"] or not result.history:
         recorder.send("result", **told, split=None)
         return
-    recorder.show("activity", text="measuring the best network")
+    recorder.show("activity", text="evaluating the best network")
     run = RunFolder(result.folder)
     model, network = job.trained(run.path)
     split, examples = held_out(job.splits, None)
@@ -261,7 +263,7 @@ def _finish(job: Job, result: training.Result, recorder: Recorder, cost: nn.Summ
 
 
 def _example(job: Job) -> Any:
-    """What the network is given for one example, to count what it costs."""
+    """The input of one example, to count parameters and multiply-adds."""
     if job.is_image_source:
         return (1, job.train.shape[0], *job.size())
     return asarray(job.train.inputs(np.arange(1)))

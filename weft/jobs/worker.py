@@ -1,4 +1,4 @@
-"""The process of one job: `python -m weft.jobs.worker FOLDER`. Started by the runner."""
+"""The process of one job: `python -m weft.jobs.worker FOLDER`, started by the runner. It ends with code 0 once the job's end is recorded."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from ..errors import WeftError
 from ..io.files import append_line
 from ..locks import one_writer
-from ..signals import TERMINATED, Terminated, terminable
+from ..signals import Terminated, terminable
 from .events import FILE, Event
-from .record import DONE, FAILED, RUNNING, STOPPED, JobRecord
+from .record import DONE, FAILED, REQUESTS, RUNNING, STOPPED, JobRecord
 from .schema import validated
 from .settings import SETTINGS
 from .training import resume, train
@@ -19,52 +19,48 @@ from .training import resume, train
 PROGRESS_SECONDS = 1.0  # between two progress events on disk
 
 
-def work(folder: Path) -> int:
-    """Train what the folder says, or go on with its run; the exit code."""
+def work(folder: Path) -> None:
+    """Train what the job says, or continue its run, and record how that ended."""
     record = JobRecord(folder)
-    with one_writer(folder):
-        run = record.set(RUNNING).run
-        (folder / "request").unlink(missing_ok=True)
-
-        shown = 0.0
-
-        def keep(event: Event) -> None:
-            nonlocal shown
-            if event.type == "progress":
-                if event.time - shown < PROGRESS_SECONDS:
-                    return
-                shown = event.time
-            append_line(folder / FILE, event.line(), "jobs")
-            if event.type == "run":
-                record.set(RUNNING, run=event["folder"])
-
-        try:
-            with terminable():
-                if run is not None and (Path(run) / "args.yaml").exists():
-                    resume(Path(run), listener=keep)
-                else:
-                    train(validated("jobs", record.settings, SETTINGS), keep)
-        except (Terminated, KeyboardInterrupt):
-            record.set(STOPPED, _why(folder))
-            return TERMINATED
-        except WeftError as error:
-            record.set(FAILED, f"[{error.where}] {error.message}")
-            return 1
-        except BaseException as error:
-            record.set(FAILED, f"{type(error).__name__}: {error}")
-            traceback.print_exc()
-            return 1
-        record.set(DONE)
-        return 0
+    with terminable(), one_writer(folder):  # in this order: whoever sees the lock may send SIGTERM
+        claimed = record.claim()
+        if claimed is not None:
+            record.set(*_outcome(record, claimed.run))
 
 
-def _why(folder: Path) -> str:
-    """What was asked for; without a request it was somebody else's signal."""
+def _outcome(record: JobRecord, run: str | None) -> tuple[str, str]:
+    """The last state of the job, and why."""
     try:
-        return (folder / "request").read_text(encoding="utf-8").strip()
-    except OSError:
-        return "terminated"
+        if run is not None and (Path(run) / "args.yaml").exists():
+            resume(Path(run), listener=_Events(record))
+        else:
+            train(validated("jobs", record.settings, SETTINGS), _Events(record))
+        return DONE, ""
+    except (Terminated, KeyboardInterrupt):
+        request = record.request
+        return REQUESTS.get(request, STOPPED), request or "terminated"
+    except WeftError as error:
+        return FAILED, f"[{error.where}] {error.message}"
+    except BaseException as error:
+        traceback.print_exc()
+        return FAILED, f"{type(error).__name__}: {error}"
+
+
+class _Events:
+    """Keeps the events of a training in the folder of the job; of progress, one a second."""
+
+    def __init__(self, record: JobRecord) -> None:
+        self.record, self.last_progress = record, 0.0
+
+    def __call__(self, event: Event) -> None:
+        if event.type == "progress":
+            if event.time - self.last_progress < PROGRESS_SECONDS:
+                return
+            self.last_progress = event.time
+        append_line(self.record.folder / FILE, event.line(), "jobs")
+        if event.type == "run":
+            self.record.set(RUNNING, run=event["folder"])
 
 
 if __name__ == "__main__":
-    sys.exit(work(Path(sys.argv[1])))
+    work(Path(sys.argv[1]))

@@ -20,7 +20,7 @@ NULL = "tag:yaml.org,2002:null"
 
 
 def read_settings(where: str, path: str | Path, known: Mapping[str, Setting]) -> dict[str, Any]:
-    """The settings that a file gives; an error names the line."""
+    """The settings in a file; errors name the line."""
     found: dict[str, Any] = {}
     for key, value in _pairs(where, path):
         name, line = key.value, f"{path}, line {key.start_mark.line + 1}"

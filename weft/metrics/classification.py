@@ -7,6 +7,8 @@ a class that never occurs, the accuracy of an empty batch.
 
 from __future__ import annotations
 
+from typing import TypedDict, Unpack
+
 from ..dtypes import int64
 from ..errors import UserError
 from ..ops.creation import iota
@@ -87,65 +89,56 @@ def count_top(
     return sum(hit & keep, dtype=int64), sum(keep, dtype=int64)
 
 
-def confusion_matrix(
-    prediction: ArrayLike,
-    target: ArrayLike,
-    *,
-    classes: int | None = None,
-    axis: int = -1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
-) -> Tensor:
-    """The number of examples of class i (row) predicted as class j (column). Class indices require the number of `classes`.
+class CountOptions(TypedDict, total=False):
+    """How predictions and targets are counted; see `confusion_matrix` for the defaults."""
+
+    classes: int | None
+    axis: int
+    threshold: float
+    ignore_index: int | None
+
+
+def confusion_matrix(prediction: ArrayLike, target: ArrayLike, **options: Unpack[CountOptions]) -> Tensor:
+    """The number of examples of class i (row) predicted as class j (column).
+
+    Options, which all scores below take too: `classes`, their number, is required if predictions are class indices; `axis`, the
+    axis of the scores of the classes, is -1, for `mean_iou` and `dice_score` 1; a probability above `threshold`, 0.5, is class 1;
+    targets equal to `ignore_index` are ignored.
 
     >>> confusion_matrix([0, 1, 1], [0, 0, 1], classes=2).tolist()
     [[1, 1], [0, 1]]
     """
-    return _counted("confusion_matrix", prediction, target, classes, axis, threshold, ignore_index)
+    return _counted("confusion_matrix", prediction, target, **options)
 
 
 def _counted(
     name: str,
     prediction: ArrayLike,
     target: ArrayLike,
-    classes: int | None,
-    axis: int,
-    threshold: float,
-    ignore_index: int | None,
+    *,
+    classes: int | None = None,
+    axis: int = -1,
+    threshold: float = 0.5,
+    ignore_index: int | None = None,
 ) -> Tensor:
+    """The confusion matrix; errors begin with the name of the metric that needs it."""
     count = class_count(name, prediction, target, axis, classes)
     found, truth = as_classes(name, prediction, target, axis, threshold)
     return count_pairs(found, truth, count, ignore_index)
 
 
 def precision(
-    prediction: ArrayLike,
-    target: ArrayLike,
-    *,
-    average: Average = "binary",
-    classes: int | None = None,
-    axis: int = -1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
+    prediction: ArrayLike, target: ArrayLike, *, average: Average = "binary", **options: Unpack[CountOptions]
 ) -> Tensor:
     """Precision: the fraction of the predictions of a class that are correct. Averages: see `f_beta`."""
-    matrix = _counted("precision", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged_score("precision", matrix, average, 1.0, 0.0)
+    return averaged_score("precision", _counted("precision", prediction, target, **options), average, 1.0, 0.0)
 
 
 def recall(
-    prediction: ArrayLike,
-    target: ArrayLike,
-    *,
-    average: Average = "binary",
-    classes: int | None = None,
-    axis: int = -1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
+    prediction: ArrayLike, target: ArrayLike, *, average: Average = "binary", **options: Unpack[CountOptions]
 ) -> Tensor:
     """Recall: the fraction of the examples of a class that are predicted as it. Averages: see `f_beta`."""
-    matrix = _counted("recall", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged_score("recall", matrix, average, 0.0, 1.0)
+    return averaged_score("recall", _counted("recall", prediction, target, **options), average, 0.0, 1.0)
 
 
 def f_beta(
@@ -154,10 +147,7 @@ def f_beta(
     *,
     beta: float = 1.0,
     average: Average = "binary",
-    classes: int | None = None,
-    axis: int = -1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
+    **options: Unpack[CountOptions],
 ) -> Tensor:
     """(1 + beta²) precision recall / (beta² precision + recall): recall is beta times as important.
 
@@ -166,8 +156,7 @@ def f_beta(
     """
     if not beta > 0.0:
         raise UserError("f_beta", f"beta must be above 0, got {beta}.")
-    matrix = _counted("f_beta", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged_score("f_beta", matrix, average, *f_beta_weights(beta))
+    return averaged_score("f_beta", _counted("f_beta", prediction, target, **options), average, *f_beta_weights(beta))
 
 
 def f_beta_weights(beta: float) -> tuple[float, float]:
@@ -176,88 +165,43 @@ def f_beta_weights(beta: float) -> tuple[float, float]:
 
 
 def f1(
-    prediction: ArrayLike,
-    target: ArrayLike,
-    *,
-    average: Average = "binary",
-    classes: int | None = None,
-    axis: int = -1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
+    prediction: ArrayLike, target: ArrayLike, *, average: Average = "binary", **options: Unpack[CountOptions]
 ) -> Tensor:
     """2 precision recall / (precision + recall). Averages: see `f_beta`.
 
     >>> f1([0.9, 0.8, 0.1], [1, 0, 1]).item()
     0.5
     """
-    matrix = _counted("f1", prediction, target, classes, axis, threshold, ignore_index)
-    return averaged_score("f1", matrix, average, 0.5, 0.5)
+    return averaged_score("f1", _counted("f1", prediction, target, **options), average, 0.5, 0.5)
 
 
-def per_class_accuracy(
-    prediction: ArrayLike,
-    target: ArrayLike,
-    *,
-    classes: int | None = None,
-    axis: int = -1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
-) -> Tensor:
+def per_class_accuracy(prediction: ArrayLike, target: ArrayLike, **options: Unpack[CountOptions]) -> Tensor:
     """The recall of each class."""
-    matrix = _counted("per_class_accuracy", prediction, target, classes, axis, threshold, ignore_index)
+    matrix = _counted("per_class_accuracy", prediction, target, **options)
     return averaged_score("per_class_accuracy", matrix, "none", 0.0, 1.0)
 
 
-def mean_iou(
-    prediction: ArrayLike,
-    target: ArrayLike,
-    *,
-    classes: int | None = None,
-    axis: int = 1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
-) -> Tensor:
+def mean_iou(prediction: ArrayLike, target: ArrayLike, **options: Unpack[CountOptions]) -> Tensor:
     """The mean intersection over union of predicted and true regions over the classes that occur. Scores have classes on axis 1."""
-    matrix = _counted("mean_iou", prediction, target, classes, axis, threshold, ignore_index)
+    options.setdefault("axis", 1)
+    matrix = _counted("mean_iou", prediction, target, **options)
     return averaged_score("mean_iou", matrix, "macro", 1.0, 1.0)
 
 
 def dice_score(
-    prediction: ArrayLike,
-    target: ArrayLike,
-    *,
-    average: Average = "macro",
-    classes: int | None = None,
-    axis: int = 1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
+    prediction: ArrayLike, target: ArrayLike, *, average: Average = "macro", **options: Unpack[CountOptions]
 ) -> Tensor:
     """2 |A and B| / (|A| + |B|) of predicted and true regions: `f1`, for images. Scores have classes on axis 1."""
-    matrix = _counted("dice_score", prediction, target, classes, axis, threshold, ignore_index)
+    options.setdefault("axis", 1)
+    matrix = _counted("dice_score", prediction, target, **options)
     return averaged_score("dice_score", matrix, average, 0.5, 0.5)
 
 
-def mcc(
-    prediction: ArrayLike,
-    target: ArrayLike,
-    *,
-    classes: int | None = None,
-    axis: int = -1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
-) -> Tensor:
+def mcc(prediction: ArrayLike, target: ArrayLike, **options: Unpack[CountOptions]) -> Tensor:
     """The Matthews correlation coefficient: 1 for perfect predictions, 0 for chance."""
-    return mcc_of(_counted("mcc", prediction, target, classes, axis, threshold, ignore_index))
+    return mcc_of(_counted("mcc", prediction, target, **options))
 
 
-def cohen_kappa(
-    prediction: ArrayLike,
-    target: ArrayLike,
-    *,
-    classes: int | None = None,
-    axis: int = -1,
-    threshold: float = 0.5,
-    ignore_index: int | None = None,
-) -> Tensor:
+def cohen_kappa(prediction: ArrayLike, target: ArrayLike, **options: Unpack[CountOptions]) -> Tensor:
     """Cohen's kappa, the agreement corrected for chance: 1 for perfect predictions, 0 for chance."""
-    return kappa_of(_counted("cohen_kappa", prediction, target, classes, axis, threshold, ignore_index))
+    return kappa_of(_counted("cohen_kappa", prediction, target, **options))

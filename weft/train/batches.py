@@ -10,11 +10,11 @@ from ..data.loader import Loader
 from ..data.subset import Subset
 from ..errors import UserError
 
-CHECK_BATCH = 256  # without derivatives there is room for more
+CHECK_BATCH = 256  # validation keeps no activations for gradients
 
 
 def loaders(data: Any, validation: Any, batch: int, seed: int) -> tuple[Any, Any]:
-    """Loaders of training and, if there is any, of validation. A loader stays what it is."""
+    """Loaders of training data and, if there is any, of validation data. Loaders are returned as they are."""
     if isinstance(data, Splits):
         validation = data.validation if validation is None else validation
         data = data.train
@@ -32,17 +32,17 @@ def loaders(data: Any, validation: Any, batch: int, seed: int) -> tuple[Any, Any
 
 
 def _dataset(data: Any) -> Any:
-    """Two arrays are a dataset."""
+    """Make a dataset of two arrays."""
     return Arrays(*data) if isinstance(data, tuple) and len(data) == 2 else data
 
 
 def arrays(loader: Any) -> Iterable[Any]:
-    """The batches of a loader for a compiled step: as NumPy arrays, unless somebody wrote a loader of tensors."""
+    """The batches of a loader for a compiled step: NumPy arrays, or what a custom loader yields."""
     return loader.arrays() if isinstance(loader, Loader) else loader
 
 
 def first_batches(loader: Any, count: int, *, shuffle: bool) -> Loader:
-    """A loader of only the first few batches, for a quick look or to see whether a network can learn them by heart."""
+    """A loader of only the first few batches, for a dry run or to check that a network can overfit them."""
     if not isinstance(loader, Loader) or not isinstance(loader.dataset, Dataset):
         raise UserError("fit", "the first batches can be taken of a weft.data.Loader of a weft.data.Dataset only.")
     some = Subset(loader.dataset, loader.order(0)[: count * loader.batch])

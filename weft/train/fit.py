@@ -1,8 +1,8 @@
-"""Training: `fit` is the loop, here to be read.
+"""Training: `fit` is the training loop.
 
     result = train.fit(zoo.lenet5(), data.open_dataset("mnist"), epochs=5, prepare=data.ToFloat(), folder="runs/mnist")
 
-A run that was killed goes on with `resume=True` and ends with the very same bits as one that was not.
+A run that was killed continues with `resume=True` and ends with the same bits as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from .watch import AskedToEnd, Interrupted, Now, Stop, Watch
 
 @dataclass
 class Result:
-    """How a training went: a row of numbers for each epoch, the best of them, and why it ended."""
+    """The result of a training: the metrics of each epoch, the best epoch, and why training ended."""
 
     history: list[Row]
     best: Row
@@ -76,13 +76,13 @@ def fit(
     notes: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Result:
-    """Train a network, and check it on examples it does not learn from after each epoch.
+    """Train a network and validate it after each epoch.
 
-    `data` is a loader of batches (x, y), a dataset, or splits. `optimizer`, `loss` and `metrics` are names or functions; without
-    them, labels decide (whole numbers are classes, floats a regression). Further settings (clip_norm, weight_decay, accumulate,
+    `data` is a loader of batches (x, y), a dataset, or splits. `optimizer`, `loss` and `metrics` are names or functions; by
+    default they follow from the labels (integers are classes, floats a regression). Further settings (clip_norm, weight_decay, accumulate,
     ...) go to the optimizer. With `average=0.999`, validation and the saved weights use a moving average of the parameters.
-    `prepare` turns stored inputs into what the network is given, inside the compiled step; `mix` (data.MixUp, data.CutMix) and
-    `label_smoothing` change training batches only. See docs/train.md for all of it. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
+    `prepare` converts stored inputs to the network's inputs, inside the compiled step; `mix` (data.MixUp, data.CutMix) and
+    `label_smoothing` change training batches only. With a folder, weights, checkpoints and tables are kept there; `notes` are the settings that its args.yaml names.
     """
     own = {
         k: v for k, v in locals().items() if k not in ("model", "data", "validation", "notes", "on_step", "on_epoch")
@@ -114,7 +114,7 @@ def fit(
         phase = Phase(model, train, steps, body, freeze, settings.get("accumulate", 1))
         if training.epoch < epochs:
             phase.begin(training.epoch)
-        run = _opened(folder, held) if run is None else run  # whatever can be wrong was seen: now there is a folder
+        run = _opened(folder, held) if run is None else run  # all checks have passed: create the folder only now
         _begin(training, run, own if notes is None else notes)
         watch = Watch(
             training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
@@ -153,7 +153,7 @@ def find_rate(
     model: Module, data: Any, *, low: float = 1e-6, high: float = 1.0, steps: int = 100, batch: int = 64, seed: int = 0,
     optimizer: Any = "adam", loss: Any = None, prepare: Module | None = None, precision: str | None = None, **settings: Any,
 ) -> Rates:  # fmt: skip
-    """Train for some steps with a rate that grows from low to high, and put everything back: `.best` is a good rate."""
+    """Learning rate range test: train for some steps with a growing rate, then restore everything. `.best` is a good learning rate."""
     set_seed(seed)
     train, _ = loaders(data, None, batch, seed)
     schedule = growing(low, high, steps)
@@ -163,7 +163,7 @@ def find_rate(
 
 
 def find_batch(model: Module, data: Any, plan: Plan | None = None) -> int:
-    """The size of batches that suits the data and fits in memory."""
+    """A batch size that suits the data and fits in memory."""
     train, _ = loaders(data, None, 1, 0)
     _, steps = make(model, train, plan or Plan())
     steps.set_mode(training=True)
@@ -177,9 +177,9 @@ def _number_of(batch: Any) -> int:
 
 
 def _check_settings(optimizer: str | Callable[..., optim.Optimizer], settings: Mapping[str, Any]) -> None:
-    """Settings that are not ours are the optimizer's: one that nobody knows may be ours by another name."""
+    """Reject settings that neither `fit` nor the optimizer has, and name the nearest."""
     if not isinstance(optimizer, str):
-        return  # somebody else's: it will say so itself
+        return  # a custom optimizer checks its own settings
     theirs = optim.settings_of(optim.find(optimizer))
     for name in settings:
         if name not in theirs:
@@ -200,7 +200,7 @@ def _check_numbers(**numbers: Any) -> None:
 
 
 def _check_folder(folder: Any, resume: bool) -> None:
-    """Neither a fresh run nor a resumed one writes over what is there."""
+    """Reject a new run in a folder that has one, and a resumed run without a folder."""
     if resume and (folder is None or callable(folder)):
         raise UserError("fit", "resume=True needs the folder of the run.")
     if folder is None or callable(folder) or resume:
@@ -210,7 +210,7 @@ def _check_folder(folder: Any, resume: bool) -> None:
 
 
 def _opened(folder: str | Path | Callable[[], Path] | None, held: ExitStack) -> RunFolder | None:
-    """The folder to write to, locked before anything in it is touched."""
+    """The run folder, locked before anything in it is changed."""
     if folder is None:
         return None
     path = folder() if callable(folder) else Path(folder)
@@ -223,7 +223,7 @@ def _opened(folder: str | Path | Callable[[], Path] | None, held: ExitStack) -> 
 
 
 def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any]) -> None:
-    """A fresh run says what it is, another that it goes on."""
+    """Record the start of a new run, or the continuation of a resumed one."""
     if run is None:
         return
     if not run.checkpoint.exists():
@@ -234,12 +234,12 @@ def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any
 
 
 def _rest_of_epoch(training: Training, train: Any) -> Any:
-    """The batches that are left; none if the last thing before a stop was the last of them."""
+    """The remaining batches of the epoch; none if it was stopped after the last one."""
     return arrays(train) if training.batches < len(train) else ()
 
 
 def _measured(training: Training, steps: Steps, watch: Watch, validation: Any) -> Row:
-    """The numbers of an epoch."""
+    """The metrics of an epoch."""
     row: Row = {"epoch": training.epoch + 1, "steps": training.steps}
     row |= {f"train_{name}": float(meter.value().item()) for name, meter in steps.meters.items()}
     row["rate"] = training.optimizer.rates()[-1]
@@ -251,7 +251,7 @@ def _measured(training: Training, steps: Steps, watch: Watch, validation: Any) -
 
 
 def _checked(steps: Steps, watch: Watch, batches: Any) -> Row:
-    """The loss and the metrics on other data; nothing is learned."""
+    """The loss and the metrics on validation data."""
     steps.set_mode(training=False)
     for meter in steps.checks.values():
         meter.reset()

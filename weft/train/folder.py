@@ -5,10 +5,10 @@ env.json        the machine and the versions
 metrics.csv     a row an epoch
 events.jsonl    what happened, one typed JSON object a line: the only channel other programs need
 events.out.*    the same numbers for TensorBoard
-log.txt         what was said
+log.txt         messages, with their time
 summary.json    the best and the last row, how many parameters, how long, why it ended
 weights/        best.safetensors and last.safetensors, and those of the best epochs if asked for
-state/          the checkpoint to go on from, and the one before it
+state/          the last checkpoint, and the one before it
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import numpy as np
 from ..errors import RunError, UserError
 from ..io import EventWriter, save
 from ..io.files import append_line, remove_stale, replace_file
+from ..io.json_values import json_value
 from ..locks import NAME as LOCK
 from ..locks import one_writer
 from ..nn.module import Module
@@ -42,7 +43,7 @@ TAKEN = "Give another name, or exist_ok=true to replace it."
 
 
 class RunFolder:
-    """Where a run writes; see the head of this file."""
+    """The folder that a run writes to; see the head of this file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -92,7 +93,7 @@ class RunFolder:
         return self.path / "state" / "last.safetensors"
 
     def start(self, settings: Mapping[str, Any], model: Module) -> None:
-        """What is known before the first step."""
+        """Write what is known before the first step."""
         self.settings(settings)
         self._write("env.json", json.dumps(environment(), indent=1) + "\n")
         parameters = sum(prod(p.shape) for p in model.parameters())
@@ -100,13 +101,13 @@ class RunFolder:
         self.event("started", parameters=parameters, **settings)
 
     def settings(self, settings: Mapping[str, Any]) -> None:
-        """What the run was told; a resumed one may be told otherwise."""
-        lines = [f"{name}: {json.dumps(plain(value))}" for name, value in settings.items()]  # JSON is YAML
+        """Write the settings to args.yaml; a resumed run may change them."""
+        lines = [f"{name}: {json.dumps(json_value(value))}" for name, value in settings.items()]  # JSON is YAML
         self._write("args.yaml", "\n".join(lines) + "\n")
 
     def event(self, kind: str, **facts: Any) -> None:
         """Add a line to the events."""
-        line = json.dumps({"type": kind, "time": round(time.time(), 3), **{k: plain(v) for k, v in facts.items()}})
+        line = json.dumps({"type": kind, "time": round(time.time(), 3), **{k: json_value(v) for k, v in facts.items()}})
         self._add("events.jsonl", line)
 
     def log(self, text: str) -> None:
@@ -117,7 +118,7 @@ class RunFolder:
         append_line(self.path / name, line, "train")
 
     def rows(self, history: Sequence[Mapping[str, float]]) -> None:
-        """The table of epochs, written anew: after a resume it holds no row twice."""
+        """Rewrite the table of epochs: after a resume no row is in it twice."""
         names = list(dict.fromkeys(name for row in history for name in row))
         text = io.StringIO()
         table = csv.DictWriter(text, names, lineterminator="\n")
@@ -127,11 +128,11 @@ class RunFolder:
 
     def summary(self, **facts: Any) -> None:
         """Add to what summary.json says, or replace it."""
-        known = {**self.known_summary(), **{k: plain(v) for k, v in facts.items()}}
+        known = {**self.known_summary(), **{k: json_value(v) for k, v in facts.items()}}
         self._write("summary.json", json.dumps(known, indent=1) + "\n")
 
     def known_summary(self) -> dict[str, Any]:
-        """What summary.json says; nothing if it is damaged: then what is known is written anew."""
+        """The contents of summary.json; empty if it is damaged, then it is written again."""
         try:
             found = json.loads((self.path / "summary.json").read_text())
         except (OSError, ValueError):
@@ -148,7 +149,7 @@ class RunFolder:
         self._board.flush()
 
     def close(self, ended: str, epochs: int) -> None:
-        """The end, and why."""
+        """Record the end of the run, and why it ended."""
         board, self._board = self._board, None
         with contextlib.suppress(RunError):  # a full disk may be why
             if board is not None:
@@ -160,11 +161,11 @@ class RunFolder:
         save(self.path / "weights" / f"{name}.safetensors", model.named_tensors())
 
     def write_json(self, name: str, content: Any) -> None:
-        """A file of one's own."""
-        self._write(name, json.dumps(plain(content), indent=1) + "\n")
+        """Write another file as JSON."""
+        self._write(name, json.dumps(json_value(content), indent=1) + "\n")
 
     def keep_epochs(self, model: Module, epoch: int, wanted: Sequence[int]) -> None:
-        """Keep the weights of this epoch if it is wanted, and of no others than those."""
+        """Keep the weights of the best epochs and remove those of others."""
         folder = self.path / "weights"
         if epoch in wanted:
             self.weights(f"epoch-{epoch:04}", model)
@@ -177,22 +178,9 @@ class RunFolder:
 
 
 def environment() -> dict[str, Any]:
-    """The machine and the versions, for those who want to repeat a run."""
+    """The machine and the versions, to reproduce a run."""
     return {
         "python": platform.python_version(), "numpy": np.__version__, "system": platform.platform(), "machine": platform.machine(),
         "cores": os.cpu_count(), "threads": thread_count(), "device": device().about(), "command": sys.argv, "folder": os.getcwd(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }  # fmt: skip
-
-
-def plain(value: Any) -> Any:
-    """The value as JSON can hold it: numbers stay numbers, all else becomes text."""
-    if isinstance(value, float) and not np.isfinite(value):
-        return str(value)
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    return repr(value)

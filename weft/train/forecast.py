@@ -1,4 +1,4 @@
-"""Will a network fit? What its tensors and the state of its optimizer take is known from shapes, before any of them exists."""
+"""Memory forecast: the sizes of parameters and optimizer state follow from shapes, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .memory import SHARE, free_bytes, size_text
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes that a training takes beside the work of its steps."""
+    """Bytes that training needs besides the workspace of its steps."""
 
     network: int  # parameters and running statistics
-    optimizer: int  # moments and the like
-    largest: int  # tensor of them: it is there twice while it is drawn, and so is its gradient later
-    there: int  # already, of all this
+    optimizer: int  # moments and other state of the optimizer
+    largest: int  # tensor: it exists twice while it is initialized, and so does its gradient later
+    there: int  # bytes of it that are allocated already
 
     @property
     def missing(self) -> int:
@@ -38,7 +38,7 @@ class Forecast:
         return free is None or self.missing <= SHARE * free
 
     def check(self, advice: Callable[[], str]) -> None:
-        """An error with this advice unless it fits."""
+        """Raise an error with this advice if it does not fit."""
         if self.fits():
             return
         where = "" if device().free_memory() is None else f" on {device()}"
@@ -50,7 +50,7 @@ class Forecast:
 
 
 def forecast(build: Callable[[], Module], call: Callable[[Module], Any], optimizer_share: float) -> Forecast:
-    """What the network will take that is built, or given, by one function; another calls it if sizes are unknown. Nothing is made.
+    """Forecast for a network that one function builds or returns; another calls it if sizes are unknown. Nothing is allocated.
 
     `optimizer_share` is the state of the optimizer for each byte of a parameter.
     """
@@ -66,7 +66,7 @@ def forecast(build: Callable[[], Module], call: Callable[[Module], Any], optimiz
 
 
 def _known(model: Module) -> Iterable[Tensor]:
-    """The tensors that have values; those of a network that was built without any have none."""
+    """The tensors that have values: a network built by `without_values` has none."""
     return {t: None for part in model.modules() for _, t in own_tensors(part) if not t._node.abstract}
 
 
@@ -75,7 +75,7 @@ def _nbytes(tensor: Tensor) -> int:
 
 
 def output_types(model: Module, prepare: Module, example: np.ndarray) -> list[Type]:
-    """What a network gives for an example, in the mode for use. It is traced, not computed: parameters of unknown sizes are made."""
+    """The types of a network's outputs for an example, in evaluation mode. It is traced, not computed; lazy parameters get their shapes."""
     modes = {part: part.training for part in (*model.modules(), *prepare.modules())}
     try:
         model.eval(), prepare.eval()

@@ -1,9 +1,9 @@
-"""A network that has learned a text writes on: sign after sign, each drawn from what the network expects.
+"""Text generation: characters are sampled one by one from the network's predictions.
 
     train.generate(model, text, "ROMEO:", 500, temperature=0.8)
 
-A recurrent network carries its state on, so that a sign costs one step. A network that sees a window of signs, such as a
-GPT, is given the last of them again for each sign.
+A recurrent network keeps its state, so a character costs one step. A network with a context window, such as a GPT, is given the
+last characters again for each new one.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from ..random import Generator
 from ..tensor import Tensor
 from ..tracing.jit import jit
 
-Draw = Callable[[Tensor], Tensor]  # from the logits of the next sign to its number
-_COLDEST = 1e-30  # what is below may be 0 in single precision
+Draw = Callable[[Tensor], Tensor]  # from the logits of the next character to its index
+_COLDEST = 1e-30  # smaller probabilities may be 0 in single precision
 
 
 def generate(
@@ -44,10 +44,10 @@ def generate(
     top: int | None = None,
     seed: int = 0,
 ) -> str:
-    """The prompt and `length` signs that go on from it; `text` says which number is which sign.
+    """The prompt followed by `length` generated characters; `text` has the vocabulary.
 
-    A `temperature` below 1 keeps to what is likely, 0 takes the most likely sign each time. With `top`, only so many of the most
-    likely signs are drawn from. The same seed writes the same text.
+    A `temperature` below 1 favours likely characters, 0 is greedy decoding. `top` is top-k sampling: only the k most likely
+    characters are sampled. The same seed gives the same text.
 
     >>> from weft import zoo
     >>> text = Text(np.array([0, 1, 2, 1, 0], np.int32), "abc", length=2)
@@ -68,17 +68,17 @@ def generate(
 
 def _check(prompt: str, length: int, temperature: float, top: int | None) -> None:
     if not prompt:
-        raise UserError("generate", "the prompt is empty. Give it at least one character to go on from.")
+        raise UserError("generate", "the prompt is empty. Give at least one character to continue from.")
     whole("generate", "length", length)
     if not 0 <= temperature < math.inf:
         raise UserError("generate", f"temperature must be 0 or more, got {temperature}.")
     if top is not None:
-        whole("generate", "number of signs to draw from", top, least=1)
+        whole("generate", "number of characters to sample from", top, least=1)
 
 
 @contextmanager
 def _in_use(model: Module) -> Iterator[None]:
-    """Inside, nothing of the network is random; then every part has the mode that it had."""
+    """Evaluation mode inside; afterwards every module has its previous mode."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -88,30 +88,28 @@ def _in_use(model: Module) -> Iterator[None]:
             module.training = mode
 
 
-# --- writing --------------------------------------------------------------------------------------------------------------
+# --- sampling -------------------------------------------------------------------------------------------------------------
 
 
 def _signs(model: Module, draw: Draw, ids: np.ndarray, vocabulary: int) -> Iterator[int]:
-    """The numbers of the signs that follow, without end."""
-    found = model(asarray(ids[None, :1]))  # only looked at from outside: nothing is computed
+    """The indices of the characters that follow, without end."""
+    found = model(asarray(ids[None, :1]))  # traced for its shape: nothing is computed
     logits = found[0] if isinstance(found, tuple) else found
     if logits.ndim != 3 or logits.shape[-1] != vocabulary:
         raise UserError(
             "generate",
-            f"logits (batch, time, {vocabulary}), one for each sign of the text, are required, got shape {logits.shape}.",
+            f"logits (batch, time, {vocabulary}), one for each character of the vocabulary, are required, got shape {logits.shape}.",
         )
     if isinstance(found, tuple):
         return _carried(model, draw, ids)
     context = getattr(model, "context", None)
     if not isinstance(context, int):
-        raise UserError(
-            "generate", f"{type(model).__name__} gives no state to go on from, so it needs an attribute `context`."
-        )
+        raise UserError("generate", f"{type(model).__name__} returns no state, so it requires an attribute `context`.")
     return _windows(model, draw, ids, context)
 
 
 def _carried(model: Module, draw: Draw, ids: np.ndarray) -> Iterator[int]:
-    """By a network that gives (logits, state): the prompt goes through it once, then one sign at a time."""
+    """Sampling from a network that returns (logits, state): first the prompt, then one character at a time."""
 
     def begin(prompt: Tensor) -> tuple[Tensor, Any]:
         logits, state = model(prompt)
@@ -131,9 +129,9 @@ def _carried(model: Module, draw: Draw, ids: np.ndarray) -> Iterator[int]:
 
 
 def _windows(model: Module, draw: Draw, ids: np.ndarray, context: int) -> Iterator[int]:
-    """By a network that gives logits alone: it sees the last signs, always in a window of the same size.
+    """Sampling from a network that returns only logits: it gets the last characters in a window of a fixed size.
 
-    Signs are at its beginning and what is behind them does not matter, since such a network looks back only.
+    They are at the start of the window; what follows does not matter, since such a network is causal.
     """
 
     @jit
@@ -153,11 +151,11 @@ def _windows(model: Module, draw: Draw, ids: np.ndarray, context: int) -> Iterat
 
 def _stop_if_bad(logits: Tensor) -> None:
     if np.isnan(logits.numpy()).any():
-        raise RunError("generate", "the network gives nan. Look at its training: the loss may have become nan as well.")
+        raise RunError("generate", "the network returns nan. Check its training: the loss may have become nan too.")
 
 
 def _drawn(logits: Tensor, temperature: float, top: int | None, stream: Generator) -> Tensor:
-    """A number, as likely as the softmax of the logits over the temperature says."""
+    """Sample an index from the softmax of the logits divided by the temperature."""
     if temperature == 0:
         return argmax(logits)
     places = None

@@ -1,4 +1,4 @@
-"""Everything that a training consists of, made of what people say."""
+"""Builds the parts of a training (loss, metrics, optimizer, steps) from its settings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROBE = (64, 64)  # the shape of a parameter that an optimizer is tried on
 
 @dataclass(frozen=True)
 class Plan:
-    """How a network is trained: everything but the network, the data and when to stop."""
+    """How a network is trained: everything but the network, the data and the stopping criteria."""
 
     optimizer: str | Callable[..., optim.Optimizer] = "adam"
     rate: Any = None
@@ -42,13 +42,13 @@ class Plan:
     prepare: Module | None = None
     precision: str | None = None
     body: Sequence[str] = ()  # parameters that were trained before
-    body_rate: float = 0.1  # of the rate, for them
+    body_rate: float = 0.1  # factor of their learning rate
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the optimizer
     label_smoothing: float = 0.0  # of the training loss
     mix: Module | None = None  # MixUp or CutMix: from (x, y) to (x, y) in training
 
     def check(self) -> None:
-        """Everything that can be wrong with it and is seen without network and data."""
+        """Check everything that does not need network or data."""
         if self.loss is not None:
             find_loss(self.loss)
         self.training_loss(find_loss(self.loss or "cross_entropy"))
@@ -57,7 +57,7 @@ class Plan:
         self.optimizer_share()
 
     def training_loss(self, loss: Loss) -> Loss:
-        """The loss with label smoothing, if there is any. Validation measures without it."""
+        """The training loss, with label smoothing if there is any. Validation uses the plain loss."""
         if not 0.0 <= self.label_smoothing < 1.0:
             raise UserError("fit", f"label_smoothing lies in [0, 1), got {self.label_smoothing}.")
         if not self.label_smoothing:
@@ -74,7 +74,7 @@ class Plan:
         return optim.find(self.optimizer)(parameters, **rate, **self.settings)
 
     def optimizer_share(self) -> float:
-        """The bytes of state that the optimizer keeps for each byte of a parameter, found on a small one. A function tells nothing."""
+        """Bytes of optimizer state per byte of parameters, measured on a small parameter; unknown for an optimizer given as a function."""
         if not isinstance(self.optimizer, str):
             return 0.0
         small = parameter(zeros(PROBE))
@@ -89,7 +89,7 @@ def make(model: Module, train: Any, plan: Plan) -> tuple[Training, Steps]:
     example = train.dataset.inputs(np.arange(1))
     foreseen = forecast(lambda: model, lambda m: output_types(m, prepare, example), plan.optimizer_share())
     foreseen.check(lambda: "Take a smaller network or smaller inputs, or an optimizer with less state.")
-    outputs = output_types(model, prepare, example)  # makes parameters whose sizes are not known yet
+    outputs = output_types(model, prepare, example)  # initializes lazy parameters
     if plan.loss is None:
         _check_outputs(outputs[0], train.dataset)
     made = plan.optimizer_of(_groups(model, plan))
@@ -112,14 +112,14 @@ def _check_outputs(prediction: Type, dataset: Any) -> None:
 
 
 def _groups(model: Module, plan: Plan) -> Any:
-    """The parameters, in two groups if some were trained before: those have a smaller rate."""
+    """The parameters, in two groups if some are pretrained: those get a smaller learning rate."""
     if not plan.body:
         return model
     parameters = model.named_parameters()
     body = [p for n, p in parameters.items() if n in set(plan.body)]
     head = [p for n, p in parameters.items() if n not in set(plan.body)]
     if not body or plan.rate is None:
-        raise UserError("fit", "body= names parameters of the network, and needs a rate to take a part of.")
+        raise UserError("fit", "body= requires names of parameters of the network and a learning rate to scale.")
     slow = {"parameters": body, "rate": _part(plan.rate, plan.body_rate)}
     return [slow, {"parameters": head}] if head else [slow]
 

@@ -1,4 +1,4 @@
-"""Will it fit? The memory that a training needs is known from its graph before it runs."""
+"""CallMemory of a training step: it is planned, so what does not fit is known before the first step."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..runtime import device
 from ..tracing.compiled import CallMemory
 from ..tracing.jit import Jit
 
-SHARE = 0.9  # of the free memory that may be used: the rest of the process needs some too
-MARGIN = 8  # the part of its work by which a program may differ from one that computes all but the same
+SHARE = 0.9  # fraction of the free memory that may be used: the rest of the process needs some too
+MARGIN = 8  # relative difference of the workspaces of two nearly equal programs
 AHEAD = 4  # batches that a loader holds beside the one in use
-MOST_BATCH, LEAST_STEPS = 256, 20  # of a batch that is chosen here: small enough for so many steps an epoch
+MOST_BATCH, LEAST_STEPS = 256, 20  # steps an epoch that an automatic batch size leaves
 LIMITS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -25,13 +25,13 @@ LIMITS = (
 
 
 def free_bytes() -> int | None:
-    """The memory that a training may still take: of the GPU it runs on, else of the host; None where nobody says."""
+    """Free memory of the GPU in use, else of the host; None if unknown."""
     own = device().free_memory()
     return _free_on_host() if own is None else own
 
 
 def _free_on_host() -> int | None:
-    """What this process may still take of the machine, or of the container."""
+    """Free memory of the machine, or of the container."""
     found = []
     for line in _text("/proc/meminfo").splitlines():
         if line.startswith("MemAvailable:"):
@@ -51,23 +51,23 @@ def _text(path: str) -> str:
 
 
 def need(step: Jit[Any], dataset: Any, batch: int) -> CallMemory:
-    """What a training step with batches of this size needs. Nothing is run."""
+    """The planned memory of a training step with this batch size. Nothing is run."""
     return step.memory(*_like(dataset, batch))
 
 
 def _like(dataset: Any, batch: int) -> list[np.ndarray]:
-    """Arrays with the types of a batch, which take no memory."""
+    """Arrays with the types of a batch, without memory of their own."""
     ones = dataset.inputs(np.arange(1)), np.asarray(dataset.labels[:1])
     return [np.broadcast_to(np.zeros((), a.dtype.newbyteorder("=")), (batch, *a.shape[1:])) for a in ones]
 
 
 def total(memory: CallMemory) -> int:
-    """All of it, with the batches that wait."""
+    """All of it, including prefetched batches."""
     return memory.total + AHEAD * memory.arguments
 
 
 def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: int) -> CallMemory:
-    """What it needs, if it fits; else an error that says what would. The step is compiled, as it must be anyway.
+    """The memory of a step if it fits; else an error with a batch size that does. The step is compiled, as it must be anyway.
 
     `gradients` are the bytes that gradients take when they are accumulated.
     """
@@ -77,11 +77,11 @@ def check(step: Jit[Any], dataset: Any, batch: int, accumulate: int, gradients: 
         return wanted
 
     def accumulating(batch: int) -> int:
-        """What a step would need that adds its gradients up: another program, whose plan may be a little larger."""
+        """The memory of a step with gradient accumulation: another program, whose plan may be a little larger."""
         found = need(step, dataset, batch)
         return total(found) + (gradients + found.work // MARGIN if accumulate == 1 else 0)
 
-    start = batch // 2  # what a step needs shrinks at most as much as its batch: sizes that cannot fit are not planned
+    start = batch // 2  # memory shrinks at most in proportion to the batch: sizes that cannot fit are not planned
     while start > 1 and total(wanted) * start / batch > SHARE * free:
         start //= 2
     smaller = _largest(lambda b: accumulating(b) <= SHARE * free, start)
@@ -109,12 +109,12 @@ def choose_batch(step: Jit[Any], dataset: Any) -> int:
 
 
 def _largest(fits: Callable[[int], bool], start: int) -> int:
-    """The first of start, start / 2, start / 4, ... that fits; 0 if none does."""
+    """The first of start, start / 2, start / 4, ... that fits; 0 if none fits."""
     while start and not fits(start):
         start //= 2
     return start
 
 
 def size_text(count: float) -> str:
-    """Bytes as people read them."""
+    """Bytes as text."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -1,4 +1,4 @@
-"""Which parts of a network learn in an epoch, and whether the step that trains them fits in memory."""
+"""Freezing: which parts of a network are trained in an epoch, and whether that step fits in memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .transfer import parts_of
 
 
 class Phase:
-    """What the epochs train: with some parts frozen the step is another one than later, when all of them learn."""
+    """The parts that are trained: with some frozen, the compiled step differs from the later one that trains all."""
 
     def __init__(
         self, model: Module, train: Any, steps: Steps, body: Sequence[str], freeze: int, accumulate: int
@@ -39,6 +39,6 @@ class Phase:
 
 
 def _freeze(model: Module, body: Sequence[str], frozen: bool) -> None:
-    """Parts that were trained before learn nothing in the first epochs, so that a fresh head does not spoil them."""
+    """Pretrained parts are frozen in the first epochs, so that a new head does not disturb them."""
     for part in parts_of(model, body):
         part.freeze() if frozen else part.unfreeze()

@@ -1,4 +1,4 @@
-"""Finding a rate: train a little with rates that grow from tiny to far too large, and look where the loss falls."""
+"""Learning rate range test (Smith 2017): train a few steps with growing rates and find where the loss falls fastest."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .batches import arrays
 from .state import Training
 from .steps import Steps
 
-SMOOTH = 0.9  # how much of the last mean stays in the next
-FAR = 4.0  # times the lowest loss: it has blown up
+SMOOTH = 0.9  # decay of the moving average of the loss
+FAR = 4.0  # times the lowest loss: training has diverged
 
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates that were tried, the smoothed loss at each, and the one to train with."""
+    """The learning rates tried, the smoothed loss at each, and the suggested one."""
 
     rates: list[float]
     losses: list[float]
@@ -40,7 +40,7 @@ def growing(low: float, high: float, steps: int) -> Callable[[Tensor], Tensor]:
 
 
 def sweep(training: Training, steps: Steps, batches: Any, rate_of: Callable[[Tensor], Tensor], count: int) -> Rates:
-    """Train `count` steps and put everything back."""
+    """Train `count` steps and restore everything."""
     rates, losses, mean = [], [], 0.0
     with unchanged(training):
         for number, (x, y) in zip(range(count), _endless(batches), strict=False):
@@ -54,12 +54,12 @@ def sweep(training: Training, steps: Steps, batches: Any, rate_of: Callable[[Ten
 
 
 def steepest(rates: list[float], losses: list[float]) -> float:
-    """The rate at which the loss falls most by a step on the scale of logarithms, or a tenth of where it is lowest if that is less."""
+    """The learning rate where the loss falls fastest over log(rate), or a tenth of that with the lowest loss, if that is less."""
     good = np.array([v for v in losses if math.isfinite(v)])
     if len(good) < 10:
         raise UserError(
             "find_rate",
-            "the loss blows up within ten steps even at the lowest rates. Begin lower, or look at the data.",
+            "the loss diverges within ten steps even at the lowest rates. Use a lower `low`, or check the data.",
         )
     lowest = int(good.argmin())
     slopes = np.gradient(good[: max(lowest, 2) + 1])
@@ -73,7 +73,7 @@ def _endless(batches: Any) -> Iterator[Any]:
 
 @contextmanager
 def unchanged(training: Training) -> Iterator[None]:
-    """Whatever is trained inside leaves no trace: tensors, random streams and the place in the data are put back."""
+    """Restore tensors, random streams and the position in the data afterwards."""
     tensors = training.tensors()
     values = {name: np.array(t.numpy()) for name, t in tensors.items()}
     stream, place = default_generator.state, training.loader.state()

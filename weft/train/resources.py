@@ -1,4 +1,4 @@
-"""What a process uses of its machine: for events, so that a page can draw it."""
+"""Resource usage of the process, for events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def resources() -> dict[str, float | int | None]:
 
 
 def _resident(peak: int) -> int:
-    """Resident memory now; where the system does not tell, its peak."""
+    """Resident memory now; its peak where the system reports no more."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

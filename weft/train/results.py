@@ -1,4 +1,4 @@
-"""What a trained network does with examples it has not seen: numbers, and files of the run folder with the report made of them."""
+"""Evaluation on held-out data: metrics, and files of the run folder with the report made of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..tracing.jit import jit
 from .names import Loss
 from .task import alike, task_of
 
-SHOWN = 40  # samples, and worst mistakes
+SHOWN = 40  # images of each gallery: samples and worst mistakes
 Network = Callable[[Any], Tensor]  # from stored inputs to predictions
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What came of all examples: the loss and the metrics, the share of each class that was right, and the predictions.
+    """Evaluation of all examples: loss and metrics, recall of each class, and the predictions.
 
     Predictions of a text are not kept: there are as many as characters, and each is as long as the vocabulary.
     """
@@ -41,7 +41,7 @@ class Evaluation:
 
 
 def evaluated(network: Network, batches: Any, loss: str | Loss | None = None) -> Evaluation:
-    """What a network does with all examples of a loader that does not shuffle."""
+    """Evaluate a network on all examples of a loader that does not shuffle."""
     dataset = batches.dataset
     task = task_of(np.asarray(dataset.labels[:1]), loss, None)
     meters, outputs = task.meters(), []
@@ -72,7 +72,7 @@ def _shares(outputs: np.ndarray | None, dataset: Any) -> dict[str, float]:
 
 
 def write_results(folder: str | os.PathLike[str], found: Evaluation, cost: Summary | None = None) -> None:
-    """Write what belongs to this kind of task into the folder of a run, the plots and report.html.
+    """Write the results of this task into the run folder, with plots and report.html.
 
     Classes give confusion.csv and, for images, samples.npz and mistakes.npz; numbers give predictions.csv.
     """
@@ -88,7 +88,7 @@ def write_results(folder: str | os.PathLike[str], found: Evaluation, cost: Summa
 
 
 def write_text(folder: Path, text: str) -> None:
-    """What a network wrote by itself."""
+    """Write generated text into the run folder."""
     replace_file(folder / "text.txt", [text.encode()])
 
 

@@ -1,10 +1,10 @@
-"""Everything that changes while a network is trained, and its checkpoints: going on from one is exact.
+"""Training state and its checkpoints: resuming from one is exact.
 
-A checkpoint is one file, written beside its place and renamed: a kill at any moment leaves the old one or the new one, whole.
-It holds all tensors (parameters, running statistics, moments, counts of metrics, positions of random streams) and, as text, where the
-data stood and what has been measured so far. The same steps on the same values give the same bits.
+A checkpoint is one file, written beside its place and renamed: if the process is killed, either the old or the new one is there, complete.
+It holds all tensors (parameters, running statistics, moments, counts of metrics, positions of random streams) and, as text, the
+position in the data and the metrics so far. The same steps on the same values give the same bits.
 
-It carries a checksum, so that a flipped bit is found when it is loaded, and the one before it is kept to fall back on.
+It has a checksum, so that a flipped bit is detected when it is loaded, and the previous one is kept as a fallback.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FACTS = {"loader", "epoch", "steps", "batches", "seconds", "history", "best"}
 
 @dataclass
 class Training:
-    """A network being trained: what is changed by steps, and what has been measured."""
+    """A network being trained: what steps change, and the metrics so far."""
 
     model: Module
     optimizer: Optimizer
@@ -47,7 +47,7 @@ class Training:
     scale: LossScale | None = None
     epoch: int = 0  # that are done
     steps: int = 0
-    batches: int = 0  # of the present epoch
+    batches: int = 0  # of the current epoch
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # a row an epoch
     best: dict[str, float] = field(default_factory=dict)  # the row with the best result
@@ -67,7 +67,7 @@ class Training:
         return found
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint. The one that was there stays until this one is complete, and then as the previous one."""
+        """Write a checkpoint. The last one stays until this one is complete, and then becomes the previous one."""
         key, offset = default_generator.state
         facts = {
             "loader": self.loader.state(), "epoch": self.epoch, "steps": self.steps, "batches": self.batches,
@@ -78,7 +78,7 @@ class Training:
         save(path, {**self.tensors(), **random}, {"format": FORMAT, "training": json.dumps(facts)})
 
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint; it must be of the same network and settings. Nothing changes unless all of it fits."""
+        """Restore a checkpoint of the same network and settings. Nothing changes unless all of it fits."""
         values, facts = _read(path)
         own = self.tensors()
         missing = [n for n in own if n not in values]
@@ -97,7 +97,7 @@ class Training:
 
 
 def _keep(path: Path) -> None:
-    """Give the checkpoint that is there a second name, which stays when the first one goes over to the next checkpoint."""
+    """Link the current checkpoint to the name of the previous one, before the next one replaces it."""
     beside, previous = path.with_name(f".{PREVIOUS}.{os.getpid()}.0"), path.with_name(PREVIOUS)
     if not path.exists() or (previous.exists() and previous.samefile(path)):  # the same after a save that failed
         return
@@ -115,7 +115,7 @@ def _keep(path: Path) -> None:
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the facts of a checkpoint; of a damaged one, the error names the last one that is whole."""
+    """The tensors and the facts of a checkpoint; if it is damaged, the error names the last intact one."""
     try:
         return _content(path)
     except RunError as error:
@@ -133,12 +133,12 @@ def _content(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (KeyError, ValueError, RecursionError):
         whole = False
     if not whole or not FACTS.issubset(facts) or not {"random.key", "random.offset"} <= set(content.tensors):
-        raise RunError("resume", f"{path} is damaged: what belongs to a checkpoint is not all there.")
+        raise RunError("resume", f"{path} is damaged: parts of the checkpoint are missing.")
     return content.tensors, facts
 
 
 def _way_out(path: Path) -> str:
-    """What to do about a checkpoint that cannot be read."""
+    """What to do if a checkpoint cannot be read."""
     previous = path.with_name(PREVIOUS)
     if previous.exists() and previous != path:
         try:
@@ -147,7 +147,7 @@ def _way_out(path: Path) -> str:
             return f"The one before it, {previous}, is damaged too."
         run = path.parent.parent
         return (
-            f"The one before it is whole (epoch {facts['epoch'] + 1}, after step {facts['steps']}). Go on from there with: "
+            f"The one before it is intact (epoch {facts['epoch'] + 1}, after step {facts['steps']}). Continue from it with: "
             f"cp {shlex.quote(str(previous))} {shlex.quote(str(path))} && weft resume {shlex.quote(str(run))}"
         )
     return "There is no checkpoint before it."

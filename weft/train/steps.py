@@ -1,4 +1,4 @@
-"""The two compiled functions of training: one step, and the same without learning."""
+"""The two compiled functions of training: the training step and the validation step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .task import alike, prediction_of
 
 
 class Steps:
-    """Forward, backward, optimizer and metrics as ONE native call a batch; nobody looks at a value in between."""
+    """Forward, backward, optimizer and metrics in one native call a batch, without reading a value in between."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Steps:
         self.check = jit(self._check, precision=precision)
 
     def set_mode(self, *, training: bool) -> None:
-        """Whether dropout drops and pictures are augmented."""
+        """Switch dropout and augmentation on or off."""
         self.model.train(training)
         self.prepare.train(training)
 

@@ -1,4 +1,4 @@
-"""What is learned: how wrong a prediction is, what is measured beside it, and which number says what is best."""
+"""The task: loss, metrics, and which of them selects the best epoch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .names import Loss, Metrics, Row
 
 METERS: dict[str, Callable[[], Metric]] = {
     "accuracy": measures.Accuracy,
-    "binary_accuracy": lambda: measures.Accuracy(threshold=0.0),  # of one logit: above 0 is yes
+    "binary_accuracy": lambda: measures.Accuracy(threshold=0.0),  # of a single logit: above 0 is class 1
     "top5": lambda: measures.TopK(5),
     "mae": lambda: measures.MeanOf(measures.mae),
     "mse": lambda: measures.MeanOf(measures.mse),
@@ -27,18 +27,18 @@ METERS: dict[str, Callable[[], Metric]] = {
 
 @dataclass(frozen=True)
 class Task:
-    """A loss, and makers of the meters that belong to it."""
+    """A loss and constructors of its metrics."""
 
     loss: Loss
     makers: Mapping[str, Callable[[], Metric]]
 
     def meters(self) -> dict[str, Metric]:
-        """Fresh meters; the loss comes first."""
+        """New metrics; the loss comes first."""
         return {"loss": Mean(), **{name: make() for name, make in self.makers.items()}}
 
 
 def task_of(labels: np.ndarray, loss: str | Loss | None, metrics: Metrics | None) -> Task:
-    """The task that labels ask for, unless somebody says otherwise: floats are a regression, whole numbers are classes."""
+    """The task given by name, else by the labels: floats are a regression, integers are classes."""
     floats = labels.dtype.kind == "f"
     chosen = find_loss(("mse" if floats else "cross_entropy") if loss is None else loss)
     if metrics is None:
@@ -47,7 +47,7 @@ def task_of(labels: np.ndarray, loss: str | Loss | None, metrics: Metrics | None
 
 
 def makers_of(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
-    """The makers of these metrics; an unknown name is an error."""
+    """The constructors of these metrics; unknown names are rejected."""
     if isinstance(metrics, Mapping):
         return dict(metrics)
     metrics = [metrics] if isinstance(metrics, str) else metrics
@@ -58,18 +58,18 @@ def makers_of(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
 
 
 def prediction_of(output: Any) -> Tensor:
-    """What a network predicts; recurrent ones give their state too."""
+    """The prediction of a network; recurrent networks return their state too."""
     found: Tensor = output[0] if isinstance(output, tuple) else output
     return found
 
 
 def alike(prediction: Tensor, y: Tensor) -> Tensor:
-    """One number for each example, whether it stands in a row or in a column."""
+    """One value for each example, of shape (n,) or (n, 1)."""
     return prediction.reshape(y.shape) if y.dtype.is_float and prediction.shape == (*y.shape, 1) else prediction
 
 
 def _merit(row: Row) -> tuple[float, float]:
-    """How good an epoch was: more is better."""
+    """The score of an epoch: higher is better."""
     return ranking_key(next(name for name in SELECTION_METRICS if name in row), row)
 
 
@@ -78,13 +78,13 @@ def is_better(row: Row, best: Row) -> bool:
 
 
 def best_epochs(history: Sequence[Row], count: int) -> list[int]:
-    """The numbers of the best epochs; of equal ones the earlier."""
+    """The indices of the best epochs; the earlier of equal ones."""
     order = sorted(history, key=_merit, reverse=True)
     return [int(row["epoch"]) for row in order[:count]]
 
 
 def line_of(row: Row, epochs: int) -> str:
-    """An epoch in one line, for people."""
+    """An epoch as a line of text."""
     words = [f"epoch {int(row['epoch']):{len(str(epochs))}}/{epochs}"]
     for part, label in (("train", "train"), ("validation", "validation")):
         numbers = {n.removeprefix(f"{part}_"): v for n, v in row.items() if n.startswith(f"{part}_")}

@@ -1,4 +1,4 @@
-"""Beginning from a network that was trained on something else."""
+"""Transfer learning: starting from pretrained weights."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ..nn.module import Module
 
 
 def transfer(model: Module, source: str | os.PathLike[str] | Mapping[str, Any]) -> list[str]:
-    """Give a network the values of another, wherever name and shape agree; the names of the tensors that were set.
+    """Load pretrained weights wherever name and shape agree; the names of the tensors that were loaded.
 
-    The rest, such as a head for other classes, stays as it is. `source` is a file of weights, the folder of a run, or values
-    by name. The sizes of the network must be known: call it once if layers were made without them.
+    The rest, such as a head for other classes, is left unchanged. `source` is a file of weights, a run folder, or values
+    by name. Lazy layers must know their sizes: call the network once first.
     """
     values = source if isinstance(source, Mapping) else load(_weights(Path(source)))
     own = model.named_tensors()
@@ -24,7 +24,7 @@ def transfer(model: Module, source: str | os.PathLike[str] | Mapping[str, Any]) 
     if not fitting:
         raise UserError(
             "transfer",
-            f"no tensor of {_some(values)} fits this network, which has {_some(own)}. Is it of the same kind?",
+            f"no tensor of {_some(values)} fits this network, which has {_some(own)}. Is it the same architecture?",
         )
     model.load(fitting, strict=False)
     return list(fitting)
@@ -45,7 +45,7 @@ def _some(values: Mapping[str, Any]) -> str:
 
 
 def parts_of(model: Module, names: Sequence[str]) -> list[Module]:
-    """The modules whose tensors are all among these: they can be frozen as a whole, running statistics too."""
+    """The modules whose tensors were all loaded: they can be frozen as a whole, running statistics included."""
     chosen: set[str] = set(names)
     found: list[tuple[str, Module]] = []
     for path, module in model.named_modules().items():

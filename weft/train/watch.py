@@ -1,4 +1,4 @@
-"""What happens beside the steps of a training: the time, checkpoints, news for whoever looks on, and reasons to stop."""
+"""What happens between training steps: time, checkpoints, callbacks, and reasons to stop."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ RESOURCE_SECONDS = 10.0  # between two lines about memory and processor time
 
 
 class Stop(Exception):
-    """The training ends before all epochs are done."""
+    """Training ends before all epochs are done."""
 
 
 class Interrupted(Stop):
-    """Somebody pressed Ctrl-C."""
+    """Ctrl-C was pressed."""
 
 
 class AskedToEnd(Stop):
-    """SIGTERM: a scheduler needs the machine."""
+    """SIGTERM was received, for example from a scheduler."""
 
 
 @dataclass(frozen=True)
 class Now:
-    """Where a training stands."""
+    """The progress of a training."""
 
     epoch: int  # from 1
     epochs: int
@@ -69,18 +69,18 @@ class Watch:
         self.terminated = False
 
     def seconds(self) -> float:
-        """How long it has taken, pauses left out."""
+        """Training time so far, without pauses."""
         return self.before + time.monotonic() - self.start
 
     def begins_epoch(self) -> None:
         self.epoch_start, self.examples = time.monotonic(), 0
 
     def speed(self) -> float:
-        """Examples a second in this epoch."""
+        """Examples per second in this epoch."""
         return self.examples / max(time.monotonic() - self.epoch_start, 1e-9)
 
     def stepped(self, loss: Tensor, examples: int) -> None:
-        """After a step: a checkpoint if it is time for one, news, and whether to go on."""
+        """After a step: write a checkpoint if it is due, call callbacks, and check whether to stop."""
         self.training.steps += 1
         self.training.batches += 1
         self.examples += examples
@@ -143,7 +143,7 @@ class Watch:
                 self.run.event("resources", **resources())
 
     def save(self) -> None:
-        """A checkpoint, unless the training is broken already."""
+        """Write a checkpoint, unless the loss is not finite."""
         self.stop_if_bad()
         self.training.seconds = self.seconds()
         if self.run is not None:
@@ -151,7 +151,7 @@ class Watch:
         self.last_save = time.monotonic()
 
     def ended_epoch(self, row: dict[str, float]) -> None:
-        """After an epoch: keep what it has shown, and see whether it is worth going on."""
+        """After an epoch: record its metrics and check for early stopping."""
         training = self.training
         training.seconds = self.seconds()
         row["seconds"] = round(training.seconds, 3)
@@ -181,7 +181,7 @@ class Watch:
         run.log(line_of(row, self.epochs))
 
     def stop_if_bad(self) -> None:
-        """A loss that is not a number teaches nothing: say when it came, and where it is by now."""
+        """Raise an error if the loss is not finite: at which step it began, and which parameters are affected."""
         step = int(self.steps.first_bad.item())
         if step < 0:
             return
@@ -190,6 +190,6 @@ class Watch:
         where = f"in {', '.join(bad[:3])}" if bad else "in no parameter yet"
         raise RunError(
             "fit",
-            f"the loss was nan or infinite at step {step + 1}; by now such values are {where}. "
-            "Use a smaller rate, clip_norm=1.0, or look at the data.",
+            f"the loss was nan or infinite at step {step + 1}; such values are now {where}. "
+            "Use a smaller learning rate, clip_norm=1.0, or check the data.",
         )

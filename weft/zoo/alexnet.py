@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from .. import nn
+from .facts import network
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=61_100_840, macs=714_188_480, needs_size=True)
 def alexnet(
     classes: int = 1000, channels: int = 3, *, dropout: float = 0.5, width: int = 64, hidden: int = 4096
 ) -> nn.Sequential:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from .. import nn
 from ..ops.movement import moveaxis
 from ..tensor import Tensor
+from .facts import network
 
 _START = nn.init.truncated_normal(std=0.02)
 
@@ -60,6 +61,7 @@ def convnext(
     return nn.Sequential(*parts, *top)
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=28_589_128, macs=4_455_531_264)
 def convnext_tiny(classes: int = 1000, channels: int = 3, *, drop_path: float = 0.1) -> nn.Sequential:
     """ConvNeXt-T for 224 x 224 images: 28,589,128 parameters."""
     return convnext((3, 3, 9, 3), classes, channels, drop_path=drop_path)

@@ -8,6 +8,7 @@ from .. import nn
 from ..ops.movement import concat
 from ..tensor import Tensor
 from .building_blocks import HE_NORMAL
+from .facts import network
 
 
 def _norm_conv(inputs: int, outputs: int, kernel: int) -> list[nn.Module]:
@@ -50,11 +51,13 @@ def densenet(
     return nn.Sequential(*parts, *top)
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=7_978_856, macs=2_834_161_664)
 def densenet121(classes: int = 1000, channels: int = 3, *, dropout: float = 0.0) -> nn.Sequential:
     """DenseNet-121 for 224 x 224 images: 7,978,856 parameters."""
     return densenet((6, 12, 24, 16), classes, channels, dropout=dropout)
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=14_149_480, macs=3_359_843_328)
 def densenet169(classes: int = 1000, channels: int = 3, *, dropout: float = 0.0) -> nn.Sequential:
     """DenseNet-169 for 224 x 224 images: 14,149,480 parameters."""
     return densenet((6, 12, 32, 32), classes, channels, dropout=dropout)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from .. import nn
 from .building_blocks import SqueezeExcite, conv_norm, round_channels
+from .facts import network
 
 # Table 1 of the paper: how many times wider inside, kernel, stride of the first, channels, how many blocks.
 ROWS = (
@@ -54,11 +55,13 @@ def _block(inputs: int, outputs: int, times: int, kernel: int, stride: int, drop
     return nn.Residual(body) if same else body
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=5_288_548, macs=385_814_752)
 def efficientnet_b0(classes: int = 1000, channels: int = 3, *, dropout: float = 0.2) -> nn.Sequential:
     """EfficientNet-B0 for 224 x 224 images: 5,288,548 parameters."""
     return efficientnet(classes, channels, dropout=dropout)
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=7_794_184, macs=569_651_680)
 def efficientnet_b1(classes: int = 1000, channels: int = 3, *, dropout: float = 0.2) -> nn.Sequential:
     """EfficientNet-B1 for 240 x 240 images: 7,794,184 parameters."""
     return efficientnet(classes, channels, depth=1.1, dropout=dropout)

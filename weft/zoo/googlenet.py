@@ -8,6 +8,7 @@ from typing import Any
 from .. import nn
 from ..tensor import Tensor
 from .building_blocks import Branches, conv_norm, scaled
+from .facts import network
 
 Row = tuple[int, int, int, int, int, int]
 
@@ -110,6 +111,7 @@ def _head(inputs: int, inner: int, hidden: int, classes: int, norm: bool) -> nn.
     )
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=6_624_904, macs=1_498_376_192)
 def googlenet(
     classes: int = 1000,
     channels: int = 3,

@@ -10,6 +10,7 @@ from ..ops.contract import matmul
 from ..ops.creation import arange
 from ..ops.movement import transpose
 from ..tensor import ArrayLike, Tensor, as_tensor
+from .facts import network
 
 _START = nn.init.normal(std=0.02)
 
@@ -47,6 +48,7 @@ def _block(features: int, heads: int, layers: int, dropout: float) -> nn.Transfo
     return block
 
 
+@network("text", parameters=10_770_816, rate_scale=0.3)
 def gpt(
     vocabulary: int,
     context: int = 256,
@@ -65,6 +67,7 @@ def gpt(
     return GPT(vocabulary, context, features, heads, layers, dropout)
 
 
+@network("text", parameters=124_439_808)
 def gpt2(vocabulary: int = 50257, *, dropout: float = 0.1) -> GPT:
     """GPT-2 small: 124,439,808 parameters."""
     return gpt(vocabulary, 1024, 768, 12, 12, dropout=dropout)

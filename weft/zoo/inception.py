@@ -7,6 +7,7 @@ from typing import Any
 from .. import nn
 from ..tensor import Tensor
 from .building_blocks import Branches, conv_norm
+from .facts import network
 
 Counts = tuple[int, int, int]  # of the modules of figures 5, 6 and 7
 _START = nn.init.truncated_normal(std=0.1)
@@ -158,6 +159,9 @@ def _head(inputs: int, inner: int, wide: int, classes: int) -> nn.Module:
     )
 
 
+@network(
+    "classification", input=(3, 299, 299), classes=1000, parameters=23_834_568, macs=5_713_216_096, needs_size=True
+)
 def inception_v3(
     classes: int = 1000,
     channels: int = 3,

@@ -9,6 +9,7 @@ from ..errors import UserError
 from ..ops.activation import relu
 from ..tensor import Tensor
 from .building_blocks import Branches, conv_norm, scaled
+from .facts import network
 from .inception import stem
 
 Kernel = int | tuple[int, int]
@@ -64,6 +65,9 @@ REDUCE_35: list[Branch] = [((384, 3),), ((256, 1), (256, 3), (384, 3))]
 REDUCE_17: list[Branch] = [((256, 1), (384, 3)), ((256, 1), (288, 3)), ((256, 1), (288, 3), (320, 3))]
 
 
+@network(
+    "classification", input=(3, 299, 299), classes=1000, parameters=55_843_464, macs=13_155_794_016, needs_size=True
+)
 def inception_resnet_v2(
     classes: int = 1000,
     channels: int = 3,

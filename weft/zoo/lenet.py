@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from .. import nn
 from ..errors import UserError
+from .facts import network
 from .simple import mlp
 
 
+@network(
+    "classification",
+    input=(1, 28, 28),
+    classes=10,
+    parameters=266_610,
+    macs=266_200,
+    needs_size=True,
+    takes_vectors=True,
+)
 def lenet_300_100(classes: int = 10, channels: int = 1, *, size: int = 28) -> nn.Sequential:
     """Two hidden layers, of 300 and 100 units: 266,610 parameters. A common benchmark for pruning."""
     return mlp(channels * size * size, 300, 100, classes)
 
 
+@network("classification", input=(1, 28, 28), classes=10, parameters=431_080, macs=2_293_000, needs_size=True)
 def lenet5(classes: int = 10, channels: int = 1, *, size: int = 28, width: int = 1) -> nn.Sequential:
     """LeNet-5 as in Caffe: wider, with max pooling and one ReLU layer; 431,080 parameters.
 
@@ -29,6 +40,7 @@ def lenet5(classes: int = 10, channels: int = 1, *, size: int = 28, width: int =
     )
 
 
+@network("classification", input=(1, 28, 28), classes=10, parameters=61_706, macs=416_520, needs_size=True)
 def lenet5_classic(
     classes: int = 10, channels: int = 1, *, size: int = 28, activation: str = "tanh", pooling: str = "mean"
 ) -> nn.Sequential:
@@ -53,6 +65,7 @@ def lenet5_classic(
     )
 
 
+@network("classification", input=(1, 28, 28), classes=10, parameters=1_199_882, macs=11_992_448)
 def small_cnn(
     classes: int = 10, channels: int = 1, *, size: int | None = None, dropout: float = 0.25, width: int = 32, hidden: int = 128
 ) -> nn.Sequential:  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from .. import nn
 from .building_blocks import conv_norm, round_channels
+from .facts import network
 
 # Table 2 of the second paper: how many times wider inside, channels, how many blocks, stride of the first.
 ROWS_V2 = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -15,6 +16,7 @@ ROWS_V1 = (
 )  # fmt: skip
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=4_231_976, macs=568_740_352)
 def mobilenet_v1(
     classes: int = 1000,
     channels: int = 3,
@@ -34,6 +36,7 @@ def mobilenet_v1(
     return nn.Sequential(*parts, nn.GlobalAvgPool(), nn.Dropout(dropout), nn.Linear(inputs, classes))
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=3_504_872, macs=300_774_272)
 def mobilenet_v2(
     classes: int = 1000,
     channels: int = 3,

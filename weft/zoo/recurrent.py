@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import nn
 from ..tensor import ArrayLike, Tensor
+from .facts import network
 
 
 class CharLSTM(nn.Module):
@@ -22,6 +23,7 @@ class CharLSTM(nn.Module):
         return self.top(outputs), state
 
 
+@network("text", parameters=280_897, rate_scale=3.0)
 def char_lstm(
     vocabulary: int, hidden: int = 128, layers: int = 2, *, features: int | None = None, dropout: float = 0.0
 ) -> CharLSTM:

@@ -10,6 +10,7 @@ from ..errors import UserError
 from ..ops.movement import pad
 from ..tensor import Tensor
 from .building_blocks import conv_norm
+from .facts import network
 
 Stem = Literal["imagenet", "cifar"]
 
@@ -69,31 +70,37 @@ def _projection(inputs: int, outputs: int, stride: int) -> nn.Module | None:
     return None if same else conv_norm(inputs, outputs, 1, stride=stride, activation=None)
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=11_689_512, macs=1_814_073_344)
 def resnet18(classes: int = 1000, channels: int = 3) -> nn.Sequential:
     """ResNet-18: 11,689,512 parameters."""
     return resnet((2, 2, 2, 2), classes, channels)
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=21_797_672, macs=3_663_761_408)
 def resnet34(classes: int = 1000, channels: int = 3) -> nn.Sequential:
     """ResNet-34: 21,797,672 parameters."""
     return resnet((3, 4, 6, 3), classes, channels)
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=25_557_032, macs=4_089_184_256)
 def resnet50(classes: int = 1000, channels: int = 3) -> nn.Sequential:
     """ResNet-50: 25,557,032 parameters."""
     return resnet((3, 4, 6, 3), classes, channels, bottleneck=True)
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=44_549_160, macs=7_801_405_440)
 def resnet101(classes: int = 1000, channels: int = 3) -> nn.Sequential:
     """ResNet-101: 44,549,160 parameters."""
     return resnet((3, 4, 23, 3), classes, channels, bottleneck=True)
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=60_192_808, macs=11_513_626_624)
 def resnet152(classes: int = 1000, channels: int = 3) -> nn.Sequential:
     """ResNet-152: 60,192,808 parameters."""
     return resnet((3, 8, 36, 3), classes, channels, bottleneck=True)
 
 
+@network("classification", input=(3, 32, 32), classes=10, parameters=11_173_962, macs=555_422_720)
 def resnet18_cifar(classes: int = 10, channels: int = 3) -> nn.Sequential:
     """ResNet-18 for 32 x 32 images: 11,173,962 parameters."""
     return resnet((2, 2, 2, 2), classes, channels, stem="cifar")
@@ -134,26 +141,31 @@ def _thin(inputs: int, outputs: int, stride: int) -> nn.Residual:
     return nn.Residual(body, shortcut, activation="relu")
 
 
+@network("classification", input=(3, 32, 32), classes=10, parameters=269_722, macs=40_551_040)
 def resnet20(classes: int = 10, channels: int = 3) -> nn.Sequential:
     """ResNet-20 for CIFAR: 269,722 parameters."""
     return resnet_cifar(20, classes, channels)
 
 
+@network("classification", input=(3, 32, 32), classes=10, parameters=464_154, macs=68_862_592)
 def resnet32(classes: int = 10, channels: int = 3) -> nn.Sequential:
     """ResNet-32 for CIFAR: 464,154 parameters."""
     return resnet_cifar(32, classes, channels)
 
 
+@network("classification", input=(3, 32, 32), classes=10, parameters=658_586, macs=97_174_144)
 def resnet44(classes: int = 10, channels: int = 3) -> nn.Sequential:
     """ResNet-44 for CIFAR: 658,586 parameters."""
     return resnet_cifar(44, classes, channels)
 
 
+@network("classification", input=(3, 32, 32), classes=10, parameters=853_018, macs=125_485_696)
 def resnet56(classes: int = 10, channels: int = 3) -> nn.Sequential:
     """ResNet-56 for CIFAR: 853,018 parameters."""
     return resnet_cifar(56, classes, channels)
 
 
+@network("classification", input=(3, 32, 32), classes=10, parameters=1_727_962, macs=252_887_680)
 def resnet110(classes: int = 10, channels: int = 3) -> nn.Sequential:
     """ResNet-110 for CIFAR: 1,727,962 parameters."""
     return resnet_cifar(110, classes, channels)

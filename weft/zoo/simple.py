@@ -6,8 +6,10 @@ from itertools import pairwise
 
 from .. import nn
 from ..errors import UserError
+from .facts import network
 
 
+@network("regression", input=(1, 28, 28), classes=10, parameters=7_850, macs=7_840, takes_vectors=True)
 def linear_regression(inputs: int, outputs: int = 1) -> nn.Linear:
     """y = W x + b, for the squared error. The problem is convex, so weights are initialized to zero.
 
@@ -18,11 +20,13 @@ def linear_regression(inputs: int, outputs: int = 1) -> nn.Linear:
     return nn.Linear(inputs, outputs, init="zeros")
 
 
+@network("classification", input=(1, 28, 28), classes=10, parameters=7_850, macs=7_840, takes_vectors=True)
 def logistic_regression(inputs: int, classes: int = 2) -> nn.Linear:
     """softmax(W x + b), as logits, for the cross entropy. The problem is convex, so weights are initialized to zero."""
     return nn.Linear(inputs, classes, init="zeros")
 
 
+@network("classification", input=(1, 28, 28), classes=10, parameters=7_850, macs=7_840, takes_vectors=True)
 def perceptron(inputs: int, outputs: int = 1) -> nn.Linear:
     """Rosenblatt's threshold unit, sign(w x + b), without the sign (Rosenblatt 1958).
 
@@ -32,6 +36,7 @@ def perceptron(inputs: int, outputs: int = 1) -> nn.Linear:
     return nn.Linear(inputs, outputs, init="normal")
 
 
+@network("classification", input=(1, 28, 28), classes=10, parameters=266_610, macs=266_200, takes_vectors=True)
 def mlp(*sizes: int, activation: str = "relu", dropout: float = 0.0) -> nn.Sequential:
     """Linear layers of the given sizes with an activation between them, and optional dropout after each activation.
 

@@ -8,6 +8,7 @@ from .. import nn
 from ..errors import UserError
 from ..ops.movement import concat
 from ..tensor import Tensor
+from .facts import network
 
 
 def _double_conv(inputs: int, outputs: int, norm: bool, padding: int) -> nn.Sequential:
@@ -54,6 +55,7 @@ def _center_crop(x: Tensor, like: Tensor) -> Tensor:
     return x[:, :, top : top + like.shape[2], left : left + like.shape[3]]
 
 
+@network("segmentation", input=(3, 224, 224), classes=2, parameters=31_031_810, macs=36_881_367_040)
 def unet(
     classes: int = 2,
     channels: int = 1,

@@ -6,6 +6,7 @@ from .. import nn
 from ..errors import UserError
 from ..ops.movement import broadcast_to, concat, flatten, transpose
 from ..tensor import Tensor
+from .facts import network
 
 
 class ViT(nn.Module):
@@ -60,16 +61,23 @@ def vit(
     )
 
 
+@network("classification", input=(3, 224, 224), classes=1000, parameters=5_717_416, macs=1_253_683_200, needs_size=True)
 def vit_tiny(classes: int = 1000, channels: int = 3, *, size: int = 224, dropout: float = 0.0) -> ViT:
     """ViT-Ti/16: 5,717,416 parameters."""
     return vit(classes, channels, size=size, features=192, heads=3, dropout=dropout)
 
 
+@network(
+    "classification", input=(3, 224, 224), classes=1000, parameters=22_050_664, macs=4_598_882_304, needs_size=True
+)
 def vit_small(classes: int = 1000, channels: int = 3, *, size: int = 224, dropout: float = 0.0) -> ViT:
     """ViT-S/16: 22,050,664 parameters."""
     return vit(classes, channels, size=size, features=384, heads=6, dropout=dropout)
 
 
+@network(
+    "classification", input=(3, 224, 224), classes=1000, parameters=86_567_656, macs=17_563_828_224, needs_size=True
+)
 def vit_base(classes: int = 1000, channels: int = 3, *, size: int = 224, dropout: float = 0.0) -> ViT:
     """ViT-B/16: 86,567,656 parameters."""
     return vit(classes, channels, size=size, dropout=dropout)

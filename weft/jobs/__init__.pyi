@@ -1,0 +1,10 @@
+"""The public names of weft.jobs (see weft/lazy.py)."""
+
+from .events import Event as Event
+from .events import replay as replay
+from .queue import JobQueue as JobQueue
+from .record import JobRecord as JobRecord
+from .runner import Runner as Runner
+from .submission import submit as submit
+from .training import resume as resume
+from .training import train as train
