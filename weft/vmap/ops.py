@@ -65,9 +65,9 @@ def walk(
             inputs = [] if node.serial <= start else [done[i] for i in dependencies(node) if i in done]
             stream = next((begin[i] for i in node.inputs if i in begin), None)
             if node.op is ITEM and node.inputs[0] in several:
-                done[node] = several[node.inputs[0]][node.params[0]]
+                done[node] = several[node.inputs[0]][node.param("index")]
             elif node.op is BITS and stream is not None:
-                done[node] = _drawn(inputs, stream, node.params[0], size).node, True
+                done[node] = _drawn(inputs, stream, node.param("shape"), size).node, True
             elif any(mapped for _, mapped in inputs):
                 made = _apply(node, inputs, size)
                 if isinstance(made, list):

@@ -17,7 +17,6 @@ from ...dtypes import DType, uint8
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node, Type, placeholder
 from ..ir.kernel import Kernel, View
-from ..ir.loops import CONVOLUTIONS
 from ..ir.nest import ready
 from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, Program
@@ -26,6 +25,7 @@ from ..lowering import LoweringTable
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
 from ..planning.build import Target, build, control_buffers
+from ..planning.fuse import KernelKinds
 from ..thresholds import thresholds
 from . import scalars
 from .algorithms import choose, claimed, plan_rooms, write
@@ -37,7 +37,7 @@ from .special import plans as special
 from .split_reductions import loops_scratch, loops_workspace, write_kernels
 from .vendor.claims import Judge
 
-WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as they are
+WIDENS: KernelKinds = frozenset(("contraction", "convolution"))  # our kernels read 16 bits as they are
 RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
 MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early

@@ -328,7 +328,7 @@ def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...
     if name == "reshape":
         return [(x, reshaped(place, node.shape, x.shape), ())]
     if name == "permute":
-        order: Sequence[int] = node.params[0]
+        order: Sequence[int] = node.param("axes")
         back = [Index()] * len(order)
         for position, axis in enumerate(order):
             back[axis] = place[position]
@@ -337,15 +337,15 @@ def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...
         extra = len(node.shape) - len(x.shape)
         return [(x, tuple(Index() if n == 1 else i for n, i in zip(x.shape, place[extra:], strict=True)), ())]
     if name == "slice":
-        starts, _, steps = node.params
+        starts, steps = node.get_params("starts", "steps")
         return [(x, tuple(i * s + a for i, a, s in zip(place, starts, steps, strict=True)), ())]
     if name == "flip":
-        axes = node.params[0]
+        axes = node.param("axes")
         return [
             (x, tuple((n - 1) - i if a in axes else i for a, (i, n) in enumerate(zip(place, x.shape, strict=True))), ())
         ]
     if name == "pad":
-        return [_padded(x, place, node.params[0])]
+        return [_padded(x, place, node.param("widths"))]
     assert name == "concat", name
     return list(_concatenated(node, place))
 
@@ -361,7 +361,7 @@ def _padded(x: Node, place: Place, widths: Sequence[tuple[int, int, int]]) -> tu
 
 
 def _concatenated(node: Node, place: Place) -> Iterable[tuple[Node, Place, tuple[Inside, ...]]]:
-    axis, start = node.params[0], 0
+    axis, start = node.param("axis"), 0
     for x in node.inputs:
         n = x.shape[axis]
         here = place[axis] + -start

@@ -1,7 +1,7 @@
-"""The last steps before code: which loop becomes vectors, and how few loops are enough.
+"""The last steps before code generation: loops are split, merged, and one is chosen to be vectorized.
 
-A loop that a reshape divides is cut in two, so that the division goes away; neighbouring loops that every access walks through
-without a gap become one; the loop along which most accesses are contiguous is the one that vectors run along.
+A loop that a reshape divides is split in two, which removes the division; neighbouring loops that every access traverses
+contiguously are merged; the loop along which most accesses are contiguous is vectorized.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from ...graph.node import Node
 from .index import Index, Inside, Loop, Place, linear, substituted
 from .kernel import Kernel
 from .loops import Key, Reduction, Step, mergeable, split, substituted_place
+from .window_ops import SPREAD, TAP
 
 
 @dataclass
@@ -38,12 +39,12 @@ class Reduced:
     @property
     def dtype(self) -> DType:
         """The type of the values that are combined."""
-        return self.node.dtype if self.node.op.name == "window_spread" else self.node.inputs[0].dtype
+        return self.node.dtype if self.node.op is SPREAD else self.node.inputs[0].dtype
 
     @property
     def finds(self) -> bool:
-        """Whether it is after positions, not values."""
-        return self.node.op.name in ("argmax", "argmin", "window_argmax", "window_tap")
+        """Whether its result is a position, not a value."""
+        return self.node.op.returns_position
 
 
 @dataclass
@@ -124,11 +125,11 @@ def ready(kernel: Kernel, lanes: int) -> ReadyNest:
 
 
 def _argument_position(reduction: Reduction, place: Place, x: Node) -> Index:
-    name = reduction.node.op.name
-    if name in ("argmax", "argmin"):
-        along: Index = place[reduction.node.params[0]]
+    op = reduction.node.op
+    if op.kernel == "reduction" and op.returns_position:
+        along: Index = place[reduction.node.param("axis")]
         return along
-    if name in ("window_tap", "window_spread"):  # the number of the tap
+    if op in (TAP, SPREAD):  # the number of the tap
         loops = reduction.loops
         return linear(tuple(Index(0, ((loop, 1),)) for loop in loops), tuple(loop.size for loop in loops))
     return linear(place, x.shape)

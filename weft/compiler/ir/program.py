@@ -79,18 +79,10 @@ class Program:
         return count
 
 
-NAMES = {
-    "contract": ("a", "b", "c"),
-    "conv_last": ("x", "w", "y"),
-    "conv_data_last": ("g", "w", "x"),
-    "conv_filter_last": ("x", "g", "w"),
-}
-
-
 def operand_names(kernel: Kernel) -> tuple[str, ...]:
     """What a plan calls the inputs of an anchor and, last, its result."""
     assert kernel.anchor is not None
-    return NAMES.get(kernel.anchor.op.name) or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
+    return kernel.anchor.op.operands or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
 
 
 def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:

@@ -1,4 +1,4 @@
-"""The list of passes: what happens to a graph before kernels are made of it."""
+"""The list of passes that a graph goes through before it is fused into kernels."""
 
 from __future__ import annotations
 
@@ -22,33 +22,32 @@ Pass = Callable[[Graph], Graph]
 
 @dataclass(frozen=True)
 class PassOptions:
-    """What a backend wants of the passes."""
+    """The options of the passes that depend on the backend."""
 
     lowers: Callable[[Op], bool]  # whether the backend has a rule for an op; others are decomposed
-    wide_filters: bool = False  # convolutions read float32 only, so filters are not narrowed in mixed precision
+    wide_filters: bool = False  # convolutions read float32 only, so filter gradients are not rounded in mixed precision
     widen_copies: bool = False  # 16-bit operands of kernels that read float32 only become copies of their own
-    recompute: bool = False  # cheap values are computed again rather than kept
-    pad_channels: bool = (
-        False  # images of few channels are padded, so that every pixel begins at a multiple of 16 bytes
-    )
-    split_sums: bool = False  # long sums are cut in two, so that threads share them
+    recompute: bool = False  # cheap values are recomputed rather than stored
+    # Images of few channels are padded, so that every pixel begins at a multiple of 16 bytes.
+    pad_channels: bool = False
+    split_sums: bool = False  # long sums are split in two, so that threads share them
 
 
 def pass_list(options: PassOptions, narrow: DType | None = None) -> dict[str, Pass]:
-    """The passes in their order, by name. `narrow`: the type of mixed precision."""
+    """The passes in their order, by name. `narrow`: the 16-bit dtype of mixed precision."""
     mixed: dict[str, Pass] = (
         {} if narrow is None else {"precision": partial(precision, dtype=narrow, wide_filters=options.wide_filters)}
     )
     return {
         "decompose": partial(decompose, lowers=options.lowers),
         "recall": recall,
-        "simplify": partial(simplify, compute_again=options.recompute),
+        "simplify": partial(simplify, recompute=options.recompute),
         "fold": fold,
         "accumulate": accumulate,
         **mixed,
-        "layout": partial(layout, whole_words=options.pad_channels),
+        "layout": partial(layout, pad_channels=options.pad_channels),
         **({"copies": copies} if options.widen_copies else {}),
-        "refine": partial(refine, in_two=options.split_sums),
+        "refine": partial(refine, split_sums=options.split_sums),
     }
 
 

@@ -17,7 +17,7 @@ from ..ir.program import FRAME_RESERVED, Call, Fused, Program, operand_names, op
 from ..ir.storage import ALIGN, ARENA, Memory, Ranges, Slot, nbytes
 from ..passes.precision import handed_on
 from .algorithms import asked_for_loops
-from .fuse import WIDENS, fuse
+from .fuse import WIDENS, KernelKinds, fuse
 from .memory import plan
 from .schedule import Schedule, schedule
 
@@ -38,7 +38,7 @@ class Target:
     planner: Callable[[Kernel, int, Collection[Node], bool], Plan]  # how the work of an anchor is done
     threads: int = 1
     by_loops: ByLoops = asked_for_loops  # convolutions without a kernel of their own
-    widens: frozenset[str] = WIDENS  # anchors that read 16 bits as they are
+    widens: KernelKinds = WIDENS  # kernels that read 16-bit floats without a copy
     scratch_of: Callable[[Kernel], int] = _no_scratch  # the bytes that a kernel of loops needs beside its tensors
     recompute_limit: int | None = None  # additions that are not made again for every kernel that wants the result
     survey: Callable[[Sequence[Kernel]], None] = _no_survey  # sees what has an anchor before any is planned
@@ -150,9 +150,10 @@ def _bodies(kernel: Kernel, target: Target) -> tuple[Program, ...]:
     node = kernel.anchor
     assert node is not None
     graphs = [p for p in node.params if isinstance(p, Graph)]
-    moving = {"scan": lambda: node.params[1] + node.params[2], "while_loop": lambda: node.params[2]}.get(node.op.name)
-    still = frozenset(range(moving(), len(node.inputs))) if moving is not None else frozenset()
-    return tuple(build(g, {}, target, still) for g in graphs)
+    is_loop = "carried" in node.op.params
+    varying = sum(node.get_params(*(p for p in ("carried", "sequences") if p in node.op.params)))
+    invariant = frozenset(range(varying, len(node.inputs))) if is_loop else frozenset()
+    return tuple(build(g, {}, target, invariant) for g in graphs)
 
 
 def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
@@ -166,12 +167,11 @@ def control_buffers(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot
     assert node is not None
     wanted = {f"arena{i}": b.memory.arena for i, b in enumerate(bodies)}
     wanted |= {f"kept{i}": b.memory.kept for i, b in enumerate(bodies)}
-    if node.op.name in ("scan", "while_loop"):
-        carried = node.params[1] if node.op.name == "scan" else node.params[2]
-        for i in range(carried):
+    if "carried" in node.op.params:  # a loop
+        for i in range(node.param("carried")):
             wanted |= {f"even{i}": nbytes(node.inputs[i]), f"odd{i}": nbytes(node.inputs[i])}
         wanted["test"] = 1
-    read = {n.params[0] for n in kernel.outputs if n.op is ITEM}
+    read = {n.param("index") for n in kernel.outputs if n.op is ITEM}
     for i, output in enumerate(bodies[-1].graph.outputs):
         if i not in read:  # it is computed all the same, and must go somewhere
             wanted[f"unread{i}"] = nbytes(output)

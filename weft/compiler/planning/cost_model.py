@@ -130,10 +130,17 @@ def _plan(program: Program, call: Call) -> Work:
     written = nbytes(kernel.anchor) if names[-1] in phase.writes and kernel.anchor is not None else 0
     if not written and "work" in phase.writes and side_phase(phase.symbol) is not None:
         written = read  # a packed copy is about as large as what was packed
-    total = Work(program.plans[kernel].flops if _is_main(program, call) else 0, read, written)
+    total = Work(_anchor_flops(program, kernel) if _is_main(program, call) else 0, read, written)
     if "epilogue" in phase.arguments and kernel.nest is not None:
         total += Work(_loop_flops(kernel), _loaded(kernel), _epilogue_writes(program, kernel) - written)
     return total
+
+
+def _anchor_flops(program: Program, kernel: Kernel) -> int:
+    """Of the op, if it declares them; a sort or a scatter depends on the plan."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    return anchor.op.flops(anchor) if anchor.op.flops is not None else program.plans[kernel].flops
 
 
 def _operands(kernel: Kernel, reads: Iterable[str]) -> list[tuple[View, Node]]:
@@ -175,7 +182,7 @@ def _control(program: Program, kernel: Kernel) -> Work:
         inner = max(bodies, key=lambda w: w.flops)
     else:
         inner = sum(bodies, Work())
-    rounds = kernel.anchor.params[3] if kernel.anchor.op.name == "scan" else 1
+    rounds = kernel.anchor.param("length") if kernel.anchor.op.name == "scan" else 1
     outside = sum(_viewed(o) for o in zip(kernel.views, kernel.anchor.inputs, strict=True))
     # What bodies pass on to each other stays in the cache as a rule: of memory, what goes in and comes out counts.
     return Work(rounds * inner.flops, outside, sum(map(nbytes, kernel.outputs)))

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from math import prod
 
 from ...errors import Source
-from ...graph.node import Node
+from ...graph.node import Node, Op
+from ..ir.conv_shape import described
 from ..ir.kernel import Kernel, is_control
 from ..ir.program import FRAME_RESERVED, Call, Program
 from ..ir.storage import ARENA, nbytes
 from .cost_model import side_phase, step_cost, times
 
 MOST_OPS = 4  # that a name lists
-# Ops that a name leaves out: they only serve another one that it says.
-SILENT = {"cast", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "in_range"}
-CONVOLUTIONS = {"conv_last": "conv", "conv_data_last": "conv data gradient", "conv_filter_last": "conv filter gradient"}
 
 
 def name(program: Program, call: Call) -> str:
@@ -75,7 +73,7 @@ def _control(program: Program, kernel: Kernel) -> str:
     node = kernel.anchor
     assert node is not None
     kernels = " and ".join(str(len(body.kernels)) for body in program.bodies[kernel])
-    title = f"scan of {node.params[3]} steps" if node.op.name == "scan" else _words(node.op.name)
+    title = f"scan of {node.param('length')} steps" if node.op.name == "scan" else _label(node.op)
     return f"{title} ({kernels} kernels)"
 
 
@@ -92,25 +90,21 @@ def _plan(program: Program, call: Call) -> str:
 
 
 def _anchor(anchor: Node, algorithm: str) -> str:
-    if anchor.op.name == "contract":
+    if anchor.op.kernel == "contraction":
         batch, m, n = anchor.shape
         several = f"{batch} of " if batch != 1 else ""
         return f"matmul {several}{m}x{n}x{anchor.inputs[0].shape[2]}"
-    if anchor.op.name in CONVOLUTIONS:
-        return f"{CONVOLUTIONS[anchor.op.name]} {_convolution(anchor)} {algorithm}"
+    if anchor.op.kernel == "convolution":
+        return f"{_label(anchor.op)} {_convolution(anchor)} {algorithm}"
     return f"{anchor.op.name} {_shape(anchor.shape)}"
 
 
 def _convolution(anchor: Node) -> str:
     """The filter and what a convolution maps: `3x3 64->128 stride 2x2`."""
-    stride, _, _, groups = anchor.params[:4]
-    if anchor.op.name == "conv_filter_last":
-        *window, per_group, filters = anchor.shape
-    else:
-        filters, per_group, *window = anchor.inputs[1].shape
-    text = f"{_shape(window)} {per_group * groups}->{filters}"
-    text += f" stride {_shape(stride)}" if any(s != 1 for s in stride) else ""
-    return text + (f" groups {groups}" if groups != 1 else "")
+    _, conv = described(anchor)
+    text = f"{_shape(conv.kernel)} {conv.channels}->{conv.filters}"
+    text += f" stride {_shape(conv.stride)}" if any(s != 1 for s in conv.stride) else ""
+    return text + (f" groups {conv.groups}" if conv.groups != 1 else "")
 
 
 def _epilogue(program: Program, kernel: Kernel) -> list[str]:
@@ -134,14 +128,14 @@ def _update(nodes: Sequence[Node]) -> str:
 
 def _ops(kernel: Kernel) -> list[str]:
     """What a kernel does with each element: the names of ops, none twice, in order."""
-    steps = [s.node.op.name for b in kernel.bodies for s in b.steps if s.kind in ("op", "window", "bits")]
-    telling = [n for n in steps if n not in SILENT] or steps
-    ops = [_words(n) for n in dict.fromkeys(telling)]
+    steps = [s.node.op for b in kernel.bodies for s in b.steps if s.kind in ("op", "window", "bits")]
+    telling = [op for op in steps if op.label != ""] or steps
+    ops = [_label(op) for op in dict.fromkeys(telling)]
     return ops if len(ops) <= MOST_OPS else [*ops[: MOST_OPS - 1], f"{len(ops) - MOST_OPS + 1} more"]
 
 
-def _words(op: str) -> str:
-    return op.replace("_", " ").strip()
+def _label(op: Op) -> str:
+    return op.label or op.name.replace("_", " ").strip()
 
 
 def _loops(program: Program, kernel: Kernel) -> str:
@@ -161,13 +155,14 @@ def _loops(program: Program, kernel: Kernel) -> str:
 def _reductions(kernel: Kernel) -> str:
     """The well-known functions that are made of reductions, or the reductions by name."""
     assert kernel.nest is not None
-    kinds = [n.op.name for n in kernel.nest.rows]
+    rows = [n.op for n in kernel.nest.rows]
+    kinds = [op.name for op in rows]
     ops = {s.node.op.name for b in kernel.bodies for s in b.steps if s.kind == "op"}
     if {"max", "sum"} <= set(kinds) and "exp" in ops:
         return "log softmax" if "log" in ops else "softmax"
     if kinds.count("sum") > 1 and ops & {"sqrt", "rsqrt"}:
         return "normalise"
-    return " + ".join(dict.fromkeys(CONVOLUTIONS.get(k, _words(k)) for k in kinds))
+    return " + ".join(dict.fromkeys(map(_label, rows)))
 
 
 def _row_shape(kernel: Kernel) -> tuple[int, int]:
@@ -215,9 +210,9 @@ def _reason(program: Program, node: Node, is_state: bool, readers: Sequence[Kern
 
 
 def _kind(anchor: Node) -> str:
-    if anchor.op.name == "contract":
+    if anchor.op.kernel == "contraction":
         return "matrix product"
-    return "convolution" if anchor.op.name in CONVOLUTIONS else _words(anchor.op.name)
+    return "convolution" if anchor.op.kernel == "convolution" else _label(anchor.op)
 
 
 # --- memory -------------------------------------------------------------------------------------------------------------------

@@ -23,11 +23,10 @@ from math import prod
 
 from ...errors import InternalError
 from ...graph.graph import Graph
-from ...graph.node import CONST, ITEM, Node, toposort
+from ...graph.node import CONST, ITEM, KernelKind, Node, toposort
 from ..ir.elements import grown
 from ..ir.index import Index, Place, fresh, linear
 from ..ir.kernel import (
-    GIVEN,
     ByLoops,
     Kernel,
     anchor_loops,
@@ -49,19 +48,20 @@ from .algorithms import asked_for_loops
 from .merge import is_flexible, jammed, merged_nests, moved_phase, phase_body, solved
 from .reachability import Spine
 
-WIDENS = frozenset(("contract",))  # anchors that make float32 of 16 bits by themselves, on a CPU
+KernelKinds = frozenset[KernelKind]
+WIDENS: KernelKinds = frozenset(("contraction",))  # anchors that convert 16-bit floats to float32 themselves, on CPUs
 
 
 def fuse(
     graph: Graph,
-    widens: frozenset[str] = WIDENS,
+    widens: KernelKinds = WIDENS,
     recompute_limit: int | None = None,
     narrows: bool = False,
     by_loops: ByLoops = asked_for_loops,
 ) -> Fused:
     """The graph as kernels.
 
-    `widens`: the anchors that read 16 bits and compute in float32. `recompute_limit`: the cost, in additions, above which a value is
+    `widens`: the kernels that read 16-bit floats and compute in float32. `recompute_limit`: the cost, in additions, above which a value is
     stored rather than computed again in every kernel that reads it. `narrows`: values that kernels hand to each other will be
     rounded to 16 bits. `by_loops`: the convolutions that are plain loops.
     """
@@ -87,7 +87,7 @@ def cost(node: Node) -> int:
 
 def _overlaps(node: Node) -> bool:
     """Whether its windows overlap: an element is seen by several."""
-    return taps(node) > 1 and any(s < k for k, s in zip(*node.params[:2], strict=True))
+    return taps(node) > 1 and any(s < k for k, s in zip(*node.get_params("size", "stride"), strict=True))
 
 
 def _largest(nodes: Collection[Node]) -> set[Node]:
@@ -98,7 +98,7 @@ def _largest(nodes: Collection[Node]) -> set[Node]:
 
 @dataclass(frozen=True)
 class _Options:
-    widens: frozenset[str]
+    widens: KernelKinds
     recompute_limit: int
     narrows: bool
     by_loops: ByLoops
@@ -135,7 +135,7 @@ class _Fusion:
             Kernel, int
         ] = {}  # the greatest depth among a kernel's outputs, and those of all that it depends on
         for node in self.nodes:
-            if node in self.stored and node.op.name not in GIVEN and node.op is not ITEM:
+            if node in self.stored and node.op.kernel != "input" and node.op is not ITEM:
                 self._begin(node)
         # Rows are built from the reductions onwards, everything else from the results backwards: a chain is whole before
         # it becomes the epilogue of an anchor.
@@ -148,7 +148,7 @@ class _Fusion:
     # --- what is stored ------------------------------------------------------------------------------------------------
 
     def _stored(self, expensive: set[Node]) -> set[Node]:
-        stored = {n for n in self.nodes if n.op.name in GIVEN or n.op is ITEM or not is_inline(n)}
+        stored = {n for n in self.nodes if n.op.kernel == "input" or n.op is ITEM or not is_inline(n)}
         stored |= (self.results | expensive) & set(self.nodes)
         stored |= {n for n in self.nodes if is_narrowing(n)}
         stored |= self._stream_positions()
@@ -156,7 +156,7 @@ class _Fusion:
         for node in self.nodes:
             if is_anchor(node, self.options.by_loops):
                 stored |= {
-                    base_of(node, i, stored, node.op.name in self.options.widens) for i in range(len(node.inputs))
+                    base_of(node, i, stored, node.op.kernel in self.options.widens) for i in range(len(node.inputs))
                 }
             for i in self._worth_storing_for(node, stored):
                 stored.add(i)
@@ -302,7 +302,7 @@ class _Fusion:
     def _anchor(self, node: Node) -> Kernel:
         views = []
         for i in node.inputs:
-            found = view(i, self.stored, widens=node.op.name in self.options.widens)
+            found = view(i, self.stored, widens=node.op.kernel in self.options.widens)
             assert found is not None, i
             views.append(found)
         outputs = [node]
