@@ -17,7 +17,7 @@ from ..ops.movement import moveaxis, reshape
 from ..ops.reduce import any as any_of
 from ..ops.reduce import argmax
 from ..tensor import Tensor, wrap
-from .ops import Call, Each, refuse_draws, rule, walk
+from .ops import BatchedCall, Each, refuse_draws, rule, walk
 
 
 def mapped_graph(
@@ -37,7 +37,7 @@ def mapped_graph(
 
 
 def _spread(each: Each, size: int) -> Each:
-    return Call(size, [wrap(each[0])], [each[1]]).each(0).node, True
+    return BatchedCall(size, [wrap(each[0])], [each[1]]).each(0).node, True
 
 
 def _applied(graph: Graph, inputs: Sequence[Each], size: int) -> list[Each]:
@@ -52,13 +52,13 @@ def results(op: Op, inputs: Sequence[Tensor], params: tuple[Any, ...], mapped: S
 
 
 @rule("call")
-def _call(call: Call, op: Op, body: Graph) -> list[Each]:
+def _call(call: BatchedCall, op: Op, body: Graph) -> list[Each]:
     graph, mapped = mapped_graph(body, call.mapped, call.size)
     return results(op, call.tensors, (graph,), mapped)
 
 
 @rule("cond")
-def _cond(call: Call, op: Op, then: Graph, other: Graph) -> list[Each]:
+def _cond(call: BatchedCall, op: Op, then: Graph, other: Graph) -> list[Each]:
     """A branch is taken by all; where examples disagree each branch is computed for those that want it."""
     condition, inputs, rest = call.tensors[0], call.tensors[1:], call.mapped[1:]
     if not call.mapped[0]:
@@ -96,7 +96,7 @@ def _chosen(condition: Tensor, a: Each, b: Each, size: int) -> Each:
 
 
 @rule("while_loop")
-def _while(call: Call, op: Op, test: Graph, body: Graph, carried: int) -> list[Each]:
+def _while(call: BatchedCall, op: Op, test: Graph, body: Graph, carried: int) -> list[Each]:
     """It goes on while any example does; those that are done keep what they have."""
     constants, mapped = call.tensors[carried:], call.mapped[carried:]
 
@@ -119,7 +119,7 @@ def _while(call: Call, op: Op, test: Graph, body: Graph, carried: int) -> list[E
 
 @rule("scan")
 def _scan(
-    call: Call, op: Op, body: Graph, carried: int, sequences: int, length: int, reverse: bool, history: bool
+    call: BatchedCall, op: Op, body: Graph, carried: int, sequences: int, length: int, reverse: bool, history: bool
 ) -> list[Each]:
     """What is carried differs if it does so at the beginning or after any step."""
     mapped = list(call.mapped)

@@ -29,7 +29,7 @@ Each = tuple[Node, bool]  # a value, and whether the examples are its first axis
 
 
 @dataclass
-class Call:
+class BatchedCall:
     """The inputs of an op whose results differ from example to example."""
 
     size: int  # how many examples
@@ -88,7 +88,7 @@ def _apply(node: Node, inputs: Sequence[Each], size: int) -> Any:
     if not size:
         nothing = [zeros((0, *t.shape), dtype=t.dtype) for t in node.outputs or (node.type,)]
         return [(t.node, True) for t in nothing] if node.outputs else nothing[0]
-    call = Call(size, [wrap(n) for n, _ in inputs], [mapped for _, mapped in inputs])
+    call = BatchedCall(size, [wrap(n) for n, _ in inputs], [mapped for _, mapped in inputs])
     known = node.op.batch
     if known is None and node.op.kind != "elementwise":
         raise UserError(
@@ -156,44 +156,44 @@ def _behind(axes: Iterable[int]) -> tuple[int, ...]:
 
 
 @rule("tag")
-def _tag(call: Call, op: Op, key: object) -> Tensor:
+def _tag(call: BatchedCall, op: Op, key: object) -> Tensor:
     return call.tensors[0]  # the derivative that it was for is there already
 
 
 @rule("transfer")
-def _unchanged(call: Call, op: Op, *params: Any) -> Tensor:
+def _unchanged(call: BatchedCall, op: Op, *params: Any) -> Tensor:
     return emit(op, (call.tensors[0],), params)
 
 
 @rule("reshape")
-def _reshape(call: Call, op: Op, shape: Shape) -> Tensor:
+def _reshape(call: BatchedCall, op: Op, shape: Shape) -> Tensor:
     return reshape(call.tensors[0], (call.size, *shape))
 
 
 @rule("permute")
-def _permute(call: Call, op: Op, axes: Shape) -> Tensor:
+def _permute(call: BatchedCall, op: Op, axes: Shape) -> Tensor:
     return permute_dims(call.tensors[0], (0, *_behind(axes)))
 
 
 @rule("expand")
-def _expand(call: Call, op: Op, shape: Shape) -> Tensor:
+def _expand(call: BatchedCall, op: Op, shape: Shape) -> Tensor:
     x = call.tensors[0]
     new = len(shape) - (x.ndim - 1)
     return expand_to(reshape(x, (call.size, *[1] * new, *x.shape[1:])), (call.size, *shape))
 
 
 @rule("pad")
-def _pad(call: Call, op: Op, widths: tuple[Shape, ...], value: Any) -> Tensor:
+def _pad(call: BatchedCall, op: Op, widths: tuple[Shape, ...], value: Any) -> Tensor:
     return emit(op, (call.tensors[0],), (((0, 0, 0), *widths), value))
 
 
 @rule("slice")
-def _slice(call: Call, op: Op, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
+def _slice(call: BatchedCall, op: Op, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
     return emit(op, (call.tensors[0],), ((0, *starts), (call.size, *stops), (1, *steps)))
 
 
 @rule("concat")
-def _concat(call: Call, op: Op, axis: int) -> Tensor:
+def _concat(call: BatchedCall, op: Op, axis: int) -> Tensor:
     return emit(op, call.all(), (axis + 1,))
 
 
@@ -201,22 +201,22 @@ def _concat(call: Call, op: Op, axis: int) -> Tensor:
 
 
 @rule("flip", "sum", "prod", "max", "min")
-def _over_axes(call: Call, op: Op, axes: Shape) -> Tensor:
+def _over_axes(call: BatchedCall, op: Op, axes: Shape) -> Tensor:
     return emit(op, (call.tensors[0],), (_behind(axes),))
 
 
 @rule("argmax", "argmin", "cumsum", "cumprod", "argsort")
-def _along_axis(call: Call, op: Op, axis: int, *rest: Any) -> Tensor:
+def _along_axis(call: BatchedCall, op: Op, axis: int, *rest: Any) -> Tensor:
     return emit(op, (call.tensors[0],), (axis + 1, *rest))
 
 
 @rule("window_sum", "window_max")
-def _windows(call: Call, op: Op, size: Shape, stride: Shape, padding: Pairs, dilation: Shape) -> Tensor:
+def _windows(call: BatchedCall, op: Op, size: Shape, stride: Shape, padding: Pairs, dilation: Shape) -> Tensor:
     return emit(op, (call.tensors[0],), ((1, *size), (1, *stride), ((0, 0), *padding), (1, *dilation)))
 
 
 @rule("window_argmax")
-def _window_places(call: Call, op: Op, *window: Any) -> Tensor:
+def _window_places(call: BatchedCall, op: Op, *window: Any) -> Tensor:
     places = _windows(call, op, *window)  # among the elements of all examples; below 0 in padding
     others = iota(call.size) * math.prod(call.tensors[0].shape[1:])
     before = expand_to(reshape(others, (call.size, *[1] * (places.ndim - 1))), places.shape)
@@ -227,7 +227,7 @@ def _window_places(call: Call, op: Op, *window: Any) -> Tensor:
 
 
 @rule("contract")
-def _contract(call: Call, op: Op, a: str, b: str, out: str) -> Tensor:
+def _contract(call: BatchedCall, op: Op, a: str, b: str, out: str) -> Tensor:
     """The examples are one more letter, of those that have them."""
     new = next(c for c in string.ascii_letters if c not in a + b)
     x, y = call.tensors
@@ -235,7 +235,7 @@ def _contract(call: Call, op: Op, a: str, b: str, out: str) -> Tensor:
 
 
 @rule("conv", "conv_data")
-def _conv(call: Call, op: Op, *params: Any) -> Tensor:
+def _conv(call: BatchedCall, op: Op, *params: Any) -> Tensor:
     """If the filter is one for all, examples are images like others; else each has groups of its own."""
     if not call.mapped[1]:
         x, w = call.tensors
@@ -249,7 +249,7 @@ def _conv(call: Call, op: Op, *params: Any) -> Tensor:
 
 
 @rule("conv_filter")
-def _conv_filter(call: Call, op: Op, *params: Any) -> Tensor:
+def _conv_filter(call: BatchedCall, op: Op, *params: Any) -> Tensor:
     """Each example has groups of channels of its own, and gets filters of its own."""
     x, g = call.all()
     w = emit(op, (_as_channels(x), _as_channels(g)), _with_groups(params, call.size))
@@ -270,7 +270,7 @@ def _with_groups(params: tuple[Any, ...], size: int) -> tuple[Any, ...]:
 
 
 @rule("gather")
-def _gather(call: Call, op: Op, axes: Shape, wraps: bool) -> Tensor:
+def _gather(call: BatchedCall, op: Op, axes: Shape, wraps: bool) -> Tensor:
     x, *indices = call.tensors
     if not any(call.mapped[1:]):  # all read at the same places: the examples come behind the axes of the indices
         return moveaxis(emit(op, (x, *indices), (_behind(axes), wraps)), indices[0].ndim, 0)
@@ -281,7 +281,7 @@ def _gather(call: Call, op: Op, axes: Shape, wraps: bool) -> Tensor:
 
 
 @rule("scatter")
-def _scatter(call: Call, op: Op, axes: Shape, how: str) -> Tensor:
+def _scatter(call: BatchedCall, op: Op, axes: Shape, how: str) -> Tensor:
     x, values, *indices = call.each(0), call.each(1), *call.tensors[2:]
     if not any(call.mapped[2:]):
         return emit(op, (x, moveaxis(values, 0, indices[0].ndim), *indices), (_behind(axes), how))

@@ -16,7 +16,7 @@ from math import prod
 from ...dtypes import DType
 from ...graph.node import Node
 from ..ir.index import Loop
-from ..ir.nest import ReadyNest, ReadyPhase, Reduced
+from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction
 from ..thresholds import thresholds
 from . import scalars as scalar
 from .combiners import NOT_SUMS, better, combined, identity, product
@@ -265,7 +265,7 @@ class _Total:
     added to that.
     """
 
-    def __init__(self, emitter: Emitter, reduced: Reduced, lanes: int, in_blocks: bool = False) -> None:
+    def __init__(self, emitter: Emitter, reduced: ReadyReduction, lanes: int, in_blocks: bool = False) -> None:
         self.emitter, self.reduced, self.lanes = emitter, reduced, lanes
         self.code = emitter.code
         self.kind = reduced.node.op.name

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ...dtypes import bool_
-from ..ir.nest import ReadyNest, ReadyPhase, Reduced, Written
+from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction, ReadyStore
 from . import scalars as scalar
 from .lines import power
 from .source import KernelSource, Writer, decomposed
@@ -154,7 +154,7 @@ class Loops(Writer):
         self.line(f"# {', '.join(_about(phase))}")
 
 
-def _read_again(phase: ReadyPhase, later: Sequence[ReadyPhase]) -> list[Written]:
+def _read_again(phase: ReadyPhase, later: Sequence[ReadyPhase]) -> list[ReadyStore]:
     """What a phase stores and later ones read."""
     nodes = {s.node for p in later for s in p.steps if s.kind == "load"}
     return [w for w in phase.stores if w.node in nodes]
@@ -175,7 +175,7 @@ _COMBINE = {"sum": "add", "prod": "mul", "max": "greater", "min": "less", "windo
 class Total:
     """The running state of a reduction: a tile of values so far, and for argmax where they were found."""
 
-    def __init__(self, writer: Loops, reduced: Reduced, width: int) -> None:
+    def __init__(self, writer: Loops, reduced: ReadyReduction, width: int) -> None:
         self.writer, self.reduced, self.width = writer, reduced, width
         self.kind, self.dtype = reduced.node.op.name, reduced.dtype
         self.finds = reduced.finds

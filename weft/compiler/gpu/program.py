@@ -24,7 +24,7 @@ from ..ir.storage import Slot, nbytes
 from ..lowering import LoweringTable
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
-from ..planning.build import Target, build, control_buffers
+from ..planning.build import Backend, build, control_buffers
 from ..planning.fuse import KernelKinds
 from ..thresholds import thresholds
 from . import scalars
@@ -75,7 +75,7 @@ def gpu_program(
                 for kernel in kernels:
                     _plan(kernel, 1, (), False, judge)
 
-    target = Target(
+    target = Backend(
         partial(applied, options=PASSES, narrow=narrow), partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=narrow,
         gathers=True, much=MUCH,
     )  # fmt: skip

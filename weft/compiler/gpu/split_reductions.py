@@ -17,7 +17,7 @@ from math import prod
 
 from ...dtypes import float32, int64
 from ...graph.node import Node
-from ..ir.nest import ReadyNest, ReadyPhase, Reduced
+from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction
 from ..ir.storage import nbytes
 from ..thresholds import thresholds
 from . import scalars as scalar
@@ -70,7 +70,7 @@ class _Cut:
 class _Room:
     """The results of a reduction's parts: tensors of (parts, rows). Of squares, `total` is the sum that their mean comes from."""
 
-    reduced: Reduced
+    reduced: ReadyReduction
     cut: _Cut
     nodes: tuple[Node, ...]
     total: Node | None = None
@@ -153,7 +153,7 @@ class _Planner:
         elements = MOST_TILE // 2 if crowded else MOST_TILE
         return Tile(height, max(1, min(power(prod(l.size for l in phase.loops)), elements // height)), 8)
 
-    def _reserve(self, reduced: Reduced, cut: _Cut, total: Node | None = None) -> None:
+    def _reserve(self, reduced: ReadyReduction, cut: _Cut, total: Node | None = None) -> None:
         dtype = reduced.dtype
         dtypes = [float32 if dtype.is_half else dtype, *([int64] if reduced.finds else [])]
         shape = (cut.parts, self.count)
@@ -296,7 +296,7 @@ class _Launch(Loops):
                 totals.append(Total(self, reduced, width))
         return totals
 
-    def _first(self, phase: ReadyPhase, reduced: Reduced) -> str:
+    def _first(self, phase: ReadyPhase, reduced: ReadyReduction) -> str:
         """What is reduced, at the beginning of the part: a tile."""
         self.line(f"early = begin + tl.arange(0, {min(FIRST, self.tile.width)})[None, :]")
         self.line("inside_early = early < end")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ...graph.node import CONST, Node
 from .index import Place
-from .loops import Key, Phase, condition_reads, needs, reads
+from .loops import Key, LoopPhase, condition_reads, needs, reads
 
 
 @dataclass
@@ -74,14 +74,14 @@ class Elements:
                 yield node
 
 
-def grown(phase: Phase, stored: Collection[Node], rows: Collection[Node]) -> Elements:
+def grown(phase: LoopPhase, stored: Collection[Node], rows: Collection[Node]) -> Elements:
     """The elements of a phase. Those that are known already are not looked for again."""
     found = phase.elements if phase.elements is not None else Elements()
     found.grow(wanted_of(phase), stored, {s.node for s in phase.stores}, rows_before(phase, rows))
     return found
 
 
-def wanted_of(phase: Phase) -> list[Key]:
+def wanted_of(phase: LoopPhase) -> list[Key]:
     """What a phase stores and reduces."""
     wanted = [(s.node, s.place) for s in phase.stores]
     for r in phase.reductions:
@@ -90,12 +90,12 @@ def wanted_of(phase: Phase) -> list[Key]:
     return wanted
 
 
-def read_by(phase: Phase, stored: Collection[Node]) -> Collection[Node]:
+def read_by(phase: LoopPhase, stored: Collection[Node]) -> Collection[Node]:
     """The stored nodes that a phase reads where it needs them: all but those that it stores itself, which are at hand."""
     return Without(stored, {s.node for s in phase.stores})
 
 
-def rows_before(phase: Phase, rows: Collection[Node]) -> set[Node]:
+def rows_before(phase: LoopPhase, rows: Collection[Node]) -> set[Node]:
     """The row values that are known when a phase begins."""
     return set(rows) - {r.node for r in phase.reductions}
 

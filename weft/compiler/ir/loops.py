@@ -255,7 +255,7 @@ class Store:
 
 
 @dataclass
-class Phase:
+class LoopPhase:
     """What is done together in the same loops: reductions, or stores."""
 
     loops: tuple[Loop, ...]
@@ -269,7 +269,7 @@ class Nest:
     """The loops of one kernel. `rows` are the nodes whose values stay inside it."""
 
     outer: tuple[Loop, ...]
-    phases: list[Phase]
+    phases: list[LoopPhase]
 
     @property
     def rows(self) -> list[Node]:

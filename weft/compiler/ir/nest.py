@@ -19,7 +19,7 @@ from .window_ops import SPREAD, TAP
 
 
 @dataclass
-class Written:
+class ReadyStore:
     """A store: which step's value goes where."""
 
     node: Node
@@ -28,7 +28,7 @@ class Written:
 
 
 @dataclass
-class Reduced:
+class ReadyReduction:
     """A reduction: which steps' product is combined, and where that is not padding."""
 
     node: Node
@@ -52,8 +52,8 @@ class ReadyPhase:
     loops: tuple[Loop, ...]
     steps: tuple[Step, ...]
     number: dict[Key, int]
-    stores: list[Written]
-    reductions: list[Reduced]
+    stores: list[ReadyStore]
+    reductions: list[ReadyReduction]
     vector: Loop | None = None  # of its own loops
 
     def indices(self) -> Iterable[Index]:
@@ -76,9 +76,9 @@ class ReadyPhase:
             )
             for s in self.steps
         )
-        stores = [Written(w.node, w.step, substituted(w.position, values)) for w in self.stores]
+        stores = [ReadyStore(w.node, w.step, substituted(w.position, values)) for w in self.stores]
         reductions = [
-            Reduced(
+            ReadyReduction(
                 r.node,
                 r.steps,
                 tuple(_moved(c, values) for c in r.conditions),
@@ -107,9 +107,11 @@ def ready(kernel: Kernel, lanes: int) -> ReadyNest:
     assert nest is not None
     phases = []
     for phase, body in zip(nest.phases, kernel.bodies, strict=True):
-        stores = [Written(s.node, body.number[(s.node, s.place)], linear(s.place, s.node.shape)) for s in phase.stores]
+        stores = [
+            ReadyStore(s.node, body.number[(s.node, s.place)], linear(s.place, s.node.shape)) for s in phase.stores
+        ]
         reductions = [
-            Reduced(r.node, tuple(body.number[k] for k in r.factors), r.conditions,
+            ReadyReduction(r.node, tuple(body.number[k] for k in r.factors), r.conditions,
                     tuple(_argument_position(r, place, x) for x, place in r.factors))
             for r in phase.reductions
         ]  # fmt: skip

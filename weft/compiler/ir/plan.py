@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Phase:
+class PlanPhase:
     """A call by all threads. Arguments are ints, "tid", "threads", or names of pointers: operands, "work", "epilogue", "context".
 
     A function that can meet wrong values (an index out of range) takes "status", a pointer to two i64: it writes the number
@@ -27,7 +27,7 @@ class Plan:
     """How a piece of work is done: its phases, and the bytes of workspace they share ("work")."""
 
     name: str  # for people: the algorithm
-    phases: tuple[Phase, ...]
+    phases: tuple[PlanPhase, ...]
     workspace: int
     flops: int
     packed: int = 0  # bytes of another room, "packed": an operand prepared once for many runs

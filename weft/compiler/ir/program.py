@@ -13,7 +13,7 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from .kernel import Kernel, View
 from .plan import Plan
-from .storage import Memory, Slot
+from .storage import MemoryPlan, Slot
 
 FRAME_RESERVED = 3  # the arena, the status, what is kept
 
@@ -48,7 +48,7 @@ class Program:
     graph: Graph
     fused: Fused
     calls: list[Call]
-    memory: Memory
+    memory: MemoryPlan
     plans: dict[Kernel, Plan]
     bodies: dict[Kernel, tuple[Program, ...]]  # of control flow
     updates: dict[int, int]  # outputs that take the memory of an input
@@ -85,7 +85,7 @@ def operand_names(kernel: Kernel) -> tuple[str, ...]:
     return kernel.anchor.op.operands or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
 
 
-def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
+def operand_slots(kernel: Kernel, memory: MemoryPlan) -> dict[str, Slot]:
     """The memory behind each name that a plan's phases use."""
     anchor = kernel.anchor
     assert anchor is not None

@@ -62,7 +62,7 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryPlan:
     slots: Mapping[Node, Slot]
     scratch: Mapping[Kernel, Slot]  # the workspace of a kernel
     packed: Mapping[Kernel, Slot]  # operands prepared once

@@ -88,7 +88,7 @@ def preferred(node: Node) -> str:
 
 
 @dataclass(frozen=True)
-class Choice:
+class ConvChoice:
     """How a convolution is computed, and what to say about it if it is not what was asked for."""
 
     plan: Plan

@@ -21,7 +21,7 @@ _WORTH = 0.9  # the part of the memory to which the second way must bring it
 
 
 @dataclass(eq=False)
-class Room:
+class Interval:
     """So many bytes, from one moment to another, both included."""
 
     nbytes: int
@@ -29,14 +29,14 @@ class Room:
     end: int
 
 
-def place(rooms: Sequence[Room]) -> tuple[list[int], int]:
+def place(rooms: Sequence[Interval]) -> tuple[list[int], int]:
     """The offsets of rooms, which come in the order of their beginning, and the bytes of the whole range."""
     in_turn, largest_first = _in_turn(rooms), _largest_first(rooms)
     sizes = _size(rooms, in_turn), _size(rooms, largest_first)
     return (largest_first, sizes[1]) if sizes[1] <= _WORTH * sizes[0] else (in_turn, sizes[0])
 
 
-def most(rooms: Sequence[Room]) -> int:
+def most(rooms: Sequence[Interval]) -> int:
     """The most bytes that are taken at one time: no plan can be smaller."""
     changes: dict[int, int] = defaultdict(int)
     for room in rooms:
@@ -49,11 +49,11 @@ def _rounded(nbytes: int) -> int:
     return max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
 
 
-def _size(rooms: Sequence[Room], offsets: Sequence[int]) -> int:
+def _size(rooms: Sequence[Interval], offsets: Sequence[int]) -> int:
     return max((offset + _rounded(room.nbytes) for room, offset in zip(rooms, offsets, strict=True)), default=0)
 
 
-def _largest_first(rooms: Sequence[Room]) -> list[int]:
+def _largest_first(rooms: Sequence[Interval]) -> list[int]:
     order = sorted(range(len(rooms)), key=lambda i: (-rooms[i].nbytes, rooms[i].begin))
     begins, ends, starts, stops = (np.zeros(len(rooms), np.int64) for _ in range(4))  # of those that have a place
     found = [0] * len(rooms)
@@ -73,7 +73,7 @@ def _lowest(starts: np.ndarray, stops: np.ndarray, wanted: int) -> int:
     return int(free[np.argmax(gaps >= wanted)])
 
 
-def _in_turn(rooms: Sequence[Room]) -> list[int]:
+def _in_turn(rooms: Sequence[Interval]) -> list[int]:
     arena, found, moment = Arena(), list[int](), 0
     ending: dict[int, list[int]] = defaultdict(list)  # the rooms that end at a moment
     for i, room in enumerate(rooms):

@@ -1,4 +1,4 @@
-"""From a graph to a program: the passes and plans of a backend's `Target`, in order."""
+"""From a graph to a program: the passes and plans of a backend, in order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..ir.index import linear
 from ..ir.kernel import ByLoops, Kernel
 from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, Fused, Program, operand_names, operand_slots
-from ..ir.storage import ALIGN, ARENA, Memory, Ranges, Slot, nbytes
+from ..ir.storage import ALIGN, ARENA, MemoryPlan, Ranges, Slot, nbytes
 from ..passes.precision import handed_on
 from .algorithms import asked_for_loops
 from .fuse import WIDENS, KernelKinds, fuse
 from .memory import plan
-from .schedule import Schedule, schedule
+from .schedule import KernelSchedule, schedule
 
 
 def _no_scratch(kernel: Kernel) -> int:
@@ -31,7 +31,7 @@ def _no_survey(kernels: Sequence[Kernel]) -> None:
 
 
 @dataclass(frozen=True)
-class Target:
+class Backend:
     """What a kind of device makes of graphs."""
 
     passes: Callable[[Graph], Graph]
@@ -48,7 +48,9 @@ class Target:
 
 
 @uncollected
-def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: frozenset[int] = frozenset()) -> Program:
+def build(
+    graph: Graph, updates: Mapping[int, int], target: Backend, constants: frozenset[int] = frozenset()
+) -> Program:
     """The graph as a program.
 
     `updates`: output number -> input number whose memory it must end up in. `constants`: inputs that stay the same while the
@@ -83,7 +85,7 @@ def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: f
     return Program(graph, fused, calls, memory, plans, bodies, dict(updates))
 
 
-def _fused(graph: Graph, target: Target) -> tuple[Graph, Fused]:
+def _fused(graph: Graph, target: Backend) -> tuple[Graph, Fused]:
     """The graph as kernels, in mixed precision with what they hand on in the narrow type."""
     fused = fuse(graph, target.widens, target.recompute_limit, target.narrow is not None, target.by_loops)
     while target.narrow is not None:
@@ -95,8 +97,8 @@ def _fused(graph: Graph, target: Target) -> tuple[Graph, Fused]:
 
 
 def _copies(
-    graph: Graph, memory: Memory, numbers: Sequence[int], updates: Mapping[int, int]
-) -> tuple[Memory, list[Call]]:
+    graph: Graph, memory: MemoryPlan, numbers: Sequence[int], updates: Mapping[int, int]
+) -> tuple[MemoryPlan, list[Call]]:
     """Results that are not where they must end up are copied: first to plain outputs, then to state.
 
     State that becomes the old value of other state goes through the arena, since that may be overwritten by then.
@@ -146,7 +148,7 @@ def _packs_only(kernel: Kernel, phase: Any, known: set[Node]) -> bool:
     return bool(known) and phase.writes == {"packed"} and all(bases.get(n) in known for n in phase.reads)
 
 
-def _bodies(kernel: Kernel, target: Target) -> tuple[Program, ...]:
+def _bodies(kernel: Kernel, target: Backend) -> tuple[Program, ...]:
     node = kernel.anchor
     assert node is not None
     graphs = [p for p in node.params if isinstance(p, Graph)]
@@ -183,7 +185,7 @@ def control_buffers(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot
 
 
 def _fixed(
-    graph: Graph, order: Schedule, updates: Mapping[int, int], prepared: Collection[Node]
+    graph: Graph, order: KernelSchedule, updates: Mapping[int, int], prepared: Collection[Node]
 ) -> tuple[dict[Node, Slot], list[int]]:
     """The nodes whose memory comes with the call, and the outputs that must be copied at the end.
 
@@ -207,7 +209,7 @@ def _fixed(
     return fixed, copies
 
 
-def _shared(order: Schedule) -> dict[Node, Node]:
+def _shared(order: KernelSchedule) -> dict[Node, Node]:
     """An anchor's own result is written where its epilogue will write, if that is the same place and kind of number.
 
     Not where an old value stands that the epilogue still has to read.
@@ -231,7 +233,9 @@ def _only_for_epilogue(kernel: Kernel) -> bool:
     return kernel.nest is not None and kernel.anchor not in kernel.outputs
 
 
-def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies: Mapping[Kernel, Any]) -> list[Call]:
+def _calls(
+    order: KernelSchedule, memory: MemoryPlan, plans: Mapping[Kernel, Plan], bodies: Mapping[Kernel, Any]
+) -> list[Call]:
     calls = []
     for kernel in order.kernels:
         reads = [memory.slots[n] for n in kernel.reads if n in memory.slots]

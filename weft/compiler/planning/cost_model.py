@@ -21,7 +21,7 @@ from .fuse import cost
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelCost:
     """Operations (additions; functions count as several), and bytes read and written."""
 
     flops: int = 0
@@ -32,8 +32,8 @@ class Work:
     def nbytes(self) -> int:
         return self.read + self.written
 
-    def __add__(self, other: Work) -> Work:
-        return Work(self.flops + other.flops, self.read + other.read, self.written + other.written)
+    def __add__(self, other: KernelCost) -> KernelCost:
+        return KernelCost(self.flops + other.flops, self.read + other.read, self.written + other.written)
 
 
 # Phases beside the work proper: the first words of their functions' names, and what they do.
@@ -66,10 +66,10 @@ def side_phase(symbol: str) -> str | None:
     return SIDE_PHASES.get(".".join(words[:2])) or SIDE_PHASES.get(words[0])
 
 
-def work(program: Program, call: Call) -> Work:
+def work(program: Program, call: Call) -> KernelCost:
     """The work of a call."""
     if call.kind == "copy":
-        return Work(0, call.reads[0].nbytes, call.writes[0].nbytes)
+        return KernelCost(0, call.reads[0].nbytes, call.writes[0].nbytes)
     if call.kind == "control":
         return _control(program, call.kernel)
     if call.kind == "plan":
@@ -80,8 +80,8 @@ def work(program: Program, call: Call) -> Work:
 # --- loops --------------------------------------------------------------------------------------------------------------------
 
 
-def _loops(kernel: Kernel) -> Work:
-    return Work(_loop_flops(kernel), _loaded(kernel), sum(map(nbytes, kernel.outputs)))
+def _loops(kernel: Kernel) -> KernelCost:
+    return KernelCost(_loop_flops(kernel), _loaded(kernel), sum(map(nbytes, kernel.outputs)))
 
 
 def _loop_flops(kernel: Kernel) -> int:
@@ -123,16 +123,16 @@ def _loaded(kernel: Kernel) -> int:
 # --- plans --------------------------------------------------------------------------------------------------------------------
 
 
-def _plan(program: Program, call: Call) -> Work:
+def _plan(program: Program, call: Call) -> KernelCost:
     kernel, phase = call.kernel, call.phase
     names = operand_names(kernel)
     read = sum(_viewed(v) for v in _operands(kernel, phase.reads))
     written = nbytes(kernel.anchor) if names[-1] in phase.writes and kernel.anchor is not None else 0
     if not written and "work" in phase.writes and side_phase(phase.symbol) is not None:
         written = read  # a packed copy is about as large as what was packed
-    total = Work(_anchor_flops(program, kernel) if _is_main(program, call) else 0, read, written)
+    total = KernelCost(_anchor_flops(program, kernel) if _is_main(program, call) else 0, read, written)
     if "epilogue" in phase.arguments and kernel.nest is not None:
-        total += Work(_loop_flops(kernel), _loaded(kernel), _epilogue_writes(program, kernel) - written)
+        total += KernelCost(_loop_flops(kernel), _loaded(kernel), _epilogue_writes(program, kernel) - written)
     return total
 
 
@@ -174,22 +174,22 @@ def _is_main(program: Program, call: Call) -> bool:
 # --- control flow -------------------------------------------------------------------------------------------------------------
 
 
-def _control(program: Program, kernel: Kernel) -> Work:
+def _control(program: Program, kernel: Kernel) -> KernelCost:
     """All steps of a scan; the more expensive branch of a cond; one round of a while loop, since nobody knows how many there are."""
     assert kernel.anchor is not None
     bodies = [_total(body) for body in program.bodies[kernel]]
     if kernel.anchor.op.name == "cond":
         inner = max(bodies, key=lambda w: w.flops)
     else:
-        inner = sum(bodies, Work())
+        inner = sum(bodies, KernelCost())
     rounds = kernel.anchor.param("length") if kernel.anchor.op.name == "scan" else 1
     outside = sum(_viewed(o) for o in zip(kernel.views, kernel.anchor.inputs, strict=True))
     # What bodies pass on to each other stays in the cache as a rule: of memory, what goes in and comes out counts.
-    return Work(rounds * inner.flops, outside, sum(map(nbytes, kernel.outputs)))
+    return KernelCost(rounds * inner.flops, outside, sum(map(nbytes, kernel.outputs)))
 
 
-def _total(program: Program) -> Work:
-    return sum((work(program, call) for call in program.calls), Work())
+def _total(program: Program) -> KernelCost:
+    return sum((work(program, call) for call in program.calls), KernelCost())
 
 
-__all__ = ["Work", "side_phase", "step_cost", "times", "work"]
+__all__ = ["KernelCost", "side_phase", "step_cost", "times", "work"]

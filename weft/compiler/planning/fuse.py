@@ -41,7 +41,7 @@ from ..ir.kernel import (
     unmoved,
     view,
 )
-from ..ir.loops import Nest, Phase, Store, is_inline, plain_loops, reduction, substituted_place, taps
+from ..ir.loops import LoopPhase, Nest, Store, is_inline, plain_loops, reduction, substituted_place, taps
 from ..ir.program import Fused
 from ..thresholds import thresholds
 from .algorithms import asked_for_loops
@@ -292,8 +292,8 @@ class _Fusion:
             phases = []
             if not is_inline(node):
                 found = reduction(node, place)
-                phases.append(Phase(found.loops, [found]))
-            phases.append(Phase((), stores=[Store(node, place)]))
+                phases.append(LoopPhase(found.loops, [found]))
+            phases.append(LoopPhase((), stores=[Store(node, place)]))
             nest = self.beginnings[node] = Nest(plain_loops(place), phases)
             for phase in phases:
                 phase.elements = grown(phase, self.stored, nest.rows)
@@ -545,8 +545,8 @@ class _Fusion:
         if values is None:
             return False
         stores = [Store(s.node, substituted_place(s.place, values)) for s in kernel.nest.phases[0].stores]
-        before = producer.nest.phases[0] if producer.nest is not None else Phase(())
-        after = Phase((), stores=[*before.stores, *stores], elements=before.elements)
+        before = producer.nest.phases[0] if producer.nest is not None else LoopPhase(())
+        after = LoopPhase((), stores=[*before.stores, *stores], elements=before.elements)
         producer.nest, producer.rows = Nest(rows, [after]), rows
         producer.outputs = [s.node for s in producer.nest.phases[0].stores]
         if self._needed(anchor, {kernel, producer}):

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from ...graph.node import Node
 from ..ir.index import linear
 from ..ir.kernel import Kernel
-from ..ir.storage import ARENA, KEPT, NOWHERE, Memory, Slot, nbytes
-from .arena import Arena, Room, most, place
+from ..ir.storage import ARENA, KEPT, NOWHERE, MemoryPlan, Slot, nbytes
+from .arena import Arena, Interval, most, place
 
 
 def plan(
@@ -26,7 +26,7 @@ def plan(
     lasting: Collection[Kernel] = (),
     to_the_end: Collection[Node] = (),
     hidden: Collection[Kernel] = (),
-) -> Memory:
+) -> MemoryPlan:
     """Places for all nodes that the kernels write. `fixed` have theirs; one that `shares` takes the place of another.
 
     What `lasting` kernels write, and what is `packed`, is kept from run to run; some nodes are read once more at the end.
@@ -59,7 +59,7 @@ def plan(
     for new in sorted((n for n in shares if n in birth and n not in slots), key=birth.__getitem__):
         slots[new] = slots[shares[new]]
     slots |= {k.anchor: spaces.get(k, NOWHERE) for k in hidden if k.anchor is not None}
-    return Memory(slots, spaces, prepared, size, kept.size, kept.size + most(rooms.all))
+    return MemoryPlan(slots, spaces, prepared, size, kept.size, kept.size + most(rooms.all))
 
 
 class _Rooms:
@@ -67,9 +67,9 @@ class _Rooms:
 
     def __init__(self, slots: Mapping[Node, Slot], shares: Mapping[Node, Node], moments: int) -> None:
         self.slots, self.shares, self.moments = slots, shares, moments  # who has a place already, or takes another's
-        self.of: dict[Node, Room] = {}
-        self.scratch: dict[Kernel, Room] = {}
-        self.all: list[Room] = []
+        self.of: dict[Node, Interval] = {}
+        self.scratch: dict[Kernel, Interval] = {}
+        self.all: list[Interval] = []
 
     def step(self, i: int, kernel: Kernel, born: list[Node], dying: list[Node], scratch: int) -> None:
         reusable = _overwritable(kernel, [n for n in dying if n in self.of])
@@ -88,8 +88,8 @@ class _Rooms:
             if node in self.of:
                 self.of[node].end = i
 
-    def _new(self, size: int, begin: int, end: int) -> Room:
-        self.all.append(Room(size, begin, end))
+    def _new(self, size: int, begin: int, end: int) -> Interval:
+        self.all.append(Interval(size, begin, end))
         return self.all[-1]
 
 

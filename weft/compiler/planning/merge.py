@@ -13,11 +13,11 @@ from ...graph.node import Node
 from ..ir.elements import grown, read_by, rows_before, wanted_of
 from ..ir.index import Index, Inside, Loop, Place, linear, substituted
 from ..ir.kernel import Kernel
-from ..ir.loops import Body, Nest, Phase, Position, Reduction, Store, body, substituted_place
+from ..ir.loops import Body, LoopPhase, Nest, Position, Reduction, Store, body, substituted_place
 from ..thresholds import thresholds
 
 
-def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
+def phase_body(phase: LoopPhase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
     """The steps of a phase: what it stores itself is at hand, everything else that is stored is read."""
     return body(wanted_of(phase), read_by(phase, stored), rows_before(phase, rows), position)
 
@@ -64,15 +64,15 @@ def merged_nests(
         if set(outer) != set(second.outer) and not (first.rows and _fits_a_row(producer, kernel, outer)):
             return None
         inner = tuple(l for l in second.outer if l not in image)
-        second = Nest(outer, [Phase((*inner, *p.loops), p.reductions, p.stores, p.elements) for p in second.phases])
+        second = Nest(outer, [LoopPhase((*inner, *p.loops), p.reductions, p.stores, p.elements) for p in second.phases])
     elif image != set(second.outer):
         return None
     return Nest(second.outer, jammed([*(moved_phase(p, values) for p in first.phases), *second.phases], stored))
 
 
-def moved_phase(phase: Phase, values: Mapping[Loop, Index]) -> Phase:
+def moved_phase(phase: LoopPhase, values: Mapping[Loop, Index]) -> LoopPhase:
     """The phase in other loops."""
-    return Phase(
+    return LoopPhase(
         tuple(l for old in phase.loops for l in (values[old].loops if old in values else (old,))),
         [Reduction(r.node, substituted_place(r.place, values), r.loops,
                    tuple((n, substituted_place(q, values)) for n, q in r.factors),
@@ -146,9 +146,9 @@ def _is_along(position: Index, loops: Collection[Loop]) -> bool:
     return any(position.coefficient(l) == 1 for l in position.loops if l in loops)
 
 
-def jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
+def jammed(phases: Sequence[LoopPhase], stored: Collection[Node]) -> list[LoopPhase]:
     """Phases over equal loops become one, unless one needs what the other reduces."""
-    result: list[Phase] = []
+    result: list[LoopPhase] = []
     for phase in phases:
         if phase.stores or not result:  # what the last phase stores is at hand for those that join it
             earliest = len(result) - 1
@@ -157,7 +157,7 @@ def jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
             earliest = max((i + 1 for i, p in enumerate(result) if not needed.isdisjoint(_made_by(p))), default=0)
         target = next((p for p in result[max(earliest, 0) :] if _can_jam(p, phase, result)), None)
         if target is None:
-            result.append(Phase(phase.loops, list(phase.reductions), list(phase.stores), phase.elements))
+            result.append(LoopPhase(phase.loops, list(phase.reductions), list(phase.stores), phase.elements))
             continue
         moved = phase
         if phase.loops != target.loops:
@@ -174,7 +174,7 @@ def jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
     return result
 
 
-def _can_jam(target: Phase, phase: Phase, so_far: Sequence[Phase]) -> bool:
+def _can_jam(target: LoopPhase, phase: LoopPhase, so_far: Sequence[LoopPhase]) -> bool:
     """Reductions go with reductions; stores only with the last phase, so that what they read is written."""
     if [l.size for l in target.loops] != [l.size for l in phase.loops]:
         return False
@@ -183,11 +183,11 @@ def _can_jam(target: Phase, phase: Phase, so_far: Sequence[Phase]) -> bool:
     return bool(target.reductions) and not target.stores
 
 
-def _made_by(phase: Phase) -> list[Node]:
+def _made_by(phase: LoopPhase) -> list[Node]:
     return [*(r.node for r in phase.reductions), *(w.node for w in phase.stores)]
 
 
-def _needed_by(phase: Phase, stored: Collection[Node], rows: Sequence[Node]) -> set[Node]:
+def _needed_by(phase: LoopPhase, stored: Collection[Node], rows: Sequence[Node]) -> set[Node]:
     """Row values and stored nodes that a phase reads."""
     found = phase.elements if phase.elements is not None else grown(phase, stored, rows)
     return {*found.loads, *found.rows}

@@ -23,12 +23,12 @@ from ..ir.storage import nbytes
 
 
 @dataclass(frozen=True)
-class Schedule:
+class KernelSchedule:
     kernels: tuple[Kernel, ...]
     in_place: Mapping[Node, Node]  # new value -> the input whose memory it takes
 
 
-def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, much: int = 1) -> Schedule:
+def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, much: int = 1) -> KernelSchedule:
     """An order for the kernels. `updates` says which inputs should be replaced by which results.
 
     `gathers`: what is made of state alone, such as weights in 16 bits, comes first and together. `much`: bytes that are worth freeing
@@ -44,7 +44,7 @@ def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, 
                 after[kernel].add(home[node])
     position = {k: i for i, k in enumerate(fused.kernels)}
     in_place: dict[Node, Node] = {}
-    results, order = {*fused.graph.outputs}, Order(fused.kernels, after)
+    results, order = {*fused.graph.outputs}, TopologicalOrder(fused.kernels, after)
     for new, old in updates.items():
         writer = home.get(new)
         if writer is None or old in results or new in in_place or not _reads_where_it_writes(writer, new, old):
@@ -61,7 +61,7 @@ def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, 
         loops = kernel.anchor is None and kernel in awaited and not after[kernel]
         return gathers and loops and bool(kernel.reads) and kernel.reads <= state
 
-    return Schedule(tuple(sorted(thrifty, key=lambda k: not comes_first(k))), in_place)
+    return KernelSchedule(tuple(sorted(thrifty, key=lambda k: not comes_first(k))), in_place)
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
@@ -83,7 +83,7 @@ def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
     return True
 
 
-class Order:
+class TopologicalOrder:
     """Kernels in an order in which each comes after those it waits for, kept while more has to wait (Pearce and Kelly's algorithm).
 
     Asking whether one kernel waits for another looks only at those between the two, and not at the whole program.

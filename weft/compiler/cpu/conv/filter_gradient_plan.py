@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.conv_shape import ConvShape
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..gemm import plans as gemm
 from ..gemm.product import PRODUCT
@@ -77,20 +77,20 @@ def _product_plan(name: str, shape: ConvShape, threads: int, target: Target, by_
     return replace(plan, name=name, phases=(*phases, _finish(shape)))
 
 
-def _renamed(phase: Phase, names: dict[str, str]) -> Phase:
+def _renamed(phase: PlanPhase, names: dict[str, str]) -> PlanPhase:
     arguments = tuple(names.get(a, a) if isinstance(a, str) else a for a in phase.arguments)
     reads, writes = (frozenset(names.get(n, n) for n in some) for some in (phase.reads, phase.writes))
-    return Phase(phase.symbol, arguments, reads, writes)
+    return PlanPhase(phase.symbol, arguments, reads, writes)
 
 
-def _finish(shape: ConvShape, partial: int = 0, chunks: int = 0) -> Phase:
+def _finish(shape: ConvShape, partial: int = 0, chunks: int = 0) -> PlanPhase:
     """Add up the chunks, if there are any, and show the result to the epilogue, block by block."""
     numbers = {"partial": partial, "taps": prod(shape.kernel), "inputs": shape.channels // shape.groups}
     numbers |= {"columns": shape.filters, "chunks": chunks}
     return FINISH.phase("conv_finish", {}, numbers, reads=["work" if chunks else "w"], writes=["w"])
 
 
-def ending(shape: ConvShape, partial: int, chunks: int, by_blocks: bool) -> list[Phase]:
+def ending(shape: ConvShape, partial: int, chunks: int, by_blocks: bool) -> list[PlanPhase]:
     """Add up the chunks, which lie in `work` from `partial` on, if there are several; show the result to the epilogue if that waits."""
     if by_blocks:
         return [_finish(shape, partial, chunks) if chunks > 1 else _finish(shape)]
@@ -135,7 +135,7 @@ class _Source:
 
 def _slab_phases(
     shape: ConvShape, cut: _Cut, threads: int, source: _Source, start: int, by_blocks: bool, prepared: bool = False
-) -> tuple[list[Phase], int]:
+) -> tuple[list[PlanPhase], int]:
     """All but the end, in the workspace from the byte `start` on: first the sums of the chunks, if there are several. And where it ends."""
     table = start + (whole_lines(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
     lines = cut.slab_lines(shape)
@@ -226,7 +226,7 @@ def _scratch(shape: ConvShape, cut: _Cut, own_lines: int) -> tuple[int, dict[str
     return size, {"scratch_size": size, "panels": x, "sums": sums, "offsets": offsets, "lines": lines}
 
 
-def _padded(shape: ConvShape) -> tuple[list[Phase], _Source, int]:
+def _padded(shape: ConvShape) -> tuple[list[PlanPhase], _Source, int]:
     """x with all that the kernel reaches, which may have to be made at the beginning of the workspace; and where that is free."""
     lifted = shape.lifted
     facts = zip(lifted.out, lifted.stride, lifted.kernel, lifted.dilation, strict=True)

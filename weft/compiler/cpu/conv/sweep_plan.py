@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ..target import Target
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .filter_packing import pack_phase, panels_size, zeros_size
@@ -89,7 +89,7 @@ def packing(sweep: Sweep, target: Target) -> Packing:
     return Packing(tuple(found), at)
 
 
-def pack_phases(sweep: Sweep, target: Target, into: str) -> list[Phase]:
+def pack_phases(sweep: Sweep, target: Target, into: str) -> list[PlanPhase]:
     return [
         pack_phase(
             sweep,
@@ -136,7 +136,7 @@ def gemm_plan(name: str, sweep: Sweep, threads: int, target: Target, names: Name
     return Plan(name, tuple(phases), end, sweep.flops)
 
 
-def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: int) -> tuple[Phase, int, int]:
+def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: int) -> tuple[PlanPhase, int, int]:
     """Lay out the patches of all pixels from the byte `place` of the workspace on; where they end, and where what it needs itself.
 
     What lies in the padding is read from where `zeros` begins.
@@ -161,7 +161,7 @@ def _block_phases(
     panels: int,
     scratch: int,
     source: int = 0,
-) -> tuple[list[Phase], int]:
+) -> tuple[list[PlanPhase], int]:
     """The phases of some output channels, and the bytes of workspace they need."""
     height = heights(target)[block.vectors]
     tiles = -(-sweep.pixels // height)

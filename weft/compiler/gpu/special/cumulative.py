@@ -16,7 +16,7 @@ from math import prod
 from ....dtypes import DType, bool_, float64, int32, int64
 from ....graph.node import Node
 from ...ir.kernel import Kernel
-from ...ir.plan import Phase
+from ...ir.plan import PlanPhase
 from .. import scalars as scalar
 from ..lines import BUSY, Lines, ceil_div, element, lines_of, power, room
 from ..source import KernelSource, Writer
@@ -27,16 +27,16 @@ ALONE = 64  # lines of a program that multiplies one element after the other
 AHEAD = 8  # elements that it reads before it multiplies
 
 
-def phases(kernel: Kernel) -> tuple[Phase, ...]:
+def phases(kernel: Kernel) -> tuple[PlanPhase, ...]:
     anchor = _anchor(kernel)
     if not prod(anchor.shape):
         return ()
     given, result, work = frozenset(("x0",)), frozenset(("y",)), frozenset(("work",))
     if _is_one_by_one(anchor):
-        return (Phase("cumulate.each", (), given, result),)
+        return (PlanPhase("cumulate.each", (), given, result),)
     if _cut(anchor).parts == 1:
-        return (Phase("cumulate.whole", (), given, result),)
-    return Phase("cumulate.sums", (), given, work), Phase("cumulate.parts", (), given | work, result)
+        return (PlanPhase("cumulate.whole", (), given, result),)
+    return PlanPhase("cumulate.sums", (), given, work), PlanPhase("cumulate.parts", (), given | work, result)
 
 
 def rooms(kernel: Kernel) -> tuple[Node, ...]:
@@ -46,7 +46,7 @@ def rooms(kernel: Kernel) -> tuple[Node, ...]:
     return (_sums(anchor),)
 
 
-def write(kernel: Kernel, phase: Phase) -> KernelSource:
+def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     if phase.symbol == "cumulate.each":
         return _Each("kernel", kernel).source()
     writer = _Strips("kernel", kernel)
