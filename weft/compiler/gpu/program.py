@@ -40,7 +40,7 @@ from .vendor.claims import Judge
 WIDENS: KernelKinds = frozenset(("contraction", "convolution"))  # our kernels read 16 bits as they are
 RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
-MUCH = 1 << 24  # bytes that are worth a launch of one's own to free them early
+EARLY_FREE_BYTES = 1 << 24  # that are worth a separate launch
 MOST_SHARED = 128 << 10  # bytes of shared memory in a launch: Triton gives each of its kernels some of its own
 
 
@@ -77,7 +77,7 @@ def gpu_program(
 
     target = Backend(
         partial(applied, options=PASSES, narrow=narrow), partial(_plan, judge=judge), widens=WIDENS, scratch_of=_scratch, recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=narrow,
-        gathers=True, much=MUCH,
+        gathers=True, early_free_bytes=EARLY_FREE_BYTES,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 

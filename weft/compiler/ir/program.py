@@ -1,7 +1,7 @@
 """A program ready to be written as code: calls in order, each with the memory it reads and writes.
 
-A call is one kernel's loops, or one phase of a library plan, made by all threads together. Barriers follow from memory alone:
-before a call that touches what another one since the last barrier has written, or writes what it has read.
+A call is one kernel's loops, or one phase of a library plan, executed by all threads together. Barriers follow from memory alone:
+there is one before a call that reads or writes what a call since the last barrier has written, or writes what it has read.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FRAME_RESERVED = 3  # the arena, the status, what is kept
 
 @dataclass(eq=False)
 class Call:
-    """Something all threads do together."""
+    """A piece of work that all threads execute together."""
 
     kernel: Kernel
     kind: str  # "loops", "plan", "copy", "control"
     reads: list[Slot]
     writes: list[Slot]
     barrier: bool = False  # before it
-    once: bool = False  # it gives the same in every step of a loop, and is made in the first
+    once: bool = False  # it is loop-invariant, and executed in the first iteration only
     phase: Any = None  # of a plan
     operands: dict[str, Slot] = field(default_factory=dict)
 
@@ -43,7 +43,7 @@ class Fused:
 
 @dataclass(eq=False)
 class Program:
-    """All that the emitter needs."""
+    """Everything that the emitter needs."""
 
     graph: Graph
     fused: Fused
@@ -64,13 +64,13 @@ class Program:
         return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
 
     def viewed(self, view: View) -> Slot:
-        """The memory of a view, from where it begins."""
+        """The memory of a view, from its first element."""
         base, offset = self.memory.slots[view.base], view.offset * view.base.dtype.itemsize
         return Slot(base.base, base.offset + offset, base.nbytes - offset)
 
     @property
     def launches(self) -> int:
-        """How many pieces of work stand between barriers or library calls: neighbouring loops without a barrier are one."""
+        """The number of groups between barriers or library calls: neighbouring loops without a barrier are one."""
         count, together = 0, False
         for call in self.calls:
             if not (call.kind == "loops" and together and not call.barrier):
@@ -80,7 +80,7 @@ class Program:
 
 
 def operand_names(kernel: Kernel) -> tuple[str, ...]:
-    """What a plan calls the inputs of an anchor and, last, its result."""
+    """The names by which a plan refers to the inputs of an anchor and, last, to its result."""
     assert kernel.anchor is not None
     return kernel.anchor.op.operands or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
 

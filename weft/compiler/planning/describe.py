@@ -1,4 +1,4 @@
-"""What a call is, in words: a name that says what it computes, the user's lines it comes from, why it ends where it does."""
+"""Descriptions of calls for people: a name, the source lines it comes from, and why its results are stored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_OPS = 4  # that a name lists
 
 
 def name(program: Program, call: Call) -> str:
-    """What a call computes."""
+    """The name of a call: what it computes."""
     kernel = call.kernel
     if call.kind == "copy":
         into_state = FRAME_RESERVED <= call.writes[0].base < FRAME_RESERVED + len(program.graph.inputs)
@@ -32,21 +32,21 @@ def name(program: Program, call: Call) -> str:
 
 
 def sources(kernel: Kernel) -> list[Source]:
-    """The user's lines that a kernel comes from, those with the most work first."""
+    """The user's source lines that a kernel comes from, the most expensive first."""
     weight: dict[tuple[str, int], float] = defaultdict(float)
     found: dict[tuple[str, int], Source] = {}
-    for node, much in _parts(kernel):
+    for node, cost in _parts(kernel):
         if node.source is not None:
             line = (node.source.code.co_filename, node.source.line)
-            weight[line] += much
+            weight[line] += cost
             found.setdefault(line, node.source)
     return [found[line] for line in sorted(weight, key=lambda l: -weight[l])]
 
 
 def _parts(kernel: Kernel) -> Iterator[tuple[Node, float]]:
-    """The nodes that a kernel computes, and about how much work each is."""
+    """The nodes that a kernel computes, and the approximate cost of each."""
     if kernel.anchor is not None:
-        yield kernel.anchor, 1e18  # the rest rides along
+        yield kernel.anchor, 1e18  # the epilogue costs less
     for phase, body in zip(kernel.nest.phases if kernel.nest is not None else (), kernel.bodies, strict=True):
         for step in body.steps:
             if step.kind not in ("load", "row", "const"):
@@ -85,8 +85,8 @@ def _plan(program: Program, call: Call) -> str:
     if side is not None and call.phase is not plan.phases[-1]:
         return f"{_anchor(anchor, plan.name)} ({side})"
     title = _anchor(anchor, plan.name) + (f" ({side})" if side is not None else "")
-    riders = _epilogue(program, kernel) if "epilogue" in call.phase.arguments else []
-    return " + ".join([title, *riders])
+    extras = _epilogue(program, kernel) if "epilogue" in call.phase.arguments else []
+    return " + ".join([title, *extras])
 
 
 def _anchor(anchor: Node, algorithm: str) -> str:
@@ -141,15 +141,15 @@ def _label(op: Op) -> str:
 def _loops(program: Program, kernel: Kernel) -> str:
     assert kernel.nest is not None
     replaced = updated(program, kernel)
-    riders = [_update(replaced)] if replaced else []
+    extras = [_update(replaced)] if replaced else []
     if kernel.nest.rows:
         rows, length = _row_shape(kernel)
-        return " + ".join([f"{_reductions(kernel)} rows {rows}x{length}", *riders])
+        return " + ".join([f"{_reductions(kernel)} rows {rows}x{length}", *extras])
     shape = _shape(max((o.shape for o in kernel.outputs), key=prod))
     if replaced and len(replaced) == len(kernel.outputs):
         several = f"update of {len(replaced)} tensor{'s' if len(replaced) > 1 else ''}"
         return f"{several}, {_shape((sum(prod(n.shape) for n in replaced),))} elements"
-    return " + ".join([f"{' + '.join(_ops(kernel) or _moves(kernel))} {shape}", *riders])
+    return " + ".join([f"{' + '.join(_ops(kernel) or _moves(kernel))} {shape}", *extras])
 
 
 def _reductions(kernel: Kernel) -> str:
@@ -184,7 +184,7 @@ def _moves(kernel: Kernel) -> list[str]:
 
 
 def reasons(program: Program) -> dict[Kernel, str]:
-    """For each kernel, why what it writes is not computed inside the kernel that needs it."""
+    """For each kernel, why its results are stored instead of being fused into the kernels that read them."""
     readers: dict[Node, list[Kernel]] = defaultdict(list)
     for kernel in program.kernels:
         for node in kernel.reads:
@@ -220,7 +220,7 @@ def _kind(anchor: Node) -> str:
 
 @dataclass(frozen=True)
 class Life:
-    """A value in the arena: from the kernel that writes it to the last one that reads it."""
+    """The lifetime of a value in the arena: from the kernel that writes it to the last one that reads it."""
 
     type: str
     nbytes: int
