@@ -32,11 +32,11 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
     masks: dict[Node, Tensor | None] = {}
     for root, cotangent in zip(roots, cotangents, strict=True):
         _accumulate(known, root, cotangent)
-    with blame() as put_down_to:
+    with blame() as attribute_to:
         for node in reversed(order):
             if node not in leads or (node not in known and node not in several):
                 continue
-            put_down_to(node.source)
+            attribute_to(node.source)
             if node.op is ITEM:
                 _accumulate(several.setdefault(node.inputs[0], {}), node.param("index"), known[node])
             else:

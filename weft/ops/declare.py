@@ -95,7 +95,7 @@ def elementwise(
 
 
 def on_nodes(rule: Callable[..., Tensor] | None) -> Callable[..., Node] | None:
-    """A function of tensors as one of nodes: `Op.decompose` stands below tensors."""
+    """A function of tensors as one of nodes: `Op.decompose` is called below the layer of tensors."""
     if rule is None:
         return None
     return lambda inputs, *params: rule(*map(wrap, inputs), *params).node

@@ -1,4 +1,4 @@
-"""A computation on one example made into one on many: the walk over its nodes, and the rule of each op.
+"""Batching a computation on one example: the walk over its nodes, and the batching rule of each op.
 
 Every value becomes one with the examples along its first axis, unless it is the same for all of them: then it stays what it is, and is
 computed once. Rules are written in graph ops, so what comes out can be differentiated, compiled and mapped again.
@@ -30,14 +30,14 @@ Each = tuple[Node, bool]  # a value, and whether the examples are its first axis
 
 @dataclass
 class BatchedCall:
-    """The inputs of an op whose results differ from example to example."""
+    """The inputs of an op that is batched: which of them have the axis of examples in front."""
 
     size: int  # how many examples
     tensors: list[Tensor]
     mapped: list[bool]  # which of them differ
 
     def each(self, i: int) -> Tensor:
-        """An input with the examples in front, spread over them if it is the same for all."""
+        """An input with the examples in front, broadcast if it is the same for all."""
         x = self.tensors[i]
         return x if self.mapped[i] else expand_to(reshape(x, (1, *x.shape)), (self.size, *x.shape))
 
@@ -52,16 +52,16 @@ def walk(
     start: int = -1,
     streams: Mapping[Node, Node] | None = None,
 ) -> list[Each]:
-    """The roots, given what some nodes have become. Nodes from before the CLOCK `start` stay what they are.
+    """The batched roots, given the batched form of some nodes. Nodes created before the CLOCK `start` are not batched.
 
-    `streams` has, for nodes that stand for the positions of random streams, where these begin: each example draws numbers of its own.
+    `streams` maps nodes that are positions of random streams to the positions at which these start: each example draws its own numbers.
     """
     done, several, begin = dict(known), dict[Node, list[Each]](), dict(streams or {})
-    with blame() as put_down_to:
+    with blame() as attribute_to:
         for node in toposort(roots, lambda n: () if n in known or n.serial <= start else dependencies(n)):
             if node in done or node in several:
                 continue
-            put_down_to(node.source)
+            attribute_to(node.source)
             inputs = [] if node.serial <= start else [done[i] for i in dependencies(node) if i in done]
             stream = next((begin[i] for i in node.inputs if i in begin), None)
             if node.op is ITEM and node.inputs[0] in several:
@@ -102,13 +102,13 @@ def _apply(node: Node, inputs: Sequence[Each], size: int) -> Any:
 
 
 def _drawn(inputs: Sequence[Each], start: Node, shape: Shape, size: int) -> Tensor:
-    """Bits for all examples, from a stream that goes on `size` times as fast, so that no two draws overlap."""
+    """Bits for all examples, from a stream that advances `size` times as fast, so that no two draws overlap."""
     key, position = (wrap(n) for n, _ in inputs)
     return emit(BITS, (key, times_as_far(wrap(start), position, size)), ((size, *shape),))
 
 
 def times_as_far(start: Tensor, position: Tensor, size: int) -> Tensor:
-    """A position of a stream, when each step from the start is so many times as long."""
+    """A position of a stream in which each step from the start is so many times as long."""
     return start + (position - start) * size
 
 
@@ -124,7 +124,7 @@ def _refuse_draws(node: Node, start: int) -> None:
 
 
 def refuse_draws(bodies: Iterable[Graph]) -> None:
-    """Streams that move on inside of loops and branches cannot be told apart by examples."""
+    """Raise an error for random streams that advance inside of loops and branches: they cannot be batched."""
     if any(map(draws, bodies)):
         raise UserError(
             "vmap",
@@ -137,7 +137,7 @@ def refuse_draws(bodies: Iterable[Graph]) -> None:
 
 
 def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter the batching rule of ops: (call, op, *params) -> the result, with the examples in front.
+    """Register the batching rule of ops: (call, op, *params) -> the result, with the examples in front.
 
     Of an op with several results it gives a list of Each.
     """
@@ -151,7 +151,7 @@ def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _behind(axes: Iterable[int]) -> tuple[int, ...]:
-    """Axes of an example, counted behind that of the examples."""
+    """Axes of an example as axes of the batched tensor."""
     return tuple(a + 1 for a in axes)
 
 
@@ -228,7 +228,7 @@ def _window_places(call: BatchedCall, op: Op, *window: Any) -> Tensor:
 
 @rule("contract")
 def _contract(call: BatchedCall, op: Op, a: str, b: str, out: str) -> Tensor:
-    """The examples are one more letter, of those that have them."""
+    """The axis of examples is one more letter of the batched operands."""
     new = next(c for c in string.ascii_letters if c not in a + b)
     x, y = call.tensors
     return contract(x, y, new * call.mapped[0] + a, new * call.mapped[1] + b, new + out)
@@ -236,7 +236,7 @@ def _contract(call: BatchedCall, op: Op, a: str, b: str, out: str) -> Tensor:
 
 @rule("conv", "conv_data")
 def _conv(call: BatchedCall, op: Op, *params: Any) -> Tensor:
-    """If the filter is one for all, examples are images like others; else each has groups of its own."""
+    """If the filter is shared, examples are further images; otherwise each example has its own groups of channels."""
     if not call.mapped[1]:
         x, w = call.tensors
         y = emit(op, (reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])), w), params)
@@ -250,7 +250,7 @@ def _conv(call: BatchedCall, op: Op, *params: Any) -> Tensor:
 
 @rule("conv_filter")
 def _conv_filter(call: BatchedCall, op: Op, *params: Any) -> Tensor:
-    """Each example has groups of channels of its own, and gets filters of its own."""
+    """Each example has its own groups of channels and its own filters."""
     x, g = call.all()
     w = emit(op, (_as_channels(x), _as_channels(g)), _with_groups(params, call.size))
     return reshape(w, (call.size, w.shape[0] // call.size, *w.shape[1:]))
@@ -290,5 +290,5 @@ def _scatter(call: BatchedCall, op: Op, axes: Shape, how: str) -> Tensor:
 
 
 def _own_rows(like: Tensor) -> Tensor:
-    """An index that leads each example to itself."""
+    """An index that selects, for each example, the example itself."""
     return expand_to(reshape(iota(like.shape[0]), (like.shape[0], *[1] * (like.ndim - 1))), like.shape)

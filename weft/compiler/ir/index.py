@@ -1,4 +1,4 @@
-"""Places in tensors as formulas of loop variables: the arithmetic under all movement of data.
+"""Indices of tensor elements as formulas of loop variables: the arithmetic behind all movement of data.
 
 An `Index` is a sum `offset + coefficient * term + ...`. A term is a loop, or something that is not linear in loops but known
 to lie in `range(term.size)`: a quotient, a remainder, a place made safe for reading, a number read from a tensor. Reshapes
@@ -78,7 +78,7 @@ class _Fields(NamedTuple):
 
 
 class Index(_Fields):
-    """offset + the sum of coefficient * term. A tuple, because compiling makes, compares and looks up a great many of them."""
+    """offset + the sum of coefficient * term. A tuple, because the compiler creates, compares and hashes very many of them."""
 
     def __add__(self, other: Index | int) -> Index:  # type: ignore[override]
         if isinstance(other, int):
@@ -116,7 +116,7 @@ class Index(_Fields):
         return frozenset(found)
 
     def coefficient(self, loop: Loop) -> int | None:
-        """How fast it grows with a loop; None if that is not linear."""
+        """The coefficient of a loop; None if the index is not linear in it."""
         result = 0
         for term, c in self.parts:
             if term is loop:
@@ -187,7 +187,7 @@ def _recombined(offset: int, parts: dict[Term, int]) -> Index:
 
 
 def _undivided(term: Term) -> Iterable[tuple[Index, int, Callable[[], Index]]]:
-    """What may have been divided, by how much, and what `by * term + x % by` is."""
+    """The dividend and divisor of a quotient, and the term that `by * term + x % by` simplifies to."""
     if isinstance(term, Quotient):
         yield term.inner, term.by, lambda: term.inner
     if isinstance(term, Remainder):
@@ -211,17 +211,17 @@ def loops_of(term: Term) -> frozenset[Loop]:
 
 
 def loop(size: int) -> Index:
-    """A fresh loop as an index; nothing to count where there is one place only."""
+    """A new loop as an index; 0 for an axis of size 1."""
     return Index(0, ((Loop(size), 1),)) if size != 1 else Index()
 
 
 def fresh(shape: Sequence[int]) -> Place:
-    """A place with a fresh loop for every axis."""
+    """A place with a new loop for every axis."""
     return tuple(loop(n) for n in shape)
 
 
 def strides(shape: Shape) -> Shape:
-    """The distance between neighbours along each axis of a contiguous tensor."""
+    """The strides of a contiguous tensor, in elements."""
     result, step = [], 1
     for n in reversed(shape):
         result.append(step)
@@ -287,7 +287,7 @@ def _regrouped(place: Place, shape: Shape, target: Shape) -> Iterable[Index]:
 
 
 def substituted(index: Index, values: Mapping[Loop, Index]) -> Index:
-    """The index with loops replaced; divisions are done again, as more may come out even."""
+    """The index with loops replaced; divisions are simplified again, since more may be exact."""
     if index.loops.isdisjoint(values):
         return index
     total = Index(index.offset)

@@ -36,7 +36,7 @@ def transposed_products(graph: Graph, fuel: Fuel) -> Graph:
 
 
 def masks_from_results(graph: Graph, fuel: Fuel, recompute: bool) -> Graph:
-    """The derivative of relu asks whether the input was positive. The result, which is kept, tells as well: the input can be freed.
+    """The derivative of relu needs the sign of the input. The result, which is stored, has it too: the input can be freed.
 
     With `recompute`, not if the derivative reads what the input is computed from anyway, so that it can be computed again.
     """

@@ -14,7 +14,7 @@ from .graph_builders import const_value
 
 @rule("reshape")
 def pooling_gradient(node: Node) -> Node | None:
-    """The derivative of max pooling, written as a scatter: each element asks the windows that see it instead."""
+    """The derivative of max pooling, written as a scatter: each element sums over the windows that it is the maximum of instead."""
     scatter = node.inputs[0]
     if scatter.op.name != "scatter":
         return None
