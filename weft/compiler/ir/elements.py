@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from ...graph.node import CONST, Node
+from ...graph.node import Node
 from .index import Place
 from .loops import Key, LoopPhase, condition_reads, needs, reads
 
@@ -70,7 +70,7 @@ class Elements:
     def computed(self) -> Iterator[Node]:
         """The nodes whose elements are computed here at some cost; with repetitions."""
         for node, _ in self.keys:
-            if node not in self.loads and node not in self.rows and node.op is not CONST and node.op.name != "iota":
+            if node not in self.loads and node not in self.rows and node.op.kind != "leaf":
                 yield node
 
 

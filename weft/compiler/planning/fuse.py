@@ -180,7 +180,7 @@ class _Fusion:
             x = below
             while x not in stored and len(x.inputs) == 1 and (x.op.kind == "move" or is_widening(x)):
                 x = x.inputs[0]
-            if x in stored or x.op is CONST or x.op.name == "iota":
+            if x in stored or x.op.kind == "leaf":
                 continue
             spread = prod(node.shape) >= thresholds.spread_times * prod(x.shape)
             worth = 3 if prod(x.shape) > 1 else self.options.recompute_limit  # for a scalar, a kernel must be worth it
