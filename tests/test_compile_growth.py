@@ -25,7 +25,7 @@ from weft.compiler.planning.build import _set_barriers
 from weft.compiler.planning.fuse import _Fusion
 from weft.compiler.planning.merge import phase_body
 from weft.compiler.planning.reachability import Spine
-from weft.compiler.planning.schedule import Order, schedule
+from weft.compiler.planning.schedule import TopologicalOrder, schedule
 from weft.compiler.thresholds import thresholds
 from weft.graph import Graph
 from weft.options import CompileOptions
@@ -262,7 +262,7 @@ def test_an_order_is_kept_while_more_has_to_wait(seed: int) -> None:
     rng = random.Random(seed)
     kernels = [Kernel(None, None) for _ in range(12)]
     after: dict[Kernel, set[Kernel]] = {k: set(rng.sample(kernels[:i], min(i, 1))) for i, k in enumerate(kernels)}
-    order = Order(kernels, after)
+    order = TopologicalOrder(kernels, after)
 
     def waits(kernel: Kernel, other: Kernel) -> bool:
         return kernel is other or any(waits(k, other) for k in after[kernel])

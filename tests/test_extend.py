@@ -180,3 +180,9 @@ def test_touch_counts():
     assert sorted(p.name for p in folder.glob("*.py") if "rotate" in p.read_text()) == ["cpu.py", "gpu.py", "ops.py"]
     weft_folder = Path(weft.__file__).parent
     assert not [p for p in weft_folder.rglob("*.py") if "ext_" in p.read_text() and "ext_r" in p.read_text()]
+
+
+def test_facts_of_an_op_from_outside_reach_the_compiler() -> None:
+    found = weft.jit(lambda x: ops().cube(x) + 1.0).explain(weft.ones((64, 64)))
+    assert "cube + add" in found.rows[0].name
+    assert found.rows[0].flops == 64 * 64 * 3  # an addition, and the 2 that the op declares

@@ -17,7 +17,7 @@ from sampling import some
 from weft.control import CALL
 from weft.graph import OPS, Graph, Node, Type, check, externs, item, make, node, parse, placeholder, problems, to_text
 from weft.graph.node import constant
-from weft.graph.rewrite import Pattern, Rule, Var, rewrite
+from weft.graph.rewrite import Rule, rewrite, rule, transform
 
 
 @pytest.fixture(autouse=True)
@@ -205,7 +205,7 @@ def test_a_long_chain_of_nodes() -> None:
         graph = y.graph()
         assert parse(to_text(graph), externs(graph)) == graph
         assert problems(graph) == []
-        assert len(rewrite(graph, [Rule(Pattern("neg", Pattern("neg", Var("x"))), lambda m: m["x"])]).nodes) == 1
+        assert len(rewrite(graph, [double_neg]).nodes) == 1
         assert (y.item(), slope.item()) == (0.5, 1.0)
     del y, slope, graph, w
     assert table_size() <= before + 1
@@ -262,10 +262,21 @@ def test_the_body_of_a_loop_knows_its_lines() -> None:
 
 # --- rewriting -------------------------------------------------------------------------------------------------------
 
-DOUBLE_NEG = Rule(Pattern("neg", Pattern("neg", Var("x"))), lambda m: m["x"], "double neg")
-SAME_SUB = Rule(Pattern("sub", Var("x"), Var("x")), lambda m: constant(0.0, m["x"].dtype, m["x"].shape))
-EXP_TO_SIN = Rule(Pattern("exp", Var("x")), lambda m: op("sin", m["x"]))
-SIN_TO_COS = Rule(Pattern("sin", Var("x")), lambda m: op("cos", m["x"]))
+
+@rule("neg")
+def double_neg(node: Node) -> Node | None:
+    return node.inputs[0].inputs[0] if node.inputs[0].op.name == "neg" else None
+
+
+@rule("sub")
+def same_sub(node: Node) -> Node | None:
+    return constant(0.0, node.dtype, node.shape) if node.inputs[0] is node.inputs[1] else None
+
+
+EXP_TO_SIN = rule("exp")(lambda node: op("sin", *node.inputs))
+SIN_TO_COS = rule("sin")(lambda node: op("cos", *node.inputs))
+DECLINES = rule("exp")(lambda node: None)
+BY_A_FACT = rule(where=lambda op: op.cost >= 10)(lambda node: op("neg", *node.inputs))
 
 
 def negs(count: int) -> Node:
@@ -278,18 +289,16 @@ def rewritten(root: Node, *rules: Rule, fuel: int | None = None) -> Node:
 
 ZERO = constant(0.0, weft.float32, (3,))
 REWRITES: dict[str, tuple[Node, list[Rule], Node]] = {
-    "until nothing fits, even": (negs(8), [DOUBLE_NEG], X),
-    "until nothing fits, odd": (negs(7), [DOUBLE_NEG], negs(1)),
+    "until nothing fits, even": (negs(8), [double_neg], X),
+    "until nothing fits, odd": (negs(7), [double_neg], negs(1)),
     "a replacement is rewritten": (op("exp", X), [EXP_TO_SIN, SIN_TO_COS], op("cos", X)),
-    "inputs first": (op("exp", negs(2)), [EXP_TO_SIN, DOUBLE_NEG], op("sin", X)),
-    "one name, one node": (op("sub", negs(2), X), [DOUBLE_NEG, SAME_SUB], ZERO),
-    "one name, two nodes": (op("sub", Y, X), [SAME_SUB], op("sub", Y, X)),
-    "declined": (op("exp", X), [Rule(Pattern("exp", Var("x")), lambda m: None), EXP_TO_SIN], op("sin", X)),
-    "a condition": (op("mul", X, ZERO), [Rule(Pattern("mul", Var("x"), Var("z", lambda n: n is ZERO)), lambda m: m["z"])], ZERO),
-    "a condition that fails": (op("mul", X, Y), [Rule(Pattern("mul", Var("x"), Var("z", lambda n: n is ZERO)), lambda m: m["z"])], op("mul", X, Y)),
-    "a parameter": (op("flip", X, axes=(0,)), [Rule(Pattern("flip", Var("x"), axes=(0,)), lambda m: m["x"])], X),
-    "a parameter that differs": (op("flip", X, axes=(0,)), [Rule(Pattern("flip", Var("x"), axes=()), lambda m: m["x"])], op("flip", X, axes=(0,))),
-    "a named node": (op("exp", op("sin", X)), [Rule(Pattern("exp", Pattern("sin", Var("x"), name="s")), lambda m: m["s"])], op("sin", X)),
+    "what is below a replacement is not": (op("exp", X), [rule("exp")(lambda node: op("sin", node))], op("sin", op("exp", X))),
+    "inputs first": (op("exp", negs(2)), [EXP_TO_SIN, double_neg], op("sin", X)),
+    "of new inputs": (op("sub", negs(2), X), [double_neg, same_sub], ZERO),
+    "a condition that fails": (op("sub", Y, X), [same_sub], op("sub", Y, X)),
+    "declined": (op("exp", X), [DECLINES, EXP_TO_SIN], op("sin", X)),
+    "one rule after another": (op("exp", X), [EXP_TO_SIN, BY_A_FACT], op("neg", X)),
+    "ops by a fact": (op("add", op("exp", X), op("sqrt", X)), [BY_A_FACT], op("add", negs(1), op("sqrt", X))),
     "no rules": (op("exp", X), [], op("exp", X)),
 }  # fmt: skip
 
@@ -302,11 +311,11 @@ def test_rewriting(name: str) -> None:
 
 def test_shared_nodes_are_rewritten_once() -> None:
     count = []
-    rule = Rule(Pattern("exp", Var("x")), lambda m: count.append(1) or op("sin", m["x"]))
+    counted = rule("exp")(lambda node: count.append(1) or op("sin", *node.inputs))
     root, expected = op("exp", X), op("sin", X)
     for _ in range(60):  # 2**60 paths lead down
         root, expected = op("mul", root, root), op("mul", expected, expected)
-    assert rewritten(root, rule) is expected
+    assert rewritten(root, counted) is expected
     assert len(count) == 1
 
 
@@ -319,23 +328,48 @@ def test_fuel_counts_replacements(fuel: int) -> None:
 
 
 NEVER_SETTLE: dict[str, tuple[Node, Rule]] = {
-    "grows": (op("exp", X), Rule(Pattern("exp", Var("x")), lambda m: op("exp", op("sin", m["x"])), "grow")),
-    "there and back": (op("mul", X, Y), Rule(Pattern("mul", Var("a"), Var("b")), lambda m: op("mul", m["b"], m["a"]), "swap")),
-    "wraps itself": (op("exp", X), Rule(Pattern("exp", Var("x"), name="e"), lambda m: op("sin", m["e"]), "wrap")),
+    "grows": (op("exp", X), rule("exp")(lambda node: op("exp", op("sin", *node.inputs)))),
+    "there and back": (op("mul", X, Y), rule("mul")(lambda node: op("mul", *node.inputs[::-1]))),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NEVER_SETTLE)
 def test_rules_that_never_settle_are_found(name: str) -> None:
-    root, rule = NEVER_SETTLE[name]
+    root, endless = NEVER_SETTLE[name]
     with within(2.0), pytest.raises(weft.InternalError, match="never settle"):
-        rewritten(root, rule)
+        rewritten(root, endless)
 
 
 def test_a_rule_must_keep_the_type() -> None:
-    rule = Rule(Pattern("exp", Var("x")), lambda m: op("sum", m["x"], axes=(0,)), "shrink")
+    @rule("exp")
+    def shrink(node: Node) -> Node | None:
+        return op("sum", *node.inputs, axes=(0,))
+
     with pytest.raises(weft.InternalError, match=r"shrink turned <exp float32\[3\]> into <sum float32\[\]>"):
-        rewritten(op("exp", X), rule)
+        rewritten(op("exp", X), shrink)
+
+
+def test_a_transform_visits_each_node_once_after_its_inputs() -> None:
+    root = op("mul", op("exp", X), op("neg", op("exp", X)))
+    seen: list[Node] = []
+
+    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+        assert all(i in seen or i is X for i in node.inputs)
+        seen.append(node)
+        return op("sin", *inputs) if node.op.name == "exp" else op(node.op.name, *inputs)
+
+    new = transform(Graph((X,), (root,)), visit).outputs[0]
+    assert new is op("mul", op("sin", X), op("neg", op("sin", X)))
+    assert len(seen) == 3
+
+
+def test_parameters_are_read_and_replaced_by_name() -> None:
+    node = make(OPS["slice"], (X,), ((0,), (2,), (1,)))
+    assert node.param("stops") == (2,)
+    assert node.get_params("steps", "starts") == ((1,), (0,))
+    assert node.replace_params(stops=(3,)) == ((0,), (3,), (1,))
+    with pytest.raises(KeyError, match="ends"):
+        node.replace_params(ends=(3,))
 
 
 # --- what is legal ---------------------------------------------------------------------------------------------------

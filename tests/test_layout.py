@@ -267,7 +267,7 @@ def test_integers_are_convolved_as_integers() -> None:
 
 
 def with_words(f: F, *types: Type) -> Graph:
-    return simplify(layout(simplify(graph(f, *types)), whole_words=True))
+    return simplify(layout(simplify(graph(f, *types)), pad_channels=True))
 
 
 def image_of(channels: int, dtype: Any = weft.float32) -> tuple[Type, Type]:

@@ -20,7 +20,7 @@ from weft.compiler.gpu.program import gpu_program
 from weft.compiler.ir.program import Program
 from weft.compiler.ir.storage import ALIGN, ARENA, Slot, nbytes
 from weft.compiler.planning import arena
-from weft.compiler.planning.arena import Room
+from weft.compiler.planning.arena import Interval
 from weft.graph import Type
 from weft.options import CompileOptions
 from weft.testing import counted
@@ -343,38 +343,38 @@ def test_gradients_are_used_up_on_the_way_back(gpu: bool) -> None:
 # --- places in the arena --------------------------------------------------------------------------------------------------------------
 
 
-def random_rooms(rng: np.random.Generator) -> list[Room]:
+def random_rooms(rng: np.random.Generator) -> list[Interval]:
     count = int(rng.integers(1, 40))
     begins = sorted(int(b) for b in rng.integers(0, 30, count))
-    return [Room(int(rng.integers(1, 5000)), b, b + int(rng.integers(0, 12))) for b in begins]
+    return [Interval(int(rng.integers(1, 5000)), b, b + int(rng.integers(0, 12))) for b in begins]
 
 
-@pytest.mark.parametrize("way", [arena._in_turn, arena._largest_first, lambda rooms: arena.place(rooms)[0]])
-def test_rooms_that_are_there_together_do_not_overlap(way: Callable[[list[Room]], list[int]]) -> None:
+@pytest.mark.parametrize("way", [arena._best_fit, arena._largest_first, lambda buffers: arena.place(buffers)[0]])
+def test_rooms_that_are_there_together_do_not_overlap(way: Callable[[list[Interval]], list[int]]) -> None:
     for seed in range(60):
-        rooms = random_rooms(np.random.default_rng(seed))
-        placed = list(zip(rooms, way(rooms), strict=True))
+        buffers = random_rooms(np.random.default_rng(seed))
+        placed = list(zip(buffers, way(buffers), strict=True))
         assert all(offset % ALIGN == 0 for _, offset in placed)
-        assert max(offset + room.nbytes for room, offset in placed) >= arena.most(rooms)
+        assert max(offset + buffer.nbytes for buffer, offset in placed) >= arena.most(buffers)
         for (a, at_a), (b, at_b) in itertools.combinations(placed, 2):
             together = a.begin <= b.end and b.begin <= a.end
             assert not (together and at_a < at_b + b.nbytes and at_b < at_a + a.nbytes)
-        counted(len(rooms))
+        counted(len(buffers))
 
 
 def test_most_is_what_is_there_at_the_worst_moment() -> None:
     for seed in range(40):
-        rooms = random_rooms(np.random.default_rng(seed))
-        moments = range(max(r.end for r in rooms) + 1)
-        assert arena.most(rooms) == max(sum(r.nbytes for r in rooms if r.begin <= m <= r.end) for m in moments)
+        buffers = random_rooms(np.random.default_rng(seed))
+        steps = range(max(r.end for r in buffers) + 1)
+        assert arena.most(buffers) == max(sum(r.nbytes for r in buffers if r.begin <= m <= r.end) for m in steps)
     assert arena.most([]) == 0
     assert arena.place([]) == ([], 0)
 
 
-def test_rooms_are_placed_largest_first_where_it_is_worth_it() -> None:
-    """A small room that stays keeps a large one out of the place of two others."""
-    rooms = [Room(6400, 0, 1), Room(640, 0, 9), Room(6400, 0, 1), Room(12800, 2, 3)]
-    assert arena._in_turn(rooms)[-1] == 6400 + 640
-    assert arena.place(rooms)[1] == 6400 + 640 + 6400
-    little = [Room(6400, 0, 9), Room(64, 0, 1), Room(64, 0, 9), Room(128, 2, 3)]
-    assert arena.place(little)[0] == arena._in_turn(little)  # what would be saved is less than a tenth
+def test_buffers_are_placed_largest_first_where_it_is_worth_it() -> None:
+    """A small buffer that stays keeps a large one out of the place of two others."""
+    buffers = [Interval(6400, 0, 1), Interval(640, 0, 9), Interval(6400, 0, 1), Interval(12800, 2, 3)]
+    assert arena._best_fit(buffers)[-1] == 6400 + 640
+    assert arena.place(buffers)[1] == 6400 + 640 + 6400
+    little = [Interval(6400, 0, 9), Interval(64, 0, 1), Interval(64, 0, 9), Interval(128, 2, 3)]
+    assert arena.place(little)[0] == arena._best_fit(little)  # what would be saved is less than a tenth

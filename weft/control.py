@@ -119,12 +119,20 @@ def _call_vjp(
     return _with_none(needed, _emit(CALL, [*inputs, *cotangents], derivative(body, needed)))
 
 
-CALL = Op("call", "control", _call_infer, lambda values, body: interpret(body)(*values), _call_vjp, ("body",))
+CALL = Op(
+    "call",
+    "control",
+    _call_infer,
+    lambda values, body: interpret(body)(*values),
+    _call_vjp,
+    ("body",),
+    kernel="control",
+)
 
 
 def _tracked(node: Node) -> list[bool]:
     """Which results of a checkpoint depend differentiably on a tracked input."""
-    body: Graph = node.params[0]
+    body: Graph = node.param("body")
     sources = {i for i, x in zip(body.inputs, node.inputs, strict=True) if x.tracked or _may_be_tracked(x)}
     reached = differentiable_ancestors(body.nodes, sources)
     return [o in reached for o in body.outputs]
@@ -207,7 +215,7 @@ def _cond_vjp(
     return _with_none(needed, found)
 
 
-COND = Op("cond", "control", _cond_infer, _cond, _cond_vjp, ("then", "other"))
+COND = Op("cond", "control", _cond_infer, _cond, _cond_vjp, ("then", "other"), kernel="control")
 
 
 def cond(condition: Any, then: Callable[..., Any], other: Callable[..., Any], *operands: Any) -> Any:
@@ -269,7 +277,7 @@ def _while_vjp(*_: Any) -> Any:
     )
 
 
-WHILE = Op("while_loop", "control", _while_infer, _while, _while_vjp, ("test", "body", "carried"))
+WHILE = Op("while_loop", "control", _while_infer, _while, _while_vjp, ("test", "body", "carried"), kernel="control")
 
 
 def while_loop(test: Callable[..., Any], body: Callable[..., Any], init: Any) -> Any:
@@ -401,7 +409,7 @@ def _needed_in_loop(body: Graph, needed: tuple[bool, ...], carried: int) -> tupl
 
 SCAN = Op(
     "scan", "control", _scan_infer, _scan, _scan_vjp,
-    ("body", "carried", "sequences", "length", "reverse", "history"),
+    ("body", "carried", "sequences", "length", "reverse", "history"), kernel="control",
 )  # fmt: skip
 
 

@@ -32,13 +32,13 @@ def pull(roots: Sequence[Node], cotangents: Sequence[Tensor], targets: Sequence[
     masks: dict[Node, Tensor | None] = {}
     for root, cotangent in zip(roots, cotangents, strict=True):
         _accumulate(known, root, cotangent)
-    with blame() as put_down_to:
+    with blame() as attribute_to:
         for node in reversed(order):
             if node not in leads or (node not in known and node not in several):
                 continue
-            put_down_to(node.source)
+            attribute_to(node.source)
             if node.op is ITEM:
-                _accumulate(several.setdefault(node.inputs[0], {}), node.params[0], known[node])
+                _accumulate(several.setdefault(node.inputs[0], {}), node.param("index"), known[node])
             else:
                 mask = masks.pop(node, None)
                 rules = _apply_rule(node, leads, known, several)
@@ -81,7 +81,7 @@ def _mask_below(node: Node, position: int, mask: Tensor | None, made: Tensor) ->
 def _is_relu(node: Node) -> bool:
     """Whether a `where` is a relu: the value where it is positive, else zero."""
     test, zero, x = node.inputs
-    zeros = [n for n in (zero, *test.inputs[1:]) if n.op is CONST and n.params[0] in (0, 0.0)]
+    zeros = [n for n in (zero, *test.inputs[1:]) if n.op is CONST and n.param("value") in (0, 0.0)]
     return test.op.name in ("le", "lt") and test.inputs[0] is x and len(zeros) == 2
 
 
@@ -89,7 +89,7 @@ def _masked(cotangent: Tensor, mask: Tensor | None, node: Node, g: Tensor) -> Te
     if mask is None:
         return cotangent
     unchanged = cotangent is g or node.op is WHERE
-    scaled = node.op is OPS["mul"] and any(i.op is CONST and not isinstance(i.params[0], str) for i in node.inputs)
+    scaled = node.op is OPS["mul"] and any(i.op is CONST and not isinstance(i.param("value"), str) for i in node.inputs)
     return cotangent if unchanged or scaled or node.op.kind != "elementwise" else where(mask, cotangent, 0.0)
 
 
@@ -342,9 +342,9 @@ def backward(y: Tensor, gradient: Any = None) -> None:
     found = _parameters(y, "backward")
     if not found:
         raise UserError("backward", "the value was not computed from any parameter. Make one with weft.parameter(...).")
-    _check_history(y, [node.params[0].owner() for node in found], "backward")
+    _check_history(y, [node.param("cell").owner() for node in found], "backward")
     for node, derivative in zip(found, pull([y.node], [seed], found), strict=True):
-        owner = node.params[0].owner()
+        owner = node.param("cell").owner()
         if owner is not None and derivative is not None:
             body = TRACING.inner if TRACING.watch is None else max(TRACING.inner, TRACING.watch.body)
             if owner.born <= body and derivative._node.abstract:
@@ -375,7 +375,7 @@ def _parameters(y: Tensor, name: str) -> list[Node]:
     history = toposort([y.node], lambda node: node.inputs if node.tracker is not None else ())
     found = [node for node in history if node.op is VARIABLE]
     for node in found:
-        owner = node.params[0].owner()
+        owner = node.param("cell").owner()
         if owner is not None and owner._node is not node:
             raise UserError(
                 name,
@@ -428,6 +428,7 @@ def _custom_infer(inputs: tuple[Node, ...], rule: Any, count: int) -> tuple[Type
 
 CUSTOM = Op(
     "custom", "control", _custom_infer, lambda values, rule, count: values[:count], _custom_vjp, ("rule", "count"),
+    kernel="alias",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from .compiler.ir.program import Program
 from .compiler.ir.storage import nbytes
 from .compiler.planning import describe
-from .compiler.planning.cost_model import Work, work
+from .compiler.planning.cost_model import KernelCost, work
 from .compiler.planning.describe import Life
 from .errors import RunError
 from .runtime.device import Executable
@@ -110,7 +110,7 @@ def explain(executable: Executable, inputs: Sequence[int], repeats: int | None =
 
 def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, limit: Roofline) -> Row:
     call, kernel = timed.call, timed.call.kernel
-    done: Work = work(found.program, call)
+    done: KernelCost = work(found.program, call)
     touched = [view.base for view in kernel.views] or kernel.outputs
     widest = max((n.dtype.itemsize for n in touched if n.dtype.is_float), default=4)
     least = limit.seconds(done.flops, done.nbytes, itemsize=widest)

@@ -72,7 +72,7 @@ BITS: Op = Op(
     samples=lambda rng: (
         Sample([np.uint64(rng.integers(1 << 62)), np.uint64(rng.integers(1 << 62))], (s,)) for s in ((), (0,), (7,), (2, 3, 4))
     ),
-    errors=(Wrong(lambda: emit(BITS, (as_tensor(1), as_tensor(2)), ((3,),)), "[random_bits] key and offset must be uint64[]"),), cost=20,
+    errors=(Wrong(lambda: emit(BITS, (as_tensor(1), as_tensor(2)), ((3,),)), "[random_bits] key and offset must be uint64[]"),), cost=20, kernel="loop",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from weft import extend
 from weft.compiler.cpu.ir_builder import F32, I64, PTR, Code, new_module
 from weft.compiler.cpu.library import library
-from weft.compiler.ir.plan import Phase, Plan
+from weft.compiler.ir.plan import Plan, PlanPhase
 
 from .ops import ROTATE
 
@@ -28,4 +28,4 @@ def plan(node, threads):
     if not rows * columns:
         return Plan("nothing", (), 0, 0)
     arguments = ("x0", "y", "tid", "threads", rows, columns)
-    return Plan("rotation", (Phase("ext_rotate.f32", arguments, frozenset({"x0"}), frozenset({"y"})),), 0, 0)
+    return Plan("rotation", (PlanPhase("ext_rotate.f32", arguments, frozenset({"x0"}), frozenset({"y"})),), 0, 0)

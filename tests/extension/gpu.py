@@ -3,7 +3,7 @@
 from weft import extend
 from weft.compiler.gpu.kernel_utils import ceil_div, element
 from weft.compiler.gpu.source import KernelWriter
-from weft.compiler.ir.plan import Phase
+from weft.compiler.ir.plan import PlanPhase
 
 from .ops import ROTATE
 
@@ -14,7 +14,9 @@ class Rotate:
     """What a GPU rule for an op with kernels of its own has: phases, tensors in scratch memory, and the source of a phase."""
 
     def phases(self, kernel):
-        return (Phase("ext_rotate", (), frozenset({"x0"}), frozenset({"y"})),) if 0 not in kernel.anchor.shape else ()
+        return (
+            (PlanPhase("ext_rotate", (), frozenset({"x0"}), frozenset({"y"})),) if 0 not in kernel.anchor.shape else ()
+        )
 
     def scratch_tensors(self, kernel):
         return ()

@@ -15,7 +15,9 @@ softsign = extend.unary(
 )  # fmt: skip
 
 # One declaration, and one line for each backend.
-cube = extend.unary("ext_cube", lambda x: x * x * x, lambda g, y, x: (g * x * x * 3.0,), "x to the power of 3.")
+cube = extend.unary(
+    "ext_cube", lambda x: x * x * x, lambda g, y, x: (g * x * x * 3.0,), "x to the power of 3.", cost=2, label="cube"
+)
 extend.lower("cpu", "ext_cube")(lambda c: c.code.fmul(c.code.fmul(c.x, c.x), c.x))
 extend.lower("gpu", "ext_cube")(lambda c: f"{c.x} * {c.x} * {c.x}")
 

@@ -1,8 +1,8 @@
-"""Lowering tables: what a backend makes of each op.
+"""Lowering tables: how a backend compiles each op.
 
-Every backend has one. Ops that the shared part of the compiler turns into loops, views, products or control flow need no rule; an
-elementwise op has a rule that writes one element, and an op with `own_kernels` has one that plans its kernels. An op without a rule
-is decomposed into others, if its declaration says how, or refused.
+Every backend has one. Ops that the shared part of the compiler turns into loops, views, products or control flow (`Op.kernel`) need
+no rule; an elementwise op has a rule that computes one element, and an op with `own_kernels` has one that plans its kernels. An op
+without a rule is decomposed into others, if its declaration says how, or rejected.
 """
 
 from __future__ import annotations
@@ -15,17 +15,9 @@ from ..errors import UserError
 from ..graph.graph import Graph
 from ..graph.node import OPS, Op
 
-SHARED = frozenset((
-    "placeholder", "data", "variable", "const", "iota", "random_bits", "tag", "item", "custom",
-    "reshape", "permute", "expand", "pad", "slice", "flip", "concat", "gather",
-    "sum", "prod", "max", "min", "argmax", "argmin", "window_sum", "window_max", "window_argmax", "window_tap", "window_spread",
-    "contract", "conv", "conv_data", "conv_filter", "conv_last", "conv_data_last", "conv_filter_last",
-    "call", "cond", "while_loop", "scan",
-))  # fmt: skip
-
 
 def has_external_ops(graph: Graph) -> bool:
-    """Whether a program has ops from outside of weft: no key of the store holds what their rules say."""
+    """Whether a program has ops from outside of weft: cache keys do not cover their rules."""
     waiting, seen = [graph], {graph}
     while waiting:
         for node in waiting.pop().nodes:
@@ -47,16 +39,17 @@ class LoweringTable:
     functions: Mapping[str, Any]  # elementwise functions of floats that the backend has in a library of its own
 
     def lowers(self, op: Op) -> bool:
-        """Whether the backend has a rule for an op."""
-        name = op.name
-        return name in SHARED or name in self.elementwise or name in self.functions or name in self.own_kernels
+        """Whether the backend compiles an op without decomposing it."""
+        if op.kernel is not None:
+            return True
+        return op.name in self.elementwise or op.name in self.functions or op.name in self.own_kernels
 
     def can_compile(self, op: Op) -> bool:
-        """Whether programs with this op compile: it has a rule, or is made of others."""
+        """Whether programs with this op compile, perhaps after it is decomposed."""
         return self.lowers(op) or op.decompose is not None
 
     def add(self, name: str, rule: Any) -> None:
-        """Enter the rule of an op that stands outside of weft."""
+        """Add the rule of an op that is defined outside of weft."""
         if name not in OPS:
             raise UserError("lower", f"a declared op is required, got {name!r}. Declare it first.")
         if self.lowers(OPS[name]):

@@ -20,10 +20,10 @@ from .node import toposort as toposort
 from .node import variable as variable
 from .picture import to_dot as to_dot
 from .picture import to_svg as to_svg
-from .rewrite import Pattern as Pattern
 from .rewrite import Rule as Rule
-from .rewrite import Var as Var
 from .rewrite import rewrite as rewrite
+from .rewrite import rule as rule
+from .rewrite import transform as transform
 from .text import externs as externs
 from .text import parse as parse
 from .text import to_text as to_text

@@ -24,7 +24,7 @@ def problems(graph: Graph) -> list[str]:
 def _own_problems(graph: Graph) -> list[str]:
     found = []
     for index, node in enumerate(graph.inputs):
-        if node.op is not PLACEHOLDER or node.params[0] != index:
+        if node.op is not PLACEHOLDER or node.param("index") != index:
             found.append(f"input {index} must be placeholder {index}, got {node}.")
     known = set(graph.inputs)
     for node in graph.nodes:

@@ -61,8 +61,8 @@ def substitute(roots: Iterable[Node], replacement: Mapping[Node, Node]) -> tuple
     for node in toposort(roots, lambda n: () if n in replacement else dependencies(n)):
         if node in done:
             continue
-        if node.op is VARIABLE and node.params[0].pending is not None:
-            done[node] = done[node.params[0].pending]
+        if node.op is VARIABLE and (pending := node.param("cell").pending) is not None:
+            done[node] = done[pending]
         elif node.op is TAG:
             done[node] = done[node.inputs[0]]
         else:

@@ -27,6 +27,26 @@ from ..lazy import Registry
 
 Shape = tuple[int, ...]
 N = TypeVar("N")
+# What the part of the compiler that all backends share makes of an op; see `Op.kernel`.
+KernelKind = Literal[
+    "input",  # a value from outside of the program
+    "alias",  # the value of another node: it disappears, or names one of several results
+    "view",  # each element is one element of the input: only the index at which that is read changes
+    "loop",  # computed element by element inside of other loops
+    "window",  # a combination of the elements in a window; small windows are unrolled into other loops
+    "reduction",  # a combination over axes, which can share its loops with the rows that use it
+    "contraction",  # a matrix product, which takes an epilogue
+    "convolution",  # a convolution or one of its gradients, which takes an epilogue
+    "control",  # runs bodies
+]
+# What mixed precision does to an op; see `Op.precision`.
+PrecisionClass = Literal[
+    "float32",  # it computes in float32, and may read operands that were rounded to 16 bits
+    "product",  # its operands are rounded to 16 bits, its sums are float32
+    "exact",  # it asks which values are equal or largest, so it reads operands that are not rounded
+    "commutes",  # rounding its operand gives the same as rounding its result
+    "selects",  # it selects by order, which rounding keeps: it reads rounded operands as they are
+]
 OpKind = Literal["leaf", "random", "elementwise", "reduce", "along", "move", "index", "anchor", "control"]
 
 
@@ -57,9 +77,11 @@ class Value(Protocol):
 
 @dataclass(eq=False)
 class Op:
-    """The declaration of a primitive: type rule, reference implementation, derivative, and sample inputs for tests.
+    """The declaration of a primitive: everything that is true of it on every device.
 
-    Each function takes the inputs and then the parameters, by position; a variadic op gets its inputs as one tuple.
+    That is its type rule, reference implementation, derivative and sample inputs for tests, and the facts that the compiler asks
+    for: kernel, cost, precision class. Nothing else lists ops by name to state a fact. Each function takes the inputs and then the
+    parameters, by position; a variadic op gets its inputs as one tuple.
     """
 
     name: str
@@ -78,15 +100,27 @@ class Op:
     internal: bool = False  # created only by the compiler
     home: Callable[..., Any] | None = None  # (*params) -> the device of the result, if not that of the inputs
     cost: int = 1  # of one element of the result, in additions: cheap values are computed again rather than stored
-    exact: bool = False  # asks which values are equal or greatest: mixed precision must not round them before
+    flops: Callable[[Node], int] | None = None  # of a whole node, for contractions and convolutions
+    precision: PrecisionClass = "float32"
+    kernel: KernelKind | None = None  # None: backends have a lowering rule for it, or it is decomposed
+    can_fail: bool = False  # raises an error for some integers: its kernels know the source line
+    returns_position: bool = False  # of the element that it selects, not the value
+    combine: tuple[str, str] | None = (
+        None  # of a reduction: the ops that combine two partial results, for numbers and bools
+    )
+    strided_inputs: tuple[int, ...] = ()  # inputs that kernels read through any strides; others must be contiguous
+    operands: tuple[str, ...] = ()  # how plans call the inputs and the result; default x0, x1, ... and y
+    label: str | None = None  # how profiles call it; default its name; "" leaves it out of a kernel's name
     own_kernels: bool = False  # each backend plans kernels for it (a sort, a scatter); it is not part of a fused loop
     # (inputs, *params) -> the same value made of other ops, for backends without a lowering rule of their own
     decompose: Callable[..., Any] | None = None
     batch: Callable[..., Any] | None = None  # the batching rule of vmap; elementwise ops need none
-    version: int = 1  # counted up when its meaning changes: saved programs name the versions that they use
-    external: bool = False  # its rules stand outside of weft: what is compiled of it is not kept on disk
+    version: int = 1  # increased when its meaning changes: saved programs state the versions that they use
+    external: bool = False  # its rules are defined outside of weft: what is compiled of it is not kept on disk
+    param_index: dict[str, int] = field(init=False, repr=False)  # the position of each parameter
 
     def __post_init__(self) -> None:
+        self.param_index = {name: i for i, name in enumerate(self.params)}
         self.external = self.external or self.decompose is not None
         if OPS.setdefault(self.name, self) is not self:
             raise UserError("op", f"the op {self.name!r} is declared already. Choose another name.", user_source())
@@ -173,7 +207,19 @@ class Node:
 
     def param(self, name: str) -> Any:
         """The parameter called `name`."""
-        return self.params[self.op.params.index(name)]
+        return self.params[self.op.param_index[name]]
+
+    def get_params(self, *names: str) -> tuple[Any, ...]:
+        """Several parameters by name."""
+        index = self.op.param_index
+        return tuple(self.params[index[name]] for name in names)
+
+    def replace_params(self, **changes: Any) -> tuple[Any, ...]:
+        """All parameters, some of them with new values: what `make` needs for a changed copy of the node."""
+        params = list(self.params)
+        for name, value in changes.items():
+            params[self.op.param_index[name]] = value
+        return tuple(params)
 
     def __repr__(self) -> str:
         kind = ", ".join(map(str, self.outputs)) or str(self.type)
@@ -359,9 +405,19 @@ def _cannot_run(*_: Any) -> Any:
 
 
 # The leaves: placeholders, data, variables and constants.
-PLACEHOLDER = Op("placeholder", "leaf", lambda index, type: type, _cannot_run, params=("index", "type"), arity=0)
-DATA = Op("data", "leaf", lambda value: Type(value.shape, value.dtype), _cannot_run, params=("value",), arity=0)
-VARIABLE = Op("variable", "leaf", lambda cell: cell.type, _cannot_run, params=("cell",), arity=0)
+PLACEHOLDER = Op(
+    "placeholder", "leaf", lambda index, type: type, _cannot_run, params=("index", "type"), arity=0, kernel="input"
+)
+DATA = Op(
+    "data",
+    "leaf",
+    lambda value: Type(value.shape, value.dtype),
+    _cannot_run,
+    params=("value",),
+    arity=0,
+    kernel="input",
+)
+VARIABLE = Op("variable", "leaf", lambda cell: cell.type, _cannot_run, params=("cell",), arity=0, kernel="input")
 
 
 def _const_infer(value: Any, dtype: DType, shape: Shape) -> Type:
@@ -375,7 +431,7 @@ _SPELLED = ("nan", "-nan", "inf", "-inf", "-0.0")
 CONST = Op(
     "const", "leaf", _const_infer,
     lambda value, dtype, shape: np.broadcast_to(converted(np.asarray(_number(value)), dtype), shape),
-    params=("value", "dtype", "shape"), arity=0,
+    params=("value", "dtype", "shape"), arity=0, kernel="loop",
 )  # fmt: skip
 
 
@@ -430,7 +486,9 @@ def variable(cell: VariableCell) -> Node:
 
 
 # A unique identity node to differentiate with respect to. Closing a graph removes it.
-TAG = Op("tag", "control", lambda x, key: x.type, lambda x, key: x, lambda g, y, x, key: (g,), ("key",), 1)
+TAG = Op(
+    "tag", "control", lambda x, key: x.type, lambda x, key: x, lambda g, y, x, key: (g,), ("key",), 1, kernel="alias"
+)
 
 
 def tag(node: Node, tracker: Tracker) -> Node:
@@ -448,7 +506,9 @@ def _item_infer(source: Node, index: int) -> Type:
 
 
 # Selects one result of a node with several. Reverse mode handles it by name; its vjp only marks it as differentiable.
-ITEM = Op("item", "control", _item_infer, lambda values, index: values[index], _cannot_run, ("index",), 1)
+ITEM = Op(
+    "item", "control", _item_infer, lambda values, index: values[index], _cannot_run, ("index",), 1, kernel="alias"
+)
 
 
 def item(node: Node, index: int) -> Node:

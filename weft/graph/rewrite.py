@@ -1,148 +1,98 @@
-"""Rewriting by patterns: a rule is a pattern and a function that answers with the replacement.
+"""Rewriting: the driver that the compiler's graph-to-graph passes share.
 
-    x = Var("x")
-    rules = [Rule(Pattern("neg", Pattern("neg", x)), lambda m: m["x"])]
+    @rule("neg")
+    def double_negation(node: Node) -> Node | None:
+        x = node.inputs[0]
+        return x.inputs[0] if x.op.name == "neg" else None
 
-Nodes are visited with a stack, inputs first, and each until no rule applies any more, so a replacement is itself
-rewritten. `fuel` stops after so many replacements, which finds the one that breaks a program by bisection.
+    rewrite(graph, [double_negation])
+
+A rule is a function that returns the replacement of a node, or None if it does not apply. Rules are indexed by the ops they are for,
+and each node is visited once, after its inputs, so rewriting is linear in the size of the graph. `transform` is the walk
+itself, for passes whose replacements depend on more than one node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..errors import InternalError
 from .graph import Graph, rebuild
-from .node import Node
+from .node import Node, Op, blame, toposort
 
-Match = dict[str, Node]
-
-
-@dataclass(frozen=True)
-class Var:
-    """Matches any node, if `where` holds, and remembers it; the same name must match the same node again."""
-
-    name: str
-    where: Callable[[Node], bool] = lambda node: True
+MAX_REWRITES = 1000  # of one node: more of them never settle
 
 
-@dataclass(frozen=True, init=False)
-class Pattern:
-    """Matches a node by its op, its inputs and, where given, its parameters. `name` remembers the node."""
-
-    op: str
-    inputs: tuple[Pattern | Var, ...]
-    params: tuple[tuple[str, Any], ...]
-    name: str
-
-    def __init__(self, op: str, *inputs: Pattern | Var, name: str = "", **params: Any) -> None:
-        for key, value in {"op": op, "inputs": inputs, "params": tuple(params.items()), "name": name}.items():
-            object.__setattr__(self, key, value)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
-    """`build` gets the matched nodes by name and answers with the replacement, or None to decline."""
+    """A rewrite of single nodes; `matches` says which ops it is for. Made by the decorator `rule`."""
 
-    pattern: Pattern
-    build: Callable[[Match], Node | None]
-    name: str = ""
-
-
-def match(pattern: Pattern | Var, node: Node) -> Match | None:
-    """The nodes a pattern names when it fits, else None."""
-    found: Match = {}
-    stack: list[tuple[Pattern | Var, Node]] = [(pattern, node)]
-    while stack:
-        part, here = stack.pop()
-        if isinstance(part, Var):
-            if found.setdefault(part.name, here) is not here or not part.where(here):
-                return None
-            continue
-        if here.op.name != part.op or len(here.inputs) != len(part.inputs):
-            return None
-        if any(here.param(key) != value for key, value in part.params):
-            return None
-        if part.name and found.setdefault(part.name, here) is not here:
-            return None
-        stack.extend(zip(part.inputs, here.inputs, strict=True))
-    return found
+    apply: Callable[[Node], Node | None]
+    matches: Callable[[Op], bool]
+    name: str
 
 
-def rewrite(graph: Graph, rules: Sequence[Rule], fuel: int | None = None) -> Graph:
-    """The graph after all rules were applied wherever they fit, the bodies of control flow left as they are."""
-    by_op: dict[str, list[Rule]] = {}
-    for rule in rules:
-        by_op.setdefault(rule.pattern.op, []).append(rule)
-    budget = _Budget(fuel, limit=1000 * (len(graph.nodes) + 1))
-    final: dict[Node, Node] = {node: node for node in graph.inputs}
-    for output in graph.outputs:
-        _settle(output, by_op, budget, final)
-    return Graph(graph.inputs, tuple(final[output] for output in graph.outputs))
+def rule(*ops: str, where: Callable[[Op], bool] | None = None) -> Callable[[Callable[[Node], Node | None]], Rule]:
+    """Decorator: a function that rewrites nodes of these ops, given by name or by a fact about them, as a rule."""
+
+    def matches(op: Op) -> bool:
+        return op.name in ops or (where is not None and where(op))
+
+    return lambda apply: Rule(apply, matches, apply.__name__)
 
 
-@dataclass
-class _Budget:
-    fuel: int | None
-    limit: int
-    used: int = 0
-    last: str = "none"
+class Fuel:
+    """How many replacements may still be made. A limit finds, by bisection, the replacement that breaks a program."""
 
-    def spend(self, rule: Rule) -> None:
-        self.used += 1
-        self.last = rule.name or str(rule.pattern)
-        if self.used > self.limit:
-            raise self.never_settles()
+    def __init__(self, limit: int | None = None) -> None:
+        self.left = limit
 
-    def never_settles(self) -> InternalError:
-        return InternalError("rewrite", f"the rules never settle; the last one was {self.last}.")
-
-    @property
-    def empty(self) -> bool:
-        return self.fuel is not None and self.used >= self.fuel
+    def spend(self) -> bool:
+        """Use one unit; False if there is none left."""
+        if self.left is None:
+            return True
+        self.left -= 1
+        return self.left >= 0
 
 
-def _settle(root: Node, rules: dict[str, list[Rule]], budget: _Budget, final: dict[Node, Node]) -> None:
-    """Fill `final` for the root and all below it. A node waits on the stack for its inputs, then for its successor."""
-    successor: dict[Node, Node] = {}
-    entered: set[Node] = set()
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node in final:
-            stack.pop()
-            continue
-        entered.add(node)
-        needed = (successor[node],) if node in successor else node.inputs
-        waiting = [n for n in needed if n not in final]
-        if waiting:
-            if not entered.isdisjoint(waiting):  # it waits for itself
-                raise budget.never_settles()
-            stack.extend(waiting)
-        elif node in successor:
-            final[node] = final[successor[node]]
-        else:
-            new = rebuild(node, tuple(final[i] for i in node.inputs))
+def rewrite(graph: Graph, rules: Sequence[Rule], fuel: Fuel | int | None = None) -> Graph:
+    """The graph after all rules. Each node is rewritten until no rule applies; bodies of control flow are left as they are."""
+    budget = fuel if isinstance(fuel, Fuel) else Fuel(fuel)
+    by_op: dict[Op, list[Rule]] = {}
+
+    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+        node = rebuild(node, inputs)
+        for _ in range(MAX_REWRITES):
+            if node.op not in by_op:
+                by_op[node.op] = [r for r in rules if r.matches(node.op)]
+            new = _replacement(node, by_op[node.op], budget)
             if new is node:
-                new = _apply(node, rules.get(node.op.name, ()), budget)
-            if new is node:
-                final[node] = node
-            else:
-                successor[node] = new
+                return node
+            node = new
+        names = ", ".join(r.name for r in by_op[node.op])
+        raise InternalError("rewrite", f"the rules {names} never settle on {node}.")
+
+    return transform(graph, visit)
 
 
-def _apply(node: Node, rules: Iterable[Rule], budget: _Budget) -> Node:
-    for rule in rules:
-        if budget.empty:
-            break
-        found = match(rule.pattern, node)
-        if found is not None:
-            new = rule.build(found)
-            if new is not None and new is not node:
-                if new.type != node.type or new.outputs != node.outputs:
-                    raise InternalError("rewrite", f"{rule.name or rule.pattern} turned {node} into {new}.")
-                budget.spend(rule)
-                return new
+def _replacement(node: Node, rules: Sequence[Rule], fuel: Fuel) -> Node:
+    for each in rules:
+        new = each.apply(node)
+        if new is None or new is node:
+            continue
+        if new.type != node.type or new.outputs != node.outputs:
+            raise InternalError("rewrite", f"{each.name} turned {node} into {new}.")
+        return new if fuel.spend() else node
     return node
+
+
+def transform(graph: Graph, visit: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
+    """Rebuild a graph, inputs first: `visit(node, new_inputs)` returns the new node. It is attributed to the old one's source line."""
+    done: dict[Node, Node] = {i: i for i in graph.inputs}
+    with blame() as attribute_to:
+        for node in toposort([*graph.inputs, *graph.outputs]):
+            if node not in done:
+                attribute_to(node.source)
+                done[node] = visit(node, tuple(done[i] for i in node.inputs))
+    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))

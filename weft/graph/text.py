@@ -29,6 +29,7 @@ from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder, toposort
 _DTYPES = {d.name: d for d in DTYPES}
 _HEADER = "from weft.primitives import *"
 _TYPE = re.compile(r"(\w+)\[(|[^,\[\]]+(, [^,\[\]]+)*)\]")
+_DEEPEST = 32  # operations inside each other in an expression of sizes
 _LARGEST = 1 << 63  # sizes and offsets in the text of a graph are below this
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -168,17 +169,19 @@ def _parse_size(part: str, sizes: Mapping[str, int], whole: str) -> int:
     return value
 
 
-def evaluate(part: ast.expr, sizes: Mapping[str, int]) -> int | float:
+def evaluate(part: ast.expr, sizes: Mapping[str, int], depth: int = 0) -> int | float:
     """The value of an expression of numbers and free dimensions with + - * / //."""
+    if depth > _DEEPEST:
+        raise _refuse(part, "an expression is nested too deeply")
     match part:
         case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
             return value
         case ast.Name(id=name) if name in sizes:
             return sizes[name]
         case ast.UnaryOp(op=ast.USub(), operand=inner):
-            return -evaluate(inner, sizes)
+            return -evaluate(inner, sizes, depth + 1)
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
-            a, b = evaluate(left, sizes), evaluate(right, sizes)
+            a, b = evaluate(left, sizes, depth + 1), evaluate(right, sizes, depth + 1)
             if isinstance(op, ast.Div | ast.FloorDiv) and b == 0:
                 raise _refuse(part, f"{_show(part)!r} divides by zero")
             value = _ARITHMETIC[type(op)](a, b)
@@ -194,7 +197,7 @@ def _parse_function(function: ast.FunctionDef, reader: _BodyParser) -> Graph:
     for index, argument in enumerate(function.args.args):
         match argument.annotation:
             case ast.Constant(value=str() as text) if argument.arg not in values and _is_type(text):
-                values[argument.arg] = placeholder(index, parse_type(text, reader.sizes))
+                values[argument.arg] = placeholder(index, _type_of_input(argument, text, reader.sizes))
             case _:
                 raise _refuse(
                     argument, "every input needs a name of its own and a type such as 'float32[3, 4]' in quotes"
@@ -210,6 +213,13 @@ def _parse_function(function: ast.FunctionDef, reader: _BodyParser) -> Graph:
         case ast.Return(value=ast.Tuple(elts=results)):
             return Graph(inputs, tuple(reader.node(r) for r in results))
     raise _refuse(function.body[-1], "the last line must read 'return (name, ...)'")
+
+
+def _type_of_input(argument: ast.arg, text: str, sizes: Mapping[str, int]) -> Type:
+    try:
+        return parse_type(text, sizes)
+    except UserError as error:
+        raise _refuse(argument, error.message.rstrip(".")) from None
 
 
 def _check_plain(function: ast.FunctionDef) -> None:

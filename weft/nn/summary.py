@@ -26,21 +26,12 @@ def macs(nodes: Sequence[Node]) -> int:
 
 
 def _macs(node: Node) -> int:
-    name = node.op.name
-    if name == "contract":
-        a, b, _ = node.params
-        sizes = dict(zip(a, node.inputs[0].shape, strict=True)) | dict(zip(b, node.inputs[1].shape, strict=True))
-        return prod(sizes.values())
-    if name == "conv":
-        return prod(node.shape) * prod(node.inputs[1].shape[1:])
-    if name == "conv_data":  # a transposed convolution: each input is multiplied by the whole filter of its group
-        return prod(node.inputs[0].shape) * prod(node.inputs[1].shape[1:])
-    if name == "conv_filter":
-        return prod(node.inputs[1].shape) * prod(node.shape[1:])
+    if node.op.flops is not None:
+        return node.op.flops(node) // 2
     bodies = [macs(p.nodes) for p in node.params if isinstance(p, Graph)]
     if not bodies:
         return 0
-    return max(bodies) * (node.param("length") if name == "scan" else 1)
+    return max(bodies) * (node.param("length") if node.op.name == "scan" else 1)
 
 
 @dataclass(frozen=True)

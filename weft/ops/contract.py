@@ -55,6 +55,11 @@ def _reference(x: np.ndarray, y: np.ndarray, a: str, b: str, out: str) -> np.nda
     return product.transpose([(batch + rows + columns).index(c) for c in out])
 
 
+def _flops(node: Node) -> int:
+    (a, b), (x, y) = node.get_params("a", "b"), node.inputs
+    return 2 * math.prod((dict(zip(a, x.shape, strict=True)) | dict(zip(b, y.shape, strict=True))).values())
+
+
 _CONTRACT = Op(
     "contract", "anchor", _infer, _reference,
     lambda g, z, x, y, a, b, out: (lambda: contract(g, y, out, b, a), lambda: contract(g, x, out, a, b)), ("a", "b", "out"), 2, True,
@@ -69,6 +74,7 @@ _CONTRACT = Op(
               "[matmul] the last axis of the first operand (size 3) must match the second-to-last axis of the second (size 4)"),
         Wrong(lambda: contract(number(0.0, float32, (2,)), number(0.0, float32, (3,)), "i", "i", ""), "[contract] axis 'i' has size 2 and size 3"),
     ),
+    kernel="contraction", precision="product", flops=_flops, strided_inputs=(0, 1), operands=("a", "b", "c"),
 )  # fmt: skip
 
 

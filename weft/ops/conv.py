@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..compiler.ir.conv_shape import conv_flops
 from ..compiler.planning.algorithms import check as check_preference
 from ..compiler.planning.algorithms import in_force
 from ..errors import UserError
@@ -192,18 +193,21 @@ _CONV = Op(
         Wrong(lambda: conv(zeros((1, 4, 8)), zeros((3, 4, 3)), padding="valid-ish"), "[conv] the padding must be"),
         Wrong(lambda: conv(zeros((1, 4, 8)), zeros((3, 4, 3)), algorithm="WINOGRAT"), "[conv] a known algorithm is required, got 'WINOGRAT'"),
     ),
+    kernel="convolution", precision="product", flops=conv_flops,
 )  # fmt: skip
 _DATA = Op(
     "conv_data", "anchor", _data_infer, _data,
     lambda ct, y, g, w, *how: (lambda: emit(_CONV, (ct, w), how[:5]), lambda: _emit_filter(ct, g, how[:5], w.shape[2:])),
     (*_PARAMS, "size"), 2, True, _samples("data"),
     (Wrong(lambda: _emit_data(zeros((1, 2, 9)), zeros((2, 3, 3)), ((1,), ((0, 0),), (1,), 1, ""), (8,)), "[conv_data] a gradient of shape (1, 2, 6) is required"),),
+    kernel="convolution", precision="product", flops=conv_flops,
 )  # fmt: skip
 _FILTER = Op(
     "conv_filter", "anchor", _filter_infer, _filter,
     lambda ct, y, x, g, *how: (lambda: _emit_data(g, ct, how[:5], x.shape[2:]), lambda: emit(_CONV, (x, ct), how[:5])),
     (*_PARAMS, "size"), 2, True, _samples("filter"),
     (Wrong(lambda: _emit_filter(zeros((1, 3, 8)), zeros((1, 2, 9)), ((1,), ((0, 0),), (1,), 1, ""), (3,)), "[conv_filter] a gradient of shape (1, 2, 6) is required"),),
+    kernel="convolution", precision="product", flops=conv_flops,
 )  # fmt: skip
 
 

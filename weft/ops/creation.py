@@ -29,6 +29,7 @@ _IOTA = Op(
     "iota", "leaf", _iota_infer, lambda n, dtype: np.arange(n).astype(dtype.numpy), None, ("n", "dtype"), 0,
     samples=lambda rng: (Sample([], (n, d)) for n in (0, 1, 7) for d in (int64, float32)),
     errors=(Wrong(lambda: iota(-1), "[iota] a count of 0 or more and a numeric dtype are required, got -1"),),
+    kernel="loop",
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..dtypes import DEFAULT_FLOAT, DType, bool_, float32, promote
 from ..errors import UserError, UserIndexError
-from ..graph.node import CONST, OPS, Node, Op, Shape, Type, make
+from ..graph.node import CONST, OPS, Node, Op, PrecisionClass, Shape, Type, make
 from ..tensor import FUNCTIONS, ArrayLike, Tensor, as_tensor, emit, wrap
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -63,7 +63,9 @@ def elementwise(
     widen: bool = True,
     commutes: bool = False,
     cost: int = 1,
-    exact: bool = False,
+    precision: PrecisionClass = "float32",
+    can_fail: bool = False,
+    label: str | None = None,
     decompose: Callable[..., Tensor] | None = None,
     doc: str = "",
 ) -> Op:
@@ -87,13 +89,13 @@ def elementwise(
     errors = (Wrong(lambda: _apply_to_dtype(op, wrong), f"[{name}] {_KINDS[accepts][1]} is required"),) if wrong else ()
     op = Op(
         name, "elementwise", infer, reference, vjp, arity=arity, widen=widen, samples=samples, errors=errors,
-        commutes=commutes, doc=doc, cost=cost, exact=exact, decompose=on_nodes(decompose),
+        commutes=commutes, doc=doc, cost=cost, precision=precision, can_fail=can_fail, label=label, decompose=on_nodes(decompose),
     )  # fmt: skip
     return op
 
 
 def on_nodes(rule: Callable[..., Tensor] | None) -> Callable[..., Node] | None:
-    """A function of tensors as one of nodes: `Op.decompose` stands below tensors."""
+    """A function of tensors as one of nodes: `Op.decompose` is called below the layer of tensors."""
     if rule is None:
         return None
     return lambda inputs, *params: rule(*map(wrap, inputs), *params).node
@@ -121,12 +123,16 @@ def unary(
     integers: Literal["convert", "keep", "compute"] = "convert",
     domain: tuple[float, float] = (-2.0, 2.0),
     cost: int = 1,
+    precision: PrecisionClass = "float32",
+    can_fail: bool = False,
+    label: str | None = None,
     decompose: Callable[[Tensor], Tensor] | None = None,
 ) -> Callable[[Any], Tensor]:
     """Declare a function of one input. `integers`: converted to floats, returned unchanged, or computed as they are."""
     op = elementwise(
-        name or public, 1, reference, vjp, accepts=accepts, domain=domain, cost=cost, decompose=decompose, doc=doc
-    )
+        name or public, 1, reference, vjp, accepts=accepts, domain=domain, cost=cost, precision=precision,
+        can_fail=can_fail, label=label, decompose=decompose, doc=doc,
+    )  # fmt: skip
 
     def call(x: ArrayLike, /) -> Tensor:
         x = as_tensor(x)
@@ -160,13 +166,15 @@ def binary(
     widen: bool = True,
     commutes: bool = False,
     cost: int = 1,
-    exact: bool = False,
+    precision: PrecisionClass = "float32",
+    can_fail: bool = False,
+    label: str | None = None,
     decompose: Callable[[Tensor, Tensor], Tensor] | None = None,
 ) -> Callable[[Any, Any], Tensor]:
     """Declare a function of two inputs, which are first promoted to one dtype and broadcast to one shape."""
     op = elementwise(
         name or public, 2, reference, vjp, accepts=accepts, result=result, domain=domain, widen=widen,
-        commutes=commutes, cost=cost, exact=exact, decompose=decompose, doc=doc,
+        commutes=commutes, cost=cost, precision=precision, can_fail=can_fail, label=label, decompose=decompose, doc=doc,
     )  # fmt: skip
 
     def call(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
@@ -241,7 +249,7 @@ def expand_to(x: Tensor, shape: Shape) -> Tensor:
 
 def filled_like(x: Tensor, shape: Shape) -> Tensor:
     """A constant in another shape."""
-    return wrap(make(CONST, (), (x.node.params[0], x.dtype, shape)))
+    return wrap(make(CONST, (), x.node.replace_params(shape=shape)))
 
 
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:

@@ -128,11 +128,11 @@ def _floor_divide(a: np.ndarray, b: np.ndarray) -> Any:
 
 floor_divide = binary(
     "floor_divide", _integer_checked(_floor_divide, "floor_divide"), None,
-    "a / b, rounded down; with infinities a / b itself.", domain=(0.5, 4.0), cost=10,
+    "a / b, rounded down; with infinities a / b itself.", domain=(0.5, 4.0), cost=10, can_fail=True,
 )  # fmt: skip
 remainder = binary(
     "remainder", _integer_checked(np.remainder, "remainder"),
-    lambda g, y, a, b: (g, -g * floor_divide(a, b)), "a - b * floor(a / b): it has the sign of b.", domain=(0.5, 4.0), cost=10,
+    lambda g, y, a, b: (g, -g * floor_divide(a, b)), "a - b * floor(a / b): it has the sign of b.", domain=(0.5, 4.0), cost=10, can_fail=True,
 )  # fmt: skip
 
 
@@ -152,7 +152,7 @@ def _pow_vjp(g: Tensor, y: Tensor, a: Tensor, b: Tensor) -> tuple[Callable[[], T
     )
 
 
-_power = binary("pow", _pow, _pow_vjp, "a to the power b.", domain=(0.5, 2.0), cost=10)
+_power = binary("pow", _pow, _pow_vjp, "a to the power b.", domain=(0.5, 2.0), cost=10, can_fail=True)
 
 
 @function
@@ -260,21 +260,36 @@ bitwise_xor = binary(
     "bitwise_xor", np.bitwise_xor, None, "Bits set in one only.", name="xor", accepts="bits", commutes=True
 )
 bitwise_left_shift = binary(
-    "bitwise_left_shift", _shift(np.left_shift, "bitwise_left_shift"), None, "a * 2**b.", name="shl", accepts="integer"
+    "bitwise_left_shift",
+    _shift(np.left_shift, "bitwise_left_shift"),
+    None,
+    "a * 2**b.",
+    name="shl",
+    accepts="integer",
+    can_fail=True,
 )
 bitwise_right_shift = binary(
     "bitwise_right_shift", _shift(np.right_shift, "bitwise_right_shift"), None, "a // 2**b.", name="shr",
-    accepts="integer",
+    accepts="integer", can_fail=True,
 )  # fmt: skip
 bitwise_invert = unary(
     "bitwise_invert", np.bitwise_not, None, "All bits flipped.", name="not_", accepts="bits", integers="compute"
 )
 _equal = binary(
-    "equal", np.equal, None, "Where a is b.", name="eq", accepts="any", result=bool_, commutes=True, exact=True
+    "equal",
+    np.equal,
+    None,
+    "Where a is b.",
+    name="eq",
+    accepts="any",
+    result=bool_,
+    commutes=True,
+    precision="exact",
+    label="",
 )
-_less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_)
+_less = binary("less", np.less, None, "Where a is below b.", name="lt", accepts="any", result=bool_, label="")
 _less_equal = binary(
-    "less_equal", np.less_equal, None, "Where a is not above b.", name="le", accepts="any", result=bool_
+    "less_equal", np.less_equal, None, "Where a is not above b.", name="le", accepts="any", result=bool_, label=""
 )
 
 
@@ -411,7 +426,7 @@ _CAST = Op(
     "cast", "elementwise", lambda x, dtype: Type(x.shape, dtype), _cast,
     lambda g, y, x, dtype: (astype(g, x.dtype) if x.dtype.is_float and dtype.is_float else None,), ("dtype",), 1,
     samples=lambda rng: (Sample([rng.normal(size=s) * 9], (d,)) for s in ((), (0,), (3, 2)) for d in (float64, float32, bool_)),
-    errors=(Wrong(lambda: astype(as_tensor(1.0), "complex64"), "[astype] there is no dtype 'complex64'"),),
+    errors=(Wrong(lambda: astype(as_tensor(1.0), "complex64"), "[astype] there is no dtype 'complex64'"),), label="",
 )  # fmt: skip
 
 

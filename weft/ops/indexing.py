@@ -79,6 +79,7 @@ _GATHER = Op(
         Wrong(lambda: gather(zeros(3), [as_tensor([-1])], (0,), wraps=False).numpy(), "[gather] index -1 is out of range for axis 0 of size 3"),
         Wrong(lambda: gather(zeros((3, 2)), [as_tensor([0])], (0, 1)), "[gather] one index tensor for each of the axes (0, 1) is required, got 1"),
     ),
+    kernel="loop",
 )  # fmt: skip
 
 

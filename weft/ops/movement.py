@@ -45,6 +45,7 @@ _RESHAPE = Op(
         Wrong(lambda: reshape(number(0.0, float32, (2, 3)), (4,)), "[reshape] shape (2, 3) has 6 elements, which do not fill (4,)"),
         Wrong(lambda: reshape(number(0.0, float32, (2, 3)), (-1, -1)), "[reshape] only one size can be -1"),
     ),
+    kernel="view",
 )  # fmt: skip
 
 
@@ -117,6 +118,7 @@ _PERMUTE = Op(
         Sample([rng.normal(size=s)], (a,)) for s, a in [((), ()), ((2, 3), (1, 0)), ((2, 0, 4), (2, 0, 1))]
     ),
     errors=(Wrong(lambda: permute_dims(number(0.0, float32, (2, 3)), (0, 0)), "[permute_dims] each of the 2 axes must be named once, got (0, 0)"),),
+    kernel="view",
 )  # fmt: skip
 
 
@@ -193,6 +195,7 @@ _EXPAND = Op(
         Sample([rng.normal(size=a)], (b,)) for a, b in [((), (2, 3)), ((1, 3), (4, 2, 3)), ((1,), (0,)), ((2, 1), (2, 5))]
     ),
     errors=(Wrong(lambda: broadcast_to(number(0.0, float32, (2, 3)), (2, 4)), "[broadcast_to] shape (2, 3) cannot be spread over (2, 4)"),),
+    kernel="view",
 )  # fmt: skip
 
 
@@ -259,6 +262,7 @@ _PAD = Op(
         ]
     ),
     errors=(Wrong(lambda: pad(number(0.0, float32, (3,)), ((-1, 0),)), "[pad] widths of 0 or more for each of 1 dimensions are required"),),
+    kernel="loop",
 )  # fmt: skip
 
 
@@ -349,6 +353,7 @@ _SLICE = Op(
         ]
     ),
     errors=(Wrong(lambda: slice_(number(0.0, float32, (3,)), (1,), (5,), (1,)), "[slice] the range 1:5:1 is not inside a dimension of size 3"),),
+    kernel="view",
 )  # fmt: skip
 
 
@@ -379,6 +384,7 @@ _FLIP = Op(
     "flip", "move", _flip_infer, np.flip, lambda g, y, x, axes: (flip(g, axis=axes),), ("axes",), 1,
     samples=lambda rng: (Sample([rng.normal(size=s)], (a,)) for s, a in [((4,), (0,)), ((2, 3), (0, 1)), ((0, 2), (1,))]),
     errors=(Wrong(lambda: flip(number(0.0, float32, (3,)), axis=2), "[flip] axis 2 does not exist in a tensor of 1 dimensions"),),
+    kernel="view",
 )  # fmt: skip
 
 
@@ -427,6 +433,7 @@ _CONCAT = Op(
         Wrong(lambda: concat([number(0.0, float32, (2, 3)), number(0.0, float32, (3, 3))], axis=1), "[concat] float32[2, 3] and float32[3, 3] differ in more than axis 1"),
         Wrong(lambda: concat([]), "[concat] at least one tensor is required"),
     ),
+    kernel="loop",
 )  # fmt: skip
 
 

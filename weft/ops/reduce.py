@@ -64,6 +64,7 @@ _SUM = Op(
     "sum", "reduce", _infer("sum"), lambda x, axes: np.sum(x, axis=axes, dtype=_wide(x)),
     lambda g, y, x, axes: (restore(g, x, axes),), ("axes",), 1, True, _samples(_SHAPES + _EMPTY),
     (Wrong(lambda: sum(number(0.0, float32, (3,)), axis=1), "[sum] axis 1 does not exist in a tensor of 1 dimensions"),),
+    kernel="reduction", combine=("add", ""),
 )  # fmt: skip
 
 
@@ -87,6 +88,7 @@ _PROD = Op(
     "prod", "reduce", _infer("prod"), lambda x, axes: np.prod(x, axis=axes, dtype=_wide(x)), _prod_vjp, ("axes",), 1,
     True, _samples(_SHAPES + _EMPTY),
     (Wrong(lambda: prod(number(0.0, float32, (3,)), axis=(0, 0)), "[prod] each axis can be named once, got (0, 0)"),),
+    kernel="reduction", combine=("mul", ""),
 )  # fmt: skip
 
 
@@ -114,11 +116,13 @@ def _folded_minimum(x: np.ndarray, axes: Axes) -> Any:
 
 _MAX = Op(
     "max", "reduce", _infer("max", empty=False), folded_maximum, _extreme_vjp, ("axes",), 1, True,
-    _samples(_SHAPES), (Wrong(lambda: max(number(0.0, float32, (0,))), "[max] there is no max of no elements"),), exact=True,
+    _samples(_SHAPES), (Wrong(lambda: max(number(0.0, float32, (0,))), "[max] there is no max of no elements"),),
+    precision="exact", kernel="reduction", combine=("maximum", "or_"),
 )  # fmt: skip
 _MIN = Op(
     "min", "reduce", _infer("min", empty=False), _folded_minimum, _extreme_vjp, ("axes",), 1, True,
-    _samples(_SHAPES), (Wrong(lambda: min(number(0.0, float32, (0,))), "[min] there is no min of no elements"),), exact=True,
+    _samples(_SHAPES), (Wrong(lambda: min(number(0.0, float32, (0,))), "[min] there is no min of no elements"),),
+    precision="exact", kernel="reduction", combine=("minimum", "and_"),
 )  # fmt: skip
 
 
@@ -196,7 +200,7 @@ def _arg_op(name: str, reference: Any) -> Op:
         name, "reduce", _arg_infer(name), lambda x, axis: reference(x, axis=axis), None, ("axis",), 1, True,
         lambda rng: (Sample([rng.normal(size=s)], (a,)) for s, a in [((4,), 0), ((3, 2), 1), ((0, 3), 1)]),
         (Wrong(lambda: _arg(OPS[name], number(0.0, float32, (0,)), 0, False), f"[{name}] there is no {name} of no elements"),),
-        exact=True,
+        precision="exact", kernel="reduction", returns_position=True,
     )  # fmt: skip
 
 

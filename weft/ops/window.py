@@ -159,13 +159,13 @@ def window_argmax(x: Tensor, size: Shape, stride: Shape, padding: Pairs, dilatio
 
 _SUM = Op(
     "window_sum", "anchor", _infer("window_sum"), _sum, _sum_vjp, _PARAMS, 1, True, _samples,
-    _wrong(window_sum, "window_sum"),
+    _wrong(window_sum, "window_sum"), kernel="window",
 )  # fmt: skip
 _MAX = Op(
     "window_max", "anchor", _infer("window_max"), _max, _max_vjp, _PARAMS, 1, True, _samples,
-    _wrong(window_max, "window_max"),
+    _wrong(window_max, "window_max"), kernel="window", precision="commutes",
 )  # fmt: skip
 _ARGMAX = Op(
     "window_argmax", "anchor", _infer("window_argmax", int64), _argmax, None, _PARAMS, 1, True, _samples,
-    _wrong(window_argmax, "window_argmax"),
+    _wrong(window_argmax, "window_argmax"), kernel="window", precision="selects", returns_position=True,
 )  # fmt: skip

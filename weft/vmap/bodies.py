@@ -1,4 +1,4 @@
-"""Loops and branches on many examples at once: their bodies are mapped, and examples that disagree are told apart afterwards."""
+"""Batching of loops and branches: their bodies are batched, and examples that take different branches are selected afterwards."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..ops.movement import moveaxis, reshape
 from ..ops.reduce import any as any_of
 from ..ops.reduce import argmax
 from ..tensor import Tensor, wrap
-from .ops import Call, Each, refuse_draws, rule, walk
+from .ops import BatchedCall, Each, refuse_draws, rule, walk
 
 
 def mapped_graph(
     graph: Graph, mapped: Sequence[bool], size: int, wanted: Sequence[bool] = ()
 ) -> tuple[Graph, list[bool]]:
-    """The graph on many examples, and which of its results differ. Those that are wanted to are spread if they do not."""
+    """The batched graph, and which of its results are batched. Those that must be are broadcast if they are not."""
     refuse_draws([graph])
     fresh = [
         placeholder(object(), Type((size, *n.shape), n.dtype) if m else n.type)
@@ -37,11 +37,11 @@ def mapped_graph(
 
 
 def _spread(each: Each, size: int) -> Each:
-    return Call(size, [wrap(each[0])], [each[1]]).each(0).node, True
+    return BatchedCall(size, [wrap(each[0])], [each[1]]).each(0).node, True
 
 
 def _applied(graph: Graph, inputs: Sequence[Each], size: int) -> list[Each]:
-    """The graph on many examples, node by node."""
+    """The graph applied to batched inputs, node by node."""
     refuse_draws([graph])
     return walk(graph.outputs, dict(zip(graph.inputs, inputs, strict=True)), size)
 
@@ -52,14 +52,14 @@ def results(op: Op, inputs: Sequence[Tensor], params: tuple[Any, ...], mapped: S
 
 
 @rule("call")
-def _call(call: Call, op: Op, body: Graph) -> list[Each]:
+def _call(call: BatchedCall, op: Op, body: Graph) -> list[Each]:
     graph, mapped = mapped_graph(body, call.mapped, call.size)
     return results(op, call.tensors, (graph,), mapped)
 
 
 @rule("cond")
-def _cond(call: Call, op: Op, then: Graph, other: Graph) -> list[Each]:
-    """A branch is taken by all; where examples disagree each branch is computed for those that want it."""
+def _cond(call: BatchedCall, op: Op, then: Graph, other: Graph) -> list[Each]:
+    """If the condition is the same for all examples, one branch runs; otherwise each branch is computed for the examples that take it."""
     condition, inputs, rest = call.tensors[0], call.tensors[1:], call.mapped[1:]
     if not call.mapped[0]:
         wanted = [a or b for a, b in zip(*(mapped_graph(g, rest, call.size)[1] for g in (then, other)), strict=True)]
@@ -82,9 +82,9 @@ def _branch(
 
 
 def _with_stand_ins(taken: Tensor, inputs: Sequence[Tensor], mapped: Sequence[bool]) -> list[Tensor]:
-    """The inputs, with one example that takes part in the place of those that do not.
+    """The inputs, with examples that do not take the branch replaced by one that does.
 
-    Theirs may be what the body is kept from: an index that does not exist, the logarithm of 0, a loop without end.
+    Their values may be ones that the condition guards against: an index out of range, the logarithm of 0, an endless loop.
     """
     rows = where(taken, iota(taken.shape[0]), argmax(taken.astype(int8)))
     return [take(x, rows, axis=0) if m else x for x, m in zip(inputs, mapped, strict=True)]
@@ -96,8 +96,8 @@ def _chosen(condition: Tensor, a: Each, b: Each, size: int) -> Each:
 
 
 @rule("while_loop")
-def _while(call: Call, op: Op, test: Graph, body: Graph, carried: int) -> list[Each]:
-    """It goes on while any example does; those that are done keep what they have."""
+def _while(call: BatchedCall, op: Op, test: Graph, body: Graph, carried: int) -> list[Each]:
+    """The loop runs while any example continues; finished examples keep their values."""
     constants, mapped = call.tensors[carried:], call.mapped[carried:]
 
     def applied(graph: Graph, values: Sequence[Tensor]) -> list[Each]:
@@ -119,9 +119,9 @@ def _while(call: Call, op: Op, test: Graph, body: Graph, carried: int) -> list[E
 
 @rule("scan")
 def _scan(
-    call: Call, op: Op, body: Graph, carried: int, sequences: int, length: int, reverse: bool, history: bool
+    call: BatchedCall, op: Op, body: Graph, carried: int, sequences: int, length: int, reverse: bool, history: bool
 ) -> list[Each]:
-    """What is carried differs if it does so at the beginning or after any step."""
+    """A carried value is batched if it is so at the beginning or after any step."""
     mapped = list(call.mapped)
     while True:
         _, after = mapped_graph(body, mapped, call.size)

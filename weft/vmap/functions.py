@@ -23,7 +23,7 @@ from ..tensor import Tensor, as_tensor, wrap
 from ..tracing.trace import trace
 from ..tree import Structure, flatten, map_tree, unflatten
 from .bodies import results
-from .ops import Call, Each, rule, times_as_far, walk
+from .ops import BatchedCall, Each, rule, times_as_far, walk
 
 Axes = int | None | Sequence[Any] | dict[str, Any]
 
@@ -71,7 +71,7 @@ def vmap(f: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callab
     return call
 
 
-def _traced(one: Callable[..., Any], values: Sequence[Tensor], size: int) -> tuple[list[Call], Structure]:
+def _traced(one: Callable[..., Any], values: Sequence[Tensor], size: int) -> tuple[list[BatchedCall], Structure]:
     """The results of the function for all examples; the random streams that it used are advanced."""
     types = [Type(v.shape[1:], v.dtype) for v in values]
     traced = trace(one, types, Structure(tuple, (), (Structure(None),) * len(types)))
@@ -83,7 +83,7 @@ def _traced(one: Callable[..., Any], values: Sequence[Tensor], size: int) -> tup
     found = walk(roots, known, size, traced.start, begin)
     for stream, (left, _) in zip(traced.streams, found[len(traced.outputs) :], strict=True):
         stream.offset = times_as_far(before[stream], wrap(left), size)
-    return [Call(size, [wrap(n)], [m]) for n, m in found[: len(traced.outputs)]], traced.structure
+    return [BatchedCall(size, [wrap(n)], [m]) for n, m in found[: len(traced.outputs)]], traced.structure
 
 
 # --- axes ------------------------------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def _size(values: Sequence[Tensor]) -> int:
     return sizes[0]
 
 
-def _out(result: Call, axis: int | None) -> Tensor:
+def _out(result: BatchedCall, axis: int | None) -> Tensor:
     if axis is None:
         if result.mapped[0]:
             raise UserError("vmap", "a result differs from example to example: its axis in out_axes cannot be None.")
@@ -129,7 +129,7 @@ def _out(result: Call, axis: int | None) -> Tensor:
 
 
 @rule("custom")
-def _custom(call: Call, op: Op, own: CustomVjpRule, count: int) -> list[Each]:
+def _custom(call: BatchedCall, op: Op, own: CustomVjpRule, count: int) -> list[Each]:
     """Batch a custom vjp; cotangents of shared inputs are summed over the examples."""
     mapped = call.mapped[count:]
 

@@ -1,4 +1,4 @@
-"""A computation on one example made into one on many: the walk over its nodes, and the rule of each op.
+"""Batching a computation on one example: the walk over its nodes, and the batching rule of each op.
 
 Every value becomes one with the examples along its first axis, unless it is the same for all of them: then it stays what it is, and is
 computed once. Rules are written in graph ops, so what comes out can be differentiated, compiled and mapped again.
@@ -29,15 +29,15 @@ Each = tuple[Node, bool]  # a value, and whether the examples are its first axis
 
 
 @dataclass
-class Call:
-    """The inputs of an op whose results differ from example to example."""
+class BatchedCall:
+    """The inputs of an op that is batched: which of them have the axis of examples in front."""
 
     size: int  # how many examples
     tensors: list[Tensor]
     mapped: list[bool]  # which of them differ
 
     def each(self, i: int) -> Tensor:
-        """An input with the examples in front, spread over them if it is the same for all."""
+        """An input with the examples in front, broadcast if it is the same for all."""
         x = self.tensors[i]
         return x if self.mapped[i] else expand_to(reshape(x, (1, *x.shape)), (self.size, *x.shape))
 
@@ -52,22 +52,22 @@ def walk(
     start: int = -1,
     streams: Mapping[Node, Node] | None = None,
 ) -> list[Each]:
-    """The roots, given what some nodes have become. Nodes from before the CLOCK `start` stay what they are.
+    """The batched roots, given the batched form of some nodes. Nodes created before the CLOCK `start` are not batched.
 
-    `streams` has, for nodes that stand for the positions of random streams, where these begin: each example draws numbers of its own.
+    `streams` maps nodes that are positions of random streams to the positions at which these start: each example draws its own numbers.
     """
     done, several, begin = dict(known), dict[Node, list[Each]](), dict(streams or {})
-    with blame() as put_down_to:
+    with blame() as attribute_to:
         for node in toposort(roots, lambda n: () if n in known or n.serial <= start else dependencies(n)):
             if node in done or node in several:
                 continue
-            put_down_to(node.source)
+            attribute_to(node.source)
             inputs = [] if node.serial <= start else [done[i] for i in dependencies(node) if i in done]
             stream = next((begin[i] for i in node.inputs if i in begin), None)
             if node.op is ITEM and node.inputs[0] in several:
-                done[node] = several[node.inputs[0]][node.params[0]]
+                done[node] = several[node.inputs[0]][node.param("index")]
             elif node.op is BITS and stream is not None:
-                done[node] = _drawn(inputs, stream, node.params[0], size).node, True
+                done[node] = _drawn(inputs, stream, node.param("shape"), size).node, True
             elif any(mapped for _, mapped in inputs):
                 made = _apply(node, inputs, size)
                 if isinstance(made, list):
@@ -88,7 +88,7 @@ def _apply(node: Node, inputs: Sequence[Each], size: int) -> Any:
     if not size:
         nothing = [zeros((0, *t.shape), dtype=t.dtype) for t in node.outputs or (node.type,)]
         return [(t.node, True) for t in nothing] if node.outputs else nothing[0]
-    call = Call(size, [wrap(n) for n, _ in inputs], [mapped for _, mapped in inputs])
+    call = BatchedCall(size, [wrap(n) for n, _ in inputs], [mapped for _, mapped in inputs])
     known = node.op.batch
     if known is None and node.op.kind != "elementwise":
         raise UserError(
@@ -102,13 +102,13 @@ def _apply(node: Node, inputs: Sequence[Each], size: int) -> Any:
 
 
 def _drawn(inputs: Sequence[Each], start: Node, shape: Shape, size: int) -> Tensor:
-    """Bits for all examples, from a stream that goes on `size` times as fast, so that no two draws overlap."""
+    """Bits for all examples, from a stream that advances `size` times as fast, so that no two draws overlap."""
     key, position = (wrap(n) for n, _ in inputs)
     return emit(BITS, (key, times_as_far(wrap(start), position, size)), ((size, *shape),))
 
 
 def times_as_far(start: Tensor, position: Tensor, size: int) -> Tensor:
-    """A position of a stream, when each step from the start is so many times as long."""
+    """A position of a stream in which each step from the start is so many times as long."""
     return start + (position - start) * size
 
 
@@ -124,7 +124,7 @@ def _refuse_draws(node: Node, start: int) -> None:
 
 
 def refuse_draws(bodies: Iterable[Graph]) -> None:
-    """Streams that move on inside of loops and branches cannot be told apart by examples."""
+    """Raise an error for random streams that advance inside of loops and branches: they cannot be batched."""
     if any(map(draws, bodies)):
         raise UserError(
             "vmap",
@@ -137,7 +137,7 @@ def refuse_draws(bodies: Iterable[Graph]) -> None:
 
 
 def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Enter the batching rule of ops: (call, op, *params) -> the result, with the examples in front.
+    """Register the batching rule of ops: (call, op, *params) -> the result, with the examples in front.
 
     Of an op with several results it gives a list of Each.
     """
@@ -151,49 +151,49 @@ def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _behind(axes: Iterable[int]) -> tuple[int, ...]:
-    """Axes of an example, counted behind that of the examples."""
+    """Axes of an example as axes of the batched tensor."""
     return tuple(a + 1 for a in axes)
 
 
 @rule("tag")
-def _tag(call: Call, op: Op, key: object) -> Tensor:
+def _tag(call: BatchedCall, op: Op, key: object) -> Tensor:
     return call.tensors[0]  # the derivative that it was for is there already
 
 
 @rule("transfer")
-def _unchanged(call: Call, op: Op, *params: Any) -> Tensor:
+def _unchanged(call: BatchedCall, op: Op, *params: Any) -> Tensor:
     return emit(op, (call.tensors[0],), params)
 
 
 @rule("reshape")
-def _reshape(call: Call, op: Op, shape: Shape) -> Tensor:
+def _reshape(call: BatchedCall, op: Op, shape: Shape) -> Tensor:
     return reshape(call.tensors[0], (call.size, *shape))
 
 
 @rule("permute")
-def _permute(call: Call, op: Op, axes: Shape) -> Tensor:
+def _permute(call: BatchedCall, op: Op, axes: Shape) -> Tensor:
     return permute_dims(call.tensors[0], (0, *_behind(axes)))
 
 
 @rule("expand")
-def _expand(call: Call, op: Op, shape: Shape) -> Tensor:
+def _expand(call: BatchedCall, op: Op, shape: Shape) -> Tensor:
     x = call.tensors[0]
     new = len(shape) - (x.ndim - 1)
     return expand_to(reshape(x, (call.size, *[1] * new, *x.shape[1:])), (call.size, *shape))
 
 
 @rule("pad")
-def _pad(call: Call, op: Op, widths: tuple[Shape, ...], value: Any) -> Tensor:
+def _pad(call: BatchedCall, op: Op, widths: tuple[Shape, ...], value: Any) -> Tensor:
     return emit(op, (call.tensors[0],), (((0, 0, 0), *widths), value))
 
 
 @rule("slice")
-def _slice(call: Call, op: Op, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
+def _slice(call: BatchedCall, op: Op, starts: Shape, stops: Shape, steps: Shape) -> Tensor:
     return emit(op, (call.tensors[0],), ((0, *starts), (call.size, *stops), (1, *steps)))
 
 
 @rule("concat")
-def _concat(call: Call, op: Op, axis: int) -> Tensor:
+def _concat(call: BatchedCall, op: Op, axis: int) -> Tensor:
     return emit(op, call.all(), (axis + 1,))
 
 
@@ -201,22 +201,22 @@ def _concat(call: Call, op: Op, axis: int) -> Tensor:
 
 
 @rule("flip", "sum", "prod", "max", "min")
-def _over_axes(call: Call, op: Op, axes: Shape) -> Tensor:
+def _over_axes(call: BatchedCall, op: Op, axes: Shape) -> Tensor:
     return emit(op, (call.tensors[0],), (_behind(axes),))
 
 
 @rule("argmax", "argmin", "cumsum", "cumprod", "argsort")
-def _along_axis(call: Call, op: Op, axis: int, *rest: Any) -> Tensor:
+def _along_axis(call: BatchedCall, op: Op, axis: int, *rest: Any) -> Tensor:
     return emit(op, (call.tensors[0],), (axis + 1, *rest))
 
 
 @rule("window_sum", "window_max")
-def _windows(call: Call, op: Op, size: Shape, stride: Shape, padding: Pairs, dilation: Shape) -> Tensor:
+def _windows(call: BatchedCall, op: Op, size: Shape, stride: Shape, padding: Pairs, dilation: Shape) -> Tensor:
     return emit(op, (call.tensors[0],), ((1, *size), (1, *stride), ((0, 0), *padding), (1, *dilation)))
 
 
 @rule("window_argmax")
-def _window_places(call: Call, op: Op, *window: Any) -> Tensor:
+def _window_places(call: BatchedCall, op: Op, *window: Any) -> Tensor:
     places = _windows(call, op, *window)  # among the elements of all examples; below 0 in padding
     others = iota(call.size) * math.prod(call.tensors[0].shape[1:])
     before = expand_to(reshape(others, (call.size, *[1] * (places.ndim - 1))), places.shape)
@@ -227,16 +227,16 @@ def _window_places(call: Call, op: Op, *window: Any) -> Tensor:
 
 
 @rule("contract")
-def _contract(call: Call, op: Op, a: str, b: str, out: str) -> Tensor:
-    """The examples are one more letter, of those that have them."""
+def _contract(call: BatchedCall, op: Op, a: str, b: str, out: str) -> Tensor:
+    """The axis of examples is one more letter of the batched operands."""
     new = next(c for c in string.ascii_letters if c not in a + b)
     x, y = call.tensors
     return contract(x, y, new * call.mapped[0] + a, new * call.mapped[1] + b, new + out)
 
 
 @rule("conv", "conv_data")
-def _conv(call: Call, op: Op, *params: Any) -> Tensor:
-    """If the filter is one for all, examples are images like others; else each has groups of its own."""
+def _conv(call: BatchedCall, op: Op, *params: Any) -> Tensor:
+    """If the filter is shared, examples are further images; otherwise each example has its own groups of channels."""
     if not call.mapped[1]:
         x, w = call.tensors
         y = emit(op, (reshape(x, (x.shape[0] * x.shape[1], *x.shape[2:])), w), params)
@@ -249,8 +249,8 @@ def _conv(call: Call, op: Op, *params: Any) -> Tensor:
 
 
 @rule("conv_filter")
-def _conv_filter(call: Call, op: Op, *params: Any) -> Tensor:
-    """Each example has groups of channels of its own, and gets filters of its own."""
+def _conv_filter(call: BatchedCall, op: Op, *params: Any) -> Tensor:
+    """Each example has its own groups of channels and its own filters."""
     x, g = call.all()
     w = emit(op, (_as_channels(x), _as_channels(g)), _with_groups(params, call.size))
     return reshape(w, (call.size, w.shape[0] // call.size, *w.shape[1:]))
@@ -270,7 +270,7 @@ def _with_groups(params: tuple[Any, ...], size: int) -> tuple[Any, ...]:
 
 
 @rule("gather")
-def _gather(call: Call, op: Op, axes: Shape, wraps: bool) -> Tensor:
+def _gather(call: BatchedCall, op: Op, axes: Shape, wraps: bool) -> Tensor:
     x, *indices = call.tensors
     if not any(call.mapped[1:]):  # all read at the same places: the examples come behind the axes of the indices
         return moveaxis(emit(op, (x, *indices), (_behind(axes), wraps)), indices[0].ndim, 0)
@@ -281,7 +281,7 @@ def _gather(call: Call, op: Op, axes: Shape, wraps: bool) -> Tensor:
 
 
 @rule("scatter")
-def _scatter(call: Call, op: Op, axes: Shape, how: str) -> Tensor:
+def _scatter(call: BatchedCall, op: Op, axes: Shape, how: str) -> Tensor:
     x, values, *indices = call.each(0), call.each(1), *call.tensors[2:]
     if not any(call.mapped[2:]):
         return emit(op, (x, moveaxis(values, 0, indices[0].ndim), *indices), (_behind(axes), how))
@@ -290,5 +290,5 @@ def _scatter(call: Call, op: Op, axes: Shape, how: str) -> Tensor:
 
 
 def _own_rows(like: Tensor) -> Tensor:
-    """An index that leads each example to itself."""
+    """An index that selects, for each example, the example itself."""
     return expand_to(reshape(iota(like.shape[0]), (like.shape[0], *[1] * (like.ndim - 1))), like.shape)

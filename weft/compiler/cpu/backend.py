@@ -12,7 +12,7 @@ from ..ir.program import Program
 from ..lowering import LoweringTable
 from ..passes import pipeline
 from ..passes.pipeline import PassOptions
-from ..planning.build import Target, build
+from ..planning.build import Backend, build
 from . import scalars
 from .conv.choice import by_loops
 from .math import functions
@@ -45,7 +45,7 @@ def compiled(
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change, such as the weights of a network
     that is not trained; what is prepared of them is kept from run to run.
     """
-    target = Target(
+    target = Backend(
         partial(applied, options=options), partial(plan_for, options=options), options.threads, partial(by_loops, options=options)
     )  # fmt: skip
     return build(graph, updates, target, constants)

@@ -16,7 +16,7 @@ from math import prod
 from ...dtypes import DType
 from ...graph.node import Node
 from ..ir.index import Loop
-from ..ir.nest import ReadyNest, ReadyPhase, Reduced
+from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction
 from ..ir.window_ops import SPREAD, TAP
 from ..thresholds import thresholds
 from . import scalars as scalar
@@ -275,7 +275,7 @@ class _Accumulator:
     A sum in blocks also has the sum of the current group, the sum of all groups before it, and the rounding error of that sum.
     """
 
-    def __init__(self, emitter: LoopEmitter, reduced: Reduced, lanes: int, in_blocks: bool = False) -> None:
+    def __init__(self, emitter: LoopEmitter, reduced: ReadyReduction, lanes: int, in_blocks: bool = False) -> None:
         self.emitter, self.reduced, self.lanes = emitter, reduced, lanes
         self.code = emitter.code
         self.op = reduced.node.op

@@ -18,7 +18,7 @@ from typing import Any
 from llvmlite import ir
 
 from ..host import usable_cores
-from ..ir.plan import Phase, Plan
+from ..ir.plan import Plan, PlanPhase
 from ..thresholds import thresholds
 from .engine import Loaded, kept_code, object_code
 from .ir_builder import I64, PTR
@@ -31,7 +31,7 @@ NUMBERS = ("tid", "threads")
 EPILOGUE = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, I64, I64, I64])
 
 
-def argument_types(phase: Phase) -> list[ir.Type]:
+def argument_types(phase: PlanPhase) -> list[ir.Type]:
     """The LLVM types of a phase's arguments."""
     return [I64 if isinstance(a, int) or a in NUMBERS or a.startswith("site") else PTR for a in phase.arguments]
 
@@ -96,7 +96,7 @@ def run(plan: Plan, pointers: Mapping[str, int], threads: int = 1) -> None:
             kinds = [ctypes.c_int64 if t == I64 else ctypes.c_void_p for t in argument_types(phase)]
             function = ctypes.CFUNCTYPE(None, *kinds)(address(phase.symbol))
 
-            def call(tid: int, function: Any = function, phase: Phase = phase) -> None:
+            def call(tid: int, function: Any = function, phase: PlanPhase = phase) -> None:
                 known: dict[str, int] = {"epilogue": 0, "context": 0, **pointers, "tid": tid, "threads": threads}
                 function(*(a if isinstance(a, int) else known[a] for a in phase.arguments))
 

@@ -11,8 +11,8 @@ from ...options import CompileOptions
 from ..ir.conv_shape import described
 from ..ir.index import linear
 from ..ir.kernel import Kernel, View, anchor_place
-from ..ir.plan import Phase, Plan
-from ..planning.algorithms import Choice, preferred
+from ..ir.plan import Plan, PlanPhase
+from ..planning.algorithms import ConvChoice, preferred
 from .conv import algorithms as conv
 from .conv.choice import decide
 from .gemm import plans as gemm
@@ -77,12 +77,12 @@ def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threa
     return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, size)
 
 
-def choice(kernel: Kernel, options: CompileOptions) -> Choice:
+def choice(kernel: Kernel, options: CompileOptions) -> ConvChoice:
     """The algorithm of a convolution, and a note if it is not the preferred one."""
     anchor = kernel.anchor
     assert anchor is not None
     if not prod(anchor.shape):
-        return Choice(Plan("nothing", (), 0, 0))
+        return ConvChoice(Plan("nothing", (), 0, 0))
     direction, shape = described(anchor)
     strides = kernel.views[1].strides if direction != "filter_gradient" else _wanted(kernel)
     return decide(direction, shape, strides, options, preferred(anchor))
@@ -130,10 +130,10 @@ def _packed_product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan
     return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, batch * count * anchor.dtype.itemsize)
 
 
-def _renamed(phase: Phase, operand: str) -> Phase:
+def _renamed(phase: PlanPhase, operand: str) -> PlanPhase:
     """The phase with "packed" for an operand."""
     names = {operand: "packed"}
-    return Phase(
+    return PlanPhase(
         phase.symbol,
         tuple(names.get(a, a) if isinstance(a, str) else a for a in phase.arguments),
         frozenset(names.get(n, n) for n in phase.reads),

@@ -14,10 +14,10 @@ from dataclasses import replace
 from ...graph.node import Node
 from ...options import CompileOptions
 from ..ir.kernel import Kernel
-from ..ir.plan import Phase, Plan
+from ..ir.plan import Plan, PlanPhase
 from ..ir.program import operand_names
 from ..ir.storage import nbytes
-from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, Choice, preferred, workspace_limit
+from ..planning.algorithms import NO_WORKSPACE, PREFER_FASTEST, ConvChoice, preferred, workspace_limit
 from . import textbook_kernels as teaching
 from .anchors import anchor_of, is_convolution, is_product
 from .contraction import (
@@ -37,7 +37,7 @@ from .vendor.claims import Claim, Judge, claims, operations
 COUNTABLE = 2**31 - 1  # elements: kernels count in 32 bits
 
 
-def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOptions) -> Choice:
+def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOptions) -> ConvChoice:
     """The plan of a product or convolution, and what to say if it is not what was asked for."""
     prefer, tf32 = _preference(anchor_of(kernel), options), bool(options.tf32)
     limit = 0 if prefer == NO_WORKSPACE else workspace_limit(prefer)
@@ -45,9 +45,9 @@ def choose(kernel: Kernel, hidden: bool, judge: Judge | None, options: CompileOp
     if limit is None and prefer != PREFER_FASTEST:
         plan = _by_name(prefer, kernel, judge, tf32)
         if isinstance(plan, Plan):
-            return Choice(replace(plan, hidden=hidden))
+            return ConvChoice(replace(plan, hidden=hidden))
         note = f"{prefer} {plan}"
-    return Choice(replace(_fastest(kernel, limit, judge, tf32), hidden=hidden), note)
+    return ConvChoice(replace(_fastest(kernel, limit, judge, tf32), hidden=hidden), note)
 
 
 def _preference(anchor: Node, options: CompileOptions) -> str:
@@ -73,7 +73,7 @@ def own_plan(kernel: Kernel, limit: int | None = None, tf32: bool = False) -> Pl
         parts //= 2
     if parts == 1:
         return _in_one(name, "whole", kernel, *_rounding(tf32))
-    first = Phase("parts", (parts, *_rounding(tf32)), _operands(kernel), frozenset(("work",)))
+    first = PlanPhase("parts", (parts, *_rounding(tf32)), _operands(kernel), frozenset(("work",)))
     return _plan(f"{name}, in parts", kernel, first, _finishing(kernel, parts))
 
 
@@ -83,25 +83,27 @@ def library_plan(kernel: Kernel, wanted: Claim) -> Plan:
     how = (*(["direct"] if wanted.direct else []), *limit, *_rounding(wanted.spec.tf32))
     before = []
     if wanted.filter is not None:
-        before.append(Phase("filter", how, frozenset(operand_names(kernel)[1:2]), work))
+        before.append(PlanPhase("filter", how, frozenset(operand_names(kernel)[1:2]), work))
     if wanted.rounded is not None:
-        before.append(Phase("bias", ("epilogue", *how), frozenset(), work))
+        before.append(PlanPhase("bias", ("epilogue", *how), frozenset(), work))
     reads = _operands(kernel) | (work if before else frozenset())
     if wanted.direct:
-        return _plan(wanted.library, kernel, *before, Phase("library", ("epilogue", *how), reads, _result(kernel)))
-    after = Phase("after", ("epilogue", *how), work, _result(kernel))
-    return _plan(wanted.library, kernel, *before, Phase("library", how, reads, work), after)
+        return _plan(wanted.library, kernel, *before, PlanPhase("library", ("epilogue", *how), reads, _result(kernel)))
+    after = PlanPhase("after", ("epilogue", *how), work, _result(kernel))
+    return _plan(wanted.library, kernel, *before, PlanPhase("library", how, reads, work), after)
 
 
 def _gemm_plan(kernel: Kernel, tf32: bool) -> Plan:
     """Patches first; the rest is a product of their memory with the second operand."""
     parts = parts_for(anchor_of(kernel))
     _, second, _ = operand_names(kernel)
-    patches = Phase("patches", (), _operands(kernel) - {second}, frozenset(("work",)))
+    patches = PlanPhase("patches", (), _operands(kernel) - {second}, frozenset(("work",)))
     reads = frozenset((second, "work"))
     if parts == 1:
-        return _plan("GEMM", kernel, patches, Phase("unfolded", ("epilogue", *_rounding(tf32)), reads, _result(kernel)))
-    product = Phase("unfolded_parts", (parts, *_rounding(tf32)), reads, frozenset(("work",)))
+        return _plan(
+            "GEMM", kernel, patches, PlanPhase("unfolded", ("epilogue", *_rounding(tf32)), reads, _result(kernel))
+        )
+    product = PlanPhase("unfolded_parts", (parts, *_rounding(tf32)), reads, frozenset(("work",)))
     return _plan("GEMM, in parts", kernel, patches, product, _finishing(kernel, parts))
 
 
@@ -110,16 +112,16 @@ def _rounding(tf32: bool) -> tuple[str, ...]:
     return ("tf32",) if tf32 else ()
 
 
-def _finishing(kernel: Kernel, parts: int) -> Phase:
-    return Phase("finish", ("epilogue", parts), frozenset(("work",)), _result(kernel))
+def _finishing(kernel: Kernel, parts: int) -> PlanPhase:
+    return PlanPhase("finish", ("epilogue", parts), frozenset(("work",)), _result(kernel))
 
 
 def _in_one(name: str, symbol: str, kernel: Kernel, *arguments: str | int) -> Plan:
     """One phase that does it all."""
-    return _plan(name, kernel, Phase(symbol, ("epilogue", *arguments), _operands(kernel), _result(kernel)))
+    return _plan(name, kernel, PlanPhase(symbol, ("epilogue", *arguments), _operands(kernel), _result(kernel)))
 
 
-def _plan(name: str, kernel: Kernel, *phases: Phase) -> Plan:
+def _plan(name: str, kernel: Kernel, *phases: PlanPhase) -> Plan:
     plan = Plan(name, phases, 0, operations(kernel))
     scratch_tensors = plan_scratch_offsets(kernel, plan)
     return replace(plan, workspace=max((begin + nbytes(node) for node, begin in scratch_tensors.items()), default=0))
@@ -176,7 +178,7 @@ _CONVOLUTIONS: dict[str, _Way] = {
 # --- plans as kernels ---------------------------------------------------------------------------------------------------------------
 
 
-def write(kernel: Kernel, phase: Phase) -> KernelSource:
+def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     """The source of one phase of a plan; a library's has none."""
     return _WRITERS[phase.symbol](kernel, phase)
 
@@ -199,27 +201,27 @@ def plan_scratch_offsets(kernel: Kernel, plan: Plan) -> dict[Node, int]:
     return scratch_offsets(scratch_tensors)
 
 
-def claimed(kernel: Kernel, phase: Phase) -> Claim:
+def claimed(kernel: Kernel, phase: PlanPhase) -> Claim:
     """What a library is asked for in a phase, or was in the one before."""
     return next(c for c in claims(kernel, _number(phase), _is_tf32(phase)) if c.direct == ("direct" in phase.arguments))
 
 
-def _is_tf32(phase: Phase) -> bool:
+def _is_tf32(phase: PlanPhase) -> bool:
     return "tf32" in phase.arguments
 
 
-def _number(phase: Phase) -> int | None:
+def _number(phase: PlanPhase) -> int | None:
     """The number that a phase was given: the parts of sums, or the limit of a workspace."""
     return next((a for a in phase.arguments if isinstance(a, int)), None)
 
 
-def _parts(phase: Phase) -> int:
+def _parts(phase: PlanPhase) -> int:
     parts = _number(phase)
     assert parts is not None
     return parts
 
 
-_WRITERS: dict[str, Callable[[Kernel, Phase], KernelSource]] = {
+_WRITERS: dict[str, Callable[[Kernel, PlanPhase], KernelSource]] = {
     "filter": lambda kernel, phase: write_filter("kernel", kernel, claimed(kernel, phase).filter),
     "bias": lambda kernel, phase: write_copy("kernel", claimed(kernel, phase).rounded, claimed(kernel, phase).more[0]),
     "after": lambda kernel, phase: write_after("kernel", kernel, claimed(kernel, phase).result),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ...dtypes import bool_
-from ..ir.nest import ReadyNest, ReadyPhase, Reduced, Written
+from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction, ReadyStore
 from . import scalars as scalar
 from .kernel_utils import next_power_of_two
 from .source import KernelSource, KernelWriter, decomposed
@@ -155,7 +155,7 @@ class LoopWriter(KernelWriter):
         self.line(f"# {', '.join(_about(phase))}")
 
 
-def _read_again(phase: ReadyPhase, later: Sequence[ReadyPhase]) -> list[Written]:
+def _read_again(phase: ReadyPhase, later: Sequence[ReadyPhase]) -> list[ReadyStore]:
     """The stores of a phase that later phases load."""
     nodes = {s.node for p in later for s in p.steps if s.kind == "load"}
     return [w for w in phase.stores if w.node in nodes]
@@ -174,7 +174,7 @@ def _about(phase: ReadyPhase) -> Iterable[str]:
 class ReductionWriter:
     """Writes a reduction: an accumulator tile, and for argmax the positions of its values."""
 
-    def __init__(self, writer: LoopWriter, reduced: Reduced, width: int) -> None:
+    def __init__(self, writer: LoopWriter, reduced: ReadyReduction, width: int) -> None:
         self.writer, self.reduced, self.width = writer, reduced, width
         self.kind, self.dtype = reduced.node.op.name, reduced.dtype
         self.finds = reduced.finds

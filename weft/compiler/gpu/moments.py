@@ -14,7 +14,7 @@ from math import prod
 from ...graph.node import Node
 from ..ir.index import Index, substituted
 from ..ir.loops import Step
-from ..ir.nest import ReadyPhase, Reduced
+from ..ir.nest import ReadyPhase, ReadyReduction
 from . import scalars as scalar
 from .kernels import LoopWriter, ReductionWriter
 from .values import PhaseValues
@@ -33,7 +33,7 @@ def mean_squares(phases: Sequence[ReadyPhase], number: int) -> dict[Node, Node]:
     return found
 
 
-def _sum_below(phases: Sequence[ReadyPhase], number: int, squares: Reduced) -> Node | None:
+def _sum_below(phases: Sequence[ReadyPhase], number: int, squares: ReadyReduction) -> Node | None:
     """The sum of x, if this reduction is the sum over the same elements of (x - that sum / their number) squared."""
     phase = phases[number]
     square = phase.steps[squares.steps[0]]
@@ -54,11 +54,11 @@ def _is(step: Step, op: str) -> bool:
     return step.kind == "op" and step.node.op.name == op
 
 
-def _is_plain_sum(reduced: Reduced) -> bool:
+def _is_plain_sum(reduced: ReadyReduction) -> bool:
     return reduced.node.op.name == "sum" and reduced.node.inputs[0].dtype.is_float and not reduced.conditions
 
 
-def _same_places(first: ReadyPhase, a: Reduced, second: ReadyPhase, b: Reduced) -> bool:
+def _same_places(first: ReadyPhase, a: ReadyReduction, second: ReadyPhase, b: ReadyReduction) -> bool:
     """Whether two reductions of tensors of one shape walk through the same elements, in the same loops."""
     if [l.size for l in first.loops] != [l.size for l in second.loops]:
         return False
@@ -95,7 +95,7 @@ class MomentsWriter(ReductionWriter):
     The walk is from `begin` to `end`, names of the kernel, and `first` a tile of the `FIRST` elements that it begins with, or fewer.
     """
 
-    def __init__(self, writer: LoopWriter, reduced: Reduced, width: int, first: str) -> None:
+    def __init__(self, writer: LoopWriter, reduced: ReadyReduction, width: int, first: str) -> None:
         super().__init__(writer, reduced, width)
         self.type = scalar.register(self.dtype)
         self.state.append(writer.let("t", scalar.filled(self.dtype, 0, self.shape)))

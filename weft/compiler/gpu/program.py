@@ -17,7 +17,6 @@ from ...graph.graph import Graph
 from ...graph.node import ITEM, Node, Type, placeholder
 from ...options import CompileOptions
 from ..ir.kernel import Kernel, View
-from ..ir.loops import CONVOLUTIONS
 from ..ir.nest import ready
 from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, Program
@@ -26,7 +25,8 @@ from ..lowering import LoweringTable
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
 from ..planning.algorithms import asked_for_loops
-from ..planning.build import Target, build, control_buffers
+from ..planning.build import Backend, build, control_buffers
+from ..planning.fuse import KernelKinds
 from ..thresholds import thresholds
 from . import scalars
 from .algorithms import choose, claimed, plan_scratch_offsets, write
@@ -39,7 +39,7 @@ from .special import plans as special
 from .split_reductions import loops_scratch, loops_workspace, write_kernels
 from .vendor.claims import Judge
 
-WIDENS = frozenset(("contract", *CONVOLUTIONS))  # our kernels read 16 bits as they are
+WIDENS: KernelKinds = frozenset(("contraction", "convolution"))  # our kernels read 16 bits as they are
 RECOMPUTE_LIMIT = 64  # additions that take longer than it takes to write a number and read it
 LANES = 32  # of a warp: loops as long as that are worth reading side by side
 EARLY_FREE_BYTES = 1 << 24  # values of this size are worth a launch of their own to be freed early
@@ -79,10 +79,10 @@ def gpu_program(
                 for kernel in kernels:
                     _plan(kernel, 1, (), False, judge, options)
 
-    target = Target(
+    target = Backend(
         partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,
-        recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, much=EARLY_FREE_BYTES,
+        recompute_limit=RECOMPUTE_LIMIT, survey=survey, narrow=options.narrow, gathers=True, early_free_bytes=EARLY_FREE_BYTES,
     )  # fmt: skip
     return build(graph, updates, target, constants)
 

@@ -17,7 +17,7 @@ from math import prod
 
 from ...dtypes import float32, int64
 from ...graph.node import Node
-from ..ir.nest import ReadyNest, ReadyPhase, Reduced
+from ..ir.nest import ReadyNest, ReadyPhase, ReadyReduction
 from ..ir.storage import nbytes
 from ..thresholds import thresholds
 from . import scalars as scalar
@@ -70,7 +70,7 @@ class _LoopPartition:
 class _PartialResults:
     """The results of a reduction's parts: tensors of (parts, rows). Of squares, `total` is the sum that their mean comes from."""
 
-    reduced: Reduced
+    reduced: ReadyReduction
     cut: _LoopPartition
     nodes: tuple[Node, ...]
     total: Node | None = None
@@ -155,7 +155,7 @@ class _Planner:
             height, max(1, min(next_power_of_two(prod(l.size for l in phase.loops)), elements // height)), 8
         )
 
-    def _reserve(self, reduced: Reduced, cut: _LoopPartition, total: Node | None = None) -> None:
+    def _reserve(self, reduced: ReadyReduction, cut: _LoopPartition, total: Node | None = None) -> None:
         dtype = reduced.dtype
         dtypes = [float32 if dtype.is_half else dtype, *([int64] if reduced.finds else [])]
         shape = (cut.parts, self.count)
@@ -302,7 +302,7 @@ class _Launch(LoopWriter):
                 totals.append(ReductionWriter(self, reduced, width))
         return totals
 
-    def _first(self, phase: ReadyPhase, reduced: Reduced) -> str:
+    def _first(self, phase: ReadyPhase, reduced: ReadyReduction) -> str:
         """What is reduced, at the beginning of the part: a tile."""
         self.line(f"early = begin + tl.arange(0, {min(FIRST, self.tile.width)})[None, :]")
         self.line("inside_early = early < end")

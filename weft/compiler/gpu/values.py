@@ -162,7 +162,7 @@ class PhaseValues:
     def _read(self, term: Read) -> str:
         """An index that comes from a tensor: checked, and counted from the front."""
         value = f"{self.names[self.phase.number[(term.node, term.place)]]}.to(tl.int64)"
-        axes, wraps = term.gather.params
+        axes, wraps = term.gather.get_params("axes", "wraps")
         axis = axes[term.gather.inputs[1:].index(term.node)]
         place = self.writer.let("i", f"tl.where({value} < 0, {value} + {term.size}, {value})" if wraps else value)
         bad = self.writer.let("bad", f"({place} < 0) | ({place} >= {term.size})")
@@ -175,7 +175,7 @@ class PhaseValues:
     def _flag_op(self, node: Node, bad: str, value: str) -> None:
         name = node.op.name
         if name == "in_range":
-            size, axis = node.params
+            size, axis = node.get_params("size", "axis")
             message = "index {value} is out of range for axis " + f"{axis} of size {size}."
             self._flag(bad, value, self.writer.site("scatter", message, node.source), None)
             return

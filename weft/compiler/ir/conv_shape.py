@@ -1,4 +1,4 @@
-"""A convolution in numbers, whatever the layout of its tensors."""
+"""The shape of a convolution, independent of the layout of its tensors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ConvShape:
 
 
 def described(node: Node) -> tuple[Direction, ConvShape]:
-    """What a convolution is, be its tensors channels first or, after the pass `layout`, channels last."""
+    """The direction and shape of a convolution, channels first or, after the pass `layout`, channels last."""
     name = node.op.name.removesuffix("_last")
     last = name != node.op.name
     a, b, y = (n.shape for n in (*node.inputs, node))
@@ -57,11 +57,16 @@ def described(node: Node) -> tuple[Direction, ConvShape]:
         b = _first(b) if name == "conv_filter" else b
         y = (y[-1], y[-2], *y[:-2]) if name == "conv_filter" else _first(y)
     x, w, out = {"conv": (a, b, y), "conv_data": (y, b, a), "conv_filter": (a, y, b)}[name]
-    stride, padding, dilation, groups = node.params[:4]
+    stride, padding, dilation, groups = node.get_params("stride", "padding", "dilation", "groups")
     before = tuple(p[0] for p in padding)
     return DIRECTIONS[name], ConvShape(
         x[0], x[1], w[0], groups, x[2:], w[2:], stride, before, dilation, out[2:]
     )  # fmt: skip
+
+
+def conv_flops(node: Node) -> int:
+    """The operations of a convolution or of one of its gradients."""
+    return described(node)[1].flops
 
 
 def _first(shape: tuple[int, ...]) -> tuple[int, ...]:

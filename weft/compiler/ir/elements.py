@@ -1,7 +1,7 @@
-"""The elements that a phase of a kernel computes or reads, kept up to date while kernels merge.
+"""The elements that a phase of a kernel computes or reads, updated incrementally while kernels merge.
 
-They are what `loops.body` makes steps of, without the order and the positions in memory. Fusion asks after every merge what a
-kernel reads and how long it is; walking through the whole body each time would make fusion quadratic in the length of kernels.
+`loops.body` makes one step of each, with an order and positions in memory. Fusion needs the loads and the length of a kernel after
+every merge; rebuilding the body each time would make fusion quadratic in the length of kernels.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from ...graph.node import CONST, Node
+from ...graph.node import Node
 from .index import Place
-from .loops import Key, Phase, condition_reads, needs, reads
+from .loops import Key, LoopPhase, condition_reads, needs, reads
 
 
 @dataclass
 class Elements:
-    """All elements of a phase; of those, the ones that are read from memory, and the row values of earlier phases."""
+    """All elements of a phase; among them those that are loaded, and the row values of earlier phases."""
 
     keys: set[Key] = field(default_factory=set)
     loads: dict[Node, set[Place]] = field(default_factory=dict)
     rows: set[Node] = field(default_factory=set)
 
     def grow(self, wanted: list[Key], stored: Collection[Node], own: set[Node], rows: Collection[Node]) -> None:
-        """Take in what is wanted, and what it is computed from: row values, stored nodes but the phase's own, or others' elements.
+        """Add elements and all that they are computed from, down to row values and stored nodes, except the phase's own.
 
-        A load of a node that is no longer stored elsewhere, or has become a row value, is looked at again. Nothing else changes
+        A load of a node that is no longer stored elsewhere, or has become a row value, is expanded again. Nothing else changes
         while kernels merge: `stored` only shrinks, `own` and `rows` only grow.
         """
         keys, loads = self.keys, self.loads
@@ -53,13 +53,13 @@ class Elements:
         return Elements(set(self.keys), {node: set(places) for node, places in self.loads.items()}, set(self.rows))
 
     def holds_for(self, stored: Collection[Node], own: Node) -> bool:
-        """Whether a phase that stores one node itself reads the same, and computes the same, with other nodes stored."""
+        """Whether a phase that stores one node loads and computes the same if these nodes are stored."""
         return all(
             node in self.loads or node in self.rows or node is own or node not in stored for node, _ in self.keys
         ) and all(node in stored for node in self.loads)
 
     def merge(self, other: Elements) -> Elements:
-        """Both together: the larger one, with the other's added."""
+        """The union; the smaller one is added to the larger one."""
         large, small = (self, other) if len(self.keys) >= len(other.keys) else (other, self)
         large.keys |= small.keys
         for node, places in small.loads.items():
@@ -68,20 +68,20 @@ class Elements:
         return large
 
     def computed(self) -> Iterator[Node]:
-        """The nodes of which elements are computed here, with some work; a node may come several times."""
+        """The nodes whose elements are computed here at some cost; with repetitions."""
         for node, _ in self.keys:
-            if node not in self.loads and node not in self.rows and node.op is not CONST and node.op.name != "iota":
+            if node not in self.loads and node not in self.rows and node.op.kind != "leaf":
                 yield node
 
 
-def grown(phase: Phase, stored: Collection[Node], rows: Collection[Node]) -> Elements:
-    """The elements of a phase. Those that are known already are not looked for again."""
+def grown(phase: LoopPhase, stored: Collection[Node], rows: Collection[Node]) -> Elements:
+    """The elements of a phase, starting from those that are known."""
     found = phase.elements if phase.elements is not None else Elements()
     found.grow(wanted_of(phase), stored, {s.node for s in phase.stores}, rows_before(phase, rows))
     return found
 
 
-def wanted_of(phase: Phase) -> list[Key]:
+def wanted_of(phase: LoopPhase) -> list[Key]:
     """What a phase stores and reduces."""
     wanted = [(s.node, s.place) for s in phase.stores]
     for r in phase.reductions:
@@ -90,12 +90,12 @@ def wanted_of(phase: Phase) -> list[Key]:
     return wanted
 
 
-def read_by(phase: Phase, stored: Collection[Node]) -> Collection[Node]:
-    """The stored nodes that a phase reads where it needs them: all but those that it stores itself, which are at hand."""
+def read_by(phase: LoopPhase, stored: Collection[Node]) -> Collection[Node]:
+    """The stored nodes that a phase loads: all but those that it stores itself, which are available."""
     return Without(stored, {s.node for s in phase.stores})
 
 
-def rows_before(phase: Phase, rows: Collection[Node]) -> set[Node]:
+def rows_before(phase: LoopPhase, rows: Collection[Node]) -> set[Node]:
     """The row values that are known when a phase begins."""
     return set(rows) - {r.node for r in phase.reductions}
 

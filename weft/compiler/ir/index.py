@@ -1,4 +1,4 @@
-"""Places in tensors as formulas of loop variables: the arithmetic under all movement of data.
+"""Indices of tensor elements as formulas of loop variables: the arithmetic behind all movement of data.
 
 An `Index` is a sum `offset + coefficient * term + ...`. A term is a loop, or something that is not linear in loops but known
 to lie in `range(term.size)`: a quotient, a remainder, a place made safe for reading, a number read from a tensor. Reshapes
@@ -78,7 +78,7 @@ class _Fields(NamedTuple):
 
 
 class Index(_Fields):
-    """offset + the sum of coefficient * term. A tuple, because compiling makes, compares and looks up a great many of them."""
+    """offset + the sum of coefficient * term. A tuple, because the compiler creates, compares and hashes very many of them."""
 
     def __add__(self, other: Index | int) -> Index:  # type: ignore[override]
         if isinstance(other, int):
@@ -116,7 +116,7 @@ class Index(_Fields):
         return frozenset(found)
 
     def coefficient(self, loop: Loop) -> int | None:
-        """How fast it grows with a loop; None if that is not linear."""
+        """The coefficient of a loop; None if the index is not linear in it."""
         result = 0
         for term, c in self.parts:
             if term is loop:
@@ -187,7 +187,7 @@ def _recombined(offset: int, parts: dict[Term, int]) -> Index:
 
 
 def _undivided(term: Term) -> Iterable[tuple[Index, int, Callable[[], Index]]]:
-    """What may have been divided, by how much, and what `by * term + x % by` is."""
+    """The dividend and divisor of a quotient, and the term that `by * term + x % by` simplifies to."""
     if isinstance(term, Quotient):
         yield term.inner, term.by, lambda: term.inner
     if isinstance(term, Remainder):
@@ -211,17 +211,17 @@ def loops_of(term: Term) -> frozenset[Loop]:
 
 
 def loop(size: int) -> Index:
-    """A fresh loop as an index; nothing to count where there is one place only."""
+    """A new loop as an index; 0 for an axis of size 1."""
     return Index(0, ((Loop(size), 1),)) if size != 1 else Index()
 
 
 def fresh(shape: Sequence[int]) -> Place:
-    """A place with a fresh loop for every axis."""
+    """A place with a new loop for every axis."""
     return tuple(loop(n) for n in shape)
 
 
 def strides(shape: Shape) -> Shape:
-    """The distance between neighbours along each axis of a contiguous tensor."""
+    """The strides of a contiguous tensor, in elements."""
     result, step = [], 1
     for n in reversed(shape):
         result.append(step)
@@ -287,7 +287,7 @@ def _regrouped(place: Place, shape: Shape, target: Shape) -> Iterable[Index]:
 
 
 def substituted(index: Index, values: Mapping[Loop, Index]) -> Index:
-    """The index with loops replaced; divisions are done again, as more may come out even."""
+    """The index with loops replaced; divisions are simplified again, since more may be exact."""
     if index.loops.isdisjoint(values):
         return index
     total = Index(index.offset)
@@ -328,7 +328,7 @@ def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...
     if name == "reshape":
         return [(x, reshaped(place, node.shape, x.shape), ())]
     if name == "permute":
-        order: Sequence[int] = node.params[0]
+        order: Sequence[int] = node.param("axes")
         back = [Index()] * len(order)
         for position, axis in enumerate(order):
             back[axis] = place[position]
@@ -337,15 +337,15 @@ def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...
         extra = len(node.shape) - len(x.shape)
         return [(x, tuple(Index() if n == 1 else i for n, i in zip(x.shape, place[extra:], strict=True)), ())]
     if name == "slice":
-        starts, _, steps = node.params
+        starts, steps = node.get_params("starts", "steps")
         return [(x, tuple(i * s + a for i, a, s in zip(place, starts, steps, strict=True)), ())]
     if name == "flip":
-        axes = node.params[0]
+        axes = node.param("axes")
         return [
             (x, tuple((n - 1) - i if a in axes else i for a, (i, n) in enumerate(zip(place, x.shape, strict=True))), ())
         ]
     if name == "pad":
-        return [_padded(x, place, node.params[0])]
+        return [_padded(x, place, node.param("widths"))]
     assert name == "concat", name
     return list(_concatenated(node, place))
 
@@ -361,7 +361,7 @@ def _padded(x: Node, place: Place, widths: Sequence[tuple[int, int, int]]) -> tu
 
 
 def _concatenated(node: Node, place: Place) -> Iterable[tuple[Node, Place, tuple[Inside, ...]]]:
-    axis, start = node.params[0], 0
+    axis, start = node.param("axis"), 0
     for x in node.inputs:
         n = x.shape[axis]
         here = place[axis] + -start

@@ -1,4 +1,4 @@
-"""What a kernel is: loops, or an anchor (a matrix product, a convolution, control flow) with the loops of its epilogue.
+"""Kernels: loops, or an anchor (a matrix product, a convolution, control flow) with the loops of its epilogue.
 
 An anchor reads its operands in place, through views: movement of data between a stored node and an anchor costs nothing as
 long as it can be written as an offset and strides.
@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ...dtypes import float32
-from ...graph.node import CONST, ITEM, Node
+from ...graph.node import CONST, Node
 from ..thresholds import thresholds
 from .elements import Elements
 from .index import Index, Loop, Place, fresh, linear, reshaped, strides
-from .loops import CONVOLUTIONS, Body, Key, Nest, sources
-
-GIVEN = ("placeholder", "data", "variable")
+from .loops import Body, Key, Nest, sources
 
 
 @dataclass(frozen=True)
@@ -55,7 +53,7 @@ class Kernel:
 
 
 def is_copy(kernel: Kernel) -> bool:
-    """Whether a kernel only widens. Merged with what makes the narrow value it would run, and its copy live, too early."""
+    """Whether a kernel only widens. Merged with the producer of the narrow value, it would run too early, and its copy live too long."""
     return all(map(is_wide_copy, kernel.outputs))
 
 
@@ -64,12 +62,12 @@ ByLoops = Callable[[Node], bool]  # whether a backend computes a convolution by 
 
 def has_epilogue(node: Node, by_loops: ByLoops) -> bool:
     """Whether the node is a matrix product or convolution with a kernel of its own, which takes an epilogue."""
-    return node.op.name == "contract" or (node.op.name in CONVOLUTIONS and not by_loops(node))
+    return node.op.kernel == "contraction" or (node.op.kernel == "convolution" and not by_loops(node))
 
 
 def is_control(node: Node) -> bool:
     """Whether the node runs bodies: call, cond, while_loop, scan."""
-    return node.op.kind == "control" and node.op is not ITEM
+    return node.op.kernel == "control"
 
 
 def is_anchor(node: Node, by_loops: ByLoops) -> bool:
@@ -80,7 +78,7 @@ def is_anchor(node: Node, by_loops: ByLoops) -> bool:
 def view(node: Node, stored: Iterable[Node], widens: bool = False) -> View | None:
     """The node as a view of a stored one, if movement of data is all that lies between.
 
-    `widens`: whoever reads it makes float32 of 16 bits by itself.
+    `widens`: the reader converts 16-bit floats to float32 itself.
     """
     place = fresh(node.shape)
     axes = [i.parts[0][0] if i.parts else None for i in place]
@@ -105,9 +103,9 @@ def view(node: Node, stored: Iterable[Node], widens: bool = False) -> View | Non
 
 
 def base_of(anchor: Node, number: int, stored: Iterable[Node], widens: bool) -> Node:
-    """What must be stored so that an anchor can read one of its inputs: the first node below it that it is a view of."""
+    """The node that must be stored so that an anchor can read one of its inputs: the first node below that the input is a view of."""
     node = anchor.inputs[number]
-    any_strides = anchor.op.name == "contract" or (anchor.op.name in ("conv_last", "conv_data_last") and number == 1)
+    any_strides = number in anchor.op.strided_inputs
     best = below = node
     while below not in stored and _is_read_through(below, widens):
         below = below.inputs[0]
@@ -120,36 +118,36 @@ def base_of(anchor: Node, number: int, stored: Iterable[Node], widens: bool) -> 
 
 
 def _is_read_through(node: Node, widens: bool) -> bool:
-    return (node.op.kind == "move" and node.op.name not in ("pad", "concat")) or (widens and is_widening(node))
+    return node.op.kernel == "view" or (widens and is_widening(node))
 
 
 def unmoved(node: Node) -> Node:
-    """What a node is made of by movement alone."""
+    """The node below all movement ops."""
     while node.op.kind == "move" and len(node.inputs) == 1:
         node = node.inputs[0]
     return node
 
 
 def is_widening(node: Node) -> bool:
-    """16 bits as float32."""
+    """Whether a node converts 16-bit floats to float32."""
     return node.op.name == "cast" and node.dtype is float32 and node.inputs[0].dtype.is_half
 
 
 def is_narrowing(node: Node) -> bool:
-    """float32 as 16 bits: done to be kept, unless it is what somebody else keeps anyway."""
+    """Whether a node converts float32 to 16 bits in order to be stored; not if the wide value is stored anyway."""
     if node.op.name != "cast" or not node.dtype.is_half:
         return False
     below = unmoved(node.inputs[0])
-    return below.dtype is float32 and below.op.name not in GIVEN and below.op is not CONST
+    return below.dtype is float32 and below.op.kernel != "input" and below.op is not CONST
 
 
 def is_wide_copy(node: Node) -> bool:
-    """16 bits as float32 for a kernel that can read nothing else. It should live for that kernel only."""
+    """Whether it is a float32 copy of 16-bit floats for a kernel that reads float32 only. It should live for that kernel only."""
     return is_widening(unmoved(node))
 
 
 def is_group(node: Node) -> bool:
-    """Whether it is as much of a longer concat as one kernel should decide between."""
+    """Whether it is a group of a longer concat, as many pieces as one kernel should choose from."""
     return node.op.name == "concat" and len(node.inputs) >= thresholds.concat_pieces
 
 
@@ -163,7 +161,7 @@ def is_contiguous(steps: Sequence[int], shape: Sequence[int]) -> bool:
 def anchor_shape(anchor: Node) -> tuple[int, int, int]:
     """The result as a batch of matrices, as the library sees it."""
     shape = anchor.shape
-    if anchor.op.name == "contract":
+    if anchor.op.kernel == "contraction":
         return shape[0], shape[1], shape[2]
     return 1, prod(shape[:-1]), shape[-1]
 

@@ -1,13 +1,13 @@
-"""A fused kernel before it is code: loops, and what is computed at each place.
+"""The loops of a fused kernel, and what is computed at each place.
 
-    for outer loops (shared out to the threads):
+    for outer loops (divided among the threads):
         phase 1: for its own loops: reduce something to one value a row
         phase 2: for its own loops: compute with it, and store
         ...
 
-So a softmax is one kernel: the row's maximum, its sum of exponentials, its quotients; the row stays in the cache. A phase's
-body is a list of steps in the order of dependence, made by walking from what is stored or reduced down to what is read
-(`body`). Movement of data leaves no step: it only changes the place at which its input is wanted.
+So a softmax is one kernel: the row's maximum, its sum of exponentials, its quotients; the row stays in the cache. The body of a
+phase is a list of steps in topological order, from loads to what is stored or reduced (`body`). Movement of data is no
+step: it only changes the place at which its input is read.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ...errors import InternalError
 from ...graph.node import CONST, Node, Shape, toposort
 from ..thresholds import thresholds
 from .index import Index, Inside, Loop, Place, Quotient, Read, Remainder, fresh, inside, linear, moved, substituted
+from .window_ops import SPREAD
 
 Key = tuple[Node, Place]  # an element that is wanted: of which node, at which place
 Position = Callable[[Place, Shape], Index]
-WINDOWS = ("window_sum", "window_max", "window_argmax", "window_tap", "window_spread")
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Body:
 
 def taps(node: Node) -> int:
     """How many elements a window op combines; 0 for other ops."""
-    return prod(node.params[0]) if node.op.name in WINDOWS else 0
+    return prod(node.param("size")) if node.op.kernel == "window" else 0
 
 
 def is_inline(node: Node) -> bool:
     """Whether a node can be computed element by element inside another's loops."""
     return (
-        node.op.kind in ("elementwise", "move", "random")
-        or node.op.name in ("const", "iota", "gather")
+        node.op.kind == "elementwise"
+        or node.op.kernel in ("loop", "view")
         or (0 < taps(node) <= thresholds.unrolled_taps)
     )
 
@@ -165,7 +165,7 @@ def sources(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, .
 def gathered(node: Node, place: Place) -> Key:
     """The element of the table that a gather reads."""
     x, *indices = node.inputs
-    axes = node.params[0]
+    axes = node.param("axes")
     count = len(indices[0].shape)
     rest = iter(place[count:])
     by_axis = dict(zip(axes, indices, strict=True))
@@ -180,7 +180,7 @@ def gathered(node: Node, place: Place) -> Key:
 
 def window_taps(node: Node, place: Place) -> list[tuple[tuple[int, ...], Place, tuple[Inside, ...]]]:
     """The places a window op looks at from one place, one for each tap."""
-    size = node.params[0]
+    size = node.param("size")
     return [(tap, *window_place(node, place, tuple(map(Index, tap)))) for tap in itertools.product(*map(range, size))]
 
 
@@ -189,11 +189,11 @@ def window_place(node: Node, place: Place, tap: Place) -> tuple[Place, tuple[Ins
 
     For `window_spread` it is the other way round: the window that sees the place with this tap, if there is one.
     """
-    _, stride, padding, dilation = node.params[:4]
+    stride, padding, dilation = node.get_params("stride", "padding", "dilation")
     there: list[Index] = []
     conditions: list[Inside] = []
     for i, t, s, (low, _), d, n in zip(place, tap, stride, padding, dilation, node.inputs[0].shape, strict=True):
-        if node.op.name == "window_spread":
+        if node.op is SPREAD:
             there.append(guarded(i + t * -d + low, n, s, conditions))
         else:
             there.append(guarded(i * s + t * d + -low, n, 1, conditions))
@@ -201,7 +201,7 @@ def window_place(node: Node, place: Place, tap: Place) -> tuple[Place, tuple[Ins
 
 
 def guarded(index: Index, size: int, step: int, conditions: list[Inside]) -> Index:
-    """A place that is safe to read, and the condition for it to be the right one, if there is need of one."""
+    """A place that is safe to read; the condition under which it is the right one is added to `conditions`, if one is needed."""
     safe = inside(index, size, step)
     term = safe.parts[0][0] if len(safe.parts) == 1 else None
     if isinstance(term, Inside) and term.inner == index:
@@ -255,7 +255,7 @@ class Store:
 
 
 @dataclass
-class Phase:
+class LoopPhase:
     """What is done together in the same loops: reductions, or stores."""
 
     loops: tuple[Loop, ...]
@@ -269,7 +269,7 @@ class Nest:
     """The loops of one kernel. `rows` are the nodes whose values stay inside it."""
 
     outer: tuple[Loop, ...]
-    phases: list[Phase]
+    phases: list[LoopPhase]
 
     @property
     def rows(self) -> list[Node]:
@@ -278,15 +278,15 @@ class Nest:
 
 def reduction(node: Node, place: Place) -> Reduction:
     """The loops of a reduce op at a place of its result."""
-    name, x = node.op.name, node.inputs[0]
-    if name in CONVOLUTIONS:
-        loops, factors, conditions = CONVOLUTIONS[name](node, place)
+    op, x = node.op, node.inputs[0]
+    if op.kernel == "convolution":
+        loops, factors, conditions = CONVOLUTIONS[op.name](node, place)
         return Reduction(node, place, plain_loops(loops), factors, tuple(conditions))
     if taps(node):
-        tap = fresh(node.params[0])
+        tap = fresh(node.param("size"))
         there, held = window_place(node, place, tap)
         return Reduction(node, place, plain_loops(tap), tuple((i, there) for i in node.inputs), held)
-    axes = (node.params[0],) if name in ("argmax", "argmin") else node.params[0]
+    axes = (node.param("axis"),) if op.returns_position else node.param("axes")
     rest = iter(place)
     there = tuple(_own_loop(n) if axis in axes else next(rest) for axis, n in enumerate(x.shape))
     inner = tuple(t for axis, i in enumerate(there) if axis in axes for t, _ in i.parts if isinstance(t, Loop))
@@ -294,15 +294,16 @@ def reduction(node: Node, place: Place) -> Reduction:
 
 
 Sum = tuple[Place, tuple[Key, ...], list[Inside]]  # loops, factors, conditions
+_CONV_PARAMS = ("stride", "padding", "dilation", "groups")
 
 
 def _conv_sum(node: Node, place: Place) -> Sum:
-    """A convolution as the sum that defines it: for the types that no faster way exists for."""
-    (x, w), (stride, padding, dilation, _) = node.inputs, node.params[:4]
+    """A convolution as the sum that defines it: for dtypes without a faster algorithm."""
+    (x, w), (stride, padding, dilation, groups) = node.inputs, node.get_params(*_CONV_PARAMS)
     n, *o, f = place
     per_group = w.shape[1]
     c, *t = loops = fresh(w.shape[1:])
-    group = f.divided(w.shape[0] // node.params[3])[0]
+    group = f.divided(w.shape[0] // groups)[0]
     conditions: list[Inside] = []
     facts = zip(o, t, stride, padding, dilation, x.shape[1:-1], strict=True)
     there = [guarded(i * s + k * d + -p[0], size, 1, conditions) for i, k, s, p, d, size in facts]
@@ -310,7 +311,7 @@ def _conv_sum(node: Node, place: Place) -> Sum:
 
 
 def _data_sum(node: Node, place: Place) -> Sum:
-    (g, w), (stride, padding, dilation, groups) = node.inputs, node.params[:4]
+    (g, w), (stride, padding, dilation, groups) = node.inputs, node.get_params(*_CONV_PARAMS)
     n, *i, c = place
     per_group = w.shape[0] // groups
     group, channel = c.divided(w.shape[1])
@@ -323,7 +324,7 @@ def _data_sum(node: Node, place: Place) -> Sum:
 
 
 def _filter_sum(node: Node, place: Place) -> Sum:
-    (x, g), (stride, padding, dilation, groups) = node.inputs, node.params[:4]
+    (x, g), (stride, padding, dilation, groups) = node.inputs, node.get_params(*_CONV_PARAMS)
     *t, c, f = place
     group = f.divided(g.shape[-1] // groups)[0]
     n, *o = loops = fresh(g.shape[:-1])
@@ -333,6 +334,7 @@ def _filter_sum(node: Node, place: Place) -> Sum:
     return loops, ((x, (n, *there, group * (x.shape[-1] // groups) + c)), (g, (*loops, f))), conditions
 
 
+# The sum that defines each channels-last convolution.
 CONVOLUTIONS: dict[str, Callable[[Node, Place], Sum]] = {
     "conv_last": _conv_sum,
     "conv_data_last": _data_sum,

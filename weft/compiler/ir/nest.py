@@ -1,7 +1,7 @@
-"""The last steps before code: which loop becomes vectors, and how few loops are enough.
+"""The last steps before code generation: loops are split, merged, and one is chosen to be vectorized.
 
-A loop that a reshape divides is cut in two, so that the division goes away; neighbouring loops that every access walks through
-without a gap become one; the loop along which most accesses are contiguous is the one that vectors run along.
+A loop that a reshape divides is split in two, which removes the division; neighbouring loops that every access traverses
+contiguously are merged; the loop along which most accesses are contiguous is vectorized.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from ...graph.node import Node
 from .index import Index, Inside, Loop, Place, linear, substituted
 from .kernel import Kernel
 from .loops import Key, Reduction, Step, mergeable, split, substituted_place
+from .window_ops import SPREAD, TAP
 
 
 @dataclass
-class Written:
+class ReadyStore:
     """A store: which step's value goes where."""
 
     node: Node
@@ -27,7 +28,7 @@ class Written:
 
 
 @dataclass
-class Reduced:
+class ReadyReduction:
     """A reduction: which steps' product is combined, and where that is not padding."""
 
     node: Node
@@ -38,12 +39,12 @@ class Reduced:
     @property
     def dtype(self) -> DType:
         """The type of the values that are combined."""
-        return self.node.dtype if self.node.op.name == "window_spread" else self.node.inputs[0].dtype
+        return self.node.dtype if self.node.op is SPREAD else self.node.inputs[0].dtype
 
     @property
     def finds(self) -> bool:
-        """Whether it is after positions, not values."""
-        return self.node.op.name in ("argmax", "argmin", "window_argmax", "window_tap")
+        """Whether its result is a position, not a value."""
+        return self.node.op.returns_position
 
 
 @dataclass
@@ -51,8 +52,8 @@ class ReadyPhase:
     loops: tuple[Loop, ...]
     steps: tuple[Step, ...]
     number: dict[Key, int]
-    stores: list[Written]
-    reductions: list[Reduced]
+    stores: list[ReadyStore]
+    reductions: list[ReadyReduction]
     vector: Loop | None = None  # of its own loops
 
     def indices(self) -> Iterable[Index]:
@@ -75,9 +76,9 @@ class ReadyPhase:
             )
             for s in self.steps
         )
-        stores = [Written(w.node, w.step, substituted(w.position, values)) for w in self.stores]
+        stores = [ReadyStore(w.node, w.step, substituted(w.position, values)) for w in self.stores]
         reductions = [
-            Reduced(
+            ReadyReduction(
                 r.node,
                 r.steps,
                 tuple(_moved(c, values) for c in r.conditions),
@@ -106,9 +107,11 @@ def ready(kernel: Kernel, lanes: int) -> ReadyNest:
     assert nest is not None
     phases = []
     for phase, body in zip(nest.phases, kernel.bodies, strict=True):
-        stores = [Written(s.node, body.number[(s.node, s.place)], linear(s.place, s.node.shape)) for s in phase.stores]
+        stores = [
+            ReadyStore(s.node, body.number[(s.node, s.place)], linear(s.place, s.node.shape)) for s in phase.stores
+        ]
         reductions = [
-            Reduced(r.node, tuple(body.number[k] for k in r.factors), r.conditions,
+            ReadyReduction(r.node, tuple(body.number[k] for k in r.factors), r.conditions,
                     tuple(_argument_position(r, place, x) for x, place in r.factors))
             for r in phase.reductions
         ]  # fmt: skip
@@ -124,11 +127,11 @@ def ready(kernel: Kernel, lanes: int) -> ReadyNest:
 
 
 def _argument_position(reduction: Reduction, place: Place, x: Node) -> Index:
-    name = reduction.node.op.name
-    if name in ("argmax", "argmin"):
-        along: Index = place[reduction.node.params[0]]
+    op = reduction.node.op
+    if op.kernel == "reduction" and op.returns_position:
+        along: Index = place[reduction.node.param("axis")]
         return along
-    if name in ("window_tap", "window_spread"):  # the number of the tap
+    if op in (TAP, SPREAD):  # the number of the tap
         loops = reduction.loops
         return linear(tuple(Index(0, ((loop, 1),)) for loop in loops), tuple(loop.size for loop in loops))
     return linear(place, x.shape)

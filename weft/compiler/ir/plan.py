@@ -1,6 +1,6 @@
-"""How the work of an anchor is done: a plan of phases, each a call of a library function or of a kernel.
+"""Plans of anchors: a list of phases, each a call of a library function or of a kernel.
 
-A phase is data, so that a program can be kept on disk and its barriers follow from what is read and written.
+A phase is data, so that programs can be stored on disk, and barriers follow from what is read and written.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Phase:
+class PlanPhase:
     """A call by all threads. Arguments are ints, "tid", "threads", or names of pointers: operands, "work", "epilogue", "context".
 
     A function that can meet wrong values (an index out of range) takes "status", a pointer to two i64: it writes the number
@@ -24,11 +24,11 @@ class Phase:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a piece of work is done: its phases, and the bytes of workspace they share ("work")."""
+    """How an anchor is computed: its phases, and the bytes of workspace that they share ("work")."""
 
-    name: str  # for people: the algorithm
-    phases: tuple[Phase, ...]
+    name: str  # the algorithm
+    phases: tuple[PlanPhase, ...]
     workspace: int
     flops: int
-    packed: int = 0  # bytes of another room, "packed": an operand prepared once for many runs
-    hidden: bool = False  # the result is in no memory of its own: a part after the other, only the epilogue sees it
+    packed: int = 0  # bytes of another buffer, "packed": an operand prepared once for many runs
+    hidden: bool = False  # the result has no memory: it is streamed to the epilogue, block by block

@@ -1,7 +1,7 @@
 """A program ready to be written as code: calls in order, each with the memory it reads and writes.
 
-A call is one kernel's loops, or one phase of a library plan, made by all threads together. Barriers follow from memory alone:
-before a call that touches what another one since the last barrier has written, or writes what it has read.
+A call is one kernel's loops, or one phase of a library plan, executed by all threads together. Barriers follow from memory alone:
+there is one before a call that reads or writes what a call since the last barrier has written, or writes what it has read.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from ...graph.graph import Graph
 from ...graph.node import Node
 from .kernel import Kernel, View
 from .plan import Plan
-from .storage import Memory, Slot
+from .storage import MemoryPlan, Slot
 
 FRAME_RESERVED = 3  # the arena, the status, what is kept
 
 
 @dataclass(eq=False)
 class Call:
-    """Something all threads do together."""
+    """A piece of work that all threads execute together."""
 
     kernel: Kernel
     kind: str  # "loops", "plan", "copy", "control"
     reads: list[Slot]
     writes: list[Slot]
     barrier: bool = False  # before it
-    once: bool = False  # it gives the same in every step of a loop, and is made in the first
+    once: bool = False  # it is loop-invariant, and executed in the first iteration only
     phase: Any = None  # of a plan
     operands: dict[str, Slot] = field(default_factory=dict)
 
@@ -43,12 +43,12 @@ class Fused:
 
 @dataclass(eq=False)
 class Program:
-    """All that the emitter needs."""
+    """Everything that the emitter needs."""
 
     graph: Graph
     fused: Fused
     calls: list[Call]
-    memory: Memory
+    memory: MemoryPlan
     plans: dict[Kernel, Plan]
     bodies: dict[Kernel, tuple[Program, ...]]  # of control flow
     updates: dict[int, int]  # outputs that take the memory of an input
@@ -64,13 +64,13 @@ class Program:
         return list(dict.fromkeys(c.kernel for c in self.calls if c.kind != "copy"))
 
     def viewed(self, view: View) -> Slot:
-        """The memory of a view, from where it begins."""
+        """The memory of a view, from its first element."""
         base, offset = self.memory.slots[view.base], view.offset * view.base.dtype.itemsize
         return Slot(base.base, base.offset + offset, base.nbytes - offset)
 
     @property
     def launches(self) -> int:
-        """How many pieces of work stand between barriers or library calls: neighbouring loops without a barrier are one."""
+        """The number of groups between barriers or library calls: neighbouring loops without a barrier are one."""
         count, together = 0, False
         for call in self.calls:
             if not (call.kind == "loops" and together and not call.barrier):
@@ -79,21 +79,13 @@ class Program:
         return count
 
 
-NAMES = {
-    "contract": ("a", "b", "c"),
-    "conv_last": ("x", "w", "y"),
-    "conv_data_last": ("g", "w", "x"),
-    "conv_filter_last": ("x", "g", "w"),
-}
-
-
 def operand_names(kernel: Kernel) -> tuple[str, ...]:
-    """What a plan calls the inputs of an anchor and, last, its result."""
+    """The names by which a plan refers to the inputs of an anchor and, last, to its result."""
     assert kernel.anchor is not None
-    return NAMES.get(kernel.anchor.op.name) or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
+    return kernel.anchor.op.operands or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
 
 
-def operand_slots(kernel: Kernel, memory: Memory) -> dict[str, Slot]:
+def operand_slots(kernel: Kernel, memory: MemoryPlan) -> dict[str, Slot]:
     """The memory behind each name that a plan's phases use."""
     anchor = kernel.anchor
     assert anchor is not None

@@ -1,6 +1,6 @@
-"""When two kernels are the same code: a key of all that the emitter looks at, with loops and memory numbered as they come.
+"""The signature of a kernel: a key of everything that the emitter reads, with loops and memory numbered in order of appearance.
 
-A deep network repeats its layers. Kernels with one key become one function that is called with other pointers.
+A deep network repeats its layers. Kernels with equal signatures are compiled once, to one function that is called with other pointers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ from ...graph.node import Node
 from .index import Index, Inside, Loop, Quotient, Read, Remainder, Term
 from .loops import Step
 from .nest import ReadyNest, ReadyPhase
-
-_CAN_FAIL = ("floor_divide", "remainder", "pow", "shl", "shr", "in_range")
 
 
 def signature(nest: ReadyNest, slot: Callable[[Node], int]) -> Hashable:
@@ -55,10 +53,10 @@ class _Numbering:
             what = self.rows[node]
         elif step.kind in ("op", "const", "guard", "window"):
             inputs = tuple(i.dtype.name for i in node.inputs)
-            params = node.params[:1] if step.kind == "const" else node.params[1:2] if step.kind == "guard" else ()
-            what = (node.op.name, inputs, _plain(params if step.kind != "op" else node.params))
-            if node.op.name in _CAN_FAIL and not node.dtype.is_float:
-                what = (what, node.source)  # an error names the line
+            filler = (node.param("value"),) if step.kind in ("const", "guard") else ()
+            what = (node.op.name, inputs, _plain(filler if step.kind != "op" else node.params))
+            if node.op.can_fail and not node.dtype.is_float:
+                what = (what, node.source)  # errors name the source line
         conditions = tuple(self._conditions(group, phase) for group in step.conditions)
         return step.kind, what, node.dtype.name, step.args, conditions, self._indices(step.indices, phase)
 

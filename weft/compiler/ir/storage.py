@@ -1,4 +1,4 @@
-"""Memory as programs name it: slots in the frame, ranges that were touched, and where every stored value lives."""
+"""Memory of programs: slots in the frame, sets of address ranges, and the memory plan."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...graph.node import Node
 from .kernel import Kernel
 
 ALIGN = 64  # bytes
-ARENA, KEPT = 0, 2  # the frame's entries for the arena, and for what is kept from run to run
+ARENA, KEPT = 0, 2  # the frame's entries for the arena, and for memory that is kept from run to run
 
 
 @dataclass(frozen=True)
 class Slot:
-    """Memory: an entry of the frame (a pointer), and where in it."""
+    """A range of memory: an entry of the frame (a pointer), offset and size."""
 
     base: int
     offset: int
@@ -35,14 +35,14 @@ NOWHERE = Slot(ARENA, 0, 0)
 
 
 class Ranges:
-    """Memory that was touched, as ranges that lie apart: asked in little time, however many there are."""
+    """A set of memory ranges, stored as disjoint intervals, with overlap tests in logarithmic time."""
 
     def __init__(self) -> None:
         self._stops: dict[int, list[int]] = defaultdict(list)  # by the entry of the frame, in order
         self._starts: dict[int, list[int]] = defaultdict(list)
 
     def add(self, slot: Slot) -> None:
-        """Take in a slot; ranges that it overlaps or touches become one with it."""
+        """Add a slot; ranges that it overlaps or touches are merged with it."""
         starts, stops = self._starts[slot.base], self._stops[slot.base]
         start, stop = slot.offset, slot.offset + slot.nbytes
         if start == stop:
@@ -53,22 +53,24 @@ class Ranges:
         starts[first:last], stops[first:last] = [start], [stop]
 
     def overlap(self, slot: Slot) -> bool:
-        """Whether any of it is among them."""
+        """Whether a slot overlaps any of the ranges."""
         if not slot.nbytes:
             return False
-        first = bisect_right(self._stops[slot.base], slot.offset)  # the first that ends behind its beginning
+        first = bisect_right(self._stops[slot.base], slot.offset)  # the first that ends after it begins
         starts = self._starts[slot.base]
         return first < len(starts) and starts[first] < slot.offset + slot.nbytes
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryPlan:
+    """The memory of every stored value and of every kernel's workspace."""
+
     slots: Mapping[Node, Slot]
     scratch: Mapping[Kernel, Slot]  # the workspace of a kernel
     packed: Mapping[Kernel, Slot]  # operands prepared once
     arena: int  # bytes
     kept: int  # bytes
-    needed: int  # the most that lives at one time: no plan can be smaller
+    needed: int  # the most that is alive at one time: a lower bound for every plan
 
 
 def nbytes(node: Node) -> int:

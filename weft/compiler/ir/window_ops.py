@@ -1,7 +1,7 @@
-"""Ops of the compiler's own, for derivatives that the graph writes as a scatter.
+"""Internal ops of the compiler, for derivatives that the graph expresses as a scatter.
 
-Max pooling backwards, in two ops that know no memory layout: which tap of each window won, and what each element gets for it.
-And the check of an index, where one value a row is written.
+The gradient of max pooling is two ops that are independent of the memory layout: which tap of each window is the maximum, and the
+sum of the gradients of all windows whose maximum an element is. `in_range` checks an index.
 """
 
 from __future__ import annotations
@@ -54,10 +54,13 @@ def _spread(
     return total[tuple(slice(p[0], p[0] + n) for n, p in zip(shape, padding, strict=True))]
 
 
-TAP = Op("window_tap", "anchor", _tap_infer, _tap, None, _PARAMS, 1, True, internal=True)
+TAP = Op(
+    "window_tap", "anchor", _tap_infer, _tap, None, _PARAMS, 1, True, internal=True,
+    kernel="window", precision="selects", returns_position=True,
+)  # fmt: skip
 SPREAD = Op(
     "window_spread", "anchor", lambda tap, g, *how: Type(how[4], g.dtype), _spread, None, (*_PARAMS, "shape"), 2, True,
-    internal=True,
+    internal=True, kernel="window",
 )  # fmt: skip
 
 
@@ -75,5 +78,5 @@ def _in_range(index: np.ndarray, size: int, axis: int) -> np.ndarray:
 # An index counted from the front, and an error of the run if it is out of range.
 IN_RANGE = Op(
     "in_range", "elementwise", lambda index, size, axis: Type(index.shape, int32), _in_range, None, ("size", "axis"), 1,
-    internal=True,
+    internal=True, can_fail=True, label="",
 )  # fmt: skip

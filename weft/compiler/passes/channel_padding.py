@@ -1,8 +1,8 @@
-"""Images of few channels in whole words: every pixel begins where 16 bytes do, as GPUs read them and their libraries want them.
+"""Channel padding: images of few channels get channels of zeros, so that every pixel begins at a multiple of 16 bytes.
 
-Channels of zeros fill a pixel up. Where windows move by several pixels, a block of as many pixels is taken for one pixel first, with
-the channels of all of them, and the windows move by one: that leaves less to fill up, and libraries are quickest with such windows.
-A filter of 7 x 7 taps for 3 channels that moves by 2 becomes one of 4 x 4 taps for 12 channels, filled up to 16.
+GPUs read 16 bytes at a time, and their libraries require that alignment. With a stride, a block of pixels becomes one pixel first
+(space to depth), with the channels of all of them and a stride of 1: that needs less padding, and libraries are fastest without
+strides. A filter of 7 x 7 taps for 3 channels with stride 2 becomes one of 4 x 4 taps for 12 channels, padded to 16.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ WORD = 16  # bytes
 
 
 @dataclass(frozen=True)
-class Words:
-    """How an image (batch, *spatial, channels) and its filters are seen."""
+class ChannelPadding:
+    """How an image (batch, *spatial, channels) and its filters are padded."""
 
     kernel: Shape
-    step: Shape  # the pixels of a block along each axis; 1 along all: no blocks
+    step: Shape  # the pixels of a block along each axis; all 1: no blocks
     before: Shape  # pixels of zeros before the image
     count: Shape  # blocks of the image
     taps: Shape  # blocks that a filter covers
     channels: int  # of a block
-    more: int  # channels of zeros, to fill it up
-    how: tuple[Any, ...]  # the convolution's parameters
+    more: int  # channels of zeros
+    how: tuple[Any, ...]  # the parameters of the padded convolution
 
     @classmethod
-    def of(cls, x: Node, kernel: Shape, out: Shape, how: tuple[Any, ...]) -> Words | None:
-        """For a convolution that makes so many results along each axis; None if it has channels enough, or a single one."""
+    def of(cls, x: Node, kernel: Shape, out: Shape, how: tuple[Any, ...]) -> ChannelPadding | None:
+        """For a convolution with an output of shape `out`; None if it has enough channels, or a single one."""
         stride, padding, dilation, groups, prefer = how
         word, channels, ones = WORD // _narrow(x).dtype.itemsize, x.shape[-1], (1,) * len(kernel)
         if groups != 1 or not 1 < channels < word or not x.dtype.is_float:
             return None
-        # Who asks for an algorithm wants to see it at work on this very convolution.
+        # An algorithm that was asked for runs on the convolution as it is.
         can = not prefer and all(d == 1 and s <= k for d, s, k in zip(dilation, stride, kernel, strict=True))
         if not can or prod(stride) == 1:
             return cls(kernel, ones, (0,) * len(kernel), x.shape[1:-1], kernel, channels, word - channels, how)
@@ -48,7 +48,7 @@ class Words:
         return cls(kernel, stride, before, count, taps, joined, -joined % word, how)
 
     def image(self, x: Node) -> Node:
-        """The image as it is convolved."""
+        """The padded image."""
         return self._fitted(x, self.before, self.count)
 
     def filter(self, w: Node) -> Node:
@@ -56,14 +56,14 @@ class Words:
         return self._fitted(w, (0,) * len(self.kernel), self.taps)
 
     def _fitted(self, x: Node, before: Shape, count: Shape) -> Node:
-        """In blocks, and filled up. Below a cast, if there is one: so it is the narrow value that is kept."""
+        """In blocks, and padded. Below a cast, if there is one, so that the narrow value is stored."""
         if x.op.name == "cast":
             return cast(self._fitted(x.inputs[0], before, count), x.dtype)
         none = [(0, 0)] * (len(x.shape) - 1)
         return _padded(_in_blocks(x, before, count, self.step), [*none, (0, self.more)])
 
     def gradient(self, w: Node) -> Node:
-        """Of the filters of such an image (*taps, channels, filters), those of the image itself (*kernel, channels, filters)."""
+        """Filters of the padded image (*taps, channels, filters) as filters of the image itself (*kernel, channels, filters)."""
         rank, filters, channels = len(self.kernel), w.shape[-1], self.channels // prod(self.step)
         w = _begun(w, (*self.taps, self.channels, filters))
         if prod(self.step) == 1:
@@ -80,7 +80,7 @@ def _narrow(x: Node) -> Node:
 
 
 def _in_blocks(x: Node, before: Shape, count: Shape, step: Shape) -> Node:
-    """(n, *spatial, c) as (n, *count, channels of a block): pixels of zeros before it, and as many as are wanted behind."""
+    """(n, *spatial, c) as (n, *count, channels of a block), padded with zeros before and after."""
     if prod(step) == 1:
         return x
     n, *spatial, c = x.shape
@@ -98,5 +98,5 @@ def _padded(x: Node, widths: list[tuple[int, int]]) -> Node:
 
 
 def _begun(x: Node, shape: Shape) -> Node:
-    """The beginning of x, of this shape."""
+    """The first part of x along each axis, of this shape."""
     return x if x.shape == shape else make(OPS["slice"], (x,), ((0,) * len(shape), shape, (1,) * len(shape)))

@@ -1,4 +1,4 @@
-"""Decompose: ops that a backend has no rule for, as the ops that their declarations say they are made of."""
+"""Decompose: ops that a backend has no lowering rule for are replaced by the ops that their declarations say they consist of."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 from ...errors import InternalError
 from ...graph.graph import Graph, rebuild
-from ...graph.node import Node, Op, blame, toposort
+from ...graph.node import Node, Op
+from ...graph.rewrite import transform
 
-MOST_ROUNDS = 100  # a rule may use ops that must be decomposed themselves, but not for ever
+MAX_ROUNDS = 100  # a decomposition may contain ops that must be decomposed themselves
 
 
 def decompose(graph: Graph, lowers: Callable[[Op], bool]) -> Graph:
     """The graph without ops that the backend lacks, as far as they can be decomposed."""
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if not any(_is_missing(node, lowers) for node in graph.nodes):
             return graph
         graph = _once(graph, lowers)
@@ -22,24 +23,18 @@ def decompose(graph: Graph, lowers: Callable[[Op], bool]) -> Graph:
 
 
 def _once(graph: Graph, lowers: Callable[[Op], bool]) -> Graph:
-    done: dict[Node, Node] = {i: i for i in graph.inputs}
-    with blame() as put_down_to:
-        for node in toposort([*graph.inputs, *graph.outputs]):
-            if node in done:
-                continue
-            inputs = tuple(done[i] for i in node.inputs)
-            if _is_missing(node, lowers):
-                put_down_to(node.source)
-                assert node.op.decompose is not None
-                new = node.op.decompose(inputs, *node.params)
-                if new.type != node.type:
-                    raise InternalError(
-                        "decompose", f"the op {node.op.name!r} gives {node.type}, its decomposition {new.type}."
-                    )
-                done[node] = new
-            else:
-                done[node] = rebuild(node, inputs)
-    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+        if not _is_missing(node, lowers):
+            return rebuild(node, inputs)
+        assert node.op.decompose is not None
+        new: Node = node.op.decompose(inputs, *node.params)
+        if new.type != node.type:
+            raise InternalError(
+                "decompose", f"the op {node.op.name!r} gives {node.type}, its decomposition {new.type}."
+            )
+        return new
+
+    return transform(graph, visit)
 
 
 def _is_missing(node: Node, lowers: Callable[[Op], bool]) -> bool:

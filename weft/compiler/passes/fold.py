@@ -1,7 +1,7 @@
-"""Fold: what scales and shifts each channel after a convolution goes into its filter, and one addition.
+"""Fold: scales and shifts of the channels after a convolution are folded into its filter and a bias.
 
 Batch norm at inference is such a chain: (y - mean) * rsqrt(var + eps) * scale + shift. The filter is scaled instead, once for many
-runs where it stays the same, and a bias remains that rides on the convolution.
+runs if the weights do not change, and the bias becomes part of the convolution's epilogue.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _replaced(outputs: Sequence[Node], found: Mapping[Node, Node]) -> tuple[Node
 
 
 class _Chain:
-    """A convolution, and what its channels are multiplied by and then increased by so far."""
+    """A convolution, and the scale and shift of its channels so far."""
 
     def __init__(self, conv: Node) -> None:
         self.conv = self.end = conv
@@ -48,7 +48,7 @@ class _Chain:
         self.shift: Node | None = None
 
     def take(self, node: Node) -> bool:
-        """Go on to what is made of the end, if that is one more scale or shift."""
+        """Extend the chain by the user of its end, if that is one more scale or shift."""
         name = node.op.name
         if name not in ("add", "sub", "mul", "div") or (name in ("sub", "div") and node.inputs[0] is not self.end):
             return False
@@ -67,7 +67,7 @@ class _Chain:
         return True
 
     def _by_filter(self, node: Node) -> Node | None:
-        """The value that a node spreads along all but the channels. It cannot depend on the end, which one node alone uses."""
+        """The value that a node broadcasts along all axes but the channels. It cannot depend on the end, which has only one user."""
         filters, rank = self.conv.shape[1], len(self.conv.shape)
         if node.op.name != "expand" or prod(node.inputs[0].shape) != filters:
             return None
@@ -90,9 +90,9 @@ class _Chain:
 
 
 def _scaled(w: Node, scale: Node, axis: int = 0) -> Node:
-    """A filter times a number for each place along an axis, laid out as it is: where it is seen in another order, so is the product."""
+    """A filter times one number for each position along an axis. Below a permute, so that the product has the layout of the filter."""
     if w.op.name == "permute":
-        return make(OPS["permute"], (_scaled(w.inputs[0], scale, w.params[0][axis]),), w.params)
+        return make(OPS["permute"], (_scaled(w.inputs[0], scale, w.param("axes")[axis]),), w.params)
     column = tuple(size if a == axis else 1 for a, size in enumerate(w.shape))
     factor = make(OPS["expand"], (make(OPS["reshape"], (scale,), (column,)),), (w.shape,))
     return make(OPS["mul"], (w, factor))

@@ -1,4 +1,4 @@
-"""Small words for passes that write graphs: movements that change nothing are left out, and two of a kind become one."""
+"""Helpers of passes that create nodes: movement that changes nothing is left out, and two permutes or reshapes become one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from ...graph.node import OPS, Node, make
 
 
 def move(name: str, x: Node, *params: Any) -> Node:
-    """A permute, reshape, expand or the like."""
-    if name == "permute" and params[0] == tuple(range(len(params[0]))):
-        return x
-    if name == "permute" and x.op.name == "permute":
-        return move("permute", x.inputs[0], tuple(x.params[0][a] for a in params[0]))
+    """A permute, reshape, expand or another movement op."""
+    if name == "permute":
+        [axes] = params
+        if axes == tuple(range(len(axes))):
+            return x
+        if x.op.name == "permute":
+            below = x.param("axes")
+            return move("permute", x.inputs[0], tuple(below[a] for a in axes))
     if name in ("reshape", "expand") and x.shape == params[0]:
         return x
     if name == "reshape" and x.op.name == "reshape":
@@ -22,4 +25,11 @@ def move(name: str, x: Node, *params: Any) -> Node:
 
 
 def cast(x: Node, dtype: DType) -> Node:
+    """The same value in another dtype."""
     return x if x.dtype is dtype else make(OPS["cast"], (x,), (dtype,))
+
+
+def const_value(node: Node) -> bool | int | float:
+    """The number that a constant is filled with."""
+    value: bool | int | float | str = node.param("value")
+    return float(value) if isinstance(value, str) else value

@@ -1,8 +1,8 @@
-"""Layout: every op in the form its kernel wants, with movement written out around it.
+"""Layout: every op in the form that its kernel reads, with explicit movement around it.
 
-Matrix products become batches of plain ones, (b, m, k) times (b, k, n). Convolutions take and give channels last; the
-permutations around them are pushed through everything that works element by element, through pooling, padding and
-reductions, until they meet and cancel. What remains of them is a way of reading, not a kernel.
+Matrix products become batched products of matrices, (b, m, k) times (b, k, n). Convolutions become channels-last; the
+permutations around them are pushed through elementwise ops, pooling, padding and reductions until they meet and cancel. Those that
+remain are views, not kernels.
 """
 
 from __future__ import annotations
@@ -15,28 +15,23 @@ import numpy as np
 
 from ...dtypes import DType, float32, float64
 from ...graph.graph import Graph, rebuild
-from ...graph.node import OPS, Node, Op, Shape, Type, blame, make, toposort
-from .channel_padding import Words
+from ...graph.node import OPS, Node, Op, Shape, Type, make
+from ...graph.rewrite import transform
+from ..ir.conv_shape import conv_flops
+from .channel_padding import ChannelPadding
 from .graph_builders import cast, move
 
 
-def layout(graph: Graph, whole_words: bool = False) -> Graph:
-    """The graph laid out. `whole_words`: images of few channels are filled up, see words.py."""
-    done: dict[Node, Node] = {i: i for i in graph.inputs}
-    with blame() as put_down_to:  # what is made for a node is put down to its line
-        for node in toposort([*graph.inputs, *graph.outputs]):
-            if node not in done:
-                put_down_to(node.source)
-                done[node] = _placed(rebuild(node, tuple(done[i] for i in node.inputs)), whole_words)
-    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+def layout(graph: Graph, pad_channels: bool = False) -> Graph:
+    """The graph in its final layout. `pad_channels`: images of few channels are padded, see channel_padding.py."""
+    return transform(graph, lambda node, inputs: _laid_out(rebuild(node, inputs), pad_channels))
 
 
-def _placed(node: Node, whole_words: bool) -> Node:
-    name = node.op.name
-    if name == "contract":
+def _laid_out(node: Node, pad_channels: bool) -> Node:
+    if node.op.kernel == "contraction":
         return _contraction(node)
-    if name in ("conv", "conv_data", "conv_filter"):
-        return _convolution(node, whole_words)
+    if node.op.kernel == "convolution":
+        return _convolution(node, pad_channels)
     if any(_is_first(i) for i in node.inputs):
         return _pushed(node) or node
     return node
@@ -47,7 +42,7 @@ def _placed(node: Node, whole_words: bool) -> Node:
 
 def _contraction(node: Node) -> Node:
     x, y = node.inputs
-    a, b, out = node.params
+    a, b, out = node.get_params("a", "b", "out")
     free = [c for c in out if (c in a) != (c in b)]
     if free and free[0] in b:  # so that rows come before columns in the result
         x, y, a, b = y, x, b, a
@@ -95,8 +90,8 @@ def to_first(rank: int) -> Shape:
 
 
 def _is_first(node: Node) -> bool:
-    """Whether a node is a channels-last tensor seen as channels first."""
-    return node.op.name == "permute" and 3 <= len(node.shape) <= 5 and node.params[0] == to_first(len(node.shape))
+    """Whether a node is a channels-first view of a channels-last tensor."""
+    return node.op.name == "permute" and 3 <= len(node.shape) <= 5 and node.param("axes") == to_first(len(node.shape))
 
 
 def _last(node: Node) -> Node:
@@ -108,36 +103,37 @@ def _first(node: Node) -> Node:
 
 
 def _wide_last(node: Node, wide: DType) -> Node:
-    """Channels last, and wide. What is narrow is moved before it is widened: who reads 16 bits finds them as they should lie."""
+    """Channels-last and wide. Narrow values are moved before they are widened: kernels that read 16 bits find the right layout."""
     if node.op.name == "cast" and node.dtype is wide and node.inputs[0].dtype.is_half:
         node = node.inputs[0]
     return cast(_last(node), wide)
 
 
-def _convolution(node: Node, whole_words: bool) -> Node:
+def _convolution(node: Node, pad_channels: bool) -> Node:
     name, (a, b) = node.op.name, node.inputs
     wide = float64 if node.dtype is float64 else float32 if node.dtype.is_float else node.dtype
     x, other = _wide_last(a, wide), _wide_last(b, wide) if name == "conv_filter" else cast(b, wide)
-    words = _words(node, x) if whole_words else None
+    padding = _channel_padding(node, x) if pad_channels else None
     if name == "conv_filter":
-        given, how = (x, node.params) if words is None else (words.image(x), (*words.how, words.taps))
+        given, how = (x, node.params) if padding is None else (padding.image(x), (*padding.how, padding.taps))
         made = make(OPS["conv_filter_last"], (given, other), how)
-        made = made if words is None else words.gradient(cast(made, node.dtype))  # libraries round it for nothing
+        made = made if padding is None else padding.gradient(cast(made, node.dtype))  # libraries round it for free
         rank = len(made.shape)
         return cast(move("permute", made, (rank - 1, rank - 2, *range(rank - 2))), node.dtype)
     how = node.params
-    if words is not None:  # each filter by itself with its channels last, as such filters lie in memory
-        x, other, how = words.image(x), _first(words.filter(_wide_last(b, wide))), words.how
+    if padding is not None:  # filters with their channels last, as such filters lie in memory
+        x, other, how = padding.image(x), _first(padding.filter(_wide_last(b, wide))), padding.how
     return _first(cast(make(OPS[f"{name}_last"], (x, other), how), node.dtype))
 
 
-def _words(node: Node, x: Node) -> Words | None:
-    """How the image of a convolution, or of its filter's gradient, is filled up."""
+def _channel_padding(node: Node, x: Node) -> ChannelPadding | None:
+    """How the image of a convolution, or of its filter gradient, is padded."""
+    how = node.get_params(*CONV_PARAMS)
     match node.op.name:
         case "conv":
-            return Words.of(x, node.inputs[1].shape[2:], node.shape[2:], node.params)
+            return ChannelPadding.of(x, node.inputs[1].shape[2:], node.shape[2:], how)
         case "conv_filter":
-            return Words.of(x, node.params[-1], node.inputs[1].shape[2:], node.params[:-1])
+            return ChannelPadding.of(x, node.param("size"), node.inputs[1].shape[2:], how)
     return None
 
 
@@ -147,26 +143,22 @@ def _pushed(node: Node) -> Node | None:
     x, rank = node.inputs[0], len(node.inputs[0].shape)
     if kind == "elementwise":
         return _first(make(node.op, tuple(_last(i) for i in node.inputs), node.params, node.source))
-    if name in ("sum", "prod", "max", "min"):
+    if node.op.combine is not None:
         return _reduced(node)
-    if name in ("window_sum", "window_max", "window_tap"):
-        return _first(make(node.op, (_last(x),), tuple(_rearranged(p) for p in node.params), node.source))
-    if name == "window_spread":
-        return _first(
-            make(node.op, tuple(_last(i) for i in node.inputs), tuple(_rearranged(p) for p in node.params), node.source)
-        )
+    if node.op.kernel == "window" and name != "window_argmax":  # whose result is a position in the flattened input
+        params = tuple(_rearranged(p) for p in node.params)
+        return _first(make(node.op, tuple(_last(i) for i in node.inputs), params, node.source))
     if name == "pad":
-        return _first(make(node.op, (_last(x),), (_rearranged(node.params[0]), node.params[1]), node.source))
+        widths = _rearranged(node.param("widths"))
+        return _first(make(node.op, (_last(x),), node.replace_params(widths=widths), node.source))
     if name == "slice":
         return _first(make(node.op, (_last(x),), tuple(_rearranged(p) for p in node.params), node.source))
     if name == "flip":
-        return _first(
-            make(node.op, (_last(x),), (tuple(sorted(to_last(rank).index(a) for a in node.params[0])),), node.source)
-        )
+        axes = tuple(sorted(to_last(rank).index(a) for a in node.param("axes")))
+        return _first(make(node.op, (_last(x),), (axes,), node.source))
     if name == "concat":
-        return _first(
-            make(node.op, tuple(_last(i) for i in node.inputs), (to_last(rank).index(node.params[0]),), node.source)
-        )
+        axis = to_last(rank).index(node.param("axis"))
+        return _first(make(node.op, tuple(_last(i) for i in node.inputs), (axis,), node.source))
     if name == "expand" and len(node.shape) == rank:
         return _first(make(node.op, (_last(x),), (_rearranged(node.shape),), node.source))
     return None
@@ -179,13 +171,13 @@ def _rearranged(values: Sequence[Any]) -> tuple[Any, ...]:
 def _reduced(node: Node) -> Node:
     x = node.inputs[0]
     order = to_last(len(x.shape))
-    axes = tuple(sorted(order.index(a) for a in node.params[0]))
+    axes = tuple(sorted(order.index(a) for a in node.param("axes")))
     made = make(node.op, (_last(x),), (axes,), node.source)
-    kept = [a for a in order if a not in node.params[0]]  # logical axes in the order they now have
+    kept = [a for a in order if a not in node.param("axes")]  # logical axes in their new order
     return move("permute", made, tuple(kept.index(a) for a in sorted(kept)))
 
 
-# --- convolutions with channels last, as ops of their own ---------------------------------------------------------------------
+# --- channels-last convolutions as separate ops --------------------------------------------------------------------------------
 
 
 def _moved_type(name: str) -> Any:
@@ -199,7 +191,7 @@ def _moved_type(name: str) -> Any:
 
 
 class _Seen:
-    """A type that looks like a node to a rule."""
+    """A type with the attributes of a node that type rules read."""
 
     def __init__(self, shape: Shape, dtype: Any) -> None:
         self.shape, self.dtype, self.type = shape, dtype, Type(shape, dtype)
@@ -228,13 +220,14 @@ def _moved_reference(name: str) -> Any:
     return compute
 
 
-def _declare(name: str, params: tuple[str, ...]) -> Op:
-    return Op(f"{name}_last", "anchor", _moved_type(name), _moved_reference(name), None, params, 2, True, internal=True)
+def _declare(name: str, params: tuple[str, ...], label: str, operands: tuple[str, ...], strided: tuple[int, ...]) -> Op:
+    return Op(
+        f"{name}_last", "anchor", _moved_type(name), _moved_reference(name), None, params, 2, True, internal=True,
+        kernel="convolution", precision="product", flops=conv_flops, label=label, operands=operands, strided_inputs=strided,
+    )  # fmt: skip
 
 
-_HOW = ("stride", "padding", "dilation", "groups", "prefer")
-CONV, CONV_DATA, CONV_FILTER = (
-    _declare("conv", _HOW),
-    _declare("conv_data", (*_HOW, "size")),
-    _declare("conv_filter", (*_HOW, "size")),
-)
+CONV_PARAMS = ("stride", "padding", "dilation", "groups", "prefer")
+CONV = _declare("conv", CONV_PARAMS, "conv", ("x", "w", "y"), (1,))
+CONV_DATA = _declare("conv_data", (*CONV_PARAMS, "size"), "conv data gradient", ("g", "w", "x"), (1,))
+CONV_FILTER = _declare("conv_filter", (*CONV_PARAMS, "size"), "conv filter gradient", ("x", "g", "w"), ())

@@ -1,4 +1,4 @@
-"""The list of passes: what happens to a graph before kernels are made of it."""
+"""The list of passes that a graph goes through before it is fused into kernels."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ Pass = Callable[[Graph], Graph]
 
 @dataclass(frozen=True)
 class PassOptions:
-    """What a backend wants of the passes."""
+    """The options of the passes that depend on the backend."""
 
     lowers: Callable[[Op], bool]  # whether the backend has a rule for an op; others are decomposed
-    wide_filters: bool = False  # convolutions read float32 only, so filters are not narrowed in mixed precision
+    wide_filters: bool = False  # convolutions read float32 only, so filter gradients are not rounded in mixed precision
     widen_copies: bool = False  # 16-bit operands of kernels that read float32 only become copies of their own
-    recompute: bool = False  # cheap values are computed again rather than kept
-    pad_channels: bool = (
-        False  # images of few channels are padded, so that every pixel begins at a multiple of 16 bytes
-    )
-    split_sums: bool = False  # long sums are cut in two, so that threads share them
+    recompute: bool = False  # cheap values are recomputed rather than stored
+    # Images of few channels are padded, so that every pixel begins at a multiple of 16 bytes.
+    pad_channels: bool = False
+    split_sums: bool = False  # long sums are split in two, so that threads share them
 
 
 def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
@@ -43,13 +42,13 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
     return {
         "decompose": partial(decompose, lowers=wanted.lowers),
         "recall": recall,
-        "simplify": partial(simplify, compute_again=wanted.recompute, fast_math=fast_math),
+        "simplify": partial(simplify, recompute=wanted.recompute, fast_math=fast_math),
         "fold": fold,
         "accumulate": accumulate,
         **mixed,
-        "layout": partial(layout, whole_words=wanted.pad_channels),
+        "layout": partial(layout, pad_channels=wanted.pad_channels),
         **({"copies": copies} if wanted.widen_copies else {}),
-        "refine": partial(refine, in_two=wanted.split_sums, fast_math=fast_math),
+        "refine": partial(refine, split_sums=wanted.split_sums, fast_math=fast_math),
     }
 
 

@@ -1,15 +1,15 @@
 """Precision: matrix products and convolutions in 16 bits, everything else in float32.
 
 The graph is differentiated already, so one pass serves forward and backward. A float32 product takes its operands as float16 or
-bfloat16 and gives that type, with sums in float32 inside; its result is cast back for what follows. Elementwise work, reductions,
-losses and updates stay float32, and so does what comes from outside: parameters are float32 masters, cast where they are used.
+bfloat16 and returns that dtype, with sums in float32 inside; its result is cast back for its users. Elementwise ops, reductions,
+losses and updates stay float32, and so do inputs: parameters are float32 masters, cast where they are used.
 
-What feeds a product exists in the narrow type only. If it were narrow for the product and wide for the others, both would be
-kept from the forward to the backward half; so the others read the narrow one, widened again. That halves the memory of
-activations. The last products on a path, such as the gradients of weights, read narrow operands but give their float32 sums:
-nothing that is kept depends on them. Which of several values is the greatest, and whether two are equal, is asked before rounding:
-the derivative of a maximum looks for the element that equals it, and would find none that equals the rounded one. On GPUs the gradients of filters are rounded, too: NVIDIA's kernels for convolutions have
-narrow results, those for wide ones take half as long again.
+Operands of products are stored in the narrow dtype only. If other users read a wide copy, both would be alive from the forward
+to the backward pass; so they read the narrow one, widened again. That halves the memory of activations. The last products
+on a path, such as the gradients of weights, read narrow operands but return their float32 sums: no stored activation depends
+on them. Ops of the precision class "exact" read values before they are rounded: the derivative of a maximum looks for the element
+that equals it, and would find none that equals the rounded one. On GPUs the gradients of filters are rounded, too: NVIDIA's kernels
+for convolutions have narrow results, those with wide ones take half as long again.
 """
 
 from __future__ import annotations
@@ -22,15 +22,10 @@ from ...dtypes import DType, bfloat16, float16, float32
 from ...errors import UserError
 from ...graph.graph import Graph, rebuild
 from ...graph.node import CONST, OPS, Node, make, toposort
+from ...graph.rewrite import transform
 from ...graph.text import subgraphs
 from ..thresholds import thresholds
 from .simplify import simplify
-
-PRODUCTS = ("contract", "conv", "conv_data", "conv_filter")
-# Which element is the greatest, and what it is, can be asked before rounding or after it.
-COMMUTES = ("window_max",)
-PICKS = ("window_argmax", "window_tap")
-WIDE_ONLY = ("conv_last", "conv_data_last", "conv_filter_last")
 
 
 def precision(graph: Graph, dtype: DType, wide_filters: bool = True, fast_math: bool = False) -> Graph:
@@ -47,7 +42,7 @@ def precision(graph: Graph, dtype: DType, wide_filters: bool = True, fast_math: 
 
 
 class _Narrowing:
-    """One graph on its way. Every node has a wide form; what feeds a product has a narrow one too, and an exact one, not yet rounded."""
+    """The rewriting of one graph. Every node has a wide form; operands of products also have a narrow and an exact, unrounded one."""
 
     def __init__(self, graph: Graph, dtype: DType, bodies: Mapping[Graph, Graph], wide_filters: bool) -> None:
         self.graph, self.dtype, self.bodies = graph, dtype, bodies
@@ -79,14 +74,14 @@ class _Narrowing:
             self.exact[node] = make(node.op, inputs, node.params, node.source) if is_moved else self.wide[node]
 
     def _rebuilt(self, node: Node) -> Node:
-        """The node on the new inputs, of its old type."""
+        """The node on the new inputs, with its old type."""
         if _is_product(node):
             operands = tuple(self.narrow[i] for i in node.inputs)
             if node in self.stay_wide:
                 return make(node.op, tuple(_cast(o, float32) for o in operands), node.params, node.source)
             return _cast(make(node.op, operands, node.params, node.source), float32)
         known = self.exact if _reads_exact(node) else self.wide
-        if _reads_narrow(node) and all(map(self._is_only_narrow, node.inputs)):
+        if node.op.precision == "selects" and all(map(self._is_only_narrow, node.inputs)):
             known = self.narrow
         inputs = tuple(known[i] for i in node.inputs)
         params = tuple(self.bodies.get(p, p) if isinstance(p, Graph) else p for p in node.params)
@@ -97,25 +92,21 @@ class _Narrowing:
 
 
 def _is_product(node: Node) -> bool:
-    return node.op.name in PRODUCTS and node.dtype is float32
+    return node.op.precision == "product" and node.dtype is float32
 
 
 def _moves(node: Node) -> bool:
     """Whether rounding can happen before the op as well as after it."""
-    return bool(node.inputs) and (node.op.kind == "move" or node.op.name in COMMUTES)
-
-
-def _reads_narrow(node: Node) -> bool:
-    return node.op.name in PICKS
+    return bool(node.inputs) and (node.op.kind == "move" or node.op.precision == "commutes")
 
 
 def _reads_exact(node: Node) -> bool:
-    """A comparison with a constant can ask the rounded value: it stands on the same side, and need not be kept twice."""
-    return node.op.exact and not any(_below_moves(i)[1].op is CONST for i in node.inputs)
+    """A comparison with a constant can read the rounded value, which lies on the same side, so only one form is stored."""
+    return node.op.precision == "exact" and not any(_below_moves(i)[1].op is CONST for i in node.inputs)
 
 
 def _fed(order: list[Node]) -> set[Node]:
-    """What feeds a product, also through movement: there the element is the one below."""
+    """The operands of products, also through movement."""
     fed: set[Node] = set()
     for node in reversed(order):
         if _is_product(node) or (node in fed and _moves(node)):
@@ -136,7 +127,7 @@ def _last_products(order: list[Node]) -> set[Node]:
 
 
 def _cast(node: Node, dtype: DType) -> Node:
-    """The node as another type. Narrow, widened and narrowed again is what it was; wide, narrowed and widened is not."""
+    """The node in another dtype. Narrow, widened and narrowed again is the same value; wide, narrowed and widened is not."""
     if node.dtype is dtype:
         return node
     if node.op.name == "cast" and node.inputs[0].dtype is dtype and dtype.is_half:
@@ -147,23 +138,23 @@ def _cast(node: Node, dtype: DType) -> Node:
 def handed_on(graph: Graph, written: Iterable[Node], dtype: DType) -> Graph:
     """The graph with large values that one kernel writes for others in `dtype`.
 
-    Inside a kernel all is float32, and so is in memory what sums give, and what is made of the last products on a path: gradients of
-    weights, and updates.
+    Inside a kernel everything is float32. In memory, sums stay float32, and so does what is computed from the last products on a
+    path: gradients of weights, and updates.
     """
     final = _final(graph)
     chosen = {
         n for n in written
         if n.dtype is float32 and prod(n.shape) >= thresholds.handed_on_elements and n not in final and n.inputs and n.op.kind in ("elementwise", "move")
-        and not _below_moves(n)[1].op.exact
+        and _below_moves(n)[1].op.precision != "exact"
     } - set(graph.outputs) - {n for n in graph.nodes if _is_widened(n)}  # fmt: skip
     if not chosen:
         return graph
-    done: dict[Node, Node] = {}
-    for node in toposort([*graph.inputs, *graph.outputs]):
-        done[node] = rebuild(node, tuple(done[i] for i in node.inputs))
-        if node in chosen:
-            done[node] = make(OPS["cast"], (_cast(done[node], dtype),), (float32,), node.source)
-    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+
+    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+        new = rebuild(node, inputs)
+        return make(OPS["cast"], (_cast(new, dtype),), (float32,), node.source) if node in chosen else new
+
+    return transform(graph, visit)
 
 
 def _is_widened(node: Node) -> bool:
@@ -171,34 +162,34 @@ def _is_widened(node: Node) -> bool:
 
 
 def _final(graph: Graph) -> set[Node]:
-    """Products that no other product depends on, and all that is made of them."""
+    """Products that no other product depends on, and everything computed from them."""
     order = toposort([*graph.inputs, *graph.outputs])
-    products = ("contract", *WIDE_ONLY)
+    products = {n for n in order if n.op.precision == "product"}
     leads: set[Node] = set()
     for node in reversed(order):
-        if node in leads or node.op.name in products:
+        if node in leads or node in products:
             leads.update(node.inputs)
     final: set[Node] = set()
     for node in order:
-        if (node.op.name in products and node not in leads) or any(i in final for i in node.inputs):
+        if (node in products and node not in leads) or any(i in final for i in node.inputs):
             final.add(node)
     return final
 
 
 def copies(graph: Graph) -> Graph:
-    """Convolutions read float32 only, so what is kept in 16 bits is widened for them: for each one anew.
+    """Convolutions read float32 only, so values stored in 16 bits are widened for them, separately for each.
 
-    Equal nodes are one node, and a copy that forward and backward share would live from one to the other, at full size. What
-    tells copies apart is a shape with some more ones in front.
+    Equal nodes are one node, and a copy that forward and backward pass share would be alive from one to the other, at full size.
+    Copies are distinguished by additional axes of size 1 in front.
     """
     uses: Counter[Node] = Counter()
-    done: dict[Node, Node] = {}
-    for node in toposort([*graph.inputs, *graph.outputs]):
-        inputs = tuple(done[i] for i in node.inputs)
-        if node.op.name in WIDE_ONLY:
+
+    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
+        if node.op.kernel == "convolution":
             inputs = tuple(_own_copy(i, uses) for i in inputs)
-        done[node] = rebuild(node, inputs)
-    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+        return rebuild(node, inputs)
+
+    return transform(graph, visit)
 
 
 def _own_copy(operand: Node, uses: Counter[Node]) -> Node:
@@ -215,7 +206,7 @@ def _own_copy(operand: Node, uses: Counter[Node]) -> Node:
 
 
 def _below_moves(node: Node) -> tuple[list[Node], Node]:
-    """Movement, the outermost first, and what is moved."""
+    """The movement ops above a value, the outermost first, and the value."""
     moves = []
     while node.op.kind == "move" and len(node.inputs) == 1:
         moves.append(node)

@@ -1,8 +1,8 @@
-"""Accumulate: a total that a scan carries along becomes one sum after it.
+"""Accumulate: a sum that a scan carries becomes one sum after it.
 
-The derivative of a recurrent network adds a product to the gradient of its weights at every step: total + a_t' b_t. All that
-adding is one product over time and batch together, of the stacked a and b; they mostly are stacked already, as results or
-sequences of the scan. The weights' gradient is then written once, not once a step.
+The derivative of a recurrent network adds a product to the gradient of its weights at every step: total + a_t' b_t. That sum
+is one product over time and batch together, of the stacked a and b, which mostly are stacked already, as results or
+sequences of the scan. The gradient of the weights is then written once, not at every step.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from ...graph.node import ITEM, OPS, Node, item, make, toposort
 
 
 def accumulate(graph: Graph) -> Graph:
-    """The graph with such totals taken out of its scans."""
+    """The graph with such sums moved out of its scans."""
     nodes = graph.nodes
     scans = [n for n in nodes if n.op.name == "scan"]
     if not scans:
         return graph
     for scan in scans:
-        read = {n.params[0]: n for n in graph.nodes if n.op is ITEM and n.inputs[0] is scan}
+        read = {n.param("index"): n for n in graph.nodes if n.op is ITEM and n.inputs[0] is scan}
         changed = _without_totals(scan, read)
         if changed is not None:
             outputs = substitute(graph.outputs, {read[i]: new for i, new in changed.items() if i in read})
-            # What stood above the scan is new now: begin again with what is left.
+            # The users of the scan are new nodes now, so the search starts again.
             return accumulate(Graph(graph.inputs, outputs))
     return graph
 
 
 @dataclass(frozen=True)
-class _Total:
-    """Carried value number `number` only grows by `step`, a product or sum that `factors` are the inputs of."""
+class _CarriedSum:
+    """Carried value `number` is only added to: at each step `step`, a product or sum with the inputs `factors`."""
 
     number: int
     step: Node
@@ -41,8 +41,8 @@ class _Total:
 
 
 def _without_totals(scan: Node, read: dict[int, Node]) -> dict[int, Node] | None:
-    """For each result of a scan the node that takes its place, if totals could be taken out of it."""
-    body, carried, sequences, length, reverse, history = scan.params
+    """For each result of a scan its replacement, if sums could be moved out of it."""
+    body, carried, sequences, length, history = scan.get_params("body", "carried", "sequences", "length", "history")
     stacked = len(body.outputs) - carried
     unread = [i for i in range(carried) if not (history and carried + stacked + i in read)]
     totals = [t for i in unread if length and (t := _total(body, i, carried + sequences)) is not None]
@@ -57,7 +57,7 @@ def _without_totals(scan: Node, read: dict[int, Node]) -> dict[int, Node] | None
     smaller = make(
         scan.op,
         tuple(n for i, n in enumerate(scan.inputs) if i not in gone),
-        (close(inputs, outputs), len(kept), sequences, length, reverse, history),
+        scan.replace_params(body=close(inputs, outputs), carried=len(kept)),
         scan.source,
     )
     stack_of = {n: item(smaller, len(kept) + i) for i, n in enumerate([*body.outputs[carried:], *extra])}
@@ -76,8 +76,8 @@ def _without_totals(scan: Node, read: dict[int, Node]) -> dict[int, Node] | None
     return found
 
 
-def _total(body: Graph, number: int, moving: int) -> _Total | None:
-    """What a carried value grows by, if that is all that happens to it."""
+def _total(body: Graph, number: int, moving: int) -> _CarriedSum | None:
+    """The carried value as a sum, if nothing but an addition happens to it."""
     carry, result = body.inputs[number], body.outputs[number]
     if result.op.name != "add" or carry not in result.inputs or not carry.dtype.is_float:
         return None
@@ -94,7 +94,7 @@ def _total(body: Graph, number: int, moving: int) -> _Total | None:
         return None
     if not any(n in body.inputs[:moving] for n in toposort([inner])):
         return None
-    return _Total(number, step, tuple(inner.inputs))
+    return _CarriedSum(number, step, tuple(inner.inputs))
 
 
 def _stacked(node: Node) -> Sequence[Node]:
@@ -115,8 +115,8 @@ def _summed(step: Node, stacks: Sequence[Node]) -> Node:
     if step.op.name == "reshape":
         return make(step.op, (_summed(step.inputs[0], stacks),), step.params)
     if step.op.name == "sum":
-        axes = (0, *(a + 1 for a in step.params[0]))
+        axes = (0, *(a + 1 for a in step.param("axes")))
         return make(step.op, tuple(stacks), (axes,))
-    a, b, out = step.params
+    a, b, out = step.get_params("a", "b", "out")
     letter = next(c for c in "tuvwxyzabcdefghijklmnopqrs" if c not in a + b)
     return make(step.op, tuple(stacks), (letter + a, letter + b, out))

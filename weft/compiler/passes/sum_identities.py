@@ -1,10 +1,10 @@
-"""What is known of sums before anything is added up. Each is a walk through all of memory, so fewer of them are better.
+"""Identities of sums. Every sum reads all of its operand from memory, so fewer sums are faster.
 
 The variance is a sum of squares of x - mean(x). Its derivative for the mean is a multiple of the sum of x - mean(x), which is zero
-but for rounding if all x are finite, and else is not finite, as the mean is not: mean - mean is both, without a walk through memory.
+except for rounding if all x are finite, and otherwise not finite, as the mean. mean - mean is both, and reads no memory.
 
 A sum of multiples is the multiple of a sum, unless one of them overflows: `((x / x.max()) ** 2).sum()` is written so that it does not.
-Such algebra is done only if the option `fast_math` allows it.
+So this algebra is applied only with the option `fast_math`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from functools import reduce
 from math import isfinite, prod
 
 from ...graph.node import CONST, OPS, Node, constant, make
+from ...graph.rewrite import rule
+from .graph_builders import const_value
 
 FEW = 12  # nodes of a product that are looked at
-CHEAP = frozenset(
-    ("add", "sub", "mul", "div", "neg", "where", "cast", "le", "lt", "ge", "gt", "eq", "ne", "maximum", "minimum")
-)
+CHEAP = 3  # the cost, in additions, up to which an op may be computed again: that of a division
 
 
+@rule("sum")
 def centred_sum(node: Node) -> Node | None:
-    """A sum of differences from the mean over the same axes, times what does not change along them: mean - mean, times that."""
-    if node.op.name != "sum" or not node.dtype.is_float:
+    """A sum of differences from the mean over the same axes, times factors that are invariant along them: mean - mean, times those."""
+    if not node.dtype.is_float:
         return None
-    x, axes = node.inputs[0], frozenset(node.params[0])
+    x, axes = node.inputs[0], frozenset(node.param("axes"))
     factors: list[tuple[str, Node]] = []
     while (found := _unscaled(x, axes)) is not None:
         x, more = found
@@ -40,62 +41,63 @@ def centred_sum(node: Node) -> Node | None:
     return result
 
 
+@rule("sum")
 def scaled_sum(node: Node) -> Node | None:
-    """A sum of multiples, by what does not change along its axes, as the multiple of a sum: with `fast_math` only.
+    """Factors that are invariant along the axes of a sum are multiplied after it: with `fast_math` only.
 
-    Not in 16 bits, where that often overflows, nor of nothing, which is zero however infinite the factor.
+    Not in 16 bits, where sums often overflow, nor for empty sums, which are zero even if a factor is infinite.
     """
-    if node.op.name != "sum" or not node.dtype.is_float or node.dtype.is_half:
+    if not node.dtype.is_float or node.dtype.is_half:
         return None
     if not prod(node.inputs[0].shape):
         return None
-    product = _Product(frozenset(node.params[0]))
+    product = _Product(frozenset(node.param("axes")))
     product.take(node.inputs[0])
-    if not product.moving or not (product.still or product.negative):
+    if not product.varying or not (product.invariant or product.negative):
         return None
-    rest = reduce(lambda a, b: make(OPS["mul"], (a, b)), product.moving)
+    rest = reduce(lambda a, b: make(OPS["mul"], (a, b)), product.varying)
     result = make(node.op, (rest,), node.params, node.source)
-    for name, factor in product.still:
+    for name, factor in product.invariant:
         result = make(OPS[name], (result, _beside(factor, node)))
     return make(OPS["neg"], (result,)) if product.negative else result
 
 
 @dataclass
 class _Product:
-    """A product taken apart: what does not change along the axes of a sum, and what does."""
+    """The factors of a product: those that are invariant along the axes of a sum, and those that vary."""
 
     axes: frozenset[int]
-    still: list[tuple[str, Node]] = field(default_factory=list)  # to multiply by, or to divide by
-    moving: list[Node] = field(default_factory=list)
+    invariant: list[tuple[str, Node]] = field(default_factory=list)  # to multiply by, or to divide by
+    varying: list[Node] = field(default_factory=list)
     negative: bool = False
     seen: int = 0
 
     def take(self, node: Node) -> None:
         name, inputs = node.op.name, node.inputs
         self.seen += 1
-        if _is_still(node, self.axes):
-            self.still.append(("mul", node))
+        if _is_invariant(node, self.axes):
+            self.invariant.append(("mul", node))
         elif self.seen > FEW or name not in ("neg", "mul", "div") or not all(map(_is_cheap, inputs)):
-            self.moving.append(node)
+            self.varying.append(node)
         elif name == "neg":
             self.negative = not self.negative
             self.take(inputs[0])
         elif name == "mul":
             self.take(inputs[0])
             self.take(inputs[1])
-        elif _is_still(inputs[1], self.axes):
-            self.still.append(("div", inputs[1]))
+        elif _is_invariant(inputs[1], self.axes):
+            self.invariant.append(("div", inputs[1]))
             self.take(inputs[0])
         else:
-            self.moving.append(node)
+            self.varying.append(node)
 
 
 def _is_cheap(node: Node) -> bool:
-    """Whether it may be computed again where a multiple of it was kept: a softmax would be exponentials again."""
+    """Whether it may be recomputed where a multiple of it was stored. A softmax may not: it would compute exponentials again."""
     stack, seen = [node], {node}
     while stack:
         n = stack.pop()
-        if n.op.kind == "elementwise" and prod(n.shape) == prod(node.shape) and n.op.name not in CHEAP:
+        if n.op.kind == "elementwise" and prod(n.shape) == prod(node.shape) and n.op.cost > CHEAP:
             return False
         new = [i for i in n.inputs if i not in seen] if n.op.kind in ("elementwise", "move") else []
         seen.update(new)
@@ -106,37 +108,37 @@ def _is_cheap(node: Node) -> bool:
 
 
 def _beside(factor: Node, total: Node) -> Node:
-    """What is the same all along the axes of a sum, as something to multiply the sum by."""
+    """A factor that is invariant along the axes of a sum, in the shape of the sum."""
     if factor.op is CONST:
-        return constant(factor.params[0], total.dtype, total.shape)
-    sizes = [_size_before(factor, axis) for axis in range(len(factor.shape)) if axis not in total.params[0]]
+        return constant(const_value(factor), total.dtype, total.shape)
+    sizes = [_size_before(factor, axis) for axis in range(len(factor.shape)) if axis not in total.param("axes")]
     inner = _unshaped(factor.inputs[0])
     column = inner if inner.shape == tuple(sizes) else make(OPS["reshape"], (inner,), (tuple(sizes),))
     return column if column.shape == total.shape else make(OPS["expand"], (column,), (total.shape,))
 
 
 def _unscaled(node: Node, axes: Collection[int]) -> tuple[Node, list[tuple[str, Node]]] | None:
-    """What the node is a multiple of, by something that does not change along the axes, and that, unless it leaves a zero as it is."""
+    """The value that the node is a multiple of, and the factors. They are invariant along the axes; those that keep a zero are left out."""
     name, (a, *rest) = node.op.name, node.inputs or (node,)
     if name == "neg" or (name == "add" and a is rest[0]):
         return a, []
     if name not in ("mul", "div"):
         return None
     b = rest[0]
-    if name == "mul" and not _is_still(b, axes):
+    if name == "mul" and not _is_invariant(b, axes):
         a, b = b, a
-    if not _is_still(b, axes):
+    if not _is_invariant(b, axes):
         return None
     return a, [] if b.op is CONST and _is_plain(b) else [(name, b)]
 
 
 def _is_plain(number: Node) -> bool:
-    value = float(number.params[0])
+    value = const_value(number)
     return isfinite(value) and value != 0
 
 
-def _is_still(node: Node, axes: Collection[int]) -> bool:
-    """Whether it is the same all along the axes."""
+def _is_invariant(node: Node, axes: Collection[int]) -> bool:
+    """Whether it has the same value everywhere along the axes."""
     if node.op is CONST:
         return True
     return node.op.name == "expand" and all(_size_before(node, axis) == 1 for axis in axes)
@@ -159,9 +161,9 @@ def _is_mean(node: Node, x: Node, axes: frozenset[int]) -> bool:
     quotient = _unshaped(node.inputs[0])
     if quotient.op.name != "div" or quotient.inputs[1].op is not CONST:
         return False
-    total, count = _unshaped(quotient.inputs[0]), quotient.inputs[1].params[0]
-    same = total.op.name == "sum" and total.inputs[0] is x and frozenset(total.params[0]) == axes
-    return same and float(count) == prod(x.shape[a] for a in axes)
+    total, count = _unshaped(quotient.inputs[0]), const_value(quotient.inputs[1])
+    same = total.op.name == "sum" and total.inputs[0] is x and frozenset(total.param("axes")) == axes
+    return same and count == prod(x.shape[a] for a in axes)
 
 
 def _unshaped(node: Node) -> Node:

@@ -1,6 +1,6 @@
-"""Preferences among the algorithms of convolutions and matrix products: what the user asks for, whatever the backend.
+"""Preferences among the algorithms of convolutions and matrix products, independent of the backend.
 
-A preference is a word (`knobs.preference` has its forms): the fastest algorithm, none with a workspace, none with more than a number
+A preference is a string (`knobs.preference` lists its forms): the fastest algorithm, none with a workspace, none with more than a number
 of bytes, or an algorithm by name. It is a parameter of the convolution; an empty one means the setting conv_algorithm. Each backend
 chooses among its own algorithms (cpu/conv/choice.py, gpu/algorithms.py). An algorithm that cannot compute a case is not an error:
 another one does, and the note of the choice says so.
@@ -36,7 +36,7 @@ def WORKSPACE_LIMIT(nbytes: int) -> str:
 
 
 def normal(where: str, prefer: Any) -> str:
-    """A preference in its one form."""
+    """A preference in its normal form."""
     try:
         return preference(str(prefer))
     except ValueError as error:
@@ -54,7 +54,7 @@ def algorithms(prefer: str) -> Iterator[None]:
     """
     before = BLOCK_CONV_ALGORITHM.set(normal("algorithms", prefer))
     try:
-        with knobs.set(conv_algorithm=knobs.conv_algorithm):  # so that compiled functions look at their settings again
+        with knobs.set(conv_algorithm=knobs.conv_algorithm):  # so that compiled functions check their settings again
             yield
     finally:
         BLOCK_CONV_ALGORITHM.reset(before)
@@ -71,7 +71,7 @@ def in_force(where: str, given: Any = None) -> str:
 
 
 def check(where: str, prefer: Any) -> None:
-    """Refuse a parameter that is no preference: the text of a graph may hold anything."""
+    """Reject a parameter that is not a preference: the text of a graph may contain anything."""
     if prefer != "" and (not isinstance(prefer, str) or normal(where, prefer) != prefer):
         raise UserError(where, f"a preference among algorithms is required, got {prefer!r}.")
 
@@ -84,12 +84,12 @@ def workspace_limit(prefer: str) -> int | None:
 
 def preferred(node: Node) -> str:
     """The preference that a convolution was made with."""
-    return str(dict(zip(node.op.params, node.params, strict=True)).get("prefer", ""))
+    return str(node.param("prefer")) if "prefer" in node.op.params else ""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """How a convolution is computed, and what to say about it if it is not what was asked for."""
+class ConvChoice:
+    """How a convolution is computed, and a note if that is not what was asked for."""
 
     plan: Plan
     note: str = ""

@@ -1,8 +1,8 @@
-"""Places in one range of memory for rooms that are there for a time only.
+"""Offsets in one arena for buffers with known lifetimes.
 
-Two ways: one after the other as they come, each in the smallest free piece that fits; or the largest first, each as low as it can
-lie. The second mostly needs less, but makes more rooms neighbours in time that are neighbours in place: work that did not have to
-wait for other work then has to. So it must be worth it.
+There are two strategies: in order of birth, each in the smallest free block that fits (best fit); or the largest first, each at the
+lowest free offset. The second mostly needs less memory, but reuses memory sooner after its last use, so kernels that were
+independent need a barrier between them. It is used only if it saves enough.
 """
 
 from __future__ import annotations
@@ -17,84 +17,84 @@ import numpy as np
 
 from ..ir.storage import ALIGN
 
-_WORTH = 0.9  # the part of the memory to which the second way must bring it
+_WORTH = 0.9  # largest first is used if it needs at most this part of the memory
 
 
 @dataclass(eq=False)
-class Room:
-    """So many bytes, from one moment to another, both included."""
+class Interval:
+    """The lifetime of a buffer: its size, and the first and last time step at which it is alive."""
 
     nbytes: int
     begin: int
     end: int
 
 
-def place(rooms: Sequence[Room]) -> tuple[list[int], int]:
-    """The offsets of rooms, which come in the order of their beginning, and the bytes of the whole range."""
-    in_turn, largest_first = _in_turn(rooms), _largest_first(rooms)
-    sizes = _size(rooms, in_turn), _size(rooms, largest_first)
-    return (largest_first, sizes[1]) if sizes[1] <= _WORTH * sizes[0] else (in_turn, sizes[0])
+def place(buffers: Sequence[Interval]) -> tuple[list[int], int]:
+    """The offsets of buffers, given in order of birth, and the bytes of the whole arena."""
+    best_fit, largest_first = _best_fit(buffers), _largest_first(buffers)
+    sizes = _size(buffers, best_fit), _size(buffers, largest_first)
+    return (largest_first, sizes[1]) if sizes[1] <= _WORTH * sizes[0] else (best_fit, sizes[0])
 
 
-def most(rooms: Sequence[Room]) -> int:
-    """The most bytes that are taken at one time: no plan can be smaller."""
+def most(buffers: Sequence[Interval]) -> int:
+    """The most bytes that are alive at one time: a lower bound for every plan."""
     changes: dict[int, int] = defaultdict(int)
-    for room in rooms:
-        changes[room.begin] += room.nbytes
-        changes[room.end + 1] -= room.nbytes
-    return max(accumulate((changes[moment] for moment in sorted(changes)), initial=0))
+    for buffer in buffers:
+        changes[buffer.begin] += buffer.nbytes
+        changes[buffer.end + 1] -= buffer.nbytes
+    return max(accumulate((changes[step] for step in sorted(changes)), initial=0))
 
 
 def _rounded(nbytes: int) -> int:
     return max(ALIGN, -(-nbytes // ALIGN) * ALIGN)
 
 
-def _size(rooms: Sequence[Room], offsets: Sequence[int]) -> int:
-    return max((offset + _rounded(room.nbytes) for room, offset in zip(rooms, offsets, strict=True)), default=0)
+def _size(buffers: Sequence[Interval], offsets: Sequence[int]) -> int:
+    return max((offset + _rounded(buffer.nbytes) for buffer, offset in zip(buffers, offsets, strict=True)), default=0)
 
 
-def _largest_first(rooms: Sequence[Room]) -> list[int]:
-    order = sorted(range(len(rooms)), key=lambda i: (-rooms[i].nbytes, rooms[i].begin))
-    begins, ends, starts, stops = (np.zeros(len(rooms), np.int64) for _ in range(4))  # of those that have a place
-    found = [0] * len(rooms)
+def _largest_first(buffers: Sequence[Interval]) -> list[int]:
+    order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].nbytes, buffers[i].begin))
+    begins, ends, starts, stops = (np.zeros(len(buffers), np.int64) for _ in range(4))  # of those that are placed
+    found = [0] * len(buffers)
     for count, i in enumerate(order):
-        room, wanted = rooms[i], _rounded(rooms[i].nbytes)
-        beside = (begins[:count] <= room.end) & (ends[:count] >= room.begin)
+        buffer, wanted = buffers[i], _rounded(buffers[i].nbytes)
+        beside = (begins[:count] <= buffer.end) & (ends[:count] >= buffer.begin)
         found[i] = _lowest(starts[:count][beside], stops[:count][beside], wanted)
-        begins[count], ends[count], starts[count], stops[count] = room.begin, room.end, found[i], found[i] + wanted
+        begins[count], ends[count], starts[count], stops[count] = buffer.begin, buffer.end, found[i], found[i] + wanted
     return found
 
 
 def _lowest(starts: np.ndarray, stops: np.ndarray, wanted: int) -> int:
-    """The lowest offset with so many bytes that are not taken."""
+    """The lowest offset with so many free bytes."""
     order = np.argsort(starts)
-    free = np.concatenate([[0], np.maximum.accumulate(stops[order])])  # after each of them, and all before it
+    free = np.concatenate([[0], np.maximum.accumulate(stops[order])])  # after each of them and all before it
     gaps = np.append(starts[order], np.iinfo(np.int64).max) - free
     return int(free[np.argmax(gaps >= wanted)])
 
 
-def _in_turn(rooms: Sequence[Room]) -> list[int]:
-    arena, found, moment = Arena(), list[int](), 0
-    ending: dict[int, list[int]] = defaultdict(list)  # the rooms that end at a moment
-    for i, room in enumerate(rooms):
-        for earlier in range(moment, room.begin):
+def _best_fit(buffers: Sequence[Interval]) -> list[int]:
+    arena, found, step = Arena(), list[int](), 0
+    ending: dict[int, list[int]] = defaultdict(list)  # the buffers that die at a time step
+    for i, buffer in enumerate(buffers):
+        for earlier in range(step, buffer.begin):
             for old in ending[earlier]:
-                arena.give_back(found[old], rooms[old].nbytes)
-        moment = room.begin
-        ending[room.end].append(i)
-        found.append(arena.take(room.nbytes))
+                arena.free_block(found[old], buffers[old].nbytes)
+        step = buffer.begin
+        ending[buffer.end].append(i)
+        found.append(arena.allocate(buffer.nbytes))
     return found
 
 
 class Arena:
-    """Free pieces of one growing range: the smallest that fits is taken."""
+    """The free blocks of a growing arena: best fit."""
 
     def __init__(self) -> None:
         self.size = 0
         self.free: list[tuple[int, int]] = []  # (offset, bytes), by offset
-        self._by_size: list[tuple[int, int]] = []  # (bytes, offset), the same pieces
+        self._by_size: list[tuple[int, int]] = []  # (bytes, offset), the same blocks
 
-    def take(self, nbytes: int) -> int:
+    def allocate(self, nbytes: int) -> int:
         """The offset of so many bytes."""
         wanted = _rounded(nbytes)
         fitting = bisect_left(self._by_size, (wanted, 0))
@@ -103,24 +103,24 @@ class Arena:
             self._remove(bisect_left(self.free, (offset, n)))
             if n > wanted:
                 self._put(offset + wanted, n - wanted)
-        elif self.free and sum(self.free[-1]) == self.size:  # the last piece is free: make it longer
+        elif self.free and sum(self.free[-1]) == self.size:  # the last block is free: extend it
             offset, _ = self._remove(len(self.free) - 1)
             self.size = offset + wanted
         else:
             offset, self.size = self.size, self.size + wanted
         return offset
 
-    def give_back(self, offset: int, nbytes: int) -> None:
+    def free_block(self, offset: int, nbytes: int) -> None:
         self._put(offset, _rounded(nbytes))
 
     def _remove(self, number: int) -> tuple[int, int]:
-        """Take a piece off the list."""
+        """Remove a free block."""
         offset, n = self.free.pop(number)
         self._by_size.pop(bisect_left(self._by_size, (n, offset)))
         return offset, n
 
     def _put(self, offset: int, n: int) -> None:
-        """A free piece, joined with its free neighbours."""
+        """Add a free block, merged with its free neighbours."""
         after = bisect_left(self.free, (offset, 0))
         if after < len(self.free) and self.free[after][0] == offset + n:
             n += self._remove(after)[1]

@@ -1,4 +1,4 @@
-"""From a graph to a program: the passes and plans of a backend's `Target`, in order."""
+"""From a graph to a program: the passes and plans of a backend, in order."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..ir.index import linear
 from ..ir.kernel import ByLoops, Kernel
 from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, Fused, Program, operand_names, operand_slots
-from ..ir.storage import ALIGN, ARENA, Memory, Ranges, Slot, nbytes
+from ..ir.storage import ALIGN, ARENA, MemoryPlan, Ranges, Slot, nbytes
 from ..passes.precision import handed_on
 from .algorithms import asked_for_loops
-from .fuse import WIDENS, fuse
+from .fuse import WIDENS, KernelKinds, fuse
 from .memory import plan
-from .schedule import Schedule, schedule
+from .schedule import KernelSchedule, schedule
 
 
 def _no_scratch(kernel: Kernel) -> int:
@@ -31,40 +31,45 @@ def _no_survey(kernels: Sequence[Kernel]) -> None:
 
 
 @dataclass(frozen=True)
-class Target:
-    """What a kind of device makes of graphs."""
+class Backend:
+    """The parts of compilation that depend on the backend."""
 
     passes: Callable[[Graph], Graph]
-    planner: Callable[[Kernel, int, Collection[Node], bool], Plan]  # how the work of an anchor is done
+    planner: Callable[[Kernel, int, Collection[Node], bool], Plan]  # plans the kernels of an anchor
     threads: int = 1
     by_loops: ByLoops = asked_for_loops  # convolutions without a kernel of their own
-    widens: frozenset[str] = WIDENS  # anchors that read 16 bits as they are
+    widens: KernelKinds = WIDENS  # kernels that read 16-bit floats without a copy
     scratch_of: Callable[[Kernel], int] = _no_scratch  # the bytes that a kernel of loops needs beside its tensors
-    recompute_limit: int | None = None  # additions that are not made again for every kernel that wants the result
-    survey: Callable[[Sequence[Kernel]], None] = _no_survey  # sees what has an anchor before any is planned
-    narrow: DType | None = None  # the type in which kernels hand values to each other, on the way to a product
-    gathers: bool = False  # what is made of state alone comes first: small kernels side by side share a launch
-    much: int = 1 << 16  # bytes that are worth freeing early: who does so may no longer be side by side with others
+    recompute_limit: int | None = None  # cost, in additions, above which a value is stored rather than recomputed
+    survey: Callable[[Sequence[Kernel]], None] = (
+        _no_survey  # is called with all kernels that have an anchor before any is planned
+    )
+    narrow: DType | None = None  # mixed precision: the dtype of values that kernels pass to each other
+    gathers: bool = False  # kernels that read state alone come first: small neighbouring kernels share a launch
+    early_free_bytes: int = 1 << 16  # a kernel that frees so much is scheduled eagerly, at the price of more launches
 
 
 @uncollected
-def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: frozenset[int] = frozenset()) -> Program:
+def build(
+    graph: Graph, updates: Mapping[int, int], target: Backend, constants: frozenset[int] = frozenset()
+) -> Program:
     """The graph as a program.
 
-    `updates`: output number -> input number whose memory it must end up in. `constants`: inputs that stay the same while the
-    program, a loop's body, is run again and again.
+    `updates`: output number -> number of the input that it replaces in place. `constants`: inputs that are loop-invariant, if the
+    program is the body of a loop.
     """
     graph = target.passes(graph)
     graph, fused = _fused(graph, target)
     replaced = {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()}
-    order = schedule(fused, replaced, target.gathers, target.much)
+    order = schedule(fused, replaced, target.gathers, target.early_free_bytes)
     bodies = {k: _bodies(k, target) for k in order.kernels if _is_control(k)}
-    invariant, still = _invariant(order.kernels, {graph.inputs[i] for i in constants})
+    invariant, unchanging = _invariant(order.kernels, {graph.inputs[i] for i in constants})
     shares = _shared(order)
     anchored = [k for k in order.kernels if k.anchor is not None and k not in bodies]
     target.survey(anchored)
     plans = {
-        k: target.planner(k, target.threads, still, _only_for_epilogue(k) and k.anchor not in shares) for k in anchored
+        k: target.planner(k, target.threads, unchanging, _only_for_epilogue(k) and k.anchor not in shares)
+        for k in anchored
     }
     prepared = {n for k in invariant for n in k.outputs}
     fixed, copies = _fixed(graph, order, updates, prepared)
@@ -76,15 +81,17 @@ def build(graph: Graph, updates: Mapping[int, int], target: Target, constants: f
     memory = plan(order.kernels, fixed, shares, scratch, packed, invariant, copied, hidden)
     calls = _calls(order, memory, plans, bodies)
     for call in calls:
-        call.once = call.kernel in invariant or (call.phase is not None and _packs_only(call.kernel, call.phase, still))
+        call.once = call.kernel in invariant or (
+            call.phase is not None and _packs_only(call.kernel, call.phase, unchanging)
+        )
     memory, last = _copies(graph, memory, copies, updates)
     calls += last
     _set_barriers(calls)
     return Program(graph, fused, calls, memory, plans, bodies, dict(updates))
 
 
-def _fused(graph: Graph, target: Target) -> tuple[Graph, Fused]:
-    """The graph as kernels, in mixed precision with what they hand on in the narrow type."""
+def _fused(graph: Graph, target: Backend) -> tuple[Graph, Fused]:
+    """The graph as kernels; in mixed precision, with the values that they pass to each other in the narrow dtype."""
     fused = fuse(graph, target.widens, target.recompute_limit, target.narrow is not None, target.by_loops)
     while target.narrow is not None:
         narrowed = handed_on(graph, [n for k in fused.kernels for n in k.outputs], target.narrow)
@@ -95,11 +102,11 @@ def _fused(graph: Graph, target: Target) -> tuple[Graph, Fused]:
 
 
 def _copies(
-    graph: Graph, memory: Memory, numbers: Sequence[int], updates: Mapping[int, int]
-) -> tuple[Memory, list[Call]]:
-    """Results that are not where they must end up are copied: first to plain outputs, then to state.
+    graph: Graph, memory: MemoryPlan, numbers: Sequence[int], updates: Mapping[int, int]
+) -> tuple[MemoryPlan, list[Call]]:
+    """Results that are not computed in their final memory are copied: first to plain outputs, then to state.
 
-    State that becomes the old value of other state goes through the arena, since that may be overwritten by then.
+    State that is replaced by the old value of other state is copied through the arena, because the old value may be overwritten.
     """
     first = FRAME_RESERVED + len(graph.inputs)
     overwritten = {FRAME_RESERVED + i for i in updates.values()}
@@ -112,10 +119,10 @@ def _copies(
             outward.append(_copy(source, Slot(first + number, 0, nbytes(node))))
             continue
         if source.base in overwritten:
-            room = Slot(ARENA, -(-arena // ALIGN) * ALIGN, nbytes(node))
-            arena = room.offset + room.nbytes
-            aside.append(_copy(source, room))
-            source = room
+            temporary = Slot(ARENA, -(-arena // ALIGN) * ALIGN, nbytes(node))
+            arena = temporary.offset + temporary.nbytes
+            aside.append(_copy(source, temporary))
+            source = temporary
         inward.append(_copy(source, Slot(FRAME_RESERVED + updates[number], 0, nbytes(node))))
     return replace(memory, arena=arena), [*outward, *aside, *inward]
 
@@ -129,51 +136,51 @@ def _is_control(kernel: Kernel) -> bool:
 
 
 def _invariant(kernels: Sequence[Kernel], known: set[Node]) -> tuple[set[Kernel], set[Node]]:
-    """Kernels that read nothing but what stays the same, and all that does."""
+    """Kernels whose operands are all loop-invariant, and all loop-invariant nodes."""
     found: set[Kernel] = set()
-    still = set(known)
+    unchanging = set(known)
     for kernel in kernels if known else ():
-        if kernel.reads <= still and not _is_control(kernel):
+        if kernel.reads <= unchanging and not _is_control(kernel):
             found.add(kernel)
-            still |= set(kernel.outputs)
-    return found, still
+            unchanging |= set(kernel.outputs)
+    return found, unchanging
 
 
 def _packs_only(kernel: Kernel, phase: Any, known: set[Node]) -> bool:
-    """Whether a phase only prepares an operand that stays the same."""
+    """Whether a phase only packs a loop-invariant operand."""
     names = operand_names(kernel)
     bases = {name: found.base for name, found in zip(names, kernel.views, strict=False)}
     return bool(known) and phase.writes == {"packed"} and all(bases.get(n) in known for n in phase.reads)
 
 
-def _bodies(kernel: Kernel, target: Target) -> tuple[Program, ...]:
+def _bodies(kernel: Kernel, target: Backend) -> tuple[Program, ...]:
     node = kernel.anchor
     assert node is not None
     graphs = [p for p in node.params if isinstance(p, Graph)]
-    moving = {"scan": lambda: node.params[1] + node.params[2], "while_loop": lambda: node.params[2]}.get(node.op.name)
-    still = frozenset(range(moving(), len(node.inputs))) if moving is not None else frozenset()
-    return tuple(build(g, {}, target, still) for g in graphs)
+    is_loop = "carried" in node.op.params
+    varying = sum(node.get_params(*(p for p in ("carried", "sequences") if p in node.op.params)))
+    invariant = frozenset(range(varying, len(node.inputs))) if is_loop else frozenset()
+    return tuple(build(g, {}, target, invariant) for g in graphs)
 
 
 def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
-    """The bytes that control flow needs: the arena of its bodies, and two places for each carried value."""
+    """The scratch bytes of control flow: the arenas of its bodies, and two buffers for each carried value."""
     return sum(slot.nbytes + ALIGN for slot in control_buffers(kernel, bodies).values()) + ALIGN
 
 
 def control_buffers(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
-    """Where in its scratch control flow keeps what: its bodies' arenas and what they keep, carried values twice, a test's result."""
+    """The layout of the scratch of control flow: arenas and persistent memory of bodies, carried values twice, the result of a test."""
     node = kernel.anchor
     assert node is not None
     wanted = {f"arena{i}": b.memory.arena for i, b in enumerate(bodies)}
     wanted |= {f"kept{i}": b.memory.kept for i, b in enumerate(bodies)}
-    if node.op.name in ("scan", "while_loop"):
-        carried = node.params[1] if node.op.name == "scan" else node.params[2]
-        for i in range(carried):
+    if "carried" in node.op.params:  # a loop
+        for i in range(node.param("carried")):
             wanted |= {f"even{i}": nbytes(node.inputs[i]), f"odd{i}": nbytes(node.inputs[i])}
         wanted["test"] = 1
-    read = {n.params[0] for n in kernel.outputs if n.op is ITEM}
+    read = {n.param("index") for n in kernel.outputs if n.op is ITEM}
     for i, output in enumerate(bodies[-1].graph.outputs):
-        if i not in read:  # it is computed all the same, and must go somewhere
+        if i not in read:  # it is computed nevertheless, and needs memory
             wanted[f"unread{i}"] = nbytes(output)
     buffers, offset = {}, 0
     for name, size in wanted.items():
@@ -183,11 +190,11 @@ def control_buffers(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot
 
 
 def _fixed(
-    graph: Graph, order: Schedule, updates: Mapping[int, int], prepared: Collection[Node]
+    graph: Graph, order: KernelSchedule, updates: Mapping[int, int], prepared: Collection[Node]
 ) -> tuple[dict[Node, Slot], list[int]]:
-    """The nodes whose memory comes with the call, and the outputs that must be copied at the end.
+    """The nodes whose memory is passed with the call, and the outputs that must be copied at the end.
 
-    A result that is `prepared`, computed once and kept, must reach the memory of every later call too: it is copied there.
+    A result that is `prepared`, computed once and kept, is copied to the memory of every call.
     """
     fixed = {node: Slot(FRAME_RESERVED + i, 0, nbytes(node)) for i, node in enumerate(graph.inputs)}
     copies = []
@@ -207,10 +214,10 @@ def _fixed(
     return fixed, copies
 
 
-def _shared(order: Schedule) -> dict[Node, Node]:
-    """An anchor's own result is written where its epilogue will write, if that is the same place and kind of number.
+def _shared(order: KernelSchedule) -> dict[Node, Node]:
+    """An anchor's own result is written to the memory of its epilogue's result, if position and dtype are the same.
 
-    Not where an old value stands that the epilogue still has to read.
+    Not over an old value that the epilogue still reads.
     """
     shares = {}
     for kernel in order.kernels:
@@ -227,11 +234,13 @@ def _shared(order: Schedule) -> dict[Node, Node]:
 
 
 def _only_for_epilogue(kernel: Kernel) -> bool:
-    """Whether an anchor's own result is read by its epilogue and by nobody else."""
+    """Whether an anchor's own result is only read by its epilogue."""
     return kernel.nest is not None and kernel.anchor not in kernel.outputs
 
 
-def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies: Mapping[Kernel, Any]) -> list[Call]:
+def _calls(
+    order: KernelSchedule, memory: MemoryPlan, plans: Mapping[Kernel, Plan], bodies: Mapping[Kernel, Any]
+) -> list[Call]:
     calls = []
     for kernel in order.kernels:
         reads = [memory.slots[n] for n in kernel.reads if n in memory.slots]
@@ -245,8 +254,8 @@ def _calls(order: Schedule, memory: Memory, plans: Mapping[Kernel, Plan], bodies
                     touched, written = touched + reads, written + writes
                 calls.append(Call(kernel, "plan", touched, written, phase=phase, operands=operands))
         else:
-            room = [memory.scratch[kernel]] if kernel in memory.scratch else []
-            calls.append(Call(kernel, "control" if kernel in bodies else "loops", reads, writes + room))
+            scratch = [memory.scratch[kernel]] if kernel in memory.scratch else []
+            calls.append(Call(kernel, "control" if kernel in bodies else "loops", reads, writes + scratch))
     return calls
 
 

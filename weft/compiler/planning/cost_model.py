@@ -1,7 +1,7 @@
-"""How much work a call is: operations, and bytes that must move whatever the kernel does.
+"""The cost of a call: operations, and the least bytes that must be moved.
 
-Of memory every stored value counts once for being read and once for being written: what a kernel reads again should come
-from the cache. Operations of a plan are those of the plain algorithm, so one that needs fewer can be above the roof.
+Every stored value counts once when it is read and once when it is written: repeated reads should come from the cache. The operations
+of a product or convolution are those of the direct algorithm, so one that needs fewer can exceed the roofline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .fuse import cost
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelCost:
     """Operations (additions; functions count as several), and bytes read and written."""
 
     flops: int = 0
@@ -32,11 +32,11 @@ class Work:
     def nbytes(self) -> int:
         return self.read + self.written
 
-    def __add__(self, other: Work) -> Work:
-        return Work(self.flops + other.flops, self.read + other.read, self.written + other.written)
+    def __add__(self, other: KernelCost) -> KernelCost:
+        return KernelCost(self.flops + other.flops, self.read + other.read, self.written + other.written)
 
 
-# Phases beside the work proper: the first words of their functions' names, and what they do.
+# Phases that prepare or finish the main work: the first parts of their functions' names, and what they do.
 SIDE_PHASES = {
     "pack": "pack",
     "conv_pack": "pack the filter",
@@ -61,15 +61,15 @@ SIDE_PHASES = {
 
 
 def side_phase(symbol: str) -> str | None:
-    """What a phase does, if it only prepares or finishes the work proper."""
+    """What a phase does, if it only prepares or finishes the main work."""
     words = symbol.split(".")
     return SIDE_PHASES.get(".".join(words[:2])) or SIDE_PHASES.get(words[0])
 
 
-def work(program: Program, call: Call) -> Work:
+def work(program: Program, call: Call) -> KernelCost:
     """The work of a call."""
     if call.kind == "copy":
-        return Work(0, call.reads[0].nbytes, call.writes[0].nbytes)
+        return KernelCost(0, call.reads[0].nbytes, call.writes[0].nbytes)
     if call.kind == "control":
         return _control(program, call.kernel)
     if call.kind == "plan":
@@ -80,8 +80,8 @@ def work(program: Program, call: Call) -> Work:
 # --- loops --------------------------------------------------------------------------------------------------------------------
 
 
-def _loops(kernel: Kernel) -> Work:
-    return Work(_loop_flops(kernel), _loaded(kernel), sum(map(nbytes, kernel.outputs)))
+def _loops(kernel: Kernel) -> KernelCost:
+    return KernelCost(_loop_flops(kernel), _loaded(kernel), sum(map(nbytes, kernel.outputs)))
 
 
 def _loop_flops(kernel: Kernel) -> int:
@@ -103,7 +103,7 @@ def step_cost(step: Step) -> int:
 
 
 def times(place: Iterable[Index]) -> int:
-    """How many elements of a place there are: what does not depend on a loop is computed outside it."""
+    """How often a place is computed: what does not depend on a loop is computed outside it."""
     return _product({l for index in place for l in index.loops})
 
 
@@ -112,7 +112,7 @@ def _product(loops: Iterable[Loop]) -> int:
 
 
 def _loaded(kernel: Kernel) -> int:
-    """Bytes that a kernel's loops read: no element twice, and not what the kernel itself has just written."""
+    """Bytes that a kernel's loops read: each element once, without the kernel's own results."""
     elements: dict[Node, int] = defaultdict(int)
     for step in (s for b in kernel.bodies for s in b.steps if s.kind == "load"):
         elements[step.node] += times(step.place)
@@ -123,17 +123,24 @@ def _loaded(kernel: Kernel) -> int:
 # --- plans --------------------------------------------------------------------------------------------------------------------
 
 
-def _plan(program: Program, call: Call) -> Work:
+def _plan(program: Program, call: Call) -> KernelCost:
     kernel, phase = call.kernel, call.phase
     names = operand_names(kernel)
     read = sum(_viewed(v) for v in _operands(kernel, phase.reads))
     written = nbytes(kernel.anchor) if names[-1] in phase.writes and kernel.anchor is not None else 0
     if not written and "work" in phase.writes and side_phase(phase.symbol) is not None:
-        written = read  # a packed copy is about as large as what was packed
-    total = Work(program.plans[kernel].flops if _is_main(program, call) else 0, read, written)
+        written = read  # a packed copy is about as large as the operand
+    total = KernelCost(_anchor_flops(program, kernel) if _is_main(program, call) else 0, read, written)
     if "epilogue" in phase.arguments and kernel.nest is not None:
-        total += Work(_loop_flops(kernel), _loaded(kernel), _epilogue_writes(program, kernel) - written)
+        total += KernelCost(_loop_flops(kernel), _loaded(kernel), _epilogue_writes(program, kernel) - written)
     return total
+
+
+def _anchor_flops(program: Program, kernel: Kernel) -> int:
+    """Of the op, if it declares them; a sort or a scatter depends on the plan."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    return anchor.op.flops(anchor) if anchor.op.flops is not None else program.plans[kernel].flops
 
 
 def _operands(kernel: Kernel, reads: Iterable[str]) -> list[tuple[View, Node]]:
@@ -144,21 +151,21 @@ def _operands(kernel: Kernel, reads: Iterable[str]) -> list[tuple[View, Node]]:
 
 
 def _viewed(operand: tuple[View, Node]) -> int:
-    """Bytes of an operand; what it repeats is read once."""
+    """Bytes of an operand; broadcast elements are read once."""
     view, node = operand
     elements = prod(n for n, step in zip(node.shape, view.strides, strict=True) if step)
     return min(elements, prod(view.base.shape)) * view.base.dtype.itemsize
 
 
 def _epilogue_writes(program: Program, kernel: Kernel) -> int:
-    """What an anchor with an epilogue writes; the anchor's own result often lies where the epilogue's will."""
+    """The bytes that an anchor with an epilogue writes; both results often share their memory."""
     assert kernel.anchor is not None
     slots = program.memory.slots
     return sum({slots[n]: nbytes(n) for n in (*kernel.outputs, kernel.anchor)}.values())
 
 
 def _is_main(program: Program, call: Call) -> bool:
-    """Whether a phase does the work proper of its plan: there is one such phase."""
+    """Whether a phase does the main work of its plan: there is one such phase."""
     phases = program.plans[call.kernel].phases
     main = [p for p in phases if side_phase(p.symbol) is None] or phases
     return call.phase is main[-1]
@@ -167,22 +174,22 @@ def _is_main(program: Program, call: Call) -> bool:
 # --- control flow -------------------------------------------------------------------------------------------------------------
 
 
-def _control(program: Program, kernel: Kernel) -> Work:
-    """All steps of a scan; the more expensive branch of a cond; one round of a while loop, since nobody knows how many there are."""
+def _control(program: Program, kernel: Kernel) -> KernelCost:
+    """All steps of a scan; the more expensive branch of a cond; one iteration of a while loop, since their number is not known."""
     assert kernel.anchor is not None
     bodies = [_total(body) for body in program.bodies[kernel]]
     if kernel.anchor.op.name == "cond":
         inner = max(bodies, key=lambda w: w.flops)
     else:
-        inner = sum(bodies, Work())
-    rounds = kernel.anchor.params[3] if kernel.anchor.op.name == "scan" else 1
+        inner = sum(bodies, KernelCost())
+    rounds = kernel.anchor.param("length") if kernel.anchor.op.name == "scan" else 1
     outside = sum(_viewed(o) for o in zip(kernel.views, kernel.anchor.inputs, strict=True))
-    # What bodies pass on to each other stays in the cache as a rule: of memory, what goes in and comes out counts.
-    return Work(rounds * inner.flops, outside, sum(map(nbytes, kernel.outputs)))
+    # Values that bodies pass to each other mostly stay in the cache: only inputs and results count as memory traffic.
+    return KernelCost(rounds * inner.flops, outside, sum(map(nbytes, kernel.outputs)))
 
 
-def _total(program: Program) -> Work:
-    return sum((work(program, call) for call in program.calls), Work())
+def _total(program: Program) -> KernelCost:
+    return sum((work(program, call) for call in program.calls), KernelCost())
 
 
-__all__ = ["Work", "side_phase", "step_cost", "times", "work"]
+__all__ = ["KernelCost", "side_phase", "step_cost", "times", "work"]

@@ -1,4 +1,4 @@
-"""What a call is, in words: a name that says what it computes, the user's lines it comes from, why it ends where it does."""
+"""Descriptions of calls for people: a name, the source lines it comes from, and why its results are stored."""
 
 from __future__ import annotations
 
@@ -8,20 +8,18 @@ from dataclasses import dataclass
 from math import prod
 
 from ...errors import Source
-from ...graph.node import Node
+from ...graph.node import Node, Op
+from ..ir.conv_shape import described
 from ..ir.kernel import Kernel, is_control
 from ..ir.program import FRAME_RESERVED, Call, Program
 from ..ir.storage import ARENA, nbytes
 from .cost_model import side_phase, step_cost, times
 
 MOST_OPS = 4  # that a name lists
-# Ops that a name leaves out: they only serve another one that it says.
-SILENT = {"cast", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_not", "in_range"}
-CONVOLUTIONS = {"conv_last": "conv", "conv_data_last": "conv data gradient", "conv_filter_last": "conv filter gradient"}
 
 
 def name(program: Program, call: Call) -> str:
-    """What a call computes."""
+    """The name of a call: what it computes."""
     kernel = call.kernel
     if call.kind == "copy":
         into_state = FRAME_RESERVED <= call.writes[0].base < FRAME_RESERVED + len(program.graph.inputs)
@@ -34,21 +32,21 @@ def name(program: Program, call: Call) -> str:
 
 
 def sources(kernel: Kernel) -> list[Source]:
-    """The user's lines that a kernel comes from, those with the most work first."""
+    """The user's source lines that a kernel comes from, the most expensive first."""
     weight: dict[tuple[str, int], float] = defaultdict(float)
     found: dict[tuple[str, int], Source] = {}
-    for node, much in _parts(kernel):
+    for node, cost in _parts(kernel):
         if node.source is not None:
             line = (node.source.code.co_filename, node.source.line)
-            weight[line] += much
+            weight[line] += cost
             found.setdefault(line, node.source)
     return [found[line] for line in sorted(weight, key=lambda l: -weight[l])]
 
 
 def _parts(kernel: Kernel) -> Iterator[tuple[Node, float]]:
-    """The nodes that a kernel computes, and about how much work each is."""
+    """The nodes that a kernel computes, and the approximate cost of each."""
     if kernel.anchor is not None:
-        yield kernel.anchor, 1e18  # the rest rides along
+        yield kernel.anchor, 1e18  # the epilogue costs less
     for phase, body in zip(kernel.nest.phases if kernel.nest is not None else (), kernel.bodies, strict=True):
         for step in body.steps:
             if step.kind not in ("load", "row", "const"):
@@ -75,7 +73,7 @@ def _control(program: Program, kernel: Kernel) -> str:
     node = kernel.anchor
     assert node is not None
     kernels = " and ".join(str(len(body.kernels)) for body in program.bodies[kernel])
-    title = f"scan of {node.params[3]} steps" if node.op.name == "scan" else _words(node.op.name)
+    title = f"scan of {node.param('length')} steps" if node.op.name == "scan" else _label(node.op)
     return f"{title} ({kernels} kernels)"
 
 
@@ -87,30 +85,26 @@ def _plan(program: Program, call: Call) -> str:
     if side is not None and call.phase is not plan.phases[-1]:
         return f"{_anchor(anchor, plan.name)} ({side})"
     title = _anchor(anchor, plan.name) + (f" ({side})" if side is not None else "")
-    riders = _epilogue(program, kernel) if "epilogue" in call.phase.arguments else []
-    return " + ".join([title, *riders])
+    extras = _epilogue(program, kernel) if "epilogue" in call.phase.arguments else []
+    return " + ".join([title, *extras])
 
 
 def _anchor(anchor: Node, algorithm: str) -> str:
-    if anchor.op.name == "contract":
+    if anchor.op.kernel == "contraction":
         batch, m, n = anchor.shape
         several = f"{batch} of " if batch != 1 else ""
         return f"matmul {several}{m}x{n}x{anchor.inputs[0].shape[2]}"
-    if anchor.op.name in CONVOLUTIONS:
-        return f"{CONVOLUTIONS[anchor.op.name]} {_convolution(anchor)} {algorithm}"
+    if anchor.op.kernel == "convolution":
+        return f"{_label(anchor.op)} {_convolution(anchor)} {algorithm}"
     return f"{anchor.op.name} {_shape(anchor.shape)}"
 
 
 def _convolution(anchor: Node) -> str:
     """The filter and what a convolution maps: `3x3 64->128 stride 2x2`."""
-    stride, _, _, groups = anchor.params[:4]
-    if anchor.op.name == "conv_filter_last":
-        *window, per_group, filters = anchor.shape
-    else:
-        filters, per_group, *window = anchor.inputs[1].shape
-    text = f"{_shape(window)} {per_group * groups}->{filters}"
-    text += f" stride {_shape(stride)}" if any(s != 1 for s in stride) else ""
-    return text + (f" groups {groups}" if groups != 1 else "")
+    _, conv = described(anchor)
+    text = f"{_shape(conv.kernel)} {conv.channels}->{conv.filters}"
+    text += f" stride {_shape(conv.stride)}" if any(s != 1 for s in conv.stride) else ""
+    return text + (f" groups {conv.groups}" if conv.groups != 1 else "")
 
 
 def _epilogue(program: Program, kernel: Kernel) -> list[str]:
@@ -134,40 +128,41 @@ def _update(nodes: Sequence[Node]) -> str:
 
 def _ops(kernel: Kernel) -> list[str]:
     """What a kernel does with each element: the names of ops, none twice, in order."""
-    steps = [s.node.op.name for b in kernel.bodies for s in b.steps if s.kind in ("op", "window", "bits")]
-    telling = [n for n in steps if n not in SILENT] or steps
-    ops = [_words(n) for n in dict.fromkeys(telling)]
+    steps = [s.node.op for b in kernel.bodies for s in b.steps if s.kind in ("op", "window", "bits")]
+    telling = [op for op in steps if op.label != ""] or steps
+    ops = [_label(op) for op in dict.fromkeys(telling)]
     return ops if len(ops) <= MOST_OPS else [*ops[: MOST_OPS - 1], f"{len(ops) - MOST_OPS + 1} more"]
 
 
-def _words(op: str) -> str:
-    return op.replace("_", " ").strip()
+def _label(op: Op) -> str:
+    return op.label or op.name.replace("_", " ").strip()
 
 
 def _loops(program: Program, kernel: Kernel) -> str:
     assert kernel.nest is not None
     replaced = updated(program, kernel)
-    riders = [_update(replaced)] if replaced else []
+    extras = [_update(replaced)] if replaced else []
     if kernel.nest.rows:
         rows, length = _row_shape(kernel)
-        return " + ".join([f"{_reductions(kernel)} rows {rows}x{length}", *riders])
+        return " + ".join([f"{_reductions(kernel)} rows {rows}x{length}", *extras])
     shape = _shape(max((o.shape for o in kernel.outputs), key=prod))
     if replaced and len(replaced) == len(kernel.outputs):
         several = f"update of {len(replaced)} tensor{'s' if len(replaced) > 1 else ''}"
         return f"{several}, {_shape((sum(prod(n.shape) for n in replaced),))} elements"
-    return " + ".join([f"{' + '.join(_ops(kernel) or _moves(kernel))} {shape}", *riders])
+    return " + ".join([f"{' + '.join(_ops(kernel) or _moves(kernel))} {shape}", *extras])
 
 
 def _reductions(kernel: Kernel) -> str:
     """The well-known functions that are made of reductions, or the reductions by name."""
     assert kernel.nest is not None
-    kinds = [n.op.name for n in kernel.nest.rows]
+    rows = [n.op for n in kernel.nest.rows]
+    kinds = [op.name for op in rows]
     ops = {s.node.op.name for b in kernel.bodies for s in b.steps if s.kind == "op"}
     if {"max", "sum"} <= set(kinds) and "exp" in ops:
         return "log softmax" if "log" in ops else "softmax"
     if kinds.count("sum") > 1 and ops & {"sqrt", "rsqrt"}:
         return "normalise"
-    return " + ".join(dict.fromkeys(CONVOLUTIONS.get(k, _words(k)) for k in kinds))
+    return " + ".join(dict.fromkeys(map(_label, rows)))
 
 
 def _row_shape(kernel: Kernel) -> tuple[int, int]:
@@ -189,7 +184,7 @@ def _moves(kernel: Kernel) -> list[str]:
 
 
 def reasons(program: Program) -> dict[Kernel, str]:
-    """For each kernel, why what it writes is not computed inside the kernel that needs it."""
+    """For each kernel, why its results are stored instead of being fused into the kernels that read them."""
     readers: dict[Node, list[Kernel]] = defaultdict(list)
     for kernel in program.kernels:
         for node in kernel.reads:
@@ -215,9 +210,9 @@ def _reason(program: Program, node: Node, is_state: bool, readers: Sequence[Kern
 
 
 def _kind(anchor: Node) -> str:
-    if anchor.op.name == "contract":
+    if anchor.op.kernel == "contraction":
         return "matrix product"
-    return "convolution" if anchor.op.name in CONVOLUTIONS else _words(anchor.op.name)
+    return "convolution" if anchor.op.kernel == "convolution" else _label(anchor.op)
 
 
 # --- memory -------------------------------------------------------------------------------------------------------------------
@@ -225,7 +220,7 @@ def _kind(anchor: Node) -> str:
 
 @dataclass(frozen=True)
 class Life:
-    """A value in the arena: from the kernel that writes it to the last one that reads it."""
+    """The lifetime of a value in the arena: from the kernel that writes it to the last one that reads it."""
 
     type: str
     nbytes: int

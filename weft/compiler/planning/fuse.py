@@ -1,15 +1,15 @@
-"""Fuse: which nodes share a kernel, and which values are written to memory at all.
+"""Fusion: which nodes share a kernel, and which values are stored in memory.
 
-Everything that works element by element is computed where it is used. Written are: results of the program, operands of
-matrix products and convolutions, results of reductions, and values that are expensive to compute and used in several kernels.
-Each written node begins as a kernel of its own; then kernels absorb each other:
+Elementwise ops are computed where their results are used. Stored are: results of the program, operands of matrix products and
+convolutions, results of reductions, and values that are expensive to compute and read by several kernels.
+Each stored node starts as a separate kernel; then kernels absorb each other:
 
-- a producer whose element is read at the place where it is computed goes into its consumer (chains, optimizer updates);
-- a reduction goes into the kernel that uses its value in the same row (softmax, layer norm, cross entropy);
+- a producer whose elements are read at the place where they are computed is merged into its consumer (chains, optimizer updates);
+- a reduction is merged into the kernel that uses its value in the same row (softmax, layer norm, cross entropy);
 - an elementwise consumer of a matrix product or convolution becomes its epilogue (bias, activation, residual, dropout,
   the update of a weight).
 
-A pair is only merged if no third kernel stands between them.
+Two kernels are only merged if no path leads from one to the other through a third kernel.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from math import prod
 
 from ...errors import InternalError
 from ...graph.graph import Graph
-from ...graph.node import CONST, ITEM, Node, toposort
+from ...graph.node import CONST, ITEM, KernelKind, Node, toposort
 from ..ir.elements import grown
 from ..ir.index import Index, Place, fresh, linear
 from ..ir.kernel import (
-    GIVEN,
     ByLoops,
     Kernel,
     anchor_loops,
@@ -42,28 +41,29 @@ from ..ir.kernel import (
     unmoved,
     view,
 )
-from ..ir.loops import Nest, Phase, Store, is_inline, plain_loops, reduction, substituted_place, taps
+from ..ir.loops import LoopPhase, Nest, Store, is_inline, plain_loops, reduction, substituted_place, taps
 from ..ir.program import Fused
 from ..thresholds import thresholds
 from .algorithms import asked_for_loops
 from .merge import is_flexible, jammed, merged_nests, moved_phase, phase_body, solved
 from .reachability import Spine
 
-WIDENS = frozenset(("contract",))  # anchors that make float32 of 16 bits by themselves, on a CPU
+KernelKinds = frozenset[KernelKind]
+WIDENS: KernelKinds = frozenset(("contraction",))  # anchors that convert 16-bit floats to float32 themselves, on CPUs
 
 
 def fuse(
     graph: Graph,
-    widens: frozenset[str] = WIDENS,
+    widens: KernelKinds = WIDENS,
     recompute_limit: int | None = None,
     narrows: bool = False,
     by_loops: ByLoops = asked_for_loops,
 ) -> Fused:
     """The graph as kernels.
 
-    `widens`: the anchors that read 16 bits and compute in float32. `recompute_limit`: the cost, in additions, above which a value is
-    stored rather than computed again in every kernel that reads it. `narrows`: values that kernels hand to each other will be
-    rounded to 16 bits. `by_loops`: the convolutions that are plain loops.
+    `widens`: the kernels that read 16-bit floats and compute in float32. `recompute_limit`: the cost, in additions, above which a value is
+    stored rather than recomputed in every kernel that reads it. `narrows`: values that kernels pass to each other will be
+    rounded to 16 bits. `by_loops`: the convolutions that are computed by plain loops.
     """
     limit = thresholds.recompute_limit if recompute_limit is None else recompute_limit
     options = _Options(widens, limit, narrows, by_loops)
@@ -73,39 +73,39 @@ def fuse(
     while True:
         fusion = _Fusion(graph, expensive, options, beginnings, spine)
         more = fusion.too_expensive()
-        if more <= expensive:  # some were taken in again by one of their readers
+        if more <= expensive:  # some were merged again into one of their readers
             return fusion.result()
         expensive |= more
 
 
 def cost(node: Node) -> int:
-    """About how much work an element is, in additions."""
+    """The approximate cost of an element, in additions."""
     if node.op.kind == "move" or node.op is CONST:
         return 0
     return node.op.cost * max(1, taps(node))
 
 
 def _overlaps(node: Node) -> bool:
-    """Whether its windows overlap: an element is seen by several."""
-    return taps(node) > 1 and any(s < k for k, s in zip(*node.params[:2], strict=True))
+    """Whether its windows overlap, so that elements belong to several."""
+    return taps(node) > 1 and any(s < k for k, s in zip(*node.get_params("size", "stride"), strict=True))
 
 
 def _largest(nodes: Collection[Node]) -> set[Node]:
-    """The largest of these tensors; none if they are single numbers."""
+    """The largest of these tensors; none if all are scalars."""
     most = max((prod(n.shape) for n in nodes), default=0)
     return {n for n in nodes if prod(n.shape) == most > 1}
 
 
 @dataclass(frozen=True)
 class _Options:
-    widens: frozenset[str]
+    widens: KernelKinds
     recompute_limit: int
     narrows: bool
     by_loops: ByLoops
 
 
 class _Fusion:
-    """The state of one attempt."""
+    """The state of one attempt at fusion."""
 
     def __init__(
         self,
@@ -120,14 +120,14 @@ class _Fusion:
         self.position = {n: i for i, n in enumerate(self.nodes)}
         self.stored = self._stored(expensive)
         self.spine = spine
-        self.beginnings = beginnings  # the loops of single nodes, which attempts share
-        self.items: dict[Node, list[Node]] = defaultdict(list)  # the results of nodes with several
+        self.beginnings = beginnings  # the loops of single nodes, shared by attempts
+        self.items: dict[Node, list[Node]] = defaultdict(list)  # the results of multi-result nodes
         for node in self.nodes:
             if node.op is ITEM:
                 self.items[node.inputs[0]].append(node)
         self.home: dict[Node, Kernel] = {}
         self.readers: dict[Node, set[Kernel]] = defaultdict(set)
-        self.linear = lru_cache(None)(linear)  # the same places are looked at again and again
+        self.linear = lru_cache(None)(linear)  # the same places are looked up repeatedly
         self.last: dict[Kernel, int] = {}  # the last position among a kernel's outputs
         self.enters: dict[Kernel, int] = {}  # the first place of the spine that depends on a kernel
         self.leaves: dict[Kernel, int] = {}  # the last place of the spine that a kernel depends on
@@ -135,10 +135,10 @@ class _Fusion:
             Kernel, int
         ] = {}  # the greatest depth among a kernel's outputs, and those of all that it depends on
         for node in self.nodes:
-            if node in self.stored and node.op.name not in GIVEN and node.op is not ITEM:
+            if node in self.stored and node.op.kernel != "input" and node.op is not ITEM:
                 self._begin(node)
-        # Rows are built from the reductions onwards, everything else from the results backwards: a chain is whole before
-        # it becomes the epilogue of an anchor.
+        # Rows are merged in forward order, starting at reductions; everything else backwards from the results, so that a chain is
+        # complete before it becomes the epilogue of an anchor.
         for backwards in (False, True):
             for kernel in sorted(set(self.home.values()), key=self.last.__getitem__, reverse=backwards):
                 if self._is_alive(kernel):
@@ -148,7 +148,7 @@ class _Fusion:
     # --- what is stored ------------------------------------------------------------------------------------------------
 
     def _stored(self, expensive: set[Node]) -> set[Node]:
-        stored = {n for n in self.nodes if n.op.name in GIVEN or n.op is ITEM or not is_inline(n)}
+        stored = {n for n in self.nodes if n.op.kernel == "input" or n.op is ITEM or not is_inline(n)}
         stored |= (self.results | expensive) & set(self.nodes)
         stored |= {n for n in self.nodes if is_narrowing(n)}
         stored |= self._stream_positions()
@@ -156,7 +156,7 @@ class _Fusion:
         for node in self.nodes:
             if is_anchor(node, self.options.by_loops):
                 stored |= {
-                    base_of(node, i, stored, node.op.name in self.options.widens) for i in range(len(node.inputs))
+                    base_of(node, i, stored, node.op.kernel in self.options.widens) for i in range(len(node.inputs))
                 }
             for i in self._worth_storing_for(node, stored):
                 stored.add(i)
@@ -168,22 +168,22 @@ class _Fusion:
         return stored
 
     def _stream_positions(self) -> set[Node]:
-        """Where each of many draws begins in its random stream. Read from memory, equal layers are equal kernels, compiled once."""
+        """The stream positions of many random draws. If they are read from memory, equal layers are equal kernels, compiled once."""
         draws = [n for n in self.nodes if n.op.name == "random_bits"]
         if len(draws) < thresholds.stored_positions:
             return set()
         return {i for n in draws for i in n.inputs if i.op.kind == "elementwise"}
 
     def _worth_storing_for(self, node: Node, stored: set[Node]) -> Iterable[Node]:
-        """Inputs that would be computed many times over: spread along rows, or seen by many windows."""
+        """Inputs that would be recomputed many times: broadcast along rows, or read by many windows."""
         for below in node.inputs if node.op.name == "expand" or taps(node) else ():
             x = below
             while x not in stored and len(x.inputs) == 1 and (x.op.kind == "move" or is_widening(x)):
                 x = x.inputs[0]
-            if x in stored or x.op is CONST or x.op.name == "iota":
+            if x in stored or x.op.kind == "leaf":
                 continue
             spread = prod(node.shape) >= thresholds.spread_times * prod(x.shape)
-            worth = 3 if prod(x.shape) > 1 else self.options.recompute_limit  # a kernel for one number must be worth it
+            worth = 3 if prod(x.shape) > 1 else self.options.recompute_limit  # for a scalar, a kernel must be worth it
             if _overlaps(node) or (spread and self._cone_cost(x, stored) >= worth):
                 yield x
 
@@ -198,7 +198,7 @@ class _Fusion:
         return total
 
     def too_expensive(self) -> set[Node]:
-        """Nodes inside several kernels whose computation should happen once."""
+        """Nodes that several kernels compute and that should be computed once."""
         inside: dict[Node, set[Kernel]] = defaultdict(set)
         for kernel in set(self.home.values()):
             for part in kernel.elements():
@@ -209,21 +209,21 @@ class _Fusion:
             for i in node.inputs:
                 users[i].add(node)
         several = {n for n, kernels in inside.items() if len(kernels) > 1}
-        shared = {n for n in several if self._is_expensive(n) or self._stands_for_an_anchor(n, users)}
+        shared = {n for n in several if self._is_expensive(n) or self._replaces_an_anchor(n, users)}
         front = {n for n in shared if n.op.kind != "move" and any(u not in shared for u in users[n])}
         chosen: set[Node] = set()
         for node in sorted(front - self.stored, key=lambda n: self.position[n]):
-            # What is made of those before may not be expensive any more; but a small one is written and read in no time.
+            # With those before stored, a node may no longer be expensive; but storing a small one costs little.
             if (
                 prod(node.shape) < thresholds.stored_elements
                 or self._is_expensive(node, chosen)
-                or self._stands_for_an_anchor(node, users)
+                or self._replaces_an_anchor(node, users)
             ):
                 chosen.add(node)
         return chosen
 
-    def _stands_for_an_anchor(self, node: Node, users: Mapping[Node, set[Node]]) -> bool:
-        """Whether it is a result and its bias, and nobody wants the result alone: then the sum is written in its place."""
+    def _replaces_an_anchor(self, node: Node, users: Mapping[Node, set[Node]]) -> bool:
+        """Whether it adds a bias to the result of an anchor that has no other user: then the sum is stored instead."""
         if node.op.name != "add":
             return False
         for result, bias in (node.inputs, node.inputs[::-1]):
@@ -238,15 +238,15 @@ class _Fusion:
         return False
 
     def _is_as_large(self, node: Node) -> bool:
-        """Whether it is another node with its elements in another order or type, and takes no more memory when it is written."""
+        """Whether it only reorders or converts the elements of another node, and takes no more memory when it is stored."""
         return node.op.name in ("reshape", "permute") or (
             node.op.name == "cast" and (self.options.narrows or node.dtype.itemsize <= node.inputs[0].dtype.itemsize)
         )
 
     def _is_expensive(self, node: Node, more: Collection[Node] = ()) -> bool:
-        """Whether it is better computed once and read: it is long work, or made of several tensors, each as large as itself.
+        """Whether it should be stored: it is expensive to compute, or reads several tensors as large as itself.
 
-        `more` are taken as stored, too.
+        `more`: further nodes that count as stored.
         """
         if (
             _overlaps(node)
@@ -285,15 +285,15 @@ class _Fusion:
         self._refresh(kernel)
 
     def _beginning(self, node: Node) -> Nest:
-        """The loops that compute a node; those of an earlier attempt, if they read and compute the same now."""
+        """The loops that compute a node; those of an earlier attempt, if they are still valid."""
         nest = self.beginnings.get(node)
         if nest is None or not all(p.elements.holds_for(self.stored, node) for p in nest.phases):
             place = fresh(node.shape)
             phases = []
             if not is_inline(node):
                 found = reduction(node, place)
-                phases.append(Phase(found.loops, [found]))
-            phases.append(Phase((), stores=[Store(node, place)]))
+                phases.append(LoopPhase(found.loops, [found]))
+            phases.append(LoopPhase((), stores=[Store(node, place)]))
             nest = self.beginnings[node] = Nest(plain_loops(place), phases)
             for phase in phases:
                 phase.elements = grown(phase, self.stored, nest.rows)
@@ -302,7 +302,7 @@ class _Fusion:
     def _anchor(self, node: Node) -> Kernel:
         views = []
         for i in node.inputs:
-            found = view(i, self.stored, widens=node.op.name in self.options.widens)
+            found = view(i, self.stored, widens=node.op.kernel in self.options.widens)
             assert found is not None, i
             views.append(found)
         outputs = [node]
@@ -313,7 +313,7 @@ class _Fusion:
         return Kernel(node, None, tuple(views), outputs)
 
     def _refresh(self, kernel: Kernel, new: Sequence[Node] | None = None) -> None:
-        """Compute what the kernel reads, after it has changed. `new`: the outputs that it did not have before; without, all are."""
+        """Update what is known of a kernel after it has changed. `new`: the outputs that it did not have before; default all."""
         if new is None:
             new = kernel.outputs
             self.last[kernel], self.leaves[kernel], self.enters[kernel] = -1, -1, len(self.nodes)
@@ -338,7 +338,7 @@ class _Fusion:
         self._raise(kernel)
 
     def _raise(self, kernel: Kernel) -> None:
-        """What depends on a kernel is nowhere before it."""
+        """Propagate the depth of a kernel to those that depend on it."""
         stack = [kernel]
         while stack:
             k = stack.pop()
@@ -355,12 +355,12 @@ class _Fusion:
         return bool(kernel.outputs) and self.home.get(kernel.outputs[0]) is kernel
 
     def _absorb(self, kernel: Kernel, rows_only: bool) -> None:
-        """Merge the kernel with its producers as long as one fits. It may end as the epilogue of one."""
+        """Merge the kernel with its producers as long as possible. It may become the epilogue of one."""
         while self._absorb_one(kernel, rows_only):
             pass
 
     def _absorb_one(self, kernel: Kernel, rows_only: bool) -> bool:
-        """Merge the kernel with the last of its producers that fits; whether more may follow."""
+        """Merge the kernel with the last producer that can be merged; whether more may follow."""
         if kernel.nest is None or kernel.anchor is not None or is_copy(kernel):
             return False
         producers = self._sources(kernel)
@@ -372,7 +372,7 @@ class _Fusion:
             if producer.anchor is not None:
                 if self._become_epilogue(producer, kernel):
                     return False
-            elif self._take_in(producer, kernel):
+            elif self._merge_producer(producer, kernel):
                 return True
         return False
 
@@ -394,7 +394,7 @@ class _Fusion:
         return self._is_path(others, sources - {producer}, self.top[producer], most)
 
     def _is_path(self, ahead: set[Kernel], behind: set[Kernel], least: int, most: int) -> bool:
-        """Whether one of some kernels leads to one of others. It is looked for from both ends: mostly one of them is short."""
+        """Whether a path leads from one set of kernels to another. A bidirectional search: mostly one end is short."""
         home, top, readers = self.home, self.top, self.readers
         forward = list(ahead)
         backward = [(top[k], id(k), k) for k in behind if top[k] >= least]
@@ -419,7 +419,7 @@ class _Fusion:
         return False
 
     def _leads_to(self, first: Kernel, second: Kernel) -> bool:
-        """Whether the second reads what the first writes, or what is made of it."""
+        """Whether the second depends on the first."""
         top, most = self.top, self.top[second]
         seen, left = {first}, [first] if top[first] <= most else []
         while left:
@@ -433,7 +433,7 @@ class _Fusion:
         return False
 
     def _places(self, kernel: Kernel, nodes: Iterable[Node]) -> dict[Node, set[Place]]:
-        """At which places a kernel reads each of these nodes."""
+        """The places at which a kernel reads each of these nodes."""
         wanted = set(nodes)
         found: dict[Node, set[Place]] = defaultdict(set)
         for part in kernel.elements():
@@ -441,7 +441,7 @@ class _Fusion:
                 found[node] |= part.loads[node]
         return found
 
-    def _take_in(self, producer: Kernel, kernel: Kernel) -> bool:
+    def _merge_producer(self, producer: Kernel, kernel: Kernel) -> bool:
         assert producer.nest is not None
         assert kernel.nest is not None
         if self._length(producer, kernel) > 2 * thresholds.fused_steps:
@@ -467,7 +467,7 @@ class _Fusion:
         return True
 
     def _join_siblings(self) -> None:
-        """Kernels with the same loops that read the same large tensor read it together."""
+        """Horizontal fusion: kernels with equal loops that read the same large tensor become one."""
         alike: dict[tuple[int, ...], dict[Kernel, int]] = defaultdict(dict)
         for turn, kernel in enumerate(sorted(set(self.home.values()), key=self.last.__getitem__)):
             if kernel.anchor is None and kernel.nest is not None and kernel.reads and not is_copy(kernel):
@@ -478,7 +478,7 @@ class _Fusion:
                     self._join_readers(kernel, group)
 
     def _join_readers(self, first: Kernel, turns: Mapping[Kernel, int]) -> None:
-        """Join a kernel with those that come after it and read one of the largest tensors that it reads itself by then."""
+        """Join a kernel with later ones that read one of its largest operands."""
         large, turn, refused = _largest(first.reads), turns[first], 0
         waiting = self._waiting(large, turns, turn)
         while waiting and refused < thresholds.join_refusals:
@@ -493,12 +493,12 @@ class _Fusion:
                 waiting = self._waiting(large, turns, turn)
 
     def _waiting(self, nodes: Iterable[Node], turns: Mapping[Kernel, int], turn: int) -> list[tuple[int, Kernel]]:
-        """The readers of some nodes whose turn comes later, the next one last."""
+        """The readers of some nodes with a later turn, the next one last."""
         readers = {k for node in nodes for k in self.readers[node] if turns.get(k, -1) > turn}
         return sorted(((turns[k], k) for k in readers), key=lambda one: one[0], reverse=True)
 
     def _length(self, *kernels: Kernel) -> int:
-        """How many steps kernels have."""
+        """The number of steps of kernels."""
         return sum(len(part.keys) for k in kernels for part in k.elements())
 
     def _join(self, first: Kernel, second: Kernel) -> bool:
@@ -522,7 +522,7 @@ class _Fusion:
         return True
 
     def _needed(self, node: Node, inside: set[Kernel]) -> bool:
-        """Whether a node must be written although these kernels become one."""
+        """Whether a node must be stored even if these kernels are merged."""
         return node in self.results or not self.readers[node] <= inside
 
     def _drop(self, kernel: Kernel) -> None:
@@ -545,8 +545,8 @@ class _Fusion:
         if values is None:
             return False
         stores = [Store(s.node, substituted_place(s.place, values)) for s in kernel.nest.phases[0].stores]
-        before = producer.nest.phases[0] if producer.nest is not None else Phase(())
-        after = Phase((), stores=[*before.stores, *stores], elements=before.elements)
+        before = producer.nest.phases[0] if producer.nest is not None else LoopPhase(())
+        after = LoopPhase((), stores=[*before.stores, *stores], elements=before.elements)
         producer.nest, producer.rows = Nest(rows, [after]), rows
         producer.outputs = [s.node for s in producer.nest.phases[0].stores]
         if self._needed(anchor, {kernel, producer}):
@@ -562,13 +562,13 @@ class _Fusion:
         order = toposort(kernels, lambda k: [self.home[n] for n in k.reads if n in self.home and self.home[n] is not k])
         place = {k: i for i, k in enumerate(order)}
         if any(place[self.home[n]] > i for i, k in enumerate(order) for n in k.reads if n in self.home):
-            raise InternalError("fuse", "kernels wait for each other in a circle.")
+            raise InternalError("fuse", "kernels depend on each other in a cycle.")
         for kernel in order:
             self._finish(kernel)
         return Fused(self.graph, tuple(order), frozenset(self.stored))
 
     def _finish(self, kernel: Kernel) -> None:
-        """Write down the steps of a kernel, which does not change any more."""
+        """Make the steps of a kernel, which is final now."""
         if kernel.nest is None:
             return
         rows = kernel.nest.rows

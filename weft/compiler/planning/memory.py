@@ -1,8 +1,8 @@
-"""Memory: where every stored value lives.
+"""Memory planning: where every stored value is.
 
-Inputs, results and state have memory of their own, given with every call. All else shares one arena: a value is there from
-the kernel that writes it to the last one that reads it, and its place is taken again afterwards. An elementwise kernel may
-write over an input that it is the last to read.
+Inputs, results and state have their own memory, passed with every call. All other values share one arena: a value is alive from
+the kernel that writes it to the last one that reads it, and its memory is reused afterwards. An elementwise kernel may
+overwrite an input that it is the last to read.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from ...graph.node import Node
 from ..ir.index import linear
 from ..ir.kernel import Kernel
-from ..ir.storage import ARENA, KEPT, NOWHERE, Memory, Slot, nbytes
-from .arena import Arena, Room, most, place
+from ..ir.storage import ARENA, KEPT, NOWHERE, MemoryPlan, Slot, nbytes
+from .arena import Arena, Interval, most, place
 
 
 def plan(
@@ -23,53 +23,53 @@ def plan(
     shares: Mapping[Node, Node],
     scratch: Mapping[Kernel, int],
     packed: Mapping[Kernel, int],
-    lasting: Collection[Kernel] = (),
-    to_the_end: Collection[Node] = (),
-    hidden: Collection[Kernel] = (),
-) -> Memory:
-    """Places for all nodes that the kernels write. `fixed` have theirs; one that `shares` takes the place of another.
+    persistent: Collection[Kernel] = (),
+    outlive: Collection[Node] = (),
+    streamed: Collection[Kernel] = (),
+) -> MemoryPlan:
+    """Memory for all nodes that the kernels write. `fixed`: those that have it already. `shares`: those that use another's.
 
-    What `lasting` kernels write, and what is `packed`, is kept from run to run; some nodes are read once more at the end.
-    `hidden`: kernels whose anchor's own result is never as a whole in memory; its place is their scratch, or registers.
+    The results of `persistent` kernels, and `packed` operands, are kept from run to run. `outlive`: nodes that are read once more
+    at the end. `streamed`: kernels whose anchor's own result is never in memory as a whole, only in their scratch or in registers.
     """
-    birth, death = _lifetimes(kernels, shares, hidden)
+    birth, death = _lifetimes(kernels, shares, streamed)
     slots: dict[Node, Slot] = dict(fixed)
     kept = Arena()
 
     def keep(size: int) -> Slot:
-        return Slot(KEPT, kept.take(size), size)
+        return Slot(KEPT, kept.allocate(size), size)
 
     for kernel in kernels:
-        if kernel in lasting:
+        if kernel in persistent:
             slots |= {n: keep(nbytes(n)) for n in kernel.outputs if n not in slots}
     prepared = {k: keep(size) for k, size in packed.items() if size}
     dying: dict[int, list[Node]] = defaultdict(list)
     for node, last in death.items():
-        dying[len(kernels) if node in to_the_end else last].append(node)
+        dying[len(kernels) if node in outlive else last].append(node)
     born: dict[int, list[Node]] = defaultdict(list)
     for node, first in birth.items():
         born[first].append(node)
-    rooms = _Rooms(slots, shares, len(kernels))
+    buffers = _Lifetimes(slots, shares, len(kernels))
     for i, kernel in enumerate(kernels):
-        rooms.step(i, kernel, born[i], dying[i], scratch.get(kernel, 0))
-    offsets, size = place(rooms.all)
-    placed = {r: Slot(ARENA, offset, r.nbytes) for r, offset in zip(rooms.all, offsets, strict=True)}
-    slots |= {node: placed[room] for node, room in rooms.of.items()}
-    spaces = {kernel: placed[room] for kernel, room in rooms.scratch.items()}
+        buffers.step(i, kernel, born[i], dying[i], scratch.get(kernel, 0))
+    offsets, size = place(buffers.all)
+    placed = {r: Slot(ARENA, offset, r.nbytes) for r, offset in zip(buffers.all, offsets, strict=True)}
+    slots |= {node: placed[buffer] for node, buffer in buffers.of.items()}
+    spaces = {kernel: placed[buffer] for kernel, buffer in buffers.scratch.items()}
     for new in sorted((n for n in shares if n in birth and n not in slots), key=birth.__getitem__):
         slots[new] = slots[shares[new]]
-    slots |= {k.anchor: spaces.get(k, NOWHERE) for k in hidden if k.anchor is not None}
-    return Memory(slots, spaces, prepared, size, kept.size, kept.size + most(rooms.all))
+    slots |= {k.anchor: spaces.get(k, NOWHERE) for k in streamed if k.anchor is not None}
+    return MemoryPlan(slots, spaces, prepared, size, kept.size, kept.size + most(buffers.all))
 
 
-class _Rooms:
-    """The rooms of the arena, and who lives in them when."""
+class _Lifetimes:
+    """The buffers of the arena, and the nodes that use them."""
 
-    def __init__(self, slots: Mapping[Node, Slot], shares: Mapping[Node, Node], moments: int) -> None:
-        self.slots, self.shares, self.moments = slots, shares, moments  # who has a place already, or takes another's
-        self.of: dict[Node, Room] = {}
-        self.scratch: dict[Kernel, Room] = {}
-        self.all: list[Room] = []
+    def __init__(self, slots: Mapping[Node, Slot], shares: Mapping[Node, Node], steps: int) -> None:
+        self.slots, self.shares, self.steps = slots, shares, steps  # nodes that have memory already, or use another's
+        self.of: dict[Node, Interval] = {}
+        self.scratch: dict[Kernel, Interval] = {}
+        self.all: list[Interval] = []
 
     def step(self, i: int, kernel: Kernel, born: list[Node], dying: list[Node], scratch: int) -> None:
         reusable = _overwritable(kernel, [n for n in dying if n in self.of])
@@ -81,26 +81,26 @@ class _Rooms:
                 dying.remove(old)
                 self.of[node] = self.of[old]
             else:
-                self.of[node] = self._new(nbytes(node), i, self.moments)
+                self.of[node] = self._new(nbytes(node), i, self.steps)
         if scratch:
             self.scratch[kernel] = self._new(scratch, i, i)
         for node in dying:
             if node in self.of:
                 self.of[node].end = i
 
-    def _new(self, size: int, begin: int, end: int) -> Room:
-        self.all.append(Room(size, begin, end))
+    def _new(self, size: int, begin: int, end: int) -> Interval:
+        self.all.append(Interval(size, begin, end))
         return self.all[-1]
 
 
 def _lifetimes(
-    kernels: Sequence[Kernel], shares: Mapping[Node, Node], hidden: Collection[Kernel]
+    kernels: Sequence[Kernel], shares: Mapping[Node, Node], streamed: Collection[Kernel]
 ) -> tuple[dict[Node, int], dict[Node, int]]:
-    """When each node is written, and read for the last time; one whose place is shared lives as long as both."""
+    """When each node is written, and when it is read for the last time; shared memory is alive for both."""
     birth: dict[Node, int] = {}
     death: dict[Node, int] = {}
     for i, kernel in enumerate(kernels):
-        own = kernel.anchor is not None and not kernel.anchor.outputs and kernel not in hidden
+        own = kernel.anchor is not None and not kernel.anchor.outputs and kernel not in streamed
         written = [*kernel.outputs, *([kernel.anchor] if own and kernel.anchor is not None else [])]
         for node in written:
             birth.setdefault(node, i)
@@ -114,7 +114,7 @@ def _lifetimes(
 
 
 def _overwritable(kernel: Kernel, candidates: list[Node]) -> dict[Node, object]:
-    """Inputs that are read at one place only, where an output may be written: the place."""
+    """Inputs that are read at one position only, and that position: an output may be written there."""
     if kernel.nest is None or kernel.anchor is not None or len(kernel.nest.phases) != 1:
         return {}
     found: dict[Node, object] = {}

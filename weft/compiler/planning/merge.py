@@ -1,7 +1,7 @@
-"""Two kernels into one: when their loops fit together, and what the loops of both are.
+"""Merging two kernels: when their loops are compatible, and the merged loops.
 
-A producer fits into a consumer if every value it makes is read in the row that makes it. The producer's loops are then written
-as loops of the consumer, its phases come first, and phases over equal loops become one.
+A producer can be merged into a consumer if every value is read in the row that computes it. The producer's loops are then expressed
+as loops of the consumer, its phases come first, and phases over equal loops are jammed into one.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from ...graph.node import Node
 from ..ir.elements import grown, read_by, rows_before, wanted_of
 from ..ir.index import Index, Inside, Loop, Place, linear, substituted
 from ..ir.kernel import Kernel
-from ..ir.loops import Body, Nest, Phase, Position, Reduction, Store, body, substituted_place
+from ..ir.loops import Body, LoopPhase, Nest, Position, Reduction, Store, body, substituted_place
 from ..thresholds import thresholds
 
 
-def phase_body(phase: Phase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
-    """The steps of a phase: what it stores itself is at hand, everything else that is stored is read."""
+def phase_body(phase: LoopPhase, stored: Collection[Node], rows: Sequence[Node], position: Position = linear) -> Body:
+    """The steps of a phase: values that it stores itself are available, all other stored values are loaded."""
     return body(wanted_of(phase), read_by(phase, stored), rows_before(phase, rows), position)
 
 
 def solved(position: Index, known: Index, loops: Sequence[Loop]) -> dict[Loop, Index] | None:
-    """The loops as functions of others, if `position` (over them) counts the same elements as `known`; None if it skips or repeats."""
+    """The loops as functions of others, if `position` (over them) enumerates the same elements as `known`; None if it skips or repeats."""
     digits = sorted(((c, t) for t, c in position.parts), key=lambda d: d[0])
     step = 1
     for c, term in digits:
@@ -31,7 +31,7 @@ def solved(position: Index, known: Index, loops: Sequence[Loop]) -> dict[Loop, I
             return None
         step *= term.size
     if not step or position.offset or known.offset or {t for _, t in digits} != {l for l in loops if l.size != 1}:
-        return None  # without any elements (a step of 0) there is no telling
+        return None  # without elements (a step of 0) it is undefined
     if step != known.high + 1:
         return None  # they are the first of more elements
     values = {}
@@ -44,7 +44,7 @@ def solved(position: Index, known: Index, loops: Sequence[Loop]) -> dict[Loop, I
 def merged_nests(
     producer: Kernel, kernel: Kernel, places: dict[Node, set[Place]], stored: Collection[Node]
 ) -> Nest | None:
-    """One nest that does the work of both, or None if they do not fit: every value must be read in the row that computes it."""
+    """One nest that computes both, or None if they are not compatible: every value must be read in the row that computes it."""
     first, second = producer.nest, kernel.nest
     assert first is not None
     assert second is not None
@@ -64,15 +64,15 @@ def merged_nests(
         if set(outer) != set(second.outer) and not (first.rows and _fits_a_row(producer, kernel, outer)):
             return None
         inner = tuple(l for l in second.outer if l not in image)
-        second = Nest(outer, [Phase((*inner, *p.loops), p.reductions, p.stores, p.elements) for p in second.phases])
+        second = Nest(outer, [LoopPhase((*inner, *p.loops), p.reductions, p.stores, p.elements) for p in second.phases])
     elif image != set(second.outer):
         return None
     return Nest(second.outer, jammed([*(moved_phase(p, values) for p in first.phases), *second.phases], stored))
 
 
-def moved_phase(phase: Phase, values: Mapping[Loop, Index]) -> Phase:
+def moved_phase(phase: LoopPhase, values: Mapping[Loop, Index]) -> LoopPhase:
     """The phase in other loops."""
-    return Phase(
+    return LoopPhase(
         tuple(l for old in phase.loops for l in (values[old].loops if old in values else (old,))),
         [Reduction(r.node, substituted_place(r.place, values), r.loops,
                    tuple((n, substituted_place(q, values)) for n, q in r.factors),
@@ -99,7 +99,7 @@ def _own_place(nest: Nest, node: Node) -> Place:
 
 
 def is_flexible(nest: Nest) -> bool:
-    """Without reductions every loop is as good as any other."""
+    """Whether the loops may be reordered freely: there are no reductions."""
     return not nest.rows and len(nest.phases) == 1 and not nest.phases[0].loops
 
 
@@ -126,7 +126,7 @@ def _aligned(own: Index, read: Index, first: Nest, second: Nest) -> dict[Loop, I
 
 
 def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool:
-    """Whether a kernel may be cut into rows for the sake of a reduction: the row is read along memory and stays in the cache."""
+    """Whether a kernel may be split into rows to be merged with a reduction: rows are contiguous and stay in the cache."""
     assert producer.nest is not None
     if not outer:
         return False
@@ -146,18 +146,18 @@ def _is_along(position: Index, loops: Collection[Loop]) -> bool:
     return any(position.coefficient(l) == 1 for l in position.loops if l in loops)
 
 
-def jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
+def jammed(phases: Sequence[LoopPhase], stored: Collection[Node]) -> list[LoopPhase]:
     """Phases over equal loops become one, unless one needs what the other reduces."""
-    result: list[Phase] = []
+    result: list[LoopPhase] = []
     for phase in phases:
-        if phase.stores or not result:  # what the last phase stores is at hand for those that join it
+        if phase.stores or not result:  # what the last phase stores is available to those that join it
             earliest = len(result) - 1
         else:
             needed = _needed_by(phase, stored, [r.node for p in result for r in p.reductions])
             earliest = max((i + 1 for i, p in enumerate(result) if not needed.isdisjoint(_made_by(p))), default=0)
         target = next((p for p in result[max(earliest, 0) :] if _can_jam(p, phase, result)), None)
         if target is None:
-            result.append(Phase(phase.loops, list(phase.reductions), list(phase.stores), phase.elements))
+            result.append(LoopPhase(phase.loops, list(phase.reductions), list(phase.stores), phase.elements))
             continue
         moved = phase
         if phase.loops != target.loops:
@@ -174,7 +174,7 @@ def jammed(phases: Sequence[Phase], stored: Collection[Node]) -> list[Phase]:
     return result
 
 
-def _can_jam(target: Phase, phase: Phase, so_far: Sequence[Phase]) -> bool:
+def _can_jam(target: LoopPhase, phase: LoopPhase, so_far: Sequence[LoopPhase]) -> bool:
     """Reductions go with reductions; stores only with the last phase, so that what they read is written."""
     if [l.size for l in target.loops] != [l.size for l in phase.loops]:
         return False
@@ -183,11 +183,11 @@ def _can_jam(target: Phase, phase: Phase, so_far: Sequence[Phase]) -> bool:
     return bool(target.reductions) and not target.stores
 
 
-def _made_by(phase: Phase) -> list[Node]:
+def _made_by(phase: LoopPhase) -> list[Node]:
     return [*(r.node for r in phase.reductions), *(w.node for w in phase.stores)]
 
 
-def _needed_by(phase: Phase, stored: Collection[Node], rows: Sequence[Node]) -> set[Node]:
+def _needed_by(phase: LoopPhase, stored: Collection[Node], rows: Sequence[Node]) -> set[Node]:
     """Row values and stored nodes that a phase reads."""
     found = phase.elements if phase.elements is not None else grown(phase, stored, rows)
     return {*found.loads, *found.rows}

@@ -1,7 +1,7 @@
-"""A quick answer to "does this node depend on that one": most of those that do, do so through a longest path of the graph.
+"""A fast test of whether one node depends on another: most dependences run through a longest path of the graph.
 
-In a deep network a value of an early layer is read again on the way back, and what lies between is all later layers. To walk
-there for every such pair would be quadratic in the depth.
+In a deep network, the backward pass reads values of early layers again, with all later layers in between. A search for every such
+pair would be quadratic in the depth.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from ...graph.node import Node
 
 
 class Spine:
-    """A longest path of a graph, and where every node stands to it.
+    """A longest path of a graph, and the position of every node relative to it.
 
-    `b` is computed from `a` if `before[a] <= after[b]`. If not, it may be so all the same, by another way.
+    `b` depends on `a` if `before[a] <= after[b]`. Otherwise it may still do so, through nodes that are not on the path.
     """
 
     def __init__(self, graph: Graph) -> None:

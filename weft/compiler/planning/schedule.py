@@ -1,11 +1,10 @@
 """Schedule: the order of the kernels.
 
-A kernel runs after what it reads. State that is updated in place adds the other direction: whoever reads the old value runs
-before the kernel that writes the new one. Where that would be a circle the update goes to other memory first, and is
-copied at the end.
+A kernel runs after the kernels that write what it reads. Updates of state in place add a constraint: readers of the old value
+run before the kernel that writes the new one. If that were a cycle, the update is written to other memory and copied at the end.
 
-Whoever frees more memory than he takes runs as soon as he can: the gradient of a weight right after the last use of the weight, and
-not at the end, to where the gradients of all layers would have to be kept.
+Kernels that reduce live memory are scheduled eagerly: a weight is updated right after its gradient is computed, not at the end, where
+the gradients of all layers would be alive.
 """
 
 from __future__ import annotations
@@ -23,16 +22,20 @@ from ..ir.storage import nbytes
 
 
 @dataclass(frozen=True)
-class Schedule:
+class KernelSchedule:
+    """The order of the kernels, and the updates that are done in place."""
+
     kernels: tuple[Kernel, ...]
-    in_place: Mapping[Node, Node]  # new value -> the input whose memory it takes
+    in_place: Mapping[Node, Node]  # new value -> the input that it overwrites
 
 
-def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, much: int = 1) -> Schedule:
+def schedule(
+    fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, early_free_bytes: int = 1
+) -> KernelSchedule:
     """An order for the kernels. `updates` says which inputs should be replaced by which results.
 
-    `gathers`: what is made of state alone, such as weights in 16 bits, comes first and together. `much`: bytes that are worth freeing
-    early.
+    `gathers`: kernels that read state alone, such as weights cast to 16 bits, come first, side by side. `early_free_bytes`: a kernel
+    that frees so many bytes is scheduled eagerly.
     """
     home = {o: k for k in fused.kernels for o in k.outputs}
     readers: dict[Node, list[Kernel]] = defaultdict(list)
@@ -44,7 +47,7 @@ def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, 
                 after[kernel].add(home[node])
     position = {k: i for i, k in enumerate(fused.kernels)}
     in_place: dict[Node, Node] = {}
-    results, order = {*fused.graph.outputs}, Order(fused.kernels, after)
+    results, order = {*fused.graph.outputs}, TopologicalOrder(fused.kernels, after)
     for new, old in updates.items():
         writer = home.get(new)
         if writer is None or old in results or new in in_place or not _reads_where_it_writes(writer, new, old):
@@ -52,20 +55,20 @@ def schedule(fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, 
         if order.put_after(writer, {k for k in readers[old] if k is not writer}):
             in_place[new] = old
     awaited = {k for waiting in after.values() for k in waiting}
-    # What nobody waits for comes last and together: the updates of an optimizer need no barrier among them.
+    # Kernels that none depends on come last, side by side: the updates of an optimizer need no barrier between them.
     last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
-    thrifty = _thrifty(_ordered(fused.kernels, after, position), after, last, results, much)
+    order_found = _freeing_early(_ordered(fused.kernels, after, position), after, last, results, early_free_bytes)
     state = set(updates.values())
 
     def comes_first(kernel: Kernel) -> bool:
         loops = kernel.anchor is None and kernel in awaited and not after[kernel]
         return gathers and loops and bool(kernel.reads) and kernel.reads <= state
 
-    return Schedule(tuple(sorted(thrifty, key=lambda k: not comes_first(k))), in_place)
+    return KernelSchedule(tuple(sorted(order_found, key=lambda k: not comes_first(k))), in_place)
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
-    """Whether the kernel only reads an old element when it writes the new one in its place."""
+    """Whether the kernel reads each old element only where it writes the new one."""
     if any(v.base is old for v in kernel.views):
         return False
     if kernel.nest is None:
@@ -83,22 +86,22 @@ def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:
     return True
 
 
-class Order:
-    """Kernels in an order in which each comes after those it waits for, kept while more has to wait (Pearce and Kelly's algorithm).
+class TopologicalOrder:
+    """A topological order of kernels that is maintained while dependences are added (Pearce and Kelly's algorithm).
 
-    Asking whether one kernel waits for another looks only at those between the two, and not at the whole program.
+    Whether one kernel depends on another is answered by looking only at those between the two, not at the whole program.
     """
 
     def __init__(self, kernels: Sequence[Kernel], after: dict[Kernel, set[Kernel]]) -> None:
         self.after = after
-        self.before: dict[Kernel, set[Kernel]] = {k: set() for k in kernels}  # who waits for each
+        self.before: dict[Kernel, set[Kernel]] = {k: set() for k in kernels}  # the kernels that depend on each
         for kernel, waits_for in after.items():
             for earlier in waits_for:
                 self.before[earlier].add(kernel)
         self.place = {k: i for i, k in enumerate(kernels)}
 
     def put_after(self, kernel: Kernel, earlier: Collection[Kernel]) -> bool:
-        """Let a kernel wait for others, unless one of them waits for it."""
+        """Make a kernel depend on others, unless one of them depends on it."""
         behind = self._reached([k for k in earlier if self.place[k] > self.place[kernel]], self.after, kernel, 1)
         if kernel in behind:
             return False
@@ -114,7 +117,7 @@ class Order:
     def _reached(
         self, start: Sequence[Kernel], following: Mapping[Kernel, set[Kernel]], limit: Kernel, sign: int
     ) -> set[Kernel]:
-        """The kernels that are reached from some, up to the place of the limit."""
+        """The kernels reachable from some, up to the position of the limit."""
         place, bound = self.place, sign * self.place[limit]
         found, stack = set(start), list(start)
         while stack:
@@ -125,7 +128,7 @@ class Order:
         return found
 
     def _reorder(self, first: Collection[Kernel], then: Collection[Kernel]) -> None:
-        """Both in their own order, the first before the others, in the places that they have together."""
+        """Permute both among their positions: the first before the others, each group in its own order."""
         in_turn = [*sorted(first, key=self.place.__getitem__), *sorted(then, key=self.place.__getitem__)]
         places = sorted(self.place[k] for k in in_turn)
         self.place.update(zip(in_turn, places, strict=True))
@@ -134,7 +137,7 @@ class Order:
 def _ordered(
     kernels: tuple[Kernel, ...], after: Mapping[Kernel, set[Kernel]], position: Mapping[Kernel, int]
 ) -> tuple[Kernel, ...]:
-    """Each after those it waits for, otherwise as they came."""
+    """A topological order, otherwise as given."""
     order: dict[Kernel, None] = {}
     for kernel in kernels:
         stack = [kernel]
@@ -149,14 +152,14 @@ def _ordered(
     return tuple(order)
 
 
-def _thrifty(
+def _freeing_early(
     order: Sequence[Kernel],
     after: Mapping[Kernel, set[Kernel]],
     last: Collection[Kernel],
     results: Collection[Node],
-    much: int,
+    early_free_bytes: int,
 ) -> list[Kernel]:
-    """The same order, `last` at the end, but of those that could run, one that frees much more memory than it takes goes first."""
+    """The same order, `last` at the end, except that of the ready kernels one that frees enough memory goes first."""
     readers = Counter(n for k in order for n in k.reads)
     made = {o for k in order for o in k.outputs if o not in results}
     followers: dict[Kernel, list[Kernel]] = defaultdict(list)
@@ -166,7 +169,7 @@ def _thrifty(
             followers[earlier].append(kernel)
 
     def freed(kernel: Kernel) -> int:
-        """Bytes that are there no more after it, less those that it makes."""
+        """Bytes that it frees, less those that it allocates."""
         last = (n for n in kernel.reads if n in made and readers[n] == 1)
         return sum(map(nbytes, last)) - sum(nbytes(o) for o in kernel.outputs if o in made)
 
@@ -178,8 +181,8 @@ def _thrifty(
     by_place = {place: k for k, place in position.items()}
     ready = [position[k] for k in order if not missing[k]]
     heapify(ready)
-    # What a kernel frees only grows while it waits, so one that frees much does so until it runs.
-    eager = [place for place in ready if freed(by_place[place]) >= much]
+    # What a kernel would free only grows while it waits, so an eager kernel stays eager.
+    eager = [place for place in ready if freed(by_place[place]) >= early_free_bytes]
     heapify(eager)
     done: set[Kernel] = set()
     found = []
@@ -202,6 +205,6 @@ def _thrifty(
                 heappush(ready, position[follower])
                 changed.append(follower)
         for k in changed:
-            if freed(k) >= much:
+            if freed(k) >= early_free_bytes:
                 heappush(eager, position[k])
     return found

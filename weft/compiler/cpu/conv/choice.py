@@ -21,7 +21,7 @@ from ....options import CompileOptions
 from ...host import usable_cores
 from ...ir.conv_shape import DIRECTIONS, ConvShape, Direction, described
 from ...ir.plan import Plan
-from ...planning.algorithms import LOOPS, NO_WORKSPACE, Choice, asked_for_loops, preferred, workspace_limit
+from ...planning.algorithms import LOOPS, NO_WORKSPACE, ConvChoice, asked_for_loops, preferred, workspace_limit
 from ...store import cache, compiler_version
 from ...thresholds import thresholds
 from ..target import host
@@ -71,22 +71,22 @@ def _estimated(
 
 def decide(
     direction: Direction, shape: ConvShape, strides: tuple[int, ...], options: CompileOptions, prefer: str = ""
-) -> Choice:
+) -> ConvChoice:
     """The plan for a convolution."""
     prefer = prefer or options.conv_algorithm
     plans = candidates(direction, shape, strides, options)
     least = min(plans.values(), key=lambda p: p.workspace)
     if prefer in plans:
-        return Choice(plans[prefer])
+        return ConvChoice(plans[prefer])
     if prefer in (NO_WORKSPACE, LOOPS):
-        return Choice(least, f"{least.workspace} bytes of workspace are the least")
+        return ConvChoice(least, f"{least.workspace} bytes of workspace are the least")
     if prefer in (*ALGORITHMS, *GPU_ALGORITHMS):
-        return Choice(_fastest(direction, shape, strides, plans), refusal(prefer, options))
+        return ConvChoice(_fastest(direction, shape, strides, plans), refusal(prefer, options))
     limit = workspace_limit(prefer)
     fitting = {name: plan for name, plan in plans.items() if limit is None or plan.workspace <= limit}
     if not fitting:
-        return Choice(least, f"no plan fits into {limit} bytes: {least.workspace} are the least")
-    return Choice(_fastest(direction, shape, strides, fitting))
+        return ConvChoice(least, f"no plan fits into {limit} bytes: {least.workspace} are the least")
+    return ConvChoice(_fastest(direction, shape, strides, fitting))
 
 
 def refusal(name: str, options: CompileOptions) -> str:

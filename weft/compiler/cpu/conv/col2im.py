@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from ...ir.conv_shape import ConvShape
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ..gemm.packing import before, read_masked, write_masked
 from ..gemm.register_tile import RegisterTile, multiply, opaque, rows, store, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
@@ -82,7 +82,7 @@ def packed_size(sweep: Sweep, target: CpuTarget) -> int:
     return whole_lines(4 * _columns(sweep, target) * sweep.inputs)
 
 
-def pack_phase(sweep: Sweep, target: CpuTarget, into: str) -> Phase:
+def pack_phase(sweep: Sweep, target: CpuTarget, into: str) -> PlanPhase:
     strides = dict(zip(("z_stride", "y_stride", "x_stride"), sweep.filter.taps, strict=True))
     strides |= {"filter_stride": sweep.filter.input, "channel_stride": sweep.filter.output, "taps": sweep.taps}
     symbol = f"conv_scatter_pack.{_width(target)}"

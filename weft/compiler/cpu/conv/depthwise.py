@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from ...ir.conv_shape import ConvShape
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, constant, lanes_of, vector
 from ..library import library
@@ -52,7 +52,7 @@ def packed_sweep(sweep: Sweep) -> Sweep:
     return replace(sweep, groups=1, outputs=sweep.groups, filter=view)
 
 
-def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[Phase]:
+def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[PlanPhase]:
     """A row of zeros for all channels; then panels of one vector of channels."""
     zeros = zeros_size(sweep)
     return [pack_phase(packed_sweep(sweep), (0, sweep.groups), target.lanes(32), zeros, into, zeros)]

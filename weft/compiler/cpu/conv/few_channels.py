@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..gemm.register_tile import RegisterTile, columns, flattened, multiply, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
@@ -115,7 +115,7 @@ def _geometry(sweep: Sweep, threads: int, tile: RegisterTile, target: CpuTarget)
     return found
 
 
-def _row_phase(tile: RegisterTile, values: dict[str, int], names: SweepOperands) -> Phase:
+def _row_phase(tile: RegisterTile, values: dict[str, int], names: SweepOperands) -> PlanPhase:
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
     taps = values["x_kernel"] if values["x_kernel"] <= thresholds.row_taps else 0
     symbol = f"conv_row.{tile.rows}x{tile.vectors}.{taps}"

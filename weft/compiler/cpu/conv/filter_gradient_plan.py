@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.conv_shape import ConvShape
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..gemm import plans as gemm
 from ..gemm.product import PRODUCT
@@ -77,20 +77,20 @@ def _product_plan(name: str, shape: ConvShape, threads: int, target: CpuTarget, 
     return replace(plan, name=name, phases=(*phases, _finish(shape)))
 
 
-def _renamed(phase: Phase, names: dict[str, str]) -> Phase:
+def _renamed(phase: PlanPhase, names: dict[str, str]) -> PlanPhase:
     arguments = tuple(names.get(a, a) if isinstance(a, str) else a for a in phase.arguments)
     reads, writes = (frozenset(names.get(n, n) for n in some) for some in (phase.reads, phase.writes))
-    return Phase(phase.symbol, arguments, reads, writes)
+    return PlanPhase(phase.symbol, arguments, reads, writes)
 
 
-def _finish(shape: ConvShape, partial: int = 0, chunks: int = 0) -> Phase:
+def _finish(shape: ConvShape, partial: int = 0, chunks: int = 0) -> PlanPhase:
     """Sum the chunks, if there are any, and call the epilogue block by block."""
     numbers = {"partial": partial, "taps": prod(shape.kernel), "inputs": shape.channels // shape.groups}
     numbers |= {"columns": shape.filters, "chunks": chunks}
     return FINISH.phase("conv_finish", {}, numbers, reads=["work" if chunks else "w"], writes=["w"])
 
 
-def ending(shape: ConvShape, partial: int, chunks: int, by_blocks: bool) -> list[Phase]:
+def ending(shape: ConvShape, partial: int, chunks: int, by_blocks: bool) -> list[PlanPhase]:
     """The final phases: sum the chunks at `partial` in the workspace, if there are several, and call the epilogue if it was deferred."""
     if by_blocks:
         return [_finish(shape, partial, chunks) if chunks > 1 else _finish(shape)]
@@ -141,7 +141,7 @@ def _slab_phases(
     start: int,
     by_blocks: bool,
     prepared: bool = False,
-) -> tuple[list[Phase], int]:
+) -> tuple[list[PlanPhase], int]:
     """The phases except the final ones, with the workspace from byte `start` on, which begins with the sums of the chunks if there are
     several; and the end of the workspace."""
     table = start + (whole_lines(4 * cut.chunks * cut.rows * shape.filters) if cut.chunks > 1 else 0)
@@ -233,7 +233,7 @@ def _scratch(shape: ConvShape, cut: _SlabPartition, own_lines: int) -> tuple[int
     return size, {"scratch_size": size, "panels": x, "sums": sums, "offsets": offsets, "lines": lines}
 
 
-def _padded(shape: ConvShape) -> tuple[list[Phase], _SourceImage, int]:
+def _padded(shape: ConvShape) -> tuple[list[PlanPhase], _SourceImage, int]:
     """The phase that pads x, if the kernel reaches over its edges; where the padded x is; and the first free byte of the workspace."""
     lifted = shape.lifted
     facts = zip(lifted.out, lifted.stride, lifted.kernel, lifted.dilation, strict=True)

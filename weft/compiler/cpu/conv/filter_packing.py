@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from ...ir.plan import Phase
+from ...ir.plan import PlanPhase
 from ..gemm.packing import pack_panels
 from ..ir_builder import F32, Code, Value
 from ..library import library
@@ -40,7 +40,7 @@ def zeros_size(sweep: Sweep) -> int:
     return -(-sweep.inputs * sweep.groups * sweep.axes[2].most_taps // 16) * 16
 
 
-def pack_phase(sweep: Sweep, columns: tuple[int, int], width: int, offset: int, into: str, zeros: int) -> Phase:
+def pack_phase(sweep: Sweep, columns: tuple[int, int], width: int, offset: int, into: str, zeros: int) -> PlanPhase:
     """Pack the output channels `columns` of each group at `offset` floats, and write that many zeros at the beginning."""
     numbers = {
         "zeros": zeros, "offset": offset, "groups": sweep.groups,

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
-from ...ir.plan import Phase
+from ...ir.plan import PlanPhase
 from ..ir_builder import F32, I64, PTR, Code, Int, Value, new_module, vector
 from ..library import EPILOGUE, NUMBERS
 from ..target import host
@@ -34,11 +34,11 @@ class Signature:
         numbers: Mapping[str, int],
         reads: Sequence[str],
         writes: Sequence[str],
-    ) -> Phase:
+    ) -> PlanPhase:
         """A call of the function. The pointers are named as the plan names them; "tid" and "threads" need no value."""
         arguments: list[str | int] = [pointers.get(p, p) for p in self.pointers]
         arguments += [n if n in NUMBERS else numbers[n] for n in self.numbers]
-        return Phase(symbol, tuple(arguments), frozenset(reads), frozenset(writes))
+        return PlanPhase(symbol, tuple(arguments), frozenset(reads), frozenset(writes))
 
 
 def split(code: Code, number: Value, *sizes: Int) -> list[Value]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ..target import CpuTarget
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .filter_packing import pack_phase, panels_size, zeros_size
@@ -89,7 +89,7 @@ def packing(sweep: Sweep, target: CpuTarget) -> Packing:
     return Packing(tuple(found), at)
 
 
-def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[Phase]:
+def pack_phases(sweep: Sweep, target: CpuTarget, into: str) -> list[PlanPhase]:
     return [
         pack_phase(
             sweep,
@@ -140,7 +140,7 @@ def gemm_plan(
     return Plan(name, tuple(phases), end, sweep.flops)
 
 
-def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: int) -> tuple[Phase, int, int]:
+def patches_phase(sweep: Sweep, threads: int, source: str, zeros: str, place: int) -> tuple[PlanPhase, int, int]:
     """im2col of all pixels into the workspace from byte `place` on; where the patches end, and where its own scratch memory ends.
 
     Padding is read from the beginning of `zeros`.
@@ -165,7 +165,7 @@ def _block_phases(
     panels: int,
     scratch: int,
     source: int = 0,
-) -> tuple[list[Phase], int]:
+) -> tuple[list[PlanPhase], int]:
     """The phases of some output channels, and the bytes of workspace they need."""
     height = heights(target)[block.vectors]
     tiles = -(-sweep.pixels // height)

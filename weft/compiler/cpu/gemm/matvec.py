@@ -16,7 +16,7 @@ from math import ceil
 
 from llvmlite import ir
 
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..ir_builder import I64, PTR, Code, Value, constant, new_module, vector
 from ..library import library
@@ -188,7 +188,7 @@ def plan(p: Problem) -> Plan | None:
     outputs, step = (p.n, 1) if across else (p.m, p.c[0])
     if 1 not in side.strides or (side.strides[1] != 1 and step != 1):
         return None
-    phases: list[Phase] = []
+    phases: list[PlanPhase] = []
     used = 0
     if x.strides[1] != 1 or x.kind != p.kind:  # the vector is copied and converted first
         phases, used, x = _plain(p, x)
@@ -219,7 +219,7 @@ class _Side:
     batch: int
 
 
-def _plain(p: Problem, x: _Side) -> tuple[list[Phase], int, _Side]:
+def _plain(p: Problem, x: _Side) -> tuple[list[PlanPhase], int, _Side]:
     """A phase that copies the vectors to the workspace, contiguous and converted; the elements it writes; the operand that it makes."""
     count = p.batch if x.batch else 1
     values = named(
@@ -229,7 +229,7 @@ def _plain(p: Problem, x: _Side) -> tuple[list[Phase], int, _Side]:
     return [pack_phase(p.kind, x.kind, 1, values)], aligned(count * p.k), made
 
 
-def _phase(p: Problem, side: _Side, values: Values) -> Phase:
+def _phase(p: Problem, side: _Side, values: Values) -> PlanPhase:
     how, line = ("dots", side.strides[0]) if side.strides[1] == 1 else ("spread", side.strides[1])
     unit = _ROWS if how == "dots" else 64
     shares = max(1, p.threads // int(values["batch"]))

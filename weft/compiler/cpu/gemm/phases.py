@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil
 
-from ...ir.plan import Phase
+from ...ir.plan import PlanPhase
 from .packing import PACK
 from .split_k import ADDUP
 
@@ -19,19 +19,19 @@ def named(**values: int | str) -> Values:
 _PLAIN = {"a", "b", "c", "work", "epilogue", "context", "tid", "threads"}  # names that are passed as they are
 
 
-def phase(symbol: str, names: Sequence[str], values: Values, reads: set[str], writes: set[str]) -> Phase:
+def phase(symbol: str, names: Sequence[str], values: Values, reads: set[str], writes: set[str]) -> PlanPhase:
     """A call with its arguments in the order of their names; pointers, "tid" and "threads" are passed by name."""
     arguments = tuple(values[name] if name in values or name not in _PLAIN else name for name in names)
-    return Phase(symbol, arguments, frozenset(reads), frozenset(writes))
+    return PlanPhase(symbol, arguments, frozenset(reads), frozenset(writes))
 
 
-def pack_phase(kind: str, source: str, width: int, values: Values) -> Phase:
+def pack_phase(kind: str, source: str, width: int, values: Values) -> PlanPhase:
     """Panels of `width` lines from values["source"] at the beginning of values["target"]."""
     values = named(target_offset=0, chunk=128) | values
     return phase(f"pack.{kind}.{source}.{width}", PACK, values, {str(values["source"])}, {str(values["target"])})
 
 
-def addup_phase(kind: str, m: int, n: int, ldc: int, parts: int, offset: int, accumulate: bool) -> Phase:
+def addup_phase(kind: str, m: int, n: int, ldc: int, parts: int, offset: int, accumulate: bool) -> PlanPhase:
     """The sum of the partial results that begin at an offset of the workspace."""
     rows = max(1, 1024 // n)  # large enough to amortize the call of the epilogue
     values = named(parts=parts, offset=offset, m=m, n=n, c_row=ldc, rows=rows, accumulate=int(accumulate))

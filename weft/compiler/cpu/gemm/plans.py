@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ..target import CpuTarget, host
 from . import matvec
 from .packing import BYTES, panels_together
@@ -159,7 +159,7 @@ class _Phases:
         flops = 2 * p.batch * p.m * p.n * p.k
         return Plan(self.name(), tuple(phases), size * BYTES[p.kind], flops, hidden=self.streamed)
 
-    def product(self) -> Phase:
+    def product(self) -> PlanPhase:
         p, piece, choice = self.p, self.piece, self.choice
         values = self.right() | self.result()
         values |= named(

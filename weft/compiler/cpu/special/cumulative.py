@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from ....dtypes import DType, as_dtype, bool_
 from ....graph.node import Node
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..ir_builder import F32, F64, I64, PTR, Code, Value, constant, element_of, like, new_module, vector
 from ..library import library
@@ -287,9 +287,9 @@ def plan(node: Node, threads: int) -> Plan:
     return Plan(f"{node.op.name} of {how}", phases, workspace, outer * n * inner)
 
 
-def _phase(symbol: str, part: str, arguments: tuple[str | int, ...]) -> Phase:
+def _phase(symbol: str, part: str, arguments: tuple[str | int, ...]) -> PlanPhase:
     reads = {"x0", "work"} if part == "chunks" else {"x0"}
-    return Phase(symbol, arguments, frozenset(reads), frozenset({"work" if part == "totals" else "y"}))
+    return PlanPhase(symbol, arguments, frozenset(reads), frozenset({"work" if part == "totals" else "y"}))
 
 
 def _chunks(way: _Accumulation, tasks: int, n: int, block: int) -> int:

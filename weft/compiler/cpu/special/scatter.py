@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from ....dtypes import DType, as_dtype, bool_, float32
 from ....graph.node import Node
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..ir_builder import I8, I32, I64, PTR, Code, Value, constant, new_module, vector
 from ..library import library
@@ -243,25 +243,25 @@ def plan(node: Node, threads: int) -> Plan:
     return Plan(f"scatter ({how})", tuple(phases), offsets + 8 * count, prod(values.shape) if how == "add" else 0)
 
 
-def _copy_phase(source: DType, target: DType, read: str, written: str, count: int) -> Phase:
+def _copy_phase(source: DType, target: DType, read: str, written: str, count: int) -> PlanPhase:
     if source is target:  # only its size matters
         source = target = _BY_SIZE[source.itemsize]
     arguments = (read, written, "tid", "threads", count)
-    return Phase(f"scatter.copy.{source.name}.{target.name}", arguments, frozenset({read}), frozenset({written}))
+    return PlanPhase(f"scatter.copy.{source.name}.{target.name}", arguments, frozenset({read}), frozenset({written}))
 
 
 _BY_SIZE = {bytes: as_dtype(f"uint{8 * bytes}") for bytes in (1, 2, 4, 8)}
 
 
-def _places_phase(i: int, dtype: DType, count: int, size: int, stride: int, offsets: int) -> Phase:
+def _places_phase(i: int, dtype: DType, count: int, size: int, stride: int, offsets: int) -> PlanPhase:
     name = f"x{2 + i}"
     arguments = (name, "work", "status", "tid", "threads", f"site{i}", count, size, stride, offsets)
     order, reads = ("first", {name}) if i == 0 else ("further", {name, "work"})
     extent = "huge" if max(size, stride) >= 1 << 32 else "usual"
-    return Phase(f"scatter.places.{dtype.name}.{order}.{extent}", arguments, frozenset(reads), frozenset({"work"}))
+    return PlanPhase(f"scatter.places.{dtype.name}.{order}.{extent}", arguments, frozenset(reads), frozenset({"work"}))
 
 
-def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequence[int], threads: int) -> Phase:
+def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequence[int], threads: int) -> PlanPhase:
     axes, how = node.param("axes"), node.param("how")
     dtype = node.inputs[0].dtype
     values = target = dtype if how == "add" else _BY_SIZE[dtype.itemsize]
@@ -285,7 +285,7 @@ def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequen
         *sizes,
         *steps,
     )
-    return Phase(symbol, arguments, frozenset({"x1", "work", goal}), frozenset({goal}))
+    return PlanPhase(symbol, arguments, frozenset({"x1", "work", goal}), frozenset({goal}))
 
 
 def _by_columns(count: int, sizes: Sequence[int], itemsize: int, gaps: bool, threads: int) -> bool:

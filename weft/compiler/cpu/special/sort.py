@@ -18,7 +18,7 @@ from llvmlite import ir
 
 from ....dtypes import DType, as_dtype
 from ....graph.node import Node
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..ir_builder import I32, I64, PTR, Code, Value, constant, lanes_of, new_module, vector
 from ..library import library
@@ -397,6 +397,6 @@ def _long_plan(x: Node, way: str, record: _Record, rows: int, n: int, step: int,
     return Plan("sorting of long rows", tuple(phases), bytes, 0)
 
 
-def _phase(symbol: str, names: Sequence[str], reads: set[str], writes: set[str], values: dict[str, int]) -> Phase:
+def _phase(symbol: str, names: Sequence[str], reads: set[str], writes: set[str], values: dict[str, int]) -> PlanPhase:
     """A call with its arguments in the order of their names; pointers are passed by name."""
-    return Phase(symbol, tuple(values.get(name, name) for name in names), frozenset(reads), frozenset(writes))
+    return PlanPhase(symbol, tuple(values.get(name, name) for name in names), frozenset(reads), frozenset(writes))

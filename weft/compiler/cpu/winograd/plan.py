@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ..conv.shape import Sweep, whole_lines
 from ..conv.sweep_plan import SweepOperands, heights
 from ..target import CpuTarget
@@ -26,7 +26,7 @@ def packed_size(sweep: Sweep, target: CpuTarget, size: int) -> int:
     return (size + 2) ** 2 * (sweep.inputs * -(-sweep.outputs // width) * width + APART)
 
 
-def filter_phase(sweep: Sweep, target: CpuTarget, size: int, into: str) -> Phase:
+def filter_phase(sweep: Sweep, target: CpuTarget, size: int, into: str) -> PlanPhase:
     view = sweep.filter
     numbers = {
         "outputs": sweep.outputs, "inputs": sweep.inputs, "width": _vectors(sweep.outputs, target) * target.lanes(32),

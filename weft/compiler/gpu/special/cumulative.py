@@ -16,7 +16,7 @@ from math import prod
 from ....dtypes import DType, bool_, float64, int32, int64
 from ....graph.node import Node
 from ...ir.kernel import Kernel
-from ...ir.plan import Phase
+from ...ir.plan import PlanPhase
 from .. import scalars as scalar
 from ..anchors import anchor_of
 from ..kernel_utils import BUSY, Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
@@ -28,16 +28,16 @@ ALONE = 64  # lines of a program that multiplies one element after the other
 AHEAD = 8  # elements that it reads before it multiplies
 
 
-def phases(kernel: Kernel) -> tuple[Phase, ...]:
+def phases(kernel: Kernel) -> tuple[PlanPhase, ...]:
     anchor = anchor_of(kernel)
     if not prod(anchor.shape):
         return ()
     given, result, work = frozenset(("x0",)), frozenset(("y",)), frozenset(("work",))
     if _is_one_by_one(anchor):
-        return (Phase("cumulate.each", (), given, result),)
+        return (PlanPhase("cumulate.each", (), given, result),)
     if _cut(anchor).parts == 1:
-        return (Phase("cumulate.whole", (), given, result),)
-    return Phase("cumulate.sums", (), given, work), Phase("cumulate.parts", (), given | work, result)
+        return (PlanPhase("cumulate.whole", (), given, result),)
+    return PlanPhase("cumulate.sums", (), given, work), PlanPhase("cumulate.parts", (), given | work, result)
 
 
 def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
@@ -47,7 +47,7 @@ def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
     return (_sums(anchor),)
 
 
-def write(kernel: Kernel, phase: Phase) -> KernelSource:
+def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     if phase.symbol == "cumulate.each":
         return _Each("kernel", kernel).source()
     writer = _Strips("kernel", kernel)

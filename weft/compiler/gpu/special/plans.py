@@ -9,7 +9,7 @@ from typing import Protocol
 
 from ....graph.node import Node
 from ...ir.kernel import Kernel
-from ...ir.plan import Phase, Plan
+from ...ir.plan import Plan, PlanPhase
 from ..kernel_utils import scratch_bytes, scratch_offsets
 from ..source import KernelSource
 from . import cumulative as cumulate
@@ -19,9 +19,9 @@ from . import scatter, sort
 class OwnKernels(Protocol):
     """A module that writes one kind of op."""
 
-    def phases(self, kernel: Kernel) -> tuple[Phase, ...]: ...
+    def phases(self, kernel: Kernel) -> tuple[PlanPhase, ...]: ...
     def scratch_tensors(self, kernel: Kernel) -> tuple[Node, ...]: ...
-    def write(self, kernel: Kernel, phase: Phase) -> KernelSource: ...
+    def write(self, kernel: Kernel, phase: PlanPhase) -> KernelSource: ...
 
 
 KERNELS: dict[str, OwnKernels] = {"argsort": sort, "scatter": scatter, "cumsum": cumulate, "cumprod": cumulate}
@@ -34,7 +34,7 @@ def plan(kernel: Kernel) -> Plan:
     return Plan(name, phases, scratch_bytes(_kernels(kernel).scratch_tensors(kernel)) if phases else 0, 0)
 
 
-def write(kernel: Kernel, phase: Phase) -> KernelSource:
+def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     """The source of one phase."""
     return _kernels(kernel).write(kernel, phase)
 

@@ -22,7 +22,7 @@ from ....errors import UserError
 from ....graph.node import CONST, Node
 from ...ir.index import Loop
 from ...ir.kernel import Kernel
-from ...ir.plan import Phase
+from ...ir.plan import PlanPhase
 from .. import scalars as scalar
 from ..kernel_utils import Lines, ceil_div, element, next_power_of_two, scratch_tensor
 from ..source import KernelSource, KernelWriter, decomposed
@@ -97,7 +97,7 @@ class _ScatterProblem:
         return self.records(len(merges(self.count)))
 
 
-def phases(kernel: Kernel) -> tuple[Phase, ...]:
+def phases(kernel: Kernel) -> tuple[PlanPhase, ...]:
     of = _ScatterProblem(kernel)
     if max(of.rows, of.count) >= MOST:
         raise UserError(
@@ -106,15 +106,25 @@ def phases(kernel: Kernel) -> tuple[Phase, ...]:
     indices = frozenset(f"x{i}" for i in range(2, len(of.anchor.inputs)))
     work, result = frozenset(("work",)), frozenset(("y",))
     if not prod(of.anchor.shape):
-        return (Phase("scatter.check", (), indices, frozenset()),) if of.count else ()
+        return (PlanPhase("scatter.check", (), indices, frozenset()),) if of.count else ()
     if not of.count:
-        return (Phase("scatter.copy", (), frozenset(("x0",)), result),)
-    last = Phase("scatter.add" if of.adds else "scatter.set", (), frozenset(("x0", "x1", "work")), result)
+        return (PlanPhase("scatter.copy", (), frozenset(("x0",)), result),)
+    last = PlanPhase("scatter.add" if of.adds else "scatter.set", (), frozenset(("x0", "x1", "work")), result)
     if not of.adds:
-        return Phase("scatter.clear", (), frozenset(), work), Phase("scatter.mark", (), indices | work, work), last
-    merging = (Phase("scatter.merge", (run,), work, work) for run in merges(of.count))
-    summing = [Phase("scatter.blocks", (), work | {"x1"}, work)] if of.count >= BLOCK else []
-    return Phase("scatter.sort", (), indices, work), *merging, Phase("scatter.ranges", (), work, work), *summing, last
+        return (
+            PlanPhase("scatter.clear", (), frozenset(), work),
+            PlanPhase("scatter.mark", (), indices | work, work),
+            last,
+        )
+    merging = (PlanPhase("scatter.merge", (run,), work, work) for run in merges(of.count))
+    summing = [PlanPhase("scatter.blocks", (), work | {"x1"}, work)] if of.count >= BLOCK else []
+    return (
+        PlanPhase("scatter.sort", (), indices, work),
+        *merging,
+        PlanPhase("scatter.ranges", (), work, work),
+        *summing,
+        last,
+    )
 
 
 def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
@@ -127,7 +137,7 @@ def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
     return (of.table, *lists, *([of.sums] if of.count >= BLOCK else []))
 
 
-def write(kernel: Kernel, phase: Phase) -> KernelSource:
+def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     writer, part = _ScatterWriter("kernel", _ScatterProblem(kernel)), phase.symbol.removeprefix("scatter.")
     if part == "merge":
         return writer.merge(*(int(a) for a in phase.arguments))

@@ -18,7 +18,7 @@ from math import prod
 from ....dtypes import DType, bool_, int32, int64
 from ....graph.node import Node
 from ...ir.kernel import Kernel
-from ...ir.plan import Phase
+from ...ir.plan import PlanPhase
 from .. import scalars as scalar
 from ..anchors import anchor_of
 from ..kernel_utils import Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
@@ -32,7 +32,7 @@ PLACE = 0x7FFFFFFF  # the place in a record
 MANTISSA = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 
-def phases(kernel: Kernel) -> tuple[Phase, ...]:
+def phases(kernel: Kernel) -> tuple[PlanPhase, ...]:
     anchor = anchor_of(kernel)
     if not prod(anchor.shape):
         return ()
@@ -48,7 +48,7 @@ def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
     return (*(run_room(anchor, of.count * of.length, i) for i in range(records)), *order)
 
 
-def write(kernel: Kernel, phase: Phase) -> KernelSource:
+def write(kernel: Kernel, phase: PlanPhase) -> KernelSource:
     half, run = (int(a) for a in phase.arguments)
     writer = _Sort("kernel", kernel, half)
     return writer.merge(run) if phase.symbol == "argsort.merge" else writer.runs()
@@ -74,9 +74,9 @@ def _steps(anchor: Node, half: int) -> Iterator[_SortStep]:
         yield _SortStep("argsort.merge", half, run)
 
 
-def _phase(step: _SortStep, is_last: bool) -> Phase:
+def _phase(step: _SortStep, is_last: bool) -> PlanPhase:
     reads = {"x0", "work"} if step.symbol == "argsort.runs" else {"work"}
-    return Phase(step.symbol, (step.half, step.run), frozenset(reads), frozenset(("y" if is_last else "work",)))
+    return PlanPhase(step.symbol, (step.half, step.run), frozenset(reads), frozenset(("y" if is_last else "work",)))
 
 
 def run_length(length: int) -> int:

@@ -13,7 +13,7 @@ from math import isclose, prod
 
 from ....graph.node import CONST, Node
 from ...ir.index import Index, Place, fresh, linear, moved
-from ...ir.kernel import GIVEN, Kernel, anchor_place, unmoved
+from ...ir.kernel import Kernel, anchor_place, unmoved
 from ...ir.storage import nbytes
 from ..anchors import anchor_of, is_filter_gradient, is_product
 from .gelu_gradient import CUBIC, SLOPE, is_gelu_slope
@@ -127,7 +127,7 @@ def unnarrowed(node: Node) -> Node:
 
 def _may_be_replaced(node: Node, store: Node) -> bool:
     """Whether the result may be written over what is added: new state over the old. No library promises to read it before."""
-    return node.op.name in GIVEN and nbytes(node) == nbytes(store)
+    return node.op.kernel == "input" and nbytes(node) == nbytes(store)
 
 
 # --- what is added ----------------------------------------------------------------------------------------------------------------
