@@ -35,6 +35,7 @@ from .graph.node import (
     constant,
     data,
     fresh_data,
+    item,
     make,
     unfinished,
     variable,
@@ -78,6 +79,12 @@ def _call(name: str, *args: Any, **kwargs: Any) -> Tensor:
 def emit(op: Op, inputs: tuple[Tensor, ...], params: tuple[Any, ...] = ()) -> Tensor:
     """The tensor for an op applied to tensors."""
     return wrap(make(op, tuple([x.node for x in inputs]), params))
+
+
+def emit_all(op: Op, inputs: tuple[Tensor, ...], params: tuple[Any, ...] = ()) -> tuple[Tensor, ...]:
+    """The tensors for an op with several results applied to tensors."""
+    node = make(op, tuple([x.node for x in inputs]), params)
+    return tuple([wrap(item(node, i)) for i in range(len(node.outputs))])
 
 
 def wrap(node: Node) -> Tensor:

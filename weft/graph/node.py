@@ -65,8 +65,11 @@ class Op:
     name: str
     kind: OpKind
     infer: Callable[..., Any]  # (*inputs, *params) -> Type, or a tuple of Types; raises UserError
-    reference: Callable[..., Any]  # (*arrays, *params) -> array: the reference implementation, in NumPy
-    # (g, y, *inputs, *params) -> for each input a cotangent, a function that computes it on demand, or None
+    reference: Callable[
+        ..., Any
+    ]  # (*arrays, *params) -> array, or a tuple of arrays: the reference implementation, in NumPy
+    # (g, y, *inputs, *params) -> for each input a cotangent, a function that computes it on demand, or None;
+    # of an op with several results, g and y are lists of all of them
     vjp: Callable[..., Any] | None = None
     params: tuple[str, ...] = ()
     arity: int | None = None  # None: variadic
@@ -80,9 +83,11 @@ class Op:
     cost: int = 1  # of one element of the result, in additions: cheap values are computed again rather than stored
     exact: bool = False  # asks which values are equal or greatest: mixed precision must not round them before
     own_kernels: bool = False  # each backend plans kernels for it (a sort, a scatter); it is not part of a fused loop
-    # (inputs, *params) -> the same value made of other ops, for backends without a lowering rule of their own
+    # (inputs, *params) -> the same value (or tuple of values) made of other ops, for backends without a lowering rule of their own
     decompose: Callable[..., Any] | None = None
-    batch: Callable[..., Any] | None = None  # the batching rule of vmap; elementwise ops need none
+    batch: Callable[..., Any] | None = (
+        None  # the batching rule of vmap, giving one tensor or a tuple; elementwise ops need none
+    )
     external: bool = False  # its rules stand outside of weft: what is compiled of it is not kept on disk
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ def plan_for(kernel: Kernel, threads: int, still: Collection[Node] = (), hidden:
             return _packed_product(anchor, kernel.views, threads)
         return _product(anchor, kernel.views, threads, hidden)
     if anchor.op.own_kernels:
-        return special.plan(anchor, threads)
+        return special.plan(kernel, threads)
     plan = choice(kernel, threads).plan
     if anchor.op.name in ("conv_last", "conv_data_last") and kernel.views[1].base in still and plan.phases:
         return _packed_filter(anchor, kernel.views[1].strides, plan.name, threads)

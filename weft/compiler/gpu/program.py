@@ -205,7 +205,9 @@ def _control(program: Program, call: Call, known: dict[object, KernelSource]) ->
     outputs = tuple(slots[numbers[i]] if i in numbers else None for i in range(len(node.outputs)))
     inside = tuple(_commands(body, known, _loose(kernel, body)) for body in bodies)
     inputs, sizes = tuple(map(program.viewed, kernel.views)), tuple(map(nbytes, node.inputs))
-    flow = ControlFlow(node.op.name, inside, inputs, outputs, buffers, sizes, calls=(call,))
+    flow = ControlFlow(
+        node.op.name, inside, inputs, outputs, buffers, sizes, in_place=tuple(bodies[-1].updates), calls=(call,)
+    )
     if node.op.name == "while_loop":
         return replace(flow, carried=node.params[2])
     if node.op.name != "scan":

@@ -45,6 +45,11 @@ class Kernel:
     def name(self) -> str:
         return self.anchor.op.name if self.anchor is not None else "loops"
 
+    @property
+    def results(self) -> dict[int, Node]:
+        """The results of an anchor with several that something reads, by their numbers: only these have memory."""
+        return {n.params[0]: n for n in self.outputs if n.op is ITEM}
+
     def elements(self) -> list[Elements]:
         """What each phase computes and reads, while kernels are merged; afterwards there are bodies."""
         return [p.elements for p in self.nest.phases] if self.nest is not None else []

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ...errors import InternalError
 from ...graph.graph import Graph, rebuild
-from ...graph.node import Node, Op, blame, toposort
+from ...graph.node import Node, Op, Type, blame, item, toposort
 
 MOST_ROUNDS = 100  # a rule may use ops that must be decomposed themselves, but not for ever
 
@@ -27,19 +27,32 @@ def _once(graph: Graph, lowers: Callable[[Op], bool]) -> Graph:
         for node in toposort([*graph.inputs, *graph.outputs]):
             if node in done:
                 continue
-            inputs = tuple(done[i] for i in node.inputs)
             if _is_missing(node, lowers):
                 put_down_to(node.source)
-                assert node.op.decompose is not None
-                new = node.op.decompose(inputs, *node.params)
-                if new.type != node.type:
-                    raise InternalError(
-                        "decompose", f"the op {node.op.name!r} gives {node.type}, its decomposition {new.type}."
-                    )
-                done[node] = new
+                _decomposed(node, done)
             else:
-                done[node] = rebuild(node, inputs)
+                done[node] = rebuild(node, tuple(done[i] for i in node.inputs))
     return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
+
+
+def _decomposed(node: Node, done: dict[Node, Node]) -> None:
+    """Enter what a node is made of; of a node with several results, what each of them is made of."""
+    assert node.op.decompose is not None
+    new = node.op.decompose(tuple(done[i] for i in node.inputs), *node.params)
+    made, wanted = ((new,), (node.type,)) if isinstance(new, Node) else (new, node.outputs)
+    if tuple(n.type for n in made) != tuple(wanted):
+        raise InternalError(
+            "decompose",
+            f"the op {node.op.name!r} gives {_types(wanted)}, its decomposition {_types(n.type for n in made)}.",
+        )
+    if isinstance(new, Node):
+        done[node] = new
+    else:
+        done |= {item(node, i): part for i, part in enumerate(made)}
+
+
+def _types(types: Iterable[Type]) -> str:
+    return ", ".join(map(str, types))
 
 
 def _is_missing(node: Node, lowers: Callable[[Op], bool]) -> bool:

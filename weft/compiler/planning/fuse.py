@@ -44,6 +44,7 @@ from ..ir.kernel import (
 )
 from ..ir.loops import Nest, Phase, Store, is_inline, plain_loops, reduction, substituted_place, taps
 from ..ir.program import Fused
+from ..passes.slice_updates import UPDATES
 from ..thresholds import thresholds
 from .algorithms import asked_for_loops
 from .merge import is_flexible, jammed, merged_nests, moved_phase, phase_body, solved
@@ -155,9 +156,10 @@ class _Fusion:
         length: dict[Node, int] = {}
         for node in self.nodes:
             if is_anchor(node, self.options.by_loops):
-                stored |= {
-                    base_of(node, i, stored, node.op.name in self.options.widens) for i in range(len(node.inputs))
-                }
+                bases = [base_of(node, i, stored, node.op.name in self.options.widens) for i in range(len(node.inputs))]
+                if node.op.name in UPDATES and bases[1] is bases[0]:
+                    bases[1] = node.inputs[1]  # a part of the tensor moves within it: read before it is overwritten
+                stored.update(bases)
             for i in self._worth_storing_for(node, stored):
                 stored.add(i)
             if node.op.name == "concat":
