@@ -63,7 +63,7 @@ def _top_k_vjp(gs: Sequence[Tensor], ys: Sequence[Tensor], x: Tensor, axis: int,
 
 
 _TOP_K = Op(
-    "top_k", "index", _top_k_infer, _top_k, _top_k_vjp, ("axis", "k"), 1,
+    "top_k", "index", _top_k_infer, _top_k, _top_k_vjp, ("axis", "k"), 1, True,
     samples=lambda rng: (
         Sample([rng.normal(size=s)], (a, k)) for s, a, k in [((5,), 0, 2), ((3, 40), 1, 7), ((3, 2), 0, 3), ((2, 3, 2), 1, 1), ((0, 3), 1, 2)]
     ),
