@@ -287,6 +287,22 @@ def test_static_updates_of_temporaries_still_fuse():
     assert [c.kind for c in program.calls] == ["loops"]
 
 
+def test_a_value_that_replaces_other_state_does_not_take_its_memory_early():
+    first, second = weft.asarray(floats(6, 20)), weft.asarray(floats(6, 20, seed=1))
+    expected = second.numpy() * 2.0, np.exp(first.numpy() * 0.0) + second.numpy()[0]
+    expected[1][1] = 7.0
+
+    @weft.jit
+    def step(i):
+        made = weft.exp(first * 0.0) + second[0]  # reads the state that an update of it replaces
+        first.assign(second * 2.0)
+        second.assign(made.at[i].set(7.0))
+
+    step(1)
+    np.testing.assert_array_equal(first.numpy(), expected[0])
+    np.testing.assert_array_equal(second.numpy(), expected[1])
+
+
 # --- the rest --------------------------------------------------------------------------------------------------------------------------
 
 

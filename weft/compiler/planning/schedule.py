@@ -75,7 +75,11 @@ def schedule(
             in_place[new] = old
     kept = {*results, *persistent, *fused.graph.inputs, *written_over.values()}
     for new, old in possible.items():
-        if new not in written_over and old in home and old not in kept and write_over(new, old):
+        if (
+            new in written_over or new in in_place
+        ):  # the state that it replaces may still be read when the old value is written
+            continue
+        if old in home and old not in kept and write_over(new, old):
             written_over[new] = old
             kept.add(old)
     awaited = {k for waiting in after.values() for k in waiting}
