@@ -285,6 +285,7 @@ def test_static_updates_of_temporaries_still_fuse():
 
     program = program_of(f, weft.zeros((6, 20)))
     assert [c.kind for c in program.calls] == ["loops"]
+    assert "update_slice" not in str(weft.jit(f).passes(weft.zeros((6, 20)))["refine"].nodes)
 
 
 def test_a_value_that_replaces_other_state_does_not_take_its_memory_early():

@@ -111,7 +111,7 @@ class NullExecutable:
 
     def passes(self) -> dict[str, Graph]:
         with self.options.in_force():
-            return passes(self.graph, self.options.narrow)
+            return passes(self.graph, self.options.narrow, self.updates)
 
     def sources(self) -> list[str]:
         return []

@@ -12,6 +12,7 @@ from ..ir.program import Program
 from ..lowering import LoweringTable
 from ..passes import pipeline
 from ..passes.pipeline import PassOptions
+from ..passes.slice_updates import spread_updates
 from ..planning.build import Target, build
 from . import scalars
 from .conv.choice import by_loops
@@ -23,9 +24,9 @@ LOWERINGS = LoweringTable("cpu", scalars.TABLE, special.PLANS, functions.FUNCTIO
 PASSES = PassOptions(LOWERINGS.lowers, wide_filters=True, widen_copies=True, split_sums=True)
 
 
-def passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
+def passes(graph: Graph, narrow: DType | None = None, updates: Mapping[int, int] | None = None) -> dict[str, Graph]:
     """The graph after each pass for CPUs, by the pass's name."""
-    return pipeline.passes(graph, PASSES, narrow)
+    return pipeline.passes(spread_updates(graph, updates or {}), PASSES, narrow)
 
 
 def applied(graph: Graph, narrow: DType | None = None) -> Graph:

@@ -25,6 +25,7 @@ from ..ir.storage import Slot, nbytes
 from ..lowering import LoweringTable
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
+from ..passes.slice_updates import spread_updates
 from ..planning.build import Target, build, control_buffers
 from ..thresholds import thresholds
 from . import scalars
@@ -49,9 +50,9 @@ LOWERINGS = LoweringTable("gpu", scalars.TABLE, special.KERNELS, scalars.MATHS)
 PASSES = PassOptions(LOWERINGS.lowers, recompute=True, pad_channels=True)
 
 
-def gpu_passes(graph: Graph, narrow: DType | None = None) -> dict[str, Graph]:
+def gpu_passes(graph: Graph, narrow: DType | None = None, updates: Mapping[int, int] | None = None) -> dict[str, Graph]:
     """The graph after each pass for GPUs, by the pass's name."""
-    return each_pass(graph, PASSES, narrow)
+    return each_pass(spread_updates(graph, updates or {}), PASSES, narrow)
 
 
 def gpu_program(

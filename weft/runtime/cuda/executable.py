@@ -187,7 +187,7 @@ class CudaExecutable:
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
         with self.options.in_force():
-            return gpu_passes(self.graph, self.options.narrow)
+            return gpu_passes(self.graph, self.options.narrow, self.updates)
 
     def notes(self) -> list[str]:
         """What is not computed as it was asked for, and why."""
