@@ -7,11 +7,11 @@ import weft
 from sampling import sampled
 from test_ops import DECLARED
 from weft.graph.graph import close as close_graph
-from weft.graph.node import Type, make, placeholder
+from weft.graph.node import Type, item, make, placeholder
 from weft.options import CompileOptions
 from weft.runtime.native import NativeExecutable, contiguous
 from weft.testing import close, counted, generator
-from weft.testing.checks import _as_dtype, _define, _float_dtypes
+from weft.testing.checks import _as_dtype, _define_all, _float_dtypes
 
 
 def compiled_results(graph, arrays, threads=2, fill=0xA5):
@@ -25,6 +25,11 @@ def compiled_results(graph, arrays, threads=2, fill=0xA5):
     return results
 
 
+def result_nodes(node):
+    """The results of a node: of most nodes one, the node itself."""
+    return [item(node, i) for i in range(len(node.outputs))] or [node]
+
+
 @pytest.mark.parametrize("op", DECLARED, ids=lambda op: op.name)
 def test_every_sample_and_dtype(op):
     """All samples of an op in one program: one compilation, many checks."""
@@ -35,11 +40,11 @@ def test_every_sample_and_dtype(op):
         inputs = [_as_dtype(i, dtype) for i in sample.inputs]
         here = [placeholder(object(), Type(i.shape, weft.asarray(i).dtype)) for i in inputs]
         nodes, arrays = nodes + here, arrays + inputs
-        outputs.append(make(op, tuple(here), sample.params))
-        cases.append((inputs, sample.params))
+        outputs += result_nodes(make(op, tuple(here), sample.params))
+        cases += _define_all(op, inputs, sample.params)
     found = compiled_results(close_graph(nodes, outputs), arrays)
-    for actual, output, (inputs, params) in zip(found, outputs, cases, strict=True):
-        close(actual, _define(op, inputs, params), output.dtype)
+    for actual, output, expected in zip(found, outputs, cases, strict=True):
+        close(actual, expected, output.dtype)
         counted(1)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import weft
 import weft.explain
+from test_cpu import result_nodes
 from test_ops import DECLARED
 from weft.compiler.cpu import roofline as roofs
 from weft.compiler.cpu.backend import compiled
@@ -177,7 +178,7 @@ def test_every_op_can_be_described(op):
     nodes, outputs = [], []
     for sample in op.samples(generator(op.name)):
         here = [placeholder(object(), Type(i.shape, weft.asarray(i).dtype)) for i in sample.inputs]
-        nodes, outputs = nodes + here, [*outputs, make(op, tuple(here), sample.params)]
+        nodes, outputs = nodes + here, [*outputs, *result_nodes(make(op, tuple(here), sample.params))]
     program = compiled(close(nodes, outputs), {}, CompileOptions("cpu", threads=2))
     why = describe.reasons(program)
     for call in program.calls:

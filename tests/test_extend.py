@@ -12,8 +12,10 @@ import weft
 from fake_gpu import install
 from weft import extend
 from weft.compiler.cpu import library
-from weft.graph.node import OPS
+from weft.graph import parse, to_text
+from weft.graph.node import OPS, Op
 from weft.knobs import KNOBS
+from weft.tensor import emit_all
 from weft.testing import check_op
 
 device_module = importlib.import_module("weft.runtime.device")
@@ -59,7 +61,7 @@ def ops():
     return sys.modules["extension.ops"]
 
 
-@pytest.mark.parametrize("name", ["ext_softsign", "ext_cube"])
+@pytest.mark.parametrize("name", ["ext_softsign", "ext_cube", "ext_extremes"])
 @pytest.mark.parametrize("on", ["reference", "cpu"])
 def test_everything_that_follows_from_a_declaration(name, on):
     check_op(OPS[name], on, rng=np.random.default_rng(1))
@@ -99,6 +101,88 @@ def test_derivatives_and_batching(name):
     wanted = np.stack([DEFINITIONS[name](x) for x in many])
     for mapped in (weft.vmap(f), weft.jit(weft.vmap(f))):
         np.testing.assert_allclose(mapped(weft.asarray(many)).numpy(), wanted, rtol=2e-6, atol=1e-6)
+
+
+SEVERAL = {
+    "ext_extremes": (lambda x: ops().extremes(x), lambda x: (x.min(axis=-1), x.max(axis=-1))),
+    "ext_moments": (lambda x: ops().moments(x), lambda x: (x.mean(axis=-1), x.var(axis=-1))),
+}
+
+
+def same(found, wanted):
+    for y, expected in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_several_results(name, monkeypatch):
+    f, define = SEVERAL[name]
+    same(f(MATRIX), define(MATRIX))
+    for threads in (1, 2):
+        with weft.knobs.set(threads=threads):
+            same(weft.jit(lambda x: f(x * 2.0))(MATRIX), define(MATRIX * 2))
+            for number in (0, 1):  # the other one is not computed
+                same([weft.jit(lambda x, number=number: f(x)[number])(MATRIX)], define(MATRIX)[number : number + 1])
+    many = np.stack([MATRIX, -MATRIX, MATRIX + 1])
+    for mapped in (weft.vmap(f), weft.jit(weft.vmap(f))):
+        same(mapped(weft.asarray(many)), define(many))
+    install(monkeypatch)
+    with weft.knobs.set(device="cuda"):
+        same(weft.jit(lambda x: f(x * 2.0))(MATRIX), define(MATRIX * 2))
+        same([weft.jit(lambda x: f(x)[1])(MATRIX)], define(MATRIX)[1:])
+
+
+def test_several_results_have_derivatives_and_run_in_loops():
+    def f(x):
+        mean, variance = ops().moments(x)
+        return (mean * weft.asarray([1.0, 2.0, 3.0, 4.0, 5.0])).sum() + (variance**2.0).sum()
+
+    def defined(x):
+        return (x.mean(axis=1) * np.arange(1, 6)).sum() + (x.var(axis=1) ** 2).sum()
+
+    wide, bump = MATRIX.astype(np.float64), np.zeros((5, 7))
+    bump[2, 3] = 1e-6
+    slope = (defined(wide + bump) - defined(wide - bump)) / 2e-6
+    for gradient in (weft.grad(f), weft.jit(weft.grad(f))):
+        np.testing.assert_allclose(gradient(weft.asarray(MATRIX)).numpy()[2, 3], slope, rtol=1e-4)
+
+    def step(x, _):
+        mean, variance = ops().moments(x)
+        return x - mean[:, None], variance
+
+    looped = weft.jit(lambda x: weft.scan(step, x, weft.arange(3)))
+    rest, variances = looped(weft.asarray(MATRIX))
+    np.testing.assert_allclose(rest.numpy(), MATRIX - MATRIX.mean(axis=1, keepdims=True), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(variances.numpy(), np.stack([MATRIX.var(axis=1)] * 3), rtol=1e-5)
+
+
+def test_unread_results_have_no_memory():
+    program = weft.jit(lambda x: ops().moments(x)[1])._for((MATRIX,), {}).executable.program
+    [call] = program.calls
+    assert (call.phase.symbol, sorted(call.operands)) == ("ext_moments.variance", ["x0", "y1"])
+    assert program.memory.arena == 0
+
+
+def test_the_text_of_several_results():
+    graph = weft.make_graph(lambda x: ops().moments(x), MATRIX)
+    assert "ext_moments(" in to_text(graph)
+    assert parse(to_text(graph)) == graph
+
+
+def test_eager_code_with_several_results_is_compiled_too():
+    with weft.knobs.set(compile_after=1):
+        for _ in range(3):
+            mean, variance = ops().moments(weft.asarray(MATRIX) * 3.0)
+            same((mean + 1.0, variance), (MATRIX.mean(axis=1) * 3 + 1, MATRIX.var(axis=1) * 9))
+            assert variance.node.value is not None
+
+
+def test_decompositions_of_several_results_that_lie():
+    liar = Op(
+        "ext_liars", "along", lambda x: (x.type, x.type), lambda x: (x, x), arity=1, decompose=extend.on_nodes(lambda x: (x,))
+    )  # fmt: skip
+    with pytest.raises(weft.InternalError, match="the op 'ext_liars' gives float32.*, float32.*, its decomposition"):
+        weft.jit(lambda x: emit_all(liar, (x,)))(MATRIX)
 
 
 def test_an_op_with_kernels_of_its_own_runs_in_a_loop_and_with_threads():

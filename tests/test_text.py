@@ -58,6 +58,7 @@ FLAT: dict[str, Callable[[random.Random, T, T], T]] = {
     "take": lambda p, a, b: a[weft.asarray([1, 0])] + b[:, [2, 0, 0]],
     "write": lambda p, a, b: a.at[[0, 0], [1, 1]].add(b[0, 0]).at[1].set(p.choice(NUMBERS)),
     "sort": lambda p, a, b: weft.sort(a, descending=p.choice([True, False])) + weft.argsort(b, axis=0),
+    "top_k": lambda p, a, b: weft.top_k(a, 3).values + weft.top_k(b, 2, axis=0).indices,
     "contract": lambda p, a, b: weft.einsum("ij,kj,kl->il", a, b, b),
     "conv": lambda p, a, b: back(weft.conv(a.reshape(1, 2, 3), b[:, :2].reshape(2, 2, 1), padding=0)),
     "conv_transpose": lambda p, a, b: back(weft.conv_transpose(a.reshape(1, 2, 3), weft.ones((2, 2, 1)))),

@@ -10,6 +10,7 @@ import pytest
 
 import weft
 from sampling import sampled
+from test_cpu import result_nodes
 from test_ops import DECLARED
 from triton_build import IMAGES, LONG, X, kernels
 from weft import nn, optim, zoo
@@ -19,7 +20,7 @@ from weft.graph.graph import close as close_graph
 from weft.graph.node import Type, make, placeholder
 from weft.runtime.reference import interpret
 from weft.testing import close, counted, generator
-from weft.testing.checks import _as_dtype, _define, _float_dtypes
+from weft.testing.checks import _as_dtype, _define_all, _float_dtypes
 
 pytest.importorskip("triton")
 from triton_runner import run_graph, run_kernel, run_program, training_step
@@ -32,10 +33,11 @@ def test_every_sample_and_dtype(op):
     for sample, dtype in sampled(f"triton {op.name}", cases, share=0.4, of=lambda case: case[1]):
         inputs = [_as_dtype(i, dtype) for i in sample.inputs]
         here = [placeholder(object(), Type(i.shape, weft.asarray(i).dtype)) for i in inputs]
-        output = make(op, tuple(here), sample.params)
-        [actual] = run_graph(close_graph(here, [output]), inputs)
-        close(actual, _define(op, inputs, sample.params), output.dtype)
-        counted()
+        outputs = result_nodes(make(op, tuple(here), sample.params))
+        found = run_graph(close_graph(here, outputs), inputs)
+        for actual, expected, output in zip(found, _define_all(op, inputs, sample.params), outputs, strict=True):
+            close(actual, expected, output.dtype)
+            counted()
 
 
 def made(f, *arrays):

@@ -208,7 +208,8 @@ def run_graph(graph: Graph, arrays: list[np.ndarray]) -> list[np.ndarray]:
 def _run_special(kernel: Kernel, values: dict[Node, np.ndarray]) -> None:
     """A sort, a scatter, a running total: phase after phase."""
     for phase in special.plan(kernel).phases:
-        _run_checked(special.write(kernel, phase), values, {kernel.anchor, *special.scratch_layout(kernel)})
+        made = {kernel.anchor, *kernel.outputs, *special.scratch_layout(kernel)}
+        _run_checked(special.write(kernel, phase), values, made)
 
 
 def _run_checked(source: KernelSource, values: dict[Node, np.ndarray], made: Collection[Node] = ()) -> None:

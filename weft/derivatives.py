@@ -123,6 +123,10 @@ def _apply_rule(node: Node, leads: set[Node], known: dict[Node, Tensor], several
         parts[i] if i in parts else zeros(t.shape, dtype=t.dtype if t.dtype.is_float else None)
         for i, t in enumerate(node.outputs)
     ]
+    if node.op.kind != "control":
+        inputs = tuple([wrap(i) for i in node.inputs])
+        given: Any = (inputs,) if node.op.arity is None else inputs
+        return node.op.vjp(cotangents, results, *given, *node.params)  # type: ignore[misc]
     # A body is differentiated as a whole, so ops with bodies are told which inputs are needed.
     needed = tuple(i in leads and i.dtype.is_float for i in node.inputs)
     if not any(needed):

@@ -51,7 +51,8 @@ def lower(backend: Literal["cpu", "gpu"], op: str) -> Callable[[F], F]:
             return f"{c.x} / (1.0 + tl.abs({c.x}))"
 
     The rule of an op with `own_kernels` plans its kernels: on CPUs `(node, threads) -> Plan`, on GPUs an object with `phases`,
-    `rooms` and `write` (see weft/compiler/cpu/special and weft/compiler/gpu/special).
+    `rooms` and `write` (see weft/compiler/cpu/special and weft/compiler/gpu/special). If the op has several results, the CPU's rule takes
+    `(node, threads, wanted)`: the numbers of those that are read.
     """
     if backend not in BACKENDS:
         raise UserError("lower", f"one of the backends {', '.join(BACKENDS)} is required, got {backend!r}.")

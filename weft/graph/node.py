@@ -87,8 +87,11 @@ class Op:
     name: str
     kind: OpKind
     infer: Callable[..., Any]  # (*inputs, *params) -> Type, or a tuple of Types; raises UserError
-    reference: Callable[..., Any]  # (*arrays, *params) -> array: the reference implementation, in NumPy
-    # (g, y, *inputs, *params) -> for each input a cotangent, a function that computes it on demand, or None
+    reference: Callable[
+        ..., Any
+    ]  # (*arrays, *params) -> array, or a tuple of arrays: the reference implementation, in NumPy
+    # (g, y, *inputs, *params) -> for each input a cotangent, a function that computes it on demand, or None;
+    # of an op with several results, g and y are lists of all of them
     vjp: Callable[..., Any] | None = None
     params: tuple[str, ...] = ()
     arity: int | None = None  # None: variadic
@@ -111,10 +114,13 @@ class Op:
     strided_inputs: tuple[int, ...] = ()  # inputs that kernels read through any strides; others must be contiguous
     operands: tuple[str, ...] = ()  # how plans call the inputs and the result; default x0, x1, ... and y
     label: str | None = None  # how profiles call it; default its name; "" leaves it out of a kernel's name
+    updates_input: bool = False  # the result is the first input with some elements replaced: it can be written in place
     own_kernels: bool = False  # each backend plans kernels for it (a sort, a scatter); it is not part of a fused loop
-    # (inputs, *params) -> the same value made of other ops, for backends without a lowering rule of their own
+    # (inputs, *params) -> the same value (or tuple of values) made of other ops, for backends without a lowering rule of their own
     decompose: Callable[..., Any] | None = None
-    batch: Callable[..., Any] | None = None  # the batching rule of vmap; elementwise ops need none
+    batch: Callable[..., Any] | None = (
+        None  # the batching rule of vmap, giving one tensor or a tuple; elementwise ops need none
+    )
     version: int = 1  # increased when its meaning changes: saved programs state the versions that they use
     external: bool = False  # its rules are defined outside of weft: what is compiled of it is not kept on disk
     param_index: dict[str, int] = field(init=False, repr=False)  # the position of each parameter

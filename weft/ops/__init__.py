@@ -15,6 +15,7 @@ from . import numpy as numpy
 from . import pooling as pooling
 from . import reduce as reduce
 from . import selection as selection
+from . import slice_update as slice_update
 from . import sorting as sorting
 from . import standard as standard
 from . import statistics as statistics

@@ -94,11 +94,16 @@ def elementwise(
     return op
 
 
-def on_nodes(rule: Callable[..., Tensor] | None) -> Callable[..., Node] | None:
+def on_nodes(rule: Callable[..., Any] | None) -> Callable[..., Any] | None:
     """A function of tensors as one of nodes: `Op.decompose` is called below the layer of tensors."""
     if rule is None:
         return None
-    return lambda inputs, *params: rule(*map(wrap, inputs), *params).node
+
+    def call(inputs: Sequence[Node], *params: Any) -> Node | tuple[Node, ...]:
+        made = rule(*map(wrap, inputs), *params)
+        return made.node if isinstance(made, Tensor) else tuple(t.node for t in made)
+
+    return call
 
 
 def _draw(rng: np.random.Generator, shape: Shape, accepts: Accepts, domain: tuple[float, float]) -> np.ndarray:

@@ -37,7 +37,7 @@ def _selected(name: str, x: Node, indices: Sequence[Node], axes: Axes) -> Shape:
     return (*indices[0].shape, *(n for i, n in enumerate(x.shape) if i not in axes))
 
 
-def _checked(
+def checked(
     name: str, x: np.ndarray, indices: Sequence[np.ndarray], axes: Axes, wraps: bool = True
 ) -> tuple[np.ndarray, ...]:
     """The indices counted from the front."""
@@ -53,7 +53,7 @@ def _checked(
 
 def _gather(values: tuple[np.ndarray, ...], axes: Axes, wraps: bool) -> np.ndarray:
     x, *indices = values
-    selected: np.ndarray = np.moveaxis(x, axes, range(len(axes)))[_checked("gather", x, indices, axes, wraps)]
+    selected: np.ndarray = np.moveaxis(x, axes, range(len(axes)))[checked("gather", x, indices, axes, wraps)]
     return selected
 
 
@@ -103,7 +103,7 @@ def _scatter_infer(inputs: tuple[Node, ...], axes: Axes, how: str) -> Type:
 
 def _scatter(inputs: tuple[np.ndarray, ...], axes: Axes, how: str) -> np.ndarray:
     x, values, *indices = inputs
-    places = _checked("scatter", x, indices, axes)
+    places = checked("scatter", x, indices, axes)
     front = np.moveaxis(x, axes, range(len(axes)))
     sizes, rest = front.shape[: len(axes)], front.shape[len(axes) :]
     result = front.reshape(prod(sizes), *rest).copy()
@@ -155,7 +155,7 @@ _SCATTER = Op(
     errors=(
         Wrong(lambda: scatter(zeros(3), zeros(2), [as_tensor([0])], (0,), "add"), "[scatter] values of type float32[1] are required, got float32[2]"),
         Wrong(lambda: scatter(zeros(3), zeros(1), [as_tensor([3])], (0,), "add").numpy(), "[scatter] index 3 is out of range for axis 0 of size 3"),
-    ), own_kernels=True,
+    ), own_kernels=True, updates_input=True,
 )  # fmt: skip
 
 
@@ -206,8 +206,12 @@ def pick(x: Tensor, index: Tensor, axis: int, wraps: bool) -> Tensor:
     rows = broadcast_shape("take_along_axis", *others)
     x = expand_to(x, (*rows[:axis], x.shape[axis], *rows[axis + 1 :]))
     index = expand_to(index, (*rows[:axis], index.shape[axis], *rows[axis + 1 :]))
-    grid = [index if a == axis else expand_to(_along(a, index.shape), index.shape) for a in range(x.ndim)]
-    return gather(x, grid, tuple(range(x.ndim)), wraps)
+    return gather(x, grid_along(index, axis), tuple(range(x.ndim)), wraps)
+
+
+def grid_along(index: Tensor, axis: int) -> list[Tensor]:
+    """An index tensor for every axis: the given one along `axis`, each element's own place along the others."""
+    return [index if a == axis else expand_to(_along(a, index.shape), index.shape) for a in range(index.ndim)]
 
 
 def _along(axis: int, shape: Shape) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,11 +10,11 @@ import numpy as np
 from ..dtypes import bool_, int64, promote
 from ..errors import UserError
 from ..graph.node import Node, Op, Type
-from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
-from .creation import zeros
+from ..tensor import ArrayLike, Tensor, as_tensor, emit, emit_all, function, number
+from .creation import zeros, zeros_like
 from .declare import Sample, Wrong, as_vector, normal_axis, whole
 from .elementwise import astype, where
-from .indexing import gather, take, take_along_axis
+from .indexing import gather, grid_along, scatter, take, take_along_axis
 from .movement import cut, flatten, same_dtype
 from .reduce import sum
 
@@ -38,6 +39,35 @@ _ARGSORT = Op(
         Sample([rng.normal(size=s)], (a, d)) for s, a in [((5,), 0), ((3, 4), 1), ((3, 2), 0), ((0,), 0)] for d in (True, False)
     ),
     (Wrong(lambda: argsort(zeros(3), axis=1), "[argsort] axis 1 does not exist in a tensor of 1 dimensions"),), own_kernels=True,
+)  # fmt: skip
+
+
+MOST_SELECTED = 64  # elements that are selected in one pass over the others; more are sorted
+
+
+def _top_k_infer(x: Node, axis: int, k: int) -> tuple[Type, Type]:
+    if axis != normal_axis("top_k", axis, len(x.shape)) or not 0 < k <= min(MOST_SELECTED, x.shape[axis]):
+        raise UserError("top_k", f"an axis of {x.type} and up to {MOST_SELECTED} elements of it are required, got {k}.")
+    shape = (*x.shape[:axis], k, *x.shape[axis + 1 :])
+    return Type(shape, x.dtype), Type(shape, int64)
+
+
+def _top_k(x: np.ndarray, axis: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    order = np.take(_argsort(x, axis, True), range(k), axis=axis)
+    return np.take_along_axis(x, order, axis), order
+
+
+def _top_k_vjp(gs: Sequence[Tensor], ys: Sequence[Tensor], x: Tensor, axis: int, k: int) -> tuple[Callable[[], Tensor]]:
+    """What belongs to a selected element goes back to its place."""
+    return (lambda: scatter(zeros_like(x), gs[0], grid_along(ys[1], axis), tuple(range(x.ndim)), "add"),)
+
+
+_TOP_K = Op(
+    "top_k", "index", _top_k_infer, _top_k, _top_k_vjp, ("axis", "k"), 1, True,
+    samples=lambda rng: (
+        Sample([rng.normal(size=s)], (a, k)) for s, a, k in [((5,), 0, 2), ((3, 40), 1, 7), ((3, 2), 0, 3), ((2, 3, 2), 1, 1), ((0, 3), 1, 2)]
+    ),
+    errors=(Wrong(lambda: top_k(zeros(3), 4), "[top_k] k must be between 0 and 3"),), own_kernels=True,
 )  # fmt: skip
 
 
@@ -81,6 +111,8 @@ def top_k(x: ArrayLike, k: int, /, *, axis: int = -1) -> TopKResult:
     k = whole("top_k", "number of elements", k)
     if not k <= x.shape[axis]:
         raise UserError("top_k", f"k must be between 0 and {x.shape[axis]}, the size of axis {axis}, got {k}.")
+    if 0 < k <= MOST_SELECTED:
+        return TopKResult(*emit_all(_TOP_K, (x,), (axis, k)))
     order = cut(argsort(x, axis=axis, descending=True), axis, 0, k)
     return TopKResult(take_along_axis(x, order, axis=axis), order)
 

@@ -1,7 +1,7 @@
 """Indexing `x[key]` and updates of `x[key]`, by NumPy's rules.
 
-Every key is lowered to three steps: ranges (slice and flip), dropped and new axes (reshape), and integer arrays (gather). Updates use the
-inverse steps. Writing one value under a mask needs none of them: it is a `where`, whose shape does not depend on the mask.
+Every key is lowered to three steps: ranges (slice and flip), dropped and new axes (reshape), and integer arrays (gather). Updates of a
+slice, at static or traced numbers, are one `update_slice`; updates at integer arrays are a scatter. Writing one value under a mask needs none of them: it is a `where`, whose shape does not depend on the mask.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ import numpy as np
 
 from ..dtypes import bool_
 from ..errors import UserError, UserIndexError
-from ..graph.node import Shape
-from ..tensor import ArrayLike, Tensor, as_tensor, function, number
+from ..graph.node import CONST, Shape
+from ..tensor import ArrayLike, Tensor, as_tensor, function
 from .convert import asarray
 from .creation import iota
 from .declare import accept, broadcast_shape, expand_to
 from .elementwise import add, astype, maximum, minimum, multiply, where
 from .indexing import gather, placed, scatter
-from .movement import broadcast_to, flatten, flip, pad_constant, reshape, slice_, surroundings
+from .movement import broadcast_to, flatten, flip, moveaxis, reshape, slice_
+from .slice_update import read_slice, update_slice
 
 
 @dataclass
@@ -66,6 +67,10 @@ class _Key:
     def add_single(self, index: Tensor) -> None:
         """A mask without dimensions: a new axis of size 1, from which one element or none is selected."""
         self._read(1, index)
+
+    def is_whole(self, shape: Shape) -> bool:
+        """Whether it has arrays and whole axes only, so that arrays index the axes of the tensor itself."""
+        return not self.flips and tuple(self.shape) == shape == tuple(self.stops) and set(self.steps) <= {1}
 
     def _read(self, size: int, index: Tensor) -> None:
         self.places.append(len(self.shape))
@@ -210,21 +215,43 @@ def index_update(x: ArrayLike, key: Any, value: Any, how: str) -> Tensor:
     if masked is not None:
         return masked
     k = _read_key(x, key)
-    if k.arrays:
-        if how not in ("set", "add"):
-            raise UserError(
-                "at", f"{how} takes ints, slices and masks, since arrays of ints may name a place twice. "
-                "If yours do not, use x.at[key].set() with a value computed from x[key]."
-            )  # fmt: skip
-        places = index(reshape(iota(x.size), x.shape), key)
-        value = _fit(value, places.shape)
-        return reshape(scatter(flatten(x), flatten(value), [flatten(places)], (0,), how), x.shape)
-    ranged = [len(range(a, b, s)) for a, b, s in zip(k.starts, k.stops, k.steps, strict=True)]
-    value = reshape(_fit(value, tuple(k.shape)), ranged)
-    value = flip(value, axis=k.flips) if k.flips else value
-    widths = surroundings(x.shape, tuple(ranged), tuple(k.starts), tuple(k.steps))
-    written, spread = pad_constant(number(True, bool_, value.shape), widths), pad_constant(value, widths)
-    return where(written, _WAYS[how](x, spread), x)
+    if all(a.ndim == 0 for a in k.arrays) and (not k.arrays or len(k.shape) == x.ndim):
+        return _sliced_update(x, k, value, how)
+    if how not in ("set", "add"):
+        raise UserError(
+            "at", f"{how} takes ints, slices and masks, since arrays of ints may name a place twice. "
+            "If yours do not, use x.at[key].set() with a value computed from x[key]."
+        )  # fmt: skip
+    if k.is_whole(x.shape):
+        shape = broadcast_shape("index", *(a.shape for a in k.arrays))
+        first = 0 if k.apart else k.places[0]
+        rest = [n for i, n in enumerate(x.shape) if i not in k.places]
+        value = _fit(value, (*rest[:first], *shape, *rest[first:]))
+        rows = moveaxis(value, list(range(first, first + len(shape))), list(range(len(shape))))
+        return scatter(x, rows, [expand_to(a, shape) for a in k.arrays], tuple(k.places), how)
+    places = index(reshape(iota(x.size), x.shape), key)
+    value = _fit(value, places.shape)
+    return reshape(scatter(flatten(x), flatten(value), [flatten(places)], (0,), how), x.shape)
+
+
+def _sliced_update(x: Tensor, k: _Key, value: Tensor, how: str) -> Tensor:
+    """An update of one slice: no element is named twice."""
+    dynamic = {p: a for p, a in zip(k.places, k.arrays, strict=True) if a.node.op is not CONST}
+    starts = list(k.starts)
+    counts = [len(range(a, b, s)) for a, b, s in zip(k.starts, k.stops, k.steps, strict=True)]
+    for place, array in zip(k.places, k.arrays, strict=True):
+        if place not in dynamic:
+            starts[place], counts[place] = array.node.params[0] % x.shape[place], 1
+    selected = [n for i, n in enumerate(k.shape) if i not in k.places]
+    kept = [a for a in range(x.ndim) if a not in dynamic]
+    value = reshape(_fit(value, tuple(selected)), [counts[a] for a in kept])
+    value = flip(value, axis=[kept.index(a) for a in k.flips]) if k.flips else value
+    if not value.size:
+        return x
+    way = ([*dynamic.values()], (*dynamic,), tuple(starts), tuple(k.steps))
+    whole = value.shape == x.shape
+    new = _WAYS[how](x if whole else read_slice(x, value.shape, *way), value) if how != "set" else value
+    return new if whole else update_slice(x, new, *way)
 
 
 def _masked_update(x: Tensor, parts: list[Any], value: Tensor, how: str) -> Tensor | None:

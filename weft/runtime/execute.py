@@ -61,6 +61,9 @@ def _run(roots: list[Node], home: Device) -> None:
         for node in moves:
             node.value = _moved(node.inputs[0], device(node.param("target")))
         order = toposort([root for root in roots if _missing(root)], missing)
+    siblings = _held_siblings(order)
+    if siblings:
+        order = toposort([*roots, *siblings], missing)
     wanted = _kept(order, set(roots))
     for node, value in zip(wanted, home.run(NodeProgram(order, wanted)), strict=True):
         node.value = value
@@ -71,6 +74,13 @@ def _run(roots: list[Node], home: Device) -> None:
     if knobs.debug:
         elapsed = 1e3 * (time.perf_counter() - start)
         print(f"weft: {home} ran {len(order)} nodes, kept {len(wanted)}, {elapsed:.2f} ms", file=sys.stderr)
+
+
+def _held_siblings(order: Sequence[Node]) -> list[Node]:
+    """Further results of ops with several that tensors refer to: they are computed together."""
+    several = [node for node in order if node.outputs and not _is_kept_whole(node)]
+    parts = [existing(ITEM, (node,), (i,)) for node in several for i in range(len(node.outputs))]
+    return [part for part in parts if part is not None and part.holders]
 
 
 def _assign_items(node: Node, values: Buffer) -> None:
@@ -85,7 +95,12 @@ def _assign_items(node: Node, values: Buffer) -> None:
 def _kept(order: Sequence[Node], roots: set[Node]) -> list[Node]:
     """The nodes whose values may be read again: a tensor refers to them, or a live node outside of this run uses them."""
     uses = Counter(i for node in order for i in node.inputs)
-    return [n for n in order if n.holders or n in roots or n.outputs or n.users > uses[n]]
+    return [n for n in order if n.holders or n in roots or _is_kept_whole(n) or n.users > uses[n]]
+
+
+def _is_kept_whole(node: Node) -> bool:
+    """Whether all results of a node with several are kept: those of control flow, which runs for long."""
+    return bool(node.outputs) and node.op.kind == "control"
 
 
 def fetch(node: Node) -> np.ndarray:

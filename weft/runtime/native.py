@@ -157,7 +157,7 @@ class NativeExecutable:
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
         with self._as_made():
-            return passes(self.graph, self.options)
+            return passes(self.graph, self.options, self.updates)
 
     @property
     def where(self) -> str:

@@ -109,7 +109,7 @@ class NullExecutable:
         return [None for number in range(len(self.graph.outputs)) if number not in self.updates]
 
     def passes(self) -> dict[str, Graph]:
-        return passes(self.graph, self.options)
+        return passes(self.graph, self.options, self.updates)
 
     def sources(self) -> list[str]:
         return []

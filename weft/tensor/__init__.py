@@ -5,6 +5,7 @@ from .core import ArrayLike as ArrayLike
 from .core import Tensor as Tensor
 from .core import as_tensor as as_tensor
 from .core import emit as emit
+from .core import emit_all as emit_all
 from .core import fresh_tensor as fresh_tensor
 from .core import number as number
 from .core import wrap as wrap

@@ -18,7 +18,7 @@ import numpy as np
 from ..dtypes import DType, DTypeLike, as_dtype, float64, scalar_dtype
 from ..errors import Source, UserError
 from ..graph import Graph, close
-from ..graph.node import CLOCK, Node, Op, Shape, Type, VariableCell, constant, data, fresh_data, make, variable
+from ..graph.node import CLOCK, Node, Op, Shape, Type, VariableCell, constant, data, fresh_data, item, make, variable
 from ..runtime import STATE_LOCK, Buffer, Device, evaluate, transfer
 from ..runtime import device as find_device
 from .indexing import TensorIndexing
@@ -40,6 +40,12 @@ def _call(name: str, *args: Any, **kwargs: Any) -> Tensor:
 def emit(op: Op, inputs: tuple[Tensor, ...], params: tuple[Any, ...] = ()) -> Tensor:
     """The tensor for an op applied to tensors."""
     return wrap(make(op, tuple([x.node for x in inputs]), params))
+
+
+def emit_all(op: Op, inputs: tuple[Tensor, ...], params: tuple[Any, ...] = ()) -> tuple[Tensor, ...]:
+    """The tensors for an op with several results applied to tensors."""
+    node = make(op, tuple([x.node for x in inputs]), params)
+    return tuple([wrap(item(node, i)) for i in range(len(node.outputs))])
 
 
 def wrap(node: Node) -> Tensor:

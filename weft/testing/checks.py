@@ -7,6 +7,7 @@ direction. From its error samples: the text of its errors.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..ops.declare import Sample
 from ..ops.reduce import sum
 from ..runtime import Device, device
 from ..runtime.reference import compute
-from ..tensor import Tensor, emit
+from ..tensor import Tensor, emit, emit_all
 from ..tracing.trace import make_graph
 from .counter import counted
 
@@ -70,24 +71,33 @@ def _as_dtype(array: Any, dtype: DType) -> np.ndarray:
     return np.asarray(array).astype(dtype.numpy) if _is_float(array) else np.asarray(array)
 
 
-def _apply(op: Op, tensors: Sequence[Tensor], params: tuple[Any, ...]) -> Tensor:
-    return emit(op, tuple(tensors), params)
+def _apply(op: Op, tensors: Sequence[Tensor], params: tuple[Any, ...]) -> tuple[Tensor, ...]:
+    """All results."""
+    one = emit(op, tuple(tensors), params)
+    return emit_all(op, tuple(tensors), params) if one.node.outputs else (one,)
 
 
 def _check_value(op: Op, sample: Sample, dtype: DType, on: Device) -> None:
     arrays = [_as_dtype(i, dtype) for i in sample.inputs]
-    result = _apply(op, [asarray(a, device=on) for a in arrays], sample.params)
-    actual = result.numpy()
-    assert actual.shape == result.shape, f"{op.name} promised shape {result.shape}, gave {actual.shape}"
-    assert actual.dtype == result.dtype.numpy, f"{op.name} promised {result.dtype}, gave {actual.dtype}"
-    close(actual, _define(op, arrays, sample.params), result.dtype)
+    results = _apply(op, [asarray(a, device=on) for a in arrays], sample.params)
+    for result, expected in zip(results, _define_all(op, arrays, sample.params), strict=True):
+        actual = result.numpy()
+        assert actual.shape == result.shape, f"{op.name} promised shape {result.shape}, gave {actual.shape}"
+        assert actual.dtype == result.dtype.numpy, f"{op.name} promised {result.dtype}, gave {actual.dtype}"
+        close(actual, expected, result.dtype)
 
 
 def _define(op: Op, arrays: Sequence[np.ndarray], params: tuple[Any, ...]) -> np.ndarray:
-    """The definition, in float64, on the very numbers the dtype under test can hold."""
+    """The definition of an op with one result, in float64, on the very numbers the dtype under test can hold."""
+    [value] = _define_all(op, arrays, params)
+    return value
+
+
+def _define_all(op: Op, arrays: Sequence[np.ndarray], params: tuple[Any, ...]) -> tuple[np.ndarray, ...]:
     wide = [a.astype(np.float64) if a.dtype.kind not in "biu" else a for a in arrays]
     with np.errstate(all="ignore"):
-        return np.asarray(compute(_node(op, wide, params), wide))
+        found = compute(_node(op, wide, params), wide)
+    return found if isinstance(found, tuple) else (np.asarray(found),)
 
 
 def _node(op: Op, arrays: Sequence[np.ndarray], params: tuple[Any, ...]) -> Node:
@@ -97,10 +107,11 @@ def _node(op: Op, arrays: Sequence[np.ndarray], params: tuple[Any, ...]) -> Node
 def _check_strides(op: Op, sample: Sample, on: Device) -> None:
     """Inputs that are not laid out in order (reversed, transposed, every second element) give the same result."""
     arrays = [np.asarray(i) for i in sample.inputs]
-    plain = _apply(op, [asarray(a, device=on) for a in arrays], sample.params).numpy()
+    plain = _apply(op, [asarray(a, device=on) for a in arrays], sample.params)
     odd = [_odd_layout(a) for a in arrays]
     strided = _apply(op, [asarray(a, device=on, copy=False) for a in odd], sample.params)
-    close(strided.numpy(), plain, strided.dtype)
+    for expected, actual in zip(plain, strided, strict=True):
+        close(actual.numpy(), expected.numpy(), actual.dtype)
 
 
 def _odd_layout(array: np.ndarray) -> np.ndarray:
@@ -124,17 +135,19 @@ def _check_derivatives(op: Op, sample: Sample, rng: np.random.Generator) -> None
     if any(f.size == 0 for f in floats):
         return _check_empty(op, sample)
 
-    def f(*xs: Tensor) -> Tensor:
+    def f(*xs: Tensor, number: int = 0) -> Tensor:
         rest = iter(xs)
         full = [next(rest) if _is_float(i) else asarray(np.asarray(i)) for i in sample.inputs]
-        return _apply(op, full, sample.params)
+        return _apply(op, full, sample.params)[number]
 
-    return check_grads(f, floats, rng=rng)
+    for number in range(len(_node(op, [np.asarray(i) for i in sample.inputs], sample.params).outputs) or 1):
+        check_grads(functools.partial(f, number=number), floats, rng=rng)
+    return None
 
 
 def _check_empty(op: Op, sample: Sample) -> None:
     tensors = [asarray(np.asarray(i)) for i in sample.inputs]
-    y, back = vjp(lambda *xs: _apply(op, xs, sample.params), *tensors)
+    y, back = vjp(lambda *xs: _apply(op, xs, sample.params)[0], *tensors)
     if not y.dtype.is_float:
         return
     for x, g in zip(tensors, back(y), strict=True):

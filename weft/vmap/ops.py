@@ -20,10 +20,12 @@ from ..ops.contract import contract
 from ..ops.creation import iota, zeros
 from ..ops.declare import expand_to
 from ..ops.elementwise import where
+from ..ops.indexing import scatter
 from ..ops.movement import moveaxis, permute_dims, reshape
+from ..ops.slice_update import read_slice, update_slice
 from ..ops.window import Pairs
 from ..random import BITS
-from ..tensor import Tensor, emit, wrap
+from ..tensor import Tensor, emit, emit_all, wrap
 
 Each = tuple[Node, bool]  # a value, and whether the examples are its first axis
 
@@ -72,6 +74,8 @@ def walk(
                 made = _apply(node, inputs, size)
                 if isinstance(made, list):
                     several[node] = made
+                elif isinstance(made, tuple):
+                    several[node] = [(t.node, True) for t in made]
                 else:
                     done[node] = made.node, True
             else:
@@ -139,7 +143,7 @@ def refuse_draws(bodies: Iterable[Graph]) -> None:
 def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register the batching rule of ops: (call, op, *params) -> the result, with the examples in front.
 
-    Of an op with several results it gives a list of Each.
+    Of an op with several results it gives a tuple of them, or, if some of them are the same for all examples, a list of Each.
     """
 
     def enter(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -208,6 +212,11 @@ def _over_axes(call: BatchedCall, op: Op, axes: Shape) -> Tensor:
 @rule("argmax", "argmin", "cumsum", "cumprod", "argsort")
 def _along_axis(call: BatchedCall, op: Op, axis: int, *rest: Any) -> Tensor:
     return emit(op, (call.tensors[0],), (axis + 1, *rest))
+
+
+@rule("top_k")
+def _top_k(call: BatchedCall, op: Op, axis: int, k: int) -> tuple[Tensor, ...]:
+    return emit_all(op, (call.tensors[0],), (axis + 1, k))
 
 
 @rule("window_sum", "window_max")
@@ -287,6 +296,21 @@ def _scatter(call: BatchedCall, op: Op, axes: Shape, how: str) -> Tensor:
         return emit(op, (x, moveaxis(values, 0, indices[0].ndim), *indices), (_behind(axes), how))
     several = [call.each(i) for i in range(2, len(call.tensors))]
     return emit(op, (x, values, _own_rows(several[0]), *several), ((0, *_behind(axes)), how))
+
+
+@rule("update_slice")
+def _update_slice(call: BatchedCall, op: Op, axes: Shape, starts: Shape, steps: Shape) -> Tensor:
+    """One index for all: the examples are one more axis. Otherwise each example's index names a row of the static slice."""
+    x, value, *indices = call.each(0), call.each(1), *call.tensors[2:]
+    starts, steps = (0, *starts), (1, *steps)
+    if not any(call.mapped[2:]):
+        return emit(op, (x, value, *indices), (_behind(axes), starts, steps))
+    several = [call.each(i) for i in range(2, len(call.tensors))]
+    kept = [a for a in range(x.ndim) if a - 1 not in axes]
+    counts = [x.shape[a] if a not in kept else value.shape[kept.index(a)] for a in range(x.ndim)]
+    part = read_slice(x, tuple(counts), (), (), starts, steps)
+    part = scatter(part, value, [_own_rows(several[0]), *several], (0, *_behind(axes)), "set")
+    return update_slice(x, part, (), (), starts, steps)
 
 
 def _own_rows(like: Tensor) -> Tensor:

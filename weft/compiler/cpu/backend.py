@@ -12,6 +12,7 @@ from ..ir.program import Program
 from ..lowering import LoweringTable
 from ..passes import pipeline
 from ..passes.pipeline import PassOptions
+from ..passes.slice_updates import spread_updates
 from ..planning.build import Backend, build
 from . import scalars
 from .conv.choice import by_loops
@@ -24,9 +25,11 @@ PASSES = PassOptions(LOWERINGS.lowers, wide_filters=True, widen_copies=True, spl
 DEFAULTS = CompileOptions("cpu", threads=1)
 
 
-def passes(graph: Graph, options: CompileOptions = DEFAULTS) -> dict[str, Graph]:
+def passes(
+    graph: Graph, options: CompileOptions = DEFAULTS, updates: Mapping[int, int] | None = None
+) -> dict[str, Graph]:
     """The graph after each pass for CPUs, by the pass's name."""
-    return pipeline.passes(graph, PASSES, options)
+    return pipeline.passes(spread_updates(graph, updates or {}), PASSES, options)
 
 
 def applied(graph: Graph, options: CompileOptions = DEFAULTS) -> Graph:

@@ -1,7 +1,7 @@
 """Lowers `call`, `cond`, `while_loop` and `scan` to native loops and branches around the functions of their bodies.
 
 Every thread runs the loops itself, with its own frame of pointers to the body's inputs and outputs: a step of a scan only changes
-addresses. Carried values are double buffered; where the history of a carried value is an output, steps write into it directly. All
+addresses. Carried values are double buffered, unless steps update them in place; where the history of a carried value is an output, steps write into it directly. All
 threads see the same condition, because a barrier separates its computation from its use.
 """
 
@@ -68,6 +68,9 @@ class ControlFlowEmitter:
             pointer(program.memory.slots[by_number[i]]) if i in by_number else None
             for i in range(len(self.node.outputs))
         ]
+        self.in_place = self.bodies[-1].updates  # carried values
+        slots = [program.viewed(v) for v in call.kernel.views]
+        self.is_there = [i in by_number and program.memory.slots[by_number[i]] == s for i, s in enumerate(slots)]
         self.frames = [code.stack_array(PTR, b.frame_size) for b in self.bodies]
 
     def write(self) -> None:
@@ -103,7 +106,7 @@ class ControlFlowEmitter:
     def _while(self) -> None:
         code, carried = self.code, self.node.param("carried")
         now = [code.variable(PTR) for _ in range(carried)]
-        for place, pointer in zip(now, self.inputs, strict=False):
+        for place, pointer in zip(now, self._beginnings(carried), strict=True):
             code.store(pointer, place)
         count = code.variable(I64)
         code.store(code.i64(0), count)
@@ -128,12 +131,31 @@ class ControlFlowEmitter:
         code.branch(head)
         code.position_at_end(after)
         for i, place in enumerate(now):
-            if self.outputs[i] is not None:
+            if self.outputs[i] is not None and i not in self.in_place:
                 self.copy(self.outputs[i], code.load(place, typ=PTR), nbytes(self.node.inputs[i]))
 
     def _alternating(self, step: Value, carried: int) -> list[Value]:
         even = self.code.icmp_unsigned("==", self.code.and_(step, self.code.i64(1)), self.code.i64(0))
-        return [self.code.select(even, self._buffer(f"even{i}"), self._buffer(f"odd{i}")) for i in range(carried)]
+        return [
+            self._only_place(i)
+            if i in self.in_place
+            else self.code.select(even, self._buffer(f"even{i}"), self._buffer(f"odd{i}"))
+            for i in range(carried)
+        ]
+
+    def _only_place(self, i: int) -> Value:
+        """Where a carried value is from the first step to the last, if steps update it in place."""
+        output = self.outputs[i]
+        return self._buffer(f"even{i}") if output is None else output
+
+    def _beginnings(self, carried: int) -> list[Value]:
+        """Where carried values are before the first step. Those that are updated in place are copied, unless they are there already."""
+        copied = [i for i in range(carried) if i in self.in_place and not self.is_there[i]]
+        for i in copied:
+            self.copy(self._only_place(i), self.inputs[i], nbytes(self.node.inputs[i]))
+        if copied:
+            self.barrier()
+        return [self._only_place(i) if i in self.in_place else self.inputs[i] for i in range(carried)]
 
     def _scan(self) -> None:
         code, scan = self.code, _ScanParameters.of(self.node)
@@ -143,13 +165,12 @@ class ControlFlowEmitter:
         before = self.outputs[carried + stacked :] if history else []
         if length == 0:
             for i in range(carried):
-                if self.outputs[i] is not None:
+                if self.outputs[i] is not None and not self.is_there[i]:
                     self.copy(self.outputs[i], self.inputs[i], sizes[i])
             return
         begin = length - 1 if reverse else 0
         now = [code.variable(PTR) for _ in range(carried)]
-        for i, place in enumerate(now):
-            start = self.inputs[i]
+        for i, (place, start) in enumerate(zip(now, self._beginnings(carried), strict=True)):
             if history and before[i] is not None:
                 self.copy(code.at(before[i], begin * sizes[i], I8), start, sizes[i])
             code.store(start, place)

@@ -32,7 +32,7 @@ def plan_for(
     anchor = kernel.anchor
     assert anchor is not None
     if anchor.op.own_kernels:
-        return special.plan(anchor, threads)
+        return special.plan(kernel, threads)
     return _ANCHORS[anchor.op.name](kernel, threads, kernel.views[1].base in invariant, streamed, options)
 
 

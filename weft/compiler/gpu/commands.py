@@ -69,6 +69,7 @@ class ControlFlow(Generic[K]):
     reverse: bool = False
     history: bool = False
     results: tuple[int, ...] = ()  # bytes of each of the body's results
+    in_place: tuple[int, ...] = ()  # carried values that every step updates where they are
     calls: tuple[Call, ...] = field(default=(), compare=False)
 
 
@@ -186,7 +187,7 @@ def _control_flow(known: dict[str, Any]) -> ControlFlow[int]:
         **known | {
             "bodies": tuple(map(_commands, known["bodies"])), "inputs": _slots(known["inputs"]), "outputs": _slots(known["outputs"]),
             "buffers": {name: Slot(*slot) for name, slot in known["buffers"].items()},
-            "sizes": tuple(known["sizes"]), "results": tuple(known["results"]),
+            "sizes": tuple(known["sizes"]), "results": tuple(known["results"]), "in_place": tuple(known["in_place"]),
         }
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ from ..ir.storage import Slot, nbytes
 from ..lowering import LoweringTable
 from ..passes.pipeline import PassOptions, applied
 from ..passes.pipeline import passes as each_pass
+from ..passes.slice_updates import spread_updates
 from ..planning.algorithms import asked_for_loops
 from ..planning.build import Backend, build, control_buffers
 from ..planning.fuse import KernelKinds
@@ -53,9 +54,11 @@ PASSES = PassOptions(LOWERINGS.lowers, recompute=True, pad_channels=True)
 DEFAULTS = CompileOptions("cuda")
 
 
-def gpu_passes(graph: Graph, options: CompileOptions = DEFAULTS) -> dict[str, Graph]:
+def gpu_passes(
+    graph: Graph, options: CompileOptions = DEFAULTS, updates: Mapping[int, int] | None = None
+) -> dict[str, Graph]:
     """The graph after each pass for GPUs, by the pass's name."""
-    return each_pass(graph, PASSES, options)
+    return each_pass(spread_updates(graph, updates or {}), PASSES, options)
 
 
 def gpu_program(
@@ -215,7 +218,17 @@ def _control(program: Program, call: Call, known: dict[object, KernelSource]) ->
     inside = tuple(_commands(body, known, _loose(kernel, body)) for body in bodies)
     inputs, sizes = tuple(map(program.viewed, kernel.views)), tuple(map(nbytes, node.inputs))
     given = {name: node.param(name) for name in LOOP_PARAMS if name in node.op.params}
-    flow = ControlFlow(node.op.name, inside, inputs, outputs, buffers, sizes, calls=(call,), **given)
+    flow = ControlFlow(
+        node.op.name,
+        inside,
+        inputs,
+        outputs,
+        buffers,
+        sizes,
+        in_place=tuple(bodies[-1].updates),
+        calls=(call,),
+        **given,
+    )
     if "sequences" not in node.op.params:
         return flow
     begin, end = flow.carried, flow.carried + flow.sequences

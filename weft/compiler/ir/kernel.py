@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from ...dtypes import float32
-from ...graph.node import CONST, Node
+from ...graph.node import CONST, ITEM, Node
 from ..thresholds import thresholds
 from .elements import Elements
 from .index import Index, Loop, Place, fresh, linear, reshaped, strides
@@ -42,6 +42,11 @@ class Kernel:
     @property
     def name(self) -> str:
         return self.anchor.op.name if self.anchor is not None else "loops"
+
+    @property
+    def results(self) -> dict[int, Node]:
+        """The results of an anchor with several that something reads, by their numbers: only these have memory."""
+        return {n.param("index"): n for n in self.outputs if n.op is ITEM}
 
     def elements(self) -> list[Elements]:
         """What each phase computes and reads, while kernels are merged; afterwards there are bodies."""

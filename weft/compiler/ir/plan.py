@@ -20,6 +20,8 @@ class PlanPhase:
     arguments: tuple[str | int, ...]
     reads: frozenset[str]  # names of pointers
     writes: frozenset[str]
+    written: int | None = None  # bytes of the result that it writes, if not all
+    copies: bool = False  # it only copies "x0" to "y": left out where both are the same memory
 
 
 @dataclass(frozen=True)

@@ -80,22 +80,30 @@ class Program:
 
 
 def operand_names(kernel: Kernel) -> tuple[str, ...]:
-    """The names by which a plan refers to the inputs of an anchor and, last, to its result."""
+    """The names by which a plan refers to the inputs of an anchor and, last, to its result or results: "y", or "y0", "y1", ..."""
+    anchor = kernel.anchor
+    assert anchor is not None
+    results = [f"y{i}" for i in range(len(anchor.outputs))] or ["y"]
+    return anchor.op.operands or (*(f"x{i}" for i in range(len(anchor.inputs))), *results)
+
+
+def result_nodes(kernel: Kernel) -> dict[str, Node]:
+    """The results of an anchor that have memory, by the names that its plan calls them."""
     assert kernel.anchor is not None
-    return kernel.anchor.op.operands or (*(f"x{i}" for i in range(len(kernel.anchor.inputs))), "y")
+    if not kernel.anchor.outputs:
+        return {operand_names(kernel)[-1]: kernel.anchor}
+    return {f"y{i}": node for i, node in kernel.results.items()}
 
 
 def operand_slots(kernel: Kernel, memory: MemoryPlan) -> dict[str, Slot]:
     """The memory behind each name that a plan's phases use."""
-    anchor = kernel.anchor
-    assert anchor is not None
     names = operand_names(kernel)
     slots = {}
     for name, found in zip(names, kernel.views, strict=False):
         base = memory.slots[found.base]
         offset = found.offset * found.base.dtype.itemsize
         slots[name] = Slot(base.base, base.offset + offset, base.nbytes - offset)
-    slots[names[-1]] = memory.slots[anchor]
+    slots |= {name: memory.slots[node] for name, node in result_nodes(kernel).items()}
     if kernel in memory.scratch:
         slots["work"] = memory.scratch[kernel]
     if kernel in memory.packed:

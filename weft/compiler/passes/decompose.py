@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ...errors import InternalError
 from ...graph.graph import Graph, rebuild
-from ...graph.node import Node, Op
-from ...graph.rewrite import transform
+from ...graph.node import Node, Op, Type, blame, item, toposort
 
 MAX_ROUNDS = 100  # a decomposition may contain ops that must be decomposed themselves
 
@@ -23,18 +22,37 @@ def decompose(graph: Graph, lowers: Callable[[Op], bool]) -> Graph:
 
 
 def _once(graph: Graph, lowers: Callable[[Op], bool]) -> Graph:
-    def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
-        if not _is_missing(node, lowers):
-            return rebuild(node, inputs)
-        assert node.op.decompose is not None
-        new: Node = node.op.decompose(inputs, *node.params)
-        if new.type != node.type:
-            raise InternalError(
-                "decompose", f"the op {node.op.name!r} gives {node.type}, its decomposition {new.type}."
-            )
-        return new
+    done: dict[Node, Node] = {i: i for i in graph.inputs}
+    with blame() as put_down_to:
+        for node in toposort([*graph.inputs, *graph.outputs]):
+            if node in done:
+                continue
+            if _is_missing(node, lowers):
+                put_down_to(node.source)
+                _decomposed(node, done)
+            else:
+                done[node] = rebuild(node, tuple(done[i] for i in node.inputs))
+    return Graph(graph.inputs, tuple(done[o] for o in graph.outputs))
 
-    return transform(graph, visit)
+
+def _decomposed(node: Node, done: dict[Node, Node]) -> None:
+    """Enter what a node is made of; of a node with several results, what each of them is made of."""
+    assert node.op.decompose is not None
+    new = node.op.decompose(tuple(done[i] for i in node.inputs), *node.params)
+    made, wanted = ((new,), (node.type,)) if isinstance(new, Node) else (new, node.outputs)
+    if tuple(n.type for n in made) != tuple(wanted):
+        raise InternalError(
+            "decompose",
+            f"the op {node.op.name!r} gives {_types(wanted)}, its decomposition {_types(n.type for n in made)}.",
+        )
+    if isinstance(new, Node):
+        done[node] = new
+    else:
+        done |= {item(node, i): part for i, part in enumerate(made)}
+
+
+def _types(types: Iterable[Type]) -> str:
+    return ", ".join(map(str, types))
 
 
 def _is_missing(node: Node, lowers: Callable[[Op], bool]) -> bool:

@@ -16,8 +16,10 @@ from ..ir.plan import Plan
 from ..ir.program import FRAME_RESERVED, Call, Fused, Program, operand_names, operand_slots
 from ..ir.storage import ALIGN, ARENA, MemoryPlan, Ranges, Slot, nbytes
 from ..passes.precision import handed_on
+from ..passes.slice_updates import spread_updates, updated_carries
 from .algorithms import asked_for_loops
 from .fuse import WIDENS, KernelKinds, fuse
+from .in_place import shared_places
 from .memory import plan
 from .schedule import KernelSchedule, schedule
 
@@ -58,25 +60,26 @@ def build(
     `updates`: output number -> number of the input that it replaces in place. `constants`: inputs that are loop-invariant, if the
     program is the body of a loop.
     """
-    graph = target.passes(graph)
+    graph = target.passes(spread_updates(graph, updates))
     graph, fused = _fused(graph, target)
     replaced = {graph.outputs[o]: graph.inputs[i] for o, i in updates.items()}
-    order = schedule(fused, replaced, target.gathers, target.early_free_bytes)
+    invariant, unchanging = _invariant(fused.kernels, {graph.inputs[i] for i in constants})
+    prepared = {n for k in invariant for n in k.outputs}
+    order = schedule(fused, replaced, target.gathers, target.early_free_bytes, prepared)
     bodies = {k: _bodies(k, target) for k in order.kernels if _is_control(k)}
-    invariant, unchanging = _invariant(order.kernels, {graph.inputs[i] for i in constants})
-    shares = _shared(order)
+    fixed, copies = _fixed(graph, order, updates, prepared)
+    written_over = shared_places(order.written_over, fixed)
+    shares = {anchor: written_over.get(node, node) for anchor, node in _shared(order).items()} | written_over
     anchored = [k for k in order.kernels if k.anchor is not None and k not in bodies]
     target.survey(anchored)
     plans = {
         k: target.planner(k, target.threads, unchanging, _only_for_epilogue(k) and k.anchor not in shares)
         for k in anchored
     }
-    prepared = {n for k in invariant for n in k.outputs}
-    fixed, copies = _fixed(graph, order, updates, prepared)
     scratch = {k: p.workspace for k, p in plans.items()} | {k: control_scratch(k, b) for k, b in bodies.items()}
     scratch |= {k: target.scratch_of(k) for k in order.kernels if k.anchor is None}
     packed = {k: p.packed for k, p in plans.items()}
-    copied = {graph.outputs[n] for n in copies}
+    copied = {written_over.get(graph.outputs[n], graph.outputs[n]) for n in copies}
     hidden = {k for k, p in plans.items() if p.hidden}
     memory = plan(order.kernels, fixed, shares, scratch, packed, invariant, copied, hidden)
     calls = _calls(order, memory, plans, bodies)
@@ -160,7 +163,8 @@ def _bodies(kernel: Kernel, target: Backend) -> tuple[Program, ...]:
     is_loop = "carried" in node.op.params
     varying = sum(node.get_params(*(p for p in ("carried", "sequences") if p in node.op.params)))
     invariant = frozenset(range(varying, len(node.inputs))) if is_loop else frozenset()
-    return tuple(build(g, {}, target, invariant) for g in graphs)
+    in_place = {i: i for i in updated_carries(node)}
+    return tuple(build(g, in_place if g is graphs[-1] else {}, target, invariant) for g in graphs)
 
 
 def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
@@ -169,14 +173,18 @@ def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
 
 
 def control_buffers(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
-    """The layout of the scratch of control flow: arenas and persistent memory of bodies, carried values twice, the result of a test."""
+    """The layout of the scratch of control flow: arenas and persistent memory of bodies, carried values, the result of a test.
+
+    Carried values are double buffered, unless they are updated in place.
+    """
     node = kernel.anchor
     assert node is not None
     wanted = {f"arena{i}": b.memory.arena for i, b in enumerate(bodies)}
     wanted |= {f"kept{i}": b.memory.kept for i, b in enumerate(bodies)}
     if "carried" in node.op.params:  # a loop
         for i in range(node.param("carried")):
-            wanted |= {f"even{i}": nbytes(node.inputs[i]), f"odd{i}": nbytes(node.inputs[i])}
+            sides = ("even",) if i in bodies[-1].updates else ("even", "odd")
+            wanted |= {f"{side}{i}": nbytes(node.inputs[i]) for side in sides}
         wanted["test"] = 1
     read = {n.param("index") for n in kernel.outputs if n.op is ITEM}
     for i, output in enumerate(bodies[-1].graph.outputs):
@@ -207,6 +215,8 @@ def _fixed(
             and node not in prepared
         ):
             fixed[node] = fixed[order.in_place[node]]
+        elif number in updates and node is graph.inputs[updates[number]]:
+            continue  # it stays what it is
         elif node in fixed or node in prepared or number in updates:
             copies.append(number)
         else:
@@ -248,6 +258,8 @@ def _calls(
         if kernel in plans:
             operands = operand_slots(kernel, memory)
             for phase in plans[kernel].phases:
+                if phase.copies and operands["x0"] == operands["y"]:
+                    continue
                 touched = [operands[n] for n in phase.reads | phase.writes if n in operands]
                 written = [operands[n] for n in phase.writes if n in operands]
                 if "epilogue" in phase.arguments and kernel.nest is not None:

@@ -15,7 +15,7 @@ from ...graph.node import Node
 from ..ir.index import Index, Loop
 from ..ir.kernel import Kernel, View
 from ..ir.loops import Step
-from ..ir.program import Call, Program, operand_names
+from ..ir.program import Call, Program, operand_names, result_nodes
 from ..ir.storage import nbytes
 from .fuse import cost
 
@@ -125,9 +125,10 @@ def _loaded(kernel: Kernel) -> int:
 
 def _plan(program: Program, call: Call) -> KernelCost:
     kernel, phase = call.kernel, call.phase
-    names = operand_names(kernel)
     read = sum(_viewed(v) for v in _operands(kernel, phase.reads))
-    written = nbytes(kernel.anchor) if names[-1] in phase.writes and kernel.anchor is not None else 0
+    written = sum(nbytes(node) for name, node in result_nodes(kernel).items() if name in phase.writes)
+    if phase.written is not None:
+        written = min(written, phase.written)
     if not written and "work" in phase.writes and side_phase(phase.symbol) is not None:
         written = read  # a packed copy is about as large as the operand
     total = KernelCost(_anchor_flops(program, kernel) if _is_main(program, call) else 0, read, written)

@@ -96,7 +96,7 @@ def _anchor(anchor: Node, algorithm: str) -> str:
         return f"matmul {several}{m}x{n}x{anchor.inputs[0].shape[2]}"
     if anchor.op.kernel == "convolution":
         return f"{_label(anchor.op)} {_convolution(anchor)} {algorithm}"
-    return f"{anchor.op.name} {_shape(anchor.shape)}"
+    return f"{anchor.op.name} {_shape(anchor.inputs[0].shape if anchor.outputs else anchor.shape)}"
 
 
 def _convolution(anchor: Node) -> str:

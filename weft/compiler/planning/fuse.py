@@ -155,9 +155,12 @@ class _Fusion:
         length: dict[Node, int] = {}
         for node in self.nodes:
             if is_anchor(node, self.options.by_loops):
-                stored |= {
+                bases = [
                     base_of(node, i, stored, node.op.kernel in self.options.widens) for i in range(len(node.inputs))
-                }
+                ]
+                if node.op.updates_input and bases[1] is bases[0]:
+                    bases[1] = node.inputs[1]  # a part of the tensor moves within it: read before it is overwritten
+                stored.update(bases)
             for i in self._worth_storing_for(node, stored):
                 stored.add(i)
             if node.op.name == "concat":

@@ -19,6 +19,7 @@ from ..ir.index import linear
 from ..ir.kernel import Kernel
 from ..ir.program import Fused
 from ..ir.storage import nbytes
+from .in_place import chain, overwrites
 
 
 @dataclass(frozen=True)
@@ -26,16 +27,23 @@ class KernelSchedule:
     """The order of the kernels, and the updates that are done in place."""
 
     kernels: tuple[Kernel, ...]
-    in_place: Mapping[Node, Node]  # new value -> the input that it overwrites
+    in_place: Mapping[Node, Node]  # new value -> the input whose memory it takes
+    written_over: Mapping[
+        Node, Node
+    ]  # result of a kernel that replaces a part of a tensor -> the tensor, whose memory it takes
 
 
 def schedule(
-    fused: Fused, updates: Mapping[Node, Node], gathers: bool = False, early_free_bytes: int = 1
+    fused: Fused,
+    updates: Mapping[Node, Node],
+    gathers: bool = False,
+    early_free_bytes: int = 1,
+    persistent: Collection[Node] = (),
 ) -> KernelSchedule:
     """An order for the kernels. `updates` says which inputs should be replaced by which results.
 
     `gathers`: kernels that read state alone, such as weights cast to 16 bits, come first, side by side. `early_free_bytes`: a kernel
-    that frees so many bytes is scheduled eagerly.
+    that frees so many bytes is scheduled eagerly. `persistent`: values that are computed once for many runs, and must not be overwritten.
     """
     home = {o: k for k in fused.kernels for o in k.outputs}
     readers: dict[Node, list[Kernel]] = defaultdict(list)
@@ -48,12 +56,33 @@ def schedule(
     position = {k: i for i, k in enumerate(fused.kernels)}
     in_place: dict[Node, Node] = {}
     results, order = {*fused.graph.outputs}, TopologicalOrder(fused.kernels, after)
+    possible = {new: old for k in fused.kernels for new, old in overwrites(k).items()}
+    written_over: dict[Node, Node] = {}
+
+    def write_over(new: Node, old: Node) -> bool:
+        """Let all other readers of the old value run before the kernel that writes the new one over it, if they can."""
+        return order.put_after(home[new], {k for k in readers[old] if k is not home[new]})
+
     for new, old in updates.items():
         writer = home.get(new)
-        if writer is None or old in results or new in in_place or not _reads_where_it_writes(writer, new, old):
+        if writer is None or old in results or new in in_place:
             continue
-        if order.put_after(writer, {k for k in readers[old] if k is not writer}):
+        steps = chain(new, old, possible)
+        if steps and not any(n in results or n in written_over for n in steps[1:]):
+            if all(write_over(n, possible[n]) for n in steps):
+                in_place[new] = old
+                written_over |= {n: possible[n] for n in steps}
+        elif _reads_where_it_writes(writer, new, old) and write_over(new, old):
             in_place[new] = old
+    kept = {*results, *persistent, *fused.graph.inputs, *written_over.values()}
+    for new, old in possible.items():
+        if (
+            new in written_over or new in in_place
+        ):  # the state that it replaces may still be read when the old value is written
+            continue
+        if old in home and old not in kept and write_over(new, old):
+            written_over[new] = old
+            kept.add(old)
     awaited = {k for waiting in after.values() for k in waiting}
     # Kernels that none depends on come last, side by side: the updates of an optimizer need no barrier between them.
     last = {k for k in fused.kernels if k.anchor is None and k not in awaited}
@@ -64,7 +93,7 @@ def schedule(
         loops = kernel.anchor is None and kernel in awaited and not after[kernel]
         return gathers and loops and bool(kernel.reads) and kernel.reads <= state
 
-    return KernelSchedule(tuple(sorted(order_found, key=lambda k: not comes_first(k))), in_place)
+    return KernelSchedule(tuple(sorted(order_found, key=lambda k: not comes_first(k))), in_place, written_over)
 
 
 def _reads_where_it_writes(kernel: Kernel, new: Node, old: Node) -> bool:

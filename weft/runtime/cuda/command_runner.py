@@ -62,7 +62,7 @@ def _place(slot: Slot, frame: Frame) -> int:
 
 
 class _ControlRun:
-    """Control flow while it runs. Carried values go to and fro between two buffers."""
+    """Control flow while it runs. Carried values go to and fro between two buffers, unless steps update them in place."""
 
     def __init__(self, runner: CommandRunner, flow: ControlFlow[int], frame: Frame) -> None:
         self.runner, self.flow, self.frame = runner, flow, frame
@@ -98,7 +98,7 @@ class _ControlRun:
 
     def _while(self) -> None:
         carried = self.flow.carried
-        now, constants, step = self.inputs[:carried], self.inputs[carried:], 0
+        now, constants, step = self._beginnings(), self.inputs[carried:], 0
         while True:
             self._body(0, [*now, *constants], [self._buffer("test")], not step)
             if not self._holds(self._buffer("test")):
@@ -109,17 +109,35 @@ class _ControlRun:
         self._hand_out(now)
 
     def _alternate(self, step: int) -> list[int]:
-        return [self._buffer(f"{'odd' if step % 2 else 'even'}{i}") for i in range(self.flow.carried)]
+        side, in_place = "odd" if step % 2 else "even", self.flow.in_place
+        return [self._only_place(i) if i in in_place else self._buffer(f"{side}{i}") for i in range(self.flow.carried)]
+
+    def _only_place(self, i: int) -> int:
+        """Where a carried value is from the first step to the last, if steps update it in place."""
+        output = self.outputs[i]
+        return self._buffer(f"even{i}") if output is None else output
+
+    def _beginnings(self) -> list[int]:
+        """Where carried values are before the first step: those that are updated in place are copied to their only place."""
+        now = self.inputs[: self.flow.carried]
+        for i in self.flow.in_place:
+            self._copy(self._only_place(i), now[i], self.flow.sizes[i])
+            now[i] = self._only_place(i)
+        return now
+
+    def _copy(self, target: int, source: int, size: int) -> None:
+        if size and target != source:
+            self.runner.gpu.copy(target, source, size)
 
     def _hand_out(self, values: Sequence[int]) -> None:
         """Carried values become the results."""
         for target, value, size in zip(self.outputs, values, self.flow.sizes, strict=False):
-            if target is not None and size:
-                self.runner.gpu.copy(target, value, size)
+            if target is not None:
+                self._copy(target, value, size)
 
     def _scan(self) -> None:
         flow = self.flow
-        now = self.inputs[: flow.carried]
+        now = self._beginnings()
         if not flow.length:
             self._hand_out(now)
             return

@@ -188,7 +188,7 @@ class CudaExecutable:
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
-        return gpu_passes(self.graph, self.options)
+        return gpu_passes(self.graph, self.options, self.updates)
 
     def notes(self) -> list[str]:
         """What is not computed as it was asked for, and why."""

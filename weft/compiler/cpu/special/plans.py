@@ -4,22 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ....graph.node import Node
+from ....errors import InternalError
+from ...ir.kernel import Kernel
 from ...ir.plan import Plan
 from . import cumulative as cumulate
-from . import scatter, sort
+from . import scatter, slice_update, sort, top_k
 
-PLANS: dict[str, Callable[[Node, int], Plan]] = {
+PLANS: dict[
+    str, Callable[..., Plan]
+] = {  # (node, threads) -> Plan, with several results (node, threads, wanted) -> Plan
     "argsort": sort.plan,
+    "top_k": top_k.plan,
     "scatter": scatter.plan,
+    "update_slice": slice_update.plan,
     "cumsum": cumulate.plan,
     "cumprod": cumulate.plan,
 }
 
 
-def plan(node: Node, threads: int) -> Plan:
-    """The library calls that compute a node from its contiguous inputs "x0", "x1", ..., by at most `threads` threads.
+def plan(kernel: Kernel, threads: int) -> Plan:
+    """How library functions compute a node from its inputs ("x0", "x1", ...), all without gaps, by up to so many threads.
 
-    Invalid indices of a scatter are reported through "status"; the error of its i-th axis is "site{i}".
+    The rule of an op with several results ("y0", "y1", ...) is told which of them are read: no other has memory.
+
+    Wrong indices of a scatter or update_slice are reported at "status", those of its i-th axis as those of "site{i}".
     """
-    return PLANS[node.op.name](node, threads)
+    node = kernel.anchor
+    assert node is not None
+    wanted = (frozenset(kernel.results),) if node.outputs else ()
+    made = PLANS[node.op.name](node, threads, *wanted)
+    named = {a for phase in made.phases for a in phase.arguments if isinstance(a, str)}
+    unread = {f"y{i}" for i in range(len(node.outputs))} - {f"y{i}" for i in kernel.results}
+    if not named.isdisjoint(unread):
+        raise InternalError(
+            "plan", f"the rule of {node.op.name!r} writes {', '.join(sorted(named & unread))}, which nothing reads."
+        )
+    return made

@@ -105,14 +105,14 @@ def _make_copy(module: ir.Module, symbol: str, source: DType, target: DType) -> 
                 ir.Function(module, kind, "llvm.memcpy.p0.p0.i64"), [begin, end, bytes, constant(ir.IntType(1), 0)]
             )
     else:
-        for begin, end, lanes in _in_vectors(code, first, last, host().lanes(32)):
+        for begin, end, lanes in in_vectors(code, first, last, host().lanes(32)):
             with code.loop(begin, end, lanes) as i:
                 x = code.read(of["source"], i, vector(storage_type(source), lanes))
                 code.write(to_storage(code, from_storage(code, x, source), target), of["target"], i)
     code.done()
 
 
-def _in_vectors(code: Code, first: Value, last: Value, lanes: int) -> list[tuple[Value, Value, int]]:
+def in_vectors(code: Code, first: Value, last: Value, lanes: int) -> list[tuple[Value, Value, int]]:
     """Split a range into whole vectors and a remainder."""
     whole = code.sub(last, code.srem(code.sub(last, first), code.i64(lanes)))
     return [(first, whole, lanes), (whole, last, 1)]
@@ -195,7 +195,7 @@ class _ScatterRows:
     def _line(self, source: Value, target: Value, left: Value, right: Value) -> None:
         code = self.code
         stride, lanes = (self.strides[-1], 1) if self.gaps else (code.i64(1), host().lanes(self.target.bits))
-        for begin, end, width in [(left, right, 1)] if lanes == 1 else _in_vectors(code, left, right, lanes):
+        for begin, end, width in [(left, right, 1)] if lanes == 1 else in_vectors(code, left, right, lanes):
             with code.loop(begin, end, width, name="column") as c:
                 self._elements(code.plus(source, c), code.plus(target, code.mul(c, stride)), width)
 
@@ -226,7 +226,7 @@ def plan(node: Node, threads: int) -> Plan:
     offsets = 4 * size if sums else 0
     offsets += -offsets % 64
     phases = [
-        _copy_phase(x.dtype, float32, "x0", "work", size) if sums else _copy_phase(x.dtype, x.dtype, "x0", "y", size)
+        copy_phase(x.dtype, float32, "x0", "work", size) if sums else copy_phase(x.dtype, x.dtype, "x0", "y", size)
     ]
     if count:
         phases += [
@@ -237,20 +237,21 @@ def plan(node: Node, threads: int) -> Plan:
         span = sum((x.shape[a] - 1) * strides[a] for a in axes) + 1
         phases.append(_rows_phase(node, count, span, offsets, strides, threads))
     if sums:
-        phases.append(_copy_phase(float32, x.dtype, "work", "y", size))
+        phases.append(copy_phase(float32, x.dtype, "work", "y", size))
     if not size:
         phases = [p for p in phases if not p.symbol.startswith("scatter.copy")]
     return Plan(f"scatter ({how})", tuple(phases), offsets + 8 * count, prod(values.shape) if how == "add" else 0)
 
 
-def _copy_phase(source: DType, target: DType, read: str, written: str, count: int) -> PlanPhase:
+def copy_phase(source: DType, target: DType, read: str, written: str, count: int) -> PlanPhase:
     if source is target:  # only its size matters
-        source = target = _BY_SIZE[source.itemsize]
+        source = target = BY_SIZE[source.itemsize]
     arguments = (read, written, "tid", "threads", count)
-    return PlanPhase(f"scatter.copy.{source.name}.{target.name}", arguments, frozenset({read}), frozenset({written}))
+    symbol, copies = f"scatter.copy.{source.name}.{target.name}", (read, written) == ("x0", "y")
+    return PlanPhase(symbol, arguments, frozenset({read}), frozenset({written}), copies=copies)
 
 
-_BY_SIZE = {bytes: as_dtype(f"uint{8 * bytes}") for bytes in (1, 2, 4, 8)}
+BY_SIZE = {bytes: as_dtype(f"uint{8 * bytes}") for bytes in (1, 2, 4, 8)}
 
 
 def _places_phase(i: int, dtype: DType, count: int, size: int, stride: int, offsets: int) -> PlanPhase:
@@ -264,7 +265,7 @@ def _places_phase(i: int, dtype: DType, count: int, size: int, stride: int, offs
 def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequence[int], threads: int) -> PlanPhase:
     axes, how = node.param("axes"), node.param("how")
     dtype = node.inputs[0].dtype
-    values = target = dtype if how == "add" else _BY_SIZE[dtype.itemsize]
+    values = target = dtype if how == "add" else BY_SIZE[dtype.itemsize]
     goal = "y"
     if how == "add" and dtype.is_half:
         target, goal = float32, "work"
@@ -285,7 +286,8 @@ def _rows_phase(node: Node, count: int, span: int, offsets: int, strides: Sequen
         *sizes,
         *steps,
     )
-    return PlanPhase(symbol, arguments, frozenset({"x1", "work", goal}), frozenset({goal}))
+    written = prod(node.inputs[1].shape) * target.itemsize
+    return PlanPhase(symbol, arguments, frozenset({"x1", "work", goal}), frozenset({goal}), written)
 
 
 def _by_columns(count: int, sizes: Sequence[int], itemsize: int, gaps: bool, threads: int) -> bool:

@@ -13,7 +13,7 @@ from ...ir.plan import Plan, PlanPhase
 from ..kernel_utils import scratch_bytes, scratch_offsets
 from ..source import KernelSource
 from . import cumulative as cumulate
-from . import scatter, sort
+from . import scatter, slice_update, sort
 
 
 class OwnKernels(Protocol):
@@ -24,7 +24,9 @@ class OwnKernels(Protocol):
     def write(self, kernel: Kernel, phase: PlanPhase) -> KernelSource: ...
 
 
-KERNELS: dict[str, OwnKernels] = {"argsort": sort, "scatter": scatter, "cumsum": cumulate, "cumprod": cumulate}
+KERNELS: dict[str, OwnKernels] = {
+    "argsort": sort, "top_k": sort, "scatter": scatter, "update_slice": slice_update, "cumsum": cumulate, "cumprod": cumulate,
+}  # fmt: skip
 
 
 def plan(kernel: Kernel) -> Plan:

@@ -1,4 +1,4 @@
-"""argsort: the places of the elements of lines in sorted order, equal ones in their order.
+"""argsort: the places of the elements of lines in sorted order, equal ones in their order; top_k: the first of them, with the elements.
 
 Elements become signed integers of the same order (nan the greatest, -0.0 as 0.0), and records of such a key above the element's place:
 no two are equal, so any way to sort keeps equal elements in order, and the result is one and only. The place of a record is the number of
@@ -12,13 +12,14 @@ A record has room for 32 bits of a key. Keys of 64 bits are sorted by their lowe
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from ....dtypes import DType, bool_, int32, int64
 from ....graph.node import Node
 from ...ir.kernel import Kernel
 from ...ir.plan import PlanPhase
+from ...ir.program import result_nodes
 from .. import scalars as scalar
 from ..anchors import anchor_of
 from ..kernel_utils import Lines, ceil_div, element, lines_of, next_power_of_two, scratch_tensor
@@ -34,10 +35,11 @@ MANTISSA = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 
 def phases(kernel: Kernel) -> tuple[PlanPhase, ...]:
     anchor = anchor_of(kernel)
-    if not prod(anchor.shape):
+    if not prod(anchor.inputs[0].shape):
         return ()
     steps = [step for half in range(_halves(anchor)) for step in _steps(anchor, half)]
-    return tuple(_phase(step, is_last=step is steps[-1]) for step in steps)
+    results = frozenset(result_nodes(kernel))
+    return tuple(_phase(step, results if step is steps[-1] else frozenset(("work",))) for step in steps)
 
 
 def scratch_tensors(kernel: Kernel) -> tuple[Node, ...]:
@@ -74,9 +76,9 @@ def _steps(anchor: Node, half: int) -> Iterator[_SortStep]:
         yield _SortStep("argsort.merge", half, run)
 
 
-def _phase(step: _SortStep, is_last: bool) -> PlanPhase:
-    reads = {"x0", "work"} if step.symbol == "argsort.runs" else {"work"}
-    return PlanPhase(step.symbol, (step.half, step.run), frozenset(reads), frozenset(("y" if is_last else "work",)))
+def _phase(step: _SortStep, writes: frozenset[str]) -> PlanPhase:
+    reads = {"x0", "work"} if step.symbol == "argsort.runs" or "y0" in writes else {"work"}
+    return PlanPhase(step.symbol, (step.half, step.run), frozenset(reads), writes)
 
 
 def run_length(length: int) -> int:
@@ -100,7 +102,7 @@ def run_room(anchor: Node, count: int, number: int) -> Node:
 
 def _order(anchor: Node) -> Node:
     """The places in the order of the lower halves."""
-    return scratch_tensor("order", anchor, anchor.shape, int32)
+    return scratch_tensor("order", anchor, anchor.inputs[0].shape, int32)
 
 
 class _Sort(KernelWriter):
@@ -108,7 +110,7 @@ class _Sort(KernelWriter):
 
     def __init__(self, name: str, kernel: Kernel, half: int) -> None:
         super().__init__(name)
-        self.anchor, [self.view], self.half = anchor_of(kernel), kernel.views, half
+        self.anchor, [self.view], self.half, self.results = anchor_of(kernel), kernel.views, half, kernel.results
         self.of, self.dtype = _lines(self.anchor), self.anchor.inputs[0].dtype
         self.is_last_half = half == _halves(self.anchor) - 1
         self.merges = merges(self.of.length)
@@ -131,9 +133,12 @@ class _Sort(KernelWriter):
         if self.half:
             where = f"{self.pointer(_order(self.anchor))} + {self._flat(place)}"
             at = self.let("at", f"tl.load({where}, mask={mask}, other=0)")
-        where = element(self, self.view, self.anchor.shape, self.of.place("line", at))
-        x = self.let("x", f"tl.load({where}, mask={mask}, other=0)")
-        key = write_key(self, x, self.dtype, bool(self.anchor.param("descending")))
+        key = write_key(
+            self,
+            self._element(at, mask),
+            self.dtype,
+            self.anchor.op.name == "top_k" or bool(self.anchor.param("descending")),
+        )
         if self.dtype.bits == 64:  # the lower half counts from 0, which a signed number begins below
             key = f"({key} >> 32)" if self.half else f"(({key} & 0xFFFFFFFF) - 0x80000000)"
         return f"({key}.to(tl.int64) << 32) | {place}"
@@ -142,15 +147,33 @@ class _Sort(KernelWriter):
         """Store records for the next merge or, after the last one, the places that they stand for."""
         number = f"(record & {PLACE})"
         if merged < len(self.merges):
-            target, where, value = self._records(merged), self._flat(place), "record"
+            self._store(self._records(merged), self._flat(place), "record")
         elif not self.is_last_half:
-            target, where, value = _order(self.anchor), self._flat(place), number
+            self._store(_order(self.anchor), self._flat(place), number)
         else:
-            target, where, value = self.anchor, self.of.place("line", place), number
             if self.half:
-                value = f"tl.load({self.pointer(_order(self.anchor))} + {self._flat(value)}, mask=inside, other=0)"
+                number = f"tl.load({self.pointer(_order(self.anchor))} + {self._flat(number)}, mask=inside, other=0)"
+            self._leave_results(place, self.let("number", number))
+
+    def _leave_results(self, place: str, number: str) -> None:
+        """The place of every element, or the first elements and their places, as far as they are read."""
+        if not self.anchor.outputs:
+            self._store(self.anchor, self.of.place("line", place), scalar.to_storage(number, int64))
+            return
+        k = self.anchor.param("k")
+        mask, where = f"inside & ({place} < {k})", replace(self.of, length=k).place("line", place)
+        values = {0: lambda: self._element(number, mask), 1: lambda: scalar.to_storage(number, int64)}
+        for result, node in self.results.items():
+            self._store(node, where, values[result](), mask)
+
+    def _element(self, place: str, mask: str) -> str:
+        """The element at a place of its line."""
+        where = element(self, self.view, self.anchor.inputs[0].shape, self.of.place("line", place))
+        return self.let("x", f"tl.load({where}, mask={mask}, other=0)")
+
+    def _store(self, target: Node, where: str, value: str, mask: str = "inside") -> None:
         self.written.append(target)
-        self.line(f"tl.store({self.pointer(target)} + {where}, {scalar.to_storage(value, target.dtype)}, mask=inside)")
+        self.line(f"tl.store({self.pointer(target)} + {where}, {value}, mask={mask})")
 
     def _records(self, merged: int) -> Node:
         """The records after so many merges."""
@@ -243,4 +266,4 @@ def _float_key(writer: KernelWriter, x: str, dtype: DType, wide: str) -> str:
 
 
 def _lines(anchor: Node) -> Lines:
-    return lines_of(anchor.shape, anchor.param("axis"))
+    return lines_of(anchor.inputs[0].shape, anchor.param("axis"))
