@@ -271,8 +271,9 @@ def reads(node: Node) -> set[str]:
 
 
 def check_order(graph: Graph, outside: Iterable[str] = ()) -> None:
-    """Raise an error if a node reads a value that no input, constant or earlier node makes."""
-    made = {"", *outside, *graph.inputs, *graph.constants}
+    """Raise an error if a node reads a value that no input, constant or earlier node makes, or makes one again."""
+    own = {*graph.inputs, *graph.constants}
+    made = {"", *outside, *own}
     for node in graph.nodes:
         missing = [name for name in node.inputs if name not in made]
         if missing:
@@ -282,7 +283,11 @@ def check_order(graph: Graph, outside: Iterable[str] = ()) -> None:
                 check_order(inner, made)
         if node.body is not None:
             check_order(node.body)
-        made |= set(node.outputs)
-    missing = [name for name in graph.outputs if name not in made]
+        again = own.intersection(node.outputs) - {""}
+        if again:
+            raise UserError("onnx", f"node {node} makes {again.pop()!r}, which is there already.")
+        own |= set(node.outputs)
+        made |= own
+    missing = [name for name in graph.outputs if not name or name not in made]
     if missing:
         raise UserError("onnx", f"graph {graph.name!r} returns {missing[0]!r}, which no node makes.")

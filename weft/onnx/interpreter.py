@@ -32,7 +32,10 @@ def run_nodes(nodes: Sequence[Node], scope: Scope) -> None:
     own = scope.maps[0] if isinstance(scope, ChainMap) else scope
     for node in nodes:
         values = [scope[name] if name else None for name in node.inputs]
-        own.update(zip(node.outputs, compute(node, values, scope), strict=False))
+        results = compute(node, values, scope)
+        if any(node.outputs[len(results) :]):
+            raise UserError("onnx", f"node {node} has {len(results)} results, but names {len(node.outputs)}.")
+        own.update(zip(node.outputs, results, strict=False))
         for name in node.unused:
             own.pop(name, None)
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..dtypes import as_dtype
-from ..errors import UserError
+from ..errors import UserError, WeftError
 from ..nn.module import Module
 from ..ops.convert import asarray, parameter
 from ..tensor import Tensor
@@ -62,6 +62,15 @@ class OnnxModule(Module):
     """
 
     def __init__(self, model: Any, folder: Path | None = None) -> None:
+        try:
+            self._read(model, folder)
+        except WeftError:
+            raise
+        except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError, RecursionError) as error:
+            # Protobuf keeps texts that are no UTF-8, and numbers out of any range: where they surface is not foreseeable.
+            raise UserError("onnx", f"the model is damaged: {error}") from error
+
+    def _read(self, model: Any, folder: Path | None) -> None:
         self._graph = _read_graph(model, folder)
         self.inputs = tuple(
             _port(i) for i in model.graph.input if i.name not in self._graph.constants or i.name in _required(model)
