@@ -188,6 +188,17 @@ def test_arguments_that_do_not_fit() -> None:
     assert net(x=np.ones((2, 3), np.float32)).shape == (2, 2)
 
 
+@pytest.mark.parametrize("free", [{"dim_value": -1}, {"dim_param": "?"}])
+def test_sizes_that_exporters_write_for_free_ones(free: dict[str, Any]) -> None:
+    proto = tiny()
+    for dimension in proto.graph.input[0].type.tensor_type.shape.dim:
+        for name, value in free.items():
+            setattr(dimension, name, value)
+    net = weft.onnx.loads(proto.SerializeToString())
+    assert net.inputs[0].shape == (None, None)
+    assert net(np.ones((5, 3), np.float32)).shape == (5, 2)
+
+
 def test_errors_name_the_node() -> None:
     net = weft.onnx.loads(
         tiny([helper.make_node("Concat", ["x", "w"], ["y"], name="join", axis=0)]).SerializeToString()

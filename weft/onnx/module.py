@@ -255,9 +255,16 @@ def _port(info: Any) -> Port:
     tensor_type = info.type.tensor_type
     shape = None
     if tensor_type.HasField("shape"):
-        shape = tuple(d.dim_value if d.HasField("dim_value") else (d.dim_param or None) for d in tensor_type.shape.dim)
+        shape = tuple(map(_size, tensor_type.shape.dim))
     code = tensor_type.elem_type
     return Port(info.name, "unknown" if not code else "string" if code == 8 else numpy_dtype(code).name, shape)
+
+
+def _size(dimension: Any) -> int | str | None:
+    """A size, the name of a free one, or None; some exporters write -1 or "?" for all free ones."""
+    if dimension.HasField("dim_value"):
+        return int(dimension.dim_value) if dimension.dim_value >= 0 else None
+    return None if dimension.dim_param in ("", "?") else str(dimension.dim_param)
 
 
 def _argument(port: Port, value: Any, sizes: dict[str, int]) -> Value:
