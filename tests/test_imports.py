@@ -49,6 +49,7 @@ LAYERS = [
     ["metrics"],
     ["zoo"],
     ["io"],
+    ["onnx"],
     ["saved"],
     ["report"],
     ["data"],

@@ -6,6 +6,7 @@ from . import graph as graph
 from . import io as io
 from . import metrics as metrics
 from . import nn as nn
+from . import onnx as onnx
 from . import optim as optim
 from . import random as random
 from . import report as report

@@ -1,0 +1,285 @@
+"""Small networks as ONNX models, run eagerly and compiled, against the reference evaluator of the package `onnx`."""
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+import weft
+from weft import optim
+
+RNG = np.random.default_rng(0)
+
+
+def draw(*shape: int) -> np.ndarray:
+    return (RNG.normal(size=shape) * 0.5).astype(np.float32)
+
+
+def model(
+    nodes: list[Any], inputs: dict[str, Any], outputs: list[str], weights: dict[str, np.ndarray], opset: int = 20
+) -> Any:
+    ports = [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    tensors = [numpy_helper.from_array(value, name) for name, value in weights.items()]
+    graph = helper.make_graph(nodes, "net", ports, results, tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> Any:
+    return helper.make_node(kind, inputs.split(), outputs.split(), name=f"{kind}_{outputs.split()[0]}", **attributes)
+
+
+def cnn() -> Any:
+    weights = {
+        "conv1.weight": draw(8, 3, 3, 3), "conv1.bias": draw(8), "bn.weight": draw(8), "bn.bias": draw(8),
+        "bn.running_mean": draw(8), "bn.running_var": np.abs(draw(8)) + 0.5, "dw.weight": draw(8, 1, 3, 3),
+        "fc.weight": draw(5, 32), "fc.bias": draw(5), "minus_one": np.array([-1]), "zero": np.array(0),
+    }  # fmt: skip
+    nodes = [
+        node("Conv", "x conv1.weight conv1.bias", "a", pads=[1, 1, 1, 1]),
+        node("BatchNormalization", "a bn.weight bn.bias bn.running_mean bn.running_var", "b"),
+        node("Relu", "b", "c"),
+        node("MaxPool", "c", "d", kernel_shape=[2, 2], strides=[2, 2]),
+        node("Conv", "d dw.weight", "e", group=8, auto_pad="SAME_UPPER", strides=[2, 2]),
+        node("Add", "e e", "f"),
+        node("AveragePool", "f", "g", kernel_shape=[2, 2], strides=[1, 1], pads=[0, 0, 1, 1]),
+        # The shape arithmetic that exporters write for x.reshape(x.shape[0], -1).
+        node("Shape", "g", "shape"),
+        node("Gather", "shape zero", "batch"),
+        node("Unsqueeze", "batch zero_axis", "batch1"),
+        node("Concat", "batch1 minus_one", "target", axis=0),
+        node("Reshape", "g target", "h"),
+        node("Gemm", "h fc.weight fc.bias", "i", transB=1),
+        node("Softmax", "i", "y"),
+    ]
+    return model(nodes, {"x": (TensorProto.FLOAT, ["n", 3, 8, 8])}, ["y"], {**weights, "zero_axis": np.array([0])})
+
+
+def transformer() -> Any:
+    width, heads = 16, 4
+    weights = {f"w{k}": draw(width, width) for k in "qkvo"} | {
+        "g1": draw(width) + 1, "b1": draw(width), "g2": draw(width) + 1, "b2": draw(width),
+        "up": draw(width, 32), "up_bias": draw(32), "down": draw(32, width), "table": draw(50, width),
+        "split": np.array([0, 0, heads, width // heads]), "joined": np.array([0, 0, width]),
+        "scale": np.array(0.5, np.float32), "half": np.array(0.5, np.float32), "one": np.array(1.0, np.float32),
+        "root": np.array(np.sqrt(2), np.float32),
+    }  # fmt: skip
+    nodes = [node("Gather", "table tokens", "x"), node("LayerNormalization", "x g1 b1", "n", epsilon=1e-5)]
+    for k in "qkv":
+        nodes += [node("MatMul", f"n w{k}", f"{k}0"), node("Reshape", f"{k}0 split", f"{k}1")]
+        nodes.append(node("Transpose", f"{k}1", f"{k}2", perm=[0, 2, 3, 1] if k == "k" else [0, 2, 1, 3]))
+    nodes += [
+        node("MatMul", "q2 k2", "s0"), node("Mul", "s0 scale", "s1"), node("Softmax", "s1", "p", axis=-1),
+        node("MatMul", "p v2", "o0"), node("Transpose", "o0", "o1", perm=[0, 2, 1, 3]), node("Reshape", "o1 joined", "o2"),
+        node("MatMul", "o2 wo", "o3"), node("Add", "x o3", "r"), node("LayerNormalization", "r g2 b2", "m"),
+        node("MatMul", "m up", "u0"), node("Add", "u0 up_bias", "u1"), node("Div", "u1 root", "e0"), node("Erf", "e0", "e1"),
+        node("Add", "e1 one", "e2"), node("Mul", "u1 e2", "e3"), node("Mul", "e3 half", "e4"),
+        node("MatMul", "e4 down", "d"), node("Add", "r d", "y"),
+    ]  # fmt: skip
+    return model(nodes, {"tokens": (TensorProto.INT64, ["n", "time"])}, ["y"], weights)
+
+
+def lstm() -> Any:
+    weights = {
+        "w": draw(2, 32, 4), "r": draw(2, 32, 8), "b": draw(2, 64), "back": draw(1, 24, 16), "rr": draw(1, 24, 8),
+        "shape": np.array([0, 0, -1]),
+    }  # fmt: skip
+    nodes = [
+        node("LSTM", "x w r b", "y h c", hidden_size=8, direction="bidirectional"),
+        node("Transpose", "y", "t", perm=[0, 2, 1, 3]),
+        node("Reshape", "t shape", "u"),
+        node("GRU", "u back rr", "v last", hidden_size=8, linear_before_reset=1),
+    ]
+    return model(nodes, {"x": (TensorProto.FLOAT, ["time", "n", 4])}, ["v", "last", "c"], weights)
+
+
+def quantized() -> Any:
+    weights = {
+        "s": np.array(0.05, np.float32), "z": np.array(128, np.uint8), "ws": np.abs(draw(6)) / 50 + 0.01,
+        "wz": np.zeros(6, np.int8), "w": RNG.integers(-127, 127, (6, 3, 3, 3)).astype(np.int8),
+        "qs": np.array(0.02, np.float32), "fw": RNG.integers(-127, 127, (24, 4)).astype(np.int8), "fz": np.array(3, np.int8),
+        "b": RNG.integers(-500, 500, 6).astype(np.int32), "axis": np.array([2, 3]),
+    }  # fmt: skip
+    nodes = [
+        node("QuantizeLinear", "x s z", "xq"),
+        node("QLinearConv", "xq s z w ws wz s z b", "y1", pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("DequantizeLinear", "y1 s z", "f"),
+        node("DequantizeLinear", "w ws wz", "wf", axis=0),  # as in QDQ models: folded into a constant
+        node("Conv", "x wf", "f2", pads=[1, 1, 1, 1], strides=[2, 2]),
+        node("Add", "f f2", "g"),
+        node("ReduceMax", "g axis", "h", keepdims=0),
+        node("Concat", "h h h h", "i", axis=1),
+        node("DynamicQuantizeLinear", "i", "iq is iz"),
+        node("MatMulInteger", "iq fw iz fz", "j"),
+        node("Cast", "j", "k", to=TensorProto.FLOAT),
+        node("Mul", "k is", "y"),
+    ]
+    return model(nodes, {"x": (TensorProto.FLOAT, ["n", 3, 6, 6])}, ["y"], weights)
+
+
+def numbers(*shape: int) -> np.ndarray:
+    return draw(*shape) * 2
+
+
+MODELS = {
+    "cnn": (cnn, lambda n: [numbers(n, 3, 8, 8)]),
+    "transformer": (transformer, lambda n: [RNG.integers(0, 50, (n, 3 + n))]),
+    "lstm": (lstm, lambda n: [numbers(3 + n, n, 4)]),
+    "quantized": (quantized, lambda n: [numbers(n, 3, 6, 6)]),
+}
+
+
+def expected(proto: Any, inputs: list[np.ndarray]) -> list[np.ndarray]:
+    with np.errstate(all="ignore"):
+        return ReferenceEvaluator(proto).run(None, dict(zip([i.name for i in proto.graph.input], inputs, strict=True)))
+
+
+def as_list(result: Any) -> list[np.ndarray]:
+    return [r.numpy() for r in (result if isinstance(result, tuple) else (result,))]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_eager_and_compiled_at_two_batch_sizes(name: str) -> None:
+    build, inputs = MODELS[name]
+    proto = build()
+    net = weft.onnx.loads(proto.SerializeToString())
+    compiled = weft.jit(net)
+    for batch in (2, 3):
+        given = inputs(batch)
+        want = expected(proto, given)
+        for run in (net, compiled, compiled):
+            for got, wanted in zip(as_list(run(*given)), want, strict=True):
+                np.testing.assert_allclose(got, wanted, rtol=2e-5, atol=2e-5)
+
+
+def test_weights_have_their_names_and_train() -> None:
+    net = weft.onnx.loads(cnn().SerializeToString())
+    assert "conv1.weight" in net.named_parameters()
+    assert set(net.named_state()) == {"bn.running_mean", "bn.running_var"}
+    assert str(net.inputs[0]) == "x: float32[n, 3, 8, 8]"
+    optimizer = optim.adam(net, rate=1e-2)
+
+    @weft.jit
+    def step(x: Any, y: Any) -> Any:
+        loss = weft.mse_loss(net(x), y)
+        optimizer.minimize(loss)
+        return loss
+
+    x, y = numbers(4, 3, 8, 8), np.eye(5, dtype=np.float32)[[0, 1, 2, 3]]
+    losses = [step(x, y).item() for _ in range(30)]
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_names_are_made_plain_and_mapped_back() -> None:
+    weights = {"/fc/W:0": draw(3, 2), "forward": draw(2), "_0": draw(2)}
+    nodes = [node("MatMul", "x /fc/W:0", "a"), node("Add", "a forward", "b"), node("Mul", "b _0", "y")]
+    net = weft.onnx.loads(model(nodes, {"x": (TensorProto.FLOAT, ["n", 3])}, ["y"], weights).SerializeToString())
+    assert net.onnx_names == {"fc_W_0": "/fc/W:0", "forward_2": "forward", "w0": "_0"}
+    x = numbers(2, 3)
+    np.testing.assert_allclose(net(x).numpy(), (x @ weights["/fc/W:0"] + weights["forward"]) * weights["_0"], rtol=1e-5)
+
+
+CONTROL = """
+<ir_version: 9, opset_import: ["": 20]>
+net (float[n] x, int64 count, bool high) => (float[n] y, float[n] z)
+{
+    true = Constant <value = bool {1}> ()
+    y = Loop (count, true, x) <body = b (int64 i, bool go, float[n] v) => (bool on, float[n] w) {
+        two = Constant <value = float {2.0}> ()
+        limit = Constant <value = float {100.0}> ()
+        w = Mul (v, two)
+        top = ReduceMax <keepdims = 0> (w)
+        on = Less (top, limit)
+    }>
+    z = If (high) <then_branch = t () => (float[n] p) { p = Exp (x) }, else_branch = e () => (float[n] q) { q = Neg (x) }>
+}
+"""
+
+
+@pytest.mark.parametrize(("count", "high"), [(3, True), (1000, False), (0, True)])
+def test_control_flow_that_depends_on_arguments(count: int, high: bool) -> None:
+    net = weft.onnx.loads(onnx.parser.parse_model(CONTROL).SerializeToString())
+    x = np.array([1.0, 3.0], np.float32)
+    y = x.copy()
+    for _ in range(count):
+        y = y * 2
+        if not y.max() < 100:
+            break
+    for run in (net, weft.jit(net)):
+        got = as_list(run(x, np.array(count), np.array(high)))
+        np.testing.assert_allclose(got[0], y)
+        np.testing.assert_allclose(got[1], np.exp(x) if high else -x, rtol=1e-6)
+
+
+SCAN = """
+<ir_version: 9, opset_import: ["": 20]>
+net (float[2] start, float[t, 2] xs) => (float[2] last, float[t, 2] sums)
+{
+    last, sums = Scan <num_scan_inputs = 1, scan_input_directions = [1], body = b (float[2] s, float[2] x) => (float[2] n, float[2] o) {
+        n = Add (s, x)
+        o = Identity (n)
+    }> (start, xs)
+}
+"""
+
+
+def test_scan() -> None:
+    net = weft.onnx.loads(onnx.parser.parse_model(SCAN).SerializeToString())
+    start, xs = numbers(2), numbers(5, 2)
+    sums = start + np.cumsum(xs[::-1], 0)
+    for run in (net, weft.jit(net)):
+        last, got = as_list(run(start, xs))
+        np.testing.assert_allclose(got, sums, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(last, sums[-1], rtol=1e-5, atol=1e-6)
+
+
+FUNCTIONS = """
+<ir_version: 9, opset_import: ["": 20, "own": 1]>
+net (float[n] x) => (float[n] y) { h = own.scaled <factor = 3.0> (x)  y = own.scaled (h) }
+<domain: "own", opset_import: ["": 20]>
+scaled <factor: float = 2.0> (a) => (b) { f = Constant <value_float: float = @factor> ()  b = Mul (a, f) }
+"""
+
+
+def test_functions_of_the_model() -> None:
+    net = weft.onnx.loads(onnx.parser.parse_model(FUNCTIONS).SerializeToString())
+    assert net(np.array([1.0, 2.0], np.float32)).tolist() == [6.0, 12.0]
+
+
+@pytest.mark.parametrize("kind", ["NonZero", "Unique", "Compress", "NonMaxSuppression"])
+def test_shapes_that_depend_on_values_exist_without_jit_only(kind: str) -> None:
+    inputs = {
+        "NonZero": [numbers(3, 4)], "Unique": [np.array([3.0, 1, 3], np.float32)],
+        "Compress": [numbers(4), np.array([True, False, True, True])],
+        "NonMaxSuppression": [np.array([[[0, 0, 1, 1], [0, 0, 1, 1.1]]], np.float32), np.array([[[0.9, 0.8]]], np.float32), np.array([5]), np.array([0.5], np.float32), np.array([0.1], np.float32)],
+    }[kind]  # fmt: skip
+    names = [f"x{i}" for i in range(len(inputs))]
+    ports = {n: (helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in zip(names, inputs, strict=True)}
+    proto = model([node(kind, " ".join(names), "y")], ports, ["y"], {})
+    net = weft.onnx.loads(proto.SerializeToString())
+    assert net(*inputs).numpy().tolist() == expected(proto, inputs)[0].tolist()
+    with pytest.raises(weft.UserError, match=r"not known while a function is traced.*without weft.jit.*Node " + kind):
+        weft.jit(net)(*inputs)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_floats(dtype: str) -> None:
+    code = helper.np_dtype_to_tensor_dtype(weft.zeros(1, dtype=dtype).numpy().dtype)
+    weight = draw(4, 3).astype(weft.zeros(1, dtype=dtype).numpy().dtype)
+    nodes = [node("MatMul", "x w", "a"), node("LayerNormalization", "a g", "b"), node("Softmax", "b", "y")]
+    gains = np.ones(3, weight.dtype)
+    proto = model(nodes, {"x": (code, ["n", 4])}, ["y"], {"w": weight, "g": gains})
+    proto.graph.output[0].type.tensor_type.elem_type = code
+    net = weft.onnx.loads(proto.SerializeToString())
+    x = numbers(2, 4).astype(weight.dtype)
+    a = x.astype(np.float64) @ weight.astype(np.float64)
+    b = (a - a.mean(-1, keepdims=True)) / np.sqrt(a.var(-1, keepdims=True) + 1e-5)
+    want = np.exp(b) / np.exp(b).sum(-1, keepdims=True)
+    for run in (net, weft.jit(net)):
+        got = run(x)
+        assert got.dtype.name == dtype
+        np.testing.assert_allclose(got.numpy().astype(np.float64), want, rtol=0.01 if dtype == "float16" else 0.06)

@@ -1,0 +1,7 @@
+"""The names of `weft.onnx`, each imported when it is first used (see weft/lazy.py)."""
+
+from .module import OnnxModule as OnnxModule
+from .module import Port as Port
+from .module import load as load
+from .module import loads as loads
+from .module import op_types as op_types

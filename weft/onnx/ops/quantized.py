@@ -1,0 +1,190 @@
+"""Quantization: exact integer arithmetic, rounded half to even, saturated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import DType, as_dtype, iinfo, int32
+from ...errors import UserError
+from ...ops.contract import matmul
+from ...ops.elementwise import astype, round
+from ...ops.math import clip
+from ...ops.movement import reshape
+from ...ops.selection import repeat
+from ...tensor import Tensor
+from ...tracing.context import outside
+from ..registry import op
+from ..values import Value, frozen, has_weft_dtype, is_known, known, numpy_dtype, tensor, to_host
+from .casts import convert
+from .convolution import convolution
+
+Ints = tuple[int, ...]
+
+
+def _spread(v: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    """Scales or zero points in a shape that broadcasts against x: one for all, one along an axis, or one for each block."""
+    if v.ndim == 0 or (v.size == 1 and v.ndim == 1 and not block):
+        return reshape(v, ())
+    if block:
+        wide = repeat(v, block, axis=axis)
+        return wide[(slice(None),) * (axis % x.ndim) + (slice(0, x.shape[axis]),)]
+    return reshape(v, [-1 if i == axis % x.ndim else 1 for i in range(x.ndim)])
+
+
+def _wide(value: Value) -> Tensor:
+    """Values of small dtypes as float32, integers as int32."""
+    if isinstance(value, np.ndarray) and not has_weft_dtype(value):
+        whole = value.dtype.name.lstrip("u").startswith("int")
+        return tensor(value.astype(np.int32 if whole else np.float32))
+    found = tensor(value)
+    return found if found.dtype.is_float else astype(found, int32)
+
+
+@op("QuantizeLinear", raw=True)
+def quantize_linear(
+    x: Value,
+    scale: Value,
+    zero_point: Value = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    saturate: int = 1,
+    precision: int = 0,
+) -> Value:
+    """saturate(round(x / scale) + zero point)"""
+    if zero_point is not None:
+        target = zero_point.dtype.numpy if isinstance(zero_point, Tensor) else zero_point.dtype
+    else:
+        target = numpy_dtype(output_dtype) if output_dtype else np.dtype(np.uint8)
+    fixed = all(is_known(v) for v in (x, scale, zero_point))
+    given, steps = _wide(x), tensor(scale)
+    wide = as_dtype(numpy_dtype(precision)) if precision else steps.dtype
+    ratio = astype(given, wide) / astype(_spread(steps, given, axis, block_size), wide)
+    zero = None if zero_point is None else _spread(_wide(zero_point), given, axis, block_size)
+    if has_weft_dtype(np.empty(0, target)) and np.dtype(target).kind in "iu":
+        result = saturated(ratio, zero, as_dtype(target))
+        return to_host(result) if fixed else result
+    return frozen(_small(known(ratio), None if zero is None else known(zero), target, bool(saturate)))
+
+
+def _small(ratio: np.ndarray, zero: np.ndarray | None, target: np.dtype[Any], saturate: bool) -> np.ndarray:
+    """Quantized to a dtype of which weft has no tensors."""
+    name = target.name
+    if name in ("int4", "uint4", "int2", "uint2"):
+        bits = int(name[-1])
+        low, high = (0, 2**bits - 1) if name[0] == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+        whole = np.rint(ratio.astype(np.float32)) + (0 if zero is None else zero)
+        small: np.ndarray = np.clip(whole, low, high).astype(np.int32).astype(target)
+        return small
+    return convert(ratio.astype(np.float32) + (0 if zero is None else zero), target, saturate)
+
+
+def saturated(ratio: Tensor, zero: Tensor | None, target: DType) -> Tensor:
+    """round(ratio) + zero, clipped to the range of an integer dtype."""
+    rounded = round(astype(ratio, "float32") if ratio.dtype.is_half else ratio)
+    whole = rounded if zero is None else rounded + astype(zero, rounded.dtype)
+    limits = iinfo(target)
+    return astype(clip(whole, float(limits.min), float(limits.max)), target)
+
+
+@op("DequantizeLinear", raw=True)
+def dequantize_linear(
+    x: Value, scale: Value, zero_point: Value = None, *, axis: int = 1, block_size: int = 0, output_dtype: int = 0
+) -> Value:
+    """(x - zero point) * scale"""
+    if any(isinstance(v, Tensor) for v in (x, scale, zero_point)):
+        return _dequantized(x, scale, zero_point, axis, block_size, output_dtype)
+    with outside():
+        return to_host(_dequantized(x, scale, zero_point, axis, block_size, output_dtype))
+
+
+def _dequantized(x: Value, scale: Value, zero_point: Value, axis: int, block: int, output_dtype: int) -> Tensor:
+    given, steps = _wide(x), _wide(scale)
+    if zero_point is not None:
+        given = given - _spread(_wide(zero_point), given, axis, block)
+    code = numpy_dtype(output_dtype) if output_dtype else tensor(scale).dtype.numpy
+    target = as_dtype(code)
+    factor = _spread(steps, given, axis, block)
+    return astype(given, target) * astype(factor, target)
+
+
+def _centred(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
+    """x - zero point as int32; a vector of zero points lies along an axis."""
+    wide = astype(x, int32)
+    return wide if zero is None else wide - _spread(astype(zero, int32), wide, axis, 0)
+
+
+@op("MatMulInteger")
+def integer_product(a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None) -> Tensor:
+    return matmul(_centred(a, a_zero, -2 if a.ndim > 1 else -1), _centred(b, b_zero, -1))
+
+
+@op("QLinearMatMul")
+def quantized_product(
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+) -> Tensor:
+    total = integer_product(a, b, a_zero, b_zero)
+    rows = _spread(a_scale, total, -2 if total.ndim > 1 else -1, 0)
+    factor = rows * _spread(b_scale, total, -1, 0) / _spread(y_scale, total, -2, 0)
+    return saturated(astype(total, "float32") * astype(factor, "float32"), _spread(y_zero, total, -2, 0), y_zero.dtype)
+
+
+@op("ConvInteger")
+def integer_convolution(
+    x: Tensor,
+    w: Tensor,
+    x_zero: Tensor | None = None,
+    w_zero: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints | None = None,
+    group: int = 1,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Tensor:
+    """The zero point of x is what its padding holds, so zeros are padded after it is subtracted."""
+    if x_zero is not None and x_zero.size > 1:
+        raise UserError("onnx", f"one zero point of the input is required, got {x_zero.shape}.")
+    return convolution(
+        _centred(x, x_zero, 1), _centred(w, w_zero, 0), None, auto_pad=auto_pad, dilations=dilations, group=group,
+        kernel_shape=kernel_shape, pads=pads, strides=strides,
+    )  # fmt: skip
+
+
+@op("QLinearConv")
+def quantized_convolution(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    bias: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Ints | None = None,
+    group: int = 1,
+    kernel_shape: Ints | None = None,
+    pads: Ints | None = None,
+    strides: Ints | None = None,
+) -> Tensor:
+    total = integer_convolution(
+        x, w, x_zero, w_zero, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
+        strides=strides,
+    )  # fmt: skip
+    total = total if bias is None else total + reshape(bias, (-1, *[1] * (x.ndim - 2)))
+    factor = reshape(x_scale, ()) * _spread(w_scale, total, 1, 0) / reshape(y_scale, ())
+    return saturated(astype(total, "float32") * factor, reshape(y_zero, ()), y_zero.dtype)
