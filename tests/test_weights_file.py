@@ -78,6 +78,16 @@ def test_npz_without_arrays_is_refused(tmp_path: Path) -> None:
         load_weights(tmp_path / "w.npz")
 
 
+def test_an_archive_that_lost_an_entry_is_refused(tmp_path: Path) -> None:
+    """A flipped bit makes the second entry of the list a comment of the first."""
+    np.savez(tmp_path / "w.npz", w=WEIGHT, n=np.arange(5))
+    whole = (tmp_path / "w.npz").read_bytes()
+    place = whole.index(b"PK\x01\x02") + 33
+    (tmp_path / "w.npz").write_bytes(whole[:place] + bytes([whole[place] ^ 8]) + whole[place + 1 :])
+    with pytest.raises(RunError, match="lists 1 entries and should have 2"):
+        load_weights(tmp_path / "w.npz")
+
+
 def test_npz_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "w.npz", w=np.zeros(1_000_000))
     assert load_weights(tmp_path / "w.npz")["w"].shape == (1_000_000,)

@@ -10,6 +10,7 @@ import zipfile
 import numpy as np
 
 from ..errors import RunError
+from .zip_archive import checked_entries
 
 MAX_RATIO, ANY_RATIO = 100, 1 << 26  # of an entry to its compressed bytes; entries up to so many bytes may have any
 MAX_HEADER = 10_000  # bytes of the header of an array
@@ -18,8 +19,9 @@ MAX_HEADER = 10_000  # bytes of the header of an array
 def load_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     """The arrays of a file by name; pickled objects are refused."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            found = {info.filename.removesuffix(".npy"): _array(archive, info) for info in archive.infolist()}
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            entries = checked_entries(file, archive)
+            found = {info.filename.removesuffix(".npy"): _array(archive, info) for info in entries}
         if not found:  # also what is left of an archive whose last bytes are damaged
             raise ValueError("it holds no arrays")
         return found

@@ -21,6 +21,7 @@ import numpy as np
 
 from ..errors import RunError
 from .pickle_reader import AllowedCall, PickleError, PickleReader, Refused
+from .zip_archive import checked_entries
 
 ZIP_START = b"PK\x03\x04"
 LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
@@ -236,7 +237,7 @@ def _entries(file: BinaryIO, mapped: mmap.mmap) -> dict[str, tuple[zipfile.ZipIn
     """The bytes of every entry of an archive: stored, not compressed, so that nothing is larger than the file."""
     try:
         with zipfile.ZipFile(file) as archive:
-            infos = archive.infolist()
+            infos = checked_entries(file, archive)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, EOFError, OSError) as error:
         raise PickleError(f"it is not a zip archive that can be read ({error})") from None
     return {info.filename: (info, _stored(info, mapped)) for info in infos}
