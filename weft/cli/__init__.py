@@ -25,6 +25,7 @@ SUMMARIES = {
     "eval": "Measure a trained network on examples it has not learned from: weft eval RUN.",
     "predict": "What a trained network takes images for, or how it goes on with a text: weft predict RUN image.jpg ...",
     "dataset": "Make, look at and get data: weft dataset create photos photos-dataset size=64.",
+    "weights": "Keep published weights on this machine: weft weights add FILE network=mobilenet_v2, then weft train weights=mobilenet_v2.",
     "models": "The networks that can be trained by name.",
     "recipes": "Named settings that are known to work, and what they reached: weft train recipe=digits.",
     "summary": "What each layer of a network costs: weft summary resnet18 size=224.",
@@ -57,7 +58,7 @@ VERBS = _Verbs()
 GROUPS = {
     "learn": ("train", "resume", "eval", "predict"),
     "data": ("dataset",),
-    "networks": ("models", "recipes", "summary", "explain", "bench"),
+    "networks": ("models", "weights", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "cfg", "devices"),
 }
 

@@ -13,5 +13,6 @@ from .show import models as models
 from .show import summary as summary
 from .training import resume as resume
 from .training import train as train
+from .weights import weights as weights
 
 eval = evaluate

@@ -45,12 +45,12 @@ def _some(values: Mapping[str, Any]) -> str:
 
 
 def parts_of(model: Module, names: Sequence[str]) -> list[Module]:
-    """The modules whose tensors are all among these: they can be frozen as a whole, running statistics too."""
-    chosen: set[str] = set(names)
+    """The modules whose parameters are all among these: they can be frozen as a whole, running statistics too."""
+    chosen: set[str] = {*names, *model.named_state()}
     found: list[tuple[str, Module]] = []
     for path, module in model.named_modules().items():
         inside = [f"{path}.{n}" if path else n for n in module.named_tensors()]
         covered = any(path == p or path.startswith(f"{p}.") for p, _ in found)
-        if inside and not covered and chosen.issuperset(inside):
+        if chosen.intersection(names, inside) and not covered and chosen.issuperset(inside):
             found.append((path, module))
     return [module for _, module in found]
