@@ -96,7 +96,7 @@ def add(
     network = network or name
     if network not in NAMINGS:
         hint = "" if network is None else f" {nearest(network, list(NAMINGS))}"
-        raise UserError("weights", f"which network are they for? Say network=mobilenet_v2, for example.{hint}")
+        raise UserError("weft weights add", f"which network are they for? Say network=mobilenet_v2, for example.{hint}")
     name = name or network
     _check_new(name, sha256)
     check_writable(store_folder())
@@ -138,17 +138,20 @@ def _check_new(name: str, sha256: str | None) -> None:
         raise UserError("weights", f"a name of letters, digits, dots and dashes is required, got {name!r}.")
     if (store_folder() / name).exists():
         raise UserError(
-            "weights", f"{name} is in the store already. Take another name=, or remove it: weft weights remove {name}"
+            "weft weights add",
+            f"{name} is in the store already. Take another name=, or remove it: weft weights remove {name}",
         )
     if sha256 is not None and not _SHA256.fullmatch(sha256):
-        raise UserError("weights", f"sha256 is 64 hexadecimal digits, got {sha256!r}.")
+        raise UserError("weft weights add", f"sha256 is 64 hexadecimal digits, got {sha256!r}.")
 
 
 def _fetched(source: str, target: Path, sha256: str | None, report: Report | None) -> Path:
     """The file, downloaded or copied, with the hash that was given."""
     if is_url(source):
         if sha256 is None:
-            raise UserError("weights", "a download needs the hash of the file: sha256=..., as its publisher gives it.")
+            raise UserError(
+                "weft weights add", "a download needs the hash of the file: sha256=..., as its publisher gives it."
+            )
         try:
             return fetch([source], target, sha256, report)
         except RunError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
-from ..io import load
+from ..io import load_weights
 from ..nn.module import Module
 
 
@@ -16,9 +16,9 @@ def transfer(model: Module, source: str | os.PathLike[str] | Mapping[str, Any]) 
     """Give a network the values of another, wherever name and shape agree; the names of the tensors that were set.
 
     The rest, such as a head for other classes, stays as it is. `source` is a file of weights, the folder of a run, or values
-    by name. The sizes of the network must be known: call it once if layers were made without them.
+    by name. Names are weft's own; `zoo.load_published` translates those of other libraries. The sizes of the network must be known: call it once if layers were made without them.
     """
-    values = source if isinstance(source, Mapping) else load(_weights(Path(source)))
+    values = source if isinstance(source, Mapping) else load_weights(_weights(Path(source)))
     own = model.named_tensors()
     fitting = {n: v for n, v in values.items() if n in own and tuple(v.shape) == own[n].shape}
     if not fitting:
