@@ -14,10 +14,11 @@ import numpy as np
 from PIL import Image
 
 import weft
+from caffe_writer import caffemodel
 from weft import data, nn, optim
 from weft.data.catalogue import CATALOGUE
 from weft.data.images import read_image
-from weft.io import load, save
+from weft.io import load, load_weights, save
 from weft.report.compare import comparison
 from weft.report.page import page
 from weft.report.run_record import read_run
@@ -193,6 +194,28 @@ def _make_text(folder: Path) -> None:
     (folder / "words.txt").write_text("the quick brown fox jumps over the lazy dog, ümläut\n" * 40)
 
 
+# --- weights of others -----------------------------------------------------------------------------------------------
+
+TORCH_FILES = Path(__file__).parent / "torch_files"
+
+
+def _make_weights(folder: Path) -> None:
+    for name in ("zip.pth", "checkpoint.pth", "legacy.pth"):
+        shutil.copy(TORCH_FILES / name, folder / name)
+    np.savez(folder / "plain.npz", w=np.linspace(0, 1, 40).reshape(4, 10), n=np.arange(5))
+    np.savez_compressed(folder / "packed.npz", w=np.linspace(0, 1, 40).reshape(4, 10), n=np.arange(5))
+    (folder / "lenet.caffemodel").write_bytes(caffemodel())
+
+
+def _read_weights(*names: str) -> Callable[[Path], Any]:
+    """All values: a view beyond the end of the file would be found by reading it."""
+
+    def read(folder: Path) -> Any:
+        return [[(n, a.shape, a.tobytes()) for n, a in load_weights(folder / name).items()] for name in names]
+
+    return read
+
+
 # --- the folder of a run ---------------------------------------------------------------------------------------------
 
 
@@ -234,5 +257,9 @@ CASES: dict[str, Case] = {
     "csv list": Case(("list.csv",), _make_lists, lambda f: data.from_list(f / "list.csv").labels, False),
     "text list": Case(("list.txt",), _make_lists, lambda f: data.from_list(f / "list.txt").labels, False),
     "text": Case(("words.txt",), _make_text, lambda f: _digest(data.open_dataset(f / "words.txt")), False),
+    "torch": Case(("zip.pth", "checkpoint.pth"), _make_weights, _read_weights("zip.pth", "checkpoint.pth"), True),
+    "old torch": Case(("legacy.pth",), _make_weights, _read_weights("legacy.pth"), False),
+    "npz weights": Case(("plain.npz", "packed.npz"), _make_weights, _read_weights("plain.npz", "packed.npz"), True),
+    "caffe": Case(("lenet.caffemodel",), _make_weights, _read_weights("lenet.caffemodel"), False),
     "run": Case(tuple(f"run/{name}" for name in RUN), _make_run, _read_run, False),
 }  # fmt: skip

@@ -152,7 +152,7 @@ def errors_in(folder: str) -> list[tuple[str, list[str]]]:
 
 
 OPTION = re.compile(r"(?<![\w{.])([a-z][a-z_]*)=")
-COMMAND = re.compile(r"weft ((?:runs|dataset|job) [a-z]+|[a-z]+)\b([^.;,]*)")
+COMMAND = re.compile(r"weft ((?:runs|dataset|job|weights) [a-z]+|[a-z]+)\b([^.;,]*)")
 
 
 def test_advice_names_only_options_that_the_verb_has() -> None:
@@ -161,7 +161,7 @@ def test_advice_names_only_options_that_the_verb_has() -> None:
         f"{verb} {part}"
         for verb in ("runs", "dataset")
         for part in ("list", "show", "compare", "create", "info", "get")
-    }
+    } | {f"weights {part}" for part in ("list", "add", "show", "remove")}
     for place, (where, *message) in [*errors_in("cli"), *errors_in("jobs")]:
         verb = where.removeprefix("weft").strip()
         text = " ".join(message)

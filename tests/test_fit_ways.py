@@ -131,6 +131,22 @@ def test_a_frozen_body_waits_and_then_learns_slowly(tmp_path: Path) -> None:
     assert all(p.requires_grad for p in model.parameters())  # nothing stays frozen behind one's back
 
 
+def test_a_frozen_batch_norm_keeps_its_parameters_and_statistics() -> None:
+    """`body` names parameters alone: running statistics belong to the frozen part all the same, and are used as they are."""
+    weft.seed(1)
+    norm = nn.BatchNorm2d(8)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3, bias=False), norm, nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    before = {name: t.numpy().copy() for name, t in norm.named_tensors().items()}
+    seen: list[dict[str, np.ndarray]] = []
+    names = ["layers.0.weight", "layers.1.scale", "layers.1.shift"]
+    fitted(
+        model, epochs=2, freeze=1, body=names,
+        on_epoch=lambda row: seen.append({name: t.numpy().copy() for name, t in norm.named_tensors().items()}),
+    )  # fmt: skip
+    assert all(np.array_equal(seen[0][name], value) for name, value in before.items())
+    assert not any(np.array_equal(seen[1][name], value) for name, value in before.items())
+
+
 def test_a_stopped_transfer_goes_on_exactly(tmp_path: Path) -> None:
     def run(folder: Path, epochs: int, resume: bool = False) -> dict[str, bytes]:
         weft.seed(1)

@@ -26,6 +26,7 @@ SUMMARIES = {
     "predict": "Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...",
     "export": "Save a trained network as a program that needs no run and no code: weft export RUN out=net.weft.",
     "dataset": "Create, inspect and download datasets: weft dataset create photos photos-dataset size=64.",
+    "weights": "Keep published weights on this machine: weft weights add FILE network=mobilenet_v2, then weft train weights=mobilenet_v2.",
     "models": "The networks that can be trained by name.",
     "recipes": "Named settings with their measured results: weft train recipe=digits.",
     "summary": "Layers of a network with parameters and multiply-adds: weft summary resnet18 size=224.",
@@ -58,7 +59,7 @@ VERBS = _Verbs()
 GROUPS = {
     "learn": ("train", "resume", "job", "eval", "predict", "export"),
     "data": ("dataset",),
-    "networks": ("models", "recipes", "summary", "explain", "bench"),
+    "networks": ("models", "weights", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "cfg", "devices"),
 }
 

@@ -15,5 +15,6 @@ from .show import devices as devices
 from .show import summary as summary
 from .training import resume as resume
 from .training import train as train
+from .weights import weights as weights
 
 eval = evaluate

@@ -3,3 +3,4 @@
 from .safetensors import load as load
 from .safetensors import save as save
 from .tensorboard import EventWriter as EventWriter
+from .weights_file import load_weights as load_weights

@@ -12,10 +12,10 @@ from ..errors import UserError
 from ..train.folder import TAKEN
 from ..train.making import Plan
 from ..zoo.recipes import find_recipe
-from .find import find_run
 from .job import TASKS
 from .networks import WRITERS, check_size, full_name, loss_of
 from .optimizers import check_mix, check_schedule, optimizer_settings
+from .weights import find_weights
 
 
 def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
@@ -32,10 +32,10 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
         settings["optimizer"], rate, loss_of(settings["model"] or "", settings["loss"]), (), None, settings["precision"],
         settings=optimizer_settings(settings), label_smoothing=settings["label_smoothing"],
     ).check()  # fmt: skip
-    if settings["weights"] is not None and not Path(settings["weights"]).is_file():
-        find_run(settings["weights"])
+    if settings["weights"] is not None:
+        find_weights(settings["weights"])
     if settings["freeze"] and settings["weights"] is None:
-        raise UserError(where, "freeze= requires pretrained weights, got none. Give weights=RUN too.")
+        raise UserError(where, "freeze= requires pretrained weights, got none. Give weights=RUN or weights=FILE too.")
     if settings["body_rate"] < 0:
         raise UserError(where, f"body_rate must be 0 or more, got {settings['body_rate']}.")
     _check_name(where, settings["name"])

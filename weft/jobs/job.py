@@ -22,12 +22,11 @@ from ..tracing.jit import jit
 from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import Plan
 from ..train.task import prediction_of
-from ..train.transfer import transfer
 from ..zoo.catalogue import default_rate
 from .events import Recorder
-from .find import find_run
 from .networks import fitted, full_name, loss_of, side, usual
 from .optimizers import mix, optimizer_settings
+from .weights import begin_from
 
 MADE_IS_KEPT = "the part of the dataset that was created is kept; the same command continues from there"
 TASKS = ("classify", "regress", "text")  # the folders of runs, one for each task
@@ -62,6 +61,7 @@ class Job:
             splits = data.held_out(self._open(named), _first(settings["validation"], CARVED), settings["seed"])
         self.splits = splits
         self.train = self.splits.train
+        self.statistics = self.train.statistics
         self.name = named or usual(self.train)
         self._note_classes()
         self.settings |= {"model": self.name, "batch": _first(settings["batch"], self._usual_batch())}
@@ -191,12 +191,18 @@ class Job:
         )  # fmt: skip
 
     def begin_from_weights(self, model: nn.Module) -> list[str]:
-        """Load pretrained weights, if any; the names of the parameters that were loaded."""
+        """Load pretrained weights, if any; the names of the parameters that were loaded. Images are normalized as the weights expect."""
         if self.settings["weights"] is None:
             return []
-        source = Path(self.settings["weights"])
-        found = transfer(model, source if source.is_file() else find_run(str(source)))
-        return [name for name in model.named_parameters() if name in set(found)]
+        begun = begin_from(model, self.name, self.settings["weights"])
+        if begun.statistics is not None and self.is_image_source:
+            self.statistics = data.Statistics(*begun.statistics)
+            self.notes.append(f"images are normalized as {self.settings['weights']} expects it")
+        if begun.new_head:
+            self.notes.append(
+                f"{listed(begun.new_head)} of {self.settings['weights']} is for other classes: this layer begins anew"
+            )
+        return [name for name in model.named_parameters() if name in set(begun.names)]
 
     def prepare(self, size: tuple[int, int] | None = None) -> nn.Module:
         """Preprocessing and augmentation, from stored inputs to those of the network; part of the compiled step."""
@@ -209,8 +215,8 @@ class Job:
         if self.settings["augment"] is not None:
             flip = _first(self.settings["flip"], self.train.shape[0] == 3)
             parts.append(data.augmentation(self.settings["augment"], wanted, flip=flip))
-        if self.train.mean is not None and self.train.std is not None:
-            parts.append(data.Normalize(self.train.mean, [max(s, 1e-3) for s in self.train.std]))
+        if self.statistics is not None:
+            parts.append(data.Normalize(self.statistics.mean, [max(s, 1e-3) for s in self.statistics.std]))
         return nn.Sequential(*parts)
 
     def size(self) -> tuple[int, int]:
@@ -250,8 +256,11 @@ class Job:
         return model, jit(lambda x: prediction_of(model(prepare(x))))
 
 
-def facts(dataset: data.Dataset) -> dict[str, Any]:
-    """What a trained network needs to know of its data, as JSON, so that it can be used without the data."""
+def facts(dataset: data.Dataset, statistics: data.Statistics | None) -> dict[str, Any]:
+    """What a trained network needs to know of its data, as JSON, so that it can be used without the data.
+
+    `statistics` are those that images were normalized with.
+    """
     found: dict[str, Any] = {
         "name": dataset.name,
         "shape": dataset.shape,
@@ -260,7 +269,7 @@ def facts(dataset: data.Dataset) -> dict[str, Any]:
     if isinstance(dataset, data.Text):
         return found | {"vocabulary": dataset.vocabulary, "length": dataset.length}
     found |= {"classes": dataset.classes, "labels": [dataset.labels.dtype.name, *dataset.labels.shape[1:]]}
-    return found | {"mean": dataset.mean, "std": dataset.std}
+    return found | {"mean": statistics and statistics.mean, "std": statistics and statistics.std}
 
 
 def example(known: Mapping[str, Any]) -> data.Dataset:

@@ -142,7 +142,7 @@ def export_run(verb: str, folder: Path, path: Path) -> Program:
     save(
         path, deployed, _input_specs(job, deployed.network),
         labels=job.train.classes or None, task=_task(job), network=job.name,
-        preprocessing={"resize": _resize(job), "data": _as_json(facts(job.train)), "context": getattr(deployed.network, "context", None)},
+        preprocessing={"resize": _resize(job), "data": _as_json(facts(job.train, job.statistics)), "context": getattr(deployed.network, "context", None)},
         metrics=_metrics(folder), origin=f"weft train, run {folder.name}", settings=_as_json(settings),
     )  # fmt: skip
     return load(path)

@@ -57,7 +57,7 @@ SETTINGS: dict[str, Setting] = {
     "hidden": Setting(count, 256, "hidden size of a network for text", "network"),
     "layers": Setting(count, 1, "number of layers of a network for text", "network"),
     "dropout": Setting(fraction, 0.0, "dropout of a network for text", "network"),
-    "weights": Setting(str, None, "run or file of weights to start from", "network"),
+    "weights": Setting(str, None, "run, file of weights, or name in the store (weft weights list) to start from", "network"),
     "freeze": Setting(whole, 0, "epochs with pretrained parameters frozen", "network"),
     "body_rate": Setting(number, 0.1, "factor of the learning rate of pretrained parameters", "network"),
 

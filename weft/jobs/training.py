@@ -30,6 +30,7 @@ from .job import FACTS, Job, facts, held_out, job_of, job_of_run
 from .networks import about
 from .optimizers import schedule
 from .stored import settings_of
+from .weights import settings_for_weights
 
 SAMPLE = 1000  # characters that are generated at the end
 SHOW_SECONDS = 0.1  # between two progress events
@@ -40,7 +41,8 @@ def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | No
     recorder = Recorder(listener)
     with on(settings["device"]) as device:
         check_settings("train", settings)
-        return _fit(job_of("train", {**settings, "device": device.name}, recorder), None, recorder)
+        told = settings_for_weights({**settings, "device": device.name})
+        return _fit(job_of("train", told, recorder), None, recorder)
 
 
 def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody) -> Path | None:
@@ -183,7 +185,7 @@ def _new_run(job: Job) -> RunFolder:
 
 
 def _begin_run(run: RunFolder, job: Job, recorder: Recorder) -> None:
-    run.write_json(FACTS, facts(job.train))
+    run.write_json(FACTS, facts(job.train, job.statistics))
     recorder.begin(run.path)
     recorder.log(f"run folder: {run.path}")
     recorder.send("run", folder=str(run.path), notes=job.notes)

@@ -27,6 +27,9 @@ class Phase:
         frozen = epoch < self.freeze
         _freeze(self.model, self.body, frozen)
         self.steps.set_mode(training=True)
+        if frozen:
+            for part in parts_of(self.model, self.body):
+                part.eval()  # running statistics of batch norm are used, and stay as they are
         if frozen is self.frozen:
             return
         self.frozen = frozen

@@ -20,6 +20,7 @@ from .lenet import lenet_300_100 as lenet_300_100
 from .lenet import small_cnn as small_cnn
 from .mobilenet import mobilenet_v1 as mobilenet_v1
 from .mobilenet import mobilenet_v2 as mobilenet_v2
+from .published import load_published as load_published
 from .recurrent import char_lstm as char_lstm
 from .registry import find as find
 from .registry import names as names

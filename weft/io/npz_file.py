@@ -1,0 +1,63 @@
+"""Reads the arrays of .npz files, with the sizes that are declared checked before memory is taken."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import zipfile
+
+import numpy as np
+
+from ..errors import RunError
+from .zip_archive import checked_entries
+
+MAX_RATIO, ANY_RATIO = 100, 1 << 26  # of an entry to its compressed bytes; entries up to so many bytes may have any
+MAX_HEADER = 10_000  # bytes of the header of an array
+
+
+def load_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The arrays of a file by name; pickled objects are refused."""
+    try:
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            entries = checked_entries(file, archive)
+            found = {info.filename.removesuffix(".npy"): _array(archive, info) for info in entries}
+        if not found:  # also what is left of an archive whose last bytes are damaged
+            raise ValueError("it holds no arrays")
+        return found
+    except OSError as error:
+        raise RunError("load_weights", f"{path} cannot be read: {error.strerror or error}.") from error
+    except Exception as error:  # zipfile, zlib and NumPy's header parser raise many types of errors on damaged files
+        raise RunError("load_weights", f"{path} is damaged or no .npz file: {error or type(error).__name__}.") from None
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
+        raise ValueError(f"{info.filename[:100]!a} is compressed in another way than NumPy does it, or encrypted")
+    if info.file_size > max(ANY_RATIO, MAX_RATIO * info.compress_size):
+        raise ValueError(
+            f"{info.filename[:100]!a} unpacks {info.compress_size} bytes to {info.file_size}, more than weights would"
+        )
+    with archive.open(info) as entry:
+        start = entry.read(MAX_HEADER + 12)
+        head = io.BytesIO(start)
+        shape, fortran, dtype = _header(head)
+        size = math.prod(shape) * dtype.itemsize
+        if head.tell() + size != info.file_size:
+            raise ValueError(f"{info.filename[:100]!a} has another size than its header says")
+        values = start[head.tell() :] + entry.read()  # the last read verifies the checksum
+    found = np.frombuffer(values, dtype) if size else np.empty(0, dtype)
+    return found.reshape(shape, order="F" if fortran else "C")
+
+
+def _header(head: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    version = np.lib.format.read_magic(head)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"the version {version} of its format is not known")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(head, max_header_size=MAX_HEADER)
+    if dtype.hasobject:
+        raise ValueError("an array holds pickled objects, which are never loaded")
+    if any(n < 0 for n in shape) or dtype.kind not in "biufcV":
+        raise ValueError(f"an array of numbers is required, got the dtype {dtype} and the shape {shape}")
+    return shape, fortran, dtype

@@ -1,0 +1,88 @@
+"""The weights that a training begins from: a run, a file of any program, or a name in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import nn, zoo
+from ..io import load_weights
+from ..nn.module import without_values
+from ..train.transfer import transfer
+from ..zoo.catalogue import FACTS
+from ..zoo.published import NAMINGS, load_published
+from ..zoo.published.naming import Statistics
+from .find import find_run
+from .networks import full_name
+from .weights_store import find_stored, is_stored
+
+
+@dataclass(frozen=True)
+class StartingWeights:
+    """Where weights are: the folder of a run, or a file; and the network that they are known to be for."""
+
+    place: Path
+    network: str | None = None
+
+    def values(self) -> dict[str, np.ndarray]:
+        return load_weights(self.place)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """How a network began: the tensors that were set, those of a new head, and the statistics of the images that the weights expect."""
+
+    names: list[str]
+    new_head: list[str]
+    statistics: Statistics | None = None
+
+
+def find_weights(text: str) -> StartingWeights:
+    """What `weights=` names: a file, else a name in the store, else a run."""
+    if Path(text).is_file():
+        return StartingWeights(Path(text))
+    if is_stored(text):
+        entry = find_stored(text)
+        return StartingWeights(entry.checked_path(), entry.network)
+    return StartingWeights(find_run(text))
+
+
+def settings_for_weights(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with what follows from weights: the network that they are for, and the size of its images if they are published ones."""
+    found = dict(settings)
+    if settings["weights"] is None:
+        return found
+    start = find_weights(settings["weights"])
+    if settings["model"] is None and start.network is not None:
+        found["model"] = start.network
+    if found["model"] is None or settings["size"] is not None or start.place.is_dir():
+        return found
+    network = full_name(found["model"])
+    shape = FACTS[network].input
+    if shape is not None and is_published(network, start.values()):
+        found["size"] = shape[1:]
+    return found
+
+
+def is_published(network: str, values: Mapping[str, Any]) -> bool:
+    """Whether values are for a network that libraries publish, under names that are not weft's own."""
+    if network not in NAMINGS:
+        return False
+    with without_values():
+        return not set(values).intersection(zoo.find(network)().named_tensors())
+
+
+def begin_from(model: nn.Module, network: str, text: str) -> Begun:
+    """Give a network the weights that `weights=` names."""
+    start = find_weights(text)
+    if start.place.is_dir():
+        return Begun(transfer(model, start.place), [])
+    values = start.values()
+    if not is_published(network, values):
+        return Begun(transfer(model, values), [])
+    loaded = load_published(model, network, values, new_head=True)
+    return Begun(loaded.names, loaded.new_head, loaded.statistics)
