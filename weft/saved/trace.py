@@ -67,6 +67,12 @@ class TensorSpec:
         assert isinstance(self.dtype, DType)
         return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
 
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        assert isinstance(self.dtype, DType)
+        found: np.dtype[Any] = np.dtype(self.dtype.numpy)
+        return found
+
     def at(self, sizes: Mapping[str, int]) -> Tensor:
         """A tensor without a value, for tracing."""
         assert isinstance(self.dtype, DType)
