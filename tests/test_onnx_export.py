@@ -86,6 +86,7 @@ ACTIVATIONS: list[tuple[nn.Module, list[str]]] = [
     (nn.ReLU(), ["Relu"]),
     (nn.ReLU6(), ["Clip"]),
     (nn.LeakyReLU(0.2), ["LeakyRelu"]),
+    (nn.PReLU(), ["PRelu"]),
     (nn.ELU(0.7), ["Elu"]),
     (nn.GELU(), ["Gelu"]),
     (nn.GELU(approximate=True), ["Gelu"]),
@@ -194,6 +195,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "padding": lambda x: weft.pad(x, ((1, 0), (0, 2))),
     "positions": lambda x: (weft.argmax(x, axis=1), weft.argsort(x, axis=1), weft.top_k(x, 2)),
     "indices": lambda x: (x[:, weft.asarray([2, 0, -1])], x[weft.asarray([0, 1]), weft.asarray([1, 2])]),
+    "slices that are replaced": lambda x: (x.at[:, 1].set(5.0), x.at[:, weft.argmax(x[0])].set(7.0), x.at[:, 0:3:2].set(2.0)),
+    "sums at indices": lambda x: x.at[weft.asarray([0, 1, 0])].add(1.0),
     "comparisons": lambda x: weft.where((x > 0.5) & ~(x <= 1.0) | (x == 0.0), x, -x),
     "casts": lambda x: (x * 10.0).astype("int32") // 3 + (x * 10.0).astype("int32") % 4,
     "rounding": lambda x: (weft.trunc(3 * x), weft.round(3 * x), (3 * x) // 0.7, (3 * x) % 0.7),
@@ -243,6 +246,14 @@ def test_labels_and_metadata(tmp_path: Path) -> None:
 def test_all_sizes_can_be_fixed(tmp_path: Path) -> None:
     proto = exported(tmp_path / "f.onnx", lambda x: x[::2], weft.zeros((5, 3)), (draw(5, 3),), dynamic=False)
     assert proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 5
+
+
+def test_weights_too_large_for_one_file_go_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.onnx.export.save.LARGEST", 1000)
+    for _ in range(2):  # the second time it is replaced
+        exported(tmp_path / "net.onnx", nn.Linear(40, 20).eval(), weft.zeros((1, 40)), (draw(2, 40),))
+    assert 3200 <= (tmp_path / "net.onnx.data").stat().st_size < 6400
+    assert (tmp_path / "net.onnx").stat().st_size < 1000
 
 
 # --- what cannot be exported ---------------------------------------------------------------------------------------------

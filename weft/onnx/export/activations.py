@@ -78,13 +78,14 @@ def _relu6(node: Node) -> tuple[Node, float, float] | None:
 
 @matches("where")
 def leaky(t: Translator, node: Node) -> Match | None:
-    """where(0 < x, x, slope x) and where(0 < x, x, alpha (exp(x) - 1))"""
+    """where(0 < x, x, slope x), with one slope or several, and where(0 < x, x, alpha (exp(x) - 1))"""
     test, x, other = node.inputs
     if test.op.name != "lt" or not is_scalar(test.inputs[0], 0.0) or test.inputs[1] is not x:
         return None
     found = scaled(other, "mul")
     if found is None:
-        return None
+        slope = next((b for a, b in pairs(other, "mul") if a is x), None)
+        return None if slope is None else Match([x, slope], lambda: elementwise(t, "PRelu", x, slope))
     factor, rest = found
     if rest is x:
         return _one(t, "LeakyRelu", x, alpha=factor)

@@ -1,8 +1,6 @@
-"""Primitives that move elements, reduce them, or select them by index, in ONNX."""
+"""Primitives that move elements or reduce them, in ONNX."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -137,57 +135,6 @@ def position(t: Translator, node: Node) -> Value:
 @translates("cumsum")
 def cumsum(t: Translator, node: Node) -> Value:
     return t.write(node, "CumSum", t.full(node.inputs[0]), t.const(node.param("axis"), np.int64))
-
-
-@translates("argsort", "top_k")
-def ordered(t: Translator, node: Node) -> Value | list[Value]:
-    """Of equal elements both weft and ONNX take the first one first."""
-    (x,), axis = node.inputs, node.param("axis")
-    sorts = node.op.name == "argsort"
-    count = t.model.vector([t.dims(x)[axis] if sorts else node.param("k")])
-    largest = int(node.param("descending")) if sorts else 1
-    values, places = t.out.add("TopK", t.full(x), count, outputs=2, axis=axis, largest=largest)
-    if sorts:
-        return Value(places, t.dims(node))
-    return [Value(values, t.output_dims(node, 0)), Value(places, t.output_dims(node, 1))]
-
-
-@translates("gather")
-def gather(t: Translator, node: Node) -> Value:
-    """The axes of the indices come first."""
-    x, *indices = node.inputs
-    axes, rank = node.param("axes"), len(x.shape)
-    if len(axes) == 1 and (axes[0] == 0 or not indices[0].shape):
-        return t.write(node, "Gather", t.full(x), _index(t, indices[0]), axis=axes[0])
-    front = t.out.add("Transpose", t.full(x), perm=[*axes, *(i for i in range(rank) if i not in axes)])
-    if len(axes) == 1:
-        return t.write(node, "Gather", front, _index(t, indices[0]), axis=0)
-    return t.write(node, "GatherND", front, _stacked(t, indices))
-
-
-@translates("scatter")
-def scatter(t: Translator, node: Node) -> Value:
-    x, values, *indices = node.inputs
-    axes = node.param("axes")
-    order = [*axes, *(i for i in range(len(x.shape)) if i not in axes)]
-    how = "add" if node.param("how") == "add" else "none"
-    front = t.out.add("Transpose", t.full(x), perm=order)
-    written = t.out.add("ScatterND", front, _stacked(t, indices), t.full(values), reduction=how)
-    return t.write(node, "Transpose", written, perm=[order.index(i) for i in range(len(order))])
-
-
-def _stacked(t: Translator, indices: Sequence[Node]) -> str:
-    """Indices of several axes, side by side in a last axis."""
-    last = t.model.constant([-1])
-    return str(t.out.add("Concat", *(t.out.add("Unsqueeze", _index(t, i, wide=True), last) for i in indices), axis=-1))
-
-
-def _index(t: Translator, node: Node, wide: bool = False) -> str:
-    """Indices must be int32 or int64."""
-    name = t.full(node)
-    if node.dtype.name == "int64" or (node.dtype.name == "int32" and not wide):
-        return name
-    return str(t.out.add("Cast", name, to=7))
 
 
 @translates("item")

@@ -18,7 +18,7 @@ from ...tracing.jit import Jit
 from ...tree import Structure
 from ...version import __version__
 from ..package import onnx_package
-from . import activations, control_flow, elementwise, layers, movement, products  # noqa: F401 - they register their rules
+from . import activations, control_flow, elementwise, indexing, layers, movement, products  # noqa: F401 - they register their rules
 from .translator import Translator, Value, unsupported_error
 from .writer import ModelWriter, merge_sizes
 
@@ -209,11 +209,14 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
 
 
 def _write(proto: Any, path: Path) -> None:
-    """Write the file. Weights of more than 2 GiB go to a file beside it."""
-    onnx = onnx_package()
-    size = sum(len(t.raw_data) for t in proto.graph.initializer)
-    if size > LARGEST:
-        onnx.save(proto, path, save_as_external_data=True, location=f"{path.name}.data")
+    """Check the model and write it. Weights of more than 2 GiB go to a file beside it."""
+    check = onnx_package("checker").check_model
+    if sum(len(t.raw_data) for t in proto.graph.initializer) <= LARGEST:
+        content = proto.SerializeToString()
+        check(content, full_check=True)
+        path.write_bytes(content)
         return
-    onnx_package("checker").check_model(proto, full_check=True)
-    path.write_bytes(proto.SerializeToString())
+    beside = f"{path.name}.data"
+    path.with_name(beside).unlink(missing_ok=True)  # the package appends to a file that is there
+    onnx_package().save(proto, path, save_as_external_data=True, location=beside)
+    check(str(path), full_check=True)
