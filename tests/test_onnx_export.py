@@ -12,6 +12,7 @@ from onnx.reference import ReferenceEvaluator
 
 import weft
 from weft import TensorSpec, nn, zoo
+from weft.ops import window as primitives
 from weft.testing import generator
 from weft.tree import flatten
 
@@ -273,3 +274,28 @@ def test_randomness_and_opsets_are_refused(tmp_path: Path) -> None:
         weft.onnx.save(tmp_path / "f.onnx", lambda x: x + weft.random.normal(x.shape), weft.zeros((1, 3)))
     with pytest.raises(weft.UserError, match=r"an opset of 18 to \d+ is required, got 7"):
         weft.onnx.save(tmp_path / "f.onnx", nn.ReLU(), weft.zeros((1, 3)), opset=7)
+
+
+def test_dtypes_that_onnx_does_not_take_are_refused(tmp_path: Path) -> None:
+    whole = weft.zeros((1, 2, 4, 4), dtype="int32")
+    with pytest.raises(weft.UserError, match=r"conv \(of int32\), window_sum \(of int32\)"):
+        weft.onnx.save(
+            tmp_path / "f.onnx",
+            lambda x: (weft.conv(x, weft.ones((3, 2, 3, 3), dtype="int32")), window_sum(x)),
+            whole,
+        )
+    with pytest.raises(weft.UserError, match=r"its checker says: .*Neg"):
+        weft.onnx.save(tmp_path / "f.onnx", lambda x: -x, weft.zeros((1, 3), dtype="uint8"))
+    assert not (tmp_path / "f.onnx").exists()
+
+
+def window_sum(x: Any) -> Any:
+    return primitives.window_sum(x, (1, 1, 2, 2), (1, 1, 2, 2), ((0, 0),) * 4, (1, 1, 1, 1))
+
+
+def test_rectifying_unsigned_integers_is_written_by_plain_ops(tmp_path: Path) -> None:
+    x = RNG.integers(0, 9, (2, 3)).astype(np.uint8)
+    assert op_types(exported(tmp_path / "f.onnx", weft.relu, TensorSpec(("batch", 3), "uint8"), (x,))) == [
+        "LessOrEqual",
+        "Where",
+    ]

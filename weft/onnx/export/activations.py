@@ -16,8 +16,10 @@ def _one(t: Translator, op: str, x: Node, **attributes: float | str) -> Match:
 
 @matches("where")
 def rectified(t: Translator, node: Node) -> Match | None:
-    """where(x <= 0, 0, x) is Relu; where(x < a, a, x) and where(b < x, b, x), in any nesting, are Clip."""
+    """where(x <= 0, 0, x) is Relu, which takes no unsigned integers."""
     test, replaced, x = node.inputs
+    if node.dtype.name.startswith("uint"):
+        return None
     if test.op.name == "le" and test.inputs[0] is x and is_scalar(test.inputs[1], 0.0) and is_scalar(replaced, 0.0):
         return _one(t, "Relu", x)
     return None
@@ -80,7 +82,7 @@ def _relu6(node: Node) -> tuple[Node, float, float] | None:
 def leaky(t: Translator, node: Node) -> Match | None:
     """where(0 < x, x, slope x), with one slope or several, and where(0 < x, x, alpha (exp(x) - 1))"""
     test, x, other = node.inputs
-    if test.op.name != "lt" or not is_scalar(test.inputs[0], 0.0) or test.inputs[1] is not x:
+    if not node.dtype.is_float or test.op.name != "lt" or not is_scalar(test.inputs[0], 0.0) or test.inputs[1] is not x:
         return None
     found = scaled(other, "mul")
     if found is None:

@@ -22,6 +22,7 @@ def conv_attributes(node: Node, kernel: tuple[int, ...]) -> dict[str, Any]:
 
 def conv(t: Translator, node: Node, *bias: str) -> Value:
     x, w = node.inputs
+    _check_float(node)
     if any(v.param("padding") != node.param("padding") for v in t.versions[node]):
         raise Unsupported("with a padding that depends on free sizes")
     return t.write(node, "Conv", t.full(x), t.full(w), *bias, **conv_attributes(node, w.shape[2:]))
@@ -30,13 +31,25 @@ def conv(t: Translator, node: Node, *bias: str) -> Value:
 def conv_data(t: Translator, node: Node, *bias: str) -> Value:
     """The transposed convolution; what its stride leaves open of the size is `output_padding`."""
     g, w = node.inputs
-    stride, padding, dilation, size = node.get_params("stride", "padding", "dilation", "size")
-    facts = zip(size, g.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
-    rest = [n - ((m - 1) * s + (k - 1) * d + 1 - sum(p)) for n, m, k, s, p, d in facts]
+    _check_float(node)
+    rest = _output_padding(node)
+    if any(_output_padding(v) != rest or v.param("padding") != node.param("padding") for v in t.versions[node]):
+        raise Unsupported("with a padding that depends on free sizes")
     attributes = conv_attributes(node, w.shape[2:])
     if any(rest):
         attributes["output_padding"] = rest
     return t.write(node, "ConvTranspose", t.full(g), t.full(w), *bias, **attributes)
+
+
+def _output_padding(node: Node) -> list[int]:
+    (g, w), (stride, padding, dilation, size) = node.inputs, node.get_params("stride", "padding", "dilation", "size")
+    facts = zip(size, g.shape[2:], w.shape[2:], stride, padding, dilation, strict=True)
+    return [n - ((m - 1) * s + (k - 1) * d + 1 - sum(p)) for n, m, k, s, p, d in facts]
+
+
+def _check_float(node: Node) -> None:
+    if not node.dtype.is_float:
+        raise Unsupported(f"of {node.dtype.name}")
 
 
 RULES.update({"conv": conv, "conv_data": conv_data})
@@ -77,6 +90,7 @@ def window_max(t: Translator, node: Node) -> Value:
 @translates("window_sum")
 def window_sum(t: Translator, node: Node) -> Value:
     """The mean, in which padding counts, times the number of elements."""
+    _check_float(node)
     mean = windows(t, node, "AveragePool", count_include_pad=1)
     count = t.const(math.prod(node.param("size")), node.dtype.numpy)
     return Value(t.out.add("Mul", mean.name, count), mean.shape)

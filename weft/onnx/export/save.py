@@ -210,13 +210,23 @@ def _contiguous(array: np.ndarray) -> np.ndarray:
 
 def _write(proto: Any, path: Path) -> None:
     """Check the model and write it. Weights of more than 2 GiB go to a file beside it."""
-    check = onnx_package("checker").check_model
     if sum(len(t.raw_data) for t in proto.graph.initializer) <= LARGEST:
         content = proto.SerializeToString()
-        check(content, full_check=True)
+        _check(content)
         path.write_bytes(content)
         return
     beside = f"{path.name}.data"
     path.with_name(beside).unlink(missing_ok=True)  # the package appends to a file that is there
     onnx_package().save(proto, path, save_as_external_data=True, location=beside)
-    check(str(path), full_check=True)
+    _check(str(path))
+
+
+def _check(model: bytes | str) -> None:
+    """Check a model, given by its content or its path."""
+    checker, inference = onnx_package("checker"), onnx_package("shape_inference")
+    try:
+        checker.check_model(model, full_check=True)
+    except (checker.ValidationError, inference.InferenceError) as error:
+        raise UserError(
+            "onnx.save", f"dtypes and shapes that the ops of ONNX take are required; its checker says: {error}"
+        ) from None
