@@ -203,6 +203,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "rounding": lambda x: (weft.trunc(3 * x), weft.round(3 * x), (3 * x) // 0.7, (3 * x) % 0.7),
     "functions": lambda x: (weft.expm1(x), weft.log1p(abs(x)), weft.log2(abs(x)), weft.hypot(x, x + 1), weft.logaddexp(x, 2 * x)),
     "products": lambda x: (x @ x.T, weft.einsum("ij,kj->ijk", x, x), weft.einsum("ij,ij->i", x, x)),
+    "bounds that are sizes": lambda x: (weft.clip(4 * x, 0.0, x.shape[0] / 2), weft.leaky_relu(x, 1 / x.shape[0]), weft.top_k(x, 2)),
+    "a step that is a size": lambda x: weft.arange(3 * x.shape[0])[:: x.shape[0]],
     "cumulative sums": lambda x: weft.cumulative_sum(x, axis=1),
     "a loop": loops,
     "a condition": branches,
@@ -213,6 +215,16 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions(tmp_path: Path, name: str) -> None:
     exported(tmp_path / "f.onnx", FUNCTIONS[name], weft.zeros((1, 3)), (draw(4, 3),), (draw(2, 3),))
+
+
+def test_what_looks_like_a_layer_norm_along_another_axis_is_none(tmp_path: Path) -> None:
+    scale, shift = weft.asarray([1.0, 2.0, 3.0]), weft.asarray([0.5, 1.5, 2.5])
+
+    def transposed(x: Any) -> Any:  # without keepdims: the statistics of the rows are subtracted from the columns
+        centred = x - weft.mean(x, axis=1)
+        return centred * (1.0 / weft.sqrt(weft.mean(centred * centred, axis=1) + 1e-5)) * scale + shift
+
+    exported(tmp_path / "f.onnx", transposed, TensorSpec((3, 3)), (draw(3, 3),))
 
 
 def test_windows_along_other_axes(tmp_path: Path) -> None:

@@ -20,29 +20,34 @@ def rectified(t: Translator, node: Node) -> Match | None:
     test, replaced, x = node.inputs
     if node.dtype.name.startswith("uint"):
         return None
-    if test.op.name == "le" and test.inputs[0] is x and is_scalar(test.inputs[1], 0.0) and is_scalar(replaced, 0.0):
+    if (
+        test.op.name == "le"
+        and test.inputs[0] is x
+        and is_scalar(t, test.inputs[1], 0.0)
+        and is_scalar(t, replaced, 0.0)
+    ):
         return _one(t, "Relu", x)
     return None
 
 
-def _bounds(node: Node) -> tuple[Node, float | None, float | None] | None:
+def _bounds(t: Translator, node: Node) -> tuple[Node, float | None, float | None] | None:
     """(x, lowest, highest) of one bound of clip."""
     if node.op.name != "where":
         return None
     test, bound, x = node.inputs
-    value = scalar(bound)
+    value = scalar(t, bound)
     if test.op.name != "lt" or value is None or math.isnan(value):
         return None
     small, large = test.inputs
-    if small is x and scalar(large) == value:
+    if small is x and scalar(t, large) == value:
         return x, value, None
-    return (x, None, value) if large is x and scalar(small) == value else None
+    return (x, None, value) if large is x and scalar(t, small) == value else None
 
 
-def clipped(node: Node) -> tuple[Node, float, float] | None:
+def clipped(t: Translator, node: Node) -> tuple[Node, float, float] | None:
     """(x, lowest, highest) of clip with both bounds."""
-    upper = _bounds(node)
-    lower = _bounds(upper[0]) if upper else None
+    upper = _bounds(t, node)
+    lower = _bounds(t, upper[0]) if upper else None
     if upper is None or lower is None or upper[2] is None or lower[1] is None:
         return None
     return lower[0], lower[1], upper[2]
@@ -50,7 +55,7 @@ def clipped(node: Node) -> tuple[Node, float, float] | None:
 
 @matches("where")
 def clip(t: Translator, node: Node) -> Match | None:
-    found = clipped(node) or _relu6(node)
+    found = clipped(t, node) or _relu6(t, node)
     if found is None or not node.dtype.is_float:
         return None
     x, low, high = found
@@ -65,26 +70,31 @@ def _clip(t: Translator, x: Node, low: float, high: float) -> Match:
     return Match([x], write)
 
 
-def _relu6(node: Node) -> tuple[Node, float, float] | None:
+def _relu6(t: Translator, node: Node) -> tuple[Node, float, float] | None:
     """where((x <= 0) | (x >= 6), where(x <= 0, 0, 6), x)"""
     test, ends, x = node.inputs
     if test.op.name != "or_" or ends.op.name != "where":
         return None
-    low, high = scalar(ends.inputs[1]), scalar(ends.inputs[2])
+    low, high = scalar(t, ends.inputs[1]), scalar(t, ends.inputs[2])
     below, above = test.inputs
     if below.op.name != "le" or above.op.name != "le" or ends.inputs[0] is not below or low is None or high is None:
         return None
-    is_same = below.inputs[0] is x and is_scalar(below.inputs[1], low)
-    return (x, low, high) if is_same and above.inputs[1] is x and is_scalar(above.inputs[0], high) else None
+    is_same = below.inputs[0] is x and is_scalar(t, below.inputs[1], low)
+    return (x, low, high) if is_same and above.inputs[1] is x and is_scalar(t, above.inputs[0], high) else None
 
 
 @matches("where")
 def leaky(t: Translator, node: Node) -> Match | None:
     """where(0 < x, x, slope x), with one slope or several, and where(0 < x, x, alpha (exp(x) - 1))"""
     test, x, other = node.inputs
-    if not node.dtype.is_float or test.op.name != "lt" or not is_scalar(test.inputs[0], 0.0) or test.inputs[1] is not x:
+    if (
+        not node.dtype.is_float
+        or test.op.name != "lt"
+        or not is_scalar(t, test.inputs[0], 0.0)
+        or test.inputs[1] is not x
+    ):
         return None
-    found = scaled(other, "mul")
+    found = scaled(t, other, "mul")
     if found is None:
         slope = next((b for a, b in pairs(other, "mul") if a is x), None)
         return None if slope is None else Match([x, slope], lambda: elementwise(t, "PRelu", x, slope))
@@ -93,7 +103,7 @@ def leaky(t: Translator, node: Node) -> Match | None:
         return _one(t, "LeakyRelu", x, alpha=factor)
     if rest.op.name == "expm1" and rest.inputs[0].op.name == "where":
         inner = rest.inputs[0]
-        if inner.inputs[0] is test and is_scalar(inner.inputs[1], 0.0) and inner.inputs[2] is x:
+        if inner.inputs[0] is test and is_scalar(t, inner.inputs[1], 0.0) and inner.inputs[2] is x:
             return _one(t, "Elu", x, alpha=factor)
     return None
 
@@ -104,28 +114,28 @@ def gelu(t: Translator, node: Node) -> Match | None:
     if t.model.opset < 20:
         return None
     for halved, rest in pairs(node, "mul"):
-        half, one = scaled(halved, "mul"), scaled(rest, "add")
+        half, one = scaled(t, halved, "mul"), scaled(t, rest, "add")
         if half is None or one is None or half[0] != 0.5 or one[0] != 1.0:
             continue
         x, inner = half[1], one[1]
         if inner.op.name == "erf":
-            root = scaled(inner.inputs[0], "mul")
+            root = scaled(t, inner.inputs[0], "mul")
             if root is not None and root[1] is x and math.isclose(root[0], math.sqrt(0.5)):
                 return _one(t, "Gelu", x)
-        if inner.op.name == "tanh" and _is_cubic(inner.inputs[0], x):
+        if inner.op.name == "tanh" and _is_cubic(t, inner.inputs[0], x):
             return _one(t, "Gelu", x, approximate="tanh")
     return None
 
 
-def _is_cubic(node: Node, x: Node) -> bool:
+def _is_cubic(t: Translator, node: Node, x: Node) -> bool:
     """sqrt(2 / pi) (n + 0.044715 n^3), where n is x, or x clipped to a range outside of which tanh is 1."""
-    outer = scaled(node, "mul")
+    outer = scaled(t, node, "mul")
     if outer is None or not math.isclose(outer[0], math.sqrt(2 / math.pi)):
         return False
     for near, cubic in pairs(outer[1], "add"):
-        limits = clipped(near)
+        limits = clipped(t, near)
         is_x = near is x or (limits is not None and limits[0] is x and limits[1] <= -10.0 and limits[2] >= 10.0)
-        inner = scaled(cubic, "mul")
+        inner = scaled(t, cubic, "mul")
         if is_x and inner is not None and math.isclose(inner[0], 0.044715):
             cube = inner[1]
             if any(
@@ -139,7 +149,7 @@ def _is_cubic(node: Node, x: Node) -> bool:
 @matches("logaddexp")
 def softplus(t: Translator, node: Node) -> Match | None:
     x, zero = node.inputs
-    return _one(t, "Softplus", x) if is_scalar(zero, 0.0) else None
+    return _one(t, "Softplus", x) if is_scalar(t, zero, 0.0) else None
 
 
 # --- softmax -------------------------------------------------------------------------------------------------------------

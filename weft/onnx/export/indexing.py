@@ -15,7 +15,7 @@ def ordered(t: Translator, node: Node) -> Value | list[Value]:
     """Of equal elements both weft and ONNX take the first one first."""
     (x,), axis = node.inputs, node.param("axis")
     sorts = node.op.name == "argsort"
-    count = t.model.vector([t.dims(x)[axis] if sorts else node.param("k")])
+    count = t.model.vector([t.dims(x)[axis] if sorts else t.size(node, "k")])
     largest = int(node.param("descending")) if sorts else 1
     values, places = t.out.add("TopK", t.full(x), count, outputs=2, axis=axis, largest=largest)
     if sorts:
@@ -79,6 +79,8 @@ def update_slice(t: Translator, node: Node) -> Value:
     """Along each axis, a mask says what is replaced, and the new value is spread to the size of the axis."""
     x, value, *indices = node.inputs
     axes, starts, steps = node.get_params("axes", "starts", "steps")
+    if any(v.params != node.params for v in t.versions[node]):
+        raise Unsupported("at a place that depends on free sizes")
     new, masks = t.full(value), []
     inserted = t.model.constant(sorted(axes))
     new = t.out.add("Unsqueeze", new, inserted) if axes else new

@@ -70,13 +70,13 @@ def _gemm(t: Translator, node: Node, x: Node, y: Node, flip_x: int, flip_y: int,
 # --- normalizations ------------------------------------------------------------------------------------------------------
 
 
-def _reciprocal_root(node: Node) -> tuple[Node, float] | None:
+def _reciprocal_root(t: Translator, node: Node) -> tuple[Node, float] | None:
     """(v, eps) of 1 / sqrt(v + eps)."""
     node = core(node)
-    if node.op.name != "div" or not is_scalar(node.inputs[0], 1.0):
+    if node.op.name != "div" or not is_scalar(t, node.inputs[0], 1.0):
         return None
     root = core(node.inputs[1])
-    found = scaled(root.inputs[0], "add") if root.op.name == "sqrt" else None
+    found = scaled(t, root.inputs[0], "add") if root.op.name == "sqrt" else None
     return None if found is None else (core(found[1]), found[0])
 
 
@@ -92,8 +92,8 @@ def batch_norm(t: Translator, node: Node) -> Match | None:
                 continue
             x, mean = centred.inputs[0], vector_along(centred.inputs[1], 1)
             for root, scale in pairs(factors, "mul"):
-                found = _reciprocal_root(root)
-                if found is not None and mean is not None and len(scale.shape) == 1:
+                found = _reciprocal_root(t, root)
+                if found is not None and mean is not None and found[0].shape == scale.shape == mean.shape:
                     return _batch_norm(t, node, (x, scale, shift, mean, found[0]), found[1])
     return None
 
@@ -141,13 +141,13 @@ def mean(t: Translator, node: Node) -> Match | None:
 def _standardized(t: Translator, node: Node) -> tuple[Node, tuple[int, ...], float] | None:
     """(x, axes, eps) of (x - mean) / sqrt(var + eps), over the last axes."""
     for centred, factor in pairs(node, "mul"):
-        found = _reciprocal_root(unbroadcast(factor))
+        found = _reciprocal_root(t, unbroadcast(factor))
         if found is None or centred.op.name != "sub":
             continue
         variance, eps = found
         (x, middle), spread = centred.inputs, mean_of(t, variance)
         centre = mean_of(t, unbroadcast(middle))
-        if spread is None or centre is None or centre[0] is not x or spread[1:] != centre[1:]:
+        if spread is None or centre is None or centre[0] is not x or spread[1:] != centre[1:] or not centre[2]:
             continue
         axes, squared = centre[1], spread[0]
         is_last = axes == tuple(range(len(x.shape) - len(axes), len(x.shape)))
@@ -182,13 +182,15 @@ def local_response_norm(t: Translator, node: Node) -> Match | None:
     x, power = node.inputs
     if power.op.name != "pow" or len(node.shape) < 3:
         return None
-    beta, outer = scalar(power.inputs[1]), scaled(power.inputs[0], "add")
-    inner = scaled(outer[1], "mul") if outer else None
+    beta, outer = scalar(t, power.inputs[1]), scaled(t, power.inputs[0], "add")
+    inner = scaled(t, outer[1], "mul") if outer else None
     if beta is None or outer is None or inner is None or inner[1].op.name != "window_sum":
         return None
     squares = inner[1]
     size, stride, padding = squares.get_params("size", "stride", "padding")
     n = size[1]
+    if any(v.params != squares.params for v in t.versions[squares]):
+        return None
     is_centred = n % 2 == 1 and tuple(padding[1]) == (n // 2, n // 2) and set(stride) == {1}
     if not is_centred or any(k != 1 for i, k in enumerate(size) if i != 1) or squares.inputs[0].inputs != (x, x):
         return None
@@ -203,6 +205,6 @@ def local_response_norm(t: Translator, node: Node) -> Match | None:
 @matches("div")
 def average_pool(t: Translator, node: Node) -> Match | None:
     total, count = node.inputs
-    if total.op.name != "window_sum" or not is_scalar(count, float(np.prod(total.param("size")))):
+    if total.op.name != "window_sum" or not is_scalar(t, count, float(np.prod(total.param("size")))):
         return None
     return Match(total.inputs, lambda: windows(t, total, "AveragePool", count_include_pad=1))

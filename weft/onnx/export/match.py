@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ...graph.node import Node
 from .movement import inserted_ones
+from .translator import Translator
 
 _BROADCASTING = ("expand", "stop_gradient")
 
@@ -25,20 +26,16 @@ def core(node: Node) -> Node:
     return node
 
 
-def scalar(node: Node) -> float | None:
-    """The number that all elements of the node are."""
+def scalar(t: Translator, node: Node) -> float | None:
+    """The number that all elements of the node are, at every size."""
     node = core(node)
-    if node.op.name != "const":
+    if node.op.name != "const" or any(v.params[:1] != node.params[:1] for v in t.versions[node]):
         return None
     return float(node.param("value"))
 
 
-def is_scalar(node: Node, value: float) -> bool:
-    return scalar(node) == value
-
-
-def is_op(node: Node, name: str) -> bool:
-    return node.op.name == name
+def is_scalar(t: Translator, node: Node, value: float) -> bool:
+    return scalar(t, node) == value
 
 
 def pairs(node: Node, name: str) -> Iterator[tuple[Node, Node]]:
@@ -49,10 +46,10 @@ def pairs(node: Node, name: str) -> Iterator[tuple[Node, Node]]:
         yield y, x
 
 
-def scaled(node: Node, name: str) -> tuple[float, Node] | None:
+def scaled(t: Translator, node: Node, name: str) -> tuple[float, Node] | None:
     """The number and the other operand of `x * number` or `x + number`."""
     for x, y in pairs(node, name):
-        value = scalar(x)
+        value = scalar(t, x)
         if value is not None:
             return value, y
     return None

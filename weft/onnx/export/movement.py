@@ -95,7 +95,7 @@ def pad(t: Translator, node: Node) -> Value:
 def slice_(t: Translator, node: Node) -> Value:
     (x,) = node.inputs
     sizes = t.dims(x)
-    facts = zip(t.sizes(node, "starts"), t.sizes(node, "stops"), node.param("steps"), sizes, strict=True)
+    facts = zip(t.sizes(node, "starts"), t.sizes(node, "stops"), t.sizes(node, "steps"), sizes, strict=True)
     used = [(axis, *f) for axis, f in enumerate(facts) if f[:3] != (0, sizes[axis], 1)]
     if not used:
         return t.value(x)

@@ -23,7 +23,7 @@ def conv_attributes(node: Node, kernel: tuple[int, ...]) -> dict[str, Any]:
 def conv(t: Translator, node: Node, *bias: str) -> Value:
     x, w = node.inputs
     _check_float(node)
-    if any(v.param("padding") != node.param("padding") for v in t.versions[node]):
+    if any(v.params != node.params for v in t.versions[node]):
         raise Unsupported("with a padding that depends on free sizes")
     return t.write(node, "Conv", t.full(x), t.full(w), *bias, **conv_attributes(node, w.shape[2:]))
 
@@ -103,7 +103,7 @@ def windows(t: Translator, node: Node, op: str, **more: Any) -> Value:
     moved = [i for i, (k, s, p, _) in enumerate(facts) if (k, s, tuple(p)) != (1, 1, (0, 0))]
     if not moved:
         return t.value(node.inputs[0])
-    if any(v.param("size") != size or v.param("padding") != padding for v in t.versions[node]):
+    if any(v.params != node.params for v in t.versions[node]):
         raise Unsupported("of windows whose sizes are free")
     if op == "AveragePool" and t.model.opset < 19 and any(dilation[i] > 1 for i in moved):
         raise Unsupported("with a dilation before opset 19")
