@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx.reference import ReferenceEvaluator
 from PIL import Image
 
 import weft
@@ -22,6 +23,7 @@ from weft.cli.evaluate import _as_learned
 from weft.data import Arrays, Text
 from weft.errors import UserError
 from weft.io import load
+from weft.jobs.predictor import find_predictor
 from weft.report.text_format import counted, listed
 
 
@@ -86,6 +88,23 @@ def test_an_exported_run_predicts_as_the_run_and_needs_nothing_else(
     weft.save("plain.weft", lambda x: x, weft.ones((2, 3)))
     _, error = said("predict", "plain.weft", images[0], code=2)
     assert "does not say how images become its inputs" in error
+
+
+def test_a_run_exported_to_onnx_takes_pixels_and_gives_what_the_run_predicts(at_home: Path, tmp_path: Path) -> None:
+    path = tmp_path / "net.onnx"
+    shown = said("export", "colours", "to=onnx", f"out={path}")[0]
+    assert "input: uint8[batch, 3, 8, 8]" in shown
+    assert "3: blue, green, red" in shown
+    image = str(at_home / "photos/red/0.png")
+    expected = json.loads(said("predict", "colours", image, "--json")[0])["classes"]
+    pixels = find_predictor("predict", "colours").image(image)[None]
+    (found,) = ReferenceEvaluator(str(path)).run(None, {"input": pixels})
+    assert dict(zip(("blue", "green", "red"), found[0].tolist(), strict=True)) == pytest.approx(
+        expected, rel=1e-4, abs=1e-4
+    )
+    metadata = weft.onnx.load(path).metadata
+    assert metadata["task"] == "classify"
+    assert json.loads(metadata["preprocessing"])["resize"] == "squash"
 
 
 @pytest.mark.parametrize("model", ["char_lstm", "gpt"])

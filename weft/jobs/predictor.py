@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,14 +20,12 @@ from ..ops.convert import asarray
 from ..ops.creation import zeros
 from ..ops.statistics import softmax
 from ..saved.program import Program, load
-from ..saved.save import TensorSpec, save
 from ..tensor import Tensor
 from ..tracing.jit import jit
-from ..train.folder import RunFolder
 from ..train.task import prediction_of
-from ..tree import map_tree, unflatten
+from ..tree import unflatten
 from .find import find_run
-from .job import Job, example, facts, job_of_run
+from .job import Job, example, job_of_run
 from .stored import settings_of
 
 Task = Literal["classify", "regress", "text"]
@@ -105,16 +102,16 @@ def find_predictor(verb: str, name: str) -> Predictor:
 def predictor_of_run(verb: str, folder: Path) -> Predictor:
     """The network of a run with its best weights."""
     job = job_of_run(settings_of(verb, folder), folder)
-    deployed = _deployed(job, folder)
+    deployed = deployed_of(job, folder)
     text = job.train if isinstance(job.train, data.Text) else None
     return Predictor(
-        _task(job), tuple(job.train.shape), _resize(job), job.train.classes if text is None else (), jit(deployed),
+        task_of(job), tuple(job.train.shape), resize_of(job), job.train.classes if text is None else (), jit(deployed),
         deployed.network, text,
     )  # fmt: skip
 
 
 def predictor_of_program(program: Program) -> Predictor:
-    """The predictor that `export_run` saved."""
+    """The predictor that `jobs.export` saved."""
     known = program.facts
     try:
         stored = known["preprocessing"]
@@ -134,58 +131,17 @@ def predictor_of_program(program: Program) -> Predictor:
     return Predictor(task, tuple(source.shape), way, classes, jit(model), model, text)
 
 
-def export_run(verb: str, folder: Path, path: Path) -> Program:
-    """Save the network of a run as a program, with its preprocessing, labels, metrics and origin; it is loaded again as a check."""
-    settings = settings_of(verb, folder)
-    job = job_of_run(settings, folder)
-    deployed = _deployed(job, folder)
-    save(
-        path, deployed, _input_specs(job, deployed.network),
-        labels=job.train.classes or None, task=_task(job), network=job.name,
-        preprocessing={"resize": _resize(job), "data": _as_json(facts(job.train, job.statistics)), "context": getattr(deployed.network, "context", None)},
-        metrics=_metrics(folder), origin=f"weft train, run {folder.name}", settings=_as_json(settings),
-    )  # fmt: skip
-    return load(path)
-
-
-def _input_specs(job: Job, network: Module) -> tuple[Any, ...]:
-    """Pixels, as image files have them; numbers; or tokens of a text of any length and the state of a recurrent network."""
-    sample = job.train.inputs(np.arange(1))
-    if not isinstance(job.train, data.Text):
-        return (TensorSpec(("batch", *sample.shape[1:]), "uint8" if job.is_image_source else sample.dtype),)
-    context = getattr(network, "context", None)
-    tokens = TensorSpec(("batch", "length" if context is None else f"length<={context}"), sample.dtype)
-    found = [network(asarray(np.zeros((batch, 1), sample.dtype))) for batch in (3, 5)]  # looked at, not computed
-    if not isinstance(found[0], tuple):
-        return (tokens,)
-    return tokens, map_tree(_state_spec, found[0][1], found[1][1])
-
-
-def _state_spec(at_three: Tensor, at_five: Tensor) -> TensorSpec:
-    """The axis whose size is that of the batch is free."""
-    sizes = zip(at_three.shape, at_five.shape, strict=True)
-    return TensorSpec(tuple(a if a == b else "batch" for a, b in sizes), at_three.dtype)
-
-
-def _deployed(job: Job, folder: Path) -> Deployed:
+def deployed_of(job: Job, folder: Path) -> Deployed:
+    """The network of a run with its best weights and its preprocessing."""
     model, _ = job.trained(folder)
-    deployed = Deployed(model, job.prepare(), _task(job) == "classify")
+    deployed = Deployed(model, job.prepare(), task_of(job) == "classify")
     return deployed.eval()
 
 
-def _task(job: Job) -> Task:
+def task_of(job: Job) -> Task:
     return "text" if isinstance(job.train, data.Text) else "classify" if job.train.classes else "regress"
 
 
-def _resize(job: Job) -> Resize:
+def resize_of(job: Job) -> Resize:
     way: Resize = job.settings["resize"] or "squash"
     return way
-
-
-def _as_json(values: Mapping[str, Any]) -> Any:
-    return json.loads(json.dumps(values, default=str))
-
-
-def _metrics(folder: Path) -> Any:
-    """The best epoch of the run."""
-    return RunFolder(folder).known_summary().get("best")

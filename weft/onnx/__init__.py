@@ -1,4 +1,5 @@
-"""ONNX models: `weft.onnx.load("model.onnx")` gives a module that runs, compiles and trains. Requires `pip install 'weft[onnx]'`."""
+"""ONNX models: `weft.onnx.load("model.onnx")` gives a module that runs, compiles and trains;
+`weft.onnx.save("model.onnx", model, inputs)` writes one. Requires `pip install 'weft[onnx]'`."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

@@ -1,5 +1,6 @@
 """The names of `weft.onnx`, each imported when it is first used (see weft/lazy.py)."""
 
+from .export.save import save as save
 from .module import OnnxModule as OnnxModule
 from .module import Port as Port
 from .module import load as load

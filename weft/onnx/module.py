@@ -76,6 +76,7 @@ class OnnxModule(Module):
             _port(i) for i in model.graph.input if i.name not in self._graph.constants or i.name in _required(model)
         )
         self.outputs = tuple(_port(o) for o in model.graph.output)
+        self.metadata = {entry.key: entry.value for entry in model.metadata_props}
         self.onnx_names: dict[str, str] = {}
         self._tensors: dict[str, str] = {}  # attribute by ONNX name
         self._folded: dict[str, Value] = {}

@@ -1,4 +1,4 @@
-"""The `onnx` package, imported when a model is read: weft works without it."""
+"""The `onnx` package, imported when a model is read or written: weft works without it."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def onnx_package(submodule: str = "") -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith(("onnx", "google", "ml_dtypes")):
             raise
-        message = "reading ONNX files requires the package onnx, which is not installed. Run: pip install 'weft[onnx]'."
+        message = "ONNX files require the package onnx, which is not installed. Run: pip install 'weft[onnx]'."
         raise UserError("onnx", message) from None

@@ -2,82 +2,20 @@
 
 from __future__ import annotations
 
-import keyword
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from ..derivatives import CUSTOM
-from ..dtypes import DEFAULT_FLOAT, DType, DTypeLike, as_dtype
 from ..errors import UserError
-from ..graph import Graph
-from ..graph.graph import substitute
-from ..graph.node import ITEM, PLACEHOLDER, Node, Type, placeholder
-from ..graph.text import externs, subgraphs, to_text
 from ..io.safetensors import file_parts
 from ..nn.module import Module
-from ..options import CompileOptions
-from ..random import Generator, default_generator
-from ..tensor import Tensor, wrap
 from ..tracing.jit import Jit
-from ..tracing.naming import names_of
-from ..tracing.traced import TracedFunction, traced
-from ..tree import Structure, flatten, unflatten
 from ..version import __version__
 from .archive import write_archive
-from .dimensions import Sizes, merge_texts, sample_sizes
-from .manifest import FunctionManifest, Manifest, Port
-
-DEFAULT_STREAM = "weft.random"
-_OPTIONS = CompileOptions("reference")  # nothing is compiled: the graph is the same for every device
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """The type of an input. A size may be a name, which makes the dimension free; `length<=512` limits it.
-
-    >>> TensorSpec(("batch", 3, 224, 224)).text
-    'float32[batch, 3, 224, 224]'
-    """
-
-    shape: tuple[int | str, ...]
-    dtype: DTypeLike = DEFAULT_FLOAT
-
-    def __post_init__(self) -> None:
-        limits: dict[str, int | None] = {}
-        sizes: list[int | str] = []
-        for size in self.shape:
-            name, _, most = size.partition("<=") if isinstance(size, str) else ("", "", "")
-            is_name = name.isidentifier() and not keyword.iskeyword(name) and (not most or most.strip().isdecimal())
-            if not is_name and not (isinstance(size, int) and not isinstance(size, bool) and size >= 0):
-                raise UserError(
-                    "TensorSpec",
-                    f"a size is a number of 0 or more, or a name such as 'batch' or 'length<=512'; got {size!r}.",
-                )
-            sizes.append(name if is_name else size)
-            if is_name:
-                limits[name] = int(most) if most else None
-        object.__setattr__(self, "shape", tuple(sizes))
-        object.__setattr__(self, "dtype", as_dtype(self.dtype, "TensorSpec"))
-        object.__setattr__(self, "dimensions", limits)
-
-    dimensions: Mapping[str, int | None] = field(init=False, default_factory=dict)  # free ones, with their limits
-
-    @property
-    def text(self) -> str:
-        assert isinstance(self.dtype, DType)
-        return f"{self.dtype.name}[{', '.join(map(str, self.shape))}]"
-
-    def at(self, sizes: Mapping[str, int]) -> Tensor:
-        """A tensor without a value, for tracing."""
-        assert isinstance(self.dtype, DType)
-        shape = tuple(sizes[n] if isinstance(n, str) else n for n in self.shape)
-        return wrap(placeholder(object(), Type(shape, self.dtype)))
+from .manifest import Manifest
+from .trace import ProgramTracer, call_specs, in_mode
+from .trace import TensorSpec as TensorSpec
 
 
 def save(
@@ -107,227 +45,29 @@ def save(
     >>> again(x).tolist() == net(x).tolist()
     True
     """
-    args, kwargs = _call(inputs, dynamic)
+    args, kwargs = call_specs(inputs, dynamic)
     function = program.function if isinstance(program, Jit) else program
-    saver = _Saver(function, args, kwargs)
+    tracer = ProgramTracer(function, args, kwargs)
     if isinstance(function, Module):
         for name in ("eval", "train") if train else ("eval",):
-            with _mode(function, name == "train"):
-                saver.add(name)
-        saver.merge_equal()
+            with in_mode(function, name == "train"):
+                tracer.add(name)
+        tracer.merge_equal()
     else:
-        saver.add("call")
+        tracer.add("call")
     given = {k: v for k, v in (("labels", None if labels is None else list(labels)), *facts.items()) if v is not None}
-    saver.write(Path(path), {"weft": __version__, **given})
+    _write(tracer, Path(path), {"weft": __version__, **given})
 
 
-def _call(inputs: Any, dynamic: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments as trees of `TensorSpec`."""
-    args, kwargs = (
-        ((), inputs) if isinstance(inputs, dict) else (inputs if isinstance(inputs, tuple) else (inputs,), {})
+def _write(program: ProgramTracer, path: Path, facts: Mapping[str, Any]) -> None:
+    trainable = tuple(name for name, tensor in program.tensors.items() if tensor.requires_grad)
+    manifest = Manifest(
+        program.functions, dict(program.dimensions), trainable, dict(sorted(program.ops.items())), dict(facts)
     )
-    leaves, structure = flatten((args, kwargs))
-    _check_keys(structure)
-    found: tuple[tuple[Any, ...], dict[str, Any]] = unflatten(structure, [_spec(leaf, dynamic) for leaf in leaves])
-    return found
-
-
-def _spec(leaf: Any, dynamic: bool) -> TensorSpec:
-    if isinstance(leaf, TensorSpec):
-        return leaf
-    if not isinstance(leaf, Tensor | np.ndarray):
-        raise UserError(
-            "save",
-            f"inputs must be arrays, tensors or TensorSpec, got {leaf!r}. Pass a number as weft.asarray(number) to keep it an input, "
-            "or fix it: weft.save(path, lambda x: f(x, 0.1), x).",
-        )
-    shape: tuple[int | str, ...] = tuple(leaf.shape)
-    return TensorSpec(("batch", *shape[1:]) if dynamic and shape else shape, leaf.dtype)
-
-
-def _check_keys(structure: Structure) -> None:
-    if structure.kind is dict and not all(isinstance(key, str) for key in structure.keys):
-        raise UserError("save", f"keys of dicts must be text, got {structure.keys}.")
-    for child in structure.children:
-        _check_keys(child)
-
-
-@contextmanager
-def _mode(module: Module, training: bool) -> Iterator[None]:
-    before = [(part, part.training) for part in module.modules()]
-    module.train(training)
     try:
-        yield
-    finally:
-        for part, was in before:
-            part.training = was
-
-
-@dataclass
-class _Saver:
-    """Collects the functions of a program and the tensors that they use."""
-
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    functions: dict[str, FunctionManifest] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)
-    ops: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        leaves, self.structure = flatten((self.args, self.kwargs))
-        self.specs: list[TensorSpec] = leaves
-        self.dimensions: dict[str, int | None] = {}
-        for spec in self.specs:
-            for name, most in spec.dimensions.items():
-                known = self.dimensions.get(name)
-                self.dimensions[name] = known if most is None else most if known is None else min(most, known)
-
-    def add(self, name: str) -> None:
-        """Trace the function, as it is now, at several sizes."""
-        points = self._points()
-        found = [self._traced(at) for at in points]
-        self._name_tensors()
-        graphs = [_without_rules(t.graph) for t in found]
-        text = merge_texts([to_text(graph) for graph, _ in graphs], points)
-        self.texts[name] = text
-        self.functions[name] = self._describe(name, found[0], graphs[0][1])
-        for graph in [*subgraphs(graphs[0][0]), graphs[0][0]]:
-            self.ops |= {n.op.name: n.op.version for n in graph.nodes if n.op is not PLACEHOLDER}
-
-    def _points(self) -> list[Sizes]:
-        """Sizes that differ from all numbers of the graph that are the same at two sizes."""
-        if not self.dimensions:
-            return [{}]
-        some = sample_sizes(self.dimensions)
-        return sample_sizes(
-            self.dimensions, frozenset.intersection(*(_numbers(self._traced(some[i]).graph) for i in (0, -2)))
-        )
-
-    def _traced(self, sizes: Sizes) -> TracedFunction:
-        leaves = [spec.at(sizes) for spec in self.specs]
-        args, kwargs = unflatten(self.structure, leaves)
-        return traced(self.function, args, kwargs, (), _OPTIONS, for_device=False)
-
-    def _name_tensors(self) -> None:
-        """Paths by which the function reaches its tensors; of a network those of its parameters."""
-        prefix = "self." if isinstance(self.function, Module) else ""
-        known = {i: n.removeprefix(prefix) for i, n in names_of(self.function).items()}
-        if isinstance(self.function, Module):
-            self.tensors |= self.function.named_tensors()
-            known |= {id(t): n for n, t in self.tensors.items()}
-        self.names |= known
-
-    def merge_equal(self) -> None:
-        """A network that computes the same in both modes has one function."""
-        if "train" in self.functions and self.texts["train"] == self.texts["eval"]:
-            del self.functions["train"], self.texts["train"]
-
-    def _describe(self, name: str, found: TracedFunction, has_rules: bool) -> FunctionManifest:
-        streams = {id(s.key): self._stream(s) for s in found.streams}
-        states = [self._state(i, state.find(), state.is_constant, streams) for i, state in enumerate(found.states)]
-        inputs = [
-            *(Port("stream", self._stream(s)) for s in found.streams),
-            *(Port("argument", str(i), self.specs[i].text) for i in found.arguments.arrays),
-            *states,
-        ]
-        first = found.states[0].position if found.states else 0
-        types = iter([str(o.type) for o in found.graph.outputs[found.first_result :]])
-        computed = len(found.tracked) - len(found.arguments.changed)
-        replaced = [t for t, number in found.grads if number is not None]
-        outputs = [
-            *(Port("stream", self._stream(s)) for s in found.streams),
-            *(Port("state", states[position - first].name) for position in found.updates.values()),
-            *(Port("grad", self._known(t), next(types)) for t in replaced),
-            *(Port("result", str(i)) for i in range(computed)),
-            *(Port("argument", str(i)) for i in found.arguments.changed),
-        ]
-        result = found.arguments.structure
-        _check_keys(result)
-        return FunctionManifest(
-            f"{name}.py", self.structure, tuple(inputs), tuple(outputs), result,
-            tuple(self._source(r.source, r.number, r.value) for r in found.arguments.results),
-            tuple(self._known(t) for t, number in found.grads if number is None), not has_rules,
-        )  # fmt: skip
-
-    def _stream(self, stream: Generator) -> str:
-        if stream is default_generator:
-            return DEFAULT_STREAM
-        name = self.names.get(id(stream), f"stream{len(self.names)}")
-        self.tensors |= {f"{name}.key": stream.key, f"{name}.offset": stream.offset}
-        self.names[id(stream)] = name
-        return name
-
-    def _state(self, number: int, tensor: Tensor, is_constant: bool, streams: Mapping[int, str]) -> Port:
-        if id(tensor) in streams:
-            return Port("state", f"{streams[id(tensor)]}.key")
-        if is_constant:
-            name = f"constants.{len([n for n in self.tensors if n.startswith('constants.')])}"
-            self.tensors[name] = tensor
-            return Port("state", name)
-        name = self._known(tensor, f"state{number}")
-        if name.endswith(".grad"):
-            raise UserError(
-                "save",
-                f"the function reads {name}, which was computed outside of it. Clear it before saving (zero_grad), or compute it inside.",
-            )
-        return Port("state", name)
-
-    def _known(self, tensor: Tensor, otherwise: str = "tensor") -> str:
-        name = self.names.setdefault(id(tensor), otherwise)
-        self.tensors.setdefault(name, tensor)
-        return name
-
-    def _source(self, source: str, number: int, value: Any) -> tuple[str, Any]:
-        if source == "outside":
-            return ("tensor", self._known(value)) if isinstance(value, Tensor) else ("value", value)
-        return source, number
-
-    def write(self, path: Path, facts: Mapping[str, Any]) -> None:
-        trainable = tuple(name for name, tensor in self.tensors.items() if tensor.requires_grad)
-        manifest = Manifest(
-            self.functions, dict(self.dimensions), trainable, dict(sorted(self.ops.items())), dict(facts)
-        )
-        try:
-            head = manifest.as_text()
-        except (TypeError, ValueError) as error:
-            raise UserError("save", f"facts about a program must be JSON: {error}.") from None
-        entries: dict[str, Any] = {"manifest.json": [head.encode()]}
-        entries |= {f"{name}.py": [text.encode()] for name, text in self.texts.items()}
-        write_archive(path, entries | {"weights.safetensors": file_parts(self.tensors)})
-
-
-def _numbers(graph: Graph) -> frozenset[int]:
-    """All sizes and whole numbers in a graph."""
-    found: set[int] = set()
-    for part in [*subgraphs(graph), graph]:
-        for node in part.nodes:
-            waiting = [*node.shape, *(node.params if node.op is not PLACEHOLDER else ())]
-            while waiting:
-                value = waiting.pop()
-                if isinstance(value, tuple):
-                    waiting += value
-                elif isinstance(value, int | float):
-                    found.add(int(value) if value == int(value) else 0) if abs(value) < 1e9 else None
-    return frozenset(found)
-
-
-def _without_rules(graph: Graph) -> tuple[Graph, bool]:
-    """The graph without derivatives written in Python (`custom_vjp`), which a file cannot hold, and whether there were any."""
-    seen = {
-        node: node.inputs[0].inputs[node.param("index")]
-        for node in graph.nodes
-        if node.op is ITEM and node.inputs[0].op is CUSTOM
-    }
-    if seen:
-        # A replacement may itself contain another custom value: substitute from the inputs on.
-        done: dict[Node, Node] = {}
-        for node, value in seen.items():
-            (done[node],) = substitute([value], done)
-        graph = Graph(graph.inputs, substitute(graph.outputs, done))
-    rest = externs(graph)
-    if rest:
-        raise UserError("save", f"the function uses a value that cannot be saved: {rest[0]!r}.")
-    return graph, bool(seen)
+        head = manifest.as_text()
+    except (TypeError, ValueError) as error:
+        raise UserError("save", f"facts about a program must be JSON: {error}.") from None
+    entries: dict[str, Any] = {"manifest.json": [head.encode()]}
+    entries |= {f"{name}.py": [text.encode()] for name, text in program.texts.items()}
+    write_archive(path, entries | {"weights.safetensors": file_parts(program.tensors)})

@@ -42,7 +42,7 @@ def _branch(call: Call, graph: Any) -> Callable[[], list[Tensor]]:
 
 
 @op("Loop", raw=True)
-def loop(trips: Value, condition: Value, *state: Value, body: Any, call: Call) -> tuple[Value, ...]:
+def loop(trips: Value = None, condition: Value = None, *state: Value, body: Any, call: Call) -> tuple[Value, ...]:
     """Run the body until the count or the condition ends it. Results of each iteration are stacked."""
     if _is_traced(trips) or _is_traced(condition):
         return _while(trips, condition, state, body, call)

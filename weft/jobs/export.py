@@ -1,0 +1,84 @@
+"""A trained network of a run as a file: a saved program, or an ONNX model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import data
+from ..nn.module import Module
+from ..onnx.export.save import save as save_onnx
+from ..onnx.module import OnnxModule
+from ..onnx.module import load as load_onnx
+from ..ops.convert import asarray
+from ..saved.program import Program, load
+from ..saved.save import save
+from ..saved.trace import TensorSpec
+from ..tensor import Tensor
+from ..train.folder import RunFolder
+from ..tree import map_tree
+from .job import Job, facts, job_of_run
+from .predictor import Deployed, deployed_of, resize_of, task_of
+from .stored import settings_of
+
+
+def export_run(verb: str, folder: Path, path: Path) -> Program:
+    """Save the network of a run as a program, with its preprocessing, labels, metrics and origin; it is loaded again as a check."""
+    job, deployed, known = _exported(verb, folder)
+    save(path, deployed, _input_specs(job, deployed.network), labels=job.train.classes or None, **known)
+    return load(path)
+
+
+def export_onnx(verb: str, folder: Path, path: Path) -> OnnxModule:
+    """Write the network of a run as an ONNX model, from pixels to probabilities, with the same facts as metadata."""
+    job, deployed, known = _exported(verb, folder)
+    metadata = {key: value for key, value in known.items() if value is not None}
+    save_onnx(path, deployed, _input_specs(job, deployed.network), labels=job.train.classes or None, metadata=metadata)
+    return load_onnx(path)
+
+
+def _exported(verb: str, folder: Path) -> tuple[Job, Deployed, dict[str, Any]]:
+    """The job of a run, its network with preprocessing, and what a file states about them."""
+    settings = settings_of(verb, folder)
+    job = job_of_run(settings, folder)
+    deployed = deployed_of(job, folder)
+    context = getattr(deployed.network, "context", None)
+    data_facts = _as_json(facts(job.train, job.statistics))
+    known = {
+        "task": task_of(job), "network": job.name,
+        "preprocessing": {"resize": resize_of(job), "data": data_facts, "context": context},
+        "metrics": _metrics(folder), "origin": f"weft train, run {folder.name}", "settings": _as_json(settings),
+    }  # fmt: skip
+    return job, deployed, known
+
+
+def _input_specs(job: Job, network: Module) -> tuple[Any, ...]:
+    """Pixels, as image files have them; numbers; or tokens of a text of any length and the state of a recurrent network."""
+    sample = job.train.inputs(np.arange(1))
+    if not isinstance(job.train, data.Text):
+        return (TensorSpec(("batch", *sample.shape[1:]), "uint8" if job.is_image_source else sample.dtype),)
+    context = getattr(network, "context", None)
+    tokens = TensorSpec(("batch", "length" if context is None else f"length<={context}"), sample.dtype)
+    found = [network(asarray(np.zeros((batch, 1), sample.dtype))) for batch in (3, 5)]  # looked at, not computed
+    if not isinstance(found[0], tuple):
+        return (tokens,)
+    return tokens, map_tree(_state_spec, found[0][1], found[1][1])
+
+
+def _state_spec(at_three: Tensor, at_five: Tensor) -> TensorSpec:
+    """The axis whose size is that of the batch is free."""
+    sizes = zip(at_three.shape, at_five.shape, strict=True)
+    return TensorSpec(tuple(a if a == b else "batch" for a, b in sizes), at_three.dtype)
+
+
+def _as_json(values: Mapping[str, Any]) -> Any:
+    return json.loads(json.dumps(values, default=str))
+
+
+def _metrics(folder: Path) -> Any:
+    """The best epoch of the run."""
+    return RunFolder(folder).known_summary().get("best")

@@ -1,0 +1,1 @@
+"""Export: the graph of a weft function as an ONNX model."""

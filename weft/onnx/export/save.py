@@ -1,0 +1,232 @@
+"""`weft.onnx.save`: a network or a function as an ONNX file."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import UserError
+from ...nn.module import Module
+from ...saved.trace import ProgramTracer, call_specs, in_mode
+from ...tracing.jit import Jit
+from ...tree import Structure
+from ...version import __version__
+from ..package import onnx_package
+from . import activations, control_flow, elementwise, indexing, layers, movement, products  # noqa: F401 - they register their rules
+from .translator import Translator, Value, unsupported_error
+from .writer import ModelWriter, merge_sizes
+
+OLDEST_OPSET = 18  # reductions take their axes as an input since then
+OPSET = 20  # the first one with Gelu
+LARGEST = 1_900_000_000  # bytes of weights inside of a file; protobuf messages end at 2 GiB
+
+
+def save(
+    path: str | os.PathLike[str],
+    model: Callable[..., Any],
+    inputs: Any,
+    *,
+    labels: Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    opset: int = OPSET,
+    dynamic: bool = True,
+) -> None:
+    """Write a network (in evaluation mode) or a function as an ONNX model.
+
+    `inputs` are those of `weft.save`: examples, whose first axis becomes the free dimension `batch`, or `TensorSpec` with names for free
+    dimensions. Parameters are initializers under their weft names. `labels` and `metadata` go to the metadata of the model; what is
+    not text is written as JSON. Primitives that ONNX cannot express are all listed in one error.
+
+    >>> import weft, tempfile
+    >>> from weft import nn
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU()).eval()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     weft.onnx.save(f"{folder}/net.onnx", net, weft.zeros((1, 4)))
+    ...     again = weft.onnx.load(f"{folder}/net.onnx")
+    >>> again(weft.ones((5, 4))).shape, sorted(again.named_parameters())
+    ((5, 3), ['layers.0.bias', 'layers.0.weight'])
+    """
+    newest = onnx_package("defs").onnx_opset_version()
+    if not OLDEST_OPSET <= opset <= newest:
+        raise UserError("onnx.save", f"an opset of {OLDEST_OPSET} to {newest} is required, got {opset}.")
+    args, kwargs = call_specs(inputs, dynamic)
+    function = model.function if isinstance(model, Jit) else model
+    tracer = ProgramTracer(function, args, kwargs)
+    if isinstance(function, Module):
+        with in_mode(function, False):
+            tracer.add("eval")
+    else:
+        tracer.add("eval")
+    proto = _Exporter(tracer, opset).model()
+    facts = {"producer": f"weft {__version__}", **(metadata or {})}
+    if labels is not None:
+        facts["labels"] = list(labels)
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()}
+    onnx_package("helper").set_model_props(proto, texts)
+    _write(proto, Path(path))
+
+
+class _Exporter:
+    """Builds the model of a traced function."""
+
+    def __init__(self, tracer: ProgramTracer, opset: int) -> None:
+        self.tracer, self.manifest = tracer, tracer.functions["eval"]
+        points, self.graphs = zip(*tracer.graphs["eval"], strict=True)
+        self.writer = ModelWriter(points, opset)
+        self._refuse_state()
+        wanted = input_names(tracer.function, tracer.structure)
+        self.names = [self.writer.name(name) for name in wanted]
+
+    def _refuse_state(self) -> None:
+        changed = [port.name for port in self.manifest.outputs if port.kind != "result"]
+        changed += [port.name for port in self.manifest.inputs if port.kind == "stream"]
+        if changed:
+            raise UserError(
+                "onnx.save",
+                f"a function that changes nothing and draws no random numbers is required, got one that changes {', '.join(changed)}.",
+            )
+
+    def model(self) -> Any:
+        helper = onnx_package("helper")
+        values, inputs = self._inputs()
+        translator = Translator(self.writer, self.graphs, values)
+        results = translator.run()
+        if self.writer.unsupported:
+            raise unsupported_error(self.writer.unsupported)
+        outputs = self._outputs(translator, results)
+        from_array = onnx_package("numpy_helper").from_array
+        nodes = [*self.writer.prologue, *translator.out.nodes]
+        used = {name for node in nodes for name in _reads(node)}
+        stored = [from_array(_contiguous(v), n) for n, v in self.writer.initializers.items() if n in used]
+        name = type(self.tracer.function).__name__ if isinstance(self.tracer.function, Module) else "function"
+        graph = helper.make_graph(nodes, name, inputs, outputs, stored)
+        opsets = [helper.make_opsetid("", self.writer.opset)]
+        version = helper.find_min_ir_version_for(opsets)
+        return helper.make_model(
+            graph, opset_imports=opsets, ir_version=version, producer_name="weft", producer_version=__version__
+        )
+
+    def _inputs(self) -> tuple[list[Value], list[Any]]:
+        """The values of the graph's inputs, and the model's own: arguments that the function reads and those that it does not."""
+        for name, spec in zip(self.names, self.tracer.specs, strict=True):
+            for axis, size in enumerate(spec.shape):
+                if isinstance(size, str):
+                    self.writer.add_dimension(size, name, axis)
+        values = []
+        for port, nodes in zip(self.manifest.inputs, zip(*(g.inputs for g in self.graphs), strict=True), strict=True):
+            shape = tuple(merge_sizes(sizes) for sizes in zip(*(n.shape for n in nodes), strict=True))
+            if port.kind == "argument":
+                values.append(Value(self.names[int(port.name)], shape))
+            else:
+                values.append(Value(self._initializer(port.name), shape))
+        infos = [
+            _info(name, spec.numpy_dtype, spec.shape) for name, spec in zip(self.names, self.tracer.specs, strict=True)
+        ]
+        return values, infos
+
+    def _initializer(self, tensor: str) -> str:
+        name = self.writer.name(tensor)
+        self.writer.initializers[name] = self.tracer.tensors[tensor].numpy()
+        return name
+
+    def _outputs(self, translator: Translator, results: list[Value]) -> list[Any]:
+        names = output_names(self.manifest.result)
+        found = []
+        for wanted, (source, which) in zip(names, self.manifest.results, strict=True):
+            name = self.writer.name(wanted)
+            if source == "computed":
+                value, dtype = results[which], self.graphs[0].outputs[which].dtype.numpy
+                shape = [n if isinstance(n, int) else self.writer.text(n) for n in value.shape]
+                source_name = value.name
+            elif source == "argument":
+                spec = self.tracer.specs[which]
+                shape, dtype, source_name = list(spec.shape), spec.numpy_dtype, self.names[which]
+            elif source == "tensor":
+                array = self.tracer.tensors[which].numpy()
+                shape, dtype, source_name = list(array.shape), array.dtype, self.writer.constant(array, array.dtype)
+            else:
+                raise UserError("onnx.save", f"results that are tensors are required, got {which!r} for {wanted!r}.")
+            translator.out.rename(source_name, name)
+            found.append(_info(name, dtype, shape))
+        return found
+
+
+def input_names(function: Any, structure: Structure) -> list[str]:
+    """Names of the arguments: those of the function's parameters, with positions where one argument holds several tensors."""
+    args, kwargs = structure.children
+    called = function.forward if isinstance(function, Module) else function
+    try:
+        known = [p.name for p in inspect.signature(called).parameters.values() if p.kind != p.VAR_POSITIONAL]
+    except (TypeError, ValueError):
+        known = []
+    named = [(known[i] if i < len(known) else f"input_{i}", child) for i, child in enumerate(args.children)]
+    named += list(zip(map(str, kwargs.keys), kwargs.children, strict=True))
+    if len(named) == 1 and not kwargs.children:
+        named = [("input", named[0][1])]
+    return _leaf_names(named)
+
+
+def output_names(structure: Structure) -> list[str]:
+    """ "output", or its names in a dict, or its positions in a tuple."""
+    if structure.leaves == 1:
+        return ["output"]
+    children, keys = structure.children, structure.keys
+    labels = map(str, keys) if structure.kind is dict else (f"output_{i}" for i in range(len(children)))
+    return _leaf_names(list(zip(labels, children, strict=True)))
+
+
+def _leaf_names(named: list[tuple[str, Structure]]) -> list[str]:
+    return [
+        name if child.leaves == 1 else f"{name}_{i}"
+        for name, child in named
+        for i in range(child.leaves)
+    ]  # fmt: skip
+
+
+def _info(name: str, dtype: Any, shape: Sequence[Any]) -> Any:
+    return onnx_package("helper").make_tensor_value_info(name, elementwise.dtype_number(np.dtype(dtype)), list(shape))
+
+
+def _reads(node: Any) -> set[str]:
+    """The values that a node reads, also in its bodies."""
+    found, waiting = set[str](), [node]
+    while waiting:
+        each = waiting.pop()
+        found.update(each.input)
+        for attribute in each.attribute:
+            waiting += attribute.g.node
+    return found
+
+
+def _contiguous(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array).reshape(array.shape)
+
+
+def _write(proto: Any, path: Path) -> None:
+    """Check the model and write it. Weights of more than 2 GiB go to a file beside it."""
+    if sum(len(t.raw_data) for t in proto.graph.initializer) <= LARGEST:
+        content = proto.SerializeToString()
+        _check(content)
+        path.write_bytes(content)
+        return
+    beside = f"{path.name}.data"
+    path.with_name(beside).unlink(missing_ok=True)  # the package appends to a file that is there
+    onnx_package().save(proto, path, save_as_external_data=True, location=beside)
+    _check(str(path))
+
+
+def _check(model: bytes | str) -> None:
+    """Check a model, given by its content or its path."""
+    checker, inference = onnx_package("checker"), onnx_package("shape_inference")
+    try:
+        checker.check_model(model, full_check=True)
+    except (checker.ValidationError, inference.InferenceError) as error:
+        raise UserError(
+            "onnx.save", f"dtypes and shapes that the ops of ONNX take are required; its checker says: {error}"
+        ) from None
