@@ -17,7 +17,8 @@ import pytest
 
 from sampling import is_left_out, left_out, mode, some
 
-collect_ignore = ["extension"]  # imported by test_extend.py alone: its ops would become part of every sweep
+# The ops of the extension would become part of every sweep; test_extend.py imports it. The others write files that tests read.
+collect_ignore = ["extension", "make_saved.py", "torch_files"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CODE_IS_MADE_BY = ("compiler", "graph", "runtime")  # the packages under weft/

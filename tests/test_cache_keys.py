@@ -60,7 +60,7 @@ def cuda_key(capability: int = 90, libraries: Any = None, **given: Any) -> str:
         {**SAME, **given},
         options=CompileOptions.current("cuda", precision=given.get("precision")),
         gpu=SimpleNamespace(capability=capability),
-        work=SimpleNamespace(libraries=libraries),
+        context=SimpleNamespace(libraries=libraries),
     )
     with pytest.raises(_Asked) as asked:
         made._compiled()

@@ -51,6 +51,7 @@ LAYERS = [
     ["io"],
     ["saved"],
     ["onnx"],
+    ["loading"],
     ["report"],
     ["data"],
     ["train"],

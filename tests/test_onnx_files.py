@@ -234,3 +234,19 @@ def test_damaged_files_are_refused_or_read() -> None:
             pass
     counted(trials)
     assert time.process_time() - start < 60
+
+
+def test_load_chooses_the_format_by_content(tmp_path: Path) -> None:
+    net = weft.nn.Linear(4, 3)
+    x = weft.random.normal((2, 4))
+    weft.save(tmp_path / "a.bin", net, x)
+    weft.onnx.save(tmp_path / "b.bin", net, x)
+    assert isinstance(weft.load(tmp_path / "a.bin"), weft.Program)
+    assert isinstance(weft.load(tmp_path / "b.bin"), weft.onnx.OnnxModule)
+    for name in ("a.bin", "b.bin"):
+        assert weft.load(tmp_path / name).eval()(x).numpy() == pytest.approx(net(x).numpy(), abs=1e-6)
+    with pytest.raises(weft.RunError, match=r"\[load\] .* cannot be read"):
+        weft.load(tmp_path / "missing.onnx")
+    (tmp_path / "text.onnx").write_text("no model")
+    with pytest.raises(weft.WeftError):
+        weft.load(tmp_path / "text.onnx")

@@ -18,6 +18,7 @@ import weft
 from guarded import Guarded
 from weft.compiler.cpu.library import run
 from weft.compiler.cpu.special import plans as special
+from weft.compiler.ir.kernel import Kernel
 from weft.dtypes import DTYPES, INTEGERS, DType, as_dtype, bfloat16, float16, float32, float64, int64, uint8, uint64
 from weft.graph import OPS, Node, Type, make, placeholder
 from weft.runtime.reference import compute
@@ -46,9 +47,14 @@ def new_node(op: str, arrays: Sequence[np.ndarray], *params: Any) -> Node:
     return make(OPS[op], tuple(placeholder(object(), t) for t in types), params)
 
 
+def kernel_of(node: Node) -> Kernel:
+    """A kernel around an anchor, as far as plans look at it."""
+    return Kernel(anchor=node, nest=None, outputs=[node])
+
+
 def native(node: Node, arrays: Sequence[np.ndarray], threads: int, running: int = 0) -> tuple[np.ndarray, list[int]]:
     """The result of a plan for so many threads, and the status it left."""
-    plan = special.plan(node, threads)
+    plan = special.plan(kernel_of(node), threads)
     guarded = [Guarded(a) for a in arrays]
     result, work = Fenced(node.type.dtype.itemsize * int(np.prod(node.shape))), Fenced(plan.workspace)
     status = np.zeros(2, np.int64)
@@ -128,7 +134,7 @@ def test_argsort_of_long_rows_by_several_threads(dtype: DType) -> None:
         for descending in (False, True) if axis else (False,):
             ours, expected = both("argsort", [x], axis, descending)
             np.testing.assert_array_equal(ours, expected)
-    assert len(special.plan(new_node("argsort", [x], 0, False), 2).phases) > 1
+    assert len(special.plan(kernel_of(new_node("argsort", [x], 0, False)), 2).phases) > 1
 
 
 def test_argsort_of_every_bit() -> None:
@@ -280,7 +286,7 @@ def test_scatter_in_place() -> None:
     rng = np.random.default_rng(8)
     arrays = scatter_case(rng, (9, 40), (20,), (0,), float32)
     node = new_node("scatter", arrays, (0,), "add")
-    plan = special.plan(node, 2)
+    plan = special.plan(kernel_of(node), 2)
     with np.errstate(all="ignore"):
         expected = compute(node, arrays)
     work, status = np.zeros(plan.workspace, np.uint8), np.zeros(2, np.int64)

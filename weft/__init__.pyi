@@ -52,6 +52,7 @@ from .errors import UserIndexError as UserIndexError
 from .errors import WeftError as WeftError
 from .graph import Graph as Graph
 from .knobs import knobs as knobs
+from .loading import load as load
 from .ops.activation import celu as celu
 from .ops.activation import elu as elu
 from .ops.activation import gelu as gelu
@@ -262,7 +263,6 @@ from .runtime import Device as Device
 from .runtime import device as device
 from .runtime import devices as devices
 from .saved.program import Program as Program
-from .saved.program import load as load
 from .saved.save import TensorSpec as TensorSpec
 from .saved.save import save as save
 from .tensor import Tensor as Tensor

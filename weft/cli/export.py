@@ -19,7 +19,7 @@ from .table import pairs
 def export(words: Sequence[str]) -> None:
     """Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, or to=onnx.
 
-    The file holds the graph, the best weights, preprocessing, labels, metrics and origin: weft predict net.weft photo.jpg needs
+    The file holds the graph, the best weights, preprocessing, labels, metrics and origin: `weft predict` needs
     nothing else. In Python: weft.load("net.weft"). An ONNX model takes pixels and gives what the network predicts in any runtime for
     ONNX; it requires pip install 'weft[onnx]'.
     """

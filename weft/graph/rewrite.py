@@ -26,7 +26,11 @@ MAX_REWRITES = 1000  # of one node: more of them never settle
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """A rewrite of single nodes; `matches` says which ops it is for. Made by the decorator `rule`."""
+    """A rewrite of single nodes; `matches` says which ops it is for. Made by the decorator `rule`.
+
+    >>> isinstance(rule("neg")(lambda node: None), Rule)
+    True
+    """
 
     apply: Callable[[Node], Node | None]
     matches: Callable[[Op], bool]
@@ -88,7 +92,14 @@ def _replacement(node: Node, rules: Sequence[Rule], fuel: Fuel) -> Node:
 
 
 def transform(graph: Graph, visit: Callable[[Node, tuple[Node, ...]], Node]) -> Graph:
-    """Rebuild a graph, inputs first: `visit(node, new_inputs)` returns the new node. It is attributed to the old one's source line."""
+    """Rebuild a graph, inputs first: `visit(node, new_inputs)` returns the new node. It is attributed to the old one's source line.
+
+    >>> from weft import make_graph, zeros
+    >>> from weft.graph.graph import rebuild
+    >>> g = make_graph(lambda x: x + 1.0, zeros(3))
+    >>> transform(g, rebuild) == g
+    True
+    """
     done: dict[Node, Node] = {i: i for i in graph.inputs}
     with blame() as attribute_to:
         for node in toposort([*graph.inputs, *graph.outputs]):

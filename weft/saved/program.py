@@ -236,11 +236,7 @@ def _without_derivative(computed: Sequence[Tensor], inputs: Sequence[Tensor]) ->
 
 
 def load(path: str | os.PathLike[str]) -> Program:
-    """Load a program that `weft.save` wrote: a module that is called like what was saved.
-
-    Nothing in the file is executed: its text is parsed and checked. `load(path).eval()` computes what the network computed in evaluation
-    mode, `weft.jit(program)` compiles it, and it can be trained further. See `weft.save` for an example.
-    """
+    """Load a program that `weft.save` wrote. Nothing in the file is executed: its text is parsed and checked."""
     place = Path(path)
     with Archive(place) as archive:
         manifest = read_manifest(archive.text("manifest.json", _LONGEST_TEXT), place)
