@@ -14,7 +14,7 @@ from weft.compiler.gpu.commands import Copy, LibraryCall
 from weft.compiler.gpu.program import commands, gpu_program
 from weft.compiler.gpu.vendor.claims import Claim
 from weft.compiler.gpu.vendor.specs import ConvSpec, ProductSpec
-from weft.compiler.ir.program import FRAME_RESERVED, Program
+from weft.compiler.ir.program import FRAME_RESERVED, KernelProgram
 from weft.compiler.ir.storage import ARENA, Slot
 from weft.dtypes import as_dtype
 from weft.graph import OPS, Graph
@@ -93,7 +93,7 @@ def _matrices(spec: ProductSpec, memory: np.ndarray, number: int) -> np.ndarray:
     return np.lib.stride_tricks.as_strided(flat, shape, steps)
 
 
-def played(program: Program, arrays: list[np.ndarray]) -> list[np.ndarray]:
+def played(program: KernelProgram, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """The results of a program, its libraries played by the definition."""
     graph = program.graph
     arena = np.full(program.memory.arena + 64, 0x7F, np.uint8)  # poisoned
@@ -114,7 +114,7 @@ def played(program: Program, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return outputs
 
 
-def claims_of(graph: Graph, narrow: Any = None, plain: bool = False) -> tuple[Program, list[Claim]]:
+def claims_of(graph: Graph, narrow: Any = None, plain: bool = False) -> tuple[KernelProgram, list[Claim]]:
     """The program, and what libraries do of it. `plain`: they know no epilogues."""
     found: dict[Any, Claim] = {}
 

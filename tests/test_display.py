@@ -8,7 +8,7 @@ from rich.console import Console
 
 from weft.cli import display, epochs
 from weft.cli.display import Display
-from weft.cli.progress import Progress
+from weft.cli.progress import ProgressDisplay
 from weft.jobs.events import Event
 
 STYLES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -176,7 +176,7 @@ def test_the_table_of_epochs_fits_80_columns_and_marks_the_best() -> None:
 
 
 def test_events_become_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    with Progress() as progress:
+    with ProgressDisplay() as progress:
         for kind, facts in (
             ("log", {"text": "hello", "level": "info"}), ("progress", {"what": "x", "done": 1, "total": 2}), ("epoch", ROW),
             ("epoch", {**ROW, "epoch": 10, "is_best": False}), ("log", {"text": "careful", "level": "warning"}),

@@ -205,7 +205,7 @@ def test_senseless_rates(low: float, high: float, steps: int) -> None:
 
 def test_a_batch_suits_the_data_and_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     splits = digits()
-    plan = making.Plan(prepare=data.ToFloat())
+    plan = making.TrainingPlan(prepare=data.ToFloat())
     assert train.find_batch(network(), splits, plan) == 32  # 1,150 examples, 20 steps an epoch or more
     needs = {}
 
@@ -232,7 +232,7 @@ def test_senseless_batches(batch: Any) -> None:
 
 def test_what_does_not_fit_is_refused_with_a_proposal(monkeypatch: pytest.MonkeyPatch) -> None:
     splits = digits()
-    _, steps = making.make(network(), Loader(splits.train, 1), making.Plan(prepare=data.ToFloat()))
+    _, steps = making.make(network(), Loader(splits.train, 1), making.TrainingPlan(prepare=data.ToFloat()))
     steps.set_mode(training=True)
     plans = {b: memory.need(steps.train, splits.train, b) for b in (16, 32, 64)}
     needs = {b: memory.total(plan) for b, plan in plans.items()}
@@ -250,7 +250,7 @@ def test_what_does_not_fit_is_refused_with_a_proposal(monkeypatch: pytest.Monkey
 def test_the_forecast_is_what_the_program_takes() -> None:
     splits = digits()
     loader = Loader(splits.train, 64)
-    _, steps = making.make(network(), loader, making.Plan(prepare=data.ToFloat()))
+    _, steps = making.make(network(), loader, making.TrainingPlan(prepare=data.ToFloat()))
     steps.set_mode(training=True)
     planned = memory.need(steps.train, splits.train, 64)
     steps.train(*next(iter(loader)))

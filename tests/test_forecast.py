@@ -18,7 +18,7 @@ from weft.jobs.settings import SETTINGS
 from weft.nn.module import Unknown, without_values
 from weft.train import memory
 from weft.train.forecast import forecast, output_types
-from weft.train.making import Plan
+from weft.train.making import TrainingPlan
 
 SMALL = ["lenet5_classic", "resnet20", "mobilenet_v2"]
 
@@ -65,7 +65,7 @@ def test_a_network_is_what_it_was_after_a_forecast() -> None:
     [("adam", {}, 2.0), ("sgd", {"momentum": 0.0}, 0.0), ("sgd", {"momentum": 0.9}, 1.0), ("adam", {"accumulate": 2}, 3.0)],
 )  # fmt: skip
 def test_the_state_of_an_optimizer(optimizer: str, settings: dict[str, Any], share: float) -> None:
-    assert Plan(optimizer, settings=settings).optimizer_share() == share
+    assert TrainingPlan(optimizer, settings=settings).optimizer_share() == share
     made = optim.find(optimizer)(weft.parameter(weft.zeros((10, 10))), rate=0.1, **settings)
     assert sum(t.size for t in made.named_state().values() if t.ndim) == 100 * share
 

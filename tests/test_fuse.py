@@ -12,7 +12,7 @@ import pytest
 import weft
 from weft.compiler.cpu.backend import applied, compiled
 from weft.compiler.gpu.program import gpu_program
-from weft.compiler.ir.program import Program
+from weft.compiler.ir.program import KernelProgram
 from weft.compiler.passes.simplify import simplify
 from weft.compiler.planning.cost_model import work
 from weft.compiler.planning.fuse import fuse
@@ -29,7 +29,7 @@ def floats(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng([seed, *shape]).normal(size=shape).astype("float32")
 
 
-def program_of(f: F, *arrays: Any) -> Program:
+def program_of(f: F, *arrays: Any) -> KernelProgram:
     return compiled(weft.jit(f).lower(*arrays), {}, CompileOptions("cpu", threads=2))
 
 

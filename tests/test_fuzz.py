@@ -28,7 +28,7 @@ from weft.testing.fuzz import (
 from weft.testing.fuzz.__main__ import main
 from weft.testing.fuzz.check import Checker
 from weft.testing.fuzz.evaluate import Mode, evaluate
-from weft.testing.fuzz.program import Block, Input, Program, Statement, walk
+from weft.testing.fuzz.program import Block, FuzzProgram, Input, Statement, walk
 from weft.testing.fuzz.session import ended
 
 JIT = Mode("jit", "cpu", jit=True)
@@ -36,11 +36,11 @@ PROGRAM_SEEDS = [9001, 9002, 9003, 9004, 9005, 9007]
 NETWORK_SEEDS = [9001]
 
 
-def program(code: str, *inputs: Input, **facts: Any) -> Program:
+def program(code: str, *inputs: Input, **facts: Any) -> FuzzProgram:
     """A program of one statement."""
     names = tuple(i.name for i in inputs)
     arguments = tuple(i.name for i in inputs if i.role == "argument")
-    return Program(7, inputs, Block(arguments, (Statement("v", code, names),), ("v",)), **facts)
+    return FuzzProgram(7, inputs, Block(arguments, (Statement("v", code, names),), ("v",)), **facts)
 
 
 def argument(shape: tuple[int, ...], role: Any = "argument") -> Input:
@@ -64,11 +64,11 @@ def test_networks_agree_with_float64(seed: int) -> None:
     assert_nothing(check(random_network(seed), "cpu"))
 
 
-def updated(code: str, role: Any) -> Program:
+def updated(code: str, role: Any) -> FuzzProgram:
     """A program that changes an input in place."""
     given = argument((3,), role)
     body = Block(("a0",) if role == "argument" else (), (Statement("", code, (given.name,)),), (given.name,))
-    return Program(7, (given,), body)
+    return FuzzProgram(7, (given,), body)
 
 
 SPECIAL_VALUES = Input("a0", "np.where(rng.random(9) < 0.5, np.nan, 1.0)", "argument")
@@ -245,12 +245,12 @@ def test_a_fault_is_found_and_shrunk_to_one_statement() -> None:
         Statement("v3", "weft.sum({0}, axis=1)", ("v2",)), Statement("v4", "weft.cos({0})", ("v3",)),
     ]  # fmt: skip
     inputs = (argument((3, 6)), Input("a1", "rng.normal(size=(6,))", "argument"))
-    long = Program(7, inputs, Block(("a0", "a1"), tuple(body), ("v4",)), "float64", settings=(("threads", "1"),))
+    long = FuzzProgram(7, inputs, Block(("a0", "a1"), tuple(body), ("v4",)), "float64", settings=(("threads", "1"),))
     found = check(long, "cpu")
     assert found is not None
     assert found.kind == ("jit", "nan")
 
-    def fails(candidate: Program) -> bool:
+    def fails(candidate: FuzzProgram) -> bool:
         try:
             again = check(candidate, "cpu", only="jit")
         except Unfit:
@@ -343,7 +343,7 @@ def test_an_unknown_kind_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_number_that_is_returned_as_it_came_is_no_finding() -> None:
     number = Input("a0", "float(rng.normal())", "argument", "python")
-    assert check(Program(7, (number,), Block(("a0",), (), ("a0",)), "float16"), "cpu") is None
+    assert check(FuzzProgram(7, (number,), Block(("a0",), (), ("a0",)), "float16"), "cpu") is None
 
 
 def test_checks_are_counted() -> None:

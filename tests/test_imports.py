@@ -413,3 +413,27 @@ def test_an_import_against_the_layers_is_caught(tmp_path: Path, name: str, sourc
     files = {"compiler/gpu/program.py": "", "compiler/planning/fuse.py": "", "compiler/cpu/emit.py": "", **packages}
     (found,) = compiler_complaints(build_tree(tmp_path, {**files, name: source + "\n"}))
     assert complaint in found
+
+
+def class_names(root: Path) -> dict[str, set[str]]:
+    """The packages that define a class of each name. The parts of the compiler count as packages."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((root / TOP).rglob("*.py")):
+        parts = path.relative_to(root / TOP).parts
+        package = "/".join(parts[:2]) if parts[0] == "compiler" and len(parts) > 2 else parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, set()).add(package)
+    return found
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    shared = {name: packages for name, packages in class_names(REPOSITORY).items() if len(packages) > 1}
+    assert not shared, "classes of one name in several packages: " + str(shared)
+
+
+def test_classes_of_one_name_are_found(tmp_path: Path) -> None:
+    for package in ("nn", "ops"):
+        (tmp_path / TOP / package).mkdir(parents=True)
+        (tmp_path / TOP / package / "a.py").write_text("class Layer:\n    pass\n")
+    assert class_names(tmp_path)["Layer"] == {"nn", "ops"}

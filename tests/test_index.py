@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from weft.compiler.ir.index import (
-    Index,
+    IndexExpr,
     Inside,
     Loop,
     Place,
@@ -27,7 +27,7 @@ from weft.testing import counted, generator
 Values = Mapping[Loop, int]
 
 
-def value(index: Index, at: Values) -> int:
+def value(index: IndexExpr, at: Values) -> int:
     """What an index is where the loops are there. No term may leave its range on the way."""
     total = index.offset
     for term, coefficient in index.parts:
@@ -51,7 +51,7 @@ def term_value(term: Term, at: Values) -> int:
     raise AssertionError(term)
 
 
-def loops_in(place: Iterable[Index]) -> list[Loop]:
+def loops_in(place: Iterable[IndexExpr]) -> list[Loop]:
     return sorted({l for index in place for l in index.loops}, key=lambda l: l.serial)
 
 
@@ -59,21 +59,21 @@ def somewhere(loops: Iterable[Loop], rng: np.random.Generator) -> Values:
     return {l: int(rng.integers(l.size)) for l in loops}
 
 
-def is_plain(index: Index) -> bool:
+def is_plain(index: IndexExpr) -> bool:
     """Whether nothing is divided."""
     return all(isinstance(term, Loop) for term, _ in index.parts)
 
 
-def same_sum(a: Index, b: Index) -> bool:
+def same_sum(a: IndexExpr, b: IndexExpr) -> bool:
     return (a.offset, dict(a.parts)) == (b.offset, dict(b.parts))
 
 
 # --- division ---------------------------------------------------------------------------------------------------------------------
 
 
-def random_index(rng: np.random.Generator, depth: int = 2) -> Index:
+def random_index(rng: np.random.Generator, depth: int = 2) -> IndexExpr:
     """A sum of loops, and of quotients and remainders of other such sums."""
-    total = Index(int(rng.integers(-20, 20)))
+    total = IndexExpr(int(rng.integers(-20, 20)))
     for _ in range(rng.integers(1, 4)):
         part = loop(int(rng.integers(1, 9)))
         if depth and rng.random() < 0.5:
@@ -111,7 +111,7 @@ def test_sums_keep_their_value() -> None:
         counted()
 
 
-I, J, K = (Index(0, ((Loop(n), 1),)) for n in (16, 8, 5))
+I, J, K = (IndexExpr(0, ((Loop(n), 1),)) for n in (16, 8, 5))
 
 
 @pytest.mark.parametrize(("index", "by", "quotient", "rest"), [
@@ -119,15 +119,17 @@ I, J, K = (Index(0, ((Loop(n), 1),)) for n in (16, 8, 5))
     (I * 8 + J + 24, 8, I + 3, J),
     (I * 24 + J, 8, I * 3, J),
     (I * 8 + J * -1 + 7, 8, I, J * -1 + 7),  # backwards
-    (I, 16, Index(), I),
-    (Index(29), 8, Index(3), Index(5)),
-    (Index(-1), 8, Index(-1), Index(7)),
+    (I, 16, IndexExpr(), I),
+    (IndexExpr(29), 8, IndexExpr(3), IndexExpr(5)),
+    (IndexExpr(-1), 8, IndexExpr(-1), IndexExpr(7)),
 ])  # fmt: skip
-def test_what_divides_evenly_leaves_nothing_opaque(index: Index, by: int, quotient: Index, rest: Index) -> None:
+def test_what_divides_evenly_leaves_nothing_opaque(
+    index: IndexExpr, by: int, quotient: IndexExpr, rest: IndexExpr
+) -> None:
     assert index.divided(by) == (quotient, rest)
 
 
-def opaque(index: Index) -> tuple[Term, int]:
+def opaque(index: IndexExpr) -> tuple[Term, int]:
     [(term, coefficient)] = index.parts
     return term, coefficient
 
@@ -136,14 +138,14 @@ def test_only_what_does_not_divide_is_divided() -> None:
     """(8 i + j) // 64 is i // 8: neither j nor the factor is left inside."""
     quotient, rest = (I * 8 + J).divided(64)
     assert opaque(quotient) == (Quotient(I, 8, 2), 1)
-    assert same_sum(rest, Index(0, ((Remainder(I, 8), 8),)) + J)
+    assert same_sum(rest, IndexExpr(0, ((Remainder(I, 8), 8),)) + J)
 
 
 def test_a_common_factor_is_taken_out() -> None:
     """(6 i + 1) // 4 is 3 i // 2, and 6 i + 1 % 4 is 2 (3 i % 2) + 1."""
     quotient, rest = (K * 6 + 1).divided(4)
     assert opaque(quotient) == (Quotient(K * 3, 2, 7), 1)
-    assert same_sum(rest, Index(1, ((Remainder(K * 3, 2), 2),)))
+    assert same_sum(rest, IndexExpr(1, ((Remainder(K * 3, 2), 2),)))
 
 
 def test_division_of_a_quotient_is_one_division() -> None:
@@ -287,7 +289,7 @@ def test_substitution_divides_again() -> None:
     rng = generator("substituted")
     for _ in range(300):
         index = random_index(rng)
-        values = {l: (loop(2) * 3 + loop(3)) if l.size >= 6 else Index(0, ((l, 1),)) for l in index.loops}
+        values = {l: (loop(2) * 3 + loop(3)) if l.size >= 6 else IndexExpr(0, ((l, 1),)) for l in index.loops}
         found = substituted(index, values)
         for _ in range(4):
             at = somewhere(loops_in(values.values()), rng)

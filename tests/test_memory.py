@@ -17,7 +17,7 @@ from test_compiler_random import program as random_program
 from test_fuse import STEPS, trained
 from weft.compiler.cpu.backend import compiled
 from weft.compiler.gpu.program import gpu_program
-from weft.compiler.ir.program import Program
+from weft.compiler.ir.program import KernelProgram
 from weft.compiler.ir.storage import ALIGN, ARENA, Slot, nbytes
 from weft.compiler.planning import arena
 from weft.compiler.planning.arena import Interval
@@ -29,7 +29,7 @@ from weft.testing import counted
 F = Callable[..., Any]
 
 
-def planned(f: F, *types: Any) -> Program:
+def planned(f: F, *types: Any) -> KernelProgram:
     examples = [Type(t, weft.float32) if isinstance(t, tuple) else t for t in types]
     return compiled(weft.make_graph(f, *examples), {}, CompileOptions("cpu", threads=2))
 
@@ -61,7 +61,7 @@ def overlap(a: Slot, b: Slot) -> bool:
     return a.base == b.base and max(a.offset, b.offset) < min(a.offset + a.nbytes, b.offset + b.nbytes)
 
 
-def assert_sound(program: Program) -> None:
+def assert_sound(program: KernelProgram) -> None:
     """Every value is where its readers look for it when they look, and every result ends where it must."""
     graph, slots, scratch = program.graph, program.memory.slots, program.memory.scratch
     paper = Paper()
@@ -98,7 +98,7 @@ def assert_sound(program: Program) -> None:
         assert_barriers(body)
 
 
-def output_slot(program: Program, number: int) -> Slot:
+def output_slot(program: KernelProgram, number: int) -> Slot:
     """Where the caller looks for a result: in memory of its own, or in the state that it replaces."""
     graph = program.graph
     reserved = program.frame_size - len(graph.inputs) - len(graph.outputs)
@@ -107,7 +107,7 @@ def output_slot(program: Program, number: int) -> Slot:
     return Slot(base, 0, nbytes(graph.outputs[number]))
 
 
-def assert_barriers(program: Program) -> None:
+def assert_barriers(program: KernelProgram) -> None:
     """Calls between two barriers, which threads may be in at the same time, do not touch what one of them writes."""
     since: list[Any] = []
     for call in program.calls:
@@ -170,7 +170,7 @@ def rounded(*shapes: tuple[int, ...]) -> int:
     return sum(-(-4 * prod(s) // ALIGN) * ALIGN for s in shapes)
 
 
-def workspace(program: Program) -> int:
+def workspace(program: KernelProgram) -> int:
     return max((s.nbytes + ALIGN for s in program.memory.scratch.values()), default=0)
 
 

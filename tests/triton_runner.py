@@ -25,7 +25,7 @@ from weft.compiler.gpu.source import KernelSource
 from weft.compiler.gpu.special import plans as special
 from weft.compiler.ir.kernel import Kernel
 from weft.compiler.ir.nest import ready
-from weft.compiler.ir.program import FRAME_RESERVED, Program
+from weft.compiler.ir.program import FRAME_RESERVED, KernelProgram
 from weft.compiler.ir.storage import ARENA, Slot
 from weft.compiler.planning.fuse import fuse
 from weft.dtypes import bfloat16, bool_
@@ -249,7 +249,7 @@ def training_step(
     return made.graph, made.executable.updates, arrays
 
 
-def run_program(program: Program, arrays: list[np.ndarray]) -> list[np.ndarray]:
+def run_program(program: KernelProgram, arrays: list[np.ndarray]) -> list[np.ndarray]:
     """The results of a program: its launches in one arena, on memory as it was planned. State is updated in its own memory."""
     graph = program.graph
     arena = np.full(program.memory.arena + 64, 0x7F, np.uint8)  # poisoned

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from .compiler.ir.program import Program
+from .compiler.ir.program import KernelProgram
 from .compiler.ir.storage import nbytes
 from .compiler.planning import describe
 from .compiler.planning.cost_model import KernelCost, work
@@ -120,7 +120,7 @@ def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, l
     return Row(number, name, why, lines, timed.seconds, share, done.flops, done.nbytes, least / timed.seconds)
 
 
-def _memory(program: Program) -> MemoryUse:
+def _memory(program: KernelProgram) -> MemoryUse:
     graph = program.graph
     state = {graph.inputs[i] for i in program.updates.values()}
     return MemoryUse(

@@ -18,7 +18,7 @@ from ..jobs.schema import Setting, count, flag
 from ..jobs.settings import COMMON, SETTINGS
 from .arguments import Words, part, read
 from .display import Display
-from .progress import Progress
+from .progress import ProgressDisplay
 from .table import as_json, table
 
 _RUNS = Setting(str, "runs", "folder that runs are kept in")
@@ -118,7 +118,7 @@ def _follow(words: Sequence[str]) -> None:
     else:
         if followed.state.state == WAITING and queue.runner() is None:
             print(f"{followed} is waiting, and nothing runs the queue; start it with: weft job run")
-        with Progress() as progress:
+        with ProgressDisplay() as progress:
             for event in _without_hints(followed):
                 progress(event)
         print(_state_text(followed))

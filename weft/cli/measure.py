@@ -134,7 +134,7 @@ def bench(words: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchCase:
     """A network and the images it is given."""
 
     network: str
@@ -158,7 +158,7 @@ def _is_gpu(device: Device) -> bool:
     return device.free_memory() is not None
 
 
-def _job(verb: str, given: Words) -> Job:
+def _job(verb: str, given: Words) -> BenchCase:
     if not given.plain:
         raise UserError(
             f"weft {verb}", f"a network or a run is required, got none: weft {verb} lenet, or weft {verb} RUN."
@@ -174,7 +174,7 @@ def _job(verb: str, given: Words) -> Job:
     own = side(name) or SIDE
     height, width = given["size"] or size or (own, own)
     shape = given["channels"] or channels, height, width
-    return Job(name, shape, given["classes"] or classes, given["precision"] or "float32")
+    return BenchCase(name, shape, given["classes"] or classes, given["precision"] or "float32")
 
 
 def _run(verb: str, text: str) -> Path:
@@ -204,7 +204,7 @@ def _of_run(verb: str, folder: Path, given: Words) -> tuple[str, int, Any, int]:
     return job.name, job.train.shape[0], job.size(), outputs
 
 
-def _step(job: Job, batch: int, what: str) -> tuple[Jit[Any], tuple[Tensor, ...]]:
+def _step(job: BenchCase, batch: int, what: str) -> tuple[Jit[Any], tuple[Tensor, ...]]:
     """A compiled function and its arguments: synthetic images and labels."""
     random = np.random.default_rng(0)
     example, size = np.zeros((1, *job.shape), np.float32), job.shape[1:]
@@ -261,7 +261,7 @@ class Timed:
         return [self.what, str(self.batch), ms, speed, f"{self.gflops:.1f}", size, str(self.runs)]
 
 
-def _timed(job: Job, batch: int, what: str, seconds: float) -> Timed:
+def _timed(job: BenchCase, batch: int, what: str, seconds: float) -> Timed:
     step, args = _step(job, batch, what)
     _seconds(step, args, WARM)  # compiles, touches memory, starts threads, captures GPU graphs
     calls = max(1, round(ROUND / _seconds(step, args, 1))) if _is_gpu(find_device()) else 1

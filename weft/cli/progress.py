@@ -38,7 +38,7 @@ def print_json(event: Event) -> None:
         print(f"weft: {event['text']}", file=sys.stderr)
 
 
-class Progress:
+class ProgressDisplay:
     """Renders events as text. A context manager, which removes bars at the end."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class Progress:
         if event.type in self._show:
             self._show[event.type](event)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(self, *error: object) -> None:

@@ -11,7 +11,7 @@ from ..jobs.recipes import with_recipe
 from ..jobs.settings import COMMON, SETTINGS
 from ..jobs.stored import run_of
 from .arguments import read
-from .progress import Progress, print_json
+from .progress import ProgressDisplay, print_json
 
 
 def train(words: Sequence[str]) -> None:
@@ -45,5 +45,5 @@ def _shown(as_json: bool) -> Iterator[Listener]:
     if as_json:
         yield print_json
     else:
-        with Progress() as progress:
+        with ProgressDisplay() as progress:
             yield progress

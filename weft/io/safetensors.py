@@ -74,12 +74,14 @@ def views(memory: np.ndarray, path: object) -> dict[str, np.ndarray]:
     try:
         header = json.loads(bytes(raw[8 : 8 + length]))
         header.pop("__metadata__", None)
-        return _checked_views({str(n): _Entry(**entry) for n, entry in header.items()}, memory[8 + length :], path)
+        return _checked_views(
+            {str(n): _TensorEntry(**entry) for n, entry in header.items()}, memory[8 + length :], path
+        )
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         raise _damaged(path, f"its header is wrong: {error}") from None
 
 
-class _Entry(NamedTuple):
+class _TensorEntry(NamedTuple):
     """A tensor in the header."""
 
     dtype: str
@@ -87,7 +89,7 @@ class _Entry(NamedTuple):
     data_offsets: list[int]
 
 
-def _checked_views(entries: Mapping[str, _Entry], values: np.ndarray, path: object) -> dict[str, np.ndarray]:
+def _checked_views(entries: Mapping[str, _TensorEntry], values: np.ndarray, path: object) -> dict[str, np.ndarray]:
     """Entries must fill the file one after the other, without holes and overlaps."""
     found, place = {}, 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):

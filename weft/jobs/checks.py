@@ -10,7 +10,7 @@ from typing import Any
 from ..data.open import is_image_source
 from ..errors import UserError
 from ..train.folder import TAKEN
-from ..train.making import Plan
+from ..train.making import TrainingPlan
 from ..zoo.recipes import find_recipe
 from .job import TASKS
 from .networks import WRITERS, check_size, full_name, loss_of
@@ -28,7 +28,7 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
     rate = None if settings["rate"] == "auto" else settings["rate"]
     check_schedule(settings)
     check_mix(settings)
-    Plan(
+    TrainingPlan(
         settings["optimizer"], rate, loss_of(settings["model"] or "", settings["loss"]), (), None, settings["precision"],
         settings=optimizer_settings(settings), label_smoothing=settings["label_smoothing"],
     ).check()  # fmt: skip

@@ -20,7 +20,7 @@ from ..signals import Terminated
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from ..train.forecast import Forecast, forecast, output_types
-from ..train.making import Plan
+from ..train.making import TrainingPlan
 from ..train.task import prediction_of
 from ..zoo.catalogue import default_rate
 from .events import Recorder
@@ -183,9 +183,9 @@ class Job:
                 return f"size={shown} would fit."
         return "Take a smaller network (weft models lists them)."
 
-    def plan(self) -> Plan:
+    def plan(self) -> TrainingPlan:
         """How the network is trained, except for the learning rate."""
-        return Plan(
+        return TrainingPlan(
             self.settings["optimizer"], 1e-3, self.loss(), (), self.prepare(), self.settings["precision"],
             settings=self.optimizer_settings(), label_smoothing=self.settings["label_smoothing"], mix=self.mix(),
         )  # fmt: skip

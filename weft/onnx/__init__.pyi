@@ -2,7 +2,7 @@
 
 from .export.save import save as save
 from .module import OnnxModule as OnnxModule
-from .module import Port as Port
+from .module import OnnxPort as OnnxPort
 from .module import load as load
 from .module import loads as loads
 from .module import op_types as op_types

@@ -23,7 +23,7 @@ NODE_LIMIT = 1_000_000  # functions that call functions could expand without end
 
 
 @dataclass(eq=False)
-class Node:
+class OnnxNode:
     """One node: its handler computes it, or its `body`, if it is a call of a function."""
 
     op: str
@@ -34,7 +34,7 @@ class Node:
     outputs: tuple[str, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     handler: Handler | None = None
-    body: Graph | None = None
+    body: OnnxGraph | None = None
     expand: Any = None  # a function of the types of the inputs, for bodies that depend on them
     unused: tuple[str, ...] = ()  # values that no later node reads
 
@@ -43,14 +43,14 @@ class Node:
 
 
 @dataclass(eq=False)
-class Graph:
+class OnnxGraph:
     """A graph or the body of a function."""
 
     name: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     constants: dict[str, np.ndarray]
-    nodes: list[Node]
+    nodes: list[OnnxNode]
 
 
 class Builder:
@@ -64,33 +64,33 @@ class Builder:
         self.count = 0
         self._calling: list[tuple[str, str]] = []
 
-    def graph(self, proto: Any, opsets: Mapping[str, int], arguments: Mapping[str, Any] | None = None) -> Graph:
+    def graph(self, proto: Any, opsets: Mapping[str, int], arguments: Mapping[str, Any] | None = None) -> OnnxGraph:
         """A graph, or a subgraph in the body of a function that is called with these attributes."""
         if proto.sparse_initializer:
             self._refuse("sparse initializers", proto.name)
         constants = {t.name: to_array(t, self.folder) for t in proto.initializer}
         nodes = [self.node(n, opsets, arguments) for n in proto.node]
         inputs = tuple(i.name for i in proto.input)
-        return finish(Graph(proto.name, inputs, tuple(o.name for o in proto.output), constants, nodes))
+        return finish(OnnxGraph(proto.name, inputs, tuple(o.name for o in proto.output), constants, nodes))
 
-    def function(self, proto: Any, arguments: Mapping[str, Any]) -> Graph:
+    def function(self, proto: Any, arguments: Mapping[str, Any]) -> OnnxGraph:
         """The body of a function for a call with these attributes."""
         opsets = {**self.opsets, **opset_versions(proto.opset_import)}
         values = {**self._defaults(proto), **arguments}
         nodes = [self.node(n, opsets, values) for n in proto.node]
-        return finish(Graph(proto.name, tuple(proto.input), tuple(proto.output), {}, nodes))
+        return finish(OnnxGraph(proto.name, tuple(proto.input), tuple(proto.output), {}, nodes))
 
     def _defaults(self, proto: Any) -> dict[str, Any]:
         return {a.name: self._value(a, {}, {}) for a in proto.attribute_proto}
 
-    def node(self, proto: Any, opsets: Mapping[str, int], arguments: Mapping[str, Any] | None) -> Node:
+    def node(self, proto: Any, opsets: Mapping[str, int], arguments: Mapping[str, Any] | None) -> OnnxNode:
         self.count += 1
         if self.count > NODE_LIMIT:
             raise UserError(
                 "onnx", f"a model of at most {NODE_LIMIT:,} nodes is required, after expanding its functions."
             )
         domain = "" if proto.domain == "ai.onnx" else proto.domain
-        node = Node(
+        node = OnnxNode(
             proto.op_type, domain, opsets.get(domain, 0), proto.name, tuple(proto.input), tuple(proto.output),
             self._attributes(proto, opsets, arguments),
         )  # fmt: skip
@@ -135,7 +135,7 @@ class Builder:
 
     # --- handlers and functions ----------------------------------------------------------------------------------------
 
-    def _resolve(self, node: Node, proto: Any) -> None:
+    def _resolve(self, node: OnnxNode, proto: Any) -> None:
         key = (node.domain, node.op)
         own = self.functions.get(key)
         if own is not None:
@@ -148,7 +148,7 @@ class Builder:
         elif not self._resolve_schema(node, proto):
             self._refuse(f"{node.domain}.{node.op}" if node.domain else node.op, node.name or ", ".join(node.outputs))
 
-    def _called(self, key: tuple[str, str], function: Any, attributes: Mapping[str, Any]) -> Graph:
+    def _called(self, key: tuple[str, str], function: Any, attributes: Mapping[str, Any]) -> OnnxGraph:
         if key in self._calling:
             raise UserError("onnx", f"functions that do not call themselves are required, but {key[1]!r} does.")
         self._calling.append(key)
@@ -157,7 +157,7 @@ class Builder:
         finally:
             self._calling.pop()
 
-    def _check(self, node: Node, handler: Handler) -> None:
+    def _check(self, node: OnnxNode, handler: Handler) -> None:
         extra = sorted(set(node.attributes) - handler.attributes)
         if extra:
             self._refuse(f"{node.op} with the attributes {', '.join(extra)}", node.name)
@@ -168,7 +168,7 @@ class Builder:
                 "onnx", f"node {node} needs {least} inputs or more, at most {most}, got {given}: {node.inputs}."
             )
 
-    def _resolve_schema(self, node: Node, proto: Any) -> bool:
+    def _resolve_schema(self, node: OnnxNode, proto: Any) -> bool:
         """Whether the onnx package defines the op as a function of other ops."""
         defs = onnx_package("defs")
         if not defs.has(node.op, node.version, node.domain):
@@ -194,19 +194,21 @@ class Builder:
 class Expansion:
     """Makes the body of a function op whose body depends on the types of its inputs."""
 
-    def __init__(self, builder: Builder, schema: Any, proto: Any, node: Node, attributes: Mapping[str, Any]) -> None:
+    def __init__(
+        self, builder: Builder, schema: Any, proto: Any, node: OnnxNode, attributes: Mapping[str, Any]
+    ) -> None:
         self.builder, self.schema, self.node, self.attributes = builder, schema, node, attributes
         self.proto = _with_values(proto, attributes)
-        self.made: dict[tuple[bytes, ...], Graph] = {}
+        self.made: dict[tuple[bytes, ...], OnnxGraph] = {}
 
-    def __call__(self, types: Iterable[Any]) -> Graph:
+    def __call__(self, types: Iterable[Any]) -> OnnxGraph:
         written = [t.SerializeToString() for t in types]
         key = tuple(written)
         if key not in self.made:
             self.made[key] = self._make(written)
         return self.made[key]
 
-    def _make(self, types: list[bytes]) -> Graph:
+    def _make(self, types: list[bytes]) -> OnnxGraph:
         versions = [v for v in self.schema.context_dependent_function_opset_versions if v <= self.node.version]
         version = max(versions, default=self.node.version)
         text = self.schema.get_context_dependent_function_with_opset_version(
@@ -251,7 +253,7 @@ def opset_versions(imports: Iterable[Any]) -> dict[str, int]:
     return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in imports}
 
 
-def finish(graph: Graph) -> Graph:
+def finish(graph: OnnxGraph) -> OnnxGraph:
     """Note at each node which values no later node reads, so that they can be freed."""
     kept = set(graph.outputs)
     for node in reversed(graph.nodes):
@@ -261,16 +263,16 @@ def finish(graph: Graph) -> Graph:
     return graph
 
 
-def reads(node: Node) -> set[str]:
+def reads(node: OnnxNode) -> set[str]:
     """The values a node reads, also in its subgraphs."""
     found = set(node.inputs)
     for graph in node.attributes.values():
-        if isinstance(graph, Graph):
+        if isinstance(graph, OnnxGraph):
             found |= {name for inner in graph.nodes for name in reads(inner)} | set(graph.outputs)
     return found
 
 
-def check_order(graph: Graph, outside: Iterable[str] = ()) -> None:
+def check_order(graph: OnnxGraph, outside: Iterable[str] = ()) -> None:
     """Raise an error if a node reads a value that no input, constant or earlier node makes, or makes one again."""
     own = {*graph.inputs, *graph.constants}
     made = {"", *outside, *own}
@@ -279,7 +281,7 @@ def check_order(graph: Graph, outside: Iterable[str] = ()) -> None:
         if missing:
             raise UserError("onnx", f"node {node} reads {missing[0]!r}, which no earlier node makes.")
         for inner in node.attributes.values():
-            if isinstance(inner, Graph):
+            if isinstance(inner, OnnxGraph):
                 check_order(inner, made)
         if node.body is not None:
             check_order(node.body)

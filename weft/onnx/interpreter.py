@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import UserError, WeftError
 from ..tracing.context import outside
-from .graph import Graph, Node
+from .graph import OnnxGraph, OnnxNode
 from .package import onnx_package
 from .registry import Handler
 from .values import Value, dtype_code, is_known, known, tensor, to_host
@@ -16,7 +16,7 @@ from .values import Value, dtype_code, is_known, known, tensor, to_host
 Scope = MutableMapping[str, Value]
 
 
-def run_graph(graph: Graph, inputs: Sequence[Value], around: Scope | None = None) -> list[Value]:
+def run_graph(graph: OnnxGraph, inputs: Sequence[Value], around: Scope | None = None) -> list[Value]:
     """The outputs of a graph. A subgraph sees the values `around` it."""
     own: dict[str, Value] = dict(graph.constants)
     if len(inputs) > len(graph.inputs):
@@ -27,7 +27,7 @@ def run_graph(graph: Graph, inputs: Sequence[Value], around: Scope | None = None
     return [scope.get(name) for name in graph.outputs]  # a function may leave out results that nobody wants
 
 
-def run_nodes(nodes: Sequence[Node], scope: Scope) -> None:
+def run_nodes(nodes: Sequence[OnnxNode], scope: Scope) -> None:
     """Compute nodes in order and put their results into the scope."""
     own = scope.maps[0] if isinstance(scope, ChainMap) else scope
     for node in nodes:
@@ -40,7 +40,7 @@ def run_nodes(nodes: Sequence[Node], scope: Scope) -> None:
             own.pop(name, None)
 
 
-def compute(node: Node, values: Sequence[Value], scope: Scope) -> list[Value]:
+def compute(node: OnnxNode, values: Sequence[Value], scope: Scope) -> list[Value]:
     """The results of one node."""
     if node.handler is None:
         return run_graph(node.body or node.expand(map(value_type, values)), values)
@@ -54,7 +54,7 @@ def compute(node: Node, values: Sequence[Value], scope: Scope) -> list[Value]:
         raise UserError("onnx", f"node {node} cannot be computed: {error}") from error
 
 
-def _handled(node: Node, handler: Handler, values: Sequence[Value], call: NodeCall) -> list[Value]:
+def _handled(node: OnnxNode, handler: Handler, values: Sequence[Value], call: NodeCall) -> list[Value]:
     extra = {"call": call} if handler.wants_call else {}
     if handler.raw:
         return _several(handler.function(*values, **node.attributes, **extra))
@@ -84,7 +84,7 @@ def _several(result: Any) -> list[Value]:
 class NodeCall:
     """What a handler may ask about its node; see `registry.Call`."""
 
-    def __init__(self, node: Node, scope: Scope) -> None:
+    def __init__(self, node: OnnxNode, scope: Scope) -> None:
         self._node, self._scope = node, scope
 
     @property
@@ -95,7 +95,7 @@ class NodeCall:
     def version(self) -> int:
         return self._node.version
 
-    def run(self, graph: Graph, inputs: Sequence[Value]) -> list[Value]:
+    def run(self, graph: OnnxGraph, inputs: Sequence[Value]) -> list[Value]:
         return run_graph(graph, inputs, self._scope)
 
 

@@ -16,14 +16,14 @@ from ..nn.module import Module
 from ..ops.convert import asarray, parameter
 from ..tensor import Tensor
 from .files import parse_model, read_model
-from .graph import Builder, Graph, Node, check_order, opset_versions, reads
+from .graph import Builder, OnnxGraph, OnnxNode, check_order, opset_versions, reads
 from .interpreter import run_nodes
 from .ops import op_types as op_types  # fills the table of handlers
 from .package import onnx_package
 from .values import Value, has_weft_dtype, numpy_dtype, to_tensors
 
 
-class Port(NamedTuple):
+class OnnxPort(NamedTuple):
     """An input or an output of a model. Free dimensions have names, or None if the file gives none."""
 
     name: str
@@ -130,7 +130,7 @@ class OnnxModule(Module):
         return f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}"
 
 
-def _read_graph(model: Any, folder: Path | None) -> Graph:
+def _read_graph(model: Any, folder: Path | None) -> OnnxGraph:
     opsets = opset_versions(model.opset_import)
     newest = onnx_package("defs").onnx_opset_version()
     version = opsets.get("", newest)
@@ -153,7 +153,7 @@ def _some(names: list[str], limit: int = 20) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
-def _merge_constant_nodes(graph: Graph) -> None:
+def _merge_constant_nodes(graph: OnnxGraph) -> None:
     """Tensors of Constant nodes are initializers: older exporters write weights so."""
     rest = []
     for node in graph.nodes:
@@ -174,7 +174,7 @@ _QUANTIZED = re.compile("Quantize|Dequantize|QLinear|Integer")
 _SINGLE = {"Conv", "ConvTranspose", "Gemm", "MatMul", "PRelu", "BatchNormalization", "LayerNormalization"}
 
 
-def weights(graph: Graph) -> dict[str, bool]:
+def weights(graph: OnnxGraph) -> dict[str, bool]:
     """The initializers that are tensors of the module, and whether they are trained.
 
     One element alone is a weight only as an input of a layer: elsewhere it is a constant of a formula, such as an epsilon.
@@ -198,13 +198,13 @@ def _is_float(value: np.ndarray) -> bool:
     return has_weft_dtype(value) and as_dtype(value.dtype).is_float
 
 
-def _trains(node: Node, position: int, value: np.ndarray) -> bool:
+def _trains(node: OnnxNode, position: int, value: np.ndarray) -> bool:
     if not _may_be_tensor(node, position) or node.op in _NOT_TRAINED or _QUANTIZED.search(node.op):
         return False
     return value.ndim > 0 and (value.size > 1 or node.op in _SINGLE)
 
 
-def _may_be_tensor(node: Node, position: int) -> bool:
+def _may_be_tensor(node: OnnxNode, position: int) -> bool:
     return node.handler is None or not node.handler.is_host(position)
 
 
@@ -217,7 +217,7 @@ def _attribute_name(name: str, taken: set[str]) -> str:
     return found
 
 
-def _split_constant(graph: Graph) -> tuple[list[Node], list[Node]]:
+def _split_constant(graph: OnnxGraph) -> tuple[list[OnnxNode], list[OnnxNode]]:
     """The nodes that depend on constants alone, and all others."""
     constant, rest = [], []
     made = {"", *graph.constants}
@@ -237,8 +237,8 @@ def _split_constant(graph: Graph) -> tuple[list[Node], list[Node]]:
     return constant, rest
 
 
-def _has_graph(node: Node) -> bool:
-    return any(isinstance(a, Graph) for a in node.attributes.values())
+def _has_graph(node: OnnxNode) -> bool:
+    return any(isinstance(a, OnnxGraph) for a in node.attributes.values())
 
 
 # --- inputs and outputs ------------------------------------------------------------------------------------------------------
@@ -249,16 +249,16 @@ def _required(model: Any) -> set[str]:
     return {i.name for i in model.graph.input} - {t.name for t in model.graph.initializer}
 
 
-def _port(info: Any) -> Port:
+def _port(info: Any) -> OnnxPort:
     kind = info.type.WhichOneof("value")
     if kind != "tensor_type":
-        return Port(info.name, (kind or "unknown").removesuffix("_type"), None)
+        return OnnxPort(info.name, (kind or "unknown").removesuffix("_type"), None)
     tensor_type = info.type.tensor_type
     shape = None
     if tensor_type.HasField("shape"):
         shape = tuple(map(_size, tensor_type.shape.dim))
     code = tensor_type.elem_type
-    return Port(info.name, "unknown" if not code else "string" if code == 8 else numpy_dtype(code).name, shape)
+    return OnnxPort(info.name, "unknown" if not code else "string" if code == 8 else numpy_dtype(code).name, shape)
 
 
 def _size(dimension: Any) -> int | str | None:
@@ -268,9 +268,9 @@ def _size(dimension: Any) -> int | str | None:
     return None if dimension.dim_param in ("", "?") else str(dimension.dim_param)
 
 
-def _argument(port: Port, value: Any, sizes: dict[str, int]) -> Value:
+def _argument(port: OnnxPort, value: Any, sizes: dict[str, int]) -> Value:
     if value is None or (isinstance(value, list) and port.dtype in ("sequence", "optional")):
-        return None if value is None else [_argument(Port(port.name, "unknown", None), v, sizes) for v in value]
+        return None if value is None else [_argument(OnnxPort(port.name, "unknown", None), v, sizes) for v in value]
     if isinstance(value, np.ndarray) and not has_weft_dtype(value):
         return value  # strings and small floats stay on the host
     value = value if isinstance(value, Tensor) else asarray(value)

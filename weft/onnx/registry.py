@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 STANDARD, ML, TRAINING = "", "ai.onnx.ml", "ai.onnx.preview.training"
 
 
-class Call(Protocol):
+class OnnxCall(Protocol):
     """What a handler may ask about its node."""
 
     @property

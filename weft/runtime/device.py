@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..compiler.ir.program import Program as CompiledProgram
+from ..compiler.ir.program import KernelProgram as CompiledProgram
 from ..dtypes import DType
 from ..errors import RunError, UserError
 from ..graph.graph import Graph

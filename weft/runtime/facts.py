@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..compiler.ir.program import Call, Program
+from ..compiler.ir.program import Call, KernelProgram
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class CallTime:
 class Profile:
     """A program, and the time of each of its calls: the median of some runs."""
 
-    program: Program
+    program: KernelProgram
     calls: list[CallTime]
     runs: int
 

@@ -28,7 +28,7 @@ from ..compiler.gc_pause import uncollected
 from ..compiler.host import usable_cores
 from ..compiler.ir.conv_shape import DIRECTIONS
 from ..compiler.ir.loops import CONVOLUTIONS
-from ..compiler.ir.program import FRAME_RESERVED, Program
+from ..compiler.ir.program import FRAME_RESERVED, KernelProgram
 from ..compiler.ir.storage import ALIGN
 from ..compiler.lowering import has_external_ops
 from ..compiler.thresholds import thresholds
@@ -145,7 +145,7 @@ class NativeExecutable:
         self._new_outputs = [None if i in updates else (o.shape, o.dtype.numpy) for i, o in enumerate(graph.outputs)]
 
     @property
-    def program(self) -> Program:
+    def program(self) -> KernelProgram:
         """Its kernels, calls and memory plan, planned again on demand."""
         with self._as_made():
             return compiled(self.graph, self.updates, self.options, self.constants)
@@ -304,7 +304,7 @@ def _code(
     inputs = f"updates {sorted(updates.items())} constants {sorted(constants)}"
     key = f"program {FORMAT} {options.key} {inputs} {fingerprint(graph)}\n{graph.text()}"
     start = time.perf_counter()
-    fresh: list[Program] = []
+    fresh: list[KernelProgram] = []
 
     def make() -> bytes:
         program = compiled(graph, updates, options, constants)
@@ -324,7 +324,7 @@ def _code(
     return code, NativeFacts(known["arena"], known["kept"], tuple(known["symbols"]))
 
 
-def _show(program: Program, module: ir.Module) -> None:
+def _show(program: KernelProgram, module: ir.Module) -> None:
     """What the settings ask to see of a program that is being compiled."""
     if knobs.debug >= 3:
         _say(program_text(program))
@@ -334,7 +334,7 @@ def _show(program: Program, module: ir.Module) -> None:
         _say(assembly(module))
 
 
-def program_text(program: Program) -> str:
+def program_text(program: KernelProgram) -> str:
     """The schedule as text: kernels in order, barriers, and where results are written."""
     lines = []
     for number, call in enumerate(program.calls):
@@ -347,7 +347,7 @@ def program_text(program: Program) -> str:
     return "\n".join(lines)
 
 
-def _place(program: Program, node: Any) -> str:
+def _place(program: KernelProgram, node: Any) -> str:
     slot = program.memory.slots[node]
     return f"arena+{slot.offset}" if slot.base == 0 else f"frame[{slot.base}]"
 

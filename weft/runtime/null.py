@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..compiler.cpu.backend import LOWERINGS, compiled, passes
-from ..compiler.ir.program import Program as CompiledProgram
+from ..compiler.ir.program import KernelProgram as CompiledProgram
 from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph

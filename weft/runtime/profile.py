@@ -16,7 +16,7 @@ import numpy as np
 from ..compiler.cpu import library
 from ..compiler.cpu.engine import Loaded, kept_code, object_code
 from ..compiler.cpu.module import write
-from ..compiler.ir.program import FRAME_RESERVED, Program
+from ..compiler.ir.program import FRAME_RESERVED, KernelProgram
 from ..compiler.ir.storage import nbytes
 from ..errors import RunError
 from .facts import CallTime, Profile
@@ -26,7 +26,7 @@ FEWEST, MOST = 3, 50  # runs, by default
 ENOUGH = 0.5  # seconds of them
 
 
-def profile(program: Program, threads: int, inputs: Sequence[int], repeats: int | None = None) -> Profile:
+def profile(program: KernelProgram, threads: int, inputs: Sequence[int], repeats: int | None = None) -> Profile:
     """Run a program on inputs at these addresses, several times, with a clock. Nothing is written to the inputs."""
     timed = _Timed(program, inputs, threads)
     timed.run()  # memory is touched for the first time, threads wake up
@@ -43,7 +43,7 @@ def profile(program: Program, threads: int, inputs: Sequence[int], repeats: int 
 class _Timed:
     """The variant of a program that has a clock, with memory of its own for all that it writes."""
 
-    def __init__(self, program: Program, inputs: Sequence[int], threads: int) -> None:
+    def __init__(self, program: KernelProgram, inputs: Sequence[int], threads: int) -> None:
         written = write(program, timed=True)
         # Kept under its own text: then it is certain that its calls are these, in this order.
         digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
@@ -55,7 +55,7 @@ class _Timed:
         self._ticks = np.zeros(len(program.calls), np.int64)
         self._prepare(program, inputs)
 
-    def _prepare(self, program: Program, inputs: Sequence[int]) -> None:
+    def _prepare(self, program: KernelProgram, inputs: Sequence[int]) -> None:
         """The frame, with memory for the arena, the results and the replaced state."""
         graph = program.graph
         self._arena = _room(program.memory.arena)

@@ -92,7 +92,7 @@ def structure_as_json(structure: Structure) -> Any:
     return {"list" if structure.kind is list else "tuple": children}
 
 
-class _Reader:
+class _ManifestReader:
     """Reads fields of JSON with checks; an error names the field."""
 
     def __init__(self, path: object) -> None:
@@ -167,7 +167,7 @@ class _Reader:
 
 def read_manifest(text: str, path: object) -> Manifest:
     """The manifest in a text, or an error that says what is wrong or too new."""
-    reader = _Reader(path)
+    reader = _ManifestReader(path)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -194,7 +194,7 @@ def read_manifest(text: str, path: object) -> Manifest:
     )
 
 
-def _check_ops(reader: _Reader, ops: Mapping[str, Any], writer: object) -> dict[str, int]:
+def _check_ops(reader: _ManifestReader, ops: Mapping[str, Any], writer: object) -> dict[str, int]:
     """The versions of ops that a program uses: none may be unknown or newer than ours."""
     if not all(isinstance(version, int) for version in ops.values()):
         raise reader.refuse("'ops' must map names to versions")

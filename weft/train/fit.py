@@ -25,7 +25,7 @@ from ..signals import Terminated
 from . import memory
 from .batches import arrays, first_batches, loaders
 from .folder import RunFolder
-from .making import Plan, make
+from .making import TrainingPlan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
 from .rates import Rates, growing, sweep
@@ -92,7 +92,9 @@ def fit(
         epochs=epochs, keep=keep, freeze=freeze, fast_dev_run=fast_dev_run, overfit=overfit, patience=patience or 0
     )
     _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
-    plan = Plan(optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix)
+    plan = TrainingPlan(
+        optimizer, rate, loss, metrics, prepare, precision, body, body_rate, settings, label_smoothing, mix
+    )
     plan.check()
     folder = None if fast_dev_run else folder
     _check_folder(folder, resume)
@@ -157,15 +159,17 @@ def find_rate(
     set_seed(seed)
     train, _ = loaders(data, None, batch, seed)
     schedule = growing(low, high, steps)
-    training, made = make(model, train, Plan(optimizer, schedule, loss, (), prepare, precision, settings=settings))
+    training, made = make(
+        model, train, TrainingPlan(optimizer, schedule, loss, (), prepare, precision, settings=settings)
+    )
     made.set_mode(training=True)
     return sweep(training, made, train, schedule, steps)
 
 
-def find_batch(model: Module, data: Any, plan: Plan | None = None) -> int:
+def find_batch(model: Module, data: Any, plan: TrainingPlan | None = None) -> int:
     """A batch size that suits the data and fits in memory."""
     train, _ = loaders(data, None, 1, 0)
-    _, steps = make(model, train, plan or Plan())
+    _, steps = make(model, train, plan or TrainingPlan())
     steps.set_mode(training=True)
     return memory.choose_batch(steps.train, train.dataset)
 

@@ -32,7 +32,7 @@ PROBE = (64, 64)  # the shape of a parameter that an optimizer is tried on
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How a network is trained: everything but the network, the data and the stopping criteria."""
 
     optimizer: str | Callable[..., optim.Optimizer] = "adam"
@@ -82,7 +82,7 @@ class Plan:
         return sum(prod(t.shape) * t.dtype.itemsize for t in state if t.ndim) / (prod(PROBE) * small.dtype.itemsize)
 
 
-def make(model: Module, train: Any, plan: Plan) -> tuple[Training, Steps]:
+def make(model: Module, train: Any, plan: TrainingPlan) -> tuple[Training, Steps]:
     """The network, its optimizer and its meters, ready for the first step."""
     task = task_of(np.asarray(train.dataset.labels[:1]), plan.loss, plan.metrics)
     prepare = plan.prepare or Same()
@@ -111,7 +111,7 @@ def _check_outputs(prediction: Type, dataset: Any) -> None:
         )
 
 
-def _groups(model: Module, plan: Plan) -> Any:
+def _groups(model: Module, plan: TrainingPlan) -> Any:
     """The parameters, in two groups if some are pretrained: those get a smaller learning rate."""
     if not plan.body:
         return model

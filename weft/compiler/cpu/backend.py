@@ -8,7 +8,7 @@ from functools import partial
 from ...graph.graph import Graph
 from ...graph.node import Op
 from ...options import CompileOptions
-from ..ir.program import Program
+from ..ir.program import KernelProgram
 from ..lowering import LoweringTable
 from ..passes import pipeline
 from ..passes.pipeline import PassOptions
@@ -42,7 +42,7 @@ def compiled(
     updates: Mapping[int, int],
     options: CompileOptions,
     constants: frozenset[int] = frozenset(),
-) -> Program:
+) -> KernelProgram:
     """The graph as a program: fused, scheduled, with its memory planned. It depends on these arguments only.
 
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change, such as the weights of a network

@@ -14,7 +14,7 @@ from llvmlite import ir
 
 from ...graph.graph import Graph
 from ...graph.node import ITEM, Node
-from ..ir.program import FRAME_RESERVED, Call, Program
+from ..ir.program import FRAME_RESERVED, Call, KernelProgram
 from ..ir.storage import Slot, nbytes
 from ..planning.build import control_buffers
 from .ir_builder import I8, I64, PTR, Code, Value
@@ -45,7 +45,7 @@ class ControlFlowEmitter:
     def __init__(
         self,
         code: Code,
-        program: Program,
+        program: KernelProgram,
         call: Call,
         pointer: Pointer,
         status: Value,

@@ -11,7 +11,7 @@ from llvmlite import ir
 from ...graph.node import Node
 from ..ir.kernel import Kernel
 from ..ir.nest import ReadyNest, fitting_lanes, ready
-from ..ir.program import Call, Program
+from ..ir.program import Call, KernelProgram
 from ..ir.signature import signature
 from ..ir.storage import Slot
 from ..thresholds import thresholds
@@ -36,7 +36,7 @@ class EmittedModule:
     sites: tuple[tuple[str, str, Any], ...]  # runtime errors: op, message, source line
 
 
-def write(program: Program, target: CpuTarget | None = None, *, timed: bool = False) -> EmittedModule:
+def write(program: KernelProgram, target: CpuTarget | None = None, *, timed: bool = False) -> EmittedModule:
     """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64, one entry a call, whose address is an
     additional last entry of the frame.
     """
@@ -44,7 +44,7 @@ def write(program: Program, target: CpuTarget | None = None, *, timed: bool = Fa
 
 
 class _ModuleEmitter:
-    def __init__(self, program: Program, target: CpuTarget, timed: bool) -> None:
+    def __init__(self, program: KernelProgram, target: CpuTarget, timed: bool) -> None:
         self.top, self.target, self.timed = program, target, timed
         self.module = new_module("weft")
         self.errors = ErrorSites()
@@ -63,7 +63,7 @@ class _ModuleEmitter:
         code.done()
         return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites))
 
-    def _function(self, program: Program) -> ir.Function:
+    def _function(self, program: KernelProgram) -> ir.Function:
         """The function of a program: (frame, tid, threads, team, whether this is the first run) -> 1 if it must stop."""
         bodies = {k: [self._function(b) for b in parts] for k, parts in program.bodies.items()}
         self.program = program
@@ -145,7 +145,7 @@ class _ModuleEmitter:
 
     # --- programs ---------------------------------------------------------------------------------------------------------
 
-    def _calls(self, program: Program, bodies: dict[Kernel, list[ir.Function]], name: str) -> ir.Function:
+    def _calls(self, program: KernelProgram, bodies: dict[Kernel, list[ir.Function]], name: str) -> ir.Function:
         """The function with the calls of a program. A long program is split into several, because LLVM takes superlinear time."""
         calls = list(enumerate(program.calls))
         if len(calls) <= thresholds.function_calls:
@@ -161,7 +161,11 @@ class _ModuleEmitter:
         return code.done(code.i64(0))
 
     def _some_calls(
-        self, program: Program, bodies: dict[Kernel, list[ir.Function]], name: str, calls: Sequence[tuple[int, Call]]
+        self,
+        program: KernelProgram,
+        bodies: dict[Kernel, list[ir.Function]],
+        name: str,
+        calls: Sequence[tuple[int, Call]],
     ) -> ir.Function:
         code = Code.begin(self.module, name, PROGRAM, I64, private=True)
         frame, tid, threads, team, first = code.arguments

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from ...dtypes import int64
 from ...graph.node import Node
-from ..ir.index import Index, Inside, Loop, Quotient, Read, Remainder, Term
+from ..ir.index import IndexExpr, Inside, Loop, Quotient, Read, Remainder, Term
 from ..ir.loops import Step
 from ..ir.nest import ReadyPhase
 from ..ir.window_ops import IN_RANGE, SPREAD, TAP
@@ -184,7 +184,7 @@ class VectorValues:
 
     # --- places ---------------------------------------------------------------------------------------------------------
 
-    def index(self, index: Index) -> Value:
+    def index(self, index: IndexExpr) -> Value:
         """The index, a vector if it is not uniform over the lanes."""
         step = 0 if self.along is None or self.lanes == 1 else index.coefficient(self.along)
         if step is None:
@@ -197,14 +197,14 @@ class VectorValues:
     def _counting(self, step: int) -> Value:
         return ir.Constant(ir.VectorType(I64, self.lanes), [ir.Constant(I64, step * k) for k in range(self.lanes)])
 
-    def _base(self, index: Index) -> Value:
+    def _base(self, index: IndexExpr) -> Value:
         """The index in the first lane."""
         total: list[Int] = [index.offset]
         for term, c in index.parts:
             total.append(self.code.times(self._term(term), c))
         return self.code.plus(*total)
 
-    def _varying(self, index: Index) -> Value:
+    def _varying(self, index: IndexExpr) -> Value:
         code = self.code
         total: Value = constant(vector(I64, self.lanes), index.offset)
         for term, c in index.parts:
@@ -271,7 +271,7 @@ class VectorValues:
 
     # --- memory ---------------------------------------------------------------------------------------------------------
 
-    def _load(self, node: Node, position: Index) -> Value:
+    def _load(self, node: Node, position: IndexExpr) -> Value:
         code, dtype = self.code, node.dtype
         element, pointer = scalar.storage_type(dtype), self.emitter.pointer(node)
         step = 0 if self.along is None or self.lanes == 1 else position.coefficient(self.along)
@@ -294,7 +294,7 @@ class VectorValues:
             raw = code.gather_lanes([code.read(pointer, code.plus(base, step * k), element) for k in range(self.lanes)])
         return scalar.from_storage(code, raw, dtype)
 
-    def _prefetch(self, node: Node, position: Index) -> None:
+    def _prefetch(self, node: Node, position: IndexExpr) -> None:
         """Prefetch where columns are reduced: hardware prefetchers do not follow such large strides."""
         inner = self.phase.loops[-1] if self.phase.reductions and self.phase.loops else None
         if inner is None or inner is self.along:
@@ -306,7 +306,7 @@ class VectorValues:
         for at in range(0, self.lanes, LINE // size):
             self.code.prefetch(self.emitter.pointer(node), self.code.plus(start, at), element)
 
-    def store(self, node: Node, position: Index, value: Value) -> None:
+    def store(self, node: Node, position: IndexExpr, value: Value) -> None:
         code = self.code
         raw = scalar.to_storage(code, value, node.dtype)
         pointer = self.emitter.pointer(node)

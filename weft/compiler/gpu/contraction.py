@@ -14,7 +14,7 @@ from math import prod
 
 from ...dtypes import DType, float32, float64
 from ...graph.node import Node
-from ..ir.index import Index, Inside, Loop, Place, fresh, strides, substituted
+from ..ir.index import IndexExpr, Inside, Loop, Place, fresh, strides, substituted
 from ..ir.kernel import Kernel, View, anchor_place, anchor_shape
 from ..ir.loops import CONVOLUTIONS, plain_loops
 from ..ir.nest import ReadyPhase, ready
@@ -125,7 +125,7 @@ class Operand:
     """One factor: what is read, where, and under which conditions."""
 
     view: View
-    position: Index
+    position: IndexExpr
     conditions: tuple[Inside, ...]
 
 
@@ -200,15 +200,15 @@ class ContractionWriter(KernelWriter):
 
     def _operand(self, number: int, place: Place) -> Operand:
         view = self.kernel.views[number]
-        position = Index(view.offset)
+        position = IndexExpr(view.offset)
         for index, stride in zip(place, view.strides, strict=True):
             position = position + index * stride
         return Operand(view, self._grouped(position), ())
 
-    def _grouped(self, index: Index) -> Index:
+    def _grouped(self, index: IndexExpr) -> IndexExpr:
         """A place in terms of the group and the column in it: the division that finds the group goes away."""
         parts = ((self.group, self.local.size), (self.local, 1))
-        column = Index(0, tuple((loop, step) for loop, step in parts if loop.size > 1))
+        column = IndexExpr(0, tuple((loop, step) for loop, step in parts if loop.size > 1))
         return substituted(index, {self.loops[2]: column})
 
     # --- the text -------------------------------------------------------------------------------------------------------------
@@ -389,11 +389,11 @@ def finish(writer: KernelWriter, kernel: Kernel, loops: tuple[Loop, ...], total:
         PhaseValues(writer, phase).store_all()
 
 
-def own_position(loops: tuple[Loop, ...]) -> Index:
+def own_position(loops: tuple[Loop, ...]) -> IndexExpr:
     """Where in the result, a batch of matrices, an element lies."""
-    position = Index()
+    position = IndexExpr()
     for loop, stride in zip(loops, strides(tuple(l.size for l in loops)), strict=True):
-        position = position + Index(0, ((loop, stride),))
+        position = position + IndexExpr(0, ((loop, stride),))
     return position
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import prod
 
 from ...graph.node import Node
-from ..ir.index import Index, substituted
+from ..ir.index import IndexExpr, substituted
 from ..ir.loops import Step
 from ..ir.nest import ReadyPhase, ReadyReduction
 from . import scalars as scalar
@@ -62,7 +62,7 @@ def _same_places(first: ReadyPhase, a: ReadyReduction, second: ReadyPhase, b: Re
     """Whether two reductions of tensors of one shape walk through the same elements, in the same loops."""
     if [l.size for l in first.loops] != [l.size for l in second.loops]:
         return False
-    values = {old: Index(0, ((new, 1),)) for old, new in zip(second.loops, first.loops, strict=True)}
+    values = {old: IndexExpr(0, ((new, 1),)) for old, new in zip(second.loops, first.loops, strict=True)}
     return substituted(b.positions[0], values) == a.positions[0]
 
 

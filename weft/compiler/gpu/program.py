@@ -19,7 +19,7 @@ from ...options import CompileOptions
 from ..ir.kernel import Kernel, View
 from ..ir.nest import ready
 from ..ir.plan import Plan
-from ..ir.program import FRAME_RESERVED, Call, Program
+from ..ir.program import FRAME_RESERVED, Call, KernelProgram
 from ..ir.storage import Slot, nbytes
 from ..lowering import LoweringTable
 from ..passes.pipeline import PassOptions, applied
@@ -68,7 +68,7 @@ def gpu_program(
     constants: frozenset[int] = frozenset(),
     judge: Judge | None = None,
     collecting: Callable[[], AbstractContextManager[None]] | None = None,
-) -> Program:
+) -> KernelProgram:
     """The graph as a program: fused, ordered, with its memory planned. It depends on these arguments only.
 
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change; what is made of them alone is kept.
@@ -109,7 +109,7 @@ def _plan(
     return choose(kernel, hidden, judge, options).plan
 
 
-def commands(program: Program) -> CommandList[KernelSource]:
+def commands(program: KernelProgram) -> CommandList[KernelSource]:
     """All commands of a program, in their order. Kernels that are the same are one object: they are compiled once."""
     return _commands(program, {}, frozenset())
 
@@ -117,7 +117,7 @@ def commands(program: Program) -> CommandList[KernelSource]:
 Compiler = Callable[[Sequence[KernelSource]], list[Binary]]
 
 
-def compiled_commands(program: Program, compiler: Compiler) -> CompiledCommands:
+def compiled_commands(program: KernelProgram, compiler: Compiler) -> CompiledCommands:
     """The commands of a program with their kernels compiled."""
     written = commands(program)
     numbers = {source: i for i, source in enumerate(dict.fromkeys(launch.kernel for launch in written.launches))}
@@ -132,7 +132,7 @@ def compiled_commands(program: Program, compiler: Compiler) -> CompiledCommands:
     return CompiledCommands(done, tuple(compiler(list(numbers))), program.memory.arena, program.memory.kept, failing)
 
 
-def error_sites(program: Program) -> list[tuple[Site, ...]]:
+def error_sites(program: KernelProgram) -> list[tuple[Site, ...]]:
     """The errors of each launch that can meet some, in the order of their entries in the status."""
     return [launch.kernel.errors for launch in commands(program).launches if launch.kernel.errors]
 
@@ -140,7 +140,9 @@ def error_sites(program: Program) -> list[tuple[Site, ...]]:
 _Launcher = Callable[[KernelSource, Sequence[Slot], bool, tuple[Call, ...]], Launch[KernelSource]]
 
 
-def _commands(program: Program, known: dict[object, KernelSource], loose: frozenset[int]) -> CommandList[KernelSource]:
+def _commands(
+    program: KernelProgram, known: dict[object, KernelSource], loose: frozenset[int]
+) -> CommandList[KernelSource]:
     """The same where some entries of the frame are `loose`: not aligned as memory usually is."""
 
     def launch(made: KernelSource, slots: Sequence[Slot], once: bool, calls: tuple[Call, ...]) -> Launch[KernelSource]:
@@ -193,7 +195,7 @@ def _copied(calls: Sequence[Call], launch: _Launcher) -> list[Command[KernelSour
     return steps
 
 
-def _scratch_slots(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
+def _scratch_slots(program: KernelProgram, kernel: Kernel, scratch: Slot) -> dict[Node, Slot]:
     """The slots of a kernel's scratch tensors."""
     if kernel.anchor is None:
         found = loops_workspace(ready(kernel, LANES))
@@ -204,7 +206,7 @@ def _scratch_slots(program: Program, kernel: Kernel, scratch: Slot) -> dict[Node
     return {node: Slot(scratch.base, scratch.offset + begin, nbytes(node)) for node, begin in found.items()}
 
 
-def _control(program: Program, call: Call, known: dict[object, KernelSource]) -> ControlFlow[KernelSource]:
+def _control(program: KernelProgram, call: Call, known: dict[object, KernelSource]) -> ControlFlow[KernelSource]:
     kernel, slots = call.kernel, program.memory.slots
     bodies = program.bodies[kernel]
     scratch = program.memory.scratch[kernel]
@@ -236,7 +238,7 @@ def _control(program: Program, call: Call, known: dict[object, KernelSource]) ->
     return replace(flow, sizes=tuple(steps), results=tuple(map(nbytes, node.param("body").outputs)))
 
 
-def _loose(kernel: Kernel, body: Program) -> frozenset[int]:
+def _loose(kernel: Kernel, body: KernelProgram) -> frozenset[int]:
     """What a body is given may be one element of a longer tensor, or a part of one: it then begins anywhere."""
     first = len(kernel.views) - len(body.graph.inputs)  # the condition of a `cond` is not passed to its branches
     offsets = [v.offset * v.base.dtype.itemsize for v in kernel.views[first:]]

@@ -12,7 +12,7 @@ from math import prod
 
 from ...dtypes import DType
 from ...graph.node import Node
-from ..ir.index import Index, Loop, strides
+from ..ir.index import IndexExpr, Loop, strides
 from ..ir.kernel import Kernel, View, anchor_shape
 from .anchors import anchor_of, groups_of, is_filter_gradient, sum_length
 from .contraction import NOTHING, ContractionTile, ContractionWriter, Operand, finish
@@ -112,9 +112,9 @@ class _Unfolded(ContractionWriter):
     def _sum(self) -> tuple[tuple[Loop, ...], Operand, Operand]:
         """The left factor comes from the patches, where padding is written out."""
         depth_loops, _, right = super()._sum()
-        loops, position = _patch_loops(self, depth_loops), Index()
+        loops, position = _patch_loops(self, depth_loops), IndexExpr()
         for loop, stride in zip(loops, strides(tuple(l.size for l in loops)), strict=True):
-            position = position + Index(0, ((loop, stride),) if loop.size > 1 else ())
+            position = position + IndexExpr(0, ((loop, stride),) if loop.size > 1 else ())
         return depth_loops, Operand(View(patches(self.kernel), 0, ()), position, ()), right
 
 

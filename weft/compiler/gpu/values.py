@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ...dtypes import DType
 from ...graph.node import Node
-from ..ir.index import Index, Inside, Loop, Quotient, Read, Remainder, Term
+from ..ir.index import IndexExpr, Inside, Loop, Quotient, Read, Remainder, Term
 from ..ir.loops import Step
 from ..ir.nest import ReadyPhase
 from . import scalars as scalar
@@ -133,14 +133,14 @@ class PhaseValues:
         holds = f"({inner} >= 0) & ({inner} <= {top})"
         return f"{holds} & ({inner} % {term.step} == 0)" if term.step > 1 else holds
 
-    def index(self, index: Index) -> str:
+    def index(self, index: IndexExpr) -> str:
         """A place as an expression of the loops."""
         words = [f"{self._term(term)} * {c}" if c != 1 else self._term(term) for term, c in index.parts]
         if index.offset or not words:
             words.append(str(index.offset))
         return " + ".join(words)
 
-    def _tile(self, index: Index) -> str:
+    def _tile(self, index: IndexExpr) -> str:
         """A place as a tile of numbers, also where it is the same for all."""
         return f"({self.index(index)})" if self._mask(index) else f"({self.index(index)} + {self.writer.zero})"
 
@@ -168,7 +168,7 @@ class PhaseValues:
         bad = self.writer.let("bad", f"({place} < 0) | ({place} >= {term.size})")
         message = "index {value} is out of range for axis " + f"{axis} of size {term.size}."
         self._flag(
-            bad, value, self.writer.site("gather", message, term.gather.source), self._mask(Index(0, ((term, 1),)))
+            bad, value, self.writer.site("gather", message, term.gather.source), self._mask(IndexExpr(0, ((term, 1),)))
         )
         return f"tl.where({bad}, 0, {place})"
 
@@ -191,12 +191,12 @@ class PhaseValues:
 
     # --- memory -------------------------------------------------------------------------------------------------------------
 
-    def _mask(self, position: Index) -> str | None:
+    def _mask(self, position: IndexExpr) -> str | None:
         """Which of the elements at this place exist; None where there is one for all."""
         words = dict.fromkeys(mask for loop, mask in self.writer.masks.items() if loop in position.loops)
         return " & ".join(words) or None
 
-    def _load(self, node: Node, position: Index) -> str:
+    def _load(self, node: Node, position: IndexExpr) -> str:
         mask = self._mask(position)
         where = f"{self.writer.pointer(node)} + ({self.index(position)})"
         raw = f"tl.load({where}, mask={mask}, other=0)" if mask else f"tl.load({where})"
@@ -207,7 +207,7 @@ class PhaseValues:
         for written in self.phase.stores:
             self.store(written.node, written.position, self.names[written.step])
 
-    def store(self, node: Node, position: Index, value: str, begin: str = "") -> None:
+    def store(self, node: Node, position: IndexExpr, value: str, begin: str = "") -> None:
         """Write a value of a node; `begin` is where in its memory the places begin, if not at the beginning."""
         varies = (
             self._mask(position) == self.writer.inside

@@ -34,7 +34,7 @@ class Loop:
 class Quotient:
     """inner // by."""
 
-    inner: Index
+    inner: IndexExpr
     by: int
     size: int
 
@@ -43,7 +43,7 @@ class Quotient:
 class Remainder:
     """inner % size."""
 
-    inner: Index
+    inner: IndexExpr
     size: int
 
 
@@ -54,7 +54,7 @@ class Inside:
     With a `step` above 1 the inner place must also be a multiple of it, and is divided by it.
     """
 
-    inner: Index
+    inner: IndexExpr
     size: int  # after the division
     step: int = 1
 
@@ -64,7 +64,7 @@ class Read:
     """A number read from an integer tensor at a place: the index of a gather along an axis of this size."""
 
     node: Node
-    place: tuple[Index, ...]
+    place: tuple[IndexExpr, ...]
     size: int
     gather: Node
 
@@ -77,12 +77,12 @@ class _Fields(NamedTuple):
     parts: tuple[tuple[Term, int], ...] = ()  # no term twice, no coefficient 0
 
 
-class Index(_Fields):
+class IndexExpr(_Fields):
     """offset + the sum of coefficient * term. A tuple, because the compiler creates, compares and hashes very many of them."""
 
-    def __add__(self, other: Index | int) -> Index:  # type: ignore[override]
+    def __add__(self, other: IndexExpr | int) -> IndexExpr:  # type: ignore[override]
         if isinstance(other, int):
-            return Index(self.offset + other, self.parts) if other else self
+            return IndexExpr(self.offset + other, self.parts) if other else self
         if not other.parts:
             return self + other.offset
         total = dict(self.parts)
@@ -90,12 +90,12 @@ class Index(_Fields):
             total[term] = total.get(term, 0) + coefficient
         return _recombined(self.offset + other.offset, {t: c for t, c in total.items() if c})
 
-    def __mul__(self, factor: int) -> Index:  # type: ignore[override]
+    def __mul__(self, factor: int) -> IndexExpr:  # type: ignore[override]
         if factor == 1:
             return self
-        return Index(self.offset * factor, tuple((t, c * factor) for t, c in self.parts)) if factor else Index()
+        return IndexExpr(self.offset * factor, tuple((t, c * factor) for t, c in self.parts)) if factor else IndexExpr()
 
-    def __rsub__(self, number: int) -> Index:
+    def __rsub__(self, number: int) -> IndexExpr:
         return self * -1 + number
 
     @property
@@ -125,33 +125,33 @@ class Index(_Fields):
                 return None
         return result
 
-    def divided(self, by: int) -> tuple[Index, Index]:
+    def divided(self, by: int) -> tuple[IndexExpr, IndexExpr]:
         """Quotient and remainder by a number above 0."""
         if by == 1:
-            return self, Index()
+            return self, IndexExpr()
         # What divides evenly goes to the quotient; the rest stays, if it is known to lie below the divisor.
         whole = tuple((t, c // by) for t, c in self.parts if c % by == 0)
-        rest = Index(self.offset % by, tuple((t, c) for t, c in self.parts if c % by))
-        quotient = Index(self.offset // by, whole)
+        rest = IndexExpr(self.offset % by, tuple((t, c) for t, c in self.parts if c % by))
+        quotient = IndexExpr(self.offset // by, whole)
         if rest.low >= 0 and rest.high < by:
             return quotient, rest
         common = gcd(by, *(c for _, c in rest.parts))
         if common > 1:  # (6 i + 1) // 4 == (3 i + 0) // 2
-            small = Index(rest.offset // common, tuple((t, c // common) for t, c in rest.parts))
+            small = IndexExpr(rest.offset // common, tuple((t, c // common) for t, c in rest.parts))
             q, r = small.divided(by // common)
             return quotient + q, r * common + rest.offset % common
         for step in sorted({c for _, c in rest.parts if c > 1 and by % c == 0}, reverse=True):
             # (8 i + j) // 128 == i // 16 for j below 8, and the remainder is 8 (i % 16) + j
-            below = Index(rest.offset % step, tuple((t, c) for t, c in rest.parts if c % step))
+            below = IndexExpr(rest.offset % step, tuple((t, c) for t, c in rest.parts if c % step))
             if below.low >= 0 and below.high < step:
-                above = Index(rest.offset // step, tuple((t, c // step) for t, c in rest.parts if c % step == 0))
+                above = IndexExpr(rest.offset // step, tuple((t, c // step) for t, c in rest.parts if c % step == 0))
                 q, r = above.divided(by // step)
                 return quotient + q, r * step + below
         if len(rest.parts) == 1 and rest.parts[0][1] == 1 and not rest.offset:
             [(lone, _)] = rest.parts
             if isinstance(lone, Quotient):  # x // a // b == x // (a b)
-                q = Index(0, ((Quotient(lone.inner, lone.by * by, -(-lone.size // by)), 1),))
-                return quotient + q, Index(0, ((Remainder(rest, by), 1),))
+                q = IndexExpr(0, ((Quotient(lone.inner, lone.by * by, -(-lone.size // by)), 1),))
+                return quotient + q, IndexExpr(0, ((Remainder(rest, by), 1),))
             if (
                 isinstance(lone, Remainder) and lone.size % by == 0
             ):  # x % (a b) // b == x // b % a, x % (a b) % b == x % b
@@ -160,17 +160,19 @@ class Index(_Fields):
         lift = -(rest.low // by)  # opaque terms count from 0
         lifted = rest + lift * by
         size = lifted.high // by + 1
-        return quotient + Index(-lift, ((Quotient(lifted, by, size), 1),)), Index(0, ((Remainder(lifted, by), 1),))
+        return quotient + IndexExpr(-lift, ((Quotient(lifted, by, size), 1),)), IndexExpr(
+            0, ((Remainder(lifted, by), 1),)
+        )
 
     def __repr__(self) -> str:
         words = [f"{c}*{t}" if c != 1 else f"{t}" for t, c in self.parts]
         return " + ".join(words + ([str(self.offset)] if self.offset or not words else []))
 
 
-Place = tuple[Index, ...]
+Place = tuple[IndexExpr, ...]
 
 
-def _recombined(offset: int, parts: dict[Term, int]) -> Index:
+def _recombined(offset: int, parts: dict[Term, int]) -> IndexExpr:
     """The sum, with n * (x // n) + x % n written as x, and m * (x // m % n) + x % m as x % (m * n)."""
     for term, c in parts.items():
         if type(term) is Loop:
@@ -181,24 +183,24 @@ def _recombined(offset: int, parts: dict[Term, int]) -> Index:
             rest = inner.divided(by)[1] * (c // by)
             if all(parts.get(t) == k for t, k in rest.parts):
                 gone = {term, *(t for t, _ in rest.parts)}
-                others = Index(offset - rest.offset, tuple((t, k) for t, k in parts.items() if t not in gone))
+                others = IndexExpr(offset - rest.offset, tuple((t, k) for t, k in parts.items() if t not in gone))
                 return others + joined() * (c // by)
-    return Index(offset, tuple(parts.items()))
+    return IndexExpr(offset, tuple(parts.items()))
 
 
-def _undivided(term: Term) -> Iterable[tuple[Index, int, Callable[[], Index]]]:
+def _undivided(term: Term) -> Iterable[tuple[IndexExpr, int, Callable[[], IndexExpr]]]:
     """The dividend and divisor of a quotient, and the term that `by * term + x % by` simplifies to."""
     if isinstance(term, Quotient):
         yield term.inner, term.by, lambda: term.inner
     if isinstance(term, Remainder):
         for part, c in term.inner.parts:
             if isinstance(part, Quotient) and c == 1:
-                others = Index(term.inner.offset, tuple(p for p in term.inner.parts if p[0] is not part))
+                others = IndexExpr(term.inner.offset, tuple(p for p in term.inner.parts if p[0] is not part))
                 inner = others * part.by + part.inner
                 yield inner, part.by, partial(_rest, inner, part.by * term.size)
 
 
-def _rest(x: Index, by: int) -> Index:
+def _rest(x: IndexExpr, by: int) -> IndexExpr:
     return x.divided(by)[1]
 
 
@@ -210,9 +212,9 @@ def loops_of(term: Term) -> frozenset[Loop]:
     return term.inner.loops
 
 
-def loop(size: int) -> Index:
+def loop(size: int) -> IndexExpr:
     """A new loop as an index; 0 for an axis of size 1."""
-    return Index(0, ((Loop(size), 1),)) if size != 1 else Index()
+    return IndexExpr(0, ((Loop(size), 1),)) if size != 1 else IndexExpr()
 
 
 def fresh(shape: Sequence[int]) -> Place:
@@ -229,7 +231,7 @@ def strides(shape: Shape) -> Shape:
     return tuple(reversed(result))
 
 
-def linear(place: Place, shape: Shape) -> Index:
+def linear(place: Place, shape: Shape) -> IndexExpr:
     """The position of a place in a contiguous tensor."""
     offset, parts = 0, dict[Term, int]()
     for index, stride in zip(place, strides(shape), strict=True):
@@ -238,11 +240,11 @@ def linear(place: Place, shape: Shape) -> Index:
             if type(term) is not Loop or term in parts:
                 return _sum(i * stride for i, stride in zip(place, strides(shape), strict=True))
             parts[term] = c * stride
-    return Index(offset, tuple(parts.items()))
+    return IndexExpr(offset, tuple(parts.items()))
 
 
-def _sum(indices: Iterable[Index]) -> Index:
-    total = Index()
+def _sum(indices: Iterable[IndexExpr]) -> IndexExpr:
+    total = IndexExpr()
     for index in indices:
         total = total + index
     return total
@@ -251,16 +253,16 @@ def _sum(indices: Iterable[Index]) -> Index:
 def reshaped(place: Place, shape: Shape, target: Shape) -> Place:
     """The place in a tensor of shape `target` with the same position as `place` in one of shape `shape`."""
     if 0 in shape:
-        return (Index(),) * len(target)  # there is no place at all
+        return (IndexExpr(),) * len(target)  # there is no place at all
     # Axes are matched in groups of equal size, so that only axes that really mix are divided.
-    result: list[Index] = []
+    result: list[IndexExpr] = []
     i = j = 0
     while i < len(shape) or j < len(target):
         if i < len(shape) and shape[i] == 1:
             i += 1
             continue
         if j < len(target) and target[j] == 1:
-            result.append(Index())
+            result.append(IndexExpr())
             j += 1
             continue
         first, second = i, j
@@ -275,7 +277,7 @@ def reshaped(place: Place, shape: Shape, target: Shape) -> Place:
     return tuple(result)
 
 
-def _regrouped(place: Place, shape: Shape, target: Shape) -> Iterable[Index]:
+def _regrouped(place: Place, shape: Shape, target: Shape) -> Iterable[IndexExpr]:
     if len(place) == 1 and len(target) == 1:
         return place
     position = linear(place, shape)
@@ -286,22 +288,22 @@ def _regrouped(place: Place, shape: Shape, target: Shape) -> Iterable[Index]:
     return [position, *reversed(parts)]
 
 
-def substituted(index: Index, values: Mapping[Loop, Index]) -> Index:
+def substituted(index: IndexExpr, values: Mapping[Loop, IndexExpr]) -> IndexExpr:
     """The index with loops replaced; divisions are simplified again, since more may be exact."""
     if index.loops.isdisjoint(values):
         return index
-    total = Index(index.offset)
+    total = IndexExpr(index.offset)
     for term, c in index.parts:
         total = total + _substituted_term(term, values) * c
     return total
 
 
-def _substituted_term(term: Term, values: Mapping[Loop, Index]) -> Index:
+def _substituted_term(term: Term, values: Mapping[Loop, IndexExpr]) -> IndexExpr:
     if isinstance(term, Loop):
-        return values.get(term, Index(0, ((term, 1),)))
+        return values.get(term, IndexExpr(0, ((term, 1),)))
     if isinstance(term, Read):
         place = tuple(substituted(i, values) for i in term.place)
-        return Index(0, ((Read(term.node, place, term.size, term.gather), 1),))
+        return IndexExpr(0, ((Read(term.node, place, term.size, term.gather), 1),))
     inner = substituted(term.inner, values)
     if isinstance(term, Quotient):
         return inner.divided(term.by)[0]
@@ -310,13 +312,13 @@ def _substituted_term(term: Term, values: Mapping[Loop, Index]) -> Index:
     return inside(inner, term.size, term.step)
 
 
-def inside(index: Index, size: int, step: int = 1) -> Index:
+def inside(index: IndexExpr, size: int, step: int = 1) -> IndexExpr:
     """A safe place in range(size): index // step where that is a place in the range, else 0."""
     if index.low >= 0 and index.high <= (size - 1) * step:
         quotient, rest = index.divided(step)
-        if rest == Index():
+        if rest == IndexExpr():
             return quotient
-    return Index(0, ((Inside(index, size, step), 1),))
+    return IndexExpr(0, ((Inside(index, size, step), 1),))
 
 
 def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...]]]:
@@ -329,13 +331,13 @@ def moved(node: Node, place: Place) -> list[tuple[Node, Place, tuple[Inside, ...
         return [(x, reshaped(place, node.shape, x.shape), ())]
     if name == "permute":
         order: Sequence[int] = node.param("axes")
-        back = [Index()] * len(order)
+        back = [IndexExpr()] * len(order)
         for position, axis in enumerate(order):
             back[axis] = place[position]
         return [(x, tuple(back), ())]
     if name == "expand":
         extra = len(node.shape) - len(x.shape)
-        return [(x, tuple(Index() if n == 1 else i for n, i in zip(x.shape, place[extra:], strict=True)), ())]
+        return [(x, tuple(IndexExpr() if n == 1 else i for n, i in zip(x.shape, place[extra:], strict=True)), ())]
     if name == "slice":
         starts, steps = node.get_params("starts", "steps")
         return [(x, tuple(i * s + a for i, a, s in zip(place, starts, steps, strict=True)), ())]

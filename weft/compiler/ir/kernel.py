@@ -14,7 +14,7 @@ from ...dtypes import float32
 from ...graph.node import CONST, ITEM, Node
 from ..thresholds import thresholds
 from .elements import Elements
-from .index import Index, Loop, Place, fresh, linear, reshaped, strides
+from .index import IndexExpr, Loop, Place, fresh, linear, reshaped, strides
 from .loops import Body, Key, Nest, sources
 
 
@@ -177,5 +177,5 @@ def anchor_loops(anchor: Node) -> tuple[Loop, ...]:
 
 def anchor_place(anchor: Node, rows: tuple[Loop, ...]) -> Place:
     """The element of the result that belongs to these loops."""
-    place = tuple(Index(0, ((l, 1),)) if l.size != 1 else Index() for l in rows)
+    place = tuple(IndexExpr(0, ((l, 1),)) if l.size != 1 else IndexExpr() for l in rows)
     return reshaped(place, anchor_shape(anchor), anchor.shape)

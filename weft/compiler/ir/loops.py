@@ -21,11 +21,11 @@ from typing import Any
 from ...errors import InternalError
 from ...graph.node import CONST, Node, Shape, toposort
 from ..thresholds import thresholds
-from .index import Index, Inside, Loop, Place, Quotient, Read, Remainder, fresh, inside, linear, moved, substituted
+from .index import IndexExpr, Inside, Loop, Place, Quotient, Read, Remainder, fresh, inside, linear, moved, substituted
 from .window_ops import SPREAD
 
 Key = tuple[Node, Place]  # an element that is wanted: of which node, at which place
-Position = Callable[[Place, Shape], Index]
+Position = Callable[[Place, Shape], IndexExpr]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Step:
     place: Place = ()
     args: tuple[int, ...] = ()
     conditions: tuple[tuple[Inside, ...], ...] = ()
-    indices: tuple[Index, ...] = ()  # what the code needs of the place: positions in memory, or the number itself
+    indices: tuple[IndexExpr, ...] = ()  # what the code needs of the place: positions in memory, or the number itself
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _step(
         if name == "window_argmax":
             positions = tuple(linear(there, node.inputs[0].shape) for _, there, _ in found)
         else:
-            positions = tuple(map(Index, range(len(found))))
+            positions = tuple(map(IndexExpr, range(len(found))))
         return Step("window", node, place, args, tuple(conditions for _, _, conditions in found), positions)
     alternatives = sources(node, place)
     args = tuple(number[(x, there)] for x, there, _ in alternatives)
@@ -172,7 +172,7 @@ def gathered(node: Node, place: Place) -> Key:
     there = []
     for axis, n in enumerate(x.shape):
         if axis in by_axis:
-            there.append(Index(0, ((Read(by_axis[axis], place[:count], n, node), 1),)))
+            there.append(IndexExpr(0, ((Read(by_axis[axis], place[:count], n, node), 1),)))
         else:
             there.append(next(rest))
     return x, tuple(there)
@@ -181,7 +181,9 @@ def gathered(node: Node, place: Place) -> Key:
 def window_taps(node: Node, place: Place) -> list[tuple[tuple[int, ...], Place, tuple[Inside, ...]]]:
     """The places a window op looks at from one place, one for each tap."""
     size = node.param("size")
-    return [(tap, *window_place(node, place, tuple(map(Index, tap)))) for tap in itertools.product(*map(range, size))]
+    return [
+        (tap, *window_place(node, place, tuple(map(IndexExpr, tap)))) for tap in itertools.product(*map(range, size))
+    ]
 
 
 def window_place(node: Node, place: Place, tap: Place) -> tuple[Place, tuple[Inside, ...]]:
@@ -190,7 +192,7 @@ def window_place(node: Node, place: Place, tap: Place) -> tuple[Place, tuple[Ins
     For `window_spread` it is the other way round: the window that sees the place with this tap, if there is one.
     """
     stride, padding, dilation = node.get_params("stride", "padding", "dilation")
-    there: list[Index] = []
+    there: list[IndexExpr] = []
     conditions: list[Inside] = []
     for i, t, s, (low, _), d, n in zip(place, tap, stride, padding, dilation, node.inputs[0].shape, strict=True):
         if node.op is SPREAD:
@@ -200,7 +202,7 @@ def window_place(node: Node, place: Place, tap: Place) -> tuple[Place, tuple[Ins
     return tuple(there), tuple(conditions)
 
 
-def guarded(index: Index, size: int, step: int, conditions: list[Inside]) -> Index:
+def guarded(index: IndexExpr, size: int, step: int, conditions: list[Inside]) -> IndexExpr:
     """A place that is safe to read; the condition under which it is the right one is added to `conditions`, if one is needed."""
     safe = inside(index, size, step)
     term = safe.parts[0][0] if len(safe.parts) == 1 else None
@@ -214,7 +216,7 @@ def reads(place: Place) -> list[Key]:
     if all(type(term) is Loop for index in place for term, _ in index.parts):
         return []
     found: list[Key] = []
-    stack: list[Index] = list(place)
+    stack: list[IndexExpr] = list(place)
     while stack:
         for term, _ in stack.pop().parts:
             if isinstance(term, Read):
@@ -342,9 +344,9 @@ CONVOLUTIONS: dict[str, Callable[[Node, Place], Sum]] = {
 }
 
 
-def _own_loop(size: int) -> Index:
+def _own_loop(size: int) -> IndexExpr:
     # An axis without elements still is a loop, one that is never entered.
-    return Index(0, ((Loop(size), 1),)) if size != 1 else Index()
+    return IndexExpr(0, ((Loop(size), 1),)) if size != 1 else IndexExpr()
 
 
 def plain_loops(place: Place) -> tuple[Loop, ...]:
@@ -355,9 +357,9 @@ def plain_loops(place: Place) -> tuple[Loop, ...]:
 # --- fewer and better loops ---------------------------------------------------------------------------------------------------
 
 
-def split(loops: Sequence[Loop], places: Iterable[Place]) -> dict[Loop, tuple[Index, tuple[Loop, ...]]]:
+def split(loops: Sequence[Loop], places: Iterable[Place]) -> dict[Loop, tuple[IndexExpr, tuple[Loop, ...]]]:
     """Loops that a reshape divides evenly are cut in two, so that the division disappears."""
-    found: dict[Loop, tuple[Index, tuple[Loop, ...]]] = {}
+    found: dict[Loop, tuple[IndexExpr, tuple[Loop, ...]]] = {}
     for place in places:
         for index in place:
             for term, _ in index.parts:
@@ -372,11 +374,11 @@ def split(loops: Sequence[Loop], places: Iterable[Place]) -> dict[Loop, tuple[In
                     and inner.size % by == 0
                 ):
                     high, low = Loop(inner.size // by), Loop(by)
-                    found[inner] = Index(0, ((high, by), (low, 1))), (high, low)
+                    found[inner] = IndexExpr(0, ((high, by), (low, 1))), (high, low)
     return found
 
 
-def mergeable(first: Loop, second: Loop, indices: Iterable[Index]) -> bool:
+def mergeable(first: Loop, second: Loop, indices: Iterable[IndexExpr]) -> bool:
     """Whether two neighbouring loops can be run as one: every place grows with the first as with a whole second."""
     for index in indices:
         a, b = index.coefficient(first), index.coefficient(second)
@@ -385,5 +387,5 @@ def mergeable(first: Loop, second: Loop, indices: Iterable[Index]) -> bool:
     return True
 
 
-def substituted_place(place: Place, values: Mapping[Loop, Index]) -> Place:
+def substituted_place(place: Place, values: Mapping[Loop, IndexExpr]) -> Place:
     return tuple(substituted(i, values) for i in place)

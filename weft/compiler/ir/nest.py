@@ -12,7 +12,7 @@ from math import prod
 
 from ...dtypes import DType
 from ...graph.node import Node
-from .index import Index, Inside, Loop, Place, linear, substituted
+from .index import IndexExpr, Inside, Loop, Place, linear, substituted
 from .kernel import Kernel
 from .loops import Key, Reduction, Step, mergeable, split, substituted_place
 from .window_ops import SPREAD, TAP
@@ -24,7 +24,7 @@ class ReadyStore:
 
     node: Node
     step: int
-    position: Index
+    position: IndexExpr
 
 
 @dataclass
@@ -34,7 +34,7 @@ class ReadyReduction:
     node: Node
     steps: tuple[int, ...]
     conditions: tuple[Inside, ...]
-    positions: tuple[Index, ...]  # what argmax reports of the element it looks at
+    positions: tuple[IndexExpr, ...]  # what argmax reports of the element it looks at
 
     @property
     def dtype(self) -> DType:
@@ -56,7 +56,7 @@ class ReadyPhase:
     reductions: list[ReadyReduction]
     vector: Loop | None = None  # of its own loops
 
-    def indices(self) -> Iterable[Index]:
+    def indices(self) -> Iterable[IndexExpr]:
         for step in self.steps:
             yield from step.indices
             for group in step.conditions:
@@ -67,7 +67,7 @@ class ReadyPhase:
             yield from (c.inner for c in reduction.conditions)
             yield from reduction.positions
 
-    def replaced(self, values: Mapping[Loop, Index], loops: tuple[Loop, ...]) -> ReadyPhase:
+    def replaced(self, values: Mapping[Loop, IndexExpr], loops: tuple[Loop, ...]) -> ReadyPhase:
         steps = tuple(
             replace(
                 s,
@@ -90,7 +90,7 @@ class ReadyPhase:
         return ReadyPhase(loops, steps, number, stores, reductions)
 
 
-def _moved(condition: Inside, values: Mapping[Loop, Index]) -> Inside:
+def _moved(condition: Inside, values: Mapping[Loop, IndexExpr]) -> Inside:
     return Inside(substituted(condition.inner, values), condition.size, condition.step)
 
 
@@ -126,14 +126,14 @@ def ready(kernel: Kernel, lanes: int) -> ReadyNest:
     return result
 
 
-def _argument_position(reduction: Reduction, place: Place, x: Node) -> Index:
+def _argument_position(reduction: Reduction, place: Place, x: Node) -> IndexExpr:
     op = reduction.node.op
     if op.kernel == "reduction" and op.returns_position:
-        along: Index = place[reduction.node.param("axis")]
+        along: IndexExpr = place[reduction.node.param("axis")]
         return along
     if op in (TAP, SPREAD):  # the number of the tap
         loops = reduction.loops
-        return linear(tuple(Index(0, ((loop, 1),)) for loop in loops), tuple(loop.size for loop in loops))
+        return linear(tuple(IndexExpr(0, ((loop, 1),)) for loop in loops), tuple(loop.size for loop in loops))
     return linear(place, x.shape)
 
 
@@ -146,7 +146,7 @@ def _split(nest: ReadyNest) -> None:
         values = {old: index for old, (index, _) in found.items()}
 
         def cut(
-            loops: Sequence[Loop], found: Mapping[Loop, tuple[Index, tuple[Loop, ...]]] = found
+            loops: Sequence[Loop], found: Mapping[Loop, tuple[IndexExpr, tuple[Loop, ...]]] = found
         ) -> tuple[Loop, ...]:
             return tuple(n for l in loops for n in (found[l][1] if l in found else (l,)) if n.size != 1)
 
@@ -163,7 +163,7 @@ def _merge(nest: ReadyNest) -> None:
         first, second = nest.outer[position : position + 2]
         if all(mergeable(first, second, p.indices()) for p in nest.phases):
             both = Loop(first.size * second.size)
-            values = {first: Index(), second: Index(0, ((both, 1),))}
+            values = {first: IndexExpr(), second: IndexExpr(0, ((both, 1),))}
             nest.phases = [p.replaced(values, p.loops) for p in nest.phases]
             nest.outer = (*nest.outer[:position], both, *nest.outer[position + 2 :])
         else:
@@ -177,7 +177,7 @@ def _merged_phase(phase: ReadyPhase) -> ReadyPhase:
         first, second = phase.loops[position : position + 2]
         if mergeable(first, second, phase.indices()):
             both = Loop(first.size * second.size)
-            values = {first: Index(), second: Index(0, ((both, 1),))}
+            values = {first: IndexExpr(), second: IndexExpr(0, ((both, 1),))}
             phase = phase.replaced(values, (*phase.loops[:position], both, *phase.loops[position + 2 :]))
         else:
             position += 1

@@ -42,7 +42,7 @@ class Fused:
 
 
 @dataclass(eq=False)
-class Program:
+class KernelProgram:
     """Everything that the emitter needs."""
 
     graph: Graph
@@ -50,7 +50,7 @@ class Program:
     calls: list[Call]
     memory: MemoryPlan
     plans: dict[Kernel, Plan]
-    bodies: dict[Kernel, tuple[Program, ...]]  # of control flow
+    bodies: dict[Kernel, tuple[KernelProgram, ...]]  # of control flow
     updates: dict[int, int]  # outputs that take the memory of an input
 
     @property

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from ...graph.node import Node
-from .index import Index, Inside, Loop, Quotient, Read, Remainder, Term
+from .index import IndexExpr, Inside, Loop, Quotient, Read, Remainder, Term
 from .loops import Step
 from .nest import ReadyNest, ReadyPhase
 
@@ -63,10 +63,10 @@ class _Numbering:
     def _conditions(self, conditions: Iterable[Inside], phase: ReadyPhase) -> Hashable:
         return tuple((self._index(c.inner, phase), c.size, c.step) for c in conditions)
 
-    def _indices(self, indices: Iterable[Index], phase: ReadyPhase) -> Hashable:
+    def _indices(self, indices: Iterable[IndexExpr], phase: ReadyPhase) -> Hashable:
         return tuple(self._index(i, phase) for i in indices)
 
-    def _index(self, index: Index, phase: ReadyPhase) -> Hashable:
+    def _index(self, index: IndexExpr, phase: ReadyPhase) -> Hashable:
         return index.offset, tuple((self._term(t, phase), c) for t, c in index.parts)
 
     def _term(self, term: Term, phase: ReadyPhase) -> Hashable:

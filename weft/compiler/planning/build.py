@@ -13,7 +13,7 @@ from ..gc_pause import uncollected
 from ..ir.index import linear
 from ..ir.kernel import ByLoops, Kernel
 from ..ir.plan import Plan
-from ..ir.program import FRAME_RESERVED, Call, Fused, Program, operand_names, operand_slots
+from ..ir.program import FRAME_RESERVED, Call, Fused, KernelProgram, operand_names, operand_slots
 from ..ir.storage import ALIGN, ARENA, MemoryPlan, Ranges, Slot, nbytes
 from ..passes.precision import handed_on
 from ..passes.slice_updates import spread_updates, updated_carries
@@ -54,7 +54,7 @@ class Backend:
 @uncollected
 def build(
     graph: Graph, updates: Mapping[int, int], target: Backend, constants: frozenset[int] = frozenset()
-) -> Program:
+) -> KernelProgram:
     """The graph as a program.
 
     `updates`: output number -> number of the input that it replaces in place. `constants`: inputs that are loop-invariant, if the
@@ -90,7 +90,7 @@ def build(
     memory, last = _copies(graph, memory, copies, updates)
     calls += last
     _set_barriers(calls)
-    return Program(graph, fused, calls, memory, plans, bodies, dict(updates))
+    return KernelProgram(graph, fused, calls, memory, plans, bodies, dict(updates))
 
 
 def _fused(graph: Graph, target: Backend) -> tuple[Graph, Fused]:
@@ -156,7 +156,7 @@ def _packs_only(kernel: Kernel, phase: Any, known: set[Node]) -> bool:
     return bool(known) and phase.writes == {"packed"} and all(bases.get(n) in known for n in phase.reads)
 
 
-def _bodies(kernel: Kernel, target: Backend) -> tuple[Program, ...]:
+def _bodies(kernel: Kernel, target: Backend) -> tuple[KernelProgram, ...]:
     node = kernel.anchor
     assert node is not None
     graphs = [p for p in node.params if isinstance(p, Graph)]
@@ -167,12 +167,12 @@ def _bodies(kernel: Kernel, target: Backend) -> tuple[Program, ...]:
     return tuple(build(g, in_place if g is graphs[-1] else {}, target, invariant) for g in graphs)
 
 
-def control_scratch(kernel: Kernel, bodies: Sequence[Program]) -> int:
+def control_scratch(kernel: Kernel, bodies: Sequence[KernelProgram]) -> int:
     """The scratch bytes of control flow: the arenas of its bodies, and two buffers for each carried value."""
     return sum(slot.nbytes + ALIGN for slot in control_buffers(kernel, bodies).values()) + ALIGN
 
 
-def control_buffers(kernel: Kernel, bodies: Sequence[Program]) -> dict[str, Slot]:
+def control_buffers(kernel: Kernel, bodies: Sequence[KernelProgram]) -> dict[str, Slot]:
     """The layout of the scratch of control flow: arenas and persistent memory of bodies, carried values, the result of a test.
 
     Carried values are double buffered, unless they are updated in place.

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from math import prod
 
 from ...graph.node import Node
-from ..ir.index import Index, Loop
+from ..ir.index import IndexExpr, Loop
 from ..ir.kernel import Kernel, View
 from ..ir.loops import Step
-from ..ir.program import Call, Program, operand_names, result_nodes
+from ..ir.program import Call, KernelProgram, operand_names, result_nodes
 from ..ir.storage import nbytes
 from .fuse import cost
 
@@ -66,7 +66,7 @@ def side_phase(symbol: str) -> str | None:
     return SIDE_PHASES.get(".".join(words[:2])) or SIDE_PHASES.get(words[0])
 
 
-def work(program: Program, call: Call) -> KernelCost:
+def work(program: KernelProgram, call: Call) -> KernelCost:
     """The work of a call."""
     if call.kind == "copy":
         return KernelCost(0, call.reads[0].nbytes, call.writes[0].nbytes)
@@ -102,7 +102,7 @@ def step_cost(step: Step) -> int:
     return cost(step.node) if step.kind in ("op", "bits") else 0
 
 
-def times(place: Iterable[Index]) -> int:
+def times(place: Iterable[IndexExpr]) -> int:
     """How often a place is computed: what does not depend on a loop is computed outside it."""
     return _product({l for index in place for l in index.loops})
 
@@ -123,7 +123,7 @@ def _loaded(kernel: Kernel) -> int:
 # --- plans --------------------------------------------------------------------------------------------------------------------
 
 
-def _plan(program: Program, call: Call) -> KernelCost:
+def _plan(program: KernelProgram, call: Call) -> KernelCost:
     kernel, phase = call.kernel, call.phase
     read = sum(_viewed(v) for v in _operands(kernel, phase.reads))
     written = sum(nbytes(node) for name, node in result_nodes(kernel).items() if name in phase.writes)
@@ -137,7 +137,7 @@ def _plan(program: Program, call: Call) -> KernelCost:
     return total
 
 
-def _anchor_flops(program: Program, kernel: Kernel) -> int:
+def _anchor_flops(program: KernelProgram, kernel: Kernel) -> int:
     """Of the op, if it declares them; a sort or a scatter depends on the plan."""
     anchor = kernel.anchor
     assert anchor is not None
@@ -158,14 +158,14 @@ def _viewed(operand: tuple[View, Node]) -> int:
     return min(elements, prod(view.base.shape)) * view.base.dtype.itemsize
 
 
-def _epilogue_writes(program: Program, kernel: Kernel) -> int:
+def _epilogue_writes(program: KernelProgram, kernel: Kernel) -> int:
     """The bytes that an anchor with an epilogue writes; both results often share their memory."""
     assert kernel.anchor is not None
     slots = program.memory.slots
     return sum({slots[n]: nbytes(n) for n in (*kernel.outputs, kernel.anchor)}.values())
 
 
-def _is_main(program: Program, call: Call) -> bool:
+def _is_main(program: KernelProgram, call: Call) -> bool:
     """Whether a phase does the main work of its plan: there is one such phase."""
     phases = program.plans[call.kernel].phases
     main = [p for p in phases if side_phase(p.symbol) is None] or phases
@@ -175,7 +175,7 @@ def _is_main(program: Program, call: Call) -> bool:
 # --- control flow -------------------------------------------------------------------------------------------------------------
 
 
-def _control(program: Program, kernel: Kernel) -> KernelCost:
+def _control(program: KernelProgram, kernel: Kernel) -> KernelCost:
     """All steps of a scan; the more expensive branch of a cond; one iteration of a while loop, since their number is not known."""
     assert kernel.anchor is not None
     bodies = [_total(body) for body in program.bodies[kernel]]
@@ -189,7 +189,7 @@ def _control(program: Program, kernel: Kernel) -> KernelCost:
     return KernelCost(rounds * inner.flops, outside, sum(map(nbytes, kernel.outputs)))
 
 
-def _total(program: Program) -> KernelCost:
+def _total(program: KernelProgram) -> KernelCost:
     return sum((work(program, call) for call in program.calls), KernelCost())
 
 

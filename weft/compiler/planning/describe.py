@@ -11,14 +11,14 @@ from ...errors import Source
 from ...graph.node import Node, Op
 from ..ir.conv_shape import described
 from ..ir.kernel import Kernel, is_control
-from ..ir.program import FRAME_RESERVED, Call, Program
+from ..ir.program import FRAME_RESERVED, Call, KernelProgram
 from ..ir.storage import ARENA, nbytes
 from .cost_model import side_phase, step_cost, times
 
 MOST_OPS = 4  # that a name lists
 
 
-def name(program: Program, call: Call) -> str:
+def name(program: KernelProgram, call: Call) -> str:
     """The name of a call: what it computes."""
     kernel = call.kernel
     if call.kind == "copy":
@@ -69,7 +69,7 @@ def _shape(shape: Iterable[int]) -> str:
     return "x".join(map(str, shape)) or "1"
 
 
-def _control(program: Program, kernel: Kernel) -> str:
+def _control(program: KernelProgram, kernel: Kernel) -> str:
     node = kernel.anchor
     assert node is not None
     kernels = " and ".join(str(len(body.kernels)) for body in program.bodies[kernel])
@@ -77,7 +77,7 @@ def _control(program: Program, kernel: Kernel) -> str:
     return f"{title} ({kernels} kernels)"
 
 
-def _plan(program: Program, call: Call) -> str:
+def _plan(program: KernelProgram, call: Call) -> str:
     kernel, plan = call.kernel, program.plans[call.kernel]
     anchor = kernel.anchor
     assert anchor is not None
@@ -107,7 +107,7 @@ def _convolution(anchor: Node) -> str:
     return text + (f" groups {conv.groups}" if conv.groups != 1 else "")
 
 
-def _epilogue(program: Program, kernel: Kernel) -> list[str]:
+def _epilogue(program: KernelProgram, kernel: Kernel) -> list[str]:
     replaced = updated(program, kernel)
     if kernel.nest is None:
         return []
@@ -116,7 +116,7 @@ def _epilogue(program: Program, kernel: Kernel) -> list[str]:
     return [*_ops(kernel), *([_update(replaced)] if replaced else [])]
 
 
-def updated(program: Program, kernel: Kernel) -> list[Node]:
+def updated(program: KernelProgram, kernel: Kernel) -> list[Node]:
     """The state that a kernel replaces in place."""
     state = range(FRAME_RESERVED, FRAME_RESERVED + len(program.graph.inputs))
     return [n for n in kernel.outputs if program.memory.slots[n].base in state]
@@ -138,7 +138,7 @@ def _label(op: Op) -> str:
     return op.label or op.name.replace("_", " ").strip()
 
 
-def _loops(program: Program, kernel: Kernel) -> str:
+def _loops(program: KernelProgram, kernel: Kernel) -> str:
     assert kernel.nest is not None
     replaced = updated(program, kernel)
     extras = [_update(replaced)] if replaced else []
@@ -183,7 +183,7 @@ def _moves(kernel: Kernel) -> list[str]:
 # --- why kernels end ----------------------------------------------------------------------------------------------------------
 
 
-def reasons(program: Program) -> dict[Kernel, str]:
+def reasons(program: KernelProgram) -> dict[Kernel, str]:
     """For each kernel, why its results are stored instead of being fused into the kernels that read them."""
     readers: dict[Node, list[Kernel]] = defaultdict(list)
     for kernel in program.kernels:
@@ -192,13 +192,13 @@ def reasons(program: Program) -> dict[Kernel, str]:
     return {k: ", ".join(_reasons(program, k, readers)) for k in program.kernels}
 
 
-def _reasons(program: Program, kernel: Kernel, readers: Mapping[Node, Sequence[Kernel]]) -> list[str]:
+def _reasons(program: KernelProgram, kernel: Kernel, readers: Mapping[Node, Sequence[Kernel]]) -> list[str]:
     state = set(updated(program, kernel))
     found = Counter(_reason(program, node, node in state, readers[node]) for node in kernel.outputs)
     return [reason for reason, _ in found.most_common(2)]
 
 
-def _reason(program: Program, node: Node, is_state: bool, readers: Sequence[Kernel]) -> str:
+def _reason(program: KernelProgram, node: Node, is_state: bool, readers: Sequence[Kernel]) -> str:
     if node in program.graph.outputs:
         return "new state" if is_state else "result"
     for reader in readers:
@@ -228,7 +228,7 @@ class Life:
     last: int
 
 
-def lives(program: Program) -> list[Life]:
+def lives(program: KernelProgram) -> list[Life]:
     """The values that share the arena, the largest first."""
     kernels = program.kernels
     last = {node: i for i, k in enumerate(kernels) for node in k.reads}

@@ -25,7 +25,7 @@ from ...errors import InternalError
 from ...graph.graph import Graph
 from ...graph.node import CONST, ITEM, KernelKind, Node, toposort
 from ..ir.elements import grown
-from ..ir.index import Index, Place, fresh, linear
+from ..ir.index import IndexExpr, Place, fresh, linear
 from ..ir.kernel import (
     ByLoops,
     Kernel,
@@ -514,7 +514,7 @@ class _Fusion:
             return False
         if self._leads_to(first, second) or self._leads_to(second, first):
             return False
-        values = {old: Index(0, ((new, 1),)) for old, new in zip(second.nest.outer, first.nest.outer, strict=True)}
+        values = {old: IndexExpr(0, ((new, 1),)) for old, new in zip(second.nest.outer, first.nest.outer, strict=True)}
         phases = [moved_phase(p, values) for p in second.nest.phases]
         first.nest = Nest(first.nest.outer, jammed([*first.nest.phases, *phases], self.stored))
         first.outputs = [*first.outputs, *second.outputs]

@@ -11,7 +11,7 @@ from math import prod
 
 from ...graph.node import Node
 from ..ir.elements import grown, read_by, rows_before, wanted_of
-from ..ir.index import Index, Inside, Loop, Place, linear, substituted
+from ..ir.index import IndexExpr, Inside, Loop, Place, linear, substituted
 from ..ir.kernel import Kernel
 from ..ir.loops import Body, LoopPhase, Nest, Position, Reduction, Store, body, substituted_place
 from ..thresholds import thresholds
@@ -22,7 +22,7 @@ def phase_body(phase: LoopPhase, stored: Collection[Node], rows: Sequence[Node],
     return body(wanted_of(phase), read_by(phase, stored), rows_before(phase, rows), position)
 
 
-def solved(position: Index, known: Index, loops: Sequence[Loop]) -> dict[Loop, Index] | None:
+def solved(position: IndexExpr, known: IndexExpr, loops: Sequence[Loop]) -> dict[Loop, IndexExpr] | None:
     """The loops as functions of others, if `position` (over them) enumerates the same elements as `known`; None if it skips or repeats."""
     digits = sorted(((c, t) for t, c in position.parts), key=lambda d: d[0])
     step = 1
@@ -50,7 +50,7 @@ def merged_nests(
     assert second is not None
     if not places or any(len(p) != 1 for p in places.values()):
         return None
-    values: dict[Loop, Index] | None = None
+    values: dict[Loop, IndexExpr] | None = None
     for node, [place] in places.items():
         own = _own_place(first, node)
         found = _aligned(linear(own, node.shape), linear(place, node.shape), first, second)
@@ -70,7 +70,7 @@ def merged_nests(
     return Nest(second.outer, jammed([*(moved_phase(p, values) for p in first.phases), *second.phases], stored))
 
 
-def moved_phase(phase: LoopPhase, values: Mapping[Loop, Index]) -> LoopPhase:
+def moved_phase(phase: LoopPhase, values: Mapping[Loop, IndexExpr]) -> LoopPhase:
     """The phase in other loops."""
     return LoopPhase(
         tuple(l for old in phase.loops for l in (values[old].loops if old in values else (old,))),
@@ -82,7 +82,7 @@ def moved_phase(phase: LoopPhase, values: Mapping[Loop, Index]) -> LoopPhase:
     )  # fmt: skip
 
 
-def _moved_condition(condition: Inside, values: Mapping[Loop, Index]) -> Inside:
+def _moved_condition(condition: Inside, values: Mapping[Loop, IndexExpr]) -> Inside:
     return Inside(substituted(condition.inner, values), condition.size, condition.step)
 
 
@@ -103,7 +103,7 @@ def is_flexible(nest: Nest) -> bool:
     return not nest.rows and len(nest.phases) == 1 and not nest.phases[0].loops
 
 
-def _aligned(own: Index, read: Index, first: Nest, second: Nest) -> dict[Loop, Index] | None:
+def _aligned(own: IndexExpr, read: IndexExpr, first: Nest, second: Nest) -> dict[Loop, IndexExpr] | None:
     """The first nest's loops as loops of the second, if each of its rows is read in one row of the second."""
     loops = [t for t, _ in own.parts if isinstance(t, Loop)]
     if any(not isinstance(t, Loop) for t, _ in read.parts):
@@ -141,7 +141,7 @@ def _fits_a_row(producer: Kernel, kernel: Kernel, outer: Sequence[Loop]) -> bool
     )
 
 
-def _is_along(position: Index, loops: Collection[Loop]) -> bool:
+def _is_along(position: IndexExpr, loops: Collection[Loop]) -> bool:
     """Whether neighbours along one of these loops are neighbours in memory."""
     return any(position.coefficient(l) == 1 for l in position.loops if l in loops)
 
@@ -161,7 +161,7 @@ def jammed(phases: Sequence[LoopPhase], stored: Collection[Node]) -> list[LoopPh
             continue
         moved = phase
         if phase.loops != target.loops:
-            values = {old: Index(0, ((new, 1),)) for old, new in zip(phase.loops, target.loops, strict=True)}
+            values = {old: IndexExpr(0, ((new, 1),)) for old, new in zip(phase.loops, target.loops, strict=True)}
             moved = moved_phase(phase, values)
         if target.elements is None or moved.elements is None:
             target.elements = target.elements or moved.elements

@@ -7,7 +7,7 @@ import math
 from ...graph.node import Node
 from .elementwise import elementwise
 from .match import is_scalar, pairs, scalar, scaled, unbroadcast
-from .translator import Match, Translator, Value, matches
+from .translator import Match, OnnxValue, Translator, matches
 
 
 def _one(t: Translator, op: str, x: Node, **attributes: float | str) -> Match:
@@ -63,9 +63,9 @@ def clip(t: Translator, node: Node) -> Match | None:
 
 
 def _clip(t: Translator, x: Node, low: float, high: float) -> Match:
-    def write() -> Value:
+    def write() -> OnnxValue:
         bounds = (t.const(bound, x.dtype.numpy) for bound in (low, high))
-        return Value(t.out.add("Clip", t.value(x).name, *bounds), t.value(x).shape)
+        return OnnxValue(t.out.add("Clip", t.value(x).name, *bounds), t.value(x).shape)
 
     return Match([x], write)
 

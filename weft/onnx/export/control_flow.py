@@ -11,19 +11,19 @@ from ...graph import Graph
 from ...graph.node import Node
 from ..package import onnx_package
 from .elementwise import dtype_number
-from .translator import Translator, Value, translates
+from .translator import OnnxValue, Translator, translates
 from .writer import merge_sizes
 
 
-def _inline(t: Translator, graphs: Sequence[Graph], inputs: Sequence[Value]) -> tuple[list[Value], list[Any]]:
+def _inline(t: Translator, graphs: Sequence[Graph], inputs: Sequence[OnnxValue]) -> tuple[list[OnnxValue], list[Any]]:
     """The results of a graph on these values, and its nodes."""
     inner = Translator(t.model, graphs, inputs)
     results = inner.run()
     return results, inner.out.nodes
 
 
-def _outer(t: Translator, nodes: Sequence[Node]) -> list[Value]:
-    return [Value(t.full(n), t.dims(n)) for n in nodes]
+def _outer(t: Translator, nodes: Sequence[Node]) -> list[OnnxValue]:
+    return [OnnxValue(t.full(n), t.dims(n)) for n in nodes]
 
 
 def _info(t: Translator, name: str, dtype: Any, shape: Sequence[Any]) -> Any:
@@ -31,7 +31,9 @@ def _info(t: Translator, name: str, dtype: Any, shape: Sequence[Any]) -> Any:
     return onnx_package("helper").make_tensor_value_info(name, dtype_number(np.dtype(dtype)), sizes)
 
 
-def _body(t: Translator, nodes: list[Any], inputs: list[Any], results: Sequence[Value], dtypes: Sequence[Any]) -> Any:
+def _body(
+    t: Translator, nodes: list[Any], inputs: list[Any], results: Sequence[OnnxValue], dtypes: Sequence[Any]
+) -> Any:
     """A graph; each of its outputs gets a name of its own."""
     outputs = []
     for value, dtype in zip(results, dtypes, strict=True):
@@ -41,25 +43,25 @@ def _body(t: Translator, nodes: list[Any], inputs: list[Any], results: Sequence[
     return onnx_package("helper").make_graph(nodes, t.model.name("body"), inputs, outputs)
 
 
-def _inputs(t: Translator, count: int, versions: Sequence[Graph]) -> tuple[list[Value], list[Any]]:
+def _inputs(t: Translator, count: int, versions: Sequence[Graph]) -> tuple[list[OnnxValue], list[Any]]:
     """The first inputs of a body, under names of their own."""
     values, infos = [], []
     for nodes in list(zip(*(g.inputs for g in versions), strict=True))[:count]:
         shape = tuple(merge_sizes(sizes) for sizes in zip(*(n.shape for n in nodes), strict=True))
-        values.append(Value(t.model.name("state"), shape))
+        values.append(OnnxValue(t.model.name("state"), shape))
         infos.append(_info(t, values[-1].name, nodes[0].dtype.numpy, shape))
     return values, infos
 
 
 @translates("call")
-def call(t: Translator, node: Node) -> list[Value]:
+def call(t: Translator, node: Node) -> list[OnnxValue]:
     results, nodes = _inline(t, t.bodies(node, "body"), _outer(t, node.inputs))
     t.out.nodes += nodes
     return results
 
 
 @translates("cond")
-def cond(t: Translator, node: Node) -> list[Value]:
+def cond(t: Translator, node: Node) -> list[OnnxValue]:
     condition, *operands = node.inputs
     given, branches = _outer(t, operands), {}
     for key, param in (("then_branch", "then"), ("else_branch", "other")):
@@ -68,13 +70,13 @@ def cond(t: Translator, node: Node) -> list[Value]:
     return _results(t, node, t.out.add("If", t.full(condition), outputs=len(node.outputs), **branches))
 
 
-def _results(t: Translator, node: Node, names: Any) -> list[Value]:
+def _results(t: Translator, node: Node, names: Any) -> list[OnnxValue]:
     listed = [names] if isinstance(names, str) else names
-    return [Value(name, t.output_dims(node, i)) for i, name in enumerate(listed)]
+    return [OnnxValue(name, t.output_dims(node, i)) for i, name in enumerate(listed)]
 
 
 @translates("while_loop")
-def while_loop(t: Translator, node: Node) -> list[Value]:
+def while_loop(t: Translator, node: Node) -> list[OnnxValue]:
     """The test is computed before the loop, and at the end of every step."""
     carried, tests, bodies = node.param("carried"), t.bodies(node, "test"), t.bodies(node, "body")
     start, constants = _outer(t, node.inputs[:carried]), _outer(t, node.inputs[carried:])
@@ -91,7 +93,7 @@ def while_loop(t: Translator, node: Node) -> list[Value]:
 
 
 @translates("scan")
-def scan(t: Translator, node: Node) -> list[Value]:
+def scan(t: Translator, node: Node) -> list[OnnxValue]:
     """The carried values before each step (`history`) are written only if something reads them."""
     carried, sequences, reverse = node.get_params("carried", "sequences", "reverse")
     bodies, inner = t.bodies(node, "body"), t.bodies(node, "body")[0]
@@ -119,7 +121,7 @@ def _reads_history(t: Translator, node: Node, first: int) -> bool:
     return any(n.op.name == "item" and n.inputs[0] is node and n.param("index") >= first for n in t.graph.nodes)
 
 
-def _steps(t: Translator, node: Node) -> Value:
+def _steps(t: Translator, node: Node) -> OnnxValue:
     length = t.size(node, "length")
     end = t.out.add("Squeeze", t.model.vector([length]))
-    return Value(t.out.add("Range", t.const(0, np.int64), end, t.const(1, np.int64)), (length,))
+    return OnnxValue(t.out.add("Range", t.const(0, np.int64), end, t.const(1, np.int64)), (length,))

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...graph.node import Node
 from ..package import onnx_package
-from .translator import Translator, Unsupported, Value, broadcast, translates
+from .translator import OnnxValue, Translator, UnsupportedOp, broadcast, translates
 
 _SAME = {
     "neg": "Neg", "abs": "Abs", "sign": "Sign", "floor": "Floor", "ceil": "Ceil", "round": "Round", "exp": "Exp", "log": "Log",
@@ -28,40 +28,40 @@ def dtype_number(dtype: np.dtype[Any]) -> int:
     return int(onnx_package("helper").np_dtype_to_tensor_dtype(dtype))
 
 
-def elementwise(t: Translator, op: str, *nodes: Node, **attributes: Any) -> Value:
+def elementwise(t: Translator, op: str, *nodes: Node, **attributes: Any) -> OnnxValue:
     """An op on lazily broadcast operands."""
     values = [t.value(n) for n in nodes]
-    return Value(t.out.add(op, *(v.name for v in values), **attributes), broadcast(*(v.shape for v in values)))
+    return OnnxValue(t.out.add(op, *(v.name for v in values), **attributes), broadcast(*(v.shape for v in values)))
 
 
 @translates(*_SAME)
-def same_op(t: Translator, node: Node) -> Value:
+def same_op(t: Translator, node: Node) -> OnnxValue:
     dtype = node.inputs[-1].dtype
     if node.op.name in _ON_INTEGERS and not dtype.is_float:
         return t.value(node.inputs[0])
     if node.op.name in _NOT_ON_BOOLS and dtype.name == "bool":
-        raise Unsupported("of bools")
+        raise UnsupportedOp("of bools")
     return elementwise(t, _SAME[node.op.name], *node.inputs)
 
 
 @translates(*_LOGICAL)
-def logical(t: Translator, node: Node) -> Value:
+def logical(t: Translator, node: Node) -> OnnxValue:
     name = _LOGICAL[node.op.name]
     return elementwise(t, name if node.dtype.name == "bool" else f"Bitwise{name}", *node.inputs)
 
 
 @translates("stop_gradient", "tag")
-def alias(t: Translator, node: Node) -> Value:
+def alias(t: Translator, node: Node) -> OnnxValue:
     return t.value(node.inputs[0])
 
 
 @translates("cast")
-def cast(t: Translator, node: Node) -> Value:
+def cast(t: Translator, node: Node) -> OnnxValue:
     return elementwise(t, "Cast", *node.inputs, to=dtype_number(node.dtype.numpy))
 
 
 @translates("expm1", "log1p", "log2", "log10", "trunc")
-def composed(t: Translator, node: Node) -> Value:
+def composed(t: Translator, node: Node) -> OnnxValue:
     """Functions that ONNX has no op for, made of others."""
     (x,), dtype = node.inputs, node.dtype.numpy
     value, add = t.value(x), t.out.add
@@ -70,65 +70,65 @@ def composed(t: Translator, node: Node) -> Value:
         small = add("Mul", half, add("Add", add("Exp", value.name), t.const(1, dtype)))
         plain = add("Sub", add("Exp", value.name), t.const(1, dtype))
         near = add("Less", add("Abs", value.name), t.const(1, dtype))
-        return Value(add("Where", near, small, plain), value.shape)
+        return OnnxValue(add("Where", near, small, plain), value.shape)
     if node.op.name == "log1p":
-        return Value(add("Log", add("Add", value.name, t.const(1, dtype))), value.shape)
+        return OnnxValue(add("Log", add("Add", value.name, t.const(1, dtype))), value.shape)
     if node.op.name == "trunc":
         if not node.dtype.is_float:
             return value
-        return Value(add("Mul", add("Sign", value.name), add("Floor", add("Abs", value.name))), value.shape)
+        return OnnxValue(add("Mul", add("Sign", value.name), add("Floor", add("Abs", value.name))), value.shape)
     base = 2 if node.op.name == "log2" else 10
-    return Value(add("Mul", add("Log", value.name), t.const(1 / math.log(base), dtype)), value.shape)
+    return OnnxValue(add("Mul", add("Log", value.name), t.const(1 / math.log(base), dtype)), value.shape)
 
 
 @translates("floor_divide", "remainder")
-def division(t: Translator, node: Node) -> Value:
+def division(t: Translator, node: Node) -> OnnxValue:
     """ONNX's Div truncates integers; Mod follows the sign of the divisor, but takes no floats in this form."""
     x, y = (t.value(i).name for i in node.inputs)
     shape, add = broadcast(*(t.value(i).shape for i in node.inputs)), t.out.add
     if node.dtype.is_float:
         whole = add("Floor", add("Div", x, y))
-        return Value(whole if node.op.name == "floor_divide" else add("Sub", x, add("Mul", whole, y)), shape)
+        return OnnxValue(whole if node.op.name == "floor_divide" else add("Sub", x, add("Mul", whole, y)), shape)
     rest = add("Mod", x, y)
-    return Value(rest if node.op.name == "remainder" else add("Div", add("Sub", x, rest), y), shape)
+    return OnnxValue(rest if node.op.name == "remainder" else add("Div", add("Sub", x, rest), y), shape)
 
 
 @translates("hypot", "logaddexp")
-def of_two(t: Translator, node: Node) -> Value:
+def of_two(t: Translator, node: Node) -> OnnxValue:
     x, y = (t.value(i).name for i in node.inputs)
     shape, add = broadcast(*(t.value(i).shape for i in node.inputs)), t.out.add
     if node.op.name == "hypot":
-        return Value(add("Sqrt", add("Add", add("Mul", x, x), add("Mul", y, y))), shape)
+        return OnnxValue(add("Sqrt", add("Add", add("Mul", x, x), add("Mul", y, y))), shape)
     gap = add("Neg", add("Abs", add("Sub", x, y)))  # max(x, y) + log(1 + exp(-|x - y|))
     rest = add("Log", add("Add", add("Exp", gap), t.const(1, node.dtype.numpy)))
-    return Value(add("Add", add("Max", x, y), rest), shape)
+    return OnnxValue(add("Add", add("Max", x, y), rest), shape)
 
 
 @translates("shl", "shr")
-def shift(t: Translator, node: Node) -> Value:
+def shift(t: Translator, node: Node) -> OnnxValue:
     if not node.dtype.name.startswith("uint"):
-        raise Unsupported(f"of {node.dtype.name}")
+        raise UnsupportedOp(f"of {node.dtype.name}")
     return elementwise(t, "BitShift", *node.inputs, direction="LEFT" if node.op.name == "shl" else "RIGHT")
 
 
 @translates("const")
-def const(t: Translator, node: Node) -> Value:
+def const(t: Translator, node: Node) -> OnnxValue:
     """A number, however large its shape: it broadcasts."""
     dtype = node.dtype.numpy
     values = [v.param("value") for v in t.versions[node]]
     if any(v != values[0] for v in values):
-        return Value(t.model.number(values, dtype.name), (1,) if node.shape else ())
+        return OnnxValue(t.model.number(values, dtype.name), (1,) if node.shape else ())
     value = float(values[0]) if isinstance(values[0], str) else values[0]
-    return Value(t.const(value, dtype), ())
+    return OnnxValue(t.const(value, dtype), ())
 
 
 @translates("iota")
-def iota(t: Translator, node: Node) -> Value:
+def iota(t: Translator, node: Node) -> OnnxValue:
     size, dtype = t.size(node, "n"), node.dtype.numpy
     if isinstance(size, int):
-        return Value(t.model.constant(np.arange(size), dtype), (size,))
+        return OnnxValue(t.model.constant(np.arange(size), dtype), (size,))
     end = t.out.add("Squeeze", t.model.vector([size]))
     numbers = t.out.add("Range", t.const(0, np.int64), end, t.const(1, np.int64))
     if node.dtype.name != "int64":
         numbers = t.out.add("Cast", numbers, to=dtype_number(dtype))
-    return Value(numbers, (size,))
+    return OnnxValue(numbers, (size,))

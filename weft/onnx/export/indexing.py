@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...graph.node import Node
-from .translator import Match, Translator, Unsupported, Value, matches, translates
+from .translator import Match, OnnxValue, Translator, UnsupportedOp, matches, translates
 
 
 @translates("argsort", "top_k")
-def ordered(t: Translator, node: Node) -> Value | list[Value]:
+def ordered(t: Translator, node: Node) -> OnnxValue | list[OnnxValue]:
     """Of equal elements both weft and ONNX take the first one first."""
     (x,), axis = node.inputs, node.param("axis")
     sorts = node.op.name == "argsort"
@@ -19,12 +19,12 @@ def ordered(t: Translator, node: Node) -> Value | list[Value]:
     largest = int(node.param("descending")) if sorts else 1
     values, places = t.out.add("TopK", t.full(x), count, outputs=2, axis=axis, largest=largest)
     if sorts:
-        return Value(places, t.dims(node))
-    return [Value(values, t.output_dims(node, 0)), Value(places, t.output_dims(node, 1))]
+        return OnnxValue(places, t.dims(node))
+    return [OnnxValue(values, t.output_dims(node, 0)), OnnxValue(places, t.output_dims(node, 1))]
 
 
 @translates("gather")
-def gather(t: Translator, node: Node) -> Value:
+def gather(t: Translator, node: Node) -> OnnxValue:
     """The axes of the indices come first."""
     x, *indices = node.inputs
     axes, rank = node.param("axes"), len(x.shape)
@@ -50,7 +50,7 @@ def take(t: Translator, node: Node) -> Match | None:
 
 
 @translates("scatter")
-def scatter(t: Translator, node: Node) -> Value:
+def scatter(t: Translator, node: Node) -> OnnxValue:
     x, values, *indices = node.inputs
     axes = node.param("axes")
     order = [*axes, *(i for i in range(len(x.shape)) if i not in axes)]
@@ -75,12 +75,12 @@ def _index(t: Translator, node: Node, wide: bool = False) -> str:
 
 
 @translates("update_slice")
-def update_slice(t: Translator, node: Node) -> Value:
+def update_slice(t: Translator, node: Node) -> OnnxValue:
     """Along each axis, a mask says what is replaced, and the new value is spread to the size of the axis."""
     x, value, *indices = node.inputs
     axes, starts, steps = node.get_params("axes", "starts", "steps")
     if any(v.params != node.params for v in t.versions[node]):
-        raise Unsupported("at a place that depends on free sizes")
+        raise UnsupportedOp("at a place that depends on free sizes")
     new, masks = t.full(value), []
     inserted = t.model.constant(sorted(axes))
     new = t.out.add("Unsqueeze", new, inserted) if axes else new
@@ -93,21 +93,21 @@ def update_slice(t: Translator, node: Node) -> Value:
         if (count, starts[axis], steps[axis]) == (size, 0, 1):
             continue
         if not isinstance(size, int) or not isinstance(count, int):
-            raise Unsupported("of a part of a free axis")
+            raise UnsupportedOp("of a part of a free axis")
         source = (np.arange(size) - starts[axis]) / steps[axis]
         inside = (source == np.floor(source)) & (source >= 0) & (source < count)
         new = t.out.add("Gather", new, t.model.constant(np.where(inside, source, 0)), axis=axis)
         masks.append(t.model.constant(_along(inside, axis, len(x.shape)), np.bool_))
     for i in range(1, len(masks)):
         masks[i] = t.out.add("And", masks[i - 1], masks[i])
-    return t.write(node, "Where", masks[-1], new, t.full(x)) if masks else Value(new, t.dims(node))
+    return t.write(node, "Where", masks[-1], new, t.full(x)) if masks else OnnxValue(new, t.dims(node))
 
 
 def _is_index(t: Translator, x: Node, axis: int, index: Node) -> str:
     """Which positions along an axis are the index, which counts from the end if it is negative."""
     size = t.dims(x)[axis]
     if not isinstance(size, int):
-        raise Unsupported("at an index of a free axis")
+        raise UnsupportedOp("at an index of a free axis")
     places = t.model.constant(_along(np.arange(size), axis, len(x.shape)))
     name = _index(t, index, wide=True)
     return str(t.out.add("Equal", places, t.out.add("Mod", name, t.const(size, np.int64))))

@@ -9,7 +9,7 @@ import numpy as np
 from ...graph.node import Node
 from .match import core, is_scalar, pairs, scalar, scaled, unbroadcast, vector_along
 from .products import conv, conv_data, windows
-from .translator import Match, Translator, Value, matches
+from .translator import Match, OnnxValue, Translator, matches
 
 
 @matches("add")
@@ -22,7 +22,7 @@ def conv_with_bias(t: Translator, node: Node) -> Match | None:
 
 
 def _biased_conv(t: Translator, product: Node, bias: Node) -> Match:
-    def write() -> Value:
+    def write() -> OnnxValue:
         return (conv if product.op.name == "conv" else conv_data)(t, product, t.full(bias))
 
     return Match([*product.inputs, bias], write)
@@ -61,7 +61,7 @@ def gemm(t: Translator, node: Node) -> Match | None:
 
 
 def _gemm(t: Translator, node: Node, x: Node, y: Node, flip_x: int, flip_y: int, *bias: Node) -> Match:
-    def write() -> Value:
+    def write() -> OnnxValue:
         return t.write(node, "Gemm", *(t.full(n) for n in (x, y, *bias)), transA=flip_x, transB=flip_y)
 
     return Match([x, y, *bias], write)
@@ -99,7 +99,7 @@ def batch_norm(t: Translator, node: Node) -> Match | None:
 
 
 def _batch_norm(t: Translator, node: Node, operands: tuple[Node, ...], eps: float) -> Match:
-    def write() -> Value:
+    def write() -> OnnxValue:
         return t.write(node, "BatchNormalization", *(t.full(n) for n in operands), epsilon=eps)
 
     return Match(operands, write)
@@ -170,7 +170,7 @@ def layer_norm(t: Translator, node: Node) -> Match | None:
 
 
 def _layer_norm(t: Translator, node: Node, operands: tuple[Node, ...], eps: float) -> Match:
-    def write() -> Value:
+    def write() -> OnnxValue:
         return t.write(node, "LayerNormalization", *(t.full(n) for n in operands), axis=-1, epsilon=eps)
 
     return Match(operands, write)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ...graph.node import Node
-from .translator import Match, Translator, Unsupported, Value, matches, translates
+from .translator import Match, OnnxValue, Translator, UnsupportedOp, matches, translates
 from .writer import END, Dim, Dims
 
 _REDUCTIONS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin"}
 
 
 @translates("expand")
-def expand(t: Translator, node: Node) -> Value:
+def expand(t: Translator, node: Node) -> OnnxValue:
     """Nothing is written: consumers broadcast, or ask for the whole value."""
     return t.value(node.inputs[0])
 
@@ -27,11 +27,11 @@ def reshape_twice(t: Translator, node: Node) -> Match | None:
 
 
 @translates("reshape")
-def reshape(t: Translator, node: Node) -> Value:
+def reshape(t: Translator, node: Node) -> OnnxValue:
     return _reshape(t, node, node.inputs[0])
 
 
-def _reshape(t: Translator, node: Node, x: Node) -> Value:
+def _reshape(t: Translator, node: Node, x: Node) -> OnnxValue:
     before, after = t.dims(x), t.dims(node)
     if before == after or t.value(x).shape == ():
         return t.value(x)
@@ -72,7 +72,7 @@ def _target(before: Dims, after: Dims) -> Dims:
 
 
 @translates("permute")
-def permute(t: Translator, node: Node) -> Value:
+def permute(t: Translator, node: Node) -> OnnxValue:
     value = t.value(node.inputs[0])
     if value.shape == ():
         return value
@@ -80,19 +80,19 @@ def permute(t: Translator, node: Node) -> Value:
 
 
 @translates("pad")
-def pad(t: Translator, node: Node) -> Value:
+def pad(t: Translator, node: Node) -> OnnxValue:
     (x,), (widths, value) = node.inputs, node.get_params("widths", "value")
     if any(gap for _, _, gap in widths):
-        raise Unsupported("between elements")
+        raise UnsupportedOp("between elements")
     if any(v.param("widths") != widths for v in t.versions[node]):
-        raise Unsupported("by sizes that are free")
+        raise UnsupportedOp("by sizes that are free")
     pads = t.model.constant([*(w[0] for w in widths), *(w[1] for w in widths)])
     filler = t.const(float(value) if isinstance(value, str) else value, node.dtype.numpy)
     return t.write(node, "Pad", t.full(x), pads, filler)
 
 
 @translates("slice")
-def slice_(t: Translator, node: Node) -> Value:
+def slice_(t: Translator, node: Node) -> OnnxValue:
     (x,) = node.inputs
     sizes = t.dims(x)
     facts = zip(t.sizes(node, "starts"), t.sizes(node, "stops"), t.sizes(node, "steps"), sizes, strict=True)
@@ -106,7 +106,7 @@ def slice_(t: Translator, node: Node) -> Value:
 
 
 @translates("flip")
-def flip(t: Translator, node: Node) -> Value:
+def flip(t: Translator, node: Node) -> OnnxValue:
     axes, constant = list(node.param("axes")), t.model.constant
     last, steps = [-1] * len(axes), [-1] * len(axes)
     first = constant([-END] * len(axes))
@@ -114,12 +114,12 @@ def flip(t: Translator, node: Node) -> Value:
 
 
 @translates("concat")
-def concat(t: Translator, node: Node) -> Value:
+def concat(t: Translator, node: Node) -> OnnxValue:
     return t.write(node, "Concat", *(t.full(i) for i in node.inputs), axis=node.param("axis"))
 
 
 @translates(*_REDUCTIONS)
-def reduction(t: Translator, node: Node) -> Value:
+def reduction(t: Translator, node: Node) -> OnnxValue:
     (x,), axes = node.inputs, node.param("axes")
     if not axes:
         return t.value(x)
@@ -127,17 +127,17 @@ def reduction(t: Translator, node: Node) -> Value:
 
 
 @translates("argmax", "argmin")
-def position(t: Translator, node: Node) -> Value:
+def position(t: Translator, node: Node) -> OnnxValue:
     op = "ArgMax" if node.op.name == "argmax" else "ArgMin"
     return t.write(node, op, t.full(node.inputs[0]), axis=node.param("axis"), keepdims=0)
 
 
 @translates("cumsum")
-def cumsum(t: Translator, node: Node) -> Value:
+def cumsum(t: Translator, node: Node) -> OnnxValue:
     return t.write(node, "CumSum", t.full(node.inputs[0]), t.const(node.param("axis"), np.int64))
 
 
 @translates("item")
-def item(t: Translator, node: Node) -> Value:
-    found: Value = t.values[node.inputs[0]][node.param("index")]
+def item(t: Translator, node: Node) -> OnnxValue:
+    found: OnnxValue = t.values[node.inputs[0]][node.param("index")]
     return found

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from ...graph.node import Node
-from .translator import RULES, Translator, Unsupported, Value, translates
+from .translator import RULES, OnnxValue, Translator, UnsupportedOp, translates
 from .writer import Dims
 
 # --- convolutions --------------------------------------------------------------------------------------------------------
@@ -20,21 +20,21 @@ def conv_attributes(node: Node, kernel: tuple[int, ...]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def conv(t: Translator, node: Node, *bias: str) -> Value:
+def conv(t: Translator, node: Node, *bias: str) -> OnnxValue:
     x, w = node.inputs
     _check_float(node)
     if any(v.params != node.params for v in t.versions[node]):
-        raise Unsupported("with a padding that depends on free sizes")
+        raise UnsupportedOp("with a padding that depends on free sizes")
     return t.write(node, "Conv", t.full(x), t.full(w), *bias, **conv_attributes(node, w.shape[2:]))
 
 
-def conv_data(t: Translator, node: Node, *bias: str) -> Value:
+def conv_data(t: Translator, node: Node, *bias: str) -> OnnxValue:
     """The transposed convolution; what its stride leaves open of the size is `output_padding`."""
     g, w = node.inputs
     _check_float(node)
     rest = _output_padding(node)
     if any(_output_padding(v) != rest or v.param("padding") != node.param("padding") for v in t.versions[node]):
-        raise Unsupported("with a padding that depends on free sizes")
+        raise UnsupportedOp("with a padding that depends on free sizes")
     attributes = conv_attributes(node, w.shape[2:])
     if any(rest):
         attributes["output_padding"] = rest
@@ -49,7 +49,7 @@ def _output_padding(node: Node) -> list[int]:
 
 def _check_float(node: Node) -> None:
     if not node.dtype.is_float:
-        raise Unsupported(f"of {node.dtype.name}")
+        raise UnsupportedOp(f"of {node.dtype.name}")
 
 
 RULES.update({"conv": conv, "conv_data": conv_data})
@@ -58,7 +58,7 @@ RULES.update({"conv": conv, "conv_data": conv_data})
 
 
 @translates("contract")
-def contract(t: Translator, node: Node) -> Value:
+def contract(t: Translator, node: Node) -> OnnxValue:
     """MatMul where the axes are those of a (batched) matrix product, perhaps transposed; otherwise Einsum."""
     (x, y), (a, b, out) = node.inputs, node.get_params("a", "b", "out")
     batch = "".join(c for c in out if c in a and c in b)
@@ -70,7 +70,7 @@ def contract(t: Translator, node: Node) -> Value:
     left = _ordered(t, t.full(x), a, batch + rows + inner)
     right = _ordered(t, t.full(y), b, batch + inner + columns)
     product = t.out.add("MatMul", left, right)
-    return Value(_ordered(t, product, batch + rows + columns, out), t.dims(node))
+    return OnnxValue(_ordered(t, product, batch + rows + columns, out), t.dims(node))
 
 
 def _ordered(t: Translator, name: str, have: str, want: str) -> str:
@@ -81,22 +81,22 @@ def _ordered(t: Translator, name: str, have: str, want: str) -> str:
 
 
 @translates("window_max")
-def window_max(t: Translator, node: Node) -> Value:
+def window_max(t: Translator, node: Node) -> OnnxValue:
     if not node.dtype.is_float and any(sum(p) for p in node.param("padding")):
-        raise Unsupported("of integers with padding")
+        raise UnsupportedOp("of integers with padding")
     return windows(t, node, "MaxPool")
 
 
 @translates("window_sum")
-def window_sum(t: Translator, node: Node) -> Value:
+def window_sum(t: Translator, node: Node) -> OnnxValue:
     """The mean, in which padding counts, times the number of elements."""
     _check_float(node)
     mean = windows(t, node, "AveragePool", count_include_pad=1)
     count = t.const(math.prod(node.param("size")), node.dtype.numpy)
-    return Value(t.out.add("Mul", mean.name, count), mean.shape)
+    return OnnxValue(t.out.add("Mul", mean.name, count), mean.shape)
 
 
-def windows(t: Translator, node: Node, op: str, **more: Any) -> Value:
+def windows(t: Translator, node: Node, op: str, **more: Any) -> OnnxValue:
     """A pooling op. Other axes than the last ones are moved there, and back again."""
     size, stride, padding, dilation = node.get_params("size", "stride", "padding", "dilation")
     facts = list(zip(size, stride, padding, dilation, strict=True))
@@ -104,13 +104,13 @@ def windows(t: Translator, node: Node, op: str, **more: Any) -> Value:
     if not moved:
         return t.value(node.inputs[0])
     if any(v.params != node.params for v in t.versions[node]):
-        raise Unsupported("of windows whose sizes are free")
+        raise UnsupportedOp("of windows whose sizes are free")
     if op == "AveragePool" and t.model.opset < 19 and any(dilation[i] > 1 for i in moved):
-        raise Unsupported("with a dilation before opset 19")
+        raise UnsupportedOp("with a dilation before opset 19")
     if 3 <= len(size) <= 5 and moved[0] >= 2:
         return t.write(node, op, t.full(node.inputs[0]), **_pool_attributes(facts[2:]), **more)
     if len(moved) > 3:
-        raise Unsupported("over more than 3 axes")
+        raise UnsupportedOp("over more than 3 axes")
     return _moved_windows(t, node, op, facts, moved, more)
 
 
@@ -124,7 +124,7 @@ def _pool_attributes(facts: list[Any]) -> dict[str, Any]:
 
 def _moved_windows(
     t: Translator, node: Node, op: str, facts: list[Any], moved: list[int], more: dict[str, Any]
-) -> Value:
+) -> OnnxValue:
     """The other axes become one, before an axis of channels of size 1."""
     others = [i for i in range(len(facts)) if i not in moved]
     before, after = t.dims(node.inputs[0]), t.dims(node)

@@ -19,7 +19,7 @@ from ...tree import Structure
 from ...version import __version__
 from ..package import onnx_package
 from . import activations, control_flow, elementwise, indexing, layers, movement, products  # noqa: F401 - they register their rules
-from .translator import Translator, Value, unsupported_error
+from .translator import OnnxValue, Translator, unsupported_error
 from .writer import ModelWriter, merge_sizes
 
 OLDEST_OPSET = 18  # reductions take their axes as an input since then
@@ -112,7 +112,7 @@ class _Exporter:
             graph, opset_imports=opsets, ir_version=version, producer_name="weft", producer_version=__version__
         )
 
-    def _inputs(self) -> tuple[list[Value], list[Any]]:
+    def _inputs(self) -> tuple[list[OnnxValue], list[Any]]:
         """The values of the graph's inputs, and the model's own: arguments that the function reads and those that it does not."""
         for name, spec in zip(self.names, self.tracer.specs, strict=True):
             for axis, size in enumerate(spec.shape):
@@ -122,9 +122,9 @@ class _Exporter:
         for port, nodes in zip(self.manifest.inputs, zip(*(g.inputs for g in self.graphs), strict=True), strict=True):
             shape = tuple(merge_sizes(sizes) for sizes in zip(*(n.shape for n in nodes), strict=True))
             if port.kind == "argument":
-                values.append(Value(self.names[int(port.name)], shape))
+                values.append(OnnxValue(self.names[int(port.name)], shape))
             else:
-                values.append(Value(self._initializer(port.name), shape))
+                values.append(OnnxValue(self._initializer(port.name), shape))
         infos = [
             _info(name, spec.numpy_dtype, spec.shape) for name, spec in zip(self.names, self.tracer.specs, strict=True)
         ]
@@ -135,7 +135,7 @@ class _Exporter:
         self.writer.initializers[name] = self.tracer.tensors[tensor].numpy()
         return name
 
-    def _outputs(self, translator: Translator, results: list[Value]) -> list[Any]:
+    def _outputs(self, translator: Translator, results: list[OnnxValue]) -> list[Any]:
         names = output_names(self.manifest.result)
         found = []
         for wanted, (source, which) in zip(names, self.manifest.results, strict=True):

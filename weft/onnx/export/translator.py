@@ -21,7 +21,7 @@ from .writer import Dim, Dims, GraphWriter, ModelWriter, merge_sizes
 
 
 @dataclass(frozen=True)
-class Value:
+class OnnxValue:
     """A value of the ONNX graph, whose shape broadcasts to that of its weft node."""
 
     name: str
@@ -33,7 +33,7 @@ class Match:
     """Nodes that become one op: what they read, and how that op is written."""
 
     operands: Sequence[Node]
-    write: Callable[[], Value]
+    write: Callable[[], OnnxValue]
 
 
 Rule = Callable[["Translator", Node], Any]  # gives a Value, or a list of Values of a node with several results
@@ -62,14 +62,14 @@ def matches(op: str) -> Callable[[Pattern], Pattern]:
     return register
 
 
-class Unsupported(Exception):
+class UnsupportedOp(Exception):
     """A node that has no form in ONNX; all of them are reported together."""
 
 
 class Translator:
     """Translates one closed graph; `graphs` are its versions at all traced points."""
 
-    def __init__(self, model: ModelWriter, graphs: Sequence[Graph], inputs: Sequence[Value]) -> None:
+    def __init__(self, model: ModelWriter, graphs: Sequence[Graph], inputs: Sequence[OnnxValue]) -> None:
         self.model, self.graph = model, graphs[0]
         self.out = GraphWriter(model)
         self.versions = {
@@ -79,14 +79,14 @@ class Translator:
         self.users = Counter(i for node in self.graph.nodes for i in set(node.inputs))
         self.users.update(self.graph.outputs)
 
-    def run(self) -> list[Value]:
+    def run(self) -> list[OnnxValue]:
         """Write all nodes that the results need; the results with their whole shapes."""
         for node, match in self._needed():
             try:
                 self.values[node] = match.write() if match else RULES.get(node.op.name, _nothing)(self, node)
-            except Unsupported as error:
+            except UnsupportedOp as error:
                 self.refuse(node, str(error))
-        return [Value(self.full(node), self.dims(node)) for node in self.graph.outputs]
+        return [OnnxValue(self.full(node), self.dims(node)) for node in self.graph.outputs]
 
     def _needed(self) -> list[tuple[Node, Match | None]]:
         needed, found = set(self.graph.outputs), []
@@ -106,7 +106,7 @@ class Translator:
         """Note a node that cannot be expressed, and go on with a value that is never written."""
         key = f"{node.op.name} ({why})" if why else node.op.name
         self.model.unsupported[key] = self.model.unsupported.get(key, 0) + 1
-        types = [Value("", self.dims(node))] * max(len(node.outputs), 1)
+        types = [OnnxValue("", self.dims(node))] * max(len(node.outputs), 1)
         self.values[node] = types if node.outputs else types[0]
 
     # --- sizes and values ------------------------------------------------------------------------------------------------
@@ -129,10 +129,10 @@ class Translator:
     def bodies(self, node: Node, param: str) -> list[Graph]:
         return [v.param(param) for v in self.versions[node]]
 
-    def value(self, node: Node) -> Value:
+    def value(self, node: Node) -> OnnxValue:
         """The value, which may have fewer elements than the node."""
         found = self.values[node]
-        assert isinstance(found, Value)
+        assert isinstance(found, OnnxValue)
         return found
 
     def full(self, node: Node) -> str:
@@ -141,12 +141,12 @@ class Translator:
         if value.shape == shape:
             return value.name
         wide = self.out.add("Expand", value.name, self.model.vector(shape))
-        self.values[node] = Value(wide, shape)
+        self.values[node] = OnnxValue(wide, shape)
         return str(wide)
 
-    def write(self, node: Node, op: str, *inputs: str, **attributes: Any) -> Value:
+    def write(self, node: Node, op: str, *inputs: str, **attributes: Any) -> OnnxValue:
         """Write an op whose result has the shape of the node."""
-        return Value(self.out.add(op, *inputs, **attributes), self.dims(node))
+        return OnnxValue(self.out.add(op, *inputs, **attributes), self.dims(node))
 
     def const(self, value: Any, dtype: Any) -> str:
         """A constant without dimensions."""
@@ -154,7 +154,7 @@ class Translator:
 
 
 def _nothing(translator: Translator, node: Node) -> Any:
-    raise Unsupported("")
+    raise UnsupportedOp("")
 
 
 def broadcast(*shapes: Dims) -> Dims:

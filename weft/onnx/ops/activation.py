@@ -17,7 +17,7 @@ from ...ops.reduce import argmax
 from ...ops.statistics import log_softmax, softmax
 from ...random import dropout
 from ...tensor import Tensor
-from ..registry import Call, op
+from ..registry import OnnxCall, op
 from ..values import known
 
 
@@ -128,18 +128,18 @@ for _name, _function in {"Softmax": softmax, "LogSoftmax": log_softmax, "Hardmax
     op(_name, since=13)(_along_axis(_function))
 
 
-def _kept(x: Tensor, call: Call) -> Any:
+def _kept(x: Tensor, call: OnnxCall) -> Any:
     return (x, ones(x.shape, dtype=bool_)) if call.outputs > 1 else x
 
 
 @op("Dropout")
-def dropout_of_inference(x: Tensor, *, ratio: float = 0.5, call: Call) -> Any:
+def dropout_of_inference(x: Tensor, *, ratio: float = 0.5, call: OnnxCall) -> Any:
     return _kept(x, call)
 
 
 @op("Dropout", since=12, host=("training_mode",), foldable=False)
 def dropout_by_mode(
-    x: Tensor, ratio: Tensor | None = None, training_mode: np.ndarray | None = None, *, seed: int = 0, call: Call
+    x: Tensor, ratio: Tensor | None = None, training_mode: np.ndarray | None = None, *, seed: int = 0, call: OnnxCall
 ) -> Any:
     """Without `training_mode` the input itself."""
     rate = 0.5 if ratio is None else float(known(ratio, "the ratio of Dropout"))

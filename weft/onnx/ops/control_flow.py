@@ -11,7 +11,7 @@ from ...control import cond, scan, while_loop
 from ...errors import UserError
 from ...ops.movement import flip, moveaxis, reshape, stack
 from ...tensor import Tensor
-from ..registry import Call, op
+from ..registry import OnnxCall, op
 from ..values import Value, frozen, is_known, known, tensor
 
 Ints = tuple[int, ...]
@@ -26,7 +26,7 @@ def _tensors(values: Sequence[Value]) -> list[Tensor]:
 
 
 @op("If", raw=True)
-def branch(condition: Value, *, then_branch: Any, else_branch: Any, call: Call) -> tuple[Value, ...]:
+def branch(condition: Value, *, then_branch: Any, else_branch: Any, call: OnnxCall) -> tuple[Value, ...]:
     if _is_traced(condition):
         then, other = (_branch(call, graph) for graph in (then_branch, else_branch))
         return tuple(cond(reshape(condition, ()), then, other))
@@ -34,7 +34,7 @@ def branch(condition: Value, *, then_branch: Any, else_branch: Any, call: Call) 
     return tuple(call.run(chosen, []))
 
 
-def _branch(call: Call, graph: Any) -> Callable[[], list[Tensor]]:
+def _branch(call: OnnxCall, graph: Any) -> Callable[[], list[Tensor]]:
     return lambda: _tensors(call.run(graph, []))
 
 
@@ -42,7 +42,7 @@ def _branch(call: Call, graph: Any) -> Callable[[], list[Tensor]]:
 
 
 @op("Loop", raw=True)
-def loop(trips: Value = None, condition: Value = None, *state: Value, body: Any, call: Call) -> tuple[Value, ...]:
+def loop(trips: Value = None, condition: Value = None, *state: Value, body: Any, call: OnnxCall) -> tuple[Value, ...]:
     """Run the body until the count or the condition ends it. Results of each iteration are stacked."""
     if _is_traced(trips) or _is_traced(condition):
         return _while(trips, condition, state, body, call)
@@ -76,7 +76,7 @@ def stacked(values: Sequence[Value]) -> Value:
     return stack(_tensors(values))
 
 
-def _while(trips: Value, condition: Value, state: Sequence[Value], body: Any, call: Call) -> tuple[Value, ...]:
+def _while(trips: Value, condition: Value, state: Sequence[Value], body: Any, call: OnnxCall) -> tuple[Value, ...]:
     """A loop whose end depends on values: the results of its iterations have no known number."""
     if len(body.outputs) > 1 + len(state):
         raise UserError(
@@ -112,7 +112,7 @@ def scanned(
     scan_input_directions: Ints | None = None,
     scan_output_axes: Ints | None = None,
     scan_output_directions: Ints | None = None,
-    call: Call,
+    call: OnnxCall,
 ) -> tuple[Value, ...]:
     states = len(values) - num_scan_inputs
     start, given = list(values[:states]), values[states:]
@@ -135,7 +135,9 @@ def _prepared(x: Tensor, axis: int, reverse: bool) -> Tensor:
     return flip(front, axis=0) if reverse else front
 
 
-def _scan_in_graph(start: list[Value], sequences: list[Tensor], body: Any, call: Call) -> tuple[list[Any], list[Any]]:
+def _scan_in_graph(
+    start: list[Value], sequences: list[Tensor], body: Any, call: OnnxCall
+) -> tuple[list[Any], list[Any]]:
     def step(carry: list[Tensor], xs: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         found = _tensors(call.run(body, [*carry, *xs]))
         return found[: len(carry)], found[len(carry) :]
@@ -144,7 +146,9 @@ def _scan_in_graph(start: list[Value], sequences: list[Tensor], body: Any, call:
     return last, outputs
 
 
-def _scan_in_python(start: list[Value], sequences: list[Tensor], body: Any, call: Call) -> tuple[list[Any], list[Any]]:
+def _scan_in_python(
+    start: list[Value], sequences: list[Tensor], body: Any, call: OnnxCall
+) -> tuple[list[Any], list[Any]]:
     carry, kept = start, []
     for i in range(sequences[0].shape[0]):
         found = call.run(body, [*carry, *(x[i] for x in sequences)])
@@ -158,7 +162,12 @@ def _scan_in_python(start: list[Value], sequences: list[Tensor], body: Any, call
 
 @op("Scan", since=8, raw=True)
 def scanned_by_batch(
-    lengths: Value = None, *values: Value, body: Any, num_scan_inputs: int, directions: Ints | None = None, call: Call
+    lengths: Value = None,
+    *values: Value,
+    body: Any,
+    num_scan_inputs: int,
+    directions: Ints | None = None,
+    call: OnnxCall,
 ) -> tuple[Value, ...]:
     """Opset 8: all values have a batch axis in front."""
     if lengths is not None:

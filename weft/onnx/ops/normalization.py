@@ -12,7 +12,7 @@ from ...ops.reduce import sum as reduce_sum
 from ...ops.statistics import mean
 from ...ops.window import window_sum
 from ...tensor import Tensor
-from ..registry import Call, op
+from ..registry import OnnxCall, op
 
 Ints = tuple[int, ...]
 
@@ -72,7 +72,14 @@ def instance_normalization(x: Tensor, scale: Tensor, bias: Tensor, *, epsilon: f
 
 @op("GroupNormalization")
 def group_normalization(
-    x: Tensor, scale: Tensor, bias: Tensor, *, num_groups: int, epsilon: float = 1e-5, stash_type: int = 1, call: Call
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+    call: OnnxCall,
 ) -> Tensor:
     """Until opset 20 scale and bias are of groups, since then of channels."""
     grouped = reshape(_wide(x), (x.shape[0], num_groups, -1))
@@ -93,7 +100,7 @@ def layer_normalization(
     axis: int = -1,
     epsilon: float = 1e-5,
     stash_type: int = 1,
-    call: Call,
+    call: OnnxCall,
 ) -> Any:
     wide = _wide(x)
     average, variance = _moments(wide, range(axis % x.ndim, x.ndim))

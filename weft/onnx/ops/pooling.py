@@ -15,7 +15,7 @@ from ...ops.reduce import sum as reduce_sum
 from ...ops.statistics import mean
 from ...ops.window import Pairs, window_argmax, window_max, window_sum
 from ...tensor import Tensor
-from ..registry import Call, op
+from ..registry import OnnxCall, op
 from ..values import tensor
 from .convolution import window_padding
 
@@ -84,7 +84,7 @@ def max_pool(
     pads: Ints | None = None,
     storage_order: int = 0,
     strides: Ints | None = None,
-    call: Call,
+    call: OnnxCall,
 ) -> Any:
     window = Window(x, kernel_shape, strides, pads, dilations, auto_pad, bool(ceil_mode))
     y = window.of(window_max, x)

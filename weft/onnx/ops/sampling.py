@@ -17,7 +17,7 @@ from ...ops.indexing import gather
 from ...ops.math import clip
 from ...ops.movement import broadcast_to, moveaxis, reshape, stack
 from ...tensor import Tensor
-from ..registry import Call, op
+from ..registry import OnnxCall, op
 from ..values import tensor
 
 Ints = tuple[int, ...]
@@ -115,7 +115,7 @@ def roi_align(
     output_width: int = 1,
     sampling_ratio: int = 0,
     spatial_scale: float = 1.0,
-    call: Call,
+    call: OnnxCall,
 ) -> Tensor:
     """The mean or the maximum of samples in each cell of each region. How many samples, depends on the size of the region."""
     version = call.version

@@ -12,7 +12,7 @@ from ...ops.creation import eye, tril, triu
 from ...ops.elementwise import where
 from ...ops.movement import broadcast_to, concat, expand_dims, pad, permute_dims, reshape, squeeze, tile
 from ...tensor import Tensor
-from ..registry import Call, op
+from ..registry import OnnxCall, op
 from ..values import Value, frozen, is_known, known, tensor, weft_dtype
 
 Ints = tuple[int, ...]
@@ -124,13 +124,13 @@ def cut(x: Tensor, sizes: Sequence[int], axis: int) -> tuple[Tensor, ...]:
 
 
 @op("Split")
-def split_by_attribute(x: Tensor, *, axis: int = 0, split: Ints | None = None, call: Call) -> tuple[Tensor, ...]:
+def split_by_attribute(x: Tensor, *, axis: int = 0, split: Ints | None = None, call: OnnxCall) -> tuple[Tensor, ...]:
     return cut(x, cut_sizes(x.shape[axis], call.outputs) if split is None else split, axis)
 
 
 @op("Split", since=13, host=("split",))
 def split_by_input(
-    x: Tensor, split: np.ndarray | None = None, *, axis: int = 0, num_outputs: int | None = None, call: Call
+    x: Tensor, split: np.ndarray | None = None, *, axis: int = 0, num_outputs: int | None = None, call: OnnxCall
 ) -> tuple[Tensor, ...]:
     sizes = cut_sizes(x.shape[axis], num_outputs or call.outputs) if split is None else split.tolist()
     return cut(x, sizes, axis)

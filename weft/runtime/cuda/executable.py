@@ -24,7 +24,7 @@ from ...compiler.gpu.commands import CompiledCommands
 from ...compiler.gpu.program import commands, compiled_commands, error_sites, gpu_passes, gpu_program
 from ...compiler.gpu.vendor.claims import Claim
 from ...compiler.ir.kernel import Kernel
-from ...compiler.ir.program import Program
+from ...compiler.ir.program import KernelProgram
 from ...compiler.ir.storage import ARENA, KEPT, nbytes
 from ...compiler.lowering import has_external_ops
 from ...compiler.store import kept
@@ -139,7 +139,7 @@ class CudaExecutable:
                 self.gpu.forget(recorded)
 
     @property
-    def program(self) -> Program:
+    def program(self) -> KernelProgram:
         """Its kernels, calls and memory plan, planned again on demand."""
         libraries = self.context.libraries
         collecting = None if libraries is None else libraries.choices.collecting

@@ -18,7 +18,7 @@ import numpy as np
 from ...compiler.gpu.commands import CommandList
 from ...compiler.gpu.program import commands as written_commands
 from ...compiler.gpu.vendor.specs import ProductSpec, Unsupported
-from ...compiler.ir.program import FRAME_RESERVED, Program
+from ...compiler.ir.program import FRAME_RESERVED, KernelProgram
 from ...compiler.ir.storage import nbytes
 from ...compiler.store import cache
 from ...graph.graph import Graph
@@ -43,7 +43,7 @@ class ProfiledProgram(Protocol):
     runner: CommandRunner
 
     @property
-    def program(self) -> Program:
+    def program(self) -> KernelProgram:
         """How it is made up."""
 
     def reserved(self) -> tuple[int, int, int]:

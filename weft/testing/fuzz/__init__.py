@@ -12,7 +12,7 @@ from .check import check as check
 from .generate import random_program as random_program
 from .makers import MAKERS as MAKERS
 from .networks import random_network as random_network
-from .program import Program as Program
+from .program import FuzzProgram as FuzzProgram
 from .program import script as script
 from .session import KINDS as KINDS
 from .session import Session as Session

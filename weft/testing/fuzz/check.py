@@ -18,7 +18,7 @@ from ...errors import InternalError, RunError, UserError, WeftError
 from ..counter import counted
 from ..poison import poisoned
 from .evaluate import Mode, Results, evaluate
-from .program import Program, script
+from .program import FuzzProgram, script
 
 SAMPLES, MORE_SAMPLES = 3, 40  # noisy runs: always, and before a difference is believed
 SAFETY = 6.0  # how much farther than those a result may be
@@ -29,7 +29,7 @@ WIDE = Mode("float64", "reference", wide=True)
 class Finding:
     """A difference, or an error. Its mode and what it is are kept while its program is shrunk."""
 
-    program: Program | None  # None: `source` shows it
+    program: FuzzProgram | None  # None: `source` shows it
     mode: str
     what: str  # value, nan, bits, dtype, shape, names, error
     detail: str
@@ -67,7 +67,7 @@ def modes(device: str) -> list[Mode]:
     return found
 
 
-def fitting(program: Program, mode: Mode) -> bool:
+def fitting(program: FuzzProgram, mode: Mode) -> bool:
     """Whether a mode says something about a program."""
     if mode.at_once > 1:
         return not program.has_state
@@ -77,7 +77,7 @@ def fitting(program: Program, mode: Mode) -> bool:
 class Checker:
     """One program against float64."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: FuzzProgram) -> None:
         self.program = program
         self.exact = evaluate(program, WIDE)
         self.types = evaluate(program, Mode("reference", "reference"))
@@ -159,7 +159,7 @@ def _described(
     return what, f"{int(wrong.sum())} of {wrong.size} wrong; at {place} {got[place]!r}, expected {exact[place]!r}{room}"
 
 
-def check(program: Program, device: str, only: str = "") -> Finding | None:
+def check(program: FuzzProgram, device: str, only: str = "") -> Finding | None:
     """The first difference between the ways to run a program. `only`: the one way to look at."""
     try:
         checker = Checker(program)
@@ -197,7 +197,7 @@ def _checked(checker: Checker, mode: Mode, bits: dict[str, list[Results]]) -> Fi
     return None if wrong is None else Finding(program, mode.name, *wrong)
 
 
-def _refused(program: Program, mode: Mode, error: WeftError) -> bool:
+def _refused(program: FuzzProgram, mode: Mode, error: WeftError) -> bool:
     """Changes of arguments may be refused when a function is compiled, as long as it is said."""
     changes = any(not s.name and s.inputs[0] in program.body.parameters for s in program.body.statements)
     return mode.jit and changes and not isinstance(error, InternalError)

@@ -20,7 +20,7 @@ from ...tensor import Tensor
 from ...tracing.jit import jit
 from ...tree import flatten
 from .noise import moved, noise
-from .program import CALLS, DRAW, HEADER, Input, Program, module_seed, optimizer_lines
+from .program import CALLS, DRAW, HEADER, FuzzProgram, Input, module_seed, optimizer_lines
 
 Results = dict[str, np.ndarray]  # what a call returned and left behind, by name
 
@@ -40,12 +40,12 @@ class Mode:
     spread: bool = False  # over all threads, however small the program
 
 
-def unit(program: Program) -> float:
+def unit(program: FuzzProgram) -> float:
     """The distance from 1 to the next larger number of the coarsest dtype that a program computes in."""
     return max(finfo(dtype).eps for dtype in program.dtypes())
 
 
-def evaluate(program: Program, mode: Mode, sample: int | None = None) -> list[Results]:
+def evaluate(program: FuzzProgram, mode: Mode, sample: int | None = None) -> list[Results]:
     """What every call returned and left behind. With a sample number, rounding errors are put in at random."""
     with ExitStack() as stack:
         stack.enter_context(knobs.set(device=mode.device, **dict(mode.knobs)))
@@ -59,7 +59,7 @@ def evaluate(program: Program, mode: Mode, sample: int | None = None) -> list[Re
 class Run:
     """One run of a program: its names, and its calls."""
 
-    def __init__(self, program: Program, mode: Mode, sample: int | None = None) -> None:
+    def __init__(self, program: FuzzProgram, mode: Mode, sample: int | None = None) -> None:
         self.program, self.mode, self.sample = program, mode, sample
         self.names: dict[str, Any] = {"W": as_dtype(program.dtype)}
         exec(HEADER + DRAW.format(seed=program.seed), self.names)

@@ -14,7 +14,7 @@ from ...tensor import Tensor
 from .blocks import BLOCKS
 from .evaluate import Mode, Run
 from .makers import MAKERS, along, binary, compare, masked, reduce, unary
-from .program import Block, Input, Program, Statement, function_text, live
+from .program import Block, FuzzProgram, Input, Statement, function_text, live
 from .table import INTEGER, TO_FLOAT, TO_INTEGER, Made, Maker, Shape
 
 SHAPES: list[Shape] = [
@@ -168,7 +168,7 @@ class Grower:
 class Draft(Run):
     """The names of a program that is still growing, on the reference device."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: FuzzProgram) -> None:
         super().__init__(program, Mode("draft", "reference"))
         self._count = 0
 
@@ -177,19 +177,19 @@ class Draft(Run):
         return self._count
 
 
-def random_program(seed: int) -> Program:
+def random_program(seed: int) -> FuzzProgram:
     """The program of a seed."""
     rng = np.random.default_rng([seed, 1])
     with knobs.set(device="reference"):
         return _grown(rng, _empty(seed, rng))
 
 
-def _empty(seed: int, rng: np.random.Generator) -> Program:
+def _empty(seed: int, rng: np.random.Generator) -> FuzzProgram:
     """Everything but the statements."""
     dtype = str(rng.choice(["float32", "float64", "float16", "bfloat16"], p=[0.7, 0.1, 0.1, 0.1]))
     precision = str(rng.choice(["", "bfloat16", "float16"], p=[0.8, 0.15, 0.05])) if dtype == "float32" else ""
     settings = tuple((str(n), str(v)) for n, v in (SETTINGS[int(i)] for i in rng.integers(0, len(SETTINGS), 2)))
-    return Program(
+    return FuzzProgram(
         seed, (), Block((), (), ()), dtype, str(rng.choice(["float16", "bfloat16"])), precision, settings, finite=bool(rng.random() < 0.92)
     )  # fmt: skip
 
@@ -200,7 +200,7 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def _grown(rng: np.random.Generator, empty: Program) -> Program:
+def _grown(rng: np.random.Generator, empty: FuzzProgram) -> FuzzProgram:
     long = empty.finite and empty.dtype in ("float32", "float64") and rng.random() < 0.08
     grower = Grower(rng, Draft(empty), [], [], 250_000 if long else MOST)
     shapes = LONG if long else SHAPES

@@ -8,7 +8,7 @@ import numpy as np
 
 from ...knobs import knobs
 from .generate import SETTINGS, Draft, Grower
-from .program import Block, Input, Program, Statement
+from .program import Block, FuzzProgram, Input, Statement
 from .table import Made
 
 # Layers by the rank of their input. {c}: the size of axis 1, or of the last axis in VECTOR and SEQUENCE; {n}: a new number of features.
@@ -75,13 +75,13 @@ LOSSES = [
 ]
 
 
-def random_network(seed: int) -> Program:
+def random_network(seed: int) -> FuzzProgram:
     """The network of a seed."""
     rng = np.random.default_rng([seed, 2])
     dtype = str(rng.choice(["float32", "float64"], p=[0.85, 0.15]))
     precision = str(rng.choice(["", "bfloat16"], p=[0.75, 0.25])) if dtype == "float32" else ""
     settings = tuple(SETTINGS[int(i)] for i in rng.integers(0, len(SETTINGS), 2))
-    empty = Program(seed, (), Block((), (), ()), dtype, "float16", precision, settings)
+    empty = FuzzProgram(seed, (), Block((), (), ()), dtype, "float16", precision, settings)
     with knobs.set(device="reference"):
         grower = Grower(rng, Draft(empty), [], [], most=20_000)
         shape, layers = STARTS[int(rng.integers(len(STARTS)))]

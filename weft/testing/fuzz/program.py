@@ -63,7 +63,7 @@ class Input:
 
 
 @dataclass(frozen=True)
-class Program:
+class FuzzProgram:
     """A function `step` of its arguments, what it finds outside, and how it is run."""
 
     seed: int
@@ -98,7 +98,7 @@ class Program:
         """The function `step`."""
         return function_text("step", self.body)
 
-    def with_body(self, body: Block) -> Program:
+    def with_body(self, body: Block) -> FuzzProgram:
         """The same program with another body, and only the inputs that it still uses."""
         used = {name for s in walk(body) for name in s.inputs} | set(names_returned(body))
         kept = tuple(i for i in self.inputs if i.name in used)
@@ -147,7 +147,7 @@ def _lines(statement: Statement) -> Iterator[str]:
 DRAW = "def draw(name, call=0):\n    return np.random.default_rng([{seed}, call, *name.encode()])\n"
 
 
-def script(program: Program, mode: str, note: str = "") -> str:
+def script(program: FuzzProgram, mode: str, note: str = "") -> str:
     """A stand-alone program that shows the same: what the function gives, call by call, the way the mode says."""
     lines = [f"# {line}" for line in note.splitlines()]
     lines += [HEADER, f"D, H, W = weft.{program.dtype}, weft.{program.other}, weft.{program.dtype}\n\n"]
@@ -158,7 +158,7 @@ def script(program: Program, mode: str, note: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def optimizer_lines(program: Program) -> Iterator[str]:
+def optimizer_lines(program: FuzzProgram) -> Iterator[str]:
     """The lines that make optimizers, of all modules."""
     modules = [i.name for i in program.of_role("module")]
     if modules:
@@ -186,7 +186,7 @@ def _made(given: Input, call: str) -> Iterator[str]:
         yield f"{given.name} = weft.asarray({given.code}).astype({dtype})"
 
 
-def _calls(program: Program, mode: str) -> Iterator[str]:
+def _calls(program: FuzzProgram, mode: str) -> Iterator[str]:
     """The loop over calls: compiled, and with changed settings, if the mode says so."""
     precision = f", precision={program.precision!r}" if program.precision and "jit" in mode else ""
     yield f"# mode: {mode}"

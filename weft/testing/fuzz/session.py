@@ -12,10 +12,10 @@ from ..counter import checks_run
 from .check import Finding, Unfit, check
 from .generate import random_program
 from .networks import random_network
-from .program import Program, script
+from .program import FuzzProgram, script
 from .shrink import shrink
 
-GENERATORS: dict[str, Callable[[int], Program]] = {"programs": random_program, "networks": random_network}
+GENERATORS: dict[str, Callable[[int], FuzzProgram]] = {"programs": random_program, "networks": random_network}
 
 # What a seed is checked by: (seed, device) -> a finding or None. Others are entered here, by files named with --load.
 KINDS: dict[str, Callable[[int, str], Finding | None]] = {
@@ -94,7 +94,7 @@ def smallest(found: Finding, device: str, seconds: float) -> Finding:
     """The same finding in a smaller program."""
     latest = found
 
-    def fails(program: Program) -> bool:
+    def fails(program: FuzzProgram) -> bool:
         nonlocal latest
         try:
             again = check(program, device, only=found.mode)

@@ -11,22 +11,22 @@ from ...errors import WeftError
 from ...knobs import knobs
 from ...tensor import Tensor
 from .evaluate import Mode, Run
-from .program import Block, Input, Program, Statement, live
+from .program import Block, FuzzProgram, Input, Statement, live
 
-Fails = Callable[[Program], bool]
+Fails = Callable[[FuzzProgram], bool]
 
 
-def shrink(program: Program, fails: Fails, seconds: float = 60.0) -> Program:
+def shrink(program: FuzzProgram, fails: Fails, seconds: float = 60.0) -> FuzzProgram:
     """The smallest program found in this time that still fails."""
     end = time.monotonic() + seconds
-    found: Program | None = program
+    found: FuzzProgram | None = program
     while found is not None:
         program = found
         found = next((p for p in candidates(program) if time.monotonic() < end and fails(p)), None)
     return program
 
 
-def candidates(program: Program) -> Iterator[Program]:
+def candidates(program: FuzzProgram) -> Iterator[FuzzProgram]:
     """Simpler programs, the much simpler ones first. Some are not valid."""
     yield from _fewer_results(program)
     yield from _without_updates(program)
@@ -36,11 +36,11 @@ def candidates(program: Program) -> Iterator[Program]:
     yield from _smaller(program)
 
 
-def _with(program: Program, body: Block) -> Program:
+def _with(program: FuzzProgram, body: Block) -> FuzzProgram:
     return program.with_body(live(body))
 
 
-def _fewer_results(program: Program) -> Iterator[Program]:
+def _fewer_results(program: FuzzProgram) -> Iterator[FuzzProgram]:
     results = program.body.results
     if len(results) > 1:
         for result in results:
@@ -49,14 +49,14 @@ def _fewer_results(program: Program) -> Iterator[Program]:
             yield _with(program, replace(program.body, results=results[:i] + results[i + 1 :]))
 
 
-def _without_updates(program: Program) -> Iterator[Program]:
+def _without_updates(program: FuzzProgram) -> Iterator[FuzzProgram]:
     statements = program.body.statements
     for i, statement in enumerate(statements):
         if not statement.name:
             yield _with(program, replace(program.body, statements=statements[:i] + statements[i + 1 :]))
 
 
-def _cut(program: Program) -> Iterator[Program]:
+def _cut(program: FuzzProgram) -> Iterator[FuzzProgram]:
     """A statement becomes an argument of the same type; what only it needed goes."""
     types = _types(program)
     for statement in reversed(program.body.statements):
@@ -72,7 +72,7 @@ def _cut(program: Program) -> Iterator[Program]:
             yield _with(replace(program, inputs=(*program.inputs, new)), replace(program.body, statements=rest))
 
 
-def _types(program: Program) -> dict[str, tuple[tuple[int, ...], str]]:
+def _types(program: FuzzProgram) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and dtype of each statement of the body that makes a tensor."""
     with knobs.set(device="reference"):
         try:
@@ -85,13 +85,13 @@ def _types(program: Program) -> dict[str, tuple[tuple[int, ...], str]]:
     return {n: (v.shape, v.dtype.name) for n, v in values.items() if isinstance(v, Tensor)}
 
 
-def _at_top_level(program: Program) -> str:
+def _at_top_level(program: FuzzProgram) -> str:
     """The statements of the body without the function around them."""
     lines = program.text().splitlines()[1:-1]
     return "\n".join(line[4:] for line in lines)
 
 
-def _bypassed(program: Program) -> Iterator[Program]:
+def _bypassed(program: FuzzProgram) -> Iterator[FuzzProgram]:
     """A statement's result is replaced by one of its inputs, also inside of blocks."""
     for body in _bypassed_blocks(program.body):
         yield _with(program, body)
@@ -119,7 +119,7 @@ def _renamed(block: Block, old: str, new: str) -> Block:
     return replace(block, statements=tuple(map(statement, block.statements)), results=names(block.results))
 
 
-def _plainer(program: Program) -> Iterator[Program]:
+def _plainer(program: FuzzProgram) -> Iterator[FuzzProgram]:
     if program.precision:
         yield replace(program, precision="")
     if program.dtype != "float32":
@@ -134,7 +134,7 @@ def _plainer(program: Program) -> Iterator[Program]:
             yield replace(program, inputs=(*program.inputs[:i], plain, *program.inputs[i + 1 :]))
 
 
-def _smaller(program: Program) -> Iterator[Program]:
+def _smaller(program: FuzzProgram) -> Iterator[FuzzProgram]:
     """Inputs with an axis of half the size, or of size 1, or without it."""
     for i, given in enumerate(program.inputs):
         if given.role in ("module", "optimizer") or given.dtype == "python":

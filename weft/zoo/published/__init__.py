@@ -6,7 +6,7 @@ model = zoo.mobilenet_v2()
 zoo.load_published(model, "mobilenet_v2", io.load_weights("mobilenet_v2-b0353104.pth"))
 """
 
-from .loading import Loaded as Loaded
+from .loading import LoadedWeights as LoadedWeights
 from .loading import find_naming as find_naming
 from .loading import load_published as load_published
 from .tables import NAMINGS as NAMINGS

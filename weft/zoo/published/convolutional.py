@@ -8,7 +8,7 @@ from typing import Any
 from ... import nn
 from ..convnext import ChannelNorm, ConvNeXtBlock
 from ..densenet import DenseLayer
-from .naming import Names, Source
+from .naming import Names, WeightSource
 
 
 def _layers(model: nn.Module) -> list[Any]:
@@ -195,7 +195,7 @@ def _convnext(
     for layer in _layers(model)[2:-3]:
         if isinstance(layer, ConvNeXtBlock):
             prefix = block.format(stage=stage, odd=2 * stage + 1, number=number)
-            yield {"scale": Source(f"{prefix}.{inner[0]}")}
+            yield {"scale": WeightSource(f"{prefix}.{inner[0]}")}
             yield from (f"{prefix}.{name}" for name in inner[1:])
             number += 1
         else:

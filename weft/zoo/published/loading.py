@@ -27,7 +27,7 @@ SHOWN = 8  # names of a list in a message
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedWeights:
     """What was set: the library whose names they are, weft's names, and the tensors of the head if it stays new."""
 
     library: str
@@ -36,7 +36,9 @@ class Loaded:
     statistics: Statistics | None
 
 
-def load_published(model: nn.Module, network: str, values: Mapping[str, Any], *, new_head: bool = False) -> Loaded:
+def load_published(
+    model: nn.Module, network: str, values: Mapping[str, Any], *, new_head: bool = False
+) -> LoadedWeights:
     """Set all tensors of a network of the zoo from published values (`weft.io.load_weights` reads them from a file).
 
     Strict: an error lists what is missing, extra, or of another shape, and nothing is changed. With `new_head`, the last layer stays
@@ -71,7 +73,7 @@ def load_published(model: nn.Module, network: str, values: Mapping[str, Any], *,
         name: value for name, value in found.items() if not kept or name not in head
     }  # a head is set whole or not at all
     model.load(found, strict=False)
-    return Loaded(naming.library, list(found), [name for name in own if name not in found], naming.statistics)
+    return LoadedWeights(naming.library, list(found), [name for name in own if name not in found], naming.statistics)
 
 
 def find_naming(model: nn.Module, network: str, values: Mapping[str, Any]) -> Naming:

@@ -25,7 +25,7 @@ Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 @dataclass(frozen=True)
-class Source:
+class WeightSource:
     """Where the value of a tensor is: under a name, as one of several equal `parts` of the first axis, or transposed."""
 
     name: str
@@ -42,7 +42,7 @@ class Source:
         return array[self.part * size : (self.part + 1) * size]
 
 
-Names = Iterator[str | Mapping[str, Source]]
+Names = Iterator[str | Mapping[str, WeightSource]]
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Naming:
     tied: Mapping[str, str] = field(default_factory=dict)  # names whose values must equal those under another name
 
 
-def sources(model: nn.Module, naming: Naming) -> dict[str, Source]:
+def sources(model: nn.Module, naming: Naming) -> dict[str, WeightSource]:
     """The source of every tensor of a network, by weft's name."""
-    found: dict[str, Source] = {}
+    found: dict[str, WeightSource] = {}
     owners = groupby(model.named_tensors(), lambda name: name.rpartition(".")[0])
     for (path, tensors), published in zip(owners, naming.names(model), strict=True):
         for name in tensors:
             role = name.removeprefix(f"{path}.") if path else name
-            found[name] = Source(f"{published}.{ROLES[role]}") if isinstance(published, str) else published[role]
+            found[name] = WeightSource(f"{published}.{ROLES[role]}") if isinstance(published, str) else published[role]
     return found

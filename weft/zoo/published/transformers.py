@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from .naming import Names, Source
+from .naming import Names, WeightSource
 
 
-def _joined(prefix: str, weight: str, bias: str, *, transposed: bool = False) -> list[dict[str, Source]]:
+def _joined(prefix: str, weight: str, bias: str, *, transposed: bool = False) -> list[dict[str, WeightSource]]:
     """Query, key and value out of one tensor of three parts."""
     return [
-        {"weight": Source(prefix + weight, part, 3, transposed), "bias": Source(prefix + bias, part, 3)}
+        {"weight": WeightSource(prefix + weight, part, 3, transposed), "bias": WeightSource(prefix + bias, part, 3)}
         for part in range(3)
     ]
 
 
-def _conv1d(name: str) -> dict[str, Source]:
-    return {"weight": Source(f"{name}.weight", transposed=True), "bias": Source(f"{name}.bias")}
+def _conv1d(name: str) -> dict[str, WeightSource]:
+    return {"weight": WeightSource(f"{name}.weight", transposed=True), "bias": WeightSource(f"{name}.bias")}
 
 
 def vit_timm(model: Any) -> Names:
-    yield {"first": Source("cls_token"), "places": Source("pos_embed")}
+    yield {"first": WeightSource("cls_token"), "places": WeightSource("pos_embed")}
     yield "patch_embed.proj"
     for number, _ in enumerate(model.blocks):
         prefix = f"blocks.{number}."
@@ -31,7 +31,7 @@ def vit_timm(model: Any) -> Names:
 
 
 def vit_torchvision(model: Any) -> Names:
-    yield {"first": Source("class_token"), "places": Source("encoder.pos_embedding")}
+    yield {"first": WeightSource("class_token"), "places": WeightSource("encoder.pos_embedding")}
     yield "conv_proj"
     for number, _ in enumerate(model.blocks):
         prefix = f"encoder.layers.encoder_layer_{number}."
@@ -42,7 +42,7 @@ def vit_torchvision(model: Any) -> Names:
 
 
 def vit_hugging_face(model: Any) -> Names:
-    yield {"first": Source("embeddings.cls_token"), "places": Source("embeddings.position_embeddings")}
+    yield {"first": WeightSource("embeddings.cls_token"), "places": WeightSource("embeddings.position_embeddings")}
     yield "embeddings.patch_embeddings.projection"
     for number, _ in enumerate(model.blocks):
         prefix = f"encoder.layer.{number}."

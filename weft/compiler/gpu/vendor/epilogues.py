@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import isclose, prod
 
 from ....graph.node import CONST, Node
-from ...ir.index import Index, Place, fresh, linear, moved
+from ...ir.index import IndexExpr, Place, fresh, linear, moved
 from ...ir.kernel import Kernel, anchor_place, unmoved
 from ...ir.storage import nbytes
 from ..anchors import anchor_of, is_filter_gradient, is_product
@@ -110,13 +110,13 @@ def _rounds(kernel: Kernel) -> bool:
     return all(view.base.dtype.is_half for view in kernel.views)
 
 
-def _written(kernel: Kernel) -> Index:
+def _written(kernel: Kernel) -> IndexExpr:
     """Where a library writes an element: as it lies in the result, but for filters, which come one after the other."""
     anchor = anchor_of(kernel)
     if not is_filter_gradient(anchor):
         return linear(anchor_place(anchor, kernel.rows), anchor.shape)
     _, element, filter = kernel.rows
-    return Index(0, tuple((l, step) for l, step in ((filter, element.size), (element, 1)) if l.size != 1))
+    return IndexExpr(0, tuple((l, step) for l, step in ((filter, element.size), (element, 1)) if l.size != 1))
 
 
 def unnarrowed(node: Node) -> Node:
@@ -154,7 +154,7 @@ class _Reader:
                 return found[0], [*found[1], (other, place)]
         return None
 
-    def read(self, node: Node, place: Place) -> tuple[Node, Index] | None:
+    def read(self, node: Node, place: Place) -> tuple[Node, IndexExpr] | None:
         """The stored tensor that a node is a view of, and where in it the element lies."""
         node, place = self._below(node, place)
         return (node, linear(place, node.shape)) if node in self.reads else None
@@ -179,7 +179,7 @@ def _is_rounding(node: Node) -> bool:
     return any(k.is_half for k in kinds) and all(k.is_half or k.name == "float32" for k in kinds)
 
 
-def _sorted(anchor: Node, here: Place, added: list[tuple[Node, Index]], known: Epilogue) -> Epilogue | None:
+def _sorted(anchor: Node, here: Place, added: list[tuple[Node, IndexExpr]], known: Epilogue) -> Epilogue | None:
     """Which of the tensors is the bias and which the residual, in whichever order they are added."""
     for biases, residuals in ((added[:1], added[1:]), (added[1:], added[:1])):
         if all(_is_by_column(*b, here, anchor) for b in biases) and all(
@@ -190,17 +190,17 @@ def _sorted(anchor: Node, here: Place, added: list[tuple[Node, Index]], known: E
     return None
 
 
-def _is_by_column(bias: Node, there: Index, here: Place, anchor: Node) -> bool:
+def _is_by_column(bias: Node, there: IndexExpr, here: Place, anchor: Node) -> bool:
     """Whether it has one number for each column of the result, a filter of a convolution."""
     return prod(bias.shape) == anchor.shape[-1] and _same(there, here[-1])
 
 
-def _is_whole(there: Index, here: Place, anchor: Node) -> bool:
+def _is_whole(there: IndexExpr, here: Place, anchor: Node) -> bool:
     """Whether it has one number for each of the result, in the same order. There may be more behind them."""
     return _same(there, linear(here, anchor.shape))
 
 
-def _same(a: Index, b: Index) -> bool:
+def _same(a: IndexExpr, b: IndexExpr) -> bool:
     """Whether two places are one, in whichever order their parts are added."""
     return a.offset == b.offset and dict(a.parts) == dict(b.parts)
 
