@@ -6,6 +6,7 @@ import gzip
 import shutil
 import struct
 import tarfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -216,6 +217,39 @@ def _read_weights(*names: str) -> Callable[[Path], Any]:
     return read
 
 
+# --- saved programs and ONNX models -----------------------------------------------------------------------------------
+
+
+def _net() -> nn.Module:
+    weft.random.seed(SEED)
+    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm(3), nn.ReLU(), nn.Dropout(0.5)).eval()
+
+
+def _make_program(folder: Path) -> None:
+    weft.save(folder / "net.weft", _net(), weft.ones((2, 4)), labels=["a", "b", "c"])
+    with zipfile.ZipFile(folder / "net.weft") as archive:
+        archive.extractall(folder)
+    weft.onnx.save(folder / "net.onnx", _net(), weft.ones((2, 4)))
+
+
+def _read_network(name: str) -> Callable[[Path], Any]:
+    def read(folder: Path) -> Any:
+        network = weft.load(folder / name).eval()
+        return network(weft.ones((3, 4))).tolist()
+
+    return read
+
+
+def _read_entries(folder: Path) -> Any:
+    """The entries packed again, so that their checksums are right."""
+    with zipfile.ZipFile(folder / "packed.weft", "w") as archive:
+        for name in ENTRIES:
+            archive.write(folder / name, name)
+    return _read_network("packed.weft")(folder)
+
+
+ENTRIES = ("manifest.json", "eval.py", "train.py", "weights.safetensors")
+
 # --- the folder of a run ---------------------------------------------------------------------------------------------
 
 
@@ -261,5 +295,8 @@ CASES: dict[str, Case] = {
     "old torch": Case(("legacy.pth",), _make_weights, _read_weights("legacy.pth"), False),
     "npz weights": Case(("plain.npz", "packed.npz"), _make_weights, _read_weights("plain.npz", "packed.npz"), True),
     "caffe": Case(("lenet.caffemodel",), _make_weights, _read_weights("lenet.caffemodel"), False),
+    "program": Case(("net.weft",), _make_program, _read_network("net.weft"), True),
+    "program entries": Case(ENTRIES, _make_program, _read_entries, False),
+    "onnx": Case(("net.onnx",), _make_program, _read_network("net.onnx"), False),
     "run": Case(tuple(f"run/{name}" for name in RUN), _make_run, _read_run, False),
 }  # fmt: skip

@@ -252,7 +252,7 @@ def with_manifest(**new):
         (with_manifest(ops={"warp_drive": 1}), "does not have: warp_drive"),
         (with_manifest(format="zip"), "the format is 'zip'"),
         (with_manifest(functions={}), "'functions' is empty"),
-        (lambda e: {n: c for n, c in e.items() if n != "weights.safetensors"}, "weights.safetensors is missing"),
+        (lambda e: {n: c for n, c in e.items() if n != "weights.safetensors"}, "weights.safetensors is missing, which manifest.json names"),
         (lambda e: e | {"weights.safetensors": e["weights.safetensors"][:-4]}, "not where its size says"),
         (lambda e: e | {"manifest.json": b"{"}, "the JSON is wrong"),
     ],

@@ -44,7 +44,11 @@ def load(path: str | os.PathLike[str]) -> OnnxModule:
         model.inputs                     # names, dtypes and shapes, free dimensions by name
         predict = weft.jit(model)        # any batch size: a new size is traced again
     """
-    return OnnxModule(read_model(path), Path(path).parent)
+    model = read_model(path)
+    try:
+        return OnnxModule(model, Path(path).parent)
+    except UserError as error:
+        raise UserError(error.where, f"{path}: {error.message}") from None
 
 
 def loads(content: bytes) -> OnnxModule:

@@ -96,7 +96,7 @@ class Archive:
         """The bytes of an entry in new, aligned memory, verified by its checksum."""
         info = self.entries.get(name)
         if info is None:
-            raise self.damaged(f"{name} is missing")
+            raise self.damaged(f"{name} is missing, which manifest.json names")
         if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
             raise self.damaged(f"{name} is compressed or encrypted; entries are stored as they are (zip -0)")
         start = self._start(info)
@@ -124,6 +124,8 @@ class Archive:
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         """Where the bytes of an entry begin: after its own header, whose extra field may differ from the directory's."""
+        if not 0 <= info.header_offset < self.size:
+            raise self.damaged(f"{info.filename} begins outside of the file")
         self.file.seek(info.header_offset)
         header = self.file.read(_HEADER)
         if len(header) < _HEADER or header[:4] != b"PK\x03\x04":

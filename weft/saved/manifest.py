@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import RunError
+from ..errors import RunError, UserError
 from ..graph.node import OPS
+from ..graph.text import split_type
 from ..tree import Structure
 
 FORMAT, VERSION = "weft-program", 1
@@ -178,20 +179,44 @@ def read_manifest(text: str, path: object) -> Manifest:
     if version > VERSION:
         raise RunError(
             "load",
-            f"{path} has version {version} of the format; this weft reads up to version {VERSION}. Install a newer weft "
+            f"{path} has, by its manifest.json, version {version} of the format; this weft reads up to version {VERSION}. Install a newer weft "
             f"(the file was written by weft {content.get('weft', '?')}).",
         )
     functions = {name: reader.function(part) for name, part in reader.take(content, "functions", dict).items()}
     if not functions:
         raise reader.refuse("'functions' is empty")
+    dimensions = reader.limits(reader.take(content, "dimensions", dict))
+    for function in functions.values():
+        _check_numbers(reader, function, dimensions)
     known = {"format", "version", "functions", "dimensions", "trainable", "ops"}
     return Manifest(
         functions,
-        reader.limits(reader.take(content, "dimensions", dict)),
+        dimensions,
         reader.texts(content, "trainable"),
         _check_ops(reader, reader.take(content, "ops", dict), content.get("weft", "?")),
         {name: value for name, value in content.items() if name not in known},
     )
+
+
+def _check_numbers(reader: _ManifestReader, function: FunctionManifest, dimensions: Mapping[str, Any]) -> None:
+    """Arguments have types that can be read, and no number of an argument or result is out of range."""
+    given = [port for port in (*function.inputs, *function.outputs) if port.kind == "argument"]
+    numbers = [port.name for port in given]
+    if not all(name.isdecimal() and len(name) < 9 and int(name) < function.arguments.leaves for name in numbers):
+        raise reader.refuse("the number of an argument is wrong")
+    for port in (port for port in function.inputs if port.kind == "argument"):
+        try:
+            sizes = split_type(port.type)[1]
+        except UserError as error:
+            raise reader.refuse(error.message.rstrip(".")) from None
+        if not all((size.isdecimal() and len(size) < 19) or size in dimensions for size in sizes):
+            raise reader.refuse(f"the sizes of {port.type!r} are neither numbers nor free dimensions")
+    arguments = sum(port.kind == "argument" for port in function.inputs)
+    most = {"computed": sum(port.kind == "result" for port in function.outputs), "argument": arguments}
+    if any(source in most and which >= most[source] for source, which in function.results):
+        raise reader.refuse("the number of a result is wrong")
+    if len(function.results) != function.result.leaves:
+        raise reader.refuse("the structure of the result does not fit its parts")
 
 
 def _check_ops(reader: _ManifestReader, ops: Mapping[str, Any], writer: object) -> dict[str, int]:
@@ -203,7 +228,7 @@ def _check_ops(reader: _ManifestReader, ops: Mapping[str, Any], writer: object) 
     if unknown or newer:
         raise RunError(
             "load",
-            f"{reader.path} was written by weft {writer} and uses ops that this weft "
+            f"{reader.path} was written by weft {writer} and uses, by its manifest.json, ops that this weft "
             f"{'does not have' if unknown else 'has in an older version'}: {', '.join(unknown or newer)}. Install a newer weft, or the "
             "package that declares them.",
         )

@@ -27,6 +27,7 @@ from .archive import Archive
 from .manifest import FunctionManifest, Manifest, read_manifest
 
 DEFAULT_STREAM = "weft.random"
+_WEIGHTS = "weights.safetensors"
 _LONGEST_TEXT = 256 << 20
 _REMEMBERED = 64  # graphs for different sizes
 
@@ -244,7 +245,7 @@ def load(path: str | os.PathLike[str]) -> Program:
             name: SavedFunction(function, archive.text(function.graph, _LONGEST_TEXT), place)
             for name, function in manifest.functions.items()
         }
-        arrays = views(archive.read("weights.safetensors"), place)
+        arrays = views(archive.read(_WEIGHTS), f"{_WEIGHTS} in {place}")
     trainable = set(manifest.trainable)
     tensors = {name: asarray(array, copy=False) for name, array in arrays.items()}
     tensors = {name: as_parameter(t) if name in trainable else t for name, t in tensors.items()}
@@ -259,4 +260,4 @@ def _check_names(manifest: Manifest, tensors: Mapping[str, Tensor], path: object
         used |= {which for source, which in function.results if source == "tensor"} | set(function.cleared)
         missing = sorted(used - set(tensors) - {f"{DEFAULT_STREAM}.key"})
         if missing:
-            raise RunError("load", f"{path} is damaged: its weights have no {', '.join(missing[:5])}.")
+            raise RunError("load", f"{path} is damaged: manifest.json names {', '.join(missing[:5])}, which {_WEIGHTS} lacks.")
