@@ -260,4 +260,6 @@ def _check_names(manifest: Manifest, tensors: Mapping[str, Tensor], path: object
         used |= {which for source, which in function.results if source == "tensor"} | set(function.cleared)
         missing = sorted(used - set(tensors) - {f"{DEFAULT_STREAM}.key"})
         if missing:
-            raise RunError("load", f"{path} is damaged: manifest.json names {', '.join(missing[:5])}, which {_WEIGHTS} lacks.")
+            raise RunError(
+                "load", f"{path} is damaged: manifest.json names {', '.join(missing[:5])}, which {_WEIGHTS} lacks."
+            )
