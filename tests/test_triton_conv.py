@@ -44,7 +44,7 @@ def all_directions(**how: Any) -> Any:
 
 def agrees(
     f: Any, *arrays: np.ndarray, narrow: Any = None, tolerance: float = 3e-6
-) -> weft.compiler.planning.build.Program:
+) -> weft.compiler.planning.build.KernelProgram:
     """With the definition in float64, relative to the greatest number."""
     program = gpu_program(weft.make_graph(f, *arrays), {}, CompileOptions("cuda", narrow))
     with weft.knobs.set(device="reference"):
