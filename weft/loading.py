@@ -7,10 +7,9 @@ from pathlib import Path
 
 from . import onnx
 from .errors import RunError
+from .io.zip_archive import START
 from .nn.module import Module
 from .saved.program import load as load_program
-
-ZIP = b"PK\x03\x04"
 
 
 def load(path: str | os.PathLike[str]) -> Module:
@@ -22,7 +21,7 @@ def load(path: str | os.PathLike[str]) -> Module:
     """
     try:
         with Path(path).open("rb") as file:
-            is_program = file.read(len(ZIP)) == ZIP
+            is_program = file.read(len(START)) == START
     except OSError as error:
         raise RunError("load", f"{path} cannot be read: {error.strerror or error}.") from None
     return load_program(path) if is_program else onnx.load(path)

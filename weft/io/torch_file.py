@@ -21,9 +21,8 @@ import numpy as np
 
 from ..errors import RunError
 from .pickle_reader import AllowedCall, PickleError, PickleReader, Refused
-from .zip_archive import checked_entries
+from .zip_archive import HEADER, START, ZIP_ERRORS, checked_entries, stored_start
 
-ZIP_START = b"PK\x03\x04"
 LEGACY_MAGIC, LEGACY_PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 MAX_DEPTH, MAX_NAMES, MAX_NAME = 32, 200_000, 1000  # of nested dicts, of the values in them, of a name's length
 EXPANDED = 1 << 20  # elements of a tensor that may repeat those of its storage (strides of 0)
@@ -56,7 +55,7 @@ def load_torch(path: str | os.PathLike[str], *, check: bool = True) -> dict[str,
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             start = file.read(512)
-            content = _read_zip(file, mapped, check) if start[:4] == ZIP_START else _read_legacy(mapped, start)
+            content = _read_zip(file, mapped, check) if start[:4] == START else _read_legacy(mapped, start)
         return _by_name(content)
     except Refused as error:
         raise RunError(
@@ -238,20 +237,14 @@ def _entries(file: BinaryIO, mapped: mmap.mmap) -> dict[str, tuple[zipfile.ZipIn
     try:
         with zipfile.ZipFile(file) as archive:
             infos = checked_entries(file, archive)
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, EOFError, OSError) as error:
+        return {info.filename: (info, _stored(info, mapped)) for info in infos}
+    except ZIP_ERRORS as error:
         raise PickleError(f"it is not a zip archive that can be read ({error})") from None
-    return {info.filename: (info, _stored(info, mapped)) for info in infos}
 
 
 def _stored(info: zipfile.ZipInfo, mapped: mmap.mmap) -> memoryview:
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & 1:
-        raise PickleError(f"the entry {info.filename[:100]!a} is compressed or encrypted, and torch.save does neither")
-    head = mapped[info.header_offset : info.header_offset + 30] if info.header_offset >= 0 else b""
-    if len(head) < 30 or head[:4] != ZIP_START:
-        raise PickleError(f"the entry {info.filename[:100]!a} is not where the archive says")
-    start = info.header_offset + 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-    if start + info.file_size > len(mapped):
-        raise PickleError(f"the entry {info.filename[:100]!a} is longer than the file")
+    header = mapped[info.header_offset : info.header_offset + HEADER] if info.header_offset >= 0 else b""
+    start = stored_start(info, header, len(mapped))
     return memoryview(mapped)[start : start + info.file_size]
 
 

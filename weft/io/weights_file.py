@@ -13,7 +13,8 @@ from ..errors import RunError, UserError
 from .caffe_file import load_caffe
 from .npz_file import load_npz
 from .safetensors import load
-from .torch_file import ZIP_START, is_torch_zip, load_torch
+from .torch_file import is_torch_zip, load_torch
+from .zip_archive import END, START, ZIP_ERRORS
 
 HDF5_START = b"\x89HDF\r\n\x1a\n"
 Reader = Callable[[Path], dict[str, np.ndarray]]
@@ -45,7 +46,7 @@ def _reader(file: Path) -> Reader:
         raise RunError("load_weights", f"{file} cannot be read: {error.strerror or error}.") from error
     if not start:
         raise RunError("load_weights", f"{file} is empty.")
-    if start[:4] in (ZIP_START, b"PK\x05\x06"):
+    if start[:4] in (START, END):
         return load_torch if _holds_torch(file) else load_npz
     if start[8:9] == b"{":
         return _load_safetensors
@@ -62,7 +63,7 @@ def _holds_torch(file: Path) -> bool:
     try:
         with zipfile.ZipFile(file) as archive:
             return is_torch_zip(archive.namelist())
-    except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, EOFError, OSError) as error:
+    except ZIP_ERRORS as error:
         raise RunError(
             "load_weights", f"{file} is damaged or cut off: it is not a zip archive that can be read ({error})."
         ) from None

@@ -1,4 +1,4 @@
-"""Lists the entries of zip archives, which PyTorch and NumPy write, and refuses an archive whose list is not whole."""
+"""Zip archives, which PyTorch, NumPy and weft write: their entries, checked against the file, and where the stored ones begin."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import BinaryIO
 END = b"PK\x05\x06"  # of the record at the end of an archive
 END_SIZE = 22
 MANY = 0xFFFF  # the number is elsewhere
+START = b"PK\x03\x04"  # of the header of an entry
+HEADER = 30  # bytes of that header, before the entry's name
+# What zipfile raises for damaged archives.
+ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, EOFError, OSError)
 
 
 def checked_entries(file: BinaryIO, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
@@ -19,3 +23,20 @@ def checked_entries(file: BinaryIO, archive: zipfile.ZipFile) -> list[zipfile.Zi
     if end[:4] != END or count not in (len(found), MANY):
         raise zipfile.BadZipFile(f"it lists {len(found)} entries and should have {count}")
     return found
+
+
+def stored_start(info: zipfile.ZipInfo, header: bytes, size: int) -> int:
+    """Where the bytes of an uncompressed entry begin in a file of `size` bytes; `header` is the entry's own header.
+
+    Nothing that is stored is larger than the file, so reading it takes no more memory than the file has bytes.
+    """
+    name = f"{info.filename[:100]!a}"
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size or info.flag_bits & 1:
+        raise zipfile.BadZipFile(f"the entry {name} is compressed or encrypted")
+    if info.header_offset < 0 or len(header) < HEADER or header[:4] != START:
+        raise zipfile.BadZipFile(f"the entry {name} is not where the archive says")
+    # The directory's copy of the header may have another extra field.
+    start = info.header_offset + HEADER + sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
+    if start + info.file_size > size:
+        raise zipfile.BadZipFile(f"the entry {name} is longer than the file")
+    return start

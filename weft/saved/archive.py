@@ -17,13 +17,13 @@ import numpy as np
 
 from ..errors import RunError
 from ..io.files import replace_with
+from ..io.zip_archive import HEADER, ZIP_ERRORS, checked_entries, stored_start
 
 Parts = Sequence[bytes | memoryview]
 ALIGNMENT = 64  # of the weights in the file and in memory
 _DATE = (1980, 1, 1, 0, 0, 0)  # equal programs are equal files
 _BLOCK = 4 << 20
-_HEADER, _ZIP64 = 30, 20  # bytes of a local header without its name, and of its extra field for entries above 2 GiB
-_MOST_ENTRIES = 4096
+_ZIP64 = 20  # bytes of the extra field of entries above 2 GiB
 
 
 def write_archive(path: Path, entries: Mapping[str, Parts]) -> None:
@@ -42,7 +42,7 @@ def _write_entry(archive: zipfile.ZipFile, file: BinaryIO, name: str, parts: Par
     info.external_attr = 0o644 << 16
     info.file_size = sum(memoryview(part).nbytes for part in parts)
     large = info.file_size >= zipfile.ZIP64_LIMIT
-    start = file.tell() + _HEADER + len(name.encode()) + large * _ZIP64
+    start = file.tell() + HEADER + len(name.encode()) + large * _ZIP64
     padding = -(start + 4) % ALIGNMENT
     info.extra = b"we" + padding.to_bytes(2, "little") + bytes(padding)  # readers skip fields that they do not know
     with archive.open(info, "w", force_zip64=large) as entry:
@@ -62,14 +62,13 @@ class Archive:
         try:
             self.size = self.file.seek(0, 2)
             with zipfile.ZipFile(self.file) as archive:
-                self.entries = {info.filename: info for info in archive.infolist()}
-                self.is_unique = len(self.entries) == len(archive.infolist()) <= _MOST_ENTRIES
-        except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError, EOFError, OverflowError) as error:
+                infos = checked_entries(self.file, archive)
+            self.entries = {info.filename: info for info in infos}
+            if len(self.entries) < len(infos):
+                raise zipfile.BadZipFile("names of entries are repeated")
+        except ZIP_ERRORS as error:
             self.close()
-            raise self.damaged(f"it is not a ZIP archive ({error})") from None
-        if not self.is_unique:
-            self.close()
-            raise self.damaged("names of entries are repeated, or there are too many")
+            raise self.damaged(f"it is not a ZIP archive that can be read ({error})") from None
 
     def __enter__(self) -> Archive:
         return self
@@ -97,11 +96,7 @@ class Archive:
         info = self.entries.get(name)
         if info is None:
             raise self.damaged(f"{name} is missing, which manifest.json names")
-        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
-            raise self.damaged(f"{name} is compressed or encrypted; entries are stored as they are (zip -0)")
         start = self._start(info)
-        if start + info.file_size > self.size:
-            raise self.damaged(f"{name} reaches beyond the end of the file")
         memory = aligned(info.file_size)
         self.file.seek(start)
         with ThreadPoolExecutor(1) as second:
@@ -123,14 +118,11 @@ class Archive:
             done += count
 
     def _start(self, info: zipfile.ZipInfo) -> int:
-        """Where the bytes of an entry begin: after its own header, whose extra field may differ from the directory's."""
-        if not 0 <= info.header_offset < self.size:
-            raise self.damaged(f"{info.filename} begins outside of the file")
-        self.file.seek(info.header_offset)
-        header = self.file.read(_HEADER)
-        if len(header) < _HEADER or header[:4] != b"PK\x03\x04":
-            raise self.damaged(f"{info.filename} has no header")
-        return info.header_offset + _HEADER + sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
+        try:
+            self.file.seek(info.header_offset)
+            return stored_start(info, self.file.read(HEADER), self.size)
+        except ZIP_ERRORS as error:
+            raise self.damaged(f"{error}; entries are stored as they are (zip -0)") from None
 
 
 def aligned(size: int) -> np.ndarray:
