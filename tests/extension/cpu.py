@@ -55,8 +55,12 @@ def moments(symbol):
         if "mean" in targets:
             code.write(mean, targets["mean"], row)
         if "variance" in targets:
-            apart = lambda value, mean=mean: code.fsub(value, mean)  # noqa: E731
-            squares = total(lambda value, apart=apart: code.fmul(apart(value), apart(value)))
+
+            def squared(value, mean=mean):
+                apart = code.fsub(value, mean)
+                return code.fmul(apart, apart)
+
+            squares = total(squared)
             code.write(code.fdiv(squares, count), targets["variance"], row)
     code.done()
     return module

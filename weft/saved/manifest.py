@@ -16,6 +16,7 @@ from ..graph.text import split_type
 from ..tree import Structure
 
 FORMAT, VERSION = "weft-program", 1
+DEFAULT_STREAM = "weft.random"  # the name of the stream that functions without a generator of their own draw from
 _DEEPEST = 64  # lists in lists of arguments and results
 _CONTAINERS: dict[str, type] = {"tuple": tuple, "list": list, "dict": dict, "none": type(None)}
 

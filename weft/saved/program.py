@@ -24,9 +24,8 @@ from ..random import Generator, default_generator
 from ..tensor import Tensor, as_tensor, wrap
 from ..tree import Structure, flatten, unflatten
 from .archive import Archive
-from .manifest import FunctionManifest, Manifest, read_manifest
+from .manifest import DEFAULT_STREAM, FunctionManifest, Manifest, read_manifest
 
-DEFAULT_STREAM = "weft.random"
 _WEIGHTS = "weights.safetensors"
 _LONGEST_TEXT = 256 << 20
 _REMEMBERED = 64  # graphs for different sizes

@@ -25,9 +25,8 @@ from ..tracing.naming import names_of
 from ..tracing.traced import TracedFunction, traced
 from ..tree import Structure, flatten, unflatten
 from .dimensions import Sizes, merge_texts, sample_sizes
-from .manifest import FunctionManifest, Port
+from .manifest import DEFAULT_STREAM, FunctionManifest, Port
 
-DEFAULT_STREAM = "weft.random"
 _OPTIONS = CompileOptions("reference")  # nothing is compiled: the graph is the same for every device
 
 
