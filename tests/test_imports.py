@@ -56,6 +56,7 @@ LAYERS = [
     ["data"],
     ["train"],
     ["jobs"],
+    ["studio"],
     ["cli"],
     ["__main__"],
     ["testing"],

@@ -34,6 +34,7 @@ SUMMARIES = {
     "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
     "devices": "The devices of this machine.",
     "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
+    "studio": "Work in the browser: weft studio.",
     "cfg": "Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.",
 }
 
@@ -57,7 +58,7 @@ class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
 VERBS = _Verbs()
 
 GROUPS = {
-    "learn": ("train", "resume", "job", "eval", "predict", "export"),
+    "learn": ("studio", "train", "resume", "job", "eval", "predict", "export"),
     "data": ("dataset",),
     "networks": ("models", "weights", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "cfg", "devices"),

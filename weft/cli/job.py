@@ -16,6 +16,7 @@ from ..jobs.record import FAILED, WAITING, JobRecord
 from ..jobs.runner import Runner
 from ..jobs.schema import Setting, count, flag
 from ..jobs.settings import COMMON, SETTINGS
+from ..jobs.sweep import expand
 from .arguments import Words, part, read
 from .display import Display
 from .progress import ProgressDisplay
@@ -37,8 +38,21 @@ def job(words: Sequence[str]) -> None:
 def _submit(words: Sequence[str]) -> None:
     """Add a training to the queue: weft job submit digits epochs=5.
 
-    It takes the settings of weft train. They are checked now; relative paths start from the current folder.
+    It takes the settings of weft train. They are checked now; relative paths start from the current folder. A list of values adds a
+    training with each: weft job submit digits rate=0.1,0.03.
     """
+    for one in _variants(words):
+        _submit_one(one)
+
+
+def _variants(words: Sequence[str]) -> list[list[str]]:
+    """The commands that a command with lists of values stands for."""
+    settings = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
+    others = [word for word in words if "=" not in word]
+    return [[*others, *(f"{name}={text}" for name, text in one.items())] for one in expand(settings)]
+
+
+def _submit_one(words: Sequence[str]) -> None:
     given = read("job submit", words, SETTINGS, 1, _submit.__doc__, common=COMMON)
     named = {"data": given.plain[0]} if given.plain and given["data"] is None else {}
     queue = JobQueue(given["runs"])

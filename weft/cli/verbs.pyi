@@ -13,6 +13,7 @@ from .recipes import recipes as recipes
 from .runs import runs as runs
 from .show import devices as devices
 from .show import summary as summary
+from .studio import studio as studio
 from .training import resume as resume
 from .training import train as train
 from .weights import weights as weights

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,17 +34,19 @@ class Runner:
         self.queue, self.at_once, self.watcher = queue, at_once, watcher
         self._processes: dict[Path, subprocess.Popen[bytes]] = {}
 
-    def run(self, stay: bool = False) -> None:
+    def run(self, stay: bool = False, ended: threading.Event | None = None) -> None:
         """Run jobs until none is waiting or running; with `stay`, also those that are submitted later, until interrupted.
 
-        When it is interrupted or terminated, the jobs it started stop with a checkpoint and wait in the queue again.
+        When it is interrupted or terminated, the jobs it started stop with a checkpoint and wait in the queue again. When `ended` is
+        set, it returns, and the jobs it started go on.
         """
+        ended = ended or threading.Event()
         self.queue.folder.mkdir(parents=True, exist_ok=True)
         self._check_alone()
         with one_writer(self.queue.folder):
             try:
-                while self._step() or stay:
-                    time.sleep(POLL)
+                while (self._step() or stay) and not ended.wait(POLL):
+                    pass
             except BaseException:
                 self._give_back()
                 raise

@@ -1,0 +1,195 @@
+"""Uses the studio as people do: every page over HTTP, and in a browser where there is one."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from studio_tools import BROWSER, Server, make_run, running_studio
+
+PAGES = (
+    "/",
+    "/runs",
+    "/train",
+    "/queue",
+    "/runs/classify/good-1",
+    *(f"/runs/classify/good-1?tab={tab}" for tab in ("evaluation", "settings", "files", "log")),
+)
+needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    runs = tmp_path_factory.mktemp("studio") / "runs"
+    make_run(runs, "good-1", [0.5, 0.8, 0.9])
+    make_run(runs, "good-2", [0.4, 0.7], ended=False, epochs=9, model="mlp")
+    with running_studio(runs) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def web(server: Server) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.address, timeout=30) as client:
+        token = (server.runs / ".studio" / "token").read_text().strip()
+        client.headers["Authorization"] = f"Bearer {token}"
+        yield client
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_answers(page: str, web: httpx.Client) -> None:
+    answer = web.get(page)
+    assert answer.status_code == 200
+    assert "weft studio" in answer.text
+
+
+def test_what_does_not_exist_is_not_found(web: httpx.Client) -> None:
+    for path in (
+        "/runs/nothing",
+        "/api/v1/runs/nothing",
+        "/api/v1/runs/classify/good-1/files/../../x",
+        "/api/v1/runs/classify/good-1/images/samples/0.png",
+    ):
+        assert web.get(path).status_code == 404
+    refused = web.post("/api/v1/jobs/99/pause", headers={"X-Weft-Studio": "1"})
+    assert refused.status_code == 400
+    assert "there is no job 99" in refused.json()["message"]
+
+
+def test_the_api_lists_runs(web: httpx.Client) -> None:
+    found = {one["name"]: one for one in web.get("/api/v1/runs").json()}
+    assert found["good-1"]["best"] == 0.9
+    assert found["good-2"]["status"] == "stopped"
+    assert web.get("/api/v1/runs/classify/good-1/metrics").json()["validation_accuracy"] == [0.5, 0.8, 0.9]
+    assert web.get("/api/v1/runs/classify/good-1").json()["settings"]["model"] == "lenet5"
+
+
+# --- in a browser -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    options = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--disable-background-networking",
+        "--disable-component-update",
+    ]
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=BROWSER, args=options)
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def let_in(browser: Any, server: Server) -> Any:
+    """The cookies of a browser that has opened the printed address."""
+    context = browser.new_context()
+    context.new_page().goto(server.way_in)
+    cookies = context.storage_state()
+    context.close()
+    return cookies
+
+
+@pytest.fixture
+def page(browser: Any, let_in: Any) -> Iterator[Any]:
+    """A page of a browser that was let in; anything written to its console as an error fails the test."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, storage_state=let_in)
+    opened = context.new_page()
+    errors: list[str] = []
+    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    yield opened
+    context.close()
+    assert errors == []
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_is_wider_than_the_window(width: int, page: Any, server: Server) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    for path in PAGES:
+        page.goto(server.address + path)
+        page.wait_for_selector("main h1")
+        wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        assert wide <= 0, f"{path} is {wide} pixels too wide"
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('button, a[href], input, select')].filter(e => !(e.innerText || e.ariaLabel || e.labels?.length || e.title)).map(e => e.outerHTML)"
+        )
+        assert unnamed == []
+
+
+@needs_browser
+def test_runs_are_searched_sorted_and_selected(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/runs")
+    page.wait_for_selector("text=good-1")
+    page.get_by_label("Search runs").fill("model=mlp")
+    page.wait_for_selector("text=good-1", state="detached")
+    assert page.locator("tbody tr").count() == 1
+    page.get_by_label("Search runs").fill("")
+    page.wait_for_selector("text=good-1")
+    page.get_by_role("button", name="Val accuracy").click()
+    page.wait_for_selector("th[aria-sort=descending] >> text=Val accuracy")
+    assert page.locator("tbody tr").first.inner_text().strip().startswith("good-1")
+    page.get_by_label("Select good-2").check()
+    page.wait_for_selector("text=1 selected")
+
+
+@needs_browser
+def test_the_theme_is_chosen_and_kept(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/?theme=light")
+    page.get_by_label("Light or dark").click()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.goto(f"{server.address}/runs")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+@needs_browser
+def test_a_network_is_trained_paused_resumed_and_watched(page: Any, server: Server, web: httpx.Client) -> None:
+    page.goto(f"{server.address}/train")
+    page.get_by_label("Epochs", exact=True).fill("0")
+    page.wait_for_selector(".problem >> text=epochs=0")
+    page.get_by_label("Epochs", exact=True).fill("400")
+    page.get_by_label("Network", exact=True).select_option("mlp")
+    page.get_by_label("Name", exact=True).fill("browser-1")
+    page.wait_for_selector("text=name=browser-1")
+    page.locator("aside").get_by_role("button", name="Train").click()
+    page.wait_for_url(f"{server.address}/")
+    page.wait_for_selector("a >> text=browser-1", timeout=60_000)
+    page.wait_for_selector("text=/Epoch [2-9]/", timeout=60_000)
+    page.get_by_label("Pause browser-1").click()
+    page.get_by_label("Resume browser-1").click(timeout=60_000)
+    page.get_by_label("Stop browser-1").wait_for(timeout=60_000)
+    page.locator("a >> text=browser-1").first.click()
+    page.wait_for_selector("h1 >> text=browser-1")
+    page.wait_for_selector("section[aria-label=Loss] canvas")
+    page.get_by_role("button", name="Stop browser-1").click()
+    page.wait_for_selector(".title >> text=Stopped", timeout=60_000)
+    (run,) = [one for one in web.get("/api/v1/runs").json() if one["name"] == "browser-1"]
+    assert 2 <= run["epochs"] < 400
+    events = [
+        line for line in (server.runs / run["id"] / "events.jsonl").read_text().splitlines() if '"progress"' in line
+    ]
+    epochs = [int(re.findall(r'"epoch": (\d+)', line)[0]) for line in events]
+    assert epochs == sorted(epochs), "it went on where it was, epoch after epoch"
+
+
+def test_a_server_that_is_killed_loses_nothing(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    make_run(runs, "one", [0.5])
+    with running_studio(runs) as first:
+        first.process.kill()
+        first.process.wait()
+    started = time.monotonic()
+    with running_studio(runs) as again, httpx.Client(base_url=again.address) as web:
+        token = (runs / ".studio" / "token").read_text().strip()
+        assert web.get("/api/v1/runs", headers={"Authorization": f"Bearer {token}"}).json()[0]["name"] == "one"
+    assert time.monotonic() - started < 60

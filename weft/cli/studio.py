@@ -1,0 +1,53 @@
+"""The verb `studio`: weft in the browser."""
+
+from __future__ import annotations
+
+import os
+import sys
+import webbrowser
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from .. import studio as web
+from ..errors import UserError
+from ..jobs.schema import Setting, count, flag
+from .arguments import read
+
+_NEEDED = ("nicegui", "psutil")
+
+
+def studio(words: Sequence[str]) -> None:
+    """Work in the browser: weft studio.
+
+    It shows the runs in a folder, trains, and follows what is trained elsewhere. The printed address carries a key; only this machine can reach it.
+    """
+    known = {
+        "runs": Setting(str, "runs", "folder that runs are kept in"),
+        "port": Setting(count, 8800, "port; default: 8800, or the next one that is free"),
+        "at_once": Setting(count, 1, "jobs that run at the same time"),
+        "open": Setting(flag, _has_screen(), "open the page in the browser; default: if there is a screen"),
+    }
+    given = read("studio", words, known, 0, studio.__doc__)
+    if any(find_spec(name) is None for name in _NEEDED):
+        raise UserError(
+            "weft studio", "the packages of the studio are required. Install them: pip install 'weft[studio]'."
+        )
+    shown: list[str] = []
+
+    def announce(address: str) -> None:
+        again = "another browser: " if shown else "studio: "
+        print(f"{again}{address}", flush=True)
+        if not shown and given["open"]:
+            webbrowser.open(address)
+        shown.append(address)
+
+    config = web.StudioConfig(Path(given["runs"]), port=given["port"], at_once=given["at_once"])
+    web.serve(config, announce, fixed_port="port" in given.given)
+
+
+def _has_screen() -> bool:
+    """Whether a browser can open a window here."""
+    if not sys.stdout.isatty() or "SSH_CONNECTION" in os.environ:
+        return False
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

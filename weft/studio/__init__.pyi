@@ -1,0 +1,2 @@
+from .config import StudioConfig as StudioConfig
+from .serve import serve as serve

@@ -1,0 +1,73 @@
+// A piece of server-rendered HTML. `morph` changes only what differs, so that focus, selection and hover survive an update.
+export default {
+  template: `<component :is="tag"></component>`,
+  props: { html: String, tag: String },
+  mounted() {
+    this.$el.innerHTML = this.html;
+    this.$el.addEventListener("click", this.clicked);
+    this.$el.addEventListener("change", this.changed);
+    this.$el.addEventListener("input", this.typed);
+  },
+  methods: {
+    morph(html) {
+      const next = this.$el.cloneNode(false);
+      next.innerHTML = html;
+      morphChildren(this.$el, next);
+    },
+    clicked(event) {
+      const target = event.target.closest("[data-emit]");
+      if (target && !target.matches("input, select")) this.send(target, target.dataset.value ?? "");
+    },
+    changed(event) {
+      const target = event.target.closest("input[data-emit]:not([type=range]), select[data-emit]");
+      if (target) this.send(target, target.dataset.value ?? (target.type === "checkbox" ? String(target.checked) : target.value));
+    },
+    typed(event) {
+      if (event.target.matches("input[type=range][data-emit]")) this.send(event.target, event.target.value);
+      const form = event.target.closest("form[data-form]");
+      if (!form) return;
+      clearTimeout(this.waiting);
+      this.waiting = setTimeout(() => this.$emit("emit", { name: form.dataset.form, value: Object.fromEntries(new FormData(form)) }), 150);
+    },
+    send(target, value) {
+      this.$emit("emit", { name: target.dataset.emit, value });
+    },
+  },
+};
+
+function morphChildren(from, to) {
+  const keyed = new Map();
+  for (const child of from.children) if (child.id) keyed.set(child.id, child);
+  let place = from.firstChild;
+  for (const wanted of [...to.childNodes]) {
+    const known = wanted.id ? keyed.get(wanted.id) : null;
+    if (known && known !== place) from.insertBefore(known, place);
+    const here = known ?? place;
+    if (here && canMorph(here, wanted) && (known || !here.id || here.id === wanted.id)) {
+      place = here.nextSibling;
+      morph(here, wanted);
+    } else {
+      from.insertBefore(wanted, place);
+    }
+  }
+  while (place) {
+    const next = place.nextSibling;
+    place.remove();
+    place = next;
+  }
+}
+
+function canMorph(a, b) {
+  return a.nodeType === b.nodeType && a.nodeName === b.nodeName;
+}
+
+function morph(from, to) {
+  if (from.nodeType !== Node.ELEMENT_NODE) {
+    if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
+    return;
+  }
+  for (const { name, value } of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
+  for (const { name } of [...from.attributes]) if (!to.hasAttribute(name)) from.removeAttribute(name);
+  if (from.nodeName === "INPUT" && from.type === "checkbox") from.checked = to.hasAttribute("checked");
+  morphChildren(from, to);
+}

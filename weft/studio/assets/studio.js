@@ -1,0 +1,95 @@
+// What every page needs: requests to the API from buttons, the theme, toasts and keys.
+(() => {
+  const base = document.currentScript.dataset.base;
+  const root = document.documentElement;
+
+  // --- theme: chosen here, else the system's -------------------------------------------------------------------------------
+  const chosen = new URLSearchParams(location.search).get("theme") ?? localStorage.getItem("theme");
+  const setTheme = (theme) => {
+    root.dataset.theme = theme;
+    window.dispatchEvent(new CustomEvent("themechange"));
+  };
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  setTheme(chosen ?? (system.matches ? "dark" : "light"));
+  system.addEventListener("change", () => localStorage.getItem("theme") ?? setTheme(system.matches ? "dark" : "light"));
+  const toggleTheme = () => {
+    setTheme(root.dataset.theme === "dark" ? "light" : "dark");
+    localStorage.setItem("theme", root.dataset.theme);
+  };
+
+  // --- toasts: at the bottom for five seconds; errors stay until they are closed ---------------------------------------------
+  const toast = (text, isError = false) => {
+    let place = document.querySelector(".toasts");
+    if (!place) {
+      place = Object.assign(document.createElement("div"), { className: "toasts" });
+      place.setAttribute("role", "status");
+      document.body.append(place);
+    }
+    const made = Object.assign(document.createElement("div"), { className: isError ? "toast bad" : "toast" });
+    made.append(Object.assign(document.createElement("span"), { textContent: text }));
+    const close = Object.assign(document.createElement("button"), { textContent: "Close" });
+    close.addEventListener("click", () => made.remove());
+    made.append(close);
+    place.append(made);
+    if (!isError) setTimeout(() => made.remove(), 5000);
+  };
+
+  // --- requests ------------------------------------------------------------------------------------------------------------
+  const request = async (method, path, body) => {
+    const headers = { "X-Weft-Studio": "1" };
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    const answer = await fetch(`${base}/api/v1${path}`, { method, headers, body: body === undefined ? undefined : JSON.stringify(body) });
+    const content = answer.headers.get("Content-Type")?.startsWith("application/json") ? await answer.json() : null;
+    if (!answer.ok) throw new Error(content?.message ?? `The server answered ${answer.status}.`);
+    return content;
+  };
+  const send = async (button) => {
+    const [method, path] = button.dataset.request.split(" ");
+    if (button.dataset.confirm && !(await confirmed(button.dataset.confirm, button.dataset.do))) return;
+    button.disabled = true;
+    try {
+      const content = await request(method, path, button.dataset.body && JSON.parse(button.dataset.body));
+      if (content?.message) toast(content.message);
+      if (content?.open) location.assign(base + content.open);
+    } catch (error) {
+      toast(error.message, true);
+    } finally {
+      button.disabled = false;
+    }
+  };
+  const confirmed = (text, what) =>
+    new Promise((resolve) => {
+      const dialog = Object.assign(document.createElement("dialog"), { className: "confirm" });
+      dialog.append(Object.assign(document.createElement("p"), { textContent: text }));
+      const row = Object.assign(document.createElement("div"), { className: "row" });
+      const keep = Object.assign(document.createElement("button"), { className: "btn", textContent: "Keep", autofocus: true });
+      const go = Object.assign(document.createElement("button"), { className: "btn bad", textContent: what ?? "Delete" });
+      keep.addEventListener("click", () => dialog.close(""));
+      go.addEventListener("click", () => dialog.close("yes"));
+      dialog.addEventListener("close", () => (dialog.remove(), resolve(dialog.returnValue === "yes")));
+      row.append(keep, go);
+      dialog.append(row);
+      document.body.append(dialog);
+      dialog.showModal();
+    });
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-request]");
+    if (button) send(button);
+    if (event.target.closest("[data-theme-toggle]")) toggleTheme();
+  });
+
+  // --- keys: G and a letter go to a page, T trains, / searches -----------------------------------------------------------------
+  const PAGES = { h: "/", d: "/datasets", n: "/networks", r: "/runs", c: "/compare", q: "/queue" };
+  let afterG = false;
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, [contenteditable]")) return;
+    const key = event.key.toLowerCase();
+    if (afterG && PAGES[key]) location.assign(base + PAGES[key]);
+    else if (key === "t") location.assign(`${base}/train`);
+    else if (key === "/") (document.querySelector("[data-search]")?.focus(), event.preventDefault());
+    afterG = key === "g" && !afterG;
+  });
+
+  window.studio = { base, request, toast, toggleTheme };
+})();

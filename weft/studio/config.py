@@ -1,0 +1,34 @@
+"""The settings of a studio: where runs are, the address it listens on, its limits."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class StudioConfig:
+    """What `weft studio` is started with."""
+
+    runs: Path = Path("runs")
+    host: str = "127.0.0.1"
+    port: int = 8800
+    prefix: str = ""  # path below which a proxy serves the studio, such as /weft
+    at_once: int = 1  # jobs that run at the same time
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def address(self) -> str:
+        """Where it answers."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}{self.prefix}"

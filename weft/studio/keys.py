@@ -1,0 +1,40 @@
+"""The secrets of a studio, in a folder that only its owner can read: what signs cookies, and the token of programs on this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+FOLDER = ".studio"  # below the folder of runs
+
+
+def secret(runs: Path, name: str) -> str:
+    """A random text that stays the same from start to start. Only the owner of the file can read it."""
+    folder = runs / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o700)
+    path = folder / name
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return path.read_text("utf-8").strip()
+    with os.fdopen(file, "w") as opened:
+        opened.write(secrets.token_urlsafe(32) + "\n")
+    return path.read_text("utf-8").strip()
+
+
+class OneTimeToken:
+    """The token in the printed address. It opens one browser; then there is a new one, which `announce` prints."""
+
+    def __init__(self) -> None:
+        self.value = secrets.token_urlsafe(18)
+        self.used = 0
+
+    def take(self, given: str) -> bool:
+        """Whether this is the token; if so, it is used up."""
+        if not secrets.compare_digest(given.encode(), self.value.encode()):
+            return False
+        self.value = secrets.token_urlsafe(18)
+        self.used += 1
+        return True

@@ -1,0 +1,190 @@
+"""An index of all runs below a folder: what tables and search show of each. Files are read again only when they have changed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...jobs.find import run_folders
+from ...locks import writer_of
+from ...report.best_epoch import SELECTION_METRICS, best_row
+
+RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
+_WATCHED = ("args.yaml", "metrics.csv", "summary.json")
+_LARGEST = 64 << 20  # bytes; larger files are not read for the index
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """What the index knows of a run."""
+
+    id: str  # its folder below the folder of runs, such as classify/lenet5-digits-1
+    folder: Path
+    settings: Mapping[str, Any]
+    metrics: Mapping[str, list[float | None]]  # by epoch
+    summary: Mapping[str, Any]
+    status: str
+    started: float  # seconds since 1970
+    problems: tuple[str, ...] = ()
+    best_metric: str | None = field(default=None)
+    best_index: int | None = field(default=None)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    @property
+    def model(self) -> str:
+        return str(self.settings.get("model") or "")
+
+    @property
+    def data(self) -> str:
+        """The name of the dataset; of a folder or file, its last part."""
+        return Path(str(self.settings.get("data") or "")).name
+
+    @property
+    def epochs(self) -> int:
+        """Epochs that are done."""
+        return len(self.metrics.get("epoch", ()))
+
+    @property
+    def planned(self) -> int:
+        found = self.settings.get("epochs")
+        return found if isinstance(found, int) else self.epochs
+
+    @property
+    def best(self) -> float | None:
+        """The best value of the metric that chooses the best epoch."""
+        return self.value_at(self.best_metric, self.best_index)
+
+    @property
+    def best_epoch(self) -> int | None:
+        found = self.value_at("epoch", self.best_index)
+        return None if found is None else int(found)
+
+    @property
+    def seconds(self) -> float | None:
+        return self.last("seconds")
+
+    @property
+    def ended(self) -> float | None:
+        """When the last epoch ended."""
+        return None if self.seconds is None else self.started + self.seconds
+
+    def value_at(self, metric: str | None, index: int | None) -> float | None:
+        column = self.metrics.get(metric or "", ())
+        return column[index] if index is not None and index < len(column) else None
+
+    def last(self, metric: str) -> float | None:
+        """The last value of a metric."""
+        return next((value for value in reversed(self.metrics.get(metric, [])) if value is not None), None)
+
+    def trend(self, metric: str | None = None) -> list[float]:
+        """The values of a metric by epoch, without those that are missing."""
+        return [v for v in self.metrics.get(metric or self.best_metric or "", []) if v is not None and math.isfinite(v)]
+
+
+class RunIndex:
+    """All runs below a folder. `refresh` looks at the disk; `rows` is what the last look found."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._rows: dict[str, RunRow] = {}
+        self._seen: dict[str, tuple[Any, ...]] = {}
+        self._refreshing = threading.Lock()
+
+    def rows(self) -> list[RunRow]:
+        """All runs, the newest first."""
+        return sorted(self._rows.values(), key=lambda row: (-row.started, row.id))
+
+    def get(self, run: str) -> RunRow | None:
+        return self._rows.get(run)
+
+    def refresh(self) -> bool:
+        """Look at the disk; whether anything has changed."""
+        with self._refreshing:
+            rows, seen = {}, {}
+            for folder in run_folders(self.root):
+                name = folder.relative_to(self.root).as_posix()
+                stamp = _stamp(folder)
+                seen[name] = stamp
+                rows[name] = self._rows[name] if self._seen.get(name) == stamp else read_row(name, folder)
+            changed = seen != self._seen
+            self._rows, self._seen = rows, seen
+            return changed
+
+
+def _stamp(folder: Path) -> tuple[Any, ...]:
+    """What differs when a run has changed."""
+    found: list[Any] = [writer_of(folder) is not None]
+    for name in _WATCHED:
+        try:
+            status = (folder / name).stat()
+            found += [status.st_mtime_ns, status.st_size]
+        except OSError:
+            found.append(None)
+    return tuple(found)
+
+
+def read_row(name: str, folder: Path) -> RunRow:
+    """Read what the index shows of a run. What cannot be read becomes a problem of the row."""
+    problems: list[str] = []
+    settings = _read(folder / "args.yaml", yaml.safe_load, problems) or {}
+    summary = _read(folder / "summary.json", json.loads, problems) or {}
+    metrics = _read(folder / "metrics.csv", _columns, problems) or {}
+    metric = next((m for m in SELECTION_METRICS if best_row(metrics, m) is not None), None)
+    return RunRow(
+        name, folder, settings, metrics, summary, _status(folder, summary), _started(folder), tuple(problems),
+        metric, None if metric is None else best_row(metrics, metric),
+    )  # fmt: skip
+
+
+def _status(folder: Path, summary: Mapping[str, Any]) -> str:
+    if writer_of(folder) is not None:
+        return RUNNING
+    return FINISHED if summary.get("ended") in ("all epochs are done", True) else STOPPED
+
+
+def _started(folder: Path) -> float:
+    try:
+        return (folder / "args.yaml").stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _read(path: Path, parse: Any, problems: list[str]) -> Any:
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
+        found = parse(path.read_text("utf-8", errors="replace"))
+        if not isinstance(found, dict):
+            raise ValueError("it does not hold names and values")
+        return found
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+        return None
+
+
+def _columns(text: str) -> dict[str, list[float | None]]:
+    """The columns of metrics.csv. A last line that is being written is left out."""
+    first, *rows = csv.reader(io.StringIO(text)) if text else [[]]
+    whole = [row for row in rows if len(row) == len(first)]
+    return {name: [_number(row[i]) for row in whole] for i, name in enumerate(first)}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

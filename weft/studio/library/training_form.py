@@ -1,0 +1,158 @@
+"""The form of a training: fields from the schema of settings, and what is known of a training before it starts."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ...errors import WeftError
+from ...jobs.checks import check_settings
+from ...jobs.networks import full_name
+from ...jobs.optimizers import schedule
+from ...jobs.recipes import with_recipe
+from ...jobs.schema import Setting, as_text
+from ...jobs.settings import SETTINGS
+from ...jobs.sweep import SWEPT, expand
+from ...ops.convert import asarray
+from ...zoo.catalogue import FACTS, default_rate
+from ...zoo.facts import NetworkFacts
+
+MOST_RUNS = 200  # of a sweep
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of the form."""
+
+    name: str
+    setting: Setting
+    title: str
+    wide: bool = False
+
+    @property
+    def placeholder(self) -> str:
+        return "" if self.setting.default is None else as_text(self.setting.default)
+
+    @property
+    def can_sweep(self) -> bool:
+        return self.name in SWEPT and not self.setting.choices and self.setting.type != "boolean"
+
+
+@dataclass(frozen=True)
+class FieldGroup:
+    """Fields that belong together."""
+
+    title: str
+    purpose: str
+    fields: tuple[Field, ...]
+    more: tuple[Field, ...] = ()  # shown on demand
+
+
+_TITLES = {
+    "rate": "Learning rate", "data": "Dataset", "model": "Network", "batch": "Batch size", "size": "Image size", "clip_norm": "Gradient clipping",
+    "final_rate": "Final learning rate", "body_rate": "Rate of pretrained layers", "max_seconds": "Time limit", "eps": "Epsilon", "keep": "Checkpoints kept",
+    "freeze": "Frozen epochs", "validation": "Validation share",
+}  # fmt: skip
+
+
+def _fields(*names: str) -> tuple[Field, ...]:
+    return tuple(Field(name, SETTINGS[name], _TITLES.get(name, name.replace("_", " ").capitalize())) for name in names)
+
+
+GROUPS = (
+    FieldGroup("Data and network", "What learns from what.", _fields("data", "model", "recipe", "weights"), _fields("validation", "size", "resize", "colour", "freeze", "body_rate", "from")),
+    FieldGroup("Optimization", "How long and how fast.", _fields("epochs", "batch", "optimizer", "rate", "schedule", "warmup"), _fields("momentum", "nesterov", "betas", "eps", "clip_norm", "final_rate", "accumulate", "loss", "seed")),
+    FieldGroup("Augmentation", "Against learning by heart.", _fields("augment", "flip", "weight_decay", "label_smoothing"), _fields("mixup", "cutmix", "average", "dropout")),
+    FieldGroup("Machine and name", "Where it runs and what it is called.", _fields("device", "precision", "name", "patience"), _fields("max_seconds", "keep", "workers")),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class FormCheck:
+    """What is known of a form: how many trainings it starts, what is wrong, which network and settings result."""
+
+    runs: int = 0
+    error: str = ""
+    field: str = ""  # that the error is about
+    settings: Mapping[str, Any] | None = None  # of the first training
+    network: NetworkFacts | None = None
+    command: str = ""
+    rates: tuple[
+        tuple[str, list[tuple[float, float]]], ...
+    ] = ()  # the learning rate over epochs, of trainings where it differs
+
+
+def filled(given: Mapping[str, str]) -> dict[str, str]:
+    """The fields that hold something."""
+    return {name: text.strip() for name, text in given.items() if name in SETTINGS and text.strip()}
+
+
+def check_form(given: Mapping[str, str], runs_folder: str) -> FormCheck:
+    """Check a form without starting anything."""
+    values = filled(given)
+    trainings = expand(values)
+    command = _command(values, len(trainings))
+    if "data" not in values and "recipe" not in values:
+        return FormCheck(error="A dataset is required: digits is built in.", field="data", command=command)
+    if len(trainings) > MOST_RUNS:
+        return FormCheck(len(trainings), f"At most {MOST_RUNS} trainings can be started at once.", command=command)
+    try:
+        settings = [with_recipe("train", {**one, "runs": runs_folder}) for one in trainings]
+        for one in settings[:MOST_RUNS]:
+            check_settings("train", one)
+    except WeftError as error:
+        return FormCheck(len(trainings), error.message, _field_of(error.message, values), command=command)
+    model = settings[0]["model"]
+    network = FACTS.get(full_name(model)) if model else None
+    return FormCheck(len(trainings), "", "", settings[0], network, command, _rates(settings))
+
+
+_STEPS = 1000  # of the preview of a schedule
+_POINTS = 101
+_LINES = 8
+
+
+def _rates(trainings: list[dict[str, Any]]) -> tuple[tuple[str, list[tuple[float, float]]], ...]:
+    """The learning rate over the epochs, one line for each that differs."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for settings in trainings:
+        if settings["rate"] == "auto":
+            continue
+        model = full_name(settings["model"] or "lenet5")
+        peak = (
+            settings["rate"]
+            if settings["rate"] is not None
+            else default_rate(model, settings["optimizer"], FACTS[model].parameters)
+        )
+        epochs = settings["epochs"]
+        made = schedule(settings, peak, _STEPS, epochs)
+        at = np.linspace(0, _STEPS - 1, _POINTS)
+        values = made(asarray(at)).numpy() if callable(made) else np.full(_POINTS, made)
+        line = [
+            (float(t * epochs / _STEPS), float(v)) for t, v in zip(at, np.broadcast_to(values, at.shape), strict=True)
+        ]
+        if line not in found.values() and len(found) < _LINES:
+            found[
+                f"{peak:.3g}" if f"{peak:.3g}" not in found else f"{peak:.3g}, {settings['schedule']}, {epochs} epochs"
+            ] = line
+    return tuple(found.items())
+
+
+def _field_of(message: str, values: Mapping[str, str]) -> str:
+    """The field that a message names, if it names one."""
+    return next((name for name, text in values.items() if f"{name}={text}" in message or f"{name}=" in message), "")
+
+
+def _command(values: Mapping[str, str], trainings: int) -> str:
+    """The same on the command line."""
+    verb = "weft train" if trainings == 1 else "weft job submit"
+    return " ".join([verb, *(shlex.quote(f"{name}={text.replace(', ', ',')}") for name, text in values.items())])
+
+
+def trainings_of(given: Mapping[str, str]) -> list[dict[str, str]]:
+    """The settings of every training of a form."""
+    return expand(filled(given))

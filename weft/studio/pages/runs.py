@@ -1,0 +1,18 @@
+"""All runs."""
+
+from __future__ import annotations
+
+from nicegui import ui
+
+from ..ui.context import Studio
+from ..ui.frame import frame
+from ..ui.run_table import RunTable
+
+
+def add(studio: Studio) -> None:
+    """Register the page."""
+
+    @ui.page("/runs")
+    def runs() -> None:
+        with frame(studio, "Runs", "runs"), ui.element("section").classes("card").props('aria-label="Runs"'):
+            RunTable(studio)

@@ -1,0 +1,81 @@
+"""Starts a studio: the server, and the runner of its queue."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import uvicorn
+
+from ..errors import UserError
+from ..jobs.queue import JobQueue
+from ..jobs.runner import Runner
+from .config import StudioConfig
+from .keys import OneTimeToken
+from .server import create
+
+TRIED = 20  # ports from the first one on, if the port may be chosen
+
+
+def serve(config: StudioConfig, announce: Callable[[str], None], fixed_port: bool = False) -> None:
+    """Serve until interrupted. `announce` is called with the address to open, and with a new one when that was used.
+
+    Trainings have processes of their own and go on when the studio ends; the next studio, or weft job run, takes care of those that wait.
+    """
+    config = replace(config, runs=config.runs.absolute(), port=_free_port(config, fixed_port))
+    config.runs.mkdir(parents=True, exist_ok=True)
+    token = OneTimeToken()
+    app, _ = create(config, token)
+    ended = threading.Event()
+    runner = threading.Thread(target=_run_jobs, args=(config, ended), name="weft-studio-runner", daemon=True)
+    runner.start()
+    announcer = threading.Thread(target=_announce, args=(config, token, announce, ended), daemon=True)
+    announcer.start()
+    try:
+        uvicorn.run(app, host=config.host, port=config.port, log_level="warning", root_path=config.prefix)
+    finally:
+        ended.set()
+        runner.join(timeout=5)
+
+
+def _announce(
+    config: StudioConfig, token: OneTimeToken, announce: Callable[[str], None], ended: threading.Event
+) -> None:
+    """Print the address, and the next one each time it was used."""
+    shown = ""
+    while not ended.wait(0.3):
+        if token.value != shown:
+            shown = token.value
+            announce(f"{config.address}/?token={shown}")
+
+
+def _run_jobs(config: StudioConfig, ended: threading.Event) -> None:
+    """Run the jobs of the queue, unless another process does; it is asked again now and then."""
+    queue = JobQueue(config.runs)
+    while not ended.is_set():
+        try:
+            Runner(queue, config.at_once).run(stay=True, ended=ended)
+        except UserError:  # another process runs the queue
+            ended.wait(5.0)
+
+
+def _free_port(config: StudioConfig, fixed: bool) -> int:
+    """The port, or the first one after it that is free."""
+    for port in range(config.port, config.port + (1 if fixed else TRIED)):
+        with socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((config.host, port))
+            except PermissionError:
+                raise UserError(
+                    "studio", f"port {port} may not be used by this user. Use a port from 1024 on: port=8800."
+                ) from None
+            except OSError:
+                continue
+            return port
+    raise UserError(
+        "studio",
+        f"a free port is required, got {config.port}, which another program uses. Give another: port={config.port + 100}.",
+    )

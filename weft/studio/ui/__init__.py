@@ -1,0 +1,1 @@
+"""The frame around every page, components, charts and formats."""

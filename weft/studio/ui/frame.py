@@ -1,0 +1,73 @@
+"""The frame around every page: the rail with pages and vitals, the header with title and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from nicegui import ui
+
+from ..library.feed import Snapshot
+from .context import Studio
+from .rendering import ICONS, render
+
+
+@dataclass(frozen=True)
+class PageLink:
+    """An entry of the rail."""
+
+    key: str
+    title: str
+    path: str
+    icon: str
+
+
+PAGES = (
+    PageLink("home", "Home", "/", "home"),
+    PageLink("runs", "Runs", "/runs", "chart"),
+    PageLink("queue", "Queue", "/queue", "queue"),
+)
+
+
+@contextmanager
+def frame(
+    studio: Studio, title: str, active: str, live_header: tuple[str, Callable[[Snapshot], str]] | None = None
+) -> Iterator[None]:
+    """Everything around a page. Inside, elements are added to its content. `live_header`: name and renderer of a header that changes."""
+    base = studio.config.prefix
+    ui.page_title(f"{title} · weft studio")
+    ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/studio.css">')
+    ui.add_head_html(f'<script src="{base}/assets/studio.js" data-base="{base}"></script>')
+    ui.add_body_html(str(ICONS))
+    live = studio.live
+    with ui.element("div").classes("frame"):
+        ui.html("Skip to content", sanitize=False, tag="a").classes("skip").props('href="#main"')
+        with ui.element("nav").classes("rail").props('aria-label="Main"'):
+            live.add(f"rail {active}", lambda snapshot: _rail(snapshot, active, base), "div", "pages")
+            live.add("vitals", vitals, "div", "vitals").props('aria-label="Machine"')
+            ui.html(render("rail_foot.html"), sanitize=False).classes("me")
+        with ui.element("main").classes("main").props('id="main"'):
+            header = live_header or (
+                f"header {title}",
+                lambda snapshot: render("page_header.html", title=title, base=base),
+            )
+            live.add(*header, "header", "phead")
+            yield
+        live.add(
+            f"bottom {active}", lambda snapshot: _rail(snapshot, active, base, "bottom_bar.html"), "nav", "bar-bottom"
+        ).props('aria-label="Pages"')
+
+
+def _rail(snapshot: Snapshot, active: str, base: str, template: str = "rail.html") -> str:
+    counts = {"runs": f"{snapshot.runs:,}" if snapshot.runs else "", "queue": str(len(snapshot.activities) or "")}
+    return render(template, pages=PAGES, active=active, counts=counts, base=base)
+
+
+def vitals(snapshot: Snapshot) -> str:
+    """The small bars at the foot of the rail."""
+    load = snapshot.load
+    loads = [(gpu.name, gpu.use) for gpu in load.gpus]
+    return render(
+        "vitals.html", loads=[*loads, ("CPU", load.cpu), ("Memory", load.memory_share), ("Disk", load.disk_share)]
+    )
