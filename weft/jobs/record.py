@@ -102,8 +102,9 @@ class JobRecord:
         """Change the state, and record the change as an event."""
         known = self._stored().run if (self.folder / "state.json").exists() else None
         new = State(state, why, run or known, round(time.time(), 3))
-        self._write("state.json", asdict(new))
+        # The event first: who sees that the job has ended reads all of its events.
         append_line(self.folder / FILE, Event("state", {"state": state, "why": why}, new.time).line(), "jobs")
+        self._write("state.json", asdict(new))
         return new
 
     @contextmanager

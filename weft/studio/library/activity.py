@@ -16,7 +16,7 @@ RECENT = 24 * 3600.0  # seconds for which a failed job stays in sight
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """How far a training is."""
 
     epoch: int
@@ -46,7 +46,7 @@ class Activity:
     run: str | None = None
     why: str = ""
     doing: str = ""  # what it does before the first step: compiling, reading data
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
     metric: str | None = None
     value: float | None = None
     trend: tuple[float, ...] = ()
@@ -99,7 +99,7 @@ def _measured(row: RunRow | None) -> tuple[str | None, float | None, tuple[float
     return row.best_metric, row.last(row.best_metric), tuple(row.trend())
 
 
-def _progress(folder: Path, row: RunRow | None) -> Progress | None:
+def _progress(folder: Path, row: RunRow | None) -> TrainingProgress | None:
     event = latest(folder, "progress")
     if event is None or "epoch" not in event.facts:
         return None
@@ -109,4 +109,4 @@ def _progress(folder: Path, row: RunRow | None) -> Progress | None:
     left = None
     if per_epoch is not None and steps:
         left = max(0.0, per_epoch * (epochs - epoch + 1 - step / steps) - max(0.0, time.time() - event.time))
-    return Progress(epoch, epochs, step, steps, facts.get("examples_per_second"), left)
+    return TrainingProgress(epoch, epochs, step, steps, facts.get("examples_per_second"), left)

@@ -95,7 +95,7 @@ def _progress(studio: Studio, snapshot: Snapshot, run: str) -> str:
 
 
 @dataclass(frozen=True)
-class Metric:
+class MetricTile:
     """A cell of the strip of metrics."""
 
     title: str
@@ -104,24 +104,24 @@ class Metric:
     context: str
 
 
-def _metrics(row: RunRow) -> list[Metric]:
+def _metrics(row: RunRow) -> list[MetricTile]:
     """Up to five numbers: what the best epoch is chosen by first."""
     names = [row.best_metric, "validation_loss", "train_loss", "train_accuracy"]
     found = [_metric(row, name) for name in dict.fromkeys(names) if name and row.last(name) is not None][:4]
     rate = row.last("rate")
     if rate is not None:
-        found.append(Metric("Learning rate", three_figures(rate), "", str(row.settings.get("schedule") or "")))
+        found.append(MetricTile("Learning rate", three_figures(rate), "", str(row.settings.get("schedule") or "")))
     return found
 
 
-def _metric(row: RunRow, name: str) -> Metric:
+def _metric(row: RunRow, name: str) -> MetricTile:
     number, _, unit = metric_value(name, row.last(name)).partition(" ")
     context = "after the last epoch"
     if row.best_index is not None and name.startswith("validation"):
         context = f"{metric_value(name, row.value_at(name, row.best_index))} at best epoch {row.best_epoch}"
         if name == row.best_metric:
             context = f"best {metric_value(name, row.best)} at epoch {row.best_epoch}"
-    return Metric(metric_name(name).capitalize(), number, unit, context if is_share(name) or "loss" in name else "")
+    return MetricTile(metric_name(name).capitalize(), number, unit, context if is_share(name) or "loss" in name else "")
 
 
 def _settings(row: RunRow) -> list[tuple[str, str, str, bool]]:

@@ -80,27 +80,31 @@ async def evaluation(studio: Studio, row: RunRow) -> None:
 
 
 @dataclass(frozen=True)
-class Cell:
+class MatrixCell:
+    """How often one class was taken for another; `level` is the step of the scale of colours."""
+
     name: str
     count: int
     level: int
 
 
 @dataclass(frozen=True)
-class Line:
+class MatrixRow:
+    """A true class and what it was taken for."""
+
     name: str
-    cells: list[Cell]
+    cells: list[MatrixCell]
     recall: str
 
 
-def _lines(record: RunRecord) -> list[Line]:
+def _lines(record: RunRecord) -> list[MatrixRow]:
     assert record.confusion is not None
     scores = class_scores(record.confusion, record.classes)
     return [
-        Line(
+        MatrixRow(
             name,
             [
-                Cell(other, int(n), _level(n / max(1, counts.sum())))
+                MatrixCell(other, int(n), _level(n / max(1, counts.sum())))
                 for other, n in zip(record.classes, counts, strict=True)
             ],
             metric_value("recall", score.recall),
@@ -116,6 +120,8 @@ def _level(share: float) -> int:
 
 @dataclass(frozen=True)
 class Thumb:
+    """A picture with its true and its predicted class."""
+
     address: str
     true: str
     predicted: str
