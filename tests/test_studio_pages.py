@@ -18,6 +18,11 @@ PAGES = (
     "/runs",
     "/train",
     "/queue",
+    "/networks",
+    "/classify",
+    "/networks/lenet5",
+    "/compare",
+    "/compare?runs=classify/good-1,classify/good-2",
     "/runs/classify/good-1",
     *(f"/runs/classify/good-1?tab={tab}" for tab in ("evaluation", "settings", "files", "log")),
 )
@@ -174,12 +179,41 @@ def test_a_network_is_trained_paused_resumed_and_watched(page: Any, server: Serv
     page.get_by_role("button", name="Stop browser-1").click()
     page.wait_for_selector(".title >> text=Stopped", timeout=60_000)
     (run,) = [one for one in web.get("/api/v1/runs").json() if one["name"] == "browser-1"]
+    _draws_a_digit(page, server, run["id"])
     assert 2 <= run["epochs"] < 400
     events = [
         line for line in (server.runs / run["id"] / "events.jsonl").read_text().splitlines() if '"progress"' in line
     ]
     epochs = [int(re.findall(r'"epoch": (\d+)', line)[0]) for line in events]
     assert epochs == sorted(epochs), "it went on where it was, epoch after epoch"
+
+
+def _draws_a_digit(page: Any, server: Server, run: str) -> None:
+    """A vertical line, drawn with the mouse, is a one."""
+    page.goto(f"{server.address}/classify?runs={run}")
+    pad = page.locator("[data-pad] canvas")
+    pad.wait_for()
+    page.wait_for_function(
+        "document.querySelector('[data-pad] canvas').getContext('2d').getImageData(5, 5, 1, 1).data[3] === 255"
+    )
+    box = pad.bounding_box()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.15 * box["height"])
+    page.mouse.down()
+    page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.85 * box["height"], steps=10)
+    page.mouse.up()
+    page.locator("[data-shares] li").first.wait_for(timeout=60_000)
+    shares = [float(text.split()[0]) for text in page.locator("[data-shares] b").all_inner_texts()]
+    assert len(shares) == 5
+    assert shares == sorted(shares, reverse=True)
+    assert page.locator("[data-answer]").inner_text() in "0123456789"
+
+
+def test_images_that_cannot_be_read_are_refused(web: httpx.Client) -> None:
+    sent = {"X-Weft-Studio": "1"}
+    refused = web.post("/api/v1/networks/classify/good-1/classify", headers=sent, files={"image": b"no image"})
+    assert refused.status_code == 400
+    assert "has no weights yet" in refused.json()["message"]
+    assert web.post("/api/v1/networks/classify/none/classify", headers=sent, files={"image": b"x"}).status_code == 404
 
 
 def test_a_server_that_is_killed_loses_nothing(tmp_path: Path) -> None:

@@ -14,14 +14,16 @@ from nicegui import ui
 from ..errors import UserError, WeftError
 from ..jobs.queue import JobQueue
 from .access import AccessMiddleware
+from .api import classify as classify_api
 from .api import jobs as jobs_api
 from .api import runs as runs_api
 from .config import StudioConfig
 from .keys import OneTimeToken, secret
 from .library.feed import Feed
+from .library.loaded import LoadedNetworks
 from .library.machine import Machine
 from .library.runs import RunIndex
-from .pages import home, queue, run, runs, train
+from .pages import classify, compare, home, networks, queue, run, runs, train
 from .ui.context import Studio
 from .ui.fragment import LiveFragments
 
@@ -33,7 +35,7 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
     root = config.runs.absolute()
     index, jobs = RunIndex(root), JobQueue(root)
     feed = Feed(index, jobs, Machine(root))
-    studio = Studio(config, index, jobs, feed, LiveFragments(feed))
+    studio = Studio(config, index, jobs, feed, LiveFragments(feed), LoadedNetworks())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -43,10 +45,10 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
 
     app = FastAPI(title="weft studio", lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
-    for api in (jobs_api, runs_api):
+    for api in (jobs_api, runs_api, classify_api):
         app.include_router(api.router(studio), prefix="/api/v1")
     _answer_errors(app)
-    for page in (home, runs, run, train, queue):
+    for page in (home, networks, runs, run, compare, classify, train, queue):
         page.add(studio)
     ui.run_with(
         app, title="weft studio", tailwind=False, binding_refresh_interval=None, storage_secret=secret(config.runs, "secret"),

@@ -88,6 +88,16 @@ class RunRow:
         """The last value of a metric."""
         return next((value for value in reversed(self.metrics.get(metric, [])) if value is not None), None)
 
+    def points(self, metric: str) -> list[tuple[float, float]]:
+        """The values of a metric over epochs."""
+        pairs = zip(self.metrics.get("epoch", []), self.metrics.get(metric, []), strict=False)
+        return [(epoch, value) for epoch, value in pairs if epoch is not None and value is not None]
+
+    def best_point(self, metric: str) -> tuple[float, float] | None:
+        """The best epoch and the value of a metric there."""
+        value = self.value_at(metric, self.best_index)
+        return None if value is None or self.best_epoch is None else (float(self.best_epoch), value)
+
     def trend(self, metric: str | None = None) -> list[float]:
         """The values of a metric by epoch, without those that are missing."""
         return [v for v in self.metrics.get(metric or self.best_metric or "", []) if v is not None and math.isfinite(v)]

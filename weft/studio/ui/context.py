@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from ...jobs.queue import JobQueue
 from ..config import StudioConfig
 from ..library.feed import Feed
+from ..library.loaded import LoadedNetworks
 from ..library.runs import RunIndex
 from .fragment import LiveFragments
 
@@ -20,3 +21,4 @@ class Studio:
     queue: JobQueue
     feed: Feed
     live: LiveFragments
+    networks: LoadedNetworks

@@ -57,6 +57,18 @@ def count(number: int) -> str:
     return f"{number:,}"
 
 
+def short(number: float) -> str:
+    """A large count in three figures.
+
+    >>> short(431080), short(25557032), short(4089000000), short(62)
+    ('431 k', '25.6 M', '4.09 G', '62')
+    """
+    for power, unit in ((9, " G"), (6, " M"), (3, " k")):
+        if number >= 0.9995 * 10**power:
+            return f"{three_figures(number / 10**power)}{unit}"
+    return f"{number:,.0f}"
+
+
 def size(count: float) -> str:
     """Bytes, in powers of 1000 as disks and GPUs are sold.
 

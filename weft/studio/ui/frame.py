@@ -21,11 +21,15 @@ class PageLink:
     title: str
     path: str
     icon: str
+    on_phone: bool = True  # the bar of narrow screens has room for five
 
 
 PAGES = (
     PageLink("home", "Home", "/", "home"),
+    PageLink("networks", "Networks", "/networks", "network", False),
     PageLink("runs", "Runs", "/runs", "chart"),
+    PageLink("compare", "Compare", "/compare", "compare"),
+    PageLink("classify", "Classify", "/classify", "classify"),
     PageLink("queue", "Queue", "/queue", "queue"),
 )
 

@@ -61,6 +61,7 @@ def _environment() -> Environment:
         "size",
         "size_pair",
         "count",
+        "short",
         "full_time",
         "clock",
     )
