@@ -52,6 +52,7 @@ LAYERS = [
     ["saved"],
     ["onnx"],
     ["loading"],
+    ["aot"],
     ["report"],
     ["data"],
     ["train"],

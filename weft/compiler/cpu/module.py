@@ -19,7 +19,7 @@ from .control_flow import ControlFlowEmitter
 from .emit import LoopEmitter
 from .ir_builder import I8, I64, PTR, Code, Value, new_module
 from .library import EPILOGUE, argument_types
-from .target import CpuTarget, host
+from .target import CpuTarget, current_target
 from .values import ErrorSites
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
@@ -36,16 +36,24 @@ class EmittedModule:
     sites: tuple[tuple[str, str, Any], ...]  # runtime errors: op, message, source line
 
 
-def write(program: KernelProgram, target: CpuTarget | None = None, *, timed: bool = False) -> EmittedModule:
+def write(
+    program: KernelProgram,
+    target: CpuTarget | None = None,
+    *,
+    timed: bool = False,
+    barriers: bool = True,
+    entry: str = "main",
+) -> EmittedModule:
     """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64, one entry a call, whose address is an
-    additional last entry of the frame.
+    additional last entry of the frame. Without `barriers`, only one thread can run it. `entry` is its
+    function.
     """
-    return _ModuleEmitter(program, target or host(), timed).written()
+    return _ModuleEmitter(program, target or current_target(), timed, barriers).written(entry)
 
 
 class _ModuleEmitter:
-    def __init__(self, program: KernelProgram, target: CpuTarget, timed: bool) -> None:
-        self.top, self.target, self.timed = program, target, timed
+    def __init__(self, program: KernelProgram, target: CpuTarget, timed: bool, barriers: bool) -> None:
+        self.top, self.target, self.timed, self.barriers = program, target, timed, barriers
         self.module = new_module("weft")
         self.errors = ErrorSites()
         self.symbols: dict[str, None] = {}
@@ -54,9 +62,9 @@ class _ModuleEmitter:
         self.programs = 0
         self.program = program  # the one being emitted: the whole program, or a body of control flow
 
-    def written(self) -> EmittedModule:
+    def written(self, entry: str) -> EmittedModule:
         top = self._function(self.top)
-        code = Code.begin(self.module, "main", [PTR, I64, I64, PTR])
+        code = Code.begin(self.module, entry, [PTR, I64, I64, PTR])
         frame = code.arguments[0]
         first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # persistent values must be computed (again)
         code.call(top, [*code.arguments, first])
@@ -235,6 +243,8 @@ class _ModuleEmitter:
         return base if not slot.offset else code.at(base, slot.offset, I8)
 
     def _barrier(self, code: Code, team: Value, tid: Value, threads: Value) -> None:
+        if not self.barriers:
+            return
         function = self._external(BARRIER, [PTR, I64, I64], I64)
         self._stop_if(code, code.call(function, [team, tid, threads]))
 
