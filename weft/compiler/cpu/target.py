@@ -102,7 +102,8 @@ _X86 = "x86_64-unknown-linux-gnu"
 _RISCV = "+m,+a,+f,+d,+c"
 _WASM = "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint,+mutable-globals"
 
-# CPUs that code can be compiled for ahead of time. riscv64 has no vectors: two elements are computed side by side in scalar registers.
+# CPUs that code can be compiled for ahead of time. riscv64 has no vectors: LLVM puts each
+# into four of its 32 scalar registers.
 TARGETS = {
     "x86-64-v2": CpuTarget("x86_64", "x86-64-v2", "", 128, 16, triple=_X86, fma=False),
     "x86-64-v3": CpuTarget("x86_64", "x86-64-v3", "", 256, 16, triple=_X86),
@@ -111,7 +112,7 @@ TARGETS = {
     "armv7": CpuTarget(
         "arm", "generic", "+v7,+neon,+vfp4,+thumb2", 128, 16, l2=256 << 10, triple="armv7-unknown-linux-gnueabihf", pointer_bytes=4
     ),
-    "riscv64": CpuTarget("riscv64", "generic-rv64", _RISCV, 64, 16, l2=256 << 10, triple="riscv64-unknown-linux-gnu", abi="lp64d"),
+    "riscv64": CpuTarget("riscv64", "generic-rv64", _RISCV, 128, 8, l2=256 << 10, triple="riscv64-unknown-linux-gnu", abi="lp64d"),
     "wasm32": CpuTarget("wasm32", "generic", _WASM, 128, 16, triple="wasm32-unknown-unknown", fma=False, pointer_bytes=4),
 }  # fmt: skip
 

@@ -54,7 +54,7 @@ PACK = Signature(
         *_SHAPE,
     ),
 )
-_TILES = {16: RegisterTile(6, 2), 32: RegisterTile(12, 2)}  # by vector registers
+_TILES = {8: RegisterTile(6, 1), 16: RegisterTile(6, 2), 32: RegisterTile(12, 2)}  # by vector registers
 _FEWEST_LINES = 8  # of a band
 
 

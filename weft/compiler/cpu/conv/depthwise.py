@@ -102,7 +102,7 @@ def filter_plan(name: str, shape: ConvShape) -> Plan:
 
 def _vectors() -> int:
     """Vectors of channels of a tile, such that its accumulators and a vector of the filter stay in registers."""
-    return 4 if current_target().registers >= 32 else 3
+    return {8: 1, 16: 3, 32: 4}[current_target().registers]
 
 
 def _each_width(code: Code, begin: Value, end: Value, lanes: int, body: Callable[[Value, int, int], None]) -> None:

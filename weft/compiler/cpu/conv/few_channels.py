@@ -68,7 +68,7 @@ def _before(sweep: Sweep) -> list[int]:
 
 def _tile(sweep: Sweep, target: CpuTarget) -> RegisterTile:
     """The fastest tile; its rows are output channels, at most as many as a panel has."""
-    most, lanes = 24 if target.registers == 32 else 12, target.lanes(32)
+    most, lanes = {8: 6, 16: 12, 32: 24}[target.registers], target.lanes(32)
     width = min(block.vectors for block in blocks(sweep, target)) * lanes
     shapes = [RegisterTile(c, p) for p in _PIXELS for c in _CHANNELS if p * c <= most and c <= width]
     return min(shapes, key=lambda tile: _cycles(sweep, tile, target))
