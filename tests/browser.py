@@ -11,6 +11,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +24,14 @@ OPTIONS = (
     "--disable-component-update", "--disable-sync", "--disable-extensions", "--disable-dev-shm-usage", "--hide-scrollbars",
     "--use-fake-device-for-media-stream",
 )  # fmt: skip
+
+# Chromium reads commands from file 3 and answers to file 4.
+START = """
+import fcntl, os, sys
+back = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3]]
+os.dup2(back[0], 3), os.dup2(back[1], 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 def find_browser() -> str | None:
@@ -37,21 +46,27 @@ class Browser:
         assert program is not None
         self.profile = tempfile.TemporaryDirectory(prefix="weft-browser-", ignore_cleanup_errors=True)
         (child_in, self.to), (self.back, child_out) = os.pipe(), os.pipe()
-        fds = f"exec 3<&{child_in} 4>&{child_out}; exec \"$0\" \"$@\""
         command = [program, *OPTIONS, f"--user-data-dir={self.profile.name}", "--remote-debugging-pipe", "about:blank"]
         self.process = subprocess.Popen(
-            ["sh", "-c", fds, *command], pass_fds=(child_in, child_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            [sys.executable, "-c", START, str(child_in), str(child_out), *command], pass_fds=(child_in, child_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
         os.close(child_in)
         os.close(child_out)
         self.buffer, self.count, self.session = b"", 0, ""
         self.messages: list[str] = []  # of the console: errors and exceptions
+        try:
+            self._attach()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _attach(self) -> None:
         pages = [t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page"]
         self.session = self.call("Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "DOM", "Log"):
             self.call(f"{domain}.enable")
-        return self
 
     def __exit__(self, *_: object) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -117,5 +132,9 @@ class Browser:
 
     def drag(self, points: list[tuple[float, float]]) -> None:
         """Press the mouse at the first point, move along the others, and release it."""
-        for kind, (x, y) in [("mousePressed", points[0]), *(("mouseMoved", p) for p in points), ("mouseReleased", points[-1])]:
+        for kind, (x, y) in [
+            ("mousePressed", points[0]),
+            *(("mouseMoved", p) for p in points),
+            ("mouseReleased", points[-1]),
+        ]:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)

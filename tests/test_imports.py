@@ -53,6 +53,7 @@ LAYERS = [
     ["onnx"],
     ["loading"],
     ["aot"],
+    ["web"],
     ["report"],
     ["data"],
     ["train"],
