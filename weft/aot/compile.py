@@ -22,13 +22,14 @@ from ..compiler.cpu.module import EmittedModule, write
 from ..compiler.cpu.target import CpuTarget, compiling_for
 from ..compiler.ir.program import FRAME_RESERVED, KernelProgram
 from ..compiler.ir.storage import ALIGN, ARENA, KEPT
-from ..dtypes import DType
+from ..dtypes import DType, float16
 from ..errors import InternalError, UserError
 from ..graph.graph import Graph
 from ..graph.node import Node, Shape
 from ..graph.text import subgraphs
 from ..options import CompileOptions
 from .object_reader import ObjectSummary, check_symbols, read_object
+from .threads import SYMBOLS, write_barrier, write_team
 from .weights import DATA, PackedWeights, data_module, filled
 
 _ENTRY = "program"  # not "main": LLVM gives that a meaning on some targets
@@ -83,6 +84,7 @@ class CompiledLibrary:
     weights_inside: bool
     errors: tuple[str, ...]  # the function returns 1 + the position of one of them
     summary: ObjectSummary
+    threads: int
 
     @property
     def function(self) -> str:
@@ -90,28 +92,30 @@ class CompiledLibrary:
 
 
 def compile_closed(
-    closed: ClosedProgram, target: CpuTarget, name: str, *, weights_inside: bool = True
+    closed: ClosedProgram, target: CpuTarget, name: str, *, weights_inside: bool = True, threads: int = 1
 ) -> CompiledLibrary:
     """Compile a program for a CPU. The symbols of its functions begin with `name`."""
-    _check_ops(closed.graph)
+    _check_ops(closed.graph, target)
     functions = [f"{name}_run", *([f"{name}_init"] if closed.state else [])]
     with compiling_for(target):
-        whole = compiled(closed.graph, closed.updates, CompileOptions("cpu", threads=1), frozenset(closed.constants))
+        whole = compiled(
+            closed.graph, closed.updates, CompileOptions.current("cpu", threads=threads), frozenset(closed.constants)
+        )
         weights = _weights(whole, closed)
         program = replace(whole, calls=[call for call in whole.calls if not call.once])
-        emitted = write(program, barriers=False, entry=_ENTRY)
+        emitted = write(program, barriers=threads > 1, entry=_ENTRY)
         modules: list[ir.Module | str] = [emitted.module, *map(library.module_of, emitted.symbols)]
-        modules.append(_RunEmitter(program, closed, weights, weights_inside).written(functions))
+        modules.append(_RunEmitter(program, closed, weights, weights_inside, threads).written(functions))
         if weights_inside and weights.size:
             modules.append(data_module(weights.size))
         code = object_file(modules, target, functions)
     packed, summary = weights.packed(), read_object(code)
-    check_symbols(summary, target.arch)
+    check_symbols(summary, target.arch, SYMBOLS if threads > 1 else frozenset())
     return CompiledLibrary(
         name, target, filled(code, packed) if weights_inside and packed else code,
         _arguments("input", [closed.graph.inputs[i] for i in closed.arguments]),
         _arguments("output", [closed.graph.outputs[i] for i in closed.results]),
-        program.memory.arena, weights.state_size, packed, weights_inside, _error_texts(emitted), summary,
+        program.memory.arena, weights.state_size, packed, weights_inside, _error_texts(emitted), summary, threads,
     )  # fmt: skip
 
 
@@ -120,12 +124,17 @@ def _arguments(name: str, nodes: Sequence[Node]) -> tuple[Argument, ...]:
     return tuple(Argument(name, node.dtype, node.shape) for name, node in zip(names, nodes, strict=True))
 
 
-def _check_ops(graph: Graph) -> None:
+def _check_ops(graph: Graph, target: CpuTarget) -> None:
     nodes = [node for part in (*subgraphs(graph), graph) for node in part.nodes]
     unknown = sorted({node.op.name for node in nodes if not can_compile(node.op)})
     if unknown:
         raise UserError(
             "export_c", f"every op must compile for CPUs, got {', '.join(unknown)}, which cannot be compiled."
+        )
+    if not target.half and any(node.dtype is float16 for node in nodes):
+        raise UserError(
+            "export_c",
+            f"{target.cpu} ({target.arch}) cannot convert float16, which the program uses. Use float32 or bfloat16.",
         )
 
 
@@ -175,10 +184,10 @@ class _RunEmitter:
     """
 
     def __init__(
-        self, program: KernelProgram, closed: ClosedProgram, weights: PackedWeights, weights_inside: bool
+        self, program: KernelProgram, closed: ClosedProgram, weights: PackedWeights, weights_inside: bool, threads: int
     ) -> None:
         self.program, self.closed, self.weights, self.weights_inside = program, closed, weights, weights_inside
-        self.module = new_module("run")
+        self.module, self.threads = new_module("run"), threads
 
     def written(self, functions: Sequence[str]) -> ir.Module:
         self._run(functions[0])
@@ -210,8 +219,12 @@ class _RunEmitter:
         frame = code.stack_array(PTR, self.program.frame_size)
         for i, pointer in places.items():
             code.write(pointer, frame, i)
-        main = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR, I64, I64, PTR]), _ENTRY)
-        code.call(main, [frame, code.i64(0), code.i64(1), ir.Constant(PTR, None)])
+        program = ir.Function(self.module, ir.FunctionType(ir.VoidType(), [PTR, I64, I64, PTR]), _ENTRY)
+        if self.threads == 1:
+            code.call(program, [frame, code.i64(0), code.i64(1), ir.Constant(PTR, None)])
+            return
+        write_barrier(self.module)
+        code.call(write_team(self.module, program, self.threads), [frame])
 
     def _init(self, name: str) -> None:
         code = Code.begin(self.module, name, [PTR] * (1 + (not self.weights_inside)))

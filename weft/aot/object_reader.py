@@ -44,9 +44,9 @@ def read_object(content: bytes) -> ObjectSummary:
     )
 
 
-def check_symbols(summary: ObjectSummary, arch: str) -> None:
-    """Refuse code that needs more of its surroundings than it may."""
-    allowed = _MEMORY | _MATHS | _OF_COMPILER.get(arch, set())
+def check_symbols(summary: ObjectSummary, arch: str, more: frozenset[str]) -> None:
+    """Refuse code that needs more of its surroundings than it may: `more` beside what every library may need."""
+    allowed = _MEMORY | _MATHS | _OF_COMPILER.get(arch, set()) | more
     missing = sorted(set(summary.undefined) - allowed)
     if missing:
         raise UserError(

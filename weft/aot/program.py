@@ -23,13 +23,17 @@ def compile_library(
     sizes: Mapping[str, int] | None = None,
     *,
     weights_inside: bool = True,
+    threads: int = 1,
 ) -> CompiledLibrary:
     """Compile the function of a program's current mode. `sizes` fixes its free dimensions; a batch is 1 if it is not given."""
     if not _NAME.fullmatch(name):
         raise UserError("export_c", f"a name must be one of C (letters, digits, _), got {name!r}.")
     machine = find_target(target)
+    if threads < 1 or (threads > 1 and target == "wasm32"):
+        allowed = "1 thread" if target == "wasm32" else "1 thread or more"
+        raise UserError("export_c", f"{allowed} for {target} is required, got threads={threads}.")
     closed = program.closed(_fixed_sizes(program, sizes or {}))
-    return compile_closed(_closed(closed), machine, name, weights_inside=weights_inside)
+    return compile_closed(_closed(closed), machine, name, weights_inside=weights_inside, threads=threads)
 
 
 def _fixed_sizes(program: Program, given: Mapping[str, int]) -> dict[str, int]:

@@ -41,6 +41,7 @@ class CpuTarget:
     triple: str = ""  # LLVM's name of the platform; empty for that of this process
     abi: str = ""  # LLVM's name of the calling convention, where a platform has several
     fma: bool = True  # whether products and sums can be rounded once, in one instruction
+    half: bool = True  # whether it converts float16
     pointer_bytes: int = 8
     cores: int = 1  # that the choice of algorithms is made for
 
@@ -105,15 +106,15 @@ _WASM = "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint,+mutable-globals"
 # CPUs that code can be compiled for ahead of time. riscv64 has no vectors: LLVM puts each
 # into four of its 32 scalar registers.
 TARGETS = {
-    "x86-64-v2": CpuTarget("x86_64", "x86-64-v2", "", 128, 16, triple=_X86, fma=False),
+    "x86-64-v2": CpuTarget("x86_64", "x86-64-v2", "", 128, 16, triple=_X86, fma=False, half=False),
     "x86-64-v3": CpuTarget("x86_64", "x86-64-v3", "", 256, 16, triple=_X86),
     "x86-64-v4": CpuTarget("x86_64", "x86-64-v4", "-prefer-256-bit", 512, 32, triple=_X86),
     "aarch64": CpuTarget("aarch64", "generic", "+neon", 128, 32, triple="aarch64-unknown-linux-gnu"),
     "armv7": CpuTarget(
         "arm", "generic", "+v7,+neon,+vfp4,+thumb2", 128, 16, l2=256 << 10, triple="armv7-unknown-linux-gnueabihf", pointer_bytes=4
     ),
-    "riscv64": CpuTarget("riscv64", "generic-rv64", _RISCV, 128, 8, l2=256 << 10, triple="riscv64-unknown-linux-gnu", abi="lp64d"),
-    "wasm32": CpuTarget("wasm32", "generic", _WASM, 128, 16, triple="wasm32-unknown-unknown", fma=False, pointer_bytes=4),
+    "riscv64": CpuTarget("riscv64", "generic-rv64", _RISCV, 128, 8, l2=256 << 10, triple="riscv64-unknown-linux-gnu", abi="lp64d", half=False),
+    "wasm32": CpuTarget("wasm32", "generic", _WASM, 128, 16, triple="wasm32-unknown-unknown", fma=False, half=False, pointer_bytes=4),
 }  # fmt: skip
 
 
