@@ -15,7 +15,7 @@ from PIL import __version__ as pillow
 
 import weft
 from browser import Browser, find_browser
-from web_tools import LABELS, WasmModule, picture, read_page, save_classifier
+from web_tools import LABELS, WasmModule, picture, read_page, save_classifier, save_regressor
 from weft import nn
 from weft.cli import main
 from weft.data.convert import to_array
@@ -237,6 +237,9 @@ def test_what_a_page_cannot_run_is_refused(tmp_path: Path, capsys: pytest.Captur
     )
     with pytest.raises(UserError, match="a page classifies pictures"):
         export_web(weft.load(path), tmp_path / "page")
+    with pytest.raises(UserError, match=r"from uint8 pixels .* got float32\[1, 3, 4, 4\], float32\[1, 2\]"):
+        export_web(weft.load(save_regressor(path, "float32")), tmp_path / "page")
+    assert not (tmp_path / "page").exists()
 
 
 # --- the image pipeline -----------------------------------------------------------------------------------------------------
@@ -397,6 +400,17 @@ def test_what_cannot_be_read_is_an_error_with_its_remedy(opened: Browser, page: 
     opened.wait("!$('error').hidden")
     assert shown(opened)["error"] == "weights/1.js is missing. Copy the whole folder, with all of its files."
     opened.messages.clear()
+
+
+def test_a_network_that_predicts_numbers(opened: Browser, tmp_path: Path) -> None:
+    export_web(weft.load(save_regressor(tmp_path / "sums.weft")), tmp_path / "sums")
+    opened.open(tmp_path / "sums" / "index.html")
+    opened.wait("isReady")
+    assert opened.evaluate("[...document.querySelectorAll('[role=tab]')].filter((tab) => !tab.hidden).length") == 2
+    Image.new("RGB", (4, 4), (1, 100, 200)).save(tmp_path / "a.png")
+    opened.upload("#file", tmp_path / "a.png")
+    opened.wait("$('bars').children.length > 0")
+    assert opened.evaluate("$('bars').innerText").split() == ["Output", "0", "16.000", "Output", "1", "3200.0"]
 
 
 def test_phones_and_dark_mode(opened: Browser, page: Path) -> None:

@@ -16,6 +16,24 @@ from weft.web.folder import DESCRIPTION
 LABELS = ["ant", "bee", "cat", "dog", "eel", "fox", "gnu"]
 
 
+def save_regressor(path: Path, dtype: str = "uint8") -> Path:
+    """A program that predicts two numbers from colour pictures: the sums of red and of blue."""
+    data = {
+        "name": "sums",
+        "shape": (3, 4, 4),
+        "dtype": dtype,
+        "classes": None,
+        "labels": ["float32", 2],
+        "mean": None,
+        "std": None,
+    }
+    weft.save(
+        path, lambda x: x.astype("float32").sum((2, 3))[:, ::2], weft.TensorSpec(("batch", 3, 4, 4), dtype), task="regress",
+        network="sums", preprocessing={"resize": "squash", "data": data, "context": None},
+    )  # fmt: skip
+    return path
+
+
 def save_classifier(
     path: Path, shape: tuple[int, int, int] = (1, 12, 10), resize: str = "squash", mean: float = 0.1
 ) -> Path:

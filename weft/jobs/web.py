@@ -42,12 +42,23 @@ def export_web(program: Program, folder: Path) -> ExportedPage:
             "export", "a page classifies pictures, and this network does not take pictures. Use to=c, to=onnx or weft."
         )
     library = compile_library(program.eval(), "net", "wasm32", weights_inside=False)
-    if library.state or len(library.inputs) != 1 or len(library.outputs) != 1:
-        raise UserError("export", "a page runs a network with one input, one output and no state. Use to=c.")
+    _check_library(library)
     code = link(library.object, [library.function])
     size = ExportedPage(len(code), len(library.weights), library.workspace)
     write_page(folder, _description(program, predictor, library, size), code, library.weights)
     return size
+
+
+def _check_library(library: CompiledLibrary) -> None:
+    """Refuse what the page does not call: it gives bytes of pixels and reads float32."""
+    types = [(f"{a.dtype.name}[{', '.join(map(str, a.shape))}]") for a in (*library.inputs, *library.outputs)]
+    dtypes = [a.dtype.name for a in (*library.inputs, *library.outputs)]
+    if dtypes != ["uint8", "float32"] or library.state:
+        state = " and state" if library.state else ""
+        raise UserError(
+            "export",
+            f"a network from uint8 pixels to float32, without state, is required, got {', '.join(types)}{state}. Use to=c.",
+        )
 
 
 def _description(
