@@ -1,6 +1,8 @@
 """Pages: the folder, the linker, the image pipeline in JavaScript, and a real browser that predicts what weft predicts."""
 
+import base64
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -399,6 +401,12 @@ def test_what_cannot_be_read_is_an_error_with_its_remedy(opened: Browser, page: 
     opened.open(copy / "index.html")
     opened.wait("!$('error').hidden")
     assert shown(opened)["error"] == "weights/1.js is missing. Copy the whole folder, with all of its files."
+    shutil.copyfile(page / "weights" / "1.js", copy / "weights" / "1.js")
+    wrong = '"code": "' + base64.b64encode(b"\0asm\1\0\0\0\xff").decode()
+    (copy / "description.js").write_text(re.sub('"code": "[^"]*', wrong, (page / "description.js").read_text()))
+    opened.open(copy / "index.html")
+    opened.wait("!$('error').hidden")
+    assert "This browser cannot run the network. Use one with WebAssembly" in shown(opened)["error"]
     opened.messages.clear()
 
 

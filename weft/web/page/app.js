@@ -61,6 +61,7 @@ function showNumbers(values) {
 }
 
 function showLabel(text, sure) {
+  document.body.classList.toggle("unanswered", text === "");
   $("label").textContent = text;
   $("label").classList.toggle("long", text.length > 10);
   $("sure").textContent = sure;
@@ -91,19 +92,22 @@ function percent(share) {
 }
 
 function showError(message) {
+  clearAnswer();
+  $("sure").textContent = "";
   $("error").textContent = message;
   $("error").hidden = false;
-  clearAnswer();
 }
 
 function clearAnswer() {
   waiting = null;
   cleared++;
   $("bars").replaceChildren();
-  showLabel("\u00a0", "");
+  showLabel("", isReady ? HINTS[source] : "");
   $("seen").getContext("2d").clearRect(0, 0, input.width, input.height);
   $("time").textContent = "–";
 }
+
+const HINTS = { draw: "Draw to see the answer here.", upload: "Choose a picture to see the answer here.", camera: "Start the camera to see the answer here." };
 
 /** The pixels that the network was given. */
 function showInput(pixels) {
@@ -180,8 +184,8 @@ function select(name) {
   if (name === source) return;
   source = name;
   if (camera.isOn) stopCamera();
-  clearAnswer();
   $("error").hidden = true;
+  clearAnswer();
   for (const each of SOURCES) {
     $(`tab-${each}`).ariaSelected = String(each === name);
     $(`tab-${each}`).tabIndex = each === name ? 0 : -1;
@@ -282,6 +286,7 @@ async function start() {
     await network.load((share) => ($("progress").value = share));
     $("loading").hidden = true;
     isReady = true;
+    clearAnswer();
     classifySource[source]();
   } catch (error) {
     $("loading").hidden = true;

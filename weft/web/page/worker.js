@@ -11,7 +11,7 @@ function networkWorker(pipeline) {
 
   async function start(description, code) {
     network = description;
-    wasm = (await WebAssembly.instantiate(code, {})).instance.exports;
+    wasm = await instantiated(code);
     let at = wasm.__heap_base.value;
     const take = (bytes) => {
       const address = Math.ceil(at / ALIGNMENT) * ALIGNMENT;
@@ -21,7 +21,19 @@ function networkWorker(pipeline) {
     const { input, output, workspace, weights } = network.memory;
     place = { input: take(input), output: take(output), workspace: take(workspace), weights: take(weights) };
     const missing = Math.ceil((at - wasm.memory.buffer.byteLength) / 65536);
-    if (missing > 0) wasm.memory.grow(missing);
+    try {
+      if (missing > 0) wasm.memory.grow(missing);
+    } catch {
+      throw new Error(`The network takes ${Math.ceil(at / 1e6)} MB of memory, more than this browser gives. Close other pages.`);
+    }
+  }
+
+  async function instantiated(code) {
+    try {
+      return (await WebAssembly.instantiate(code, {})).instance.exports;
+    } catch (error) {
+      throw new Error(`This browser cannot run the network. Use one with WebAssembly and its 128-bit vectors. (${error.message})`);
+    }
   }
 
   function store(offset, bytes) {
