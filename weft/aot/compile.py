@@ -7,7 +7,7 @@ batch norms) is computed now: code generated for the target is compiled for this
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -43,6 +43,7 @@ class Argument:
     name: str
     dtype: DType
     shape: Shape
+    changed: bool = False  # an input that the program modifies
 
     @property
     def nbytes(self) -> int:
@@ -101,27 +102,31 @@ def compile_closed(
         whole = compiled(
             closed.graph, closed.updates, CompileOptions.current("cpu", threads=threads), frozenset(closed.constants)
         )
-        weights = _weights(whole, closed)
         program = replace(whole, calls=[call for call in whole.calls if not call.once])
         emitted = write(program, barriers=threads > 1, entry=_ENTRY)
+        weights = _weights(whole, emitted.entries, closed)
         modules: list[ir.Module | str] = [emitted.module, *map(library.module_of, emitted.symbols)]
         modules.append(_RunEmitter(program, closed, weights, weights_inside, threads).written(functions))
         if weights_inside and weights.size:
             modules.append(data_module(weights.size))
         code = object_file(modules, target, functions)
+    changed = set(closed.updates.values())
     packed, summary = weights.packed(), read_object(code)
     check_symbols(summary, target.arch, SYMBOLS if threads > 1 else frozenset())
     return CompiledLibrary(
         name, target, filled(code, packed) if weights_inside and packed else code,
-        _arguments("input", [closed.graph.inputs[i] for i in closed.arguments]),
-        _arguments("output", [closed.graph.outputs[i] for i in closed.results]),
+        _arguments("input", [closed.graph.inputs[i] for i in closed.arguments], [i in changed for i in closed.arguments]),
+        _arguments("output", [closed.graph.outputs[i] for i in closed.results], [False] * len(closed.results)),
         program.memory.arena, weights.state_size, packed, weights_inside, _error_texts(emitted), summary, threads,
     )  # fmt: skip
 
 
-def _arguments(name: str, nodes: Sequence[Node]) -> tuple[Argument, ...]:
+def _arguments(name: str, nodes: Sequence[Node], changed: Sequence[bool]) -> tuple[Argument, ...]:
     names = [name] if len(nodes) == 1 else [f"{name}{i}" for i in range(len(nodes))]
-    return tuple(Argument(name, node.dtype, node.shape) for name, node in zip(names, nodes, strict=True))
+    return tuple(
+        Argument(own, node.dtype, node.shape, is_changed)
+        for own, node, is_changed in zip(names, nodes, changed, strict=True)
+    )
 
 
 def _check_ops(graph: Graph, target: CpuTarget) -> None:
@@ -142,9 +147,8 @@ def _error_texts(emitted: EmittedModule) -> tuple[str, ...]:
     return tuple(f"[{where}] {message}" for where, message, _ in emitted.sites)
 
 
-def _weights(program: KernelProgram, closed: ClosedProgram) -> PackedWeights:
-    """The constants that the program reads at every run: what it prepares once, and inputs that it reads as they are."""
-    read = {slot.base for call in program.calls if not call.once for slot in call.reads}
+def _weights(program: KernelProgram, read: Collection[int], closed: ClosedProgram) -> PackedWeights:
+    """The constants that every run reads from these entries of the frame: what is prepared once, and inputs as they are."""
     kept = _prepared(program, closed.constants) if KEPT in read else np.empty(0, np.uint8)
     used = {position: array for position, array in closed.constants.items() if FRAME_RESERVED + position in read}
     return PackedWeights(kept, used, closed.state)

@@ -9,10 +9,15 @@ from ..compiler.ir.storage import ALIGN
 from ..version import __version__
 from .compile import MISALIGNED, Argument, CompiledLibrary
 
-C_TYPES = {
+_C_TYPES = {
     "float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t",
     **{f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
+
+
+def c_type(argument: Argument) -> str:
+    """The type of an argument's elements in C. 16-bit floats are their bits."""
+    return _C_TYPES[argument.dtype.name]
 
 
 def header_text(library: CompiledLibrary, target: str, labels: Sequence[str]) -> str:
@@ -44,7 +49,6 @@ def _argument(big: str, argument: Argument) -> list[str]:
     prefix, shape = f"#define {big}_{argument.name.upper()}", argument.shape
     return [
         f"/* {argument.name}: {argument.dtype.name}[{', '.join(map(str, shape))}] */",
-        f"typedef {C_TYPES[argument.dtype.name]} {big.lower()}_{argument.name}_t;",
         f"{prefix}_SIZE {prod(shape)} /* elements */",
         f"{prefix}_DIMENSIONS {len(shape)}",
         *(f"{prefix}_DIMENSION_{i} {size}" for i, size in enumerate(shape)),
@@ -70,9 +74,8 @@ def c_string(text: str) -> str:
 
 def signature(library: CompiledLibrary) -> str:
     """The declaration of the function that runs the network."""
-    name = library.name
-    arguments = [f"const {name}_{a.name}_t *{a.name}" for a in library.inputs]
-    arguments += [f"{name}_{a.name}_t *{a.name}" for a in library.outputs]
+    arguments = [f"{'' if a.changed else 'const '}{c_type(a)} *{a.name}" for a in library.inputs]
+    arguments += [f"{c_type(a)} *{a.name}" for a in library.outputs]
     arguments += ["void *state"] if library.state else []
     arguments += ["void *workspace", *(["const void *weights"] if not library.weights_inside else [])]
     return f"int {library.function}({', '.join(arguments)})"
@@ -80,9 +83,9 @@ def signature(library: CompiledLibrary) -> str:
 
 def _functions(library: CompiledLibrary) -> list[str]:
     name, big, weights = library.name, library.name.upper(), "" if library.weights_inside else ", const void *weights"
+    errors = f", or a number n with the text {name}_errors[n - 1]" if library.errors else ""
     lines = [
-        "/* Run the network. It returns 0, or the number of an error: "
-        + f"{name}_errors[result - 1], or {big}_MISALIGNED.",
+        f"/* Run the network. It returns 0, or an error: {big}_MISALIGNED{errors}.",
         f"   `workspace` has {big}_WORKSPACE_BYTES; its content need not be kept between calls. There is no other memory that",
         "   changes, so several threads may call it, each with its own workspace. */",
         f"{signature(library)};",

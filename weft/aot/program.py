@@ -43,15 +43,15 @@ def _fixed_sizes(program: Program, given: Mapping[str, int]) -> dict[str, int]:
         if name not in free and not (name == "batch" and given[name] == 1):
             known = nearest(name, list(free)) if free else "All sizes are fixed."
             raise UserError("export_c", f"a free dimension of the program is required, got {name!r}. {known}")
-    sizes = {name: given.get(name, 1 if name == "batch" else 0) for name in free}
-    missing = [name for name, size in sizes.items() if not size]
+    sizes = {"batch": 1, **given}
+    missing = [name for name in free if name not in sizes]
     if missing:
         example = " ".join(f"{name}=64" for name in missing)
         raise UserError(
             "export_c",
             f"a C library has fixed sizes: {', '.join(missing)} of {', '.join(program.argument_types())} must be given, such as {example}.",
         )
-    return sizes
+    return {name: sizes[name] for name in free}
 
 
 def _closed(function: ClosedFunction) -> ClosedProgram:
@@ -68,6 +68,11 @@ def _closed(function: ClosedFunction) -> ClosedProgram:
 
 def _check_results(function: ClosedFunction) -> None:
     manifest = function.manifest
+    read = {(port.kind, port.name) for port in manifest.inputs}
+    if any(port.kind == "state" and ("state", port.name) not in read for port in manifest.outputs):
+        raise UserError(
+            "export_c", "state that the program replaces without reading it cannot be exported. Return it instead."
+        )
     if any(port.kind == "grad" for port in manifest.outputs) or manifest.cleared:
         raise UserError(
             "export_c", "a C library has no gradients: the program sets .grad of a tensor. Return it instead."

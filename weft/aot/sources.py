@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .compile import CompiledLibrary
-from .header import signature
+from .header import c_type, signature
 
 COMPILERS = {
     "host": "cc", "x86-64-v2": "x86_64-linux-gnu-gcc", "x86-64-v3": "x86_64-linux-gnu-gcc", "x86-64-v4": "x86_64-linux-gnu-gcc",
@@ -57,7 +57,7 @@ static void print_output(const float *values) {
 """
 
 _PRINT_NUMBERS = """\
-static void print_output(const @NAME@_@OUTPUT@_t *values) {
+static void print_output(const @TYPE@ *values) {
     for (unsigned i = 0; i < @BIG@_@OUTPUTS@_SIZE; i++) printf("%.17g\\n", (double)values[i]);
 }
 """
@@ -79,7 +79,7 @@ def example_text(library: CompiledLibrary, labels: Sequence[str]) -> str:
     classifies = bool(labels) and len(library.outputs) == 1 and first.dtype.name == "float32"
     classifies = classifies and bool(first.shape) and first.shape[-1] == len(labels)
     buffers = [
-        f"static {name}_{a.name}_t {a.name}[{big}_{a.name.upper()}_SIZE];" for a in (*library.inputs, *library.outputs)
+        f"static {c_type(a)} {a.name}[{big}_{a.name.upper()}_SIZE];" for a in (*library.inputs, *library.outputs)
     ]
     state = [f"static _Alignas({big}_ALIGNMENT) unsigned char state[{big}_STATE_BYTES];"] if library.state else []
     weights = (
@@ -113,7 +113,7 @@ def example_text(library: CompiledLibrary, labels: Sequence[str]) -> str:
         "int main(int argc, char **argv) {\n" + "\n".join(f"    {line}" for line in body) + "\n}\n",
     ]  # fmt: skip
     text = "\n".join(parts)
-    for word, value in {"NAME": name, "BIG": big, "OUTPUTS": first.name.upper(), "OUTPUT": first.name}.items():
+    for word, value in {"NAME": name, "BIG": big, "OUTPUTS": first.name.upper(), "TYPE": c_type(first)}.items():
         text = text.replace(f"@{word}@", value)
     return text
 
@@ -170,6 +170,7 @@ def readme_text(library: CompiledLibrary, target: str) -> str:
         f"Makefile     builds {f'{name}.wasm (needs lld)' if target == 'wasm32' else 'the example'}",
     ]
     listed = "\n".join(f"    {line}" for line in files)
+    several = f" Each call starts {library.threads} threads and waits for them." if library.threads > 1 else ""
     return f"""# {name}
 
 A network compiled by weft for {target} ({library.target.cpu}).
@@ -187,5 +188,5 @@ A network compiled by weft for {target} ({library.target.cpu}).
 | inputs | {sum(a.nbytes for a in library.inputs):,} |
 | outputs | {sum(a.nbytes for a in library.outputs):,} |
 
-Functions that the code needs of its surroundings: {needs}. It allocates no memory and has no global variables.
+Functions that the code needs of its surroundings: {needs}. It allocates no memory and has no global variables.{several}
 """

@@ -1,80 +1,114 @@
-"""The verb `export`: a trained network as a file, or a page, that needs neither its run nor the code that built it."""
+"""The verb `export`: a trained network as a file, a C library or a page that needs neither its run nor the code that built it."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..aot.export import export_c
+from ..aot.header import signature
+from ..compiler.cpu.target import TARGETS
 from ..errors import UserError
 from ..jobs.device import on
-from ..jobs.export import export_onnx, export_run
-from ..jobs.schema import Setting, flag
+from ..jobs.export import export_onnx, export_run, exported_program
+from ..jobs.schema import Setting, count, flag
 from ..jobs.settings import DEVICE
 from ..jobs.stored import run_of
 from ..jobs.web import export_web
-from ..saved.program import load
 from .arguments import Words, read
 from .table import pairs
 
 
 def export(words: Sequence[str]) -> None:
-    """Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, to=onnx, or to=web.
+    """Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, to=onnx, to=c or to=web.
 
     The file holds the graph, the best weights, preprocessing, labels, metrics and origin: `weft predict` needs
     nothing else. In Python: weft.load("net.weft"). An ONNX model takes pixels and gives what the network predicts in any runtime for
-    ONNX; it requires pip install 'weft[onnx]'. A page (to=web) is a folder that classifies pictures in a browser, without a server; RUN
-    may be a saved program (net.weft) as well.
+    ONNX; it requires pip install 'weft[onnx]'. to=c writes a folder with a C library, its header and an example, for this CPU or
+    another. to=web writes a folder that classifies pictures in a browser, without a server. For both a saved program can be given instead of
+    a run: weft export net.weft to=c target=armv7.
     """
     known = {
-        "to": Setting(str, "weft", "the format", choices=("weft", "onnx", "web")),
-        "out": Setting(str, None, "the file, or the folder of a page; the name of the run if nobody says"),
-        "exist_ok": Setting(flag, False, "replace a file, or a page, that is there"),
+        "to": Setting(str, "weft", "the format", choices=("weft", "onnx", "c", "web")),
+        "out": Setting(str, None, "the file or folder; the name of the run if nobody says"),
+        "exist_ok": Setting(flag, False, "replace a file or folder that is there"),
         "device": DEVICE,
-    }
+        "target": Setting(str, "host", "the CPU that code is compiled for", "to=c", ("host", *TARGETS)),
+        "batch": Setting(count, 1, "the batch size", "to=c"),
+        "sizes": Setting(sizes_by_name, {}, "sizes of other free dimensions, such as length:64", "to=c"),
+        "weights": Setting(str, "inside", "where weights are: inside the library, or in a file beside it", "to=c", ("inside", "file")),
+        "threads": Setting(count, 1, "how many threads a call runs on", "to=c"),
+        "name": Setting(str, "net", "what the names of its functions begin with", "to=c"),
+    }  # fmt: skip
     given = read("export", words, known, 1)
-    saved = _saved_program(given)
-    source = run_of("export", given.plain) if saved is None else saved
-    path = Path(given["out"] or (f"{source.stem}-web" if given["to"] == "web" else f"{source.name}.{given['to']}"))
+    if given["to"] in ("c", "web"):
+        return (_as_library if given["to"] == "c" else _as_page)(given)
+    folder = run_of("export", given.plain)
+    path = Path(given["out"] or f"{folder.name}.{given['to']}")
     if path.exists() and not given["exist_ok"]:
         raise UserError("weft export", f"{path} is there already. Choose another name (out=), or say exist_ok=true.")
     with on(given["device"]):
-        print(pairs({"weft": _as_program, "onnx": _as_onnx, "web": _as_page}[given["to"]](source, path)))
-
-
-def _saved_program(given: Words) -> Path | None:
-    """The file that is exported, if it is none of a run."""
-    if not given.plain or not Path(given.plain[0]).is_file():
-        return None
-    if given["to"] != "web":
-        raise UserError(
-            "weft export",
-            f"to={given['to']} requires a run, got the file {given.plain[0]}. A file can become a page: to=web.",
-        )
-    return Path(given.plain[0])
-
-
-def _as_program(folder: Path, path: Path) -> dict[str, str]:
-    program = export_run("export", folder, path)
-    return _facts(path, program.argument_types(), program.labels or ())
-
-
-def _as_onnx(folder: Path, path: Path) -> dict[str, str]:
-    model = export_onnx("export", folder, path)
-    return _facts(path, [str(port) for port in model.inputs], json.loads(model.metadata.get("labels", "[]")))
-
-
-def _facts(path: Path, inputs: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
+        inputs, labels = (_as_onnx if given["to"] == "onnx" else _as_program)(folder, path)
     facts = {"file": str(path), "size": f"{path.stat().st_size:,} bytes", "inputs": ", ".join(inputs)}
-    if labels:
-        facts["labels"] = f"{len(labels)}: {', '.join(labels[:5])}{', ...' if len(labels) > 5 else ''}"
-    return facts
+    print(pairs(facts | _labels(labels)))
 
 
-def _as_page(source: Path, path: Path) -> dict[str, str]:
-    with tempfile.TemporaryDirectory() as folder:
-        program = load(source) if source.is_file() else export_run("export", source, Path(folder) / "net.weft")
-        size = export_web(program, path)
-    code, weights = f"{size.code:,} bytes of WebAssembly", f"{size.weights:,} bytes"
-    return {"folder": str(path), "code": code, "weights": weights, "open": str((path / "index.html").resolve())}
+def _labels(labels: Sequence[str]) -> dict[str, str]:
+    return {"labels": f"{len(labels)}: {', '.join(labels[:5])}{', ...' if len(labels) > 5 else ''}"} if labels else {}
+
+
+def sizes_by_name(text: str) -> dict[str, int]:
+    """length:64,width:32 as a dict."""
+    try:
+        return {name: count(size) for name, size in (part.split(":") for part in text.split(",") if part)}
+    except ValueError:
+        raise ValueError("it must be names and sizes such as length:64,width:32") from None
+
+
+def _as_library(given: Words) -> None:
+    """A folder with a C library."""
+    name, folder = _source_and_folder(given)
+    with on(given["device"]):
+        program = exported_program("export", name)
+        sizes = given["sizes"] | ({"batch": given["batch"]} if "batch" in given.given else {})
+        library = export_c(
+            folder, program, name=given["name"], target=given["target"], sizes=sizes, weights=given["weights"],
+            threads=given["threads"], exist_ok=given["exist_ok"],
+        )  # fmt: skip
+    memory = {"code": library.summary.code, "weights": len(library.weights), "workspace": library.workspace}
+    facts = {"folder": str(folder), "function": signature(library)}
+    facts |= {name: f"{size:,} bytes" for name, size in memory.items()}
+    print(pairs(facts | _labels(program.labels or ())))
+
+
+def _as_program(folder: Path, path: Path) -> tuple[Sequence[str], Sequence[str]]:
+    program = export_run("export", folder, path)
+    return program.argument_types(), program.labels or ()
+
+
+def _as_onnx(folder: Path, path: Path) -> tuple[Sequence[str], Sequence[str]]:
+    model = export_onnx("export", folder, path)
+    return [str(port) for port in model.inputs], json.loads(model.metadata.get("labels", "[]"))
+
+
+def _as_page(given: Words) -> None:
+    """A folder with a page for browsers."""
+    name, folder = _source_and_folder(given)
+    if folder.exists() and not given["exist_ok"]:
+        raise UserError("weft export", f"{folder} is there already. Choose another name (out=), or say exist_ok=true.")
+    with on(given["device"]):
+        program = exported_program("export", name)
+        size = export_web(program, folder)
+    facts = {"folder": str(folder), "open": str((folder / "index.html").resolve())}
+    facts |= {"code": f"{size.code:,} bytes of WebAssembly", "weights": f"{size.weights:,} bytes"}
+    print(pairs(facts | _labels(program.labels or ())))
+
+
+def _source_and_folder(given: Words) -> tuple[str, Path]:
+    """The run or saved program, and the folder to write."""
+    if not given.plain:
+        raise UserError(
+            "weft export", "a run or a saved program is required: weft runs list shows which runs there are."
+        )
+    return given.plain[0], Path(given["out"] or f"{Path(given.plain[0]).stem}-{given['to']}")

@@ -34,6 +34,7 @@ class EmittedModule:
     module: ir.Module
     symbols: tuple[str, ...]  # library functions it calls
     sites: tuple[tuple[str, str, Any], ...]  # runtime errors: op, message, source line
+    entries: frozenset[int]  # of the frame, that it uses
 
 
 def write(
@@ -60,6 +61,7 @@ class _ModuleEmitter:
         self.made: dict[Any, ir.Function] = {}  # functions by the signature of their kernels
         self.functions: dict[Kernel, tuple[ir.Function, list[Slot]]] = {}
         self.programs = 0
+        self.entries: set[int] = set()
         self.program = program  # the one being emitted: the whole program, or a body of control flow
 
     def written(self, entry: str) -> EmittedModule:
@@ -69,7 +71,7 @@ class _ModuleEmitter:
         first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # persistent values must be computed (again)
         code.call(top, [*code.arguments, first])
         code.done()
-        return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites))
+        return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites), frozenset(self.entries))
 
     def _function(self, program: KernelProgram) -> ir.Function:
         """The function of a program: (frame, tid, threads, team, whether this is the first run) -> 1 if it must stop."""
@@ -239,6 +241,8 @@ class _ModuleEmitter:
         ).write()  # fmt: skip
 
     def _pointer(self, code: Code, frame: Value, slot: Slot) -> Value:
+        if self.program is self.top:
+            self.entries.add(slot.base)
         base = code.read(frame, slot.base, PTR)
         return base if not slot.offset else code.at(base, slot.offset, I8)
 
@@ -267,7 +271,8 @@ class _ModuleEmitter:
         self.symbols[phase.symbol] = None
         known: dict[str, Value] = {"tid": tid, "threads": threads}
         for name, slot in call.operands.items():
-            known[name] = self._pointer(code, frame, slot)
+            if name in phase.arguments:
+                known[name] = self._pointer(code, frame, slot)
         null = ir.Constant(PTR, None)
         known["epilogue"], known["context"] = null, null
         known["status"] = code.read(frame, 1, PTR)
