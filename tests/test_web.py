@@ -339,6 +339,30 @@ def test_a_page_opened_as_a_file_predicts_what_weft_predicts(
     assert opened.messages == []
 
 
+@pytest.mark.parametrize(
+    "event", ["new DragEvent('drop', { dataTransfer: found })", "new ClipboardEvent('paste', { clipboardData: found })"]
+)
+def test_pictures_are_dropped_and_pasted(opened: Browser, predictor: Predictor, tmp_path: Path, event: str) -> None:
+    path = picture(tmp_path / "a.png", 31, 18, seed=8)
+    content = base64.b64encode(path.read_bytes()).decode()
+    opened.evaluate(f"""{{
+        const found = new DataTransfer();
+        found.items.add(new File([bytesOf("{content}")], "a.png", {{ type: "image/png" }}));
+        document.dispatchEvent({event});
+    }}""")
+    opened.wait("!isBusy && $('bars').children.length > 0")
+    expected = probabilities(predictor, predictor.image(str(path)))
+    assert shown(opened)["label"] == LABELS[expected.argmax()]
+    assert opened.evaluate("source") == "upload"
+
+
+def test_sources_are_chosen_by_keyboard(opened: Browser) -> None:
+    opened.evaluate("$('tab-draw').focus()")
+    for expected in ("upload", "camera", "draw"):
+        opened.call("Input.dispatchKeyEvent", type="keyDown", key="ArrowRight")
+        assert opened.evaluate("[source, document.activeElement.id]") == [expected, f"tab-{expected}"]
+
+
 def test_photos_are_turned_upright(opened: Browser, predictor: Predictor, tmp_path: Path) -> None:
     image = Image.open(picture(tmp_path / "a.png", 60, 33, seed=4))
     exif = image.getexif()
