@@ -44,6 +44,9 @@ def test_weights_are_stored_once(tmp_path):
     library = compile_library(saved(tmp_path, layer, x), sizes={"batch": 4})
     assert library.weights[: 1 << 10] != layer.weight.numpy().tobytes()[: 1 << 10]  # packed
     assert len(library.weights) < 1.1 * 4 * 300 * 200
+    folded = weft.nn.Sequential(weft.nn.Conv2d(64, 64, 1), weft.nn.BatchNorm2d(64)).eval()
+    library = compile_library(saved(tmp_path, folded, np.ones((1, 64, 4, 4), np.float32)))
+    assert len(library.weights) < 1.1 * 4 * 64 * 64  # the packed filter, not also the folded one
 
 
 def test_without_vectors_and_fused_products_results_are_close(tmp_path, monkeypatch):

@@ -21,7 +21,7 @@ from ..compiler.cpu.ir_builder import I8, I32, I64, PTR, Code, Value, new_module
 from ..compiler.cpu.module import EmittedModule, write
 from ..compiler.cpu.target import CpuTarget, compiling_for
 from ..compiler.ir.program import FRAME_RESERVED, KernelProgram
-from ..compiler.ir.storage import ALIGN, ARENA, KEPT
+from ..compiler.ir.storage import ALIGN, ARENA, KEPT, Slot
 from ..dtypes import DType, float16
 from ..errors import InternalError, UserError
 from ..graph.graph import Graph
@@ -30,7 +30,7 @@ from ..graph.text import subgraphs
 from ..options import CompileOptions
 from .object_reader import ObjectSummary, check_symbols, read_object
 from .threads import SYMBOLS, write_barrier, write_team
-from .weights import DATA, PackedWeights, data_module, filled
+from .weights import DATA, PackedWeights, data_module, filled, kept_ranges
 
 _ENTRY = "program"  # not "main": LLVM gives that a meaning on some targets
 MISALIGNED = -1  # what the function returns if the workspace is not aligned
@@ -103,8 +103,9 @@ def compile_closed(
             closed.graph, closed.updates, CompileOptions.current("cpu", threads=threads), frozenset(closed.constants)
         )
         program = replace(whole, calls=[call for call in whole.calls if not call.once])
-        emitted = write(program, barriers=threads > 1, entry=_ENTRY)
-        weights = _weights(whole, emitted.entries, closed)
+        slots = write(program, barriers=threads > 1).slots
+        weights = _weights(whole, slots, closed)
+        emitted = write(program, barriers=threads > 1, entry=_ENTRY, place_of=weights.place_of)
         modules: list[ir.Module | str] = [emitted.module, *map(library.module_of, emitted.symbols)]
         modules.append(_RunEmitter(program, closed, weights, weights_inside, threads).written(functions))
         if weights_inside and weights.size:
@@ -147,11 +148,12 @@ def _error_texts(emitted: EmittedModule) -> tuple[str, ...]:
     return tuple(f"[{where}] {message}" for where, message, _ in emitted.sites)
 
 
-def _weights(program: KernelProgram, read: Collection[int], closed: ClosedProgram) -> PackedWeights:
-    """The constants that every run reads from these entries of the frame: what is prepared once, and inputs as they are."""
-    kept = _prepared(program, closed.constants) if KEPT in read else np.empty(0, np.uint8)
-    used = {position: array for position, array in closed.constants.items() if FRAME_RESERVED + position in read}
-    return PackedWeights(kept, used, closed.state)
+def _weights(program: KernelProgram, read: Collection[Slot], closed: ClosedProgram) -> PackedWeights:
+    """The constants that every run reads from these slots: what is prepared once, and inputs as they are."""
+    kept, bases = [slot for slot in read if slot.base == KEPT], {slot.base for slot in read}
+    memory = _prepared(program, closed.constants) if kept else np.empty(0, np.uint8)
+    used = {position: array for position, array in closed.constants.items() if FRAME_RESERVED + position in bases}
+    return PackedWeights(memory, kept_ranges(kept), used, closed.state)
 
 
 def _prepared(program: KernelProgram, constants: Mapping[int, np.ndarray]) -> np.ndarray:
@@ -160,7 +162,7 @@ def _prepared(program: KernelProgram, constants: Mapping[int, np.ndarray]) -> np
     with library.preparing(once.symbols):
         code = object_code(once.module)
     loaded = Loaded(code, [(symbol, library.address(symbol)) for symbol in once.symbols])
-    kept, arena = aligned(program.memory.kept), aligned(program.memory.arena)
+    kept, arena = aligned(_rounded(program.memory.kept)), aligned(program.memory.arena)
     status = (ctypes.c_int64 * 3)(0, 0, 1)
     frame = (ctypes.c_void_p * program.frame_size)()
     frame[ARENA], frame[1], frame[KEPT] = arena.ctypes.data, ctypes.addressof(status), kept.ctypes.data
@@ -172,6 +174,10 @@ def _prepared(program: KernelProgram, constants: Mapping[int, np.ndarray]) -> np
     if status[0]:
         raise InternalError("export_c", f"constants could not be prepared: {once.sites[status[0] - 1]}")
     return kept
+
+
+def _rounded(size: int) -> int:
+    return -(-size // ALIGN) * ALIGN
 
 
 def aligned(size: int) -> np.ndarray:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
-from ..compiler.ir.storage import ALIGN
+from ..compiler.ir.storage import ALIGN, KEPT, Slot
 from ..errors import InternalError
 
 DATA = "weights"  # the symbol of the block; it is local to the object file
@@ -16,16 +18,38 @@ _MARK = bytes(range(1, 251)) + b"weft"  # found in no other place of an object f
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """What was prepared, then inputs that are read as they are, then the first values of state; each aligned."""
+    """Prepared values, then inputs that are read as they are, then the first values of state; each aligned.
 
-    prepared: np.ndarray
+    Of the memory with prepared values only the ranges that runs read are stored: intermediate results, such as a filter with a batch
+    norm folded into it before it is packed, are not.
+    """
+
+    memory: np.ndarray
+    ranges: Mapping[int, int]  # from the first byte to the end of each, aligned
     inputs: Mapping[int, np.ndarray]  # by position
     state: Mapping[int, np.ndarray]
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """Where each range begins."""
+        sizes = [end - begin for begin, end in self.ranges.items()]
+        return dict(zip(self.ranges, accumulate(sizes, initial=0), strict=False))
+
+    def place_of(self, slot: Slot) -> int:
+        """The offset of a slot; that of a prepared value is a new one."""
+        if slot.base != KEPT:
+            return slot.offset
+        begin = max(begin for begin in self._places if begin <= slot.offset)
+        return self._places[begin] + slot.offset - begin
+
+    @property
+    def prepared_size(self) -> int:
+        return sum(end - begin for begin, end in self.ranges.items())
 
     @property
     def offsets(self) -> dict[int, int]:
         """Where each input begins."""
-        return _offsets(self.inputs, _whole(self.prepared.nbytes))
+        return _offsets(self.inputs, self.prepared_size)
 
     @property
     def state_offsets(self) -> dict[int, int]:
@@ -35,7 +59,7 @@ class PackedWeights:
     @property
     def state_begin(self) -> int:
         """Where the first values of the state are."""
-        return _whole(self.prepared.nbytes) + _total(self.inputs)
+        return self.prepared_size + _total(self.inputs)
 
     @property
     def state_size(self) -> int:
@@ -46,8 +70,22 @@ class PackedWeights:
         return self.state_begin + self.state_size
 
     def packed(self) -> bytes:
-        parts = [self.prepared, *self.inputs.values(), *self.state.values()]
+        prepared = [self.memory[begin:end] for begin, end in self.ranges.items()]
+        parts = [*prepared, *self.inputs.values(), *self.state.values()]
         return b"".join(part.tobytes().ljust(_whole(part.nbytes), b"\0") for part in parts)
+
+
+def kept_ranges(slots: Collection[Slot]) -> dict[int, int]:
+    """The memory of slots as disjoint ranges that begin and end at aligned places."""
+    ranges: dict[int, int] = {}
+    last = -1
+    for slot in sorted(slots, key=lambda slot: slot.offset):
+        begin, end = slot.offset // ALIGN * ALIGN, _whole(slot.offset + slot.nbytes)
+        if last >= 0 and begin < ranges[last]:
+            ranges[last] = max(ranges[last], end)
+        else:
+            last, ranges[begin] = begin, end
+    return ranges
 
 
 def _offsets(arrays: Mapping[int, np.ndarray], end: int) -> dict[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from llvmlite import ir
@@ -34,7 +35,7 @@ class EmittedModule:
     module: ir.Module
     symbols: tuple[str, ...]  # library functions it calls
     sites: tuple[tuple[str, str, Any], ...]  # runtime errors: op, message, source line
-    entries: frozenset[int]  # of the frame, that it uses
+    slots: frozenset[Slot]  # memory that it uses
 
 
 def write(
@@ -44,16 +45,20 @@ def write(
     timed: bool = False,
     barriers: bool = True,
     entry: str = "main",
+    place_of: Callable[[Slot], int] = attrgetter("offset"),
 ) -> EmittedModule:
     """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64, one entry a call, whose address is an
-    additional last entry of the frame. Without `barriers`, only one thread can run it. `entry` is its
-    function.
+    additional last entry of the frame. Without `barriers`, only one thread can run it. `entry` is the name of its function. `place_of` gives
+    the offsets of slots, if they are not where the plan says.
     """
-    return _ModuleEmitter(program, target or current_target(), timed, barriers).written(entry)
+    return _ModuleEmitter(program, target or current_target(), timed, barriers, place_of).written(entry)
 
 
 class _ModuleEmitter:
-    def __init__(self, program: KernelProgram, target: CpuTarget, timed: bool, barriers: bool) -> None:
+    def __init__(
+        self, program: KernelProgram, target: CpuTarget, timed: bool, barriers: bool, place_of: Callable[[Slot], int]
+    ) -> None:
+        self.place_of = place_of
         self.top, self.target, self.timed, self.barriers = program, target, timed, barriers
         self.module = new_module("weft")
         self.errors = ErrorSites()
@@ -61,7 +66,7 @@ class _ModuleEmitter:
         self.made: dict[Any, ir.Function] = {}  # functions by the signature of their kernels
         self.functions: dict[Kernel, tuple[ir.Function, list[Slot]]] = {}
         self.programs = 0
-        self.entries: set[int] = set()
+        self.slots: set[Slot] = set()
         self.program = program  # the one being emitted: the whole program, or a body of control flow
 
     def written(self, entry: str) -> EmittedModule:
@@ -71,7 +76,7 @@ class _ModuleEmitter:
         first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # persistent values must be computed (again)
         code.call(top, [*code.arguments, first])
         code.done()
-        return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites), frozenset(self.entries))
+        return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites), frozenset(self.slots))
 
     def _function(self, program: KernelProgram) -> ir.Function:
         """The function of a program: (frame, tid, threads, team, whether this is the first run) -> 1 if it must stop."""
@@ -241,10 +246,12 @@ class _ModuleEmitter:
         ).write()  # fmt: skip
 
     def _pointer(self, code: Code, frame: Value, slot: Slot) -> Value:
+        offset = slot.offset
         if self.program is self.top:
-            self.entries.add(slot.base)
+            self.slots.add(slot)
+            offset = self.place_of(slot)
         base = code.read(frame, slot.base, PTR)
-        return base if not slot.offset else code.at(base, slot.offset, I8)
+        return base if not offset else code.at(base, offset, I8)
 
     def _barrier(self, code: Code, team: Value, tid: Value, threads: Value) -> None:
         if not self.barriers:
