@@ -15,6 +15,7 @@ def main() -> None:
     package = Path(weft.__file__).resolve().parent
     assert package.is_relative_to(Path(sys.prefix).resolve()), f"imported {package}, which was not installed here"
     assert (package / "py.typed").exists(), "the wheel has no py.typed"
+    assert (package / "web" / "page" / "index.html").exists(), "the wheel has no files of web pages"
 
     double = weft.jit(lambda x: x * 2.0 + 1.0)
     assert double(weft.asarray([1.0, 2.0])).tolist() == [3.0, 5.0]

@@ -52,6 +52,8 @@ LAYERS = [
     ["saved"],
     ["onnx"],
     ["loading"],
+    ["aot"],
+    ["web"],
     ["report"],
     ["data"],
     ["train"],

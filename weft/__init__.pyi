@@ -17,6 +17,7 @@ from .algorithms import PREFER_FASTEST as PREFER_FASTEST
 from .algorithms import WORKSPACE_LIMIT as WORKSPACE_LIMIT
 from .algorithms import algorithms as algorithms
 from .algorithms import find_algorithms as find_algorithms
+from .aot.export import export_c as export_c
 from .control import checkpoint as checkpoint
 from .control import cond as cond
 from .control import fori_loop as fori_loop

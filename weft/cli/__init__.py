@@ -24,7 +24,7 @@ SUMMARIES = {
     "job": "Queue trainings: weft job submit digits epochs=5, weft job run, weft job list.",
     "eval": "Evaluate a trained network on held-out examples: weft eval RUN.",
     "predict": "Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...",
-    "export": "Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, or to=onnx.",
+    "export": "Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, to=onnx, to=c or to=web.",
     "dataset": "Create, inspect and download datasets: weft dataset create photos photos-dataset size=64.",
     "weights": "Keep published weights on this machine: weft weights add FILE network=mobilenet_v2, then weft train weights=mobilenet_v2.",
     "models": "The networks that can be trained by name.",

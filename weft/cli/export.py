@@ -1,4 +1,4 @@
-"""The verb `export`: a trained network as a file that needs neither its run nor the code that built it."""
+"""The verb `export`: a trained network as a file, a C library or a page that needs neither its run nor the code that built it."""
 
 from __future__ import annotations
 
@@ -6,30 +6,44 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..aot.export import export_c
+from ..aot.header import signature
+from ..compiler.cpu.target import TARGETS
 from ..errors import UserError
 from ..jobs.device import on
-from ..jobs.export import export_onnx, export_run
-from ..jobs.schema import Setting, flag
+from ..jobs.export import export_onnx, export_run, exported_program
+from ..jobs.schema import Setting, count, flag
 from ..jobs.settings import DEVICE
 from ..jobs.stored import run_of
-from .arguments import read
+from ..jobs.web import export_web
+from .arguments import Words, read
 from .table import pairs
 
 
 def export(words: Sequence[str]) -> None:
-    """Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, or to=onnx.
+    """Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, to=onnx, to=c or to=web.
 
     The file holds the graph, the best weights, preprocessing, labels, metrics and origin: `weft predict` needs
     nothing else. In Python: weft.load("net.weft"). An ONNX model takes pixels and gives what the network predicts in any runtime for
-    ONNX; it requires pip install 'weft[onnx]'.
+    ONNX; it requires pip install 'weft[onnx]'. to=c writes a folder with a C library, its header and an example, for this CPU or
+    another. to=web writes a folder that classifies pictures in a browser, without a server. For both a saved program can be given instead of
+    a run: weft export net.weft to=c target=armv7.
     """
     known = {
-        "to": Setting(str, "weft", "the format", choices=("weft", "onnx")),
-        "out": Setting(str, None, "the file; the name of the run if nobody says"),
-        "exist_ok": Setting(flag, False, "replace a file that is there"),
+        "to": Setting(str, "weft", "the format", choices=("weft", "onnx", "c", "web")),
+        "out": Setting(str, None, "the file or folder; the name of the run if nobody says"),
+        "exist_ok": Setting(flag, False, "replace a file or folder that is there"),
         "device": DEVICE,
-    }
+        "target": Setting(str, "host", "the CPU that code is compiled for", "to=c", ("host", *TARGETS)),
+        "batch": Setting(count, 1, "the batch size", "to=c"),
+        "sizes": Setting(sizes_by_name, {}, "sizes of other free dimensions, such as length:64", "to=c"),
+        "weights": Setting(str, "inside", "where weights are: inside the library, or in a file beside it", "to=c", ("inside", "file")),
+        "threads": Setting(count, 1, "how many threads a call runs on", "to=c"),
+        "name": Setting(str, "net", "what the names of its functions begin with", "to=c"),
+    }  # fmt: skip
     given = read("export", words, known, 1)
+    if given["to"] in ("c", "web"):
+        return (_as_library if given["to"] == "c" else _as_page)(given)
     folder = run_of("export", given.plain)
     path = Path(given["out"] or f"{folder.name}.{given['to']}")
     if path.exists() and not given["exist_ok"]:
@@ -37,9 +51,35 @@ def export(words: Sequence[str]) -> None:
     with on(given["device"]):
         inputs, labels = (_as_onnx if given["to"] == "onnx" else _as_program)(folder, path)
     facts = {"file": str(path), "size": f"{path.stat().st_size:,} bytes", "inputs": ", ".join(inputs)}
-    if labels:
-        facts["labels"] = f"{len(labels)}: {', '.join(labels[:5])}{', ...' if len(labels) > 5 else ''}"
-    print(pairs(facts))
+    print(pairs(facts | _labels(labels)))
+
+
+def _labels(labels: Sequence[str]) -> dict[str, str]:
+    return {"labels": f"{len(labels)}: {', '.join(labels[:5])}{', ...' if len(labels) > 5 else ''}"} if labels else {}
+
+
+def sizes_by_name(text: str) -> dict[str, int]:
+    """length:64,width:32 as a dict."""
+    try:
+        return {name: count(size) for name, size in (part.split(":") for part in text.split(",") if part)}
+    except ValueError:
+        raise ValueError("it must be names and sizes such as length:64,width:32") from None
+
+
+def _as_library(given: Words) -> None:
+    """A folder with a C library."""
+    name, folder = _source_and_folder(given)
+    with on(given["device"]):
+        program = exported_program("export", name)
+        sizes = given["sizes"] | ({"batch": given["batch"]} if "batch" in given.given else {})
+        library = export_c(
+            folder, program, name=given["name"], target=given["target"], sizes=sizes, weights=given["weights"],
+            threads=given["threads"], exist_ok=given["exist_ok"],
+        )  # fmt: skip
+    memory = {"code": library.summary.code, "weights": len(library.weights), "workspace": library.workspace}
+    facts = {"folder": str(folder), "function": signature(library)}
+    facts |= {name: f"{size:,} bytes" for name, size in memory.items()}
+    print(pairs(facts | _labels(program.labels or ())))
 
 
 def _as_program(folder: Path, path: Path) -> tuple[Sequence[str], Sequence[str]]:
@@ -50,3 +90,25 @@ def _as_program(folder: Path, path: Path) -> tuple[Sequence[str], Sequence[str]]
 def _as_onnx(folder: Path, path: Path) -> tuple[Sequence[str], Sequence[str]]:
     model = export_onnx("export", folder, path)
     return [str(port) for port in model.inputs], json.loads(model.metadata.get("labels", "[]"))
+
+
+def _as_page(given: Words) -> None:
+    """A folder with a page for browsers."""
+    name, folder = _source_and_folder(given)
+    if folder.exists() and not given["exist_ok"]:
+        raise UserError("weft export", f"{folder} is there already. Choose another name (out=), or say exist_ok=true.")
+    with on(given["device"]):
+        program = exported_program("export", name)
+        size = export_web(program, folder)
+    facts = {"folder": str(folder), "open": str((folder / "index.html").resolve())}
+    facts |= {"code": f"{size.code:,} bytes of WebAssembly", "weights": f"{size.weights:,} bytes"}
+    print(pairs(facts | _labels(program.labels or ())))
+
+
+def _source_and_folder(given: Words) -> tuple[str, Path]:
+    """The run or saved program, and the folder to write."""
+    if not given.plain:
+        raise UserError(
+            "weft export", "a run or a saved program is required: weft runs list shows which runs there are."
+        )
+    return given.plain[0], Path(given["out"] or f"{Path(given.plain[0]).stem}-{given['to']}")

@@ -1,8 +1,9 @@
-"""A trained network of a run as a file: a saved program, or an ONNX model."""
+"""A trained network of a run as a file: a saved program, an ONNX model, or a C library."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ..saved.trace import TensorSpec
 from ..tensor import Tensor
 from ..train.folder import RunFolder
 from ..tree import map_tree
+from .find import find_run
 from .job import Job, facts, job_of_run
 from .predictor import Deployed, deployed_of, resize_of, task_of
 from .stored import settings_of
@@ -31,6 +33,14 @@ def export_run(verb: str, folder: Path, path: Path) -> Program:
     job, deployed, known = _exported(verb, folder)
     save(path, deployed, _input_specs(job, deployed.network), labels=job.train.classes or None, **known)
     return load(path)
+
+
+def exported_program(verb: str, name: str) -> Program:
+    """The program of a saved file, or of a run as `export_run` saves it."""
+    if Path(name).is_file():
+        return load(name)
+    with tempfile.TemporaryDirectory() as folder:
+        return export_run(verb, find_run(name), Path(folder) / "program.weft")
 
 
 def export_onnx(verb: str, folder: Path, path: Path) -> OnnxModule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,15 @@ class SavedFunction:
         return tuple(found.items())
 
 
+@dataclass(frozen=True)
+class ClosedFunction:
+    """A function of a program for one size of each free dimension, with the tensors that it reads."""
+
+    manifest: FunctionManifest
+    graph: Graph
+    tensors: dict[int, Tensor]  # inputs that are no arguments, by position
+
+
 class Program(Module):
     """A saved program. It is called like what was saved, and its parameters have the names that they had.
 
@@ -149,6 +159,20 @@ class Program(Module):
         """The graph that a call with these arguments runs."""
         function = self._function()
         return function.graph(function.sizes(function.bind(args, kwargs), self._manifest.dimensions))
+
+    def closed(self, sizes: Mapping[str, int]) -> ClosedFunction:
+        """What a call runs for these sizes of the free dimensions, as plain data."""
+        function, limits = self._function(), self._manifest.dimensions
+        for name, size in sizes.items():
+            if size < 1 or size > (limits[name] or size):
+                raise UserError("Program", f"{name} of 1 to {limits[name] or 'any size'} is required, got {size}.")
+        graph = function.graph(tuple(sizes.items()))
+        tensors = {
+            i: wrap(self._input(port.kind, port.name, iter(())))
+            for i, port in enumerate(function.manifest.inputs)
+            if port.kind != "argument"
+        }
+        return ClosedFunction(function.manifest, graph, tensors)
 
     def argument_types(self) -> list[str]:
         """The types of its arguments: float32[batch, 3]."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -12,7 +12,7 @@ from llvmlite.binding import ffi
 
 from ...errors import InternalError
 from ..store import kept
-from .target import CpuTarget, host
+from .target import CpuTarget, current_target, host
 
 # The emitters have blocked, unrolled and vectorized the code already. LLVM's -O2 pipeline takes five times as long and gives no
 # measurable speedup.
@@ -45,6 +45,21 @@ def _emitted(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
         ffi.lib.LLVMPY_DisposeMemoryBuffer(buffer)
 
 
+def object_file(modules: Sequence[ir.Module | str], target: CpuTarget, exported: Collection[str]) -> bytes:
+    """Modules as one object file that a linker reads. Only the `exported` functions are visible outside of it.
+
+    The modules are optimised together: arguments that are the same in all calls, such as the number of threads, become constants.
+    """
+    machine, context = target.new_linker_machine(), llvm.create_context()
+    whole = llvm.parse_assembly(str(modules[0]), context)
+    for module in modules[1:]:
+        whole.link_in(llvm.parse_assembly(str(module), context))
+    for symbol in (*whole.functions, *whole.global_variables):
+        if not symbol.is_declaration and symbol.name not in exported:
+            symbol.linkage = "internal"
+    return _emitted(machine, _optimise(whole, machine, ("ipsccp", "global_dead_code_eliminate", *_PASSES)))
+
+
 def assembly(module: ir.Module | str, target: CpuTarget | None = None) -> str:
     """The module as text, for this CPU or another."""
     machine = (target or host()).machine
@@ -52,15 +67,18 @@ def assembly(module: ir.Module | str, target: CpuTarget | None = None) -> str:
 
 
 def optimised(module: ir.Module | str, machine: llvm.TargetMachine, context: Any = None) -> llvm.ModuleRef:
-    parsed = llvm.parse_assembly(str(module), context)
-    parsed.verify()
-    parsed.triple = machine.triple
-    parsed.data_layout = str(machine.target_data)
+    return _optimise(llvm.parse_assembly(str(module), context), machine, _PASSES)
+
+
+def _optimise(module: llvm.ModuleRef, machine: llvm.TargetMachine, passes: Sequence[str]) -> llvm.ModuleRef:
+    module.verify()
+    module.triple = machine.triple
+    module.data_layout = str(machine.target_data)
     manager = llvm.create_new_module_pass_manager()
-    for name in _PASSES:
+    for name in passes:
         getattr(manager, f"add_{name}_pass")()
-    manager.run(parsed, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
-    return parsed
+    manager.run(module, llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options()))
+    return module
 
 
 class Loaded:
@@ -91,4 +109,4 @@ def load(module: ir.Module | str) -> Loaded:
 
 def kept_code(key: str, make: Callable[[], bytes]) -> bytes:
     """Object code cached for this CPU under a key, or made now."""
-    return kept(f"{host().key}\n{key}", make)
+    return kept(f"{host().key} for {current_target().key}\n{key}", make)

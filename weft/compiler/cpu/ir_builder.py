@@ -11,6 +11,8 @@ from typing import Any
 
 from llvmlite import ir
 
+from .target import current_target
+
 I1, I8, I16, I32, I64 = (ir.IntType(b) for b in (1, 8, 16, 32, 64))
 F16, F32, F64, VOID = ir.HalfType(), ir.FloatType(), ir.DoubleType(), ir.VoidType()
 PTR = ir.PointerType()
@@ -244,8 +246,37 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         return self.call(function, values)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, rounded once."""
+        """a * b + c, rounded once where the target has an instruction for it, else twice."""
+        if not current_target().fma:
+            return self.fadd(self.fmul(a, b), c)
         return self.intrinsic("fma", a, b, c)
+
+    def exact_fma(self, a: Value, b: Value, c: Value) -> Value:
+        """a * b + c for formulas that need the product's lowest bits: rounded once, or as good as once without an instruction for it."""
+        if current_target().fma:
+            return self.intrinsic("fma", a, b, c)
+        if element_of(a.type) == F32:  # a product of two float32 is exact in float64
+            a, b, c = (self.fpext(x, like(x.type, F64)) for x in (a, b, c))
+            return self.fptrunc(self.fadd(self.fmul(a, b), c), like(a.type, F32))
+        product, error = self._exact_product(a, b)
+        total = self.fadd(product, c)
+        back = self.fsub(total, product)
+        lost = self.fadd(self.fsub(product, self.fsub(total, back)), self.fsub(c, back))
+        return self.fadd(total, self.fadd(lost, error))
+
+    def _exact_product(self, a: Value, b: Value) -> tuple[Value, Value]:
+        """The product of two float64 and its rounding error (Dekker): both factors are split into halves of 26 bits."""
+        product = self.fmul(a, b)
+        (a_high, a_low), (b_high, b_low) = self._halves(a), self._halves(b)
+        error = self.fsub(self.fmul(a_high, b_high), product)
+        for x, y in ((a_high, b_low), (a_low, b_high), (a_low, b_low)):
+            error = self.fadd(error, self.fmul(x, y))
+        return product, error
+
+    def _halves(self, value: Value) -> tuple[Value, Value]:
+        scaled = self.fmul(value, constant(value.type, 2.0**27 + 1))
+        high = self.fsub(scaled, self.fsub(scaled, value))
+        return high, self.fsub(value, high)
 
 
 def _spell(type: ir.Type) -> str:
@@ -261,4 +292,4 @@ def _spell(type: ir.Type) -> str:
 def _size(type: ir.Type) -> int:
     if isinstance(type, ir.IntType):
         return max(1, int(type.width) // 8)
-    return {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8}[str(type)]
+    return {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": current_target().pointer_bytes}[str(type)]

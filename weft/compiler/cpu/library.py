@@ -22,6 +22,7 @@ from ..ir.plan import Plan, PlanPhase
 from ..thresholds import thresholds
 from .engine import Loaded, kept_code, object_code
 from .ir_builder import I64, PTR
+from .target import CpuTarget, current_target
 
 NUMBERS = ("tid", "threads")
 
@@ -37,8 +38,9 @@ def argument_types(phase: PlanPhase) -> list[ir.Type]:
 
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # generators by family
-_loaded: dict[tuple[str, str], Loaded] = {}  # by symbol and changed thresholds
-_loading: dict[tuple[str, str], threading.RLock] = {}
+_Key = tuple[str, str, CpuTarget]  # symbol, changed thresholds, the CPU that the IR was generated for
+_loaded: dict[_Key, Loaded] = {}
+_loading: dict[_Key, threading.RLock] = {}
 
 
 def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str], ir.Module]]:
@@ -53,12 +55,21 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
 
 def address(symbol: str) -> int:
     """The address of a function, compiled now if it is not loaded yet."""
-    key = symbol, thresholds.changed()
+    key = _key(symbol)
     if key not in _loaded:
         with _loading.setdefault(key, threading.RLock()):  # one thread compiles it, the others wait
             if key not in _loaded:
                 _loaded[key] = Loaded(_code(symbol))
     return _loaded[key].address(symbol)
+
+
+def _key(symbol: str) -> _Key:
+    return symbol, thresholds.changed(), current_target()
+
+
+def module_of(symbol: str) -> ir.Module:
+    """The LLVM module of a function, for the current target."""
+    return _makers[symbol.split(".")[0]](symbol)
 
 
 def _code(symbol: str) -> bytes:
@@ -75,8 +86,7 @@ def _code(symbol: str) -> bytes:
 @contextmanager
 def preparing(symbols: Iterable[str]) -> Iterator[None]:
     """Compile missing functions in the background of the `with` block."""
-    changed = thresholds.changed()
-    missing = [symbol for symbol in dict.fromkeys(symbols) if (symbol, changed) not in _loaded]
+    missing = [symbol for symbol in dict.fromkeys(symbols) if _key(symbol) not in _loaded]
     if not missing:
         yield
         return

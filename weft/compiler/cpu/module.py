@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from llvmlite import ir
@@ -19,7 +20,7 @@ from .control_flow import ControlFlowEmitter
 from .emit import LoopEmitter
 from .ir_builder import I8, I64, PTR, Code, Value, new_module
 from .library import EPILOGUE, argument_types
-from .target import CpuTarget, host
+from .target import CpuTarget, current_target
 from .values import ErrorSites
 
 BARRIER, TICKS = "team.barrier", "team.ticks"
@@ -34,34 +35,48 @@ class EmittedModule:
     module: ir.Module
     symbols: tuple[str, ...]  # library functions it calls
     sites: tuple[tuple[str, str, Any], ...]  # runtime errors: op, message, source line
+    slots: frozenset[Slot]  # memory that it uses
 
 
-def write(program: KernelProgram, target: CpuTarget | None = None, *, timed: bool = False) -> EmittedModule:
+def write(
+    program: KernelProgram,
+    target: CpuTarget | None = None,
+    *,
+    timed: bool = False,
+    barriers: bool = True,
+    entry: str = "main",
+    place_of: Callable[[Slot], int] = attrgetter("offset"),
+) -> EmittedModule:
     """Emit the program. With `timed`, it adds the clock ticks of every call to an array of i64, one entry a call, whose address is an
-    additional last entry of the frame.
+    additional last entry of the frame. Without `barriers`, only one thread can run it. `entry` is the name of its function. `place_of` gives
+    the offsets of slots, if they are not where the plan says.
     """
-    return _ModuleEmitter(program, target or host(), timed).written()
+    return _ModuleEmitter(program, target or current_target(), timed, barriers, place_of).written(entry)
 
 
 class _ModuleEmitter:
-    def __init__(self, program: KernelProgram, target: CpuTarget, timed: bool) -> None:
-        self.top, self.target, self.timed = program, target, timed
+    def __init__(
+        self, program: KernelProgram, target: CpuTarget, timed: bool, barriers: bool, place_of: Callable[[Slot], int]
+    ) -> None:
+        self.place_of = place_of
+        self.top, self.target, self.timed, self.barriers = program, target, timed, barriers
         self.module = new_module("weft")
         self.errors = ErrorSites()
         self.symbols: dict[str, None] = {}
         self.made: dict[Any, ir.Function] = {}  # functions by the signature of their kernels
         self.functions: dict[Kernel, tuple[ir.Function, list[Slot]]] = {}
         self.programs = 0
+        self.slots: set[Slot] = set()
         self.program = program  # the one being emitted: the whole program, or a body of control flow
 
-    def written(self) -> EmittedModule:
+    def written(self, entry: str) -> EmittedModule:
         top = self._function(self.top)
-        code = Code.begin(self.module, "main", [PTR, I64, I64, PTR])
+        code = Code.begin(self.module, entry, [PTR, I64, I64, PTR])
         frame = code.arguments[0]
         first = code.read(code.read(frame, 1, PTR), FIRST, I64)  # persistent values must be computed (again)
         code.call(top, [*code.arguments, first])
         code.done()
-        return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites))
+        return EmittedModule(self.module, tuple(self.symbols), tuple(self.errors.sites), frozenset(self.slots))
 
     def _function(self, program: KernelProgram) -> ir.Function:
         """The function of a program: (frame, tid, threads, team, whether this is the first run) -> 1 if it must stop."""
@@ -231,10 +246,16 @@ class _ModuleEmitter:
         ).write()  # fmt: skip
 
     def _pointer(self, code: Code, frame: Value, slot: Slot) -> Value:
+        offset = slot.offset
+        if self.program is self.top:
+            self.slots.add(slot)
+            offset = self.place_of(slot)
         base = code.read(frame, slot.base, PTR)
-        return base if not slot.offset else code.at(base, slot.offset, I8)
+        return base if not offset else code.at(base, offset, I8)
 
     def _barrier(self, code: Code, team: Value, tid: Value, threads: Value) -> None:
+        if not self.barriers:
+            return
         function = self._external(BARRIER, [PTR, I64, I64], I64)
         self._stop_if(code, code.call(function, [team, tid, threads]))
 
@@ -257,7 +278,8 @@ class _ModuleEmitter:
         self.symbols[phase.symbol] = None
         known: dict[str, Value] = {"tid": tid, "threads": threads}
         for name, slot in call.operands.items():
-            known[name] = self._pointer(code, frame, slot)
+            if name in phase.arguments:
+                known[name] = self._pointer(code, frame, slot)
         null = ir.Constant(PTR, None)
         known["epilogue"], known["context"] = null, null
         known["status"] = code.read(frame, 1, PTR)

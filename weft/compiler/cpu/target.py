@@ -1,14 +1,24 @@
-"""The target CPU: its LLVM name and features, vector width and cache sizes."""
+"""The target CPU: its LLVM name and features, vector width and cache sizes.
+
+Code is generated for `current_target()`: this machine, unless `compiling_for` names another one around it.
+"""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
 import llvmlite
 import llvmlite.binding as llvm
+
+from ...errors import UserError
+from ...hints import nearest
+from ..host import usable_cores
 
 LINE = 64  # bytes of a cache line
 
@@ -21,13 +31,19 @@ llvm.initialize_native_asmparser()
 class CpuTarget:
     """The properties of a CPU that code generation depends on."""
 
-    arch: str  # "aarch64" or "x86_64"
+    arch: str  # "aarch64", "x86_64", "arm", "riscv64" or "wasm32"
     cpu: str  # LLVM's name
     features: str  # LLVM's list: "+neon,-sve,..."
     vector_bits: int
     registers: int  # vector registers
     l1: int = 32 << 10  # bytes of one core
     l2: int = 512 << 10
+    triple: str = ""  # LLVM's name of the platform; empty for that of this process
+    abi: str = ""  # LLVM's name of the calling convention, where a platform has several
+    fma: bool = True  # whether products and sums can be rounded once, in one instruction
+    half: bool = True  # whether it converts float16
+    pointer_bytes: int = 8
+    cores: int = 1  # that the choice of algorithms is made for
 
     def lanes(self, bits: int) -> int:
         """How many elements of so many bits a vector register holds."""
@@ -38,18 +54,31 @@ class CpuTarget:
         return self.new_machine()
 
     def new_machine(self) -> llvm.TargetMachine:
-        """A new target machine; an execution engine takes ownership of it."""
-        triple = llvm.get_process_triple()
+        """A new target machine for code that is loaded into this process; an execution engine takes ownership of it."""
         # Code, its constants and the functions it calls may lie further apart than 2 GiB in a large process.
         where = ("static", "large") if self.arch == "x86_64" else ("pic", "default")
-        return llvm.Target.from_triple(triple).create_target_machine(
-            cpu=self.cpu, features=self.features, opt=3, reloc=where[0], codemodel=where[1]
+        return self._new_machine(*where)
+
+    def new_linker_machine(self) -> llvm.TargetMachine:
+        """A new target machine for object files that a linker reads. They can become part of a shared library."""
+        return self._new_machine(
+            "static" if self.arch == "wasm32" else "pic", "medium" if self.arch == "riscv64" else "default"
+        )
+
+    def _new_machine(self, relocation: str, code_model: str) -> llvm.TargetMachine:
+        if self.triple:
+            llvm.initialize_all_targets()
+            llvm.initialize_all_asmprinters()
+        return llvm.Target.from_triple(self.triple or llvm.get_process_triple()).create_target_machine(
+            cpu=self.cpu, features=self.features, opt=3, reloc=relocation, codemodel=code_model, abiname=self.abi
         )
 
     @property
     def key(self) -> str:
         """The part of a cache key that identifies the CPU and the LLVM version."""
-        return f"{self.arch} {self.cpu} {self.features} {self.vector_bits} llvmlite {llvmlite.__version__}"
+        return (
+            f"{self.arch} {self.triple} {self.cpu} {self.features} {self.vector_bits} llvmlite {llvmlite.__version__}"
+        )
 
 
 @cache
@@ -59,12 +88,62 @@ def host() -> CpuTarget:
     features = llvm.get_host_cpu_features()
     cpu, text = llvm.get_host_cpu_name(), features.flatten()
     l1, l2 = _cache_size(1, 32 << 10), _cache_size(2, 512 << 10)
+    cores = usable_cores()
     if arch == "aarch64":
         # LLVM's reading of the features of an ARM CPU is incomplete; the name of the CPU implies the rest.
-        return CpuTarget(arch, cpu, text, 128, 32, l1, l2)
+        return CpuTarget(arch, cpu, text, 128, 32, l1, l2, cores=cores)
     if features.get("avx512f") and features.get("avx512vl") and features.get("avx512bw"):
-        return CpuTarget(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2)
-    return CpuTarget(arch, cpu, text, 256 if features.get("avx2") and features.get("fma") else 128, 16, l1, l2)
+        return CpuTarget(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2, cores=cores)
+    has_fma = bool(features.get("fma"))
+    bits = 256 if features.get("avx2") and has_fma else 128
+    return CpuTarget(arch, cpu, text, bits, 16, l1, l2, fma=has_fma, cores=cores)
+
+
+_X86 = "x86_64-unknown-linux-gnu"
+_RISCV = "+m,+a,+f,+d,+c"
+_WASM = "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint,+mutable-globals"
+
+# CPUs that code can be compiled for ahead of time. riscv64 has no vectors: LLVM puts each
+# into four of its 32 scalar registers.
+TARGETS = {
+    "x86-64-v2": CpuTarget("x86_64", "x86-64-v2", "", 128, 16, triple=_X86, fma=False, half=False),
+    "x86-64-v3": CpuTarget("x86_64", "x86-64-v3", "", 256, 16, triple=_X86),
+    "x86-64-v4": CpuTarget("x86_64", "x86-64-v4", "-prefer-256-bit", 512, 32, triple=_X86),
+    "aarch64": CpuTarget("aarch64", "generic", "+neon", 128, 32, triple="aarch64-unknown-linux-gnu"),
+    "armv7": CpuTarget(
+        "arm", "generic", "+v7,+neon,+vfp4,+thumb2", 128, 16, l2=256 << 10, triple="armv7-unknown-linux-gnueabihf", pointer_bytes=4
+    ),
+    "riscv64": CpuTarget("riscv64", "generic-rv64", _RISCV, 128, 8, l2=256 << 10, triple="riscv64-unknown-linux-gnu", abi="lp64d", half=False),
+    "wasm32": CpuTarget("wasm32", "generic", _WASM, 128, 16, triple="wasm32-unknown-unknown", fma=False, half=False, pointer_bytes=4),
+}  # fmt: skip
+
+
+def find_target(name: str) -> CpuTarget:
+    """The CPU of this name; "host" is this machine."""
+    if name == "host":
+        return host()
+    if name not in TARGETS:
+        known = ("host", *TARGETS)
+        raise UserError("target", f"a target is one of {', '.join(known)}, got {name!r}. {nearest(name, known)}")
+    return TARGETS[name]
+
+
+_TARGET: ContextVar[CpuTarget | None] = ContextVar("target", default=None)
+
+
+def current_target() -> CpuTarget:
+    """The CPU that code is generated for now."""
+    return _TARGET.get() or host()
+
+
+@contextmanager
+def compiling_for(target: CpuTarget) -> Iterator[None]:
+    """Plan and generate code for another CPU than this machine's inside the `with` block."""
+    before = _TARGET.set(target)
+    try:
+        yield
+    finally:
+        _TARGET.reset(before)
 
 
 def _cache_size(level: int, otherwise: int) -> int:

@@ -17,7 +17,7 @@ from math import prod
 
 from ...ir.conv_shape import ConvShape, Direction
 from ...ir.plan import Plan
-from ..target import CpuTarget, host
+from ..target import CpuTarget, current_target
 from ..winograd.filter_gradient_plan import gradient_applies, gradient_cost, gradient_plan
 from ..winograd.plan import SIZES, applies, filter_phase, packed_size, winograd_cost, winograd_plan
 from . import col2im as conv_scatter
@@ -38,7 +38,12 @@ def forward(
     """The plans of all algorithms that can compute y = conv(x, w), by name."""
     sweep = forward_sweep(shape, w_strides)
     return _sweeps(
-        shape, sweep, threads, target or host(), SweepOperands("x", "y", "w_packed" if packed else "work"), packed
+        shape,
+        sweep,
+        threads,
+        target or current_target(),
+        SweepOperands("x", "y", "w_packed" if packed else "work"),
+        packed,
     )
 
 
@@ -46,7 +51,7 @@ def data_gradient(
     shape: ConvShape, w_strides: tuple[int, ...], threads: int, target: CpuTarget | None = None, *, packed: bool = False
 ) -> Plans:
     """The plans of all algorithms for the gradient of x, by name."""
-    sweep, target = data_sweep(shape, w_strides), target or host()
+    sweep, target = data_sweep(shape, w_strides), target or current_target()
     names = SweepOperands("g", "x", "w_packed" if packed else "work")
     found = _sweeps(shape, sweep, threads, target, names, packed)
     if _by_scattering(shape, sweep, target):
@@ -66,7 +71,7 @@ def filter_gradient(
     has its filters contiguous."""
     if shape.depthwise:
         return {"DIRECT": conv_depth.filter_plan("DIRECT", shape)}
-    turned, target = w_strides[0] != 1, target or host()
+    turned, target = w_strides[0] != 1, target or current_target()
     found = filter_plans(shape, threads, target, turned)
     if gradient_applies(shape, target):
         found |= {name: gradient_plan(name, shape, threads, target, turned) for name in SIZES}
@@ -77,7 +82,7 @@ def packing(
     direction: Direction, algorithm: str, shape: ConvShape, w_strides: tuple[int, ...], target: CpuTarget | None = None
 ) -> tuple[Plan, int]:
     """The plan that writes "w_packed" from "w" for an algorithm, and the bytes it writes."""
-    target = target or host()
+    target = target or current_target()
     sweep = (forward_sweep if direction == "forward" else data_sweep)(shape, w_strides)
     if shape.depthwise:
         size = 4 * conv_depth.packed_size(sweep, target)
@@ -98,7 +103,7 @@ def choose(
     *, packed: bool = False, workspace_limit: int | None = None, forbid: frozenset[str] = frozenset(),
 ) -> Plan:  # fmt: skip
     """The plan with the lowest estimated cost that fits in the workspace; the smallest one if none does."""
-    target = target or host()
+    target = target or current_target()
     if direction == "filter_gradient":
         plans = filter_gradient(shape, w_strides, threads, target)
     else:

@@ -18,13 +18,12 @@ from ....graph.graph import Graph
 from ....graph.node import Node
 from ....knobs import ALGORITHMS, GPU_ALGORITHMS
 from ....options import CompileOptions
-from ...host import usable_cores
 from ...ir.conv_shape import DIRECTIONS, ConvShape, Direction, described
 from ...ir.plan import Plan
 from ...planning.algorithms import LOOPS, NO_WORKSPACE, ConvChoice, asked_for_loops, preferred, workspace_limit
 from ...store import cache, compiler_version
 from ...thresholds import thresholds
-from ..target import host
+from ..target import CpuTarget, current_target
 from . import algorithms as conv
 
 WINOGRAD = frozenset({"WINOGRAD", "WINOGRAD_2X2"})
@@ -46,27 +45,32 @@ def candidates(
     direction: Direction, shape: ConvShape, strides: tuple[int, ...], options: CompileOptions
 ) -> dict[str, Plan]:
     """The plans that can do it and that the options allow, by name."""
-    found = _possible(direction, shape, strides, options.threads, thresholds.changed())
+    found = _possible(direction, shape, strides, options.threads, thresholds.changed(), current_target())
     return {name: plan for name, plan in found.items() if options.winograd or name not in WINOGRAD}
 
 
 @lru_cache(REMEMBERED)
 def _possible(
-    direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, changed: str
+    direction: Direction, shape: ConvShape, strides: tuple[int, ...], threads: int, changed: str, target: CpuTarget
 ) -> Mapping[str, Plan]:
     """The plans that apply. `changed`: thresholds that differ from their defaults, as a cache key."""
     makers: dict[str, Callable[..., dict[str, Plan]]] = {
         "forward": conv.forward, "data_gradient": conv.data_gradient, "filter_gradient": conv.filter_gradient,
     }  # fmt: skip
-    return makers[direction](shape, strides, threads)
+    return makers[direction](shape, strides, threads, target)
 
 
 @lru_cache(REMEMBERED)
 def _estimated(
-    direction: Direction, shape: ConvShape, strides: tuple[int, ...], forbidden: frozenset[str], changed: str
+    direction: Direction,
+    shape: ConvShape,
+    strides: tuple[int, ...],
+    forbidden: frozenset[str],
+    changed: str,
+    target: CpuTarget,
 ) -> str:
-    """The name of the plan with the lowest estimated cost on all cores of this machine."""
-    return conv.choose(direction, shape, strides, usable_cores(), forbid=forbidden).name
+    """The name of the plan with the lowest estimated cost on all cores of the target."""
+    return conv.choose(direction, shape, strides, target.cores, target, forbid=forbidden).name
 
 
 def decide(
@@ -103,7 +107,7 @@ def _fastest(direction: Direction, shape: ConvShape, strides: tuple[int, ...], p
     if known:
         return plans[min(known, key=lambda name: times[name])]
     forbidden = frozenset(ALGORITHMS) - set(plans)
-    return plans[_estimated(direction, shape, strides, forbidden, thresholds.changed())]
+    return plans[_estimated(direction, shape, strides, forbidden, thresholds.changed(), current_target())]
 
 
 def by_loops(node: Node, options: CompileOptions) -> bool:
@@ -127,7 +131,7 @@ _here: dict[str, dict[str, float]] = {}  # times measured by this process: the d
 
 def _key(direction: Direction, shape: ConvShape) -> str:
     """The cache key of measured times. It omits the strides of the filter, which matter little: every algorithm packs it first."""
-    return f"{host().key} {compiler_version()}\nalgorithms {direction} {astuple(shape)}"
+    return f"{current_target().key} {compiler_version()}\nalgorithms {direction} {astuple(shape)}"
 
 
 def remember(direction: Direction, shape: ConvShape, milliseconds: Mapping[str, float]) -> None:

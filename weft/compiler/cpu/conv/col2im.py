@@ -21,7 +21,7 @@ from ..gemm.packing import before, read_masked, write_masked
 from ..gemm.register_tile import RegisterTile, multiply, opaque, rows, store, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
-from ..target import CpuTarget, host
+from ..target import CpuTarget, current_target
 from .function_builder import Signature, call_epilogue, fill, split
 from .shape import Sweep, whole_lines
 from .sweep_plan import SweepOperands, sweep_cycles
@@ -54,7 +54,7 @@ PACK = Signature(
         *_SHAPE,
     ),
 )
-_TILES = {16: RegisterTile(6, 2), 32: RegisterTile(12, 2)}  # by vector registers
+_TILES = {8: RegisterTile(6, 1), 16: RegisterTile(6, 2), 32: RegisterTile(12, 2)}  # by vector registers
 _FEWEST_LINES = 8  # of a band
 
 
@@ -159,7 +159,7 @@ def _make(symbol: str) -> ir.Module:
     """conv_scatter.ROWSxVECTORS"""
     height, vectors = map(int, symbol.split(".")[1].split("x"))
     code, a = SCATTER.begin(symbol)
-    _Col2Im(code, a, host(), RegisterTile(height, vectors)).write()
+    _Col2Im(code, a, current_target(), RegisterTile(height, vectors)).write()
     code.done()
     return code.module
 

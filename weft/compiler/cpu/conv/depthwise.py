@@ -19,7 +19,7 @@ from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, constant, lanes_of, vector
 from ..library import library
-from ..target import CpuTarget, host
+from ..target import CpuTarget, current_target
 from .filter_gradient_sums import SUM
 from .filter_packing import pack_phase, panels_size, zeros_size
 from .function_builder import Signature, call_epilogue, split
@@ -102,7 +102,7 @@ def filter_plan(name: str, shape: ConvShape) -> Plan:
 
 def _vectors() -> int:
     """Vectors of channels of a tile, such that its accumulators and a vector of the filter stay in registers."""
-    return 4 if host().registers >= 32 else 3
+    return {8: 1, 16: 3, 32: 4}[current_target().registers]
 
 
 def _each_width(code: Code, begin: Value, end: Value, lanes: int, body: Callable[[Value, int, int], None]) -> None:
@@ -128,13 +128,13 @@ def _make(symbol: str) -> ir.Module:
             walk.seek(code.times(first, _PIXELS))
         with code.loop(first, last) as tile:
             prepare(code, walk, _PIXELS, record, a.x, a.packed, keep_all=ir.Constant(I1, 0))
-            filters = code.at(a.packed, code.plus(a.panels, code.times(phase.before, host().lanes(32))), F32)
+            filters = code.at(a.packed, code.plus(a.panels, code.times(phase.before, current_target().lanes(32))), F32)
             valid = code.minimum(_PIXELS, code.sub(phase.pixels, code.times(tile, _PIXELS)))
 
             def block(channel: Value, vectors: int, lanes: int, filters: Value = filters, valid: Value = valid) -> None:
                 _block(code, a, record, filters, channel, valid, vectors, lanes)
 
-            _each_width(code, code.i64(0), a.groups, host().lanes(32), block)
+            _each_width(code, code.i64(0), a.groups, current_target().lanes(32), block)
             _finished(code, a, phase, record, code.times(tile, _PIXELS), valid)
     code.done()
     return code.module
@@ -151,7 +151,7 @@ def _block(
     lanes: int,
 ) -> None:
     """Some vectors of channels of a tile."""
-    kind, whole = vector(F32, lanes), host().lanes(32)
+    kind, whole = vector(F32, lanes), current_target().lanes(32)
     taps = code.mul(code.mul(a.z_kernel, a.y_kernel), a.x_kernel)
     first, lane = split(code, channel, whole)
 
@@ -190,7 +190,7 @@ def _finished(code: Code, a: SimpleNamespace, phase: SweepPhase, record: Value, 
 def _make_filter(symbol: str) -> ir.Module:
     """conv_depth_filter: the sums of each chunk of lines of g, one matrix (taps x channels) after the other."""
     code, a = FILTER.begin(symbol)
-    lanes = host().lanes(32)
+    lanes = current_target().lanes(32)
     lines = code.mul(code.mul(a.batch, a.z_outside), a.y_outside)
     blocks = code.ceil_div(a.channels, _vectors() * lanes)
     first, last = code.share(code.mul(a.chunks, blocks), a.tid, a.threads)

@@ -19,7 +19,7 @@ from llvmlite import ir
 from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, vector
 from ..library import library
-from ..target import CpuTarget, host
+from ..target import CpuTarget, current_target
 from .function_builder import Signature, all_of, call_epilogue, numbers, split
 from .shape import SWEEP_WORDS
 from .sweep import HEAD, PixelCursor, SweepPhase, flatten, phases, prepare
@@ -53,7 +53,7 @@ def _make(symbol: str) -> ir.Module:
     """conv_direct.ROWSxVECTORS"""
     pixels, vectors = map(int, symbol.split(".")[1].split("x"))
     code, a = DIRECT.begin(symbol)
-    _Direct(code, a, host(), RegisterTile(pixels, vectors)).write()
+    _Direct(code, a, current_target(), RegisterTile(pixels, vectors)).write()
     code.done()
     return code.module
 

@@ -20,7 +20,7 @@ from ...thresholds import thresholds
 from ..gemm.register_tile import RegisterTile, columns, flattened, multiply, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
-from ..target import CpuTarget, host
+from ..target import CpuTarget, current_target
 from .function_builder import Signature, call_epilogue, fill, numbers, split
 from .shape import Sweep, whole_lines
 from .sweep_plan import SweepOperands, blocks, pack_phases, packing, sweep_cycles
@@ -68,7 +68,7 @@ def _before(sweep: Sweep) -> list[int]:
 
 def _tile(sweep: Sweep, target: CpuTarget) -> RegisterTile:
     """The fastest tile; its rows are output channels, at most as many as a panel has."""
-    most, lanes = 24 if target.registers == 32 else 12, target.lanes(32)
+    most, lanes = {8: 6, 16: 12, 32: 24}[target.registers], target.lanes(32)
     width = min(block.vectors for block in blocks(sweep, target)) * lanes
     shapes = [RegisterTile(c, p) for p in _PIXELS for c in _CHANNELS if p * c <= most and c <= width]
     return min(shapes, key=lambda tile: _cycles(sweep, tile, target))
@@ -131,7 +131,7 @@ def _make_row(symbol: str) -> ir.Module:
     _, shape, taps = symbol.split(".")
     channels, vectors = map(int, shape.split("x"))
     code, a = ROW.begin(symbol)
-    _RowConvolution(code, a, host(), RegisterTile(channels, vectors), int(taps)).write()
+    _RowConvolution(code, a, current_target(), RegisterTile(channels, vectors), int(taps)).write()
     code.done()
     return code.module
 

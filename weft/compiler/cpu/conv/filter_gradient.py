@@ -40,7 +40,7 @@ from ..gemm.register_tile import (
 )
 from ..ir_builder import F32, I1, I8, I64, Code, Value, vector
 from ..library import library
-from ..target import CpuTarget, host
+from ..target import CpuTarget, current_target
 from .function_builder import Signature, call_epilogue, copy, fill, split
 from .pixel_lines import FACTS, LINE_WORDS, lines_of, part_of, place_in_table, write_down
 
@@ -110,7 +110,7 @@ def _make(symbol: str) -> ir.Module:
     _, tile, *runs = symbol.split(".")
     height, vectors = map(int, tile.split("x"))
     code, a = FILTER.begin(symbol)
-    (_InPlace if runs else _Packed)(code, a, host(), RegisterTile(height, vectors), *map(int, runs)).write()
+    (_InPlace if runs else _Packed)(code, a, current_target(), RegisterTile(height, vectors), *map(int, runs)).write()
     code.done()
     return code.module
 

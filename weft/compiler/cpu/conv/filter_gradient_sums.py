@@ -8,7 +8,7 @@ from llvmlite import ir
 
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
-from ..target import host
+from ..target import current_target
 from .function_builder import Signature, call_epilogue, split
 
 SUM = Signature(("w", "work", "epilogue", "context"), ("tid", "threads", "partial", "rows", "columns", "chunks"))
@@ -23,7 +23,7 @@ _FEW_INPUTS = 32  # of a block that is finished at a time
 def _make_sum(symbol: str) -> ir.Module:
     """conv_sum: the chunks' sums added up, from the first to the last."""
     code, a = SUM.begin(symbol)
-    lanes = host().lanes(32)
+    lanes = current_target().lanes(32)
     first, last = code.share(a.rows, a.tid, a.threads)
     size = code.mul(a.rows, a.columns)
     begin, end = code.mul(first, a.columns), code.mul(last, a.columns)
@@ -58,7 +58,7 @@ def _make_finish(symbol: str) -> ir.Module:
     would touch each cache line of it once for every tap, after it was evicted.
     """
     code, a = FINISH.begin(symbol)
-    wide = host().lanes(32)
+    wide = current_target().lanes(32)
     blocks = code.ceil_div(a.inputs, _FEW_INPUTS), code.ceil_div(a.columns, wide)
     first, last = code.share(code.mul(*blocks), a.tid, a.threads)
     with code.loop(first, last) as block:
@@ -77,7 +77,7 @@ def _make_finish(symbol: str) -> ir.Module:
 
 def _add_chunks(code: Code, a: SimpleNamespace, start: Value, count: Value) -> None:
     """The total of the chunks for up to a vector of adjacent elements, added from the first chunk to the last."""
-    lanes = host().lanes(32)
+    lanes = current_target().lanes(32)
     size = code.mul(code.mul(a.taps, a.inputs), a.columns)
     partial = code.at(a.work, a.partial, I8)
 

@@ -12,6 +12,7 @@ from ..target import CpuTarget
 # By architecture and vector registers: (rows, vectors) of tiles that read packed x, and what part of the time they do useful work.
 _TILES = {
     ("aarch64", 32): {(6, 4): 1.0, (8, 3): 0.98, (8, 2): 0.96, (12, 1): 0.8},
+    ("riscv64", 8): {(5, 1): 1.0},
     ("x86_64", 16): {(6, 2): 1.0, (10, 1): 0.8},
     ("x86_64", 32): {(6, 4): 1.0, (9, 3): 1.0, (12, 2): 0.94, (14, 1): 0.76},
 }

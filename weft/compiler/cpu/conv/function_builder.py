@@ -10,7 +10,7 @@ from llvmlite import ir
 from ...ir.plan import PlanPhase
 from ..ir_builder import F32, I64, PTR, Code, Int, Value, new_module, vector
 from ..library import EPILOGUE, NUMBERS
-from ..target import host
+from ..target import current_target
 
 LANES_OF_16_BYTES = 4
 
@@ -77,7 +77,7 @@ def fill(code: Code, target: Value, length: Value) -> None:
 def _vectors(code: Code, length: Value) -> Iterator[tuple[Value, int]]:
     """Loops over so many floats: in the CPU's vectors, in vectors of 16 bytes, one by one."""
     done: Int = 0
-    for lanes in sorted({host().lanes(32), LANES_OF_16_BYTES, 1}, reverse=True):
+    for lanes in sorted({current_target().lanes(32), LANES_OF_16_BYTES, 1}, reverse=True):
         whole = code.and_(length, code.i64(-lanes))
         with code.loop(done, whole, lanes) as at:
             yield at, lanes

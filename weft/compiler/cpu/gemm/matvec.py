@@ -20,7 +20,7 @@ from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
 from ..ir_builder import I64, PTR, Code, Value, constant, new_module, vector
 from ..library import library
-from ..target import LINE, host
+from ..target import LINE, current_target
 from .packing import BYTES, ELEMENTS, read_as
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
 from .product import call_epilogue
@@ -73,7 +73,7 @@ class _Matrix:
     def __init__(self, code: Code, of: dict[str, Value], kind: str, source: str, z: Value, far: bool) -> None:
         self.code, self.of, self.kind, self.source, self.far = code, of, kind, source, far
         self.line = max(1, LINE // BYTES[source])  # elements of a cache line
-        self.element, self.lanes = ELEMENTS[kind], host().lanes(8 * BYTES[kind])
+        self.element, self.lanes = ELEMENTS[kind], current_target().lanes(8 * BYTES[kind])
         self.a = code.at(of["a"], code.mul(z, of["a_batch"]), ELEMENTS[source])
         self.x = code.at(of["x"], code.mul(z, of["x_batch"]), self.element)
         self.y = code.at(of["y"], code.plus(of["y_offset"], code.mul(z, of["y_batch"])), self.element)
@@ -94,7 +94,7 @@ class _Matrix:
         """Dot products, with the same order of additions for any number of rows at a time."""
         code, lanes = self.code, self.lanes
         some = vector(self.element, lanes)
-        sums = 4 if host().registers >= 32 else 2
+        sums = 4 if current_target().registers >= 32 else 2
         lines = [
             code.at(self.a, code.mul(code.plus(row, r), self.of["line"]), ELEMENTS[self.source]) for r in range(count)
         ]

@@ -30,7 +30,7 @@ from ..ir_builder import (
     vector,
 )
 from ..library import library
-from ..target import host
+from ..target import current_target
 from .register_tile import pieces
 
 ELEMENTS: dict[str, ir.Type] = {"f32": F32, "f64": F64, "f16": F16, "bf16": I16}  # as they lie in memory
@@ -122,7 +122,7 @@ def pack_panel(module: ir.Module, source: str, kind: str, width: int) -> ir.Func
 
 def _copy_or_collect(code: Code, source: str, kind: str, width: int) -> None:
     """On CPUs with masked loads, contiguous lines are copied even if a panel has more."""
-    if host().arch == "aarch64" or source != kind:
+    if current_target().arch == "aarch64" or source != kind:
         _collect(code, source, kind, width)
         return
     with code.if_else(code.icmp_signed("==", code.arguments[4], code.i64(1))) as (then, otherwise):
@@ -135,7 +135,9 @@ def _copy_or_collect(code: Code, source: str, kind: str, width: int) -> None:
 def _copy_part(code: Code, kind: str, width: int) -> None:
     """The lines of one k are contiguous, but fewer than the panel has; the rest is zeros."""
     pointer, target, valid, k, _, along = code.arguments
-    some = [(first, vector(ELEMENTS[kind], size)) for first, size in pieces(width, host().lanes(8 * BYTES[kind]))]
+    some = [
+        (first, vector(ELEMENTS[kind], size)) for first, size in pieces(width, current_target().lanes(8 * BYTES[kind]))
+    ]
     masks = [before(code, code.plus(valid, -first), lanes_of(type)) for first, type in some]
     with code.loop(0, k) as at:
         start, home = code.mul(at, along), code.times(at, width)
@@ -177,7 +179,7 @@ def _copy(code: Code, source: str, kind: str, width: int) -> None:
 def _copy_line(
     code: Code, here: tuple[Value, Int], there: tuple[Value, Int], source: str, kind: str, width: int
 ) -> None:
-    for first, size in pieces(width, host().lanes(8 * BYTES[kind])):
+    for first, size in pieces(width, current_target().lanes(8 * BYTES[kind])):
         value = read_as(code, here[0], code.plus(here[1], first), source, kind, size)
         code.write(value, there[0], code.plus(there[1], first))
 

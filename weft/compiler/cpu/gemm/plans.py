@@ -19,7 +19,7 @@ from __future__ import annotations
 from math import ceil
 
 from ...ir.plan import Plan, PlanPhase
-from ..target import CpuTarget, host
+from ..target import CpuTarget, current_target
 from . import matvec
 from .packing import BYTES, panels_together
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
@@ -66,7 +66,7 @@ def plan(
     p = Problem(m, n, k, a, b, (ldc, 1), batch, a_batch, b_batch, c_batch, dtype, a_type or dtype, b_type or dtype, threads, accumulate, b_packed)  # fmt: skip
     if m == 0 or n == 0 or batch == 0:
         return Plan("nothing", (), 0, 0)
-    target = target or host()
+    target = target or current_target()
     if k > 0 and not b_packed and (m == 1 or n == 1):
         vector = matvec.plan(p)
         if vector is not None:
@@ -98,7 +98,7 @@ def panel_width(
 ) -> int:
     """How wide the panels should be when B is packed beforehand for products with such A."""
     p = Problem(m, n, k, a, (n, 1), (n, 1), 1, 0, 0, 0, dtype, a_type or dtype, dtype, threads, False)
-    return best_width(p, target or host())
+    return best_width(p, target or current_target())
 
 
 def packed_size(n: int, k: int, width: int) -> int:

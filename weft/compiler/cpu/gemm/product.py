@@ -21,7 +21,7 @@ from llvmlite import ir
 
 from ..ir_builder import I8, I64, PTR, Code, Int, Value, new_module, vector
 from ..library import EPILOGUE, library
-from ..target import LINE, CpuTarget, host
+from ..target import LINE, CpuTarget, current_target
 from .packing import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
 from .register_tile import LeftOperand, RegisterTile, columns, load, multiply, opaque, rows, store, zeros
 
@@ -83,7 +83,7 @@ class ProductKernel:
 @library("product")
 def make(symbol: str) -> ir.Module:
     """product.TYPE.TYPE_OF_A.TYPE_OF_B.ROWSxVECTORS.READING: all tasks of a product that belong to a thread."""
-    return write(ProductKernel.named(symbol), host())
+    return write(ProductKernel.named(symbol), current_target())
 
 
 def write(kernel: ProductKernel, target: CpuTarget) -> ir.Module:

@@ -9,7 +9,7 @@ from llvmlite import ir
 
 from ..ir_builder import I64, PTR, Code, Value, constant, new_module, vector
 from ..library import library
-from ..target import host
+from ..target import current_target
 from .packing import BYTES, ELEMENTS
 from .product import call_epilogue
 
@@ -52,7 +52,7 @@ def make(symbol: str) -> ir.Module:
 
 
 def _row(code: Code, of: dict[str, Value], kind: str, row: Value) -> None:
-    lanes = host().lanes(8 * BYTES[kind])
+    lanes = current_target().lanes(8 * BYTES[kind])
     whole = code.sub(of["n"], code.srem(of["n"], code.i64(lanes)))
     with code.loop(0, whole, lanes) as column:
         _add(code, of, kind, row, column, lanes)

@@ -32,6 +32,10 @@ _X86_32 = {
     "columns": {(14, 2): 0.90, (12, 2): 0.88, (9, 3): 0.94, (8, 3): 0.95, (6, 4): 0.95, (14, 1): 0.72},
     "rows": {(6, 4): 0.96, (9, 3): 0.96, (8, 3): 0.94, (12, 2): 0.89, (8, 2): 0.88, (4, 4): 0.91, (12, 1): 0.75},
 }
+_SCALARS = {
+    "columns": {(6, 1): 0.95, (4, 1): 0.9},
+    "rows": {(6, 1): 0.95, (4, 1): 0.9},
+}  # vectors that are scalar registers
 
 _FMAS = 2.0  # vector multiply-adds a cycle
 _START = 40.0  # cycles to start a tile
@@ -106,7 +110,7 @@ def best_width(problem: Problem, target: CpuTarget) -> int:
 
 def tiles(target: CpuTarget) -> dict[str, dict[tuple[int, int], float]]:
     """The useful tiles (rows, vectors) by access pattern, and their rates."""
-    return _NEON if target.arch == "aarch64" else _X86_32 if target.registers == 32 else _X86_16
+    return _NEON if target.arch == "aarch64" else {8: _SCALARS, 16: _X86_16, 32: _X86_32}[target.registers]
 
 
 def candidates(p: Problem, target: CpuTarget) -> Iterator[Tiling]:

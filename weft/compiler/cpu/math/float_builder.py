@@ -156,7 +156,7 @@ absolute, root, truncate = _same("fabs"), _same("sqrt"), _same("trunc")
 
 def fma(a: Num, b: Num | float, c: Num | float) -> Num:
     """a * b + c, rounded once."""
-    return a.with_value(a.code.fma(a.value, a.lift(b), a.lift(c)))
+    return a.with_value(a.code.exact_fma(a.value, a.lift(b), a.lift(c)))
 
 
 def clamp(x: Num, low: float | None, high: float | None) -> Num:

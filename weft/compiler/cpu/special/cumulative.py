@@ -23,7 +23,7 @@ from ...thresholds import thresholds
 from ..ir_builder import F32, F64, I64, PTR, Code, Value, constant, element_of, like, new_module, vector
 from ..library import library
 from ..scalars import from_storage, register_type, storage_type, to_storage
-from ..target import host
+from ..target import current_target
 
 # The arguments by name, in order. Lines have n elements and are cut in `chunks`, of lengths that differ by one at most.
 # The workspace holds the totals of the chunks, one after the other, each with its inner elements contiguous.
@@ -136,7 +136,7 @@ class _CumulativeLines:
 
     def _total(self, begin: Value, length: Value) -> Value:
         """The total of a chunk: several vector accumulators, combined pairwise, then the remainder."""
-        code, way, lanes = self.code, self.way, host().lanes(8 * self.way.bytes)
+        code, way, lanes = self.code, self.way, current_target().lanes(8 * self.way.bytes)
         wide = lanes * _SUMS
         whole = code.sub(length, code.srem(length, code.i64(wide)))
 
@@ -204,7 +204,7 @@ class _CumulativeColumns:
 
     def __init__(self, code: Code, of: dict[str, Value], way: _Accumulation, part: str) -> None:
         self.code, self.of, self.way, self.part = code, of, way, part
-        self.lanes = host().lanes(8 * way.bytes) * 2
+        self.lanes = current_target().lanes(8 * way.bytes) * 2
 
     def write(self) -> None:
         code, of = self.code, self.of

@@ -23,7 +23,7 @@ from ...thresholds import thresholds
 from ..ir_builder import I8, I32, I64, PTR, Code, Value, constant, new_module, vector
 from ..library import library
 from ..scalars import from_storage, storage_type, to_storage
-from ..target import host
+from ..target import current_target
 
 # The arguments by name, in order. Offsets are counted in elements, `offsets` in bytes from the workspace on.
 PLACES = ("index", "work", "status", "tid", "threads", "site", "count", "size", "stride", "offsets")
@@ -105,7 +105,7 @@ def _make_copy(module: ir.Module, symbol: str, source: DType, target: DType) -> 
                 ir.Function(module, kind, "llvm.memcpy.p0.p0.i64"), [begin, end, bytes, constant(ir.IntType(1), 0)]
             )
     else:
-        for begin, end, lanes in in_vectors(code, first, last, host().lanes(32)):
+        for begin, end, lanes in in_vectors(code, first, last, current_target().lanes(32)):
             with code.loop(begin, end, lanes) as i:
                 x = code.read(of["source"], i, vector(storage_type(source), lanes))
                 code.write(to_storage(code, from_storage(code, x, source), target), of["target"], i)
@@ -194,7 +194,7 @@ class _ScatterRows:
 
     def _line(self, source: Value, target: Value, left: Value, right: Value) -> None:
         code = self.code
-        stride, lanes = (self.strides[-1], 1) if self.gaps else (code.i64(1), host().lanes(self.target.bits))
+        stride, lanes = (self.strides[-1], 1) if self.gaps else (code.i64(1), current_target().lanes(self.target.bits))
         for begin, end, width in [(left, right, 1)] if lanes == 1 else in_vectors(code, left, right, lanes):
             with code.loop(begin, end, width, name="column") as c:
                 self._elements(code.plus(source, c), code.plus(target, code.mul(c, stride)), width)

@@ -18,7 +18,7 @@ from ...ir.plan import Plan, PlanPhase
 from ..ir_builder import I64, PTR, Code, Value, new_module, vector
 from ..library import library
 from ..scalars import storage_type
-from ..target import host
+from ..target import current_target
 from .scatter import BY_SIZE, copy_phase, in_vectors
 
 FIXED = ("values", "target", "status", "tid", "threads", "begin")
@@ -77,7 +77,7 @@ def _write(
             line = code.plus(code.mul(line, size), i)
         source = code.mul(line, sizes[-1])
         begin, end = (first, last) if len(sizes) == 1 else (code.i64(0), sizes[-1])
-        parts = [(begin, end, 1)] if gaps else in_vectors(code, begin, end, host().lanes(32))
+        parts = [(begin, end, 1)] if gaps else in_vectors(code, begin, end, current_target().lanes(32))
         for low, high, lanes in parts:
             with code.loop(low, high, lanes, name="column") as c:
                 value = code.read(of["values"], code.plus(source, c), vector(type, lanes))

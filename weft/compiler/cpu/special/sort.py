@@ -23,7 +23,7 @@ from ...thresholds import thresholds
 from ..ir_builder import I32, I64, PTR, Code, Value, constant, lanes_of, new_module, vector
 from ..library import library
 from ..scalars import storage_type
-from ..target import host
+from ..target import current_target
 
 _DIGITS = 256  # values of a byte of a key
 
@@ -177,7 +177,7 @@ class _RowSort:
     def _short_row(self, row: Value) -> None:
         """Rank sort: a vector of elements is compared with all others at a time."""
         code, type = self.code, self.record.key
-        lanes = host().lanes(type.width)
+        lanes = current_target().lanes(type.width)
         keys = code.stack_array(type, thresholds.sort_by_pairs + lanes)
         base = self.elements.base(row)
         with code.loop(0, self.n) as i:

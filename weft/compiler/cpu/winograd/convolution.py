@@ -18,7 +18,7 @@ from ..conv.function_builder import Signature, all_of, call_epilogue, copy, numb
 from ..gemm.register_tile import multiply, rows, store, zeros
 from ..ir_builder import F32, I8, Code, Value, vector
 from ..library import library
-from ..target import host
+from ..target import current_target
 from .tiles import APART, Image, WinogradEmitter, square, written
 from .transforms import TRANSFORMS, both_axes
 
@@ -54,7 +54,7 @@ def _make_filter(symbol: str) -> ir.Module:
     blocks = code.sdiv(code.plus(a.outputs, a.width, -1), a.width)
     first, last = code.share(code.mul(blocks, a.inputs), a.tid, a.threads)
     point = code.plus(code.mul(code.mul(blocks, a.inputs), a.width), APART)
-    lanes = host().lanes(32)
+    lanes = current_target().lanes(32)
     taps = numbers(code, 9 * lanes, F32)
     with code.loop(first, last) as unit, code.loop(0, a.width, lanes) as lane:
         block, channel = split(code, unit, a.inputs)
@@ -76,7 +76,7 @@ def _make_filter(symbol: str) -> ir.Module:
 
 def _read_taps(code: Code, a: SimpleNamespace, source: Value, column: Value, taps: Value) -> None:
     """Load the taps of some filters, from the last to the first as in sweeps. Filters beyond the last are zeros."""
-    lanes = host().lanes(32)
+    lanes = current_target().lanes(32)
     start = code.plus(source, code.mul(column, a.output_stride))
     whole = code.icmp_signed("<=", code.plus(column, lanes), a.outputs)
     together = code.and_(whole, code.icmp_signed("==", a.output_stride, code.i64(1)))

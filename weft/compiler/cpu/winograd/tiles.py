@@ -11,7 +11,7 @@ from llvmlite import ir
 from ..conv.function_builder import Signature, all_of, below, copy, fill
 from ..gemm.register_tile import RegisterTile
 from ..ir_builder import F32, Code, Value, vector
-from ..target import CpuTarget, host
+from ..target import CpuTarget, current_target
 
 APART = 16  # floats between the matrices of two points: powers of 2 would cause conflict misses
 
@@ -37,7 +37,7 @@ def written(symbol: str, signature: Signature, writer: type[WinogradEmitter]) ->
     _, size, shape = symbol.split(".")
     height, vectors = map(int, shape.split("x"))
     code, a = signature.begin(symbol)
-    writer(code, a, host(), int(size), RegisterTile(height, vectors)).write()
+    writer(code, a, current_target(), int(size), RegisterTile(height, vectors)).write()
     code.done()
     return code.module
 
