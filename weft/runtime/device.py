@@ -248,6 +248,10 @@ class Device(ABC):
     def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[Any, Any]:
         """The same in memory of its own, and that memory as the content of a buffer."""
 
+    def owned(self, buffer: Buffer) -> Any:
+        """The memory of a value that programs may write to in place; None if it is a view, or memory of another library."""
+        return None
+
     @abstractmethod
     def address(self, memory: Any) -> int:
         """Where memory begins."""

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from ..errors import UserError
+from ..graph.node import is_donated
 from ..runtime import Buffer, evaluate
 from .base import TensorBase
 from .registry import FUNCTIONS
@@ -54,7 +55,8 @@ class TensorInterop(TensorBase):
 
     def __repr__(self) -> str:
         if self._node.abstract:
-            return f"Tensor(<{self._node.type}, being traced>)"
+            state = "donated" if is_donated(self._node) else "being traced"
+            return f"Tensor(<{self._node.type}, {state}>)"
         text = np.array2string(self.numpy(), separator=", ", prefix="Tensor(")
         mark = ", requires_grad=True" if self._owns_parameter else ""
         size = f", shape={self.shape}" if not self.size else ""

@@ -138,6 +138,11 @@ class CudaDevice(CompilingDevice):
                 self.gpu.copy(memory.address, buffer.content.memory.address, buffer.nbytes)
         return memory, DeviceArray(memory, buffer.shape, buffer.dtype, order)
 
+    def owned(self, buffer: Buffer) -> DeviceMemory | None:
+        content = buffer.content
+        is_whole = isinstance(content, DeviceArray) and content.order is None and type(content.memory) is DeviceMemory
+        return content.memory if is_whole else None
+
     def address(self, memory: DeviceMemory) -> int:
         return memory.address
 
@@ -159,7 +164,7 @@ class CudaDevice(CompilingDevice):
                 raise BufferError(f"the memory of {self.name} is not that of the device {tuple(dl_device)}")
             return super().to_dlpack(buffer, None, max_version, dl_device, True)
         checked_stream(stream)
-        content = buffer.content if copy is False else self.copied(buffer, None)[1]
+        content = buffer.content if copy is False else self.copied(buffer, buffer.content.order)[1]
         return self.exchange.exported(content, stream, max_version, is_copied=copy is not False)
 
     # --- what it is -----------------------------------------------------------------------------------------------------------
