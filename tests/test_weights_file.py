@@ -11,7 +11,7 @@ from caffe_writer import WEIGHT, caffemodel, layer_key
 from weft.errors import RunError, UserError
 from weft.io import load_weights, npz_file, save
 from weft.io.caffe_file import load_caffe
-from weft.io.tensorboard import _bytes, _varint
+from weft.io.protobuf import bytes_field, varint
 
 FILES = Path(__file__).parent / "torch_files"
 
@@ -123,8 +123,8 @@ def test_caffe_files_that_are_cut_off_or_lie(tmp_path: Path) -> None:
         (tmp_path / "x.caffemodel").write_bytes(whole[:end])
         with pytest.raises(RunError, match=r"x\.caffemodel is damaged"):
             load_caffe(tmp_path / "x.caffemodel")
-    shape = _bytes(7, _bytes(1, _varint(1 << 60) + _varint(1 << 60)))
-    layer = _bytes(1, b"ip1") + _bytes(7, shape + _bytes(5, bytes(8)))
-    (tmp_path / "x.caffemodel").write_bytes(layer_key(100) + _varint(len(layer)) + layer)
+    shape = bytes_field(7, bytes_field(1, varint(1 << 60) + varint(1 << 60)))
+    layer = bytes_field(1, b"ip1") + bytes_field(7, shape + bytes_field(5, bytes(8)))
+    (tmp_path / "x.caffemodel").write_bytes(layer_key(100) + varint(len(layer)) + layer)
     with pytest.raises(RunError, match="has 2 values"):
         load_caffe(tmp_path / "x.caffemodel")
