@@ -234,7 +234,7 @@ def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any
     if run is None:
         return
     if not run.checkpoint.exists():
-        run.start(settings, training.model, input_types(prepare, training.loader.dataset.inputs(np.arange(1))))
+        run.start(settings, training.model, *input_types(prepare, training.loader.dataset.inputs(np.arange(1))))
     else:
         run.settings(settings)
         run.event("resumed", epoch=training.epoch, steps=training.steps)

@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError, UserError
-from ..graph.node import Type
 from ..io import EventWriter, save
 from ..io.files import append_line, remove_stale, replace_file
 from ..io.json_values import json_value
@@ -93,15 +92,16 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / "state" / "last.safetensors"
 
-    def start(self, settings: Mapping[str, Any], model: Module, inputs: Sequence[Type]) -> None:
-        """Write what is known before the first step. `inputs`: the types of the network's inputs."""
+    def start(self, settings: Mapping[str, Any], model: Module, *examples: Any) -> None:
+        """Write what is known before the first step; with examples of the network's inputs also its graph, for TensorBoard."""
         self.settings(settings)
         self._write("env.json", json.dumps(environment(), indent=1) + "\n")
         parameters = sum(prod(p.shape) for p in model.parameters())
         self.summary(parameters=parameters)
         self.event("started", parameters=parameters, **settings)
-        self._events().graph(model, *inputs)
-        self._events().flush()
+        if examples:
+            self._events().graph(model, *examples)
+            self._events().flush()
 
     def settings(self, settings: Mapping[str, Any]) -> None:
         """Write the settings to args.yaml; a resumed run may change them."""
