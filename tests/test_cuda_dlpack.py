@@ -119,6 +119,21 @@ def test_memory_that_goes_while_work_is_recorded_is_given_back_later(gpu):
     assert (other.memory.freed, gpu.synchronized) == (1, [("follow", LEGACY)])
 
 
+def test_memory_is_not_used_again_if_waiting_for_its_reader_fails(gpu, monkeypatch):
+    x = weft.asarray([1.0, 2.0])
+    other, where = Exported(x, stream=4096, copy=False), address(x)
+
+    def fails(stream):
+        raise weft.RunError("cuda", "a stream is being recorded")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(gpu, "follow", fails)
+        del x, other
+    assert where in gpu.rooms
+    weft.device("cuda").wait()
+    assert where not in gpu.rooms
+
+
 def test_a_compiled_function_reads_the_memory_of_another_library(gpu):
     array = filled("float32", (4,))
     other = Foreign(gpu, array)
@@ -194,6 +209,12 @@ def test_what_cannot_be_imported_is_said(gpu):
         weft.from_dlpack(Foreign(gpu, array), device="cpu", copy=False)
     with pytest.raises(weft.UserError, match="copy=False, but a copy is needed to move"):
         weft.from_dlpack(array, device="cuda", copy=False)
+    with pytest.raises(
+        weft.UserError, match=r"\[asarray\] no device of weft has the memory of DLPack's device \(10, 0\)"
+    ):
+        weft.asarray(Foreign(gpu, array, device=(10, 0)))  # of AMD
+    with pytest.raises(weft.UserError, match=r"\[asarray\] an array in memory is required, got Foreign"):
+        weft.asarray(Foreign(gpu, array, device=None))
 
 
 def test_arrays_of_the_host_stay_there(gpu):
@@ -214,11 +235,15 @@ class Exported:
     def __init__(self, tensor, **settings):
         assert tensor.__dlpack_device__() == (2, 0)
 
-        class Source:
-            def __dlpack__(self, stream, max_version=None, copy=None):
-                return tensor.__dlpack__(**{"max_version": max_version, **settings})
+        self.array, self.is_read_only = dlpack.read_view(Exporter(tensor, settings), 0, None)
 
-        self.array, self.is_read_only = dlpack.read_view(Source(), 0, None)
+
+class Exporter:
+    def __init__(self, tensor, settings):
+        self.tensor, self.settings = tensor, settings
+
+    def __dlpack__(self, stream, max_version=None, copy=None):
+        return self.tensor.__dlpack__(**{"max_version": max_version, **self.settings})
 
 
 @pytest.mark.parametrize("max_version", [None, (1, 0)])

@@ -107,6 +107,8 @@ def holding_accelerator(name: str, obj: Any) -> Device | None:
         return accelerator_of(obj)
     except UserError as error:
         raise UserError(name, error.message) from None
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(name, f"an array in memory is required, got {type(obj).__name__}: {error}.") from None
 
 
 def imported(name: str, home: Device, obj: Any, copy: bool | None, *, protect: bool) -> Tensor:
@@ -126,9 +128,7 @@ def from_capsule(name: str, obj: Any, copy: bool | None = None) -> np.ndarray:
         return dlpack.read(obj, copy)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).rstrip(".")
-        raise UserError(
-            name, f"an array in the memory of the CPU is required, got {type(obj).__name__}: {reason}."
-        ) from None
+        raise UserError(name, f"an array that can be shared is required, got {type(obj).__name__}: {reason}.") from None
 
 
 def _refuse_tensors_with_history(obj: Any) -> None:

@@ -181,6 +181,7 @@ class CudaDevice(CompilingDevice):
         """The host is quicker than the GPU: without this it would be a thousand steps ahead, and everything it says of now, wrong."""
         with self.gpu.lock:
             self.gpu.enter()
+            self.exchange.settle()
             self._begun.append(self.gpu.mark())
             if len(self._begun) > AHEAD:
                 self.gpu.wait_for(self._begun.popleft())

@@ -62,8 +62,8 @@ class Exchange:
 
     def __init__(self, device: Device, gpu: Gpu) -> None:
         self.device, self.gpu = device, gpu
-        self._borrowed: deque[tuple[Any, np.ndarray]] = deque()  # with the event that our work is done
-        self._lent: deque[tuple[DeviceMemory, int]] = deque()  # that came back while work was recorded
+        self._borrowed: deque[tuple[Any, np.ndarray]] = deque()  # to give back, with the event that our work is done
+        self._lent: deque[tuple[DeviceMemory, int]] = deque()  # that came back, with the stream that may still read it
         self._copies: OrderedDict[tuple[Shape, Shape, DType], Executable] = OrderedDict()
 
     # --- imports ---------------------------------------------------------------------------------------------------------------
@@ -74,7 +74,6 @@ class Exchange:
             self.gpu.enter()
             self.settle()
             array, is_read_only = dlpack.read_view(source, self.gpu.stream, False if copy is False else None)
-            self.gpu.enter()  # the other library may have changed to another context
             dtype = as_dtype(array.dtype, "from_dlpack")
             reason = _why_not_shared(array)
             if copy is False and reason:
@@ -119,7 +118,7 @@ class Exchange:
         """Free memory of another library, once our work that was enqueued so far is done."""
         with self.gpu.lock:
             self.gpu.enter()
-            self._borrowed.append((None if self.gpu.is_recording else self.gpu.mark(), array))
+            self._borrowed.append((None, array))
             self.settle()
 
     # --- exports ---------------------------------------------------------------------------------------------------------------
@@ -140,26 +139,22 @@ class Exchange:
         """Our memory is not used by the other library any more: our work waits for the work of its stream."""
         with self.gpu.lock:
             self.gpu.enter()
-            if self.gpu.is_recording:
-                self._lent.append((memory, stream))
-            else:
-                self.gpu.follow(stream)
+            self._lent.append((memory, stream))
+            self.settle()
 
     def settle(self) -> None:
-        """Give back what our work is done with. Called often: it looks at one event, and waits for nothing."""
+        """Give back what our work is done with, unless work is being recorded. Called often: it asks for one event, and waits for nothing."""
         gpu = self.gpu
         with gpu.lock:
             if gpu.is_recording:
                 return
             while self._lent:
-                gpu.follow(self._lent.popleft()[1])
-            while self._borrowed:
-                event, array = self._borrowed[0]
-                if event is None:  # it came while work was recorded
-                    event = gpu.mark()
-                    self._borrowed[0] = event, array
-                if not gpu.is_done(event):
-                    return
+                gpu.follow(self._lent[0][1])
+                self._lent.popleft()  # only now: if waiting fails, its memory must not be used again
+            for number, (event, array) in enumerate(self._borrowed):
+                if event is None:
+                    self._borrowed[number] = gpu.mark(), array
+            while self._borrowed and gpu.is_done(self._borrowed[0][0]):
                 self._borrowed.popleft()
 
 
