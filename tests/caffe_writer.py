@@ -4,7 +4,7 @@ import struct
 
 import numpy as np
 
-from weft.io.tensorboard import _bytes, _int, _varint
+from weft.io.protobuf import bytes_field, int_field, varint
 
 WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
 
@@ -12,20 +12,20 @@ WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3)
 def blob(values: np.ndarray, old: bool = False, packed: bool = True) -> bytes:
     """A BlobProto, with the old four sizes or the new shape."""
     four = [1] * (4 - values.ndim) + list(values.shape)
-    sizes = b"".join(_int(n + 1, size) for n, size in enumerate(four))
-    shape = sizes if old else _bytes(7, _bytes(1, b"".join(map(_varint, values.shape))))
+    sizes = b"".join(int_field(n + 1, size) for n, size in enumerate(four))
+    shape = sizes if old else bytes_field(7, bytes_field(1, b"".join(map(varint, values.shape))))
     single = b"".join(bytes([5 << 3 | 5]) + struct.pack("<f", v) for v in values.ravel())
-    return shape + (_bytes(5, values.astype("<f4").tobytes()) if packed else single)
+    return shape + (bytes_field(5, values.astype("<f4").tobytes()) if packed else single)
 
 
 def caffemodel(old: bool = False, packed: bool = True) -> bytes:
     name, blobs = (4, 6) if old else (1, 7)
     parts = [blob(WEIGHT, old, packed), blob(np.array([1.0, 2.0]), old, packed)]
-    layer = _bytes(name, b"ip1") + b"".join(_bytes(blobs, part) for part in parts)
-    data = _bytes(name, b"data")
+    layer = bytes_field(name, b"ip1") + b"".join(bytes_field(blobs, part) for part in parts)
+    data = bytes_field(name, b"data")
     number = layer_key(2 if old else 100)
-    return _bytes(1, b"LeNet") + b"".join(number + _varint(len(each)) + each for each in (data, layer))
+    return bytes_field(1, b"LeNet") + b"".join(number + varint(len(each)) + each for each in (data, layer))
 
 
 def layer_key(field: int) -> bytes:
-    return _varint(field << 3 | 2)
+    return varint(field << 3 | 2)

@@ -26,7 +26,9 @@ class FakeGpu:
     def __init__(self, total: int = 1 << 28) -> None:
         self.total, self.rooms = total, {}
         self.recording: list | None = None
-        self.launched = self.replayed = 0
+        self.launched = self.replayed = self.copies = self.downloads = 0
+        self.synchronized: list[tuple[str, int]] = []  # with streams of other libraries
+        self.is_busy = False  # whether work goes on for ever
         self.functions = {}
         self.lock = threading.RLock()
 
@@ -83,12 +85,14 @@ class FakeGpu:
 
     def download(self, target: np.ndarray, source: int) -> None:
         assert self.recording is None, "the host looked while recording"
+        self.downloads += 1
         self._inside(source, target.nbytes)
         ctypes.memmove(target.ctypes.data, source, target.nbytes)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
         self._inside(target, nbytes)
         self._inside(source, nbytes)
+        self.copies += 1
         self._do(lambda: ctypes.memmove(target, source, nbytes))
 
     def clear(self, target: int, nbytes: int) -> None:
@@ -136,6 +140,21 @@ class FakeGpu:
 
     def seconds(self, begin: float, end: float) -> float:
         return end - begin
+
+    @property
+    def is_recording(self) -> bool:
+        return self.recording is not None
+
+    def is_done(self, event) -> bool:
+        return not self.is_busy
+
+    def precede(self, stream: int) -> None:
+        assert not self.is_recording
+        self.synchronized.append(("precede", stream))
+
+    def follow(self, stream: int) -> None:
+        assert not self.is_recording
+        self.synchronized.append(("follow", stream))
 
     def after(self, event) -> None:
         pass

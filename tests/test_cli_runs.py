@@ -1,5 +1,7 @@
 """Checks `weft runs`: finding runs, the list, one run, runs side by side, and what damage does."""
 
+import csv
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -232,3 +234,20 @@ def test_damaged_runs_are_shown_with_a_note(three: Path, capsys: pytest.CaptureF
         capsys.readouterr()
         assert main(["runs", *words, "--json"]) == 0
         json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+
+
+def test_csv(three: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def table(*words: str) -> list[dict[str, str]]:
+        assert main(["runs", *words, "--csv"]) == 0
+        return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+    rows = table("list", "sort=name")
+    assert [row["run"] for row in rows] == ["other/deep/third-2", "train/first-1", "train/second-1"]
+    assert (rows[1]["best_metric"], rows[1]["best"], rows[1]["status"]) == ("validation_accuracy", "0.75", "done")
+    epochs = table("show", "first-1")
+    assert [row["epoch"] for row in epochs] == ["1", "2"]
+    assert [float(row["validation_accuracy"]) for row in epochs] == [0.5, 0.75]
+    compared = {row["number"]: (row["first-1"], row["second-1"]) for row in table("compare", "first-1", "second-1")}
+    assert compared["best validation accuracy"] == ("0.75", "0.9")
+    assert main(["runs", "list", "--csv", "--json"]) == 2
+    assert "csv and json exclude each other" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 Kernels run under Triton's interpreter on a GPU made of the host's memory; the libraries are played by NumPy.
 """
 
+import subprocess
 import sys
 from functools import partial
 from types import SimpleNamespace
@@ -381,3 +382,18 @@ def test_a_residual_rides_on_a_convolution_of_the_library(clock, kind):
         near(made(*arrays).numpy().astype(np.float64), defined(block, *arrays)[0], 0.02 if kind == "bfloat16" else 2e-6)
     assert phases(compiled(made)) == [["library"], ["library"]]
     assert clock.dnn.runs
+
+
+def test_nothing_of_cudnn_outlives_the_interpreter():
+    """Its bindings report what does as a leak, in many lines."""
+    program = """
+import os, sys, types
+class Handle:
+    def __del__(self, is_finalizing=sys.is_finalizing, write=os.write):
+        write(1, b"too late" if is_finalizing() else b"released")
+sys.modules["cudnn"] = types.SimpleNamespace(create_handle=Handle, backend_version_string=lambda: "9")
+from weft.runtime.cuda import device, dnn
+device._found.append(dnn.handle(0))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("released", "")

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import weft
+from weft import data, nn, train, zoo
 from weft.errors import RunError, UserError
 from weft.io import EventWriter
+from weft.io.graph_def import graph_def
 from weft.io.tensorboard import crc32c, record
 from weft.report import png
 from weft.testing import counted
@@ -23,6 +25,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of packages that TensorBoard imports
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader, RawEventFileLoader
+    from tensorboard.compat.proto.graph_pb2 import GraphDef
     from tensorboard.util.tensor_util import make_ndarray
 
 
@@ -231,3 +234,62 @@ def test_a_full_disk_is_said(tmp_path: Path) -> None:
         events.close()
     assert events._file.closed
     events.close()
+
+
+# The graph of a network.
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        self.branch = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        self.head = nn.Linear(4, 2)
+        self.scale = weft.parameter(np.ones(4, np.float32))
+
+    def forward(self, x: weft.Tensor) -> weft.Tensor:
+        return self.head(x * self.scale + self.branch(x))
+
+
+def graph_of(folder: Path) -> Any:
+    return GraphDef.FromString(accumulated(folder).Graph().SerializeToString())
+
+
+def test_the_graph_of_a_network_comes_back(tmp_path: Path) -> None:
+    with EventWriter(tmp_path) as events:
+        events.scalar("loss", 1.0, 0)
+        events.graph(Residual(), (3, 4))
+    assert accumulated(tmp_path).Tags()["graph"] is True
+    nodes = {node.name: node for node in graph_of(tmp_path).node}
+    kinds = {name: node.op for name, node in nodes.items()}
+    assert kinds["input"] == "Placeholder"
+    assert kinds["scale"] == kinds["branch/Linear[0]/weight"] == "Parameter"
+    assert (kinds["branch/Linear[0]/contract"], kinds["head/contract"]) == ("contract",) * 2
+    assert all(source in nodes for node in nodes.values() for source in node.input)
+    assert list(nodes["output"].input) == ["head/add"]
+    assert list(nodes["head/contract"].input) == ["add", "head/permute"]
+    [shape] = nodes["head/contract"].attr["_output_shapes"].list.shape
+    assert ([d.size for d in shape.dim], nodes["output"].attr["T"].type) == ([3, 2], 1)
+    assert nodes["head/permute"].attr["axes"].s == b"(1, 0)"
+    scopes = {"/".join(name.split("/")[:i]) for name in nodes for i in range(1, name.count("/") + 1)}
+    assert not scopes & set(nodes)  # a scope with the name of a node would hide it
+
+
+@pytest.mark.parametrize("name", ["lenet5", "resnet20", "gpt"])
+def test_graphs_of_the_zoo(name: str) -> None:
+    model = zoo.gpt(7, context=8, features=8, heads=2, layers=1) if name == "gpt" else getattr(zoo, name)()
+    size = {"lenet5": (2, 1, 28, 28), "gpt": (2, 8)}.get(name, (2, 3, 32, 32))
+    example = np.zeros(size, np.int64) if name == "gpt" else size
+    nodes = {node.name: node for node in GraphDef.FromString(graph_def(model, example)).node}
+    found = {name for name, node in nodes.items() if node.op == "Parameter"}
+    assert len(found) == len(model.named_parameters())
+    assert all(source in nodes for node in nodes.values() for source in node.input)
+    counted(len(nodes))
+
+
+def test_a_run_has_the_graph_of_its_network(tmp_path: Path) -> None:
+    x, y = np.zeros((8, 4), np.uint8), np.arange(8) % 2
+    train.fit(Residual(), data.Arrays(x, y), epochs=1, batch=4, prepare=data.ToFloat(), folder=tmp_path / "run")
+    found = accumulated(tmp_path / "run")
+    assert found.Tags()["graph"] is True
+    assert "train/loss" in found.Tags()["scalars"]
+    [shape] = next(n for n in graph_of(tmp_path / "run").node if n.name == "input").attr["_output_shapes"].list.shape
+    assert [d.size for d in shape.dim] == [1, 4]

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import weft
 from caffe_writer import WEIGHT, caffemodel, layer_key
 from weft.errors import RunError, UserError
-from weft.io import load_weights, npz_file, save
+from weft.io import load_npz, load_weights, npz_file, save, save_npz
 from weft.io.caffe_file import load_caffe
-from weft.io.tensorboard import _bytes, _varint
+from weft.io.protobuf import bytes_field, varint
 
 FILES = Path(__file__).parent / "torch_files"
 
@@ -64,6 +65,34 @@ def test_npz_arrays_come_back(tmp_path: Path) -> None:
         for key, array in arrays.items():
             assert found[key].dtype == array.dtype
             assert np.array_equal(found[key], array)
+
+
+def test_tensors_are_written_as_npz(tmp_path: Path) -> None:
+    dtypes = ("bool", "int8", "uint16", "int64", "float16", "bfloat16", "float32", "float64")
+    tensors = {name: weft.asarray([[0, 1], [1, 0]]).astype(name) for name in dtypes}
+    tensors |= {"file": weft.zeros(()), "a/b.npy": weft.zeros((0, 3)), "T": weft.asarray(WEIGHT).T}
+    for compress in (False, True):
+        save_npz(tmp_path / "w.npz", tensors, compress=compress)
+        found, read = load_npz(tmp_path / "w.npz"), np.load(tmp_path / "w.npz")
+        assert list(found) == list(tensors)
+        for name, tensor in tensors.items():
+            assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+            assert found[name].tolist() == tensor.tolist()
+            assert read[name].tobytes() == tensor.numpy().tobytes() or name == "T"
+        content = (tmp_path / "w.npz").read_bytes()
+        save_npz(tmp_path / "again.npz", found, compress=compress)
+        assert (tmp_path / "again.npz").read_bytes() == content
+    assert load_weights(tmp_path / "w.npz")["bfloat16"].dtype == weft.bfloat16.numpy
+
+
+def test_npz_that_cannot_be_written_or_read(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"\[save_npz\] names must be texts that are not empty, got ''"):
+        save_npz(tmp_path / "w.npz", {"": WEIGHT})
+    with pytest.raises(RunError, match=r"\[save_npz\] .*nowhere.* cannot be written"):
+        save_npz(tmp_path / "nowhere" / "w.npz", {"w": WEIGHT})
+    with pytest.raises(RunError, match=r"\[load_npz\] .* cannot be read"):
+        load_npz(tmp_path / "missing.npz")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_npz_with_objects_is_refused(tmp_path: Path) -> None:
@@ -123,8 +152,8 @@ def test_caffe_files_that_are_cut_off_or_lie(tmp_path: Path) -> None:
         (tmp_path / "x.caffemodel").write_bytes(whole[:end])
         with pytest.raises(RunError, match=r"x\.caffemodel is damaged"):
             load_caffe(tmp_path / "x.caffemodel")
-    shape = _bytes(7, _bytes(1, _varint(1 << 60) + _varint(1 << 60)))
-    layer = _bytes(1, b"ip1") + _bytes(7, shape + _bytes(5, bytes(8)))
-    (tmp_path / "x.caffemodel").write_bytes(layer_key(100) + _varint(len(layer)) + layer)
+    shape = bytes_field(7, bytes_field(1, varint(1 << 60) + varint(1 << 60)))
+    layer = bytes_field(1, b"ip1") + bytes_field(7, shape + bytes_field(5, bytes(8)))
+    (tmp_path / "x.caffemodel").write_bytes(layer_key(100) + varint(len(layer)) + layer)
     with pytest.raises(RunError, match="has 2 values"):
         load_caffe(tmp_path / "x.caffemodel")

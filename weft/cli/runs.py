@@ -17,11 +17,12 @@ from ..report import compare as facts
 from ..report.axes import duration, short
 from ..report.run_record import RunRecord, read_run
 from .arguments import Words, part, read
-from .table import as_json, pairs, table
+from .table import as_csv, as_json, pairs, table
 
 MOST_EPOCHS = 12  # lines of the table of epochs
 DONE = "all epochs are done"
 _JSON = Setting(flag, False, "print JSON, for programs")
+_CSV = Setting(flag, False, "print CSV, for spreadsheets")
 _ROOT = Setting(str, "runs", "folder to search for runs")
 
 
@@ -95,19 +96,53 @@ def _list(words: Sequence[str]) -> None:
         "root": _ROOT,
         "sort": Setting(str, "new", "order: new, best, time or name", choices=("new", "best", "time", "name")),
         "json": _JSON,
+        "csv": _CSV,
     }
-    given = read("runs list", words, known, 1, _list.__doc__)
+    given = _read("list", words, known, 1, _list.__doc__)
     root = Path(given.plain[0] if given.plain else given["root"])
     if not root.is_dir() and (given.plain or "root" in given.given):
         raise UserError("weft runs list", f"{root} is not a folder. Use weft runs list FOLDER.")
     found = [_facts(f.relative_to(root).as_posix() if f != root else f.name, f) for f in run_folders(root)]
     found = _sorted(found, given["sort"])
-    if given["json"]:
+    if given["csv"]:
+        print(_list_csv(found))
+    elif given["json"]:
         print(as_json([asdict(one) for one in found]))
     elif not found:
         print(f"there are no runs in {root}; weft train digits makes one.")
     else:
         print(_list_text(found))
+
+
+def _read(part: str, words: Sequence[str], known: dict[str, Setting], most: int, about: str | None) -> Words:
+    given = read(f"runs {part}", words, known, most, about)
+    if given["csv"] and given["json"]:
+        raise UserError(f"weft runs {part}", "csv and json exclude each other. Use one of them.")
+    return given
+
+
+def _list_csv(found: Sequence[_Facts]) -> str:
+    titles = [
+        "run",
+        "folder",
+        "model",
+        "data",
+        "epochs",
+        "best_metric",
+        "best",
+        "last_loss",
+        "seconds",
+        "when",
+        "status",
+    ]
+    best = [(None, None) if one.best is None else (one.best.name, one.best.value) for one in found]
+    rows = [
+        [
+            one.run, one.folder, one.model, one.data, one.epochs, *best[i], one.last_loss, one.seconds, one.when, one.status,
+        ]
+        for i, one in enumerate(found)
+    ]  # fmt: skip
+    return as_csv(titles, rows)
 
 
 def _sorted(found: Sequence[_Facts], by: str) -> list[_Facts]:
@@ -150,12 +185,15 @@ def _best_text(best: facts.Best | None) -> str:
 
 
 def _show(words: Sequence[str]) -> None:
-    """One run: its settings, its machine, its epochs, its files: weft runs show RUN."""
-    given = read("runs show", words, {"root": _ROOT, "json": _JSON}, 1, _show.__doc__)
+    """One run: its settings, its machine, its epochs, its files: weft runs show RUN. With csv only its table of epochs."""
+    given = _read("show", words, {"root": _ROOT, "json": _JSON, "csv": _CSV}, 1, _show.__doc__)
     if not given.plain:
         raise UserError("weft runs show", "a run is required, got none: weft runs show RUN; weft runs list names them.")
     folder = find_run(given.plain[0], given["root"])
     run, known = read_run(folder), _facts(folder.name, folder)
+    if given["csv"]:
+        print(as_csv(list(run.metrics), [[_stored(*one) for one in row.items()] for row in _rows(run)]))
+        return
     if given["json"]:
         args, rows = facts.settings(run), _rows(run)
         print(as_json({**asdict(known), "args": args, "summary": run.summary, "env": run.environment, "rows": rows}))
@@ -205,6 +243,11 @@ def _epochs_text(run: RunRecord, best: facts.Best | None) -> str:
     return "\n".join(f"  {line}" for line in lines)
 
 
+def _stored(name: str, value: float | None) -> float | int | None:
+    """A number as metrics.csv has it: counts are whole."""
+    return int(value) if value is not None and name in ("epoch", "steps") and value.is_integer() else value
+
+
 def _cell(name: str, value: float | None) -> str:
     if value is not None and name == "epoch" and math.isfinite(value):
         return f"{value:.15g}"
@@ -228,12 +271,16 @@ def _compare(words: Sequence[str]) -> None:
         "root": _ROOT,
         "html": Setting(str, None, "write a page with the curves of all runs to this file"),
         "json": _JSON,
+        "csv": _CSV,
     }
-    given = read("runs compare", words, known, 1000, _compare.__doc__)
+    given = _read("compare", words, known, 1000, _compare.__doc__)
     folders = _labelled(given)
     found = {label: read_run(folder) for label, folder in folders.items()}
     differ, lines, top = facts.differing(found), facts.comparison_rows(found), facts.best_run(found)
     page = None if given["html"] is None else facts.comparison(found, given["html"])
+    if given["csv"]:
+        print(as_csv(["number", *found], [[line.name, *line.values] for line in lines]))
+        return
     if given["json"]:
         numbers = {line.name: line.values for line in lines}
         told = {

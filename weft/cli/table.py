@@ -1,7 +1,9 @@
-"""Output of verbs: tables as plain text, and JSON."""
+"""Output of verbs: tables as plain text, JSON and CSV."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -35,6 +37,19 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[s
     for row in rows:
         found.add_row(*map(Text, row))
     return rendered(found)
+
+
+def as_csv(titles: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """The same as comma-separated values; what is missing is empty.
+
+    >>> print(as_csv(["run", "loss"], [["a", 0.5], ["b, c", None]]))
+    run,loss
+    a,0.5
+    "b, c",
+    """
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([titles, *rows])
+    return text.getvalue().rstrip("\n")
 
 
 def rendered(what: RenderableType) -> str:

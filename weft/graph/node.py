@@ -465,6 +465,31 @@ def placeholder(index: int | object, type: Type) -> Node:
     return make(PLACEHOLDER, (), (index, type))
 
 
+class Donated:
+    """The index of a placeholder that stands for a value which a compiled function was given to overwrite."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+
+
+def is_donated(node: Node) -> bool:
+    """Whether the node stands for such a value."""
+    return node.op is PLACEHOLDER and type(node.params[0]) is Donated
+
+
+def refuse_donated(node: Node) -> None:
+    """Raise an error if the node stands for such a value."""
+    if is_donated(node):
+        name = node.params[0].function
+        raise UserError(
+            "jit",
+            f"this tensor of type {node.type} was donated to {name}, which has overwritten it. Use what {name} returned, or leave the "
+            "argument out of weft.jit(..., donate=...).",
+        )
+
+
 def data(value: Value) -> Node:
     """A leaf with a known value."""
     return make(DATA, (), (value,))

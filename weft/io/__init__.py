@@ -1,4 +1,4 @@
-"""File formats: safetensors for tensors, event files for TensorBoard, and files of weights of other programs."""
+"""File formats: safetensors and .npz for tensors, event files for TensorBoard, and files of weights of other programs."""
 
 from ..lazy import lazy_attributes as _lazy_attributes
 

@@ -1,4 +1,4 @@
-"""TensorBoard event files: scalars, text, images and histograms over the steps of a run.
+"""TensorBoard event files: scalars, text, images and histograms over the steps of a run, and the graph of a network.
 
 A file is a sequence of records: eight bytes of length, their checksum, the bytes, their checksum. The bytes are a protobuf message
 (`Event`, containing a `Summary`), encoded here: a field is its number and wire type in one byte, then its value. TensorBoard skips
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import struct
 import time as clock
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 
 from ..errors import RunError, UserError
+from ..nn.module import Module
 from .files import cannot_write, write_whole
+from .graph_def import graph_def
+from .protobuf import bytes_field, doubles_field, float_field, int_field, key, utf8
 
 MOST_WAITING = 1 << 16  # bytes that are buffered before a flush
 PNG_START = b"\x89PNG\r\n\x1a\n"
-_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 class EventWriter:
@@ -42,7 +44,7 @@ class EventWriter:
         except OSError as error:
             raise RunError("EventWriter", f"{folder} cannot be written to: {error.strerror or error}.") from error
         self._waiting = bytearray()  # records that are not in the file yet
-        self._write(_event(clock.time(), 0, _bytes(3, b"brain.Event:2")))
+        self._write(_event(clock.time(), 0, bytes_field(3, b"brain.Event:2")))
         try:
             self.flush()
         except RunError:
@@ -51,12 +53,12 @@ class EventWriter:
 
     def scalar(self, tag: str, value: Any, step: int, time: float | None = None) -> None:
         """A scalar at a step. A slash in the tag groups charts: "train/loss"."""
-        self._summary(tag, _float(2, float(value)), step, time)
+        self._summary(tag, float_field(2, float(value)), step, time)
 
     def text(self, tag: str, text: str, step: int = 0, time: float | None = None) -> None:
         """A text in Markdown."""
-        tensor = _int(1, _STRING) + _bytes(2, b"") + _bytes(8, _utf8(text))
-        self._summary(tag, _bytes(8, tensor) + _bytes(9, _TEXT_PLUGIN), step, time)
+        tensor = int_field(1, _STRING) + bytes_field(2, b"") + bytes_field(8, utf8(text))
+        self._summary(tag, bytes_field(8, tensor) + bytes_field(9, _TEXT_PLUGIN), step, time)
 
     def hparams(self, settings: Mapping[str, Any], time: float | None = None) -> None:
         """The settings of a run, as a Markdown table in the text tab."""
@@ -72,14 +74,23 @@ class EventWriter:
             )
         width, height = struct.unpack(">II", png[16:24])
         channels = {0: 1, 4: 2, 2: 3, 3: 3, 6: 4}.get(png[25], 3)
-        picture = _int(1, height) + _int(2, width) + _int(3, channels) + _bytes(4, png)
-        self._summary(tag, _bytes(4, picture), step, time)
+        picture = int_field(1, height) + int_field(2, width) + int_field(3, channels) + bytes_field(4, png)
+        self._summary(tag, bytes_field(4, picture), step, time)
 
     def histogram(self, tag: str, values: Any, step: int, time: float | None = None, *, bins: int = 30) -> None:
         """A histogram of values; values that are not finite are skipped."""
         if bins < 1:
             raise UserError("EventWriter.histogram", f"bins must be at least 1, got {bins}.")
-        self._summary(tag, _bytes(5, _histogram(np.asarray(values, np.float64).reshape(-1), bins)), step, time)
+        self._summary(tag, bytes_field(5, _histogram(np.asarray(values, np.float64).reshape(-1), bins)), step, time)
+
+    def graph(self, model: Module, *examples: Any, time: float | None = None) -> None:
+        """The graph of a network, for the graphs page: each layer is a scope that opens, and edges are labelled with shapes.
+
+        Examples are tensors, arrays or shapes (with the batch), one for each input.
+        """
+        self._check_open()
+        content = graph_def(model, *examples)
+        self._write(_event(clock.time() if time is None else time, 0, bytes_field(4, content)))
 
     def flush(self) -> None:
         """Write all buffered records to the file, so that they survive if this process is killed."""
@@ -106,8 +117,8 @@ class EventWriter:
 
     def _summary(self, tag: str, value: bytes, step: int, time: float | None) -> None:
         self._check_open()
-        summary = _bytes(1, _bytes(1, _utf8(tag)) + value)
-        self._write(_event(clock.time() if time is None else time, step, _bytes(5, summary)))
+        summary = bytes_field(1, bytes_field(1, utf8(tag)) + value)
+        self._write(_event(clock.time() if time is None else time, step, bytes_field(5, summary)))
 
     def _write(self, event: bytes) -> None:
         self._waiting += record(event)
@@ -129,7 +140,7 @@ def _next_path(folder: Path) -> Path:
 
 
 def _event(time: float, step: int, what: bytes) -> bytes:
-    return _key(1, 1) + struct.pack("<d", time) + _int(2, int(step)) + what
+    return key(1, 1) + struct.pack("<d", time) + int_field(2, int(step)) + what
 
 
 def _histogram(values: np.ndarray, bins: int) -> bytes:
@@ -137,8 +148,8 @@ def _histogram(values: np.ndarray, bins: int) -> bytes:
     counts, edges = np.histogram(values, bins) if values.size else (np.zeros(1), np.zeros(2))
     low, high = (values.min(), values.max()) if values.size else (0.0, 0.0)
     numbers = [low, high, values.size, values.sum(), np.square(values).sum()]
-    fields = [_key(place, 1) + struct.pack("<d", number) for place, number in enumerate(numbers, 1)]
-    return b"".join(fields) + _doubles(6, edges[1:].tolist()) + _doubles(7, counts.tolist())
+    fields = [key(place, 1) + struct.pack("<d", number) for place, number in enumerate(numbers, 1)]
+    return b"".join(fields) + doubles_field(6, edges[1:].tolist()) + doubles_field(7, counts.tolist())
 
 
 def _cell(value: Any) -> str:
@@ -146,47 +157,10 @@ def _cell(value: Any) -> str:
     return " ".join(str(value).replace("\\", "\\\\").replace("|", "\\|").split())
 
 
-# Protobuf. A key is the field's number times eight plus how its value is written: 0 varint, 1 eight bytes, 2 counted bytes, 5 four bytes.
-
-
-def _key(field: int, kind: int) -> bytes:
-    return bytes([field << 3 | kind])
-
-
-def _varint(value: int) -> bytes:
-    """A varint: seven bits per byte, lowest first, with the top bit set if more follow. Negative numbers use 64 bits."""
-    value &= 2**64 - 1
-    out = bytearray()
-    while value > 127:
-        out.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def _int(field: int, value: int) -> bytes:
-    return _key(field, 0) + _varint(value)
-
-
-def _bytes(field: int, value: bytes) -> bytes:
-    return _key(field, 2) + _varint(len(value)) + value
-
-
-def _float(field: int, value: float) -> bytes:
-    if abs(value) > _LARGEST_FLOAT:  # too large for float32: infinity
-        value = float("inf") if value > 0 else float("-inf")
-    return _key(field, 5) + struct.pack("<f", value)
-
-
-def _doubles(field: int, values: Sequence[float]) -> bytes:
-    return _bytes(field, struct.pack(f"<{len(values)}d", *values))
-
-
-def _utf8(text: str) -> bytes:
-    return text.encode("utf-8", "replace")
-
-
 _STRING = 7  # the number of the dtype of texts
-_TEXT_PLUGIN = _bytes(1, _bytes(1, b"text")) + _int(4, 2)  # shown by the plugin "text"; the value is a tensor
+_TEXT_PLUGIN = bytes_field(1, bytes_field(1, b"text")) + int_field(
+    4, 2
+)  # shown by the plugin "text"; the value is a tensor
 
 
 # Records.

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from .caffe_file import load_caffe
-from .npz_file import load_npz
+from .npz_file import read_npz
 from .safetensors import load
 from .torch_file import is_torch_zip, load_torch
 from .zip_archive import END, START, ZIP_ERRORS
@@ -47,7 +47,7 @@ def _reader(file: Path) -> Reader:
     if not start:
         raise RunError("load_weights", f"{file} is empty.")
     if start[:4] in (START, END):
-        return load_torch if _holds_torch(file) else load_npz
+        return load_torch if _holds_torch(file) else read_npz
     if start[8:9] == b"{":
         return _load_safetensors
     if start[:1] == b"\x80":

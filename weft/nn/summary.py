@@ -15,7 +15,7 @@ from ..errors import UserError
 from ..graph.graph import Graph
 from ..graph.node import CLOCK, Node, Type, toposort
 from ..tensor import Tensor, as_tensor
-from ..tracing.trace import trace
+from ..tracing.trace import Trace, trace
 from ..tree import flatten
 from .module import Module, listening, own_tensors
 
@@ -92,6 +92,12 @@ def summary(module: Module, *examples: Any) -> Summary:
     >>> nn.summary(nn.Linear(3, 2), (8, 3)).macs
     48
     """
+    traced, calls = traced_calls(module, *examples)
+    return _summary(module, calls, [n for n in toposort(traced.outputs) if n.abstract])
+
+
+def traced_calls(module: Module, *examples: Any) -> tuple[Trace, list[ModuleCall]]:
+    """A network as nodes, in evaluation mode, and the calls of its parts in the order in which they begin."""
     inputs = [_type_of(e) for e in examples]
     calls = _CallRecorder()
     was = {part: part.training for part in module.modules()}
@@ -102,7 +108,7 @@ def summary(module: Module, *examples: Any) -> Summary:
     finally:
         for part, mode in was.items():
             part.training = mode
-    return _summary(module, calls.made, [n for n in toposort(traced.outputs) if n.abstract])
+    return traced, calls.made
 
 
 def _type_of(example: Any) -> Type:
@@ -116,7 +122,7 @@ def _type_of(example: Any) -> Type:
 
 
 @dataclass
-class _ModuleCall:
+class ModuleCall:
     """A call of a module: its nodes were created between two times of the CLOCK."""
 
     module: Module
@@ -130,11 +136,11 @@ class _CallRecorder:
     """Records the calls of a network's modules, in the order in which they begin."""
 
     def __init__(self) -> None:
-        self.made: list[_ModuleCall] = []
-        self.open: list[_ModuleCall] = []
+        self.made: list[ModuleCall] = []
+        self.open: list[ModuleCall] = []
 
     def begins(self, module: Module) -> None:
-        call = _ModuleCall(module, len(self.open), CLOCK.nodes)
+        call = ModuleCall(module, len(self.open), CLOCK.nodes)
         self.made.append(call)
         self.open.append(call)
 
@@ -143,7 +149,7 @@ class _CallRecorder:
         call.end, call.result = CLOCK.nodes, result
 
 
-def _summary(module: Module, calls: list[_ModuleCall], nodes: list[Node]) -> Summary:
+def _summary(module: Module, calls: list[ModuleCall], nodes: list[Node]) -> Summary:
     names = {part: path for path, part in module.named_modules().items()}
     work = [macs([n for n in nodes if call.begin < n.serial <= call.end]) for call in calls]
     own = list(work)
@@ -160,7 +166,7 @@ def _summary(module: Module, calls: list[_ModuleCall], nodes: list[Node]) -> Sum
     return Summary(tuple(lines), every, trained, state, macs(nodes), sum(l.nbytes for l in lines if not l.has_parts))
 
 
-def _layer_cost(call: _ModuleCall, name: str, work: int) -> LayerCost:
+def _layer_cost(call: ModuleCall, name: str, work: int) -> LayerCost:
     module, frozen = call.module, call.module._frozen_names()
     outputs = [o for o in flatten(call.result)[0] if isinstance(o, Tensor)]
     counts = {n: prod(t.shape) for n, t in own_tensors(module) if t.requires_grad or n in frozen}

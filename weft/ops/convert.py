@@ -9,7 +9,7 @@ import numpy as np
 from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, converted
 from ..errors import UserError
 from ..graph.node import data
-from ..runtime import Device, dlpack
+from ..runtime import Device, accelerator_of, dlpack
 from ..runtime import device as find_device
 from ..tensor import Tensor, function, number, wrap
 
@@ -36,6 +36,9 @@ def asarray(
         obj = number(obj, as_dtype(type(obj)) if wanted is None else wanted)
     if isinstance(obj, Tensor):
         return _as_given(obj if wanted is not None else obj.with_own_dtype(), wanted, device, copy)
+    home = holding_accelerator("asarray", obj)
+    if home is not None:
+        return _as_given(imported("asarray", home, obj, copy, protect=True), wanted, device, copy)
     array, shared = _to_numpy(obj)
     foreign = isinstance(obj, np.ndarray | np.generic) or shared
     if not foreign and array.dtype.kind in "fuO" and _all_whole(obj):
@@ -70,6 +73,8 @@ def _whole_numbers(obj: Any, target: DType) -> np.ndarray:
 def _as_given(x: Tensor, dtype: DType | None, where: str | Device | None, copy: bool | None) -> Tensor:
     if copy is False and dtype is not None and dtype is not x.dtype:
         raise UserError("asarray", f"copy=False, but a copy is needed to turn {x.dtype.name} into {dtype.name}.")
+    if copy is False and where is not None and find_device(where) is not x.device:
+        raise UserError("asarray", f"copy=False, but a copy is needed to move a tensor from {x.device} to {where}.")
     if dtype is not None:
         x = x.astype(dtype)
     return wrap(x.node) if where is None else x.to_device(where)
@@ -94,15 +99,36 @@ def _to_numpy(obj: Any) -> tuple[np.ndarray, bool]:
     return array, isinstance(obj, memoryview) or hasattr(obj, "__array_interface__") or hasattr(obj, "typecode")
 
 
+def holding_accelerator(name: str, obj: Any) -> Device | None:
+    """The accelerator that holds another library's array; None for all that the host can read."""
+    if isinstance(obj, np.ndarray | np.generic) or not hasattr(obj, "__dlpack_device__"):
+        return None
+    try:
+        return accelerator_of(obj)
+    except UserError as error:
+        raise UserError(name, error.message) from None
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(name, f"an array in memory is required, got {type(obj).__name__}: {error}.") from None
+
+
+def imported(name: str, home: Device, obj: Any, copy: bool | None, *, protect: bool) -> Tensor:
+    """Another library's array on an accelerator, imported by DLPack."""
+    try:
+        return wrap(data(home.from_dlpack(obj, copy, protect)))
+    except UserError as error:
+        raise UserError(name, error.message) from None
+    except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).rstrip(".")
+        raise UserError(name, f"an array that can be shared is required, got {type(obj).__name__}: {reason}.") from None
+
+
 def from_capsule(name: str, obj: Any, copy: bool | None = None) -> np.ndarray:
     """The memory of another library's array, imported by DLPack."""
     try:
         return dlpack.read(obj, copy)
     except (AttributeError, BufferError, RuntimeError, TypeError, ValueError) as error:
         reason = str(error).rstrip(".")
-        raise UserError(
-            name, f"an array in the memory of the CPU is required, got {type(obj).__name__}: {reason}."
-        ) from None
+        raise UserError(name, f"an array that can be shared is required, got {type(obj).__name__}: {reason}.") from None
 
 
 def _refuse_tensors_with_history(obj: Any) -> None:

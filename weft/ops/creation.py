@@ -12,8 +12,9 @@ from ..dtypes import DEFAULT_FLOAT, DEFAULT_INT, DType, DTypeLike, as_dtype, flo
 from ..errors import UserError
 from ..graph.node import Op, Type
 from ..runtime import Device
+from ..runtime import device as find_device
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
-from .convert import asarray, from_capsule
+from .convert import asarray, from_capsule, holding_accelerator, imported
 from .declare import Sample, Wrong, normal_shape, whole
 from .elementwise import astype, where
 from .movement import broadcast_to, expand_dims, reshape
@@ -259,8 +260,22 @@ def one_hot(index: ArrayLike, classes: int, *, dtype: DTypeLike | None = None) -
 
 @function
 def from_dlpack(x: Any, /, *, device: str | Device | None = None, copy: bool | None = None) -> Tensor:
-    """A tensor that shares the memory of another library's array. Do not write to that array afterwards."""
+    """A tensor that shares the memory of another library's array, on the CPU or on a GPU. Do not write to that array afterwards.
+
+    The tensor is on the device of the array; another `device` takes a copy. On GPUs, arrays that are not contiguous are copied there. With
+    `copy=False` it is an error where a copy is needed, with `copy=True` the memory is never shared.
+
+    >>> import numpy as np
+    >>> from_dlpack(np.arange(3)).tolist()
+    [0, 1, 2]
+    """
     if isinstance(x, Tensor):
         return asarray(x, device=device, copy=copy)
+    home = holding_accelerator("from_dlpack", x)
+    if home is not None:
+        return asarray(imported("from_dlpack", home, x, copy, protect=False), device=device, copy=copy)
     array = from_capsule("from_dlpack", x, copy)
-    return asarray(array, device=device, copy=copy if copy is not None else False)
+    target = find_device("cpu" if device is None and find_device().is_accelerator else device)
+    if copy is False and target.is_accelerator:
+        raise UserError("from_dlpack", f"copy=False, but a copy is needed to move an array of the host to {target}.")
+    return asarray(array, device=target, copy=bool(copy))

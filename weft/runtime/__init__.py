@@ -10,6 +10,7 @@ from .device import STATE_LOCK as STATE_LOCK
 from .device import Buffer as Buffer
 from .device import Device as Device
 from .device import NodeProgram as NodeProgram
+from .device import accelerator_of as accelerator_of
 from .device import device as device
 from .device import devices as devices
 from .execute import evaluate as evaluate

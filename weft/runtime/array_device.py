@@ -73,5 +73,11 @@ class ArrayDevice(Device):
         array = np.array(self.memory(buffer, order), order="C")
         return array, array if order is None else array.transpose(np.argsort(order))
 
+    def owned(self, buffer: Buffer) -> np.ndarray | None:
+        content: np.ndarray = buffer.content
+        flags = content.flags
+        is_whole = content.base is None and flags.c_contiguous and flags.aligned and flags.writeable
+        return content if is_whole else None
+
     def address(self, memory: np.ndarray) -> int:
         return address_of()(memory)

@@ -23,6 +23,7 @@ from ..graph.graph import Graph
 from ..graph.node import Node, Op, Shape
 from ..knobs import ALGORITHMS, KNOBS, knobs
 from ..options import CompileOptions
+from . import dlpack
 from .facts import Facts, Health, Profile, Roofline
 
 # Held while values are read or replaced in place, so that no reader sees a partial update and no update is lost. A program holds it from
@@ -136,6 +137,7 @@ class Device(ABC):
     is_accelerator = False  # hardware beside the CPU
     conv_algorithms: tuple[str, ...] = ALGORITHMS  # that its convolutions can be computed by
     measures_algorithms = False  # whether every program measures the algorithms that it could use
+    dlpack_device: dlpack.DLDevice = (dlpack.CPU, 0)  # where its memory is, as DLPack names it
     orders_constants = False  # whether filters that are only read lie in `filter_order` too
 
     @abstractmethod
@@ -170,6 +172,29 @@ class Device(ABC):
     def health(self) -> Health | None:
         """How it is doing just now; None if it does not tell."""
         return None
+
+    # --- other libraries ------------------------------------------------------------------------------
+
+    def from_dlpack(self, source: Any, copy: bool | None, protect: bool) -> Buffer:
+        """The array of another library in the memory of this device, shared where possible.
+
+        `copy`: True copies, False refuses to. `protect`: memory that its owner may still write to is copied, too.
+        """
+        raise UserError("from_dlpack", f"the device {self.name!r} does not import arrays of other libraries.")
+
+    def to_dlpack(
+        self,
+        buffer: Buffer,
+        stream: Any,
+        max_version: tuple[int, int] | None,
+        dl_device: dlpack.DLDevice | None,
+        copy: bool | None,
+    ) -> Any:
+        """A capsule with a value: a copy or, with copy=False, its own memory, marked as read-only. Raises BufferError."""
+        own = None if copy is False else True
+        array = self.get(buffer).view()
+        array.flags.writeable = False
+        return dlpack.export(array, stream=stream, max_version=max_version, dl_device=dl_device, copy=own)
 
     # --- compiled programs ----------------------------------------------------------------------------
 
@@ -222,6 +247,10 @@ class Device(ABC):
     @abstractmethod
     def copied(self, buffer: Buffer, order: tuple[int, ...] | None) -> tuple[Any, Any]:
         """The same in memory of its own, and that memory as the content of a buffer."""
+
+    def owned(self, buffer: Buffer) -> Any:
+        """The memory of a value that programs may write to in place; None if it is a view, or memory of another library."""
+        return None
 
     @abstractmethod
     def address(self, memory: Any) -> int:
@@ -312,6 +341,19 @@ def device(name: str | Device | None = None) -> Device:
     if load_extensions():
         return device(name)
     raise UserError("device", f"there is no device {name!r}. Known: {', '.join([*_devices, *_finders])}.")
+
+
+def accelerator_of(source: Any) -> Device | None:
+    """The accelerator whose memory another library's array is in; None for the host's memory."""
+    kind, number = (int(part) for part in source.__dlpack_device__())
+    if kind in dlpack.HOST_TYPES:
+        return None
+    wanted = dlpack.CUDA if kind == dlpack.CUDA_MANAGED else kind, number
+    found = next((d for d in devices() if d.dlpack_device == wanted), None)
+    if found is None:
+        reasons = "".join(f" {reason}" for reason in missing_devices().values())
+        raise UserError("dlpack", f"no device of weft has the memory of DLPack's device {(kind, number)}.{reasons}")
+    return found
 
 
 def _numbered(name: str, kind: str, found: Sequence[Device]) -> Device:

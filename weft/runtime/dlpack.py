@@ -1,6 +1,8 @@
-"""DLPack for bfloat16, which NumPy cannot exchange: it travels as the uint16 of the same bits, with its type code changed.
+"""DLPack, as NumPy implements it, for the dtypes and devices that NumPy does not know.
 
-The capsule is NumPy's or the other library's own; only the byte that names the element type is written.
+Every capsule is NumPy's or the other library's own, so NumPy keeps memory alive, calls deleters and checks versions. Only the
+description of the memory is written: bfloat16 travels through NumPy as the uint16 of the same bits, and memory of an accelerator as an
+array of the host that is never read, only asked for its address, shape and strides.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ import numpy as np
 
 from ..dtypes import bfloat16
 
+DLDevice = tuple[int, int]  # type and number
+CPU, CUDA, CUDA_HOST, CUDA_MANAGED = 1, 2, 3, 13  # DLDeviceType
+HOST_TYPES = (CPU, CUDA_HOST)  # memory that the host reads
 _UINT, _BFLOAT = 1, 4  # DLDataTypeCode
+_READ_ONLY, _IS_COPIED = 1, 2  # flags
 
 
 class _DLTensor(ctypes.Structure):
@@ -48,6 +54,9 @@ _pointer = ctypes.pythonapi.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
 
 
+# --- memory of the host -------------------------------------------------------------------------------------------------------------
+
+
 def export(array: np.ndarray, **settings: Any) -> Any:
     """A capsule with the memory of an array."""
     if array.dtype != bfloat16.numpy:
@@ -62,33 +71,107 @@ def read(source: Any, copy: bool | None = None) -> np.ndarray:
     try:
         return np.from_dlpack(source, copy=copy)
     except (RuntimeError, BufferError):  # a dtype that NumPy does not know; which error it is depends on the version
-        bits = _AsUint16(source)
-        array = np.from_dlpack(bits, copy=copy)
-        return array.view(bfloat16.numpy) if bits.found else array
+        return _Relabelled(source, copy).array()
 
 
-class _AsUint16:
-    """Another library's array with its bfloat16 called uint16."""
+# --- memory of accelerators -----------------------------------------------------------------------------------------------------------
 
-    def __init__(self, source: Any) -> None:
-        self.source, self.found = source, False
+
+class DeviceView:
+    """Memory of an accelerator as NumPy sees it: an address, a shape and strides. It is kept while a capsule refers to it."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.is_bfloat16 = dtype == bfloat16.numpy
+        kind = np.dtype(np.uint16) if self.is_bfloat16 else dtype
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": shape,
+            "strides": strides,
+            "typestr": kind.str,
+            "version": 3,
+        }
+
+
+def export_view(view: DeviceView, device: DLDevice, max_version: tuple[int, int] | None, *, is_copied: bool) -> Any:
+    """A capsule with memory of a device. Memory that is not a copy is marked as read-only, which takes a consumer that knows version 1."""
+    array = np.asarray(view)
+    if not is_copied:
+        array.flags.writeable = False
+    capsule = array.__dlpack__(max_version=max_version)
+    tensor = _described(capsule)
+    tensor.device_type, tensor.device_id = device
+    if view.is_bfloat16:
+        tensor.code = _BFLOAT
+    if is_copied and _is_versioned(capsule):
+        _versioned(capsule).flags |= _IS_COPIED
+    return capsule
+
+
+def read_view(source: Any, stream: int, copy: bool | None) -> tuple[np.ndarray, bool]:
+    """The memory of another library's array on an accelerator, and whether it is marked as read-only.
+
+    The array itself must not be read: its addresses are the device's.
+
+    Work in `stream` sees what the other library has written. The memory is given back when the array is freed.
+    """
+    found = _Relabelled(source, copy, stream)
+    return found.array(), found.is_read_only
+
+
+class _Relabelled:
+    """Another library's array, described as NumPy knows it: bfloat16 as uint16 and, with a stream, any device as the CPU."""
+
+    def __init__(self, source: Any, copy: bool | None, stream: int | None = None) -> None:
+        self.source, self.copy, self.stream = source, copy, stream
+        self.is_bfloat16 = self.is_read_only = False
+        self.capsule: Any = None
+
+    def array(self) -> np.ndarray:
+        # What an accelerator holds is not copied by NumPy, and `copy` is a question to the other library alone.
+        array = np.from_dlpack(self, copy=self.copy if self.stream is None else None)
+        if self.stream is not None:
+            self.tensor.device_type, self.tensor.device_id = self.device  # its deleter finds what it made
+        return array.view(bfloat16.numpy) if self.is_bfloat16 else array
 
     def __dlpack__(self, **settings: Any) -> Any:
-        capsule = self.source.__dlpack__(**settings)
-        described = _described(capsule)
-        self.found = (described.code, described.bits, described.lanes) == (_BFLOAT, 16, 1)
-        if self.found:
-            described.code = _UINT
-        return capsule
+        # The capsule is kept: if NumPy refuses it, it lives until this object goes.
+        self.capsule = self.source.__dlpack__(**settings) if self.stream is None else self._requested()
+        self.tensor = tensor = _described(self.capsule)
+        self.device = tensor.device_type, tensor.device_id
+        self.is_read_only = _is_versioned(self.capsule) and bool(_versioned(self.capsule).flags & _READ_ONLY)
+        self.is_bfloat16 = (tensor.code, tensor.bits, tensor.lanes) == (_BFLOAT, 16, 1)
+        if self.is_bfloat16:
+            tensor.code = _UINT
+        if self.stream is not None:
+            tensor.device_type, tensor.device_id = CPU, 0
+        return self.capsule
+
+    def _requested(self) -> Any:
+        """A capsule by the present protocol, or by that before versions."""
+        wanted = {} if self.copy is None else {"copy": self.copy}
+        try:
+            return self.source.__dlpack__(stream=self.stream, max_version=(1, 0), **wanted)
+        except TypeError:
+            return self.source.__dlpack__(stream=self.stream)
 
     def __dlpack_device__(self) -> Any:
-        return self.source.__dlpack_device__()
+        return self.source.__dlpack_device__() if self.stream is None else (CPU, 0)
 
 
 def _described(capsule: Any) -> _DLTensor:
-    name = _name(capsule)
-    address = _pointer(capsule, name)
-    if name == b"dltensor_versioned":
-        tensor: _DLTensor = _Versioned.from_address(address).tensor
+    if _is_versioned(capsule):
+        tensor: _DLTensor = _versioned(capsule).tensor
         return tensor
-    return _DLTensor.from_address(address)
+    return _DLTensor.from_address(_address(capsule))
+
+
+def _is_versioned(capsule: Any) -> bool:
+    return bool(_name(capsule) == b"dltensor_versioned")
+
+
+def _versioned(capsule: Any) -> _Versioned:
+    return _Versioned.from_address(_address(capsule))
+
+
+def _address(capsule: Any) -> int:
+    return int(_pointer(capsule, _name(capsule)))

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ..dtypes import DType
 from ..errors import UserError
-from ..graph.node import VARIABLE, Node, Shape, data
+from ..graph.node import VARIABLE, Node, Shape, data, refuse_donated
 from ..runtime import STATE_LOCK, Device
 from ..runtime import device as find_device
 from .registry import FUNCTIONS
@@ -47,6 +47,8 @@ class TensorBase:
     def _settled_node(self) -> Node:
         """The node it refers to, after waiting for a thread that traces a function which changes it."""
         node = self._node
+        if node.abstract:
+            refuse_donated(node)
         if node.abstract and TRACING.watch is None and TRACING.since == math.inf:
             with STATE_LOCK:
                 return self._node

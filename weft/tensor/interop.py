@@ -8,7 +8,8 @@ from typing import Any, Self
 import numpy as np
 
 from ..errors import UserError
-from ..runtime import dlpack, evaluate, fetch
+from ..graph.node import is_donated
+from ..runtime import Buffer, evaluate
 from .base import TensorBase
 from .registry import FUNCTIONS
 from .tracing_context import TRACING
@@ -27,12 +28,19 @@ class TensorInterop(TensorBase):
 
     def numpy(self) -> np.ndarray:
         """The value as a read-only NumPy array that shares memory where possible."""
+        value = self._read()
+        view = value.device.get(value).view()
+        view.flags.writeable = False
+        return view
+
+    def _read(self) -> Buffer:
+        """The value, for code that reads it outside of the graph."""
         watch = TRACING.watch
         if watch is not None and self.born <= watch.start:
             watch.looked(self)
-        view = fetch(self.realize()._node).view()
-        view.flags.writeable = False
-        return view
+        value = self.realize()._node.value
+        assert isinstance(value, Buffer)
+        return value
 
     def item(self) -> bool | int | float:
         """The value of a tensor with one element, as a Python number."""
@@ -47,7 +55,8 @@ class TensorInterop(TensorBase):
 
     def __repr__(self) -> str:
         if self._node.abstract:
-            return f"Tensor(<{self._node.type}, being traced>)"
+            state = "donated" if is_donated(self._node) else "being traced"
+            return f"Tensor(<{self._node.type}, {state}>)"
         text = np.array2string(self.numpy(), separator=", ", prefix="Tensor(")
         mark = ", requires_grad=True" if self._owns_parameter else ""
         size = f", shape={self.shape}" if not self.size else ""
@@ -107,14 +116,14 @@ class TensorInterop(TensorBase):
         The default is a copy, because consumers may ignore the read-only flag, as PyTorch does, or use a version of the protocol
         without it, and the value of a tensor must never change. To share memory with NumPy use `numpy()`.
         """
-        own = None if copy is False else True
+        value = self._read()
         try:
-            return dlpack.export(self.numpy(), stream=stream, max_version=max_version, dl_device=dl_device, copy=own)
+            return value.device.to_dlpack(value, stream, max_version, dl_device, copy)
         except BufferError as error:
             raise BufferError(f"[dlpack] a tensor of dtype {self.dtype.name} cannot be shared: {error}.") from None
 
     def __dlpack_device__(self) -> tuple[Any, int]:
-        return self.numpy().__dlpack_device__()
+        return self.device.dlpack_device
 
     def __buffer__(self, flags: int, /) -> memoryview:
         return self.numpy().data

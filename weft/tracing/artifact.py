@@ -27,7 +27,7 @@ class GraphInput:
 
     kind: Literal["stream", "argument", "number", "state", "constant"]
     name: str  # of a stream its position is passed; of an argument the path to it in (args, kwargs)
-    is_replaced: bool = False  # state that the program updates in place
+    is_replaced: bool = False  # state or a donated argument, which the program overwrites
     order: tuple[int, ...] | None = None  # of its axes in memory, if not the usual one
     content: bytes | None = None  # of a constant
 
@@ -159,7 +159,8 @@ class _Describer:
     def _inputs(self) -> Iterator[GraphInput]:
         given = self.traced.arguments
         yield from (GraphInput("stream", name) for name in self._streams())
-        yield from (GraphInput("argument", self.values[i]) for i in given.arrays)
+        donated = {donation.value for donation in self.traced.donations}
+        yield from (GraphInput("argument", self.values[i], i in donated) for i in given.arrays)
         for index, dtype in given.number_recorder.inputs:
             yield GraphInput("number", f"n{index} as {dtype.name}")
         yield from self.states

@@ -25,6 +25,7 @@ from ..runtime.facts import Facts
 from ..tensor import WITHOUT_HISTORY, Tensor, as_tensor, fresh_tensor, wrap
 from ..tree import unflatten
 from .arguments import Aliases
+from .donation import Donor
 from .state import StateTensor, memory_of
 from .traced import TracedFunction
 
@@ -57,19 +58,22 @@ def memory_needed(function: TracedFunction, facts: Facts) -> CallMemory:
     graph, first = function.graph, len(function.streams)
     given = sum(map(nbytes, graph.inputs[first : first + function.given]))
     state = sum(map(nbytes, graph.inputs)) - given
-    return CallMemory(facts.arena + facts.kept, state, given, sum(map(nbytes, graph.outputs[function.first_result :])))
+    results = sum(map(nbytes, graph.outputs[function.first_result :])) - sum(
+        nbytes(graph.outputs[d.output]) for d in function.donations
+    )
+    return CallMemory(facts.arena + facts.kept, state, given, results)
 
 
 def planned(function: TracedFunction) -> Facts:
     """What the program of a function would need: it is planned, no code is written."""
-    return function.device.planned(function.graph, function.updates, function.options, function.constants)
+    return function.device.planned(function.graph, function.all_updates, function.options, function.constants)
 
 
 def compiled(function: TracedFunction) -> Compiled:
     """The function compiled for its device."""
     home = function.device
     return Compiled(
-        function, home, home.executable(function.graph, function.updates, function.options, function.constants)
+        function, home, home.executable(function.graph, function.all_updates, function.options, function.constants)
     )
 
 
@@ -121,6 +125,8 @@ class Compiled:
         argument, call, hand_out = self.executable.argument, self.executable.call, self._deliverer()
         passed, changed, refuse_aliases = self.passed, self.traced.arguments.changed, self._refuse_aliases
 
+        donor = self._donor()
+
         stale = False  # captured tensors have changed since what is prepared of them was made
 
         def run(arguments: Sequence[Any]) -> Any:
@@ -133,7 +139,11 @@ class Compiled:
                 if changed:
                     refuse_aliases(arguments)
                 held, addresses = [], []  # memory must not go while it is read
+                taken = None if donor is None else donor.take(arguments)
                 for position, value in enumerate((*(s.offset for s in streams), *values) if streams else values):
+                    if taken is not None and position in taken:
+                        addresses.append(home.address(taken[position][0]))
+                        continue
                     known: Any = value._node.value if type(value) is Tensor else None
                     memory, address = argument(position, value_of_argument(value) if known is None else known)
                     held.append(memory)
@@ -145,6 +155,8 @@ class Compiled:
                         state.refresh(home)
                         stale |= not state.written
                     addresses.append(state.address)
+                if donor is not None:
+                    donor.invalidate(arguments)
                 contents = call(addresses, stale)
                 stale = False
                 for state in written:
@@ -155,11 +167,19 @@ class Compiled:
                             break
                         stream.offset = wrap(data(Buffer(home, (), uint64, position)))
                     contents = contents[len(streams) :]
+                if donor is not None and taken is not None:
+                    donor.put_in(contents, taken)
                 return hand_out(contents, arguments, numbers)
             finally:
                 release()
 
         return run
+
+    def _donor(self) -> Donor | None:
+        traced = self.traced
+        if not traced.donations:
+            return None
+        return Donor(self.home, traced.donations, traced.first_result, traced.name)
 
     def _deliverer(self) -> Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]:
         """A function that makes tensors of contents, in the structure that the function gave them."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..errors import UserError
-from ..graph.node import CLOCK, DATA, VARIABLE, Node, data, toposort
+from ..graph.node import CLOCK, DATA, VARIABLE, Node, data, refuse_donated, toposort
 from ..runtime import Buffer
 from ..tensor import TRACING, WITHOUT_HISTORY, Holder, Tensor
 
@@ -41,6 +41,8 @@ class StateRecorder:
         self.holders[holder] = None
 
     def saw(self, tensor: Tensor, node: Node) -> Node:
+        if node.abstract:
+            refuse_donated(node)
         if tensor in self.nodes or node.abstract:
             return self.nodes.get(tensor, node) if tensor._node is self.nodes.get(tensor) else node
         TRACING.watch, before = None, TRACING.watch

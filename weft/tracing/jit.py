@@ -39,10 +39,16 @@ class Jit(Generic[R]):
     """A compiled function; see `jit`."""
 
     def __init__(
-        self, function: Callable[..., R], static: Collection[str | int], remember: int, narrow: DType | None = None
+        self,
+        function: Callable[..., R],
+        static: Collection[str | int],
+        remember: int,
+        narrow: DType | None = None,
+        donate: Collection[str | int] = (),
     ) -> None:
         functools.update_wrapper(self, function)
         self.function, self.static, self.remember, self.narrow = function, static, remember, narrow
+        self.donate = donate
         self.programs = ProgramCache()
         first = function.__code__.co_varnames[:1] if isinstance(function, FunctionType) else ()
         self._is_method = first in (("self",), ("cls",))
@@ -93,11 +99,13 @@ class Jit(Generic[R]):
         method._is_method = False
         if self.static:
             method.static = {s - 1 if isinstance(s, int) else s for s in self.static}
+        if self.donate:
+            method.donate = {d - 1 if isinstance(d, int) else d for d in self.donate}
         return method
 
     def __deepcopy__(self, memo: Any) -> Jit[R]:
         """Of a method of an object that is copied: that of the copy. Programs are not copied."""
-        return Jit(copy.deepcopy(self.function, memo), self.static, self.remember, self.narrow)
+        return Jit(copy.deepcopy(self.function, memo), self.static, self.remember, self.narrow, self.donate)
 
     def _follows(self) -> Sequence[Holder]:
         """What a method of a module does follows from its settings, and from those of its parts."""
@@ -189,7 +197,7 @@ class Jit(Generic[R]):
         options = CompileOptions.numbered(key[0])
         if self.narrow is not None:
             options = replace(options, precision=self.narrow.name)
-        return traced(self.function, args, kwargs, self.static, options, self._follows(), aliases)
+        return traced(self.function, args, kwargs, self.static, options, self._follows(), aliases, donate=self.donate)
 
     def _say_why(self, key: Key) -> None:
         name = getattr(self.function, "__name__", "function")
@@ -205,6 +213,7 @@ def jit(
     function: Callable[..., R],
     *,
     static: str | int | Sequence[str | int] = (),
+    donate: str | int | Sequence[str | int] = (),
     remember: int = REMEMBERED,
     precision: DTypeLike | None = None,
 ) -> Jit[R]: ...
@@ -212,7 +221,11 @@ def jit(
 
 @overload
 def jit(
-    *, static: str | int | Sequence[str | int] = (), remember: int = REMEMBERED, precision: DTypeLike | None = None
+    *,
+    static: str | int | Sequence[str | int] = (),
+    donate: str | int | Sequence[str | int] = (),
+    remember: int = REMEMBERED,
+    precision: DTypeLike | None = None,
 ) -> Callable[[Callable[..., R]], Jit[R]]: ...
 
 
@@ -220,6 +233,7 @@ def jit(
     function: Callable[..., Any] | None = None,
     *,
     static: str | int | Sequence[str | int] = (),
+    donate: str | int | Sequence[str | int] = (),
     remember: int = REMEMBERED,
     precision: DTypeLike | None = None,
 ) -> Any:
@@ -227,7 +241,8 @@ def jit(
 
     Everything the function computes becomes one program: derivatives, the update of parameters, random numbers. Tensors from
     outside are found by tracing; those it assigns to are updated in place. `static` names arguments (by position or name) whose
-    values are part of the program: a new value compiles again. At most `remember` programs are kept. With `precision` "bfloat16" or
+    values are part of the program: a new value compiles again. `donate` names arguments whose memory results may take, as JAX's
+    `donate_argnums` does: a result of the same shape and dtype is written over each, and a donated tensor cannot be used afterwards. At most `remember` programs are kept. With `precision` "bfloat16" or
     "float16", matrix products and convolutions work in that type and what they read is kept in it (see docs/precision.md). A method is
     compiled for each object apart.
 
@@ -239,19 +254,33 @@ def jit(
     ...     return (w * x).sum()
     >>> step(weft.asarray([1.0, 1.0])).item(), w.tolist()
     (2.0, [0.5, 1.5])
+
+    A donated cache is not copied: only the row is written.
+
+    >>> put = jit(lambda cache, i, row: cache.at[i].set(row), donate="cache")
+    >>> cache = weft.zeros((3, 2))
+    >>> for i in range(2):
+    ...     cache = put(cache, i, weft.ones(2))
+    >>> cache.tolist()
+    [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]]
     """
     if function is None:
-        return functools.partial(jit, static=static, remember=remember, precision=precision)
+        return functools.partial(jit, static=static, donate=donate, remember=remember, precision=precision)
     if not callable(function):
         raise UserError("jit", f"a function is required, got {function!r}.")
     if not isinstance(remember, int) or remember < 0:
         raise UserError("jit", f"remember is a whole number from 0, got {remember!r}.")
-    wanted = (static,) if isinstance(static, str | int) else tuple(static)
-    return Jit(function, _static(function, wanted), remember, _narrow(precision))
+    is_static, is_donated = _named(function, static, "static"), _named(function, donate, "donated")
+    if is_static & is_donated:
+        raise UserError(
+            "jit", f"an argument is static or donated, not both: {sorted(is_static & is_donated, key=str)}."
+        )
+    return Jit(function, is_static, remember, _narrow(precision), is_donated)
 
 
-def _static(function: Callable[..., Any], wanted: Sequence[str | int]) -> frozenset[str | int]:
+def _named(function: Callable[..., Any], named: str | int | Sequence[str | int], purpose: str) -> frozenset[str | int]:
     """These arguments by position and by name: a call may pass them either way."""
+    wanted = (named,) if isinstance(named, str | int) else tuple(named)
     try:
         signature = inspect.signature(function) if wanted else inspect.Signature()
     except (TypeError, ValueError):  # some functions written in C do not say what they take
@@ -261,7 +290,7 @@ def _static(function: Callable[..., Any], wanted: Sequence[str | int]) -> frozen
         ways = _ways(signature, argument)
         if not ways:
             raise UserError(
-                "jit", f"there is no argument {argument!r} that could be static: the function takes {signature}."
+                "jit", f"there is no argument {argument!r} that could be {purpose}: the function takes {signature}."
             )
         found |= ways
     return frozenset(found)

@@ -22,6 +22,7 @@ from ..tree import Structure, flatten, unflatten
 from .arguments import Aliases, Arguments, refuse_other_content
 from .cache_key import argument_names, is_value
 from .context import StateRecorder
+from .donation import Donation, donations_of
 from .guards import Guards, ModuleSettings
 from .state import StateTensor, in_memory_order, states_of
 from .trace import Trace, trace
@@ -33,7 +34,8 @@ class TracedFunction:
 
     graph: Graph
     options: CompileOptions
-    updates: dict[int, int]  # outputs that replace inputs
+    updates: dict[int, int]  # outputs that replace state, and the inputs where it is read
+    donations: list[Donation]  # arguments that results replace
     call: CallStructure
     arguments: Arguments
     given: int  # inputs that are arguments, after the positions of streams
@@ -44,6 +46,7 @@ class TracedFunction:
     tracked: list[bool]  # which results were computed from parameters
     guards: Guards
     source: Source | None  # the line that results are put down to
+    name: str  # of the function, for messages
 
     @property
     def device(self) -> Device:
@@ -53,6 +56,11 @@ class TracedFunction:
     def constants(self) -> frozenset[int]:
         """Inputs that rarely change: what a program prepares of them is kept."""
         return frozenset(s.position for s in self.states if not s.written)
+
+    @property
+    def all_updates(self) -> dict[int, int]:
+        """Outputs that replace inputs."""
+        return {**self.updates, **{d.output: d.position for d in self.donations}}
 
     @property
     def results(self) -> list[Type]:
@@ -79,7 +87,10 @@ class TracedFunction:
 class CallStructure:
     """How a call passes its arguments: their structure, which leaves are values, and the static ones."""
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[str | int]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], static: Collection[str | int]
+    ) -> None:
+        self.name = getattr(function, "__name__", "the function")
         leaves, self.structure = flatten((args, kwargs))
         self.names = argument_names(self.structure)
         self.is_value = [n not in static and is_value(v) for n, v in zip(self.names, leaves, strict=True)]
@@ -107,14 +118,16 @@ def traced(
     follows: Iterable[Holder] = (),
     aliases: Aliases | None = None,
     *,
+    donate: Collection[str | int] = (),
     for_device: bool = True,
 ) -> TracedFunction:
     """Call the function once with stand-ins for its arguments, and close what it did to a graph.
 
-    `follows`: objects whose settings decide what the function does, beside those that it calls. `for_device`: state is laid out as the
+    `follows`: objects whose settings decide what the function does, beside those that it calls. `donate`: arguments whose memory results
+    may take. `for_device`: state is laid out as the
     device prefers; otherwise the graph is the same for every device.
     """
-    call = CallStructure(args, kwargs, static)
+    call = CallStructure(function, args, kwargs, static)
     arguments = Arguments(call.values(args, kwargs), aliases)
     types, recorder = arguments.types(), StateRecorder()
     for holder in follows:
@@ -130,7 +143,7 @@ def traced(
         new_grads = [grad.node for _, grad in grads if grad is not None]
     numbers = iter(range(len(new_grads)))
     replaced = [(t, None if grad is None else next(numbers)) for t, grad in grads]
-    return _closed(options, call, found, arguments, recorder, [*values, *new_grads], replaced, for_device)
+    return _closed(options, call, found, arguments, recorder, [*values, *new_grads], replaced, donate, for_device)
 
 
 def _closed(
@@ -141,6 +154,7 @@ def _closed(
     recorder: StateRecorder,
     changed: Sequence[Node],
     grads: list[tuple[Tensor, int | None]],
+    donate: Collection[str | int],
     for_device: bool,
 ) -> TracedFunction:
     streams = list(found.streams)
@@ -163,12 +177,16 @@ def _closed(
         recorder.values_seen(),
         [(t, had is not None) for t, had in recorder.grads.items() if t._owns_parameter],
     )
+    first_result = len(left) + len(recorder.written)
+    names = [name for name, is_value in zip(call.names, call.is_value, strict=True) if is_value]
+    first_computed = len(left) + len(changed)
+    donations = donations_of(graph, arguments, names, donate, len(positions), first_computed)
     if for_device:
         graph = in_memory_order(graph, states, updates, find_device(options.device))
     return TracedFunction(
-        graph, options, updates, call, arguments,
-        len(given), states, streams, len(left) + len(recorder.written), grads, [o.tracked for o in found.outputs],
-        guards, user_source(),
+        graph, options, updates, donations, call, arguments,
+        len(given), states, streams, first_result, grads, [o.tracked for o in found.outputs],
+        guards, user_source(), call.name,
     )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import optim
 from ..errors import RunError, UserError
 from ..hints import nearest
@@ -25,6 +27,7 @@ from ..signals import Terminated
 from . import memory
 from .batches import arrays, first_batches, loaders
 from .folder import RunFolder
+from .forecast import input_types
 from .making import TrainingPlan, make
 from .names import Loss, Metrics, Row
 from .phase import Phase
@@ -117,7 +120,7 @@ def fit(
         if training.epoch < epochs:
             phase.begin(training.epoch)
         run = _opened(folder, held) if run is None else run  # all checks have passed: create the folder only now
-        _begin(training, run, own if notes is None else notes)
+        _begin(training, run, own if notes is None else notes, steps.prepare)
         watch = Watch(
             training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
             on_step=on_step,
@@ -226,12 +229,12 @@ def _opened(folder: str | Path | Callable[[], Path] | None, held: ExitStack) -> 
     return RunFolder(path)
 
 
-def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any]) -> None:
+def _begin(training: Training, run: RunFolder | None, settings: Mapping[str, Any], prepare: Module) -> None:
     """Record the start of a new run, or the continuation of a resumed one."""
     if run is None:
         return
     if not run.checkpoint.exists():
-        run.start(settings, training.model)
+        run.start(settings, training.model, *input_types(prepare, training.loader.dataset.inputs(np.arange(1))))
     else:
         run.settings(settings)
         run.event("resumed", epoch=training.epoch, steps=training.steps)

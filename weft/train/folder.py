@@ -4,7 +4,7 @@ args.yaml       the settings it was started with
 env.json        the machine and the versions
 metrics.csv     a row an epoch
 events.jsonl    what happened, one typed JSON object a line: the only channel other programs need
-events.out.*    the same numbers for TensorBoard
+events.out.*    the same numbers for TensorBoard, and the graph of the network
 log.txt         messages, with their time
 summary.json    the best and the last row, how many parameters, how long, why it ended
 weights/        best.safetensors and last.safetensors, and those of the best epochs if asked for
@@ -92,13 +92,16 @@ class RunFolder:
     def checkpoint(self) -> Path:
         return self.path / "state" / "last.safetensors"
 
-    def start(self, settings: Mapping[str, Any], model: Module) -> None:
-        """Write what is known before the first step."""
+    def start(self, settings: Mapping[str, Any], model: Module, *examples: Any) -> None:
+        """Write what is known before the first step; with examples of the network's inputs also its graph, for TensorBoard."""
         self.settings(settings)
         self._write("env.json", json.dumps(environment(), indent=1) + "\n")
         parameters = sum(prod(p.shape) for p in model.parameters())
         self.summary(parameters=parameters)
         self.event("started", parameters=parameters, **settings)
+        if examples:
+            self._events().graph(model, *examples)
+            self._events().flush()
 
     def settings(self, settings: Mapping[str, Any]) -> None:
         """Write the settings to args.yaml; a resumed run may change them."""
@@ -141,12 +144,16 @@ class RunFolder:
 
     def scalars(self, row: Mapping[str, float]) -> None:
         """The numbers of an epoch for TensorBoard."""
-        if self._board is None:
-            self._board = EventWriter(self.path)
+        board = self._events()
         for name, value in row.items():
             if name not in ("epoch", "steps"):
-                self._board.scalar(name.replace("_", "/", 1), value, int(row["steps"]))
-        self._board.flush()
+                board.scalar(name.replace("_", "/", 1), value, int(row["steps"]))
+        board.flush()
+
+    def _events(self) -> EventWriter:
+        if self._board is None:
+            self._board = EventWriter(self.path)
+        return self._board
 
     def close(self, ended: str, epochs: int) -> None:
         """Record the end of the run, and why it ended."""

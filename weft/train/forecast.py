@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -76,11 +76,26 @@ def _nbytes(tensor: Tensor) -> int:
 
 def output_types(model: Module, prepare: Module, example: np.ndarray) -> list[Type]:
     """The types of a network's outputs for an example, in evaluation mode. It is traced, not computed; lazy parameters get their shapes."""
-    modes = {part: part.training for part in (*model.modules(), *prepare.modules())}
+    return _traced_types([prepare, model], example)
+
+
+def input_types(prepare: Module, example: np.ndarray) -> list[Type]:
+    """The types of a network's inputs for an example of the data."""
+    return _traced_types([prepare], example)
+
+
+def _traced_types(modules: Sequence[Module], example: np.ndarray) -> list[Type]:
+    modes = {part: part.training for module in modules for part in module.modules()}
+
+    def call(x: Any) -> Any:
+        for module in modules:
+            x = module(x)
+        return x
+
     try:
-        model.eval(), prepare.eval()
-        type_of = asarray(example)._node.type
-        return trace(lambda x: model(prepare(x)), [type_of], flatten((0,))[1]).types()
+        for module in modules:
+            module.eval()
+        return trace(call, [asarray(example)._node.type], flatten((0,))[1]).types()
     finally:
         for part, mode in modes.items():
             part.training = mode

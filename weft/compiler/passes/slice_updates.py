@@ -36,6 +36,11 @@ def _chain(output: Node, source: Node) -> list[Node] | None:
     return found
 
 
+def is_updated_from(output: Node, source: Node) -> bool:
+    """Whether a value is another one with slices of it replaced."""
+    return bool(_chain(output, source))
+
+
 def spread_updates(graph: Graph, updates: Mapping[int, int]) -> Graph:
     """The graph with every static update as a `where`, unless it is done in place and touches less than half of the tensor.
 

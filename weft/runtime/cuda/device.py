@@ -22,13 +22,16 @@ from ...graph.graph import Graph, close
 from ...graph.node import Node, Op, dependencies
 from ...knobs import GPU_ALGORITHMS
 from ...options import CompileOptions
+from .. import dlpack
 from ..compiling_device import CompilingDevice, structure
 from ..cpu import cpu
 from ..device import Buffer, Device, NodeProgram
+from ..dlpack import DLDevice
 from ..facts import Facts, Health
 from ..native import work
 from ..reference import compute
 from .driver import INSTALL, Gpu, gpu_count
+from .exchange import Exchange, checked_stream
 from .executable import CudaExecutable, GpuContext
 from .health import health
 from .libraries import Libraries
@@ -54,6 +57,7 @@ class CudaDevice(CompilingDevice):
         self.name, self.gpu = name, gpu
         self.context = GpuContext(gpu, libraries)
         self._begun: deque[Any] = deque()  # the ends of steps, as events
+        self.exchange, self.dlpack_device = Exchange(self, gpu), (dlpack.CUDA, gpu.number)
 
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:
         self.gpu.enter()
@@ -62,6 +66,7 @@ class CudaDevice(CompilingDevice):
     def get(self, buffer: Buffer) -> np.ndarray:
         with self.gpu.lock:
             array: np.ndarray = buffer.content.numpy()
+            self.exchange.settle()
             self.context.check()
         array.flags.writeable = False
         return array
@@ -133,8 +138,34 @@ class CudaDevice(CompilingDevice):
                 self.gpu.copy(memory.address, buffer.content.memory.address, buffer.nbytes)
         return memory, DeviceArray(memory, buffer.shape, buffer.dtype, order)
 
+    def owned(self, buffer: Buffer) -> DeviceMemory | None:
+        content = buffer.content
+        is_whole = isinstance(content, DeviceArray) and content.order is None and type(content.memory) is DeviceMemory
+        return content.memory if is_whole else None
+
     def address(self, memory: DeviceMemory) -> int:
         return memory.address
+
+    # --- other libraries ------------------------------------------------------------------------------------------------------
+
+    def from_dlpack(self, source: Any, copy: bool | None, protect: bool) -> Buffer:
+        return self.exchange.imported(source, copy, protect)
+
+    def to_dlpack(
+        self,
+        buffer: Buffer,
+        stream: Any,
+        max_version: tuple[int, int] | None,
+        dl_device: DLDevice | None,
+        copy: bool | None,
+    ) -> Any:
+        if dl_device is not None and tuple(dl_device) != self.dlpack_device:
+            if copy is False:
+                raise BufferError(f"the memory of {self.name} is not that of the device {tuple(dl_device)}")
+            return super().to_dlpack(buffer, None, max_version, dl_device, True)
+        checked_stream(stream)
+        content = buffer.content if copy is False else self.copied(buffer, buffer.content.order)[1]
+        return self.exchange.exported(content, stream, max_version, is_copied=copy is not False)
 
     # --- what it is -----------------------------------------------------------------------------------------------------------
 
@@ -143,12 +174,14 @@ class CudaDevice(CompilingDevice):
         with self.gpu.lock:
             self.gpu.enter()
             self.gpu.wait()
+            self.exchange.settle()
             self.context.check()
 
     def keep_up(self) -> None:
         """The host is quicker than the GPU: without this it would be a thousand steps ahead, and everything it says of now, wrong."""
         with self.gpu.lock:
             self.gpu.enter()
+            self.exchange.settle()
             self._begun.append(self.gpu.mark())
             if len(self._begun) > AHEAD:
                 self.gpu.wait_for(self._begun.popleft())

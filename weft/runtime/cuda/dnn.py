@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import logging
+import weakref
 from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
@@ -28,10 +30,25 @@ def library() -> Any:
     return module
 
 
+_OPEN: weakref.WeakSet[Any] = weakref.WeakSet()  # all that refers to objects of the package
+
+
+@atexit.register
+def release() -> None:
+    """Let go of the package at the end of the process: its bindings (nanobind) report whatever outlives the interpreter as a leak.
+
+    What is reachable from the modules of weft does: functions that the interpreter calls after a fork are never released.
+    """
+    handle.cache_clear()
+    for one in list(_OPEN):
+        vars(one).clear()
+
+
 class DnnHandle:
     """cuDNN, opened on the GPU that this thread works on."""
 
     def __init__(self) -> None:
+        _OPEN.add(self)
         self.library = library()
         try:
             self._handle = self.library.create_handle()
@@ -74,6 +91,7 @@ class Convolution:
     deterministic = True  # others are never selected
 
     def __init__(self, spec: ConvSpec, workspace_limit: int | None, handle: DnnHandle) -> None:
+        _OPEN.add(self)
         self.spec = spec
         self._handle, self._library = handle, handle.library
         self._refusals = (self._library.cudnnGraphNotSupportedError, RuntimeError, ValueError)

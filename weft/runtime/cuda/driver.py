@@ -16,6 +16,8 @@ import numpy as np
 from ...errors import RunError, UserError
 
 INSTALL = "Install what weft needs for NVIDIA GPUs with: pip install 'weft[cuda]'."
+LEGACY_STREAM = 1  # the default stream of most libraries, by the driver's own number for it
+NO_TIMING = 2  # the driver's flag for events that are only waited for
 MAPPED = 2  # the driver's flag for memory of the host that kernels may touch
 BLOCK, BLOCKS = 256, 256  # bytes of a small piece of memory, and how many are asked for at once
 HIDDEN = 2  # pointers that Triton's kernels take after their own arguments: scratch memory that ours never ask for
@@ -264,6 +266,35 @@ class Gpu:
         event = _Event(self._api, self._do("event", self._api.cuEventCreate(flags)))
         self._do("event", self._api.cuEventRecord(event.handle, stream))
         return event
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether work is recorded at present. The lock is held."""
+        return self._recording
+
+    def is_done(self, event: Any) -> bool:
+        """Whether an event has happened."""
+        [code] = self._api.cuEventQuery(event.handle)
+        if code == self._api.CUresult.CUDA_ERROR_NOT_READY:
+            return False
+        self._do("event", (code, None))
+        return True
+
+    def precede(self, stream: int) -> None:
+        """Work put into the stream of another library from now on begins after all work so far."""
+        event = self._mark(self._stream, NO_TIMING)
+        self._do("event", self._api.cuStreamWaitEvent(self._api.CUstream(stream), event.handle, 0))
+
+    def follow(self, stream: int) -> None:
+        """Work from now on begins after all work so far in the stream of another library.
+
+        A stream other than the default one may have been destroyed since it was named, so that it cannot be asked: then the host waits
+        for everything.
+        """
+        if stream == LEGACY_STREAM:
+            self.after(self._mark(self._api.CUstream(stream), NO_TIMING))
+        else:
+            self._do("waiting", self._api.cuCtxSynchronize())
 
     def after(self, event: Any) -> None:
         """Work from now on begins after an event."""
