@@ -238,16 +238,17 @@ def _without_derivative(computed: Sequence[Tensor], inputs: Sequence[Tensor]) ->
 def load(path: str | os.PathLike[str]) -> Program:
     """Load a program that `weft.save` wrote. Nothing in the file is executed: its text is parsed and checked."""
     place = Path(path)
-    with Archive(place) as archive:
-        manifest = read_manifest(archive.text("manifest.json", _LONGEST_TEXT), place)
-        functions = {
-            name: SavedFunction(function, archive.text(function.graph, _LONGEST_TEXT), place)
-            for name, function in manifest.functions.items()
-        }
-        arrays = views(archive.read(_WEIGHTS), f"{_WEIGHTS} in {place}")
+    archive = Archive(place)
+    manifest = read_manifest(archive.text("manifest.json", _LONGEST_TEXT), place)
+    functions = {
+        name: SavedFunction(function, archive.text(function.graph, _LONGEST_TEXT), place)
+        for name, function in manifest.functions.items()
+    }
     trainable = set(manifest.trainable)
-    tensors = {name: asarray(array, copy=False) for name, array in arrays.items()}
-    tensors = {name: as_parameter(t) if name in trainable else t for name, t in tensors.items()}
+    with archive.reading(_WEIGHTS) as content:
+        arrays = views(content, f"{_WEIGHTS} in {place}")
+        tensors = {name: asarray(array, copy=False) for name, array in arrays.items()}
+        tensors = {name: as_parameter(t) if name in trainable else t for name, t in tensors.items()}
     _check_names(manifest, tensors, place)
     return Program(manifest, functions, tensors, place)
 
