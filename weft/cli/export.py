@@ -26,6 +26,7 @@ def export(words: Sequence[str]) -> None:
     known = {
         "to": Setting(str, "weft", "the format", choices=("weft", "onnx")),
         "out": Setting(str, None, "the file; the name of the run if nobody says"),
+        "compiled": Setting(str, None, "targets to add compiled code for: host, cuda or host,cuda; only to=weft"),
         "exist_ok": Setting(flag, False, "replace a file that is there"),
         "device": DEVICE,
     }
@@ -34,16 +35,21 @@ def export(words: Sequence[str]) -> None:
     path = Path(given["out"] or f"{folder.name}.{given['to']}")
     if path.exists() and not given["exist_ok"]:
         raise UserError("weft export", f"{path} is there already. Choose another name (out=), or say exist_ok=true.")
+    if given["compiled"] and given["to"] != "weft":
+        raise UserError("weft export", f"compiled code is a part of to=weft, got to={given['to']}.")
     with on(given["device"]):
-        inputs, labels = (_as_onnx if given["to"] == "onnx" else _as_program)(folder, path)
+        if given["to"] == "onnx":
+            inputs, labels = _as_onnx(folder, path)
+        else:
+            inputs, labels = _as_program(folder, path, given["compiled"] or ())
     facts = {"file": str(path), "size": f"{path.stat().st_size:,} bytes", "inputs": ", ".join(inputs)}
     if labels:
         facts["labels"] = f"{len(labels)}: {', '.join(labels[:5])}{', ...' if len(labels) > 5 else ''}"
     print(pairs(facts))
 
 
-def _as_program(folder: Path, path: Path) -> tuple[Sequence[str], Sequence[str]]:
-    program = export_run("export", folder, path)
+def _as_program(folder: Path, path: Path, compiled: str | Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    program = export_run("export", folder, path, compiled)
     return program.argument_types(), program.labels or ()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
+from ..compiler.store import is_recording
 from ..errors import RunError
 from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, Op, dependencies
@@ -59,7 +60,7 @@ class CompilingDevice(Device):
         """The executable of a structure, compiled now if it has been seen often enough; None: interpret it."""
         with self._lock:
             made = self._compiled.get(key)
-            if made is not None:
+            if made is not None and not is_recording():
                 self._compiled.move_to_end(key)
                 return made
             times = self._seen.pop(key, 0) + 1

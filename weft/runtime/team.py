@@ -21,14 +21,17 @@ import time
 import weakref
 from collections.abc import Callable
 from functools import cache
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
-from ..compiler.cpu.engine import Loaded, object_code
+from ..compiler.cpu.engine import Loaded, kept_code, object_code
 from ..compiler.cpu.target import host
 from ..compiler.host import usable_cores
 from ..errors import RunError, UserError
+from . import team_code
 from .team_code import LINE, OF_LIBC, OF_PYTHON, StopReason, Word, native_module
 
 # How long a thread waits in each way, in microseconds.
@@ -148,12 +151,18 @@ def _new_state(threads: int, native: _Native) -> int:
     return state
 
 
+def native_code() -> bytes:
+    """The object code of all teams. Its source is no part of the compiler, so the key names it."""
+    source = blake2b(Path(team_code.__file__).read_bytes(), digest_size=16).hexdigest()
+    return kept_code(f"team {source}", lambda: object_code(native_module(host().arch)))
+
+
 class _Native:
     """The native functions, made once and kept for ever: workers are in them when Python cleans up at its end."""
 
     def __init__(self) -> None:
         libc, address, i64 = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_int64
-        self._loaded = loaded = Loaded(object_code(native_module(host().arch)), _imports(libc))
+        self._loaded = loaded = Loaded(native_code(), _imports(libc))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
         self.barrier, self.ticks = loaded.address("team.barrier"), loaded.address("team.ticks")
         self.work: Any = loaded.function("team.work", [address, i64])

@@ -84,17 +84,17 @@ class Archive:
         except UnicodeDecodeError:
             raise self.damaged(f"{name} is not text") from None
 
-    def read(self, name: str) -> np.ndarray:
+    def read(self, name: str, named_by: str = "manifest.json") -> np.ndarray:
         """The bytes of an entry, aligned and verified by its checksum."""
-        with self.reading(name) as found:
+        with self.reading(name, named_by) as found:
             return found
 
     @contextmanager
-    def reading(self, name: str) -> Iterator[np.ndarray]:
+    def reading(self, name: str, named_by: str = "manifest.json") -> Iterator[np.ndarray]:
         """The bytes of an entry, aligned. They are verified while the block runs, and an error at its end says so."""
         info = self.entries.get(name)
         if info is None:
-            raise self.damaged(f"{name} is missing, which manifest.json names")
+            raise self.damaged(f"{name} is missing, which {named_by} names")
         start = self._start(info)
         found = self.content[start : start + info.file_size]
         checksum = BackgroundCrc32(found)

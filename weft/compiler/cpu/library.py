@@ -19,6 +19,7 @@ from llvmlite import ir
 
 from ..host import usable_cores
 from ..ir.plan import Plan, PlanPhase
+from ..store import is_recording
 from ..thresholds import thresholds
 from .engine import Loaded, kept_code, object_code
 from .ir_builder import I64, PTR
@@ -54,6 +55,8 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
 def address(symbol: str) -> int:
     """The address of a function, compiled now if it is not loaded yet."""
     key = symbol, thresholds.changed()
+    if is_recording():
+        _code(symbol)
     if key not in _loaded:
         with _loading.setdefault(key, threading.RLock()):  # one thread compiles it, the others wait
             if key not in _loaded:
