@@ -9,10 +9,10 @@ from __future__ import annotations
 from bisect import bisect, insort
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from html import escape as escape_html
 from itertools import pairwise
 from math import inf
 from typing import Any
-from xml.sax.saxutils import escape
 
 from ..dtypes import DType
 from ..errors import UserError
@@ -389,7 +389,7 @@ def _draw(columns: list[list[_Box]], title: str) -> str:
 
 
 def _xml(text: str) -> str:
-    return escape("".join(c if c.isprintable() or c == "\n" else " " for c in text))
+    return escape_html("".join(c if c.isprintable() or c == "\n" else " " for c in text), quote=False)
 
 
 VIEWS["dot"], VIEWS["svg"] = to_dot, to_svg

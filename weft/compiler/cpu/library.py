@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from typing import Any
@@ -52,25 +51,31 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
     return enter
 
 
-def address(symbol: str) -> int:
-    """The address of a function, compiled now if it is not loaded yet."""
+def address(symbol: str, import_generators: Callable[[], object] = lambda: None) -> int:
+    """The address of a function, compiled now if it is not loaded yet and not cached.
+
+    `import_generators` is called before it is compiled: code that is cached is loaded without its generator.
+    """
     key = symbol, thresholds.changed()
     if is_recording():
-        _code(symbol)
+        _code(symbol, import_generators)
     if key not in _loaded:
         with _loading.setdefault(key, threading.RLock()):  # one thread compiles it, the others wait
             if key not in _loaded:
-                _loaded[key] = Loaded(_code(symbol))
+                _loaded[key] = Loaded(_code(symbol, import_generators))
     return _loaded[key].address(symbol)
 
 
-def _code(symbol: str) -> bytes:
-    maker = _makers[symbol.split(".")[0]]
+def _code(symbol: str, import_generators: Callable[[], object]) -> bytes:
+    family = symbol.split(".")[0]
 
     def make() -> bytes:
-        return object_code(maker(symbol))
+        import_generators()
+        return object_code(_makers[family](symbol))
 
-    if not maker.__module__.startswith("weft."):  # cache keys cover weft's own sources only
+    if family in _makers and not _makers[family].__module__.startswith(
+        "weft."
+    ):  # cache keys cover weft's own sources only
         return make()
     return kept_code(f"library {symbol}", make)
 
@@ -83,6 +88,8 @@ def preparing(symbols: Iterable[str]) -> Iterator[None]:
     if not missing:
         yield
         return
+    from concurrent.futures import ThreadPoolExecutor  # not needed where all is cached
+
     with ThreadPoolExecutor(min(len(missing), usable_cores())) as pool:
         made = [
             pool.submit(copy_context().run, address, symbol) for symbol in missing
@@ -94,6 +101,8 @@ def preparing(symbols: Iterable[str]) -> Iterator[None]:
 
 def run(plan: Plan, pointers: Mapping[str, int], threads: int = 1) -> None:
     """Run a plan on addresses, phase after phase: for tests and measurements. A missing "epilogue" is null."""
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(threads) as pool:
         for phase in plan.phases:
             kinds = [ctypes.c_int64 if t == I64 else ctypes.c_void_p for t in argument_types(phase)]
