@@ -2,8 +2,11 @@
 
 import gc
 import json
+import os
 import shutil
 import stat
+import subprocess
+import sys
 import zipfile
 from collections import OrderedDict
 from hashlib import sha256
@@ -75,6 +78,20 @@ def test_a_program_with_compiled_code_compiles_nothing(tmp_path, file, net, comp
         assert [path.name for path in (tmp_path / "home").iterdir()] == ["signing.key"]
         weft.jit(program)(X[:1])  # another size
     assert compiled_here
+
+
+def test_no_code_generator_is_imported(tmp_path, file):
+    with at_home(tmp_path):
+        code = f"""
+import sys, numpy, weft
+program = weft.load({str(file)!r}).eval()
+program(numpy.ones((2, 4), numpy.float32)).numpy()
+assert "llvmlite" not in sys.modules
+weft.jit(program)(numpy.ones((2, 4), numpy.float32))
+assert "weft.compiler.cpu.backend" not in sys.modules
+"""
+        environment = {**os.environ, "WEFT_CACHE": str(tmp_path / "home")}
+        subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 def test_large_programs_compile_nothing_without_jit_either(tmp_path, compiled_here, monkeypatch):
