@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -82,10 +83,10 @@ def first_predictions(name: str, plain: Path, compiled: Path, folder: Path, runs
 
     for way in ("jit", "plain"):
         call = "weft.jit(program)(x)" if way == "jit" else "program(x)"
-        row(name, f"{call}, cold cache", least(lambda way=way: measure(plain, way, None), min(runs, 3)))
+        row(name, f"{call}, cold cache", least(partial(measure, plain, way, None), min(runs, 3)))
         measure(plain, way, warm)
-        row(name, f"{call}, warm cache", least(lambda way=way: measure(plain, way, warm), runs))
-        row(name, f"{call}, compiled inside", least(lambda way=way: measure(compiled, way, None), runs))
+        row(name, f"{call}, warm cache", least(partial(measure, plain, way, warm), runs))
+        row(name, f"{call}, compiled inside", least(partial(measure, compiled, way, None), runs))
 
 
 def prepared(name: str, folder: Path) -> tuple[Path, Path]:
@@ -110,7 +111,7 @@ def main() -> None:
         (folder / "warm").mkdir()
         for code in ("", "import numpy", "import weft"):
             command = [sys.executable, "-c", f"import time\n{code}\nprint(time.time(), time.process_time())"]
-            row("", code or "start Python", least(lambda c=command: process_time(c, folder / "warm"), given.runs))
+            row("", code or "start Python", least(partial(process_time, command, folder / "warm"), given.runs))
         for name in given.only:
             plain, compiled = prepared(name, folder)
             loading(name, plain, given.runs)
