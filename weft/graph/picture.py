@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect, insort
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
-from html import escape as escape_html
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -389,7 +388,8 @@ def _draw(columns: list[list[_Box]], title: str) -> str:
 
 
 def _xml(text: str) -> str:
-    return escape_html("".join(c if c.isprintable() or c == "\n" else " " for c in text), quote=False)
+    printable = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    return printable.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 VIEWS["dot"], VIEWS["svg"] = to_dot, to_svg

@@ -12,28 +12,23 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import Any
-
-from llvmlite import ir
+from typing import TYPE_CHECKING, Any
 
 from ..host import usable_cores
 from ..ir.plan import Plan, PlanPhase
 from ..store import is_recording
 from ..thresholds import thresholds
 from .engine import Loaded, kept_code, object_code
-from .ir_builder import I64, PTR
+
+if TYPE_CHECKING:
+    from llvmlite import ir  # loading cached code needs no generator
 
 NUMBERS = ("tid", "threads")
 
-# void epilogue(ptr context, i64 batch, i64 row_begin, i64 row_end, i64 column_begin, i64 column_end): called by a thread
-# that has finished these elements of the result, seen as a batch of matrices; null if there is nothing to add. The context is
-# the thread's own: pointers to what the epilogue touches, the result first.
-EPILOGUE = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, I64, I64, I64])
 
-
-def argument_types(phase: PlanPhase) -> list[ir.Type]:
-    """The LLVM types of a phase's arguments."""
-    return [I64 if isinstance(a, int) or a in NUMBERS or a.startswith("site") else PTR for a in phase.arguments]
+def is_number(argument: str | int) -> bool:
+    """Whether an argument of a phase is passed as an i64, not as a pointer."""
+    return isinstance(argument, int) or argument in NUMBERS or argument.startswith("site")
 
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # generators by family
@@ -105,7 +100,7 @@ def run(plan: Plan, pointers: Mapping[str, int], threads: int = 1) -> None:
 
     with ThreadPoolExecutor(threads) as pool:
         for phase in plan.phases:
-            kinds = [ctypes.c_int64 if t == I64 else ctypes.c_void_p for t in argument_types(phase)]
+            kinds = [ctypes.c_int64 if is_number(a) else ctypes.c_void_p for a in phase.arguments]
             function = ctypes.CFUNCTYPE(None, *kinds)(address(phase.symbol))
 
             def call(tid: int, function: Any = function, phase: PlanPhase = phase) -> None:
