@@ -42,8 +42,8 @@ STAGES = {
     "schedule": ("weft.compiler.planning.build:schedule",),
     "memory": ("weft.compiler.planning.build:plan",),
     "plan": ("weft.compiler.cpu.backend:build", "weft.compiler.gpu.program:build"),
-    "emit": ("weft.runtime.native:write", "weft.compiler.gpu.program:commands"),
-    "llvm": ("weft.runtime.native:object_code", "weft.runtime.native:Loaded"),
+    "emit": ("weft.compiler.cpu.module:write", "weft.compiler.gpu.program:commands"),
+    "llvm": ("weft.compiler.cpu.engine:object_code", "weft.compiler.cpu.engine:Loaded"),
 }
 
 Case = tuple[Any, tuple[Any, ...]]  # a compiled function, and arguments

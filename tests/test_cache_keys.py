@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import weft
+from weft.compiler.cpu import engine
 from weft.graph import Graph
 from weft.options import SETTINGS, CompileOptions
 from weft.runtime import native
@@ -86,7 +87,7 @@ def differ(keys: dict[str, str], choices: dict[str, tuple[Any, Any]]) -> None:
 
 
 def test_the_key_of_a_native_program_has_all_that_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "kept_code", _ask)
+    monkeypatch.setattr(engine, "kept_code", _ask)
     keys = {name: native_key(**other) for name, other in OTHERS.items()}
     differ(keys | under_other_settings(native_key, CHOICES), CHOICES)
 

@@ -10,6 +10,7 @@ import re
 import tomllib
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +21,12 @@ import weft
 from test_cli_settings import photos
 from weft.cli import main
 from weft.cli.evaluate import _as_learned
+from weft.compiler.cpu import engine
 from weft.data import Arrays, Text
 from weft.errors import UserError
 from weft.io import load
 from weft.jobs.predictor import find_predictor
+from weft.knobs import knobs
 from weft.report.text_format import counted, listed
 
 
@@ -88,6 +91,25 @@ def test_an_exported_run_predicts_as_the_run_and_needs_nothing_else(
     weft.save("plain.weft", lambda x: x, weft.ones((2, 3)))
     _, error = said("predict", "plain.weft", images[0], code=2)
     assert "does not say how images become its inputs" in error
+
+
+def test_an_exported_run_brings_compiled_code_along(
+    at_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image, path = str(at_home / "photos/red/0.png"), str(tmp_path / "fast.weft")
+    expected = said("predict", "colours", image)[0]
+    said("export", "colours", f"out={path}", "compiled=host")
+    assert weft.load(path).compiled_targets == ["host"]
+    assert said("predict", path, image)[0] == expected
+    compiled: list[Any] = []
+    monkeypatch.setattr(engine, "_emitted", lambda *given: compiled.append(given))
+    with knobs.set(cache="off"):
+        assert said("predict", path, image, "trust_compiled=true")[0] == expected
+    assert not compiled
+    _, error = said("export", "colours", "to=onnx", f"out={tmp_path / 'net.onnx'}", "compiled=host", code=2)
+    assert "compiled code is a part of to=weft" in error
+    _, error = said("export", "colours", f"out={tmp_path / 'z80.weft'}", "compiled=z80", code=2)
+    assert "targets of host, cuda, got 'z80'" in error
 
 
 def test_a_run_exported_to_onnx_takes_pixels_and_gives_what_the_run_predicts(at_home: Path, tmp_path: Path) -> None:

@@ -446,3 +446,20 @@ def test_the_values_before_every_step_of_a_loop(reverse, gpu):
         expected = [g.numpy() for g in slopes(weft.asarray(X[0]), weft.asarray(X))]
     for found, wanted in zip(weft.jit(slopes)(X[0], X), expected, strict=True):
         np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_saved_program_brings_its_kernels_along(gpu, monkeypatch, tmp_path):
+    net = nn.Sequential(nn.Linear(5, 4), nn.ReLU()).eval()
+    weft.save(tmp_path / "net.weft", net, X, compiled="cuda", train=False)
+    expected = weft.jit(net)(X).tolist()
+
+    def refuse(*_):
+        raise AssertionError("nothing may be compiled")
+
+    monkeypatch.setattr(executable, "_cast", refuse)
+    with weft.knobs.set(cache="off"):
+        program = weft.load(tmp_path / "net.weft", trust_compiled=True).eval()
+        assert program.compiled_targets == ["cuda"]
+        assert weft.jit(program)(X).tolist() == expected
+        with pytest.raises(AssertionError, match="nothing may be compiled"):
+            weft.jit(program)(X[:3])

@@ -29,7 +29,7 @@ ROOF = Roof(flops=1e11, bandwidth=1e10)
 @pytest.fixture(autouse=True)
 def known_roof(monkeypatch):
     """No test but those of the roof itself depends on the machine."""
-    monkeypatch.setattr(weft.runtime.native, "roof", lambda threads: ROOF)
+    monkeypatch.setattr(roofs, "roof", lambda threads: ROOF)
 
 
 def values(*shape, seed=0):
@@ -411,7 +411,7 @@ def test_roof_of_a_busy_machine_is_not_kept_on_disk(tmp_path, monkeypatch):
 def test_the_table_says_that_the_machine_was_busy(monkeypatch):
     double = weft.jit(lambda x: x * 2.0)
     assert "busy" not in str(double.explain(values(3)))
-    monkeypatch.setattr(weft.runtime.native, "roof", lambda threads: Roof(1e9, 1e9, sure=False))
+    monkeypatch.setattr(roofs, "roof", lambda threads: Roof(1e9, 1e9, sure=False))
     assert "other programs kept this machine busy" in str(double.explain(values(3)))
 
 

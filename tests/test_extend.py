@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.metadata
 import sys
 from pathlib import Path
 
@@ -246,7 +247,9 @@ def test_installed_packages_are_loaded_when_a_device_is_unknown(monkeypatch):
         def load(self):
             loaded.append(self.value)
 
-    monkeypatch.setattr(device_module, "entry_points", lambda group: [Entry()] if group == "weft.extensions" else [])
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda group: [Entry()] if group == "weft.extensions" else []
+    )
     with pytest.raises(weft.UserError, match="there is no device 'example'"):
         weft.zeros(3).to_device("example")
     with pytest.raises(weft.UserError, match="there is no device 'example'"):

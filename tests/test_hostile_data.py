@@ -477,6 +477,12 @@ def test_hostile_npz(tmp_path: Path) -> None:
         data.from_npz(path)
     with refused(RunError, "cannot be read: No such file"):
         data.from_npz(tmp_path / "b.npz")
+    np.savez(path, x=np.zeros((3, 5)), y=[0, 1, 0])
+    content = bytearray(path.read_bytes())
+    content[-12] += 1  # the number of entries: the list has lost one
+    path.write_bytes(content)
+    with refused(RunError, "lists 2 entries and should have 3"):
+        data.from_npz(path)
     np.savez(path, x=np.zeros((3, 5)), y=[0, 1])
     with refused(UserError, "there must be a label for each input"):
         data.from_npz(path)

@@ -1,9 +1,11 @@
 """Saved programs: they run without the code that built them, at every size, with the same bits, and bad files are refused."""
 
 import json
+import mmap
 import subprocess
 import sys
 import zipfile
+import zlib
 from collections import namedtuple
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 import weft
 from weft import nn, optim, zoo
+from weft.io.crc32 import BLOCK, crc32
 from weft.saved.dimensions import expression, merge_texts, sample_sizes
 from weft.tree import flatten
 
@@ -279,6 +282,37 @@ def test_a_flipped_bit_is_noticed(tmp_path):
     (tmp_path / "net.weft").write_bytes(content)
     with pytest.raises(weft.RunError, match="checksum of weights.safetensors is wrong"):
         weft.load(tmp_path / "net.weft")
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 17])
+def test_the_checksum_of_many_threads_is_that_of_zlib(size):
+    data = np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)
+    assert crc32(data) == zlib.crc32(data)
+
+
+def test_weights_are_mapped_and_training_does_not_change_the_file(tmp_path):
+    net = round_trip(tmp_path, nn.Linear(4, 3), np.zeros((2, 4), np.float32))
+    before = (tmp_path / "net.weft").read_bytes()
+    owner = net.weight.numpy()
+    while isinstance(owner, np.ndarray):
+        assert not owner.flags.owndata
+        owner = owner.base
+    assert isinstance(owner.obj if isinstance(owner, memoryview) else owner, mmap.mmap)
+    optimizer = optim.sgd(net.train(), 0.1)
+    weft.jit(lambda x: optimizer.minimize(net(x).sum()))(weft.ones((2, 4)))
+    assert (tmp_path / "net.weft").read_bytes() == before
+    assert not np.array_equal(net.weight.numpy(), weft.load(tmp_path / "net.weft").weight.numpy())
+
+
+def test_entries_that_other_tools_packed_are_aligned(tmp_path):
+    net = nn.Linear(4, 3)
+    weft.save(tmp_path / "net.weft", net, np.zeros((2, 4), np.float32))
+    with zipfile.ZipFile(tmp_path / "net.weft") as old, zipfile.ZipFile(tmp_path / "other.weft", "w") as new:
+        for name in old.namelist():
+            new.writestr(zipfile.ZipInfo(name), old.read(name))
+    again = weft.load(tmp_path / "other.weft")
+    assert again.weight.numpy().ctypes.data % 4 == 0
+    same_bits(again.weight, net.weight)
 
 
 def test_compressed_entries_are_refused(tmp_path):

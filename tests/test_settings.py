@@ -14,12 +14,12 @@ import pytest
 
 import weft
 from jit_tools import counting, floats
+from weft.compiler.cpu import backend
 from weft.compiler.cpu.backend import compiled
 from weft.compiler.cpu.module import write
 from weft.compiler.gpu.program import commands, gpu_program
 from weft.knobs import KNOBS, knobs
 from weft.options import NOT_IN_CODE, SETTINGS, CompileOptions
-from weft.runtime import native
 
 # Settings that decide how a program is compiled, with another value that shows in the program below.
 COMPILED: dict[str, Any] = {
@@ -137,8 +137,8 @@ def test_a_setting_that_another_thread_changes_meanwhile_does_not_reach_a_progra
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Options are captured before the function is called; what is compiled after it has those."""
-    before, compile, seen = knobs.fast_math, native.compiled, []
-    monkeypatch.setattr(native, "compiled", lambda *given: (seen.append(given[2].fast_math), compile(*given))[1])
+    before, compile, seen = knobs.fast_math, backend.compiled, []
+    monkeypatch.setattr(backend, "compiled", lambda *given: (seen.append(given[2].fast_math), compile(*given))[1])
 
     def convolved_while_settings_change(x: Any) -> Any:
         in_thread(lambda: setattr(knobs, "fast_math", 1))

@@ -23,10 +23,11 @@ from llvmlite import ir
 
 from weft.compiler.cpu.engine import Loaded, object_code
 from weft.compiler.cpu.ir_builder import I64, Code, new_module
+from weft.compiler.cpu.team_code import BARRIER, PROGRAM, native_module
+from weft.compiler.cpu.team_layout import Word
 from weft.compiler.host import usable_cores
 from weft.errors import RunError, UserError
 from weft.runtime.team import YIELD, Team, _words, symbols, team
-from weft.runtime.team_code import BARRIER, PROGRAM, Word, native_module
 
 SIZES = [1, 2, 4, 7]
 

@@ -9,16 +9,19 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from .compiler.ir.program import KernelProgram
-from .compiler.ir.storage import nbytes
-from .compiler.planning import describe
-from .compiler.planning.cost_model import KernelCost, work
-from .compiler.planning.describe import Life
+from .compiler import planning
+from .compiler.ir.frame import nbytes
 from .errors import RunError
 from .runtime.device import Executable
 from .runtime.facts import CallTime, Profile, Roofline
 from .runtime.native import OBSERVERS
+
+if TYPE_CHECKING:
+    from .compiler.ir.program import KernelProgram
+    from .compiler.planning.cost_model import KernelCost
+    from .compiler.planning.describe import Life
 
 LONGEST = {"what": 52, "ends because": 34, "source": 60}  # columns that are cut off
 LARGEST = 5  # values of the arena that are shown
@@ -101,7 +104,7 @@ class Explanation:
 def explain(executable: Executable, inputs: Sequence[int], repeats: int | None = None) -> Explanation:
     """Run a compiled program on inputs at these addresses, without changing them, and say what it does with its time."""
     found, limit = executable.profile(inputs, repeats), executable.roof()
-    why = describe.reasons(found.program)
+    why = planning.describe.reasons(found.program)
     numbers = {kernel: i for i, kernel in enumerate(dict.fromkeys(c.kernel for c in found.program.calls))}
     total = sum(c.seconds for c in found.calls)
     rows = tuple(_row(found, c, numbers[c.call.kernel], why.get(c.call.kernel, ""), total, limit) for c in found.calls)
@@ -110,13 +113,13 @@ def explain(executable: Executable, inputs: Sequence[int], repeats: int | None =
 
 def _row(found: Profile, timed: CallTime, number: int, why: str, total: float, limit: Roofline) -> Row:
     call, kernel = timed.call, timed.call.kernel
-    done: KernelCost = work(found.program, call)
+    done: KernelCost = planning.cost_model.work(found.program, call)
     touched = [view.base for view in kernel.views] or kernel.outputs
     widest = max((n.dtype.itemsize for n in touched if n.dtype.is_float), default=4)
     least = limit.seconds(done.flops, done.nbytes, itemsize=widest)
-    lines = tuple(str(s) for s in describe.sources(kernel)[:3])
+    lines = tuple(str(s) for s in planning.describe.sources(kernel)[:3])
     share = timed.seconds / total
-    name = describe.name(found.program, call)
+    name = planning.describe.name(found.program, call)
     return Row(number, name, why, lines, timed.seconds, share, done.flops, done.nbytes, least / timed.seconds)
 
 
@@ -129,7 +132,7 @@ def _memory(program: KernelProgram) -> MemoryUse:
         sum(map(nbytes, graph.inputs)),
         sum(map(nbytes, state)),
         sum(nbytes(o) for i, o in enumerate(graph.outputs) if i not in program.updates),
-        tuple(describe.lives(program)[:LARGEST]),
+        tuple(planning.describe.lives(program)[:LARGEST]),
     )
 
 

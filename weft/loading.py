@@ -12,16 +12,20 @@ from .nn.module import Module
 from .saved.program import load as load_program
 
 
-def load(path: str | os.PathLike[str]) -> Module:
+def load(path: str | os.PathLike[str], *, trust_compiled: bool | None = None) -> Module:
     """Load a network from a file: a program that `weft.save` wrote, or an ONNX model (`pip install 'weft[onnx]'`).
 
     The result is a module that is called like what was saved. Nothing in the file is executed: its graph is parsed and checked.
     `load(path).eval()` computes what the network computed in evaluation mode, `weft.jit(network)` compiles it, and it can be trained
     further. See `weft.save` for an example.
+
+    Compiled code in the file (`weft.save(..., compiled="host")`) is used if you made it yourself, which a signature proves. With
+    `trust_compiled=True` it is used wherever it comes from: it is native code, so say this only of files that you would run as a
+    program. With False it is never used. Without it the program is compiled when it first runs.
     """
     try:
         with Path(path).open("rb") as file:
             is_program = file.read(len(START)) == START
     except OSError as error:
         raise RunError("load", f"{path} cannot be read: {error.strerror or error}.") from None
-    return load_program(path) if is_program else onnx.load(path)
+    return load_program(path, trust_compiled=trust_compiled) if is_program else onnx.load(path)

@@ -32,6 +32,7 @@ def export(words: Sequence[str]) -> None:
     known = {
         "to": Setting(str, "weft", "the format", choices=("weft", "onnx", "c", "web")),
         "out": Setting(str, None, "the file or folder; the name of the run if nobody says"),
+        "compiled": Setting(str, None, "targets to add compiled code for: host, cuda or host,cuda; only to=weft"),
         "exist_ok": Setting(flag, False, "replace a file or folder that is there"),
         "device": DEVICE,
         "target": Setting(str, "host", "the CPU that code is compiled for", "to=c", ("host", *TARGETS)),
@@ -48,8 +49,13 @@ def export(words: Sequence[str]) -> None:
     path = Path(given["out"] or f"{folder.name}.{given['to']}")
     if path.exists() and not given["exist_ok"]:
         raise UserError("weft export", f"{path} is there already. Choose another name (out=), or say exist_ok=true.")
+    if given["compiled"] and given["to"] != "weft":
+        raise UserError("weft export", f"compiled code is a part of to=weft, got to={given['to']}.")
     with on(given["device"]):
-        inputs, labels = (_as_onnx if given["to"] == "onnx" else _as_program)(folder, path)
+        if given["to"] == "onnx":
+            inputs, labels = _as_onnx(folder, path)
+        else:
+            inputs, labels = _as_program(folder, path, given["compiled"] or ())
     facts = {"file": str(path), "size": f"{path.stat().st_size:,} bytes", "inputs": ", ".join(inputs)}
     print(pairs(facts | _labels(labels)))
 
@@ -82,8 +88,8 @@ def _as_library(given: Words) -> None:
     print(pairs(facts | _labels(program.labels or ())))
 
 
-def _as_program(folder: Path, path: Path) -> tuple[Sequence[str], Sequence[str]]:
-    program = export_run("export", folder, path)
+def _as_program(folder: Path, path: Path, compiled: str | Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    program = export_run("export", folder, path, compiled)
     return program.argument_types(), program.labels or ()
 
 

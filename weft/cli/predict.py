@@ -42,6 +42,11 @@ def predict(words: Sequence[str]) -> None:
         "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely character"),
         "seed": Setting(whole, 0, "of the text"),
         "device": DEVICE,
+        "trust_compiled": Setting(
+            flag,
+            None,
+            "use compiled code in net.weft: true wherever it comes from, false never; if you made it when nobody says",
+        ),
         "csv": Setting(flag, False, "print a table, a line for each image"),
         "json": Setting(flag, False, "print JSON, an object for each image"),
     }
@@ -56,7 +61,7 @@ def predict(words: Sequence[str]) -> None:
 
 def _predict(given: Words) -> None:
     name, *words = given.plain
-    predictor = find_predictor("predict", name)
+    predictor = find_predictor("predict", name, given["trust_compiled"])
     if predictor.text is not None:
         text = training.generate(
             predictor.model, predictor.text, " ".join(words), given["length"], temperature=given["temperature"], seed=given["seed"]

@@ -73,8 +73,13 @@ def default_folder() -> Path | None:
     return Path(base) / "weft" if os.path.isabs(base) else None
 
 
+def digest(key: str) -> str:
+    """A short name of a key."""
+    return blake2b(key.encode(), digest_size=20).hexdigest()
+
+
 def _file_name(key: str) -> str:
-    return blake2b(key.encode(), digest_size=20).hexdigest() + ".weft"
+    return digest(key) + ".weft"
 
 
 def _pack(key: str, content: bytes) -> bytes:

@@ -48,6 +48,17 @@ class LoweringTable:
         """Whether programs with this op compile, perhaps after it is decomposed."""
         return self.lowers(op) or op.decompose is not None
 
+    def check(self, graph: Graph, device: str) -> None:
+        """Raise an error if a graph has an op that cannot be compiled."""
+        unknown = next((n for n in graph.nodes if not self.can_compile(n.op)), None)
+        if unknown is not None:
+            raise UserError(
+                "jit",
+                f"the op {unknown.op.name!r} has no lowering rule for the device {device!r} and no decomposition. Give it one "
+                "(weft.extend.lower, decompose=), write it with weft's functions, or call the function without jit.",
+                unknown.source,
+            )
+
     def add(self, name: str, rule: Any) -> None:
         """Add the rule of an op that is defined outside of weft."""
         if name not in OPS:

@@ -1,23 +1,46 @@
-"""The store of compiled code. Its keys hold the compiler's own sources and what the backend says its code depends on."""
+"""The store of compiled code. Its keys hold the compiler's own sources and what the backend says its code depends on.
+
+Code comes from the cache on disk, or from a `CodeBundle`: compiled code that came with a saved program and is used while that program
+lives. `recording` collects the code that programs use, which makes such a bundle.
+"""
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from ..knobs import knobs
-from .disk_cache import ObjectCache, default_folder
+from .disk_cache import ObjectCache, default_folder, digest
 
 _COMPILER = Path(__file__).parent
+_bundles: weakref.WeakSet[CodeBundle] = weakref.WeakSet()
+_record: ContextVar[dict[str, bytes] | None] = ContextVar("record of compiled code", default=None)
+
+
+class CodeBundle:
+    """Compiled code by the digest of its key. It is found by `kept` as long as this object lives."""
+
+    def __init__(self, contents: Mapping[str, bytes]) -> None:
+        self.contents = dict(contents)
+        _bundles.add(self)
 
 
 def cache() -> ObjectCache:
     """The object cache in the folder given by the settings."""
+    folder = cache_folder()
+    return ObjectCache(folder, 0 if folder is None else knobs.cache_bytes)
+
+
+def cache_folder() -> Path | None:
+    """The folder given by the settings; None if nothing is cached."""
     if knobs.cache == "off":
-        return ObjectCache(None, 0)
-    return ObjectCache(knobs.cache or default_folder(), knobs.cache_bytes)
+        return None
+    return Path(knobs.cache) if knobs.cache else default_folder()
 
 
 @functools.cache
@@ -30,10 +53,36 @@ def compiler_version() -> str:
 
 
 def kept(key: str, make: Callable[[], bytes]) -> bytes:
-    """The content of a key, from the cache or made now."""
+    """The content of a key, from a bundle, from the cache, or made now."""
     full = f"{compiler_version()}\n{key}"
+    record = _record.get()
+    if record is None and _bundles:
+        name = digest(full)
+        for bundle in list(_bundles):
+            if name in bundle.contents:
+                return bundle.contents[name]
     content = cache().get(full)
     if content is None:
         content = make()
         cache().put(full, content)
+    if record is not None:
+        record[digest(full)] = content
     return content
+
+
+@contextmanager
+def recording() -> Iterator[dict[str, bytes]]:
+    """Collects the code that is used inside the `with` block, by the digest of its key. Code of bundles is not used meanwhile: what is
+    recorded was made on this machine.
+    """
+    record: dict[str, bytes] = {}
+    before = _record.set(record)
+    try:
+        yield record
+    finally:
+        _record.reset(before)
+
+
+def is_recording() -> bool:
+    """Whether code is recorded: then what is loaded already must be asked for again."""
+    return _record.get() is not None

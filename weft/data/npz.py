@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import RunError, UserError
+from ..io.zip_archive import checked_entries
 from .dataset import Arrays, Splits
 
 _ARRAY_NAMES = {
@@ -52,6 +54,10 @@ def from_npz(
 def _load(file: Path) -> dict[str, np.ndarray]:
     try:
         with open(file, "rb") as content:
+            if zipfile.is_zipfile(content):
+                with zipfile.ZipFile(content) as entries:
+                    checked_entries(content, entries)
+            content.seek(0)
             archive = np.load(content, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise UserError("from_npz", f"{file} holds a single array. Save inputs and labels with np.savez.")

@@ -12,7 +12,6 @@ from heapq import heappop, heappush
 from itertools import pairwise
 from math import inf
 from typing import Any
-from xml.sax.saxutils import escape
 
 from ..dtypes import DType
 from ..errors import UserError
@@ -389,7 +388,8 @@ def _draw(columns: list[list[_Box]], title: str) -> str:
 
 
 def _xml(text: str) -> str:
-    return escape("".join(c if c.isprintable() or c == "\n" else " " for c in text))
+    printable = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    return printable.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 VIEWS["dot"], VIEWS["svg"] = to_dot, to_svg

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,11 @@ from .predictor import Deployed, deployed_of, resize_of, task_of
 from .stored import settings_of
 
 
-def export_run(verb: str, folder: Path, path: Path) -> Program:
+def export_run(verb: str, folder: Path, path: Path, compiled: str | Sequence[str] = ()) -> Program:
     """Save the network of a run as a program, with its preprocessing, labels, metrics and origin; it is loaded again as a check."""
     job, deployed, known = _exported(verb, folder)
-    save(path, deployed, _input_specs(job, deployed.network), labels=job.train.classes or None, **known)
+    specs = _input_specs(job, deployed.network)
+    save(path, deployed, specs, labels=job.train.classes or None, compiled=compiled, **known)
     return load(path)
 
 

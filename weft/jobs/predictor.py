@@ -92,10 +92,10 @@ class Predictor:
         return to_array(resize(read_image(path, "gray" if channels == 1 else "rgb"), (height, width), self.resize))
 
 
-def find_predictor(verb: str, name: str) -> Predictor:
-    """The predictor of a saved program (a file) or of a run."""
+def find_predictor(verb: str, name: str, trust_compiled: bool | None = None) -> Predictor:
+    """The predictor of a saved program (a file) or of a run. `trust_compiled`: of the code in a file, see `weft.load`."""
     if Path(name).is_file():
-        return predictor_of_program(load(name))
+        return predictor_of_program(load(name, trust_compiled=trust_compiled))
     return predictor_of_run(verb, find_run(name))
 
 

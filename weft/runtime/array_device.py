@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from ..compiler.cpu.backend import LOWERINGS
-from ..compiler.cpu.conv.choice import candidates, refusal, remember
+from ..compiler import cpu as compiler
 from ..compiler.ir.conv_shape import described
 from ..compiler.planning.algorithms import LOOPS
 from ..dtypes import DType
@@ -48,7 +47,7 @@ class ArrayDevice(Device):
         return native.planned(graph, updates, native.fitting(graph, options), constants)
 
     def can_compile(self, op: Op) -> bool:
-        return LOWERINGS.can_compile(op)
+        return compiler.backend.LOWERINGS.can_compile(op)
 
     def filter_order(self, rank: int) -> tuple[int, ...]:
         """The kernel's axes first and the filters last, as convolutions want them."""
@@ -58,12 +57,16 @@ class ArrayDevice(Device):
         direction, shape = described(node)
         options = self.compile_options()
         strides = (1,) * (2 + len(shape.kernel))  # what is possible does not depend on them
-        found = candidates(direction, shape, strides, options)
-        return {name: refusal(name, options) for name in self.conv_algorithms if name not in found and name != LOOPS}
+        found = compiler.conv_choice.candidates(direction, shape, strides, options)
+        return {
+            name: compiler.conv_choice.refusal(name, options)
+            for name in self.conv_algorithms
+            if name not in found and name != LOOPS
+        }
 
     def remember_times(self, node: Node, milliseconds: Mapping[str, float]) -> None:
         if milliseconds:
-            remember(*described(node), milliseconds)
+            compiler.conv_choice.remember(*described(node), milliseconds)
 
     def memory(self, buffer: Buffer, order: tuple[int, ...] | None) -> np.ndarray:
         array = native.content(buffer)

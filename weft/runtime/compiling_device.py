@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from ..compiler.store import is_recording
 from ..errors import RunError
 from ..graph.graph import close
-from ..graph.node import DATA, VARIABLE, Node, Op, dependencies
+from ..graph.node import DATA, VARIABLE, Node, dependencies
 from ..knobs import knobs
 from ..options import CompileOptions
 from .device import STATE_LOCK, Buffer, Device, Executable, NodeProgram
@@ -45,7 +46,7 @@ class CompilingDevice(Device):
         for node in program.wanted:
             if prod(node.shape) > IMPOSSIBLE:
                 raise RunError(node.op.name, f"there is no memory for a result of type {node.type}.", node.source)
-        found = structure(program, self.can_compile)
+        found = structure(program)
         if found is not None:
             key, leaves = found
             executable = self._executable((self.options_number(), *key), program, leaves)
@@ -59,7 +60,7 @@ class CompilingDevice(Device):
         """The executable of a structure, compiled now if it has been seen often enough; None: interpret it."""
         with self._lock:
             made = self._compiled.get(key)
-            if made is not None:
+            if made is not None and not is_recording():
                 self._compiled.move_to_end(key)
                 return made
             times = self._seen.pop(key, 0) + 1
@@ -67,6 +68,8 @@ class CompilingDevice(Device):
             if len(self._seen) > REMEMBERED:
                 self._seen.popitem(last=False)
             if times < knobs.compile_after and not self.is_large(program):
+                return None
+            if not all(self.can_compile(node.op) for node in program.order):  # asked last: it imports the compiler
                 return None
             made = self.executable(close(leaves, program.wanted), {}, CompileOptions.numbered(key[0]), frozenset())
             self._compiled[key] = made
@@ -80,13 +83,16 @@ class CompilingDevice(Device):
         return [Buffer(self, n.shape, n.dtype, content) for n, content in zip(wanted, contents, strict=True)]
 
 
-def structure(program: NodeProgram, can_compile: Callable[[Op], bool]) -> tuple[Structure, list[Node]] | None:
-    """The structure of a computation, independent of values: a key, and the leaves whose values it needs. None if it cannot be compiled."""
+def structure(program: NodeProgram) -> tuple[Structure, list[Node]] | None:
+    """The structure of a computation, independent of values: a key, and the leaves whose values it needs.
+
+    None if it is not made of nodes that one program could compute; whether their ops can be compiled is for the device to say.
+    """
     number: dict[Node, int] = {}
     leaves: list[Node] = []
     parts: list[Any] = []
     for node in program.order:
-        if (node.outputs and node in program.wanted) or not can_compile(node.op):
+        if node.outputs and node in program.wanted:
             return None  # several results at once are kept by the interpreter only
         entry: list[Any] = [node.op, node.params if node.op is not VARIABLE else None]
         for i in dependencies(node):

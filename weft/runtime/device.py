@@ -10,13 +10,11 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from math import prod
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ..compiler.ir.program import KernelProgram as CompiledProgram
 from ..dtypes import DType
 from ..errors import RunError, UserError
 from ..graph.graph import Graph
@@ -25,6 +23,9 @@ from ..knobs import ALGORITHMS, KNOBS, knobs
 from ..options import CompileOptions
 from . import dlpack
 from .facts import Facts, Health, Profile, Roofline
+
+if TYPE_CHECKING:
+    from ..compiler.ir.program import KernelProgram as CompiledProgram
 
 # Held while values are read or replaced in place, so that no reader sees a partial update and no update is lost. A program holds it from
 # its first read of state to its results; tracing holds it because the tensors that a traced function changes refer to placeholders
@@ -289,6 +290,8 @@ _loaded: set[str] = set()
 
 def load_extensions() -> bool:
     """Import the modules that installed packages name as weft's extensions; whether there were new ones."""
+    from importlib.metadata import entry_points  # takes longer to import than a small program to run
+
     new = [entry for entry in entry_points(group=EXTENSIONS) if entry.value not in _loaded]
     for entry in new:
         _loaded.add(entry.value)

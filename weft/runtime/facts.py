@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from ..compiler.ir.program import Call, KernelProgram
+if TYPE_CHECKING:
+    from ..compiler.ir.program import Call, KernelProgram
 
 
 @dataclass(frozen=True)

@@ -11,25 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from math import prod
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from llvmlite import ir
 
-from ..compiler.cpu import library
-from ..compiler.cpu.backend import compiled, passes
-from ..compiler.cpu.conv.choice import fingerprint, measured_as, times_of
-from ..compiler.cpu.engine import Loaded, assembly, kept_code, object_code
-from ..compiler.cpu.module import write
-from ..compiler.cpu.planner import choice
-from ..compiler.cpu.roofline import Roof, roof
+from ..compiler import cpu as compiler
 from ..compiler.gc_pause import uncollected
 from ..compiler.host import usable_cores
 from ..compiler.ir.conv_shape import DIRECTIONS
-from ..compiler.ir.loops import CONVOLUTIONS
-from ..compiler.ir.program import FRAME_RESERVED, KernelProgram
-from ..compiler.ir.storage import ALIGN
+from ..compiler.ir.frame import ALIGN, FRAME_RESERVED
 from ..compiler.lowering import has_external_ops
 from ..compiler.thresholds import thresholds
 from ..errors import RunError
@@ -41,6 +31,12 @@ from .device import STATE_LOCK, Buffer
 from .facts import Facts, Profile
 from .profile import profile
 from .team import address_of, symbols, team
+
+if TYPE_CHECKING:
+    from llvmlite import ir
+
+    from ..compiler.cpu.roofline import Roof
+    from ..compiler.ir.program import KernelProgram
 
 LARGE = 1 << 24  # operations: compiled even if they run only once
 TIMED = 5  # runs, to know how long one takes
@@ -122,15 +118,15 @@ class NativeExecutable:
     ) -> None:
         self.graph, self.updates, self.options = graph, dict(updates), options
         self.threads = threads = options.threads
-        self._times = times_of(graph)
+        self._times = compiler.conv_choice.times_of(graph)
         self.constants = constants  # inputs that rarely change: what is prepared of them is kept
         with self._as_made():
             code, facts = _code(graph, self.updates, options, constants)
         self.facts = facts
         self._kept: np.ndarray | None = None
         self._made = False  # what is kept
-        linked = [*symbols(), *((s, library.address(s)) for s in facts.symbols)]
-        self._loaded = Loaded(code, linked)
+        linked = [*symbols(), *((s, compiler.library.address(s, _import_generators)) for s in facts.symbols)]
+        self._loaded = compiler.engine.Loaded(code, linked)
         self._main = self._loaded.address("main")
         self._team, self._place = team(threads), address_of()
         self._status = (ctypes.c_int64 * 3)(0, 0, 1)  # error, its value, whether what is kept must be made
@@ -148,16 +144,16 @@ class NativeExecutable:
     def program(self) -> KernelProgram:
         """Its kernels, calls and memory plan, planned again on demand."""
         with self._as_made():
-            return compiled(self.graph, self.updates, self.options, self.constants)
+            return compiler.backend.compiled(self.graph, self.updates, self.options, self.constants)
 
     def _as_made(self) -> AbstractContextManager[None]:
         """Inside, algorithms are chosen by the times that were known when this program was compiled."""
-        return measured_as(self._times)
+        return compiler.conv_choice.measured_as(self._times)
 
     def passes(self) -> dict[str, Graph]:
         """Its graph after each pass of the compiler."""
         with self._as_made():
-            return passes(self.graph, self.options, self.updates)
+            return compiler.backend.passes(self.graph, self.options, self.updates)
 
     @property
     def where(self) -> str:
@@ -167,13 +163,17 @@ class NativeExecutable:
     def sources(self) -> list[str]:
         """The LLVM IR of every function."""
         with self._as_made():
-            return [str(f) for f in write(self.program).module.functions if not f.is_declaration]
+            return [str(f) for f in compiler.module.write(self.program).module.functions if not f.is_declaration]
 
     def notes(self) -> list[str]:
         """Which convolutions are not computed by the algorithm that they prefer, and why."""
         with self._as_made():
-            anchored = [k for k in self.program.plans if k.anchor is not None and k.anchor.op.name in CONVOLUTIONS]
-            found = [choice(kernel, self.options).note for kernel in anchored]
+            anchored = [
+                k
+                for k in self.program.plans
+                if k.anchor is not None and k.anchor.op.name.removesuffix("_last") in DIRECTIONS
+            ]
+            found = [compiler.planner.choice(kernel, self.options).note for kernel in anchored]
         return [note for note in found if note]
 
     @property
@@ -183,7 +183,7 @@ class NativeExecutable:
 
     def roof(self) -> Roof:
         """The roofline of this many threads of this machine."""
-        return roof(self.threads)
+        return compiler.roofline.roof(self.threads)
 
     def seconds(self, inputs: Sequence[int]) -> float:
         """How long a run takes on inputs at these addresses: the median of some. State must not be among them: it would change."""
@@ -193,7 +193,7 @@ class NativeExecutable:
             start = time.perf_counter()
             self.call(inputs)
             times.append(time.perf_counter() - start)
-        return median(times[1:])  # the first one warms up
+        return sorted(times[1:])[TIMED // 2]  # the first one warms up
 
     def profile(self, inputs: Sequence[int], repeats: int | None = None) -> Profile:
         """What each of its calls takes, on inputs at these addresses; they are not changed."""
@@ -256,13 +256,17 @@ class NativeExecutable:
         site, value = self._status[0], self._status[1]
         self._status[0] = self._status[1] = 0
         with self._as_made():
-            where, message, source = write(self.program).sites[site - 1]
+            where, message, source = compiler.module.write(self.program).sites[site - 1]
         raise RunError(where, message.format(value=value), source)
+
+
+def _import_generators() -> object:
+    return compiler.backend.LOWERINGS
 
 
 def planned(graph: Graph, updates: Mapping[int, int], options: CompileOptions, constants: frozenset[int]) -> Facts:
     """The memory that a program would need, planned without generating code."""
-    memory = compiled(graph, updates, options, constants).memory
+    memory = compiler.backend.compiled(graph, updates, options, constants).memory
     return Facts(memory.arena, memory.kept)
 
 
@@ -302,21 +306,23 @@ def _code(
 ) -> tuple[bytes, NativeFacts]:
     """The object code of a program, from the disk if it is there."""
     inputs = f"updates {sorted(updates.items())} constants {sorted(constants)}"
-    key = f"program {FORMAT} {options.key} {inputs} {fingerprint(graph)}\n{graph.text()}"
+    key = f"program {FORMAT} {options.key} {inputs} {compiler.conv_choice.fingerprint(graph)}\n{graph.text()}"
     start = time.perf_counter()
     fresh: list[KernelProgram] = []
 
     def make() -> bytes:
-        program = compiled(graph, updates, options, constants)
+        program = compiler.backend.compiled(graph, updates, options, constants)
         fresh.append(program)
-        with library.preparing(call.phase.symbol for call in program.calls if call.phase is not None):
-            written = write(program)
+        with compiler.library.preparing(call.phase.symbol for call in program.calls if call.phase is not None):
+            written = compiler.module.write(program)
             _show(program, written.module)
-            code = object_code(written.module)
+            code = compiler.engine.object_code(written.module)
         facts = NativeFacts(program.memory.arena, program.memory.kept, written.symbols)
         return json.dumps(asdict(facts)).encode() + b"\n" + code
 
-    head, _, code = (make() if knobs.debug >= 3 or has_external_ops(graph) else kept_code(key, make)).partition(b"\n")
+    head, _, code = (
+        make() if knobs.debug >= 3 or has_external_ops(graph) else compiler.engine.kept_code(key, make)
+    ).partition(b"\n")
     if knobs.debug:
         what = f"to {len(fresh[0].kernels)} kernels" if fresh else "from the disk"
         _say(f"compiled {len(graph.nodes)} nodes {what} in {time.perf_counter() - start:.2f} s")
@@ -331,7 +337,7 @@ def _show(program: KernelProgram, module: ir.Module) -> None:
     if knobs.debug >= 4:
         _say(str(module))
     if knobs.debug >= 5:
-        _say(assembly(module))
+        _say(compiler.engine.assembly(module))
 
 
 def program_text(program: KernelProgram) -> str:

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..compiler.cpu.backend import LOWERINGS, compiled, passes
-from ..compiler.ir.program import KernelProgram as CompiledProgram
+from ..compiler import cpu as compiler
 from ..dtypes import DType
 from ..errors import RunError
 from ..graph.graph import Graph
@@ -19,6 +18,9 @@ from ..graph.node import Op
 from ..options import CompileOptions
 from .device import Buffer, Device, NodeProgram, register
 from .facts import CallTime, Facts, Profile
+
+if TYPE_CHECKING:
+    from ..compiler.ir.program import KernelProgram as CompiledProgram
 
 INSTANT = 1e-9  # seconds: the least that anything takes
 
@@ -30,7 +32,7 @@ class NullDevice(Device):
     ignored_settings = frozenset({"threads", "tf32", "matmul_algorithm"})
 
     def can_compile(self, op: Op) -> bool:
-        return LOWERINGS.can_compile(op)
+        return compiler.backend.LOWERINGS.can_compile(op)
 
     def put(self, array: np.ndarray, dtype: DType) -> Buffer:
         return Buffer(self, array.shape, dtype, None)
@@ -92,7 +94,7 @@ class NullExecutable:
 
     @cached_property
     def program(self) -> CompiledProgram:
-        return compiled(self.graph, self.updates, replace(self.options, threads=1), self.constants)
+        return compiler.backend.compiled(self.graph, self.updates, replace(self.options, threads=1), self.constants)
 
     @property
     def facts(self) -> Facts:
@@ -109,7 +111,7 @@ class NullExecutable:
         return [None for number in range(len(self.graph.outputs)) if number not in self.updates]
 
     def passes(self) -> dict[str, Graph]:
-        return passes(self.graph, self.options, self.updates)
+        return compiler.backend.passes(self.graph, self.options, self.updates)
 
     def sources(self) -> list[str]:
         return []

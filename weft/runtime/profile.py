@@ -10,17 +10,18 @@ import ctypes
 import hashlib
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..compiler.cpu import library
-from ..compiler.cpu.engine import Loaded, kept_code, object_code
-from ..compiler.cpu.module import write
-from ..compiler.ir.program import FRAME_RESERVED, KernelProgram
-from ..compiler.ir.storage import nbytes
+from ..compiler import cpu as compiler
+from ..compiler.ir.frame import FRAME_RESERVED, nbytes
 from ..errors import RunError
 from .facts import CallTime, Profile
 from .team import symbols, team, ticks_per_us
+
+if TYPE_CHECKING:
+    from ..compiler.ir.program import KernelProgram
 
 FEWEST, MOST = 3, 50  # runs, by default
 ENOUGH = 0.5  # seconds of them
@@ -44,12 +45,12 @@ class _Timed:
     """The variant of a program that has a clock, with memory of its own for all that it writes."""
 
     def __init__(self, program: KernelProgram, inputs: Sequence[int], threads: int) -> None:
-        written = write(program, timed=True)
+        written = compiler.module.write(program, timed=True)
         # Kept under its own text: then it is certain that its calls are these, in this order.
         digest = hashlib.blake2b(str(written.module).encode(), digest_size=20).hexdigest()
-        code = kept_code(f"timed program {digest}", lambda: object_code(written.module))
-        linked = [*symbols(), *((s, library.address(s)) for s in written.symbols)]
-        self._loaded = Loaded(code, linked)
+        code = compiler.engine.kept_code(f"timed program {digest}", lambda: compiler.engine.object_code(written.module))
+        linked = [*symbols(), *((s, compiler.library.address(s)) for s in written.symbols)]
+        self._loaded = compiler.engine.Loaded(code, linked)
         self._team, self._sites = team(threads), written.sites
         self._status = np.array([0, 0, 1], np.int64)
         self._ticks = np.zeros(len(program.calls), np.int64)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import statistics
 import threading
 import time
 import weakref
@@ -25,11 +24,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from ..compiler.cpu.engine import Loaded, object_code
-from ..compiler.cpu.target import host
+from ..compiler import cpu as compiler
+from ..compiler.cpu.team_layout import LINE, OF_LIBC, OF_PYTHON, StopReason, Word
 from ..compiler.host import usable_cores
 from ..errors import RunError, UserError
-from .team_code import LINE, OF_LIBC, OF_PYTHON, StopReason, Word, native_module
 
 # How long a thread waits in each way, in microseconds.
 SPIN, YIELD = 40, 4_000
@@ -148,12 +146,18 @@ def _new_state(threads: int, native: _Native) -> int:
     return state
 
 
+def native_code() -> bytes:
+    """The object code of all teams."""
+    engine, arch = compiler.engine, compiler.target.host().arch
+    return engine.kept_code("team", lambda: engine.object_code(compiler.team_code.native_module(arch)))
+
+
 class _Native:
     """The native functions, made once and kept for ever: workers are in them when Python cleans up at its end."""
 
     def __init__(self) -> None:
         libc, address, i64 = ctypes.CDLL(None), ctypes.c_void_p, ctypes.c_int64
-        self._loaded = loaded = Loaded(object_code(native_module(host().arch)), _imports(libc))
+        self._loaded = loaded = compiler.engine.Loaded(native_code(), _imports(libc))
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
         self.barrier, self.ticks = loaded.address("team.barrier"), loaded.address("team.ticks")
         self.work: Any = loaded.function("team.work", [address, i64])
@@ -209,7 +213,7 @@ def _ticks_per_us(ticks: Any) -> float:
             pass
         return float((ticks() - tick) * 1000 / (time.perf_counter_ns() - start))
 
-    return statistics.median(measure() for _ in range(3))
+    return sorted(measure() for _ in range(3))[1]
 
 
 def _imports(libc: ctypes.CDLL) -> list[tuple[str, int]]:

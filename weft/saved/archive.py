@@ -1,28 +1,29 @@
 """The container of a saved program: an uncompressed ZIP archive, written and read with bounded memory.
 
-Entries are stored without compression, so that every tool opens the file, a small file cannot claim much memory, and weights are read
-straight into the memory that tensors use. ZIP's CRC-32 of an entry is verified by a second thread while the first one reads.
+Entries are stored without compression, so that every tool opens the file, a small file cannot claim much memory, and weights are used
+where the file is mapped into memory. ZIP's CRC-32 of an entry is verified by all cores before its content is used. The mapping is
+copy-on-write: what is trained further does not change the file.
 """
 
 from __future__ import annotations
 
+import mmap
 import zipfile
-import zlib
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
 from ..errors import RunError
+from ..io.crc32 import BackgroundCrc32
 from ..io.files import replace_with
 from ..io.zip_archive import HEADER, ZIP_ERRORS, checked_entries, stored_start
 
 Parts = Sequence[bytes | memoryview]
 ALIGNMENT = 64  # of the weights in the file and in memory
 _DATE = (1980, 1, 1, 0, 0, 0)  # equal programs are equal files
-_BLOCK = 4 << 20
 _ZIP64 = 20  # bytes of the extra field of entries above 2 GiB
 
 
@@ -56,28 +57,20 @@ class Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.file = path.open("rb", buffering=0)
+            file = path.open("rb")
         except OSError as error:
             raise RunError("load", f"{path} cannot be read: {error.strerror or error}.") from None
-        try:
-            self.size = self.file.seek(0, 2)
-            with zipfile.ZipFile(self.file) as archive:
-                infos = checked_entries(self.file, archive)
-            self.entries = {info.filename: info for info in infos}
-            if len(self.entries) < len(infos):
-                raise zipfile.BadZipFile("names of entries are repeated")
-        except ZIP_ERRORS as error:
-            self.close()
-            raise self.damaged(f"it is not a ZIP archive that can be read ({error})") from None
-
-    def __enter__(self) -> Archive:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.file.close()
+        with file:
+            try:
+                with zipfile.ZipFile(file) as archive:
+                    infos = checked_entries(file, archive)
+                self.entries = {info.filename: info for info in infos}
+                if len(self.entries) < len(infos):
+                    raise zipfile.BadZipFile("names of entries are repeated")
+                # Lives as long as an array that is a view of it.
+                self.content = np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), np.uint8)
+            except ZIP_ERRORS as error:
+                raise self.damaged(f"it is not a ZIP archive that can be read ({error})") from None
 
     def damaged(self, why: str) -> RunError:
         return RunError("load", f"{self.path} is not a saved program, or is damaged: {why}.")
@@ -91,42 +84,38 @@ class Archive:
         except UnicodeDecodeError:
             raise self.damaged(f"{name} is not text") from None
 
-    def read(self, name: str) -> np.ndarray:
-        """The bytes of an entry in new, aligned memory, verified by its checksum."""
+    def read(self, name: str, named_by: str = "manifest.json") -> np.ndarray:
+        """The bytes of an entry, aligned and verified by its checksum."""
+        with self.reading(name, named_by) as found:
+            return found
+
+    @contextmanager
+    def reading(self, name: str, named_by: str = "manifest.json") -> Iterator[np.ndarray]:
+        """The bytes of an entry, aligned. They are verified while the block runs, and an error at its end says so."""
         info = self.entries.get(name)
         if info is None:
-            raise self.damaged(f"{name} is missing, which manifest.json names")
+            raise self.damaged(f"{name} is missing, which {named_by} names")
         start = self._start(info)
-        memory = aligned(info.file_size)
-        self.file.seek(start)
-        with ThreadPoolExecutor(1) as second:
-            crc = second.submit(int)
-            for at in range(0, info.file_size, _BLOCK):
-                block = memory[at : at + _BLOCK]
-                self._fill(block, name)
-                crc = second.submit(zlib.crc32, block.data, crc.result())
-            if crc.result() != info.CRC:
-                raise self.damaged(f"the checksum of {name} is wrong")
-        return memory
-
-    def _fill(self, block: np.ndarray, name: str) -> None:
-        done, view = 0, block.data
-        while done < len(view):
-            count = self.file.readinto(view[done:])
-            if not count:
-                raise self.damaged(f"the file ended inside {name}")
-            done += count
+        found = self.content[start : start + info.file_size]
+        checksum = BackgroundCrc32(found)
+        try:
+            yield found if start % ALIGNMENT == 0 else _aligned_copy(found)  # other tools do not align what they pack
+        finally:
+            if checksum.result() != info.CRC:  # also if the block failed: this is the reason
+                raise self.damaged(f"the checksum of {name} is wrong") from None
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         try:
-            self.file.seek(info.header_offset)
-            return stored_start(info, self.file.read(HEADER), self.size)
+            header = self.content[max(info.header_offset, 0) :][:HEADER].tobytes()
+            return stored_start(info, header, len(self.content))
         except ZIP_ERRORS as error:
             raise self.damaged(f"{error}; entries are stored as they are (zip -0)") from None
 
 
-def aligned(size: int) -> np.ndarray:
-    """Uninitialized bytes at an address that is a multiple of `ALIGNMENT`."""
-    memory = np.empty(size + ALIGNMENT, np.uint8)
+def _aligned_copy(values: np.ndarray) -> np.ndarray:
+    """The bytes at an address that is a multiple of `ALIGNMENT`."""
+    memory = np.empty(len(values) + ALIGNMENT, np.uint8)
     shift = -memory.ctypes.data % ALIGNMENT
-    return memory[shift : shift + size]
+    found = memory[shift : shift + len(values)]
+    found[:] = values
+    return found

@@ -9,6 +9,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+from ..compiler.store import CodeBundle
 from ..derivatives import custom_vjp
 from ..errors import RunError, UserError
 from ..graph import Graph
@@ -26,6 +27,7 @@ from ..tensor import Tensor, as_tensor, wrap
 from ..tree import Structure, flatten, unflatten
 from .archive import Archive
 from .manifest import DEFAULT_STREAM, FunctionManifest, Manifest, read_manifest
+from .trust import trusted_code
 
 _WEIGHTS = "weights.safetensors"
 _LONGEST_TEXT = 256 << 20
@@ -110,8 +112,14 @@ class Program(Module):
     """
 
     def __init__(
-        self, manifest: Manifest, functions: Mapping[str, SavedFunction], tensors: Mapping[str, Tensor], path: object
+        self,
+        manifest: Manifest,
+        functions: Mapping[str, SavedFunction],
+        tensors: Mapping[str, Tensor],
+        path: object,
+        code: Mapping[str, CodeBundle],
     ) -> None:
+        self._code = dict(code)  # used while this program lives
         self._manifest, self._functions, self._path = manifest, dict(functions), path
         self._tensors: dict[str, Tensor] = dict(tensors)
         self._streams = {DEFAULT_STREAM: default_generator}
@@ -154,6 +162,11 @@ class Program(Module):
     def labels(self) -> list[str] | None:
         """The names of the classes."""
         return self._manifest.facts.get("labels")
+
+    @property
+    def compiled_targets(self) -> list[str]:
+        """The targets whose compiled code came with the program and is trusted; see `weft.load`."""
+        return list(self._code)
 
     def graph(self, *args: Any, **kwargs: Any) -> Graph:
         """The graph that a call with these arguments runs."""
@@ -259,21 +272,22 @@ def _without_derivative(computed: Sequence[Tensor], inputs: Sequence[Tensor]) ->
     return found
 
 
-def load(path: str | os.PathLike[str]) -> Program:
-    """Load a program that `weft.save` wrote. Nothing in the file is executed: its text is parsed and checked."""
+def load(path: str | os.PathLike[str], *, trust_compiled: bool | None = None) -> Program:
+    """Load a program that `weft.save` wrote; see `weft.load`. Its text is parsed and checked, never executed."""
     place = Path(path)
-    with Archive(place) as archive:
-        manifest = read_manifest(archive.text("manifest.json", _LONGEST_TEXT), place)
-        functions = {
-            name: SavedFunction(function, archive.text(function.graph, _LONGEST_TEXT), place)
-            for name, function in manifest.functions.items()
-        }
-        arrays = views(archive.read(_WEIGHTS), f"{_WEIGHTS} in {place}")
+    archive = Archive(place)
+    manifest = read_manifest(archive.text("manifest.json", _LONGEST_TEXT), place)
+    functions = {
+        name: SavedFunction(function, archive.text(function.graph, _LONGEST_TEXT), place)
+        for name, function in manifest.functions.items()
+    }
     trainable = set(manifest.trainable)
-    tensors = {name: asarray(array, copy=False) for name, array in arrays.items()}
-    tensors = {name: as_parameter(t) if name in trainable else t for name, t in tensors.items()}
+    with archive.reading(_WEIGHTS) as content:
+        arrays = views(content, f"{_WEIGHTS} in {place}")
+        tensors = {name: asarray(array, copy=False) for name, array in arrays.items()}
+        tensors = {name: as_parameter(t) if name in trainable else t for name, t in tensors.items()}
     _check_names(manifest, tensors, place)
-    return Program(manifest, functions, tensors, place)
+    return Program(manifest, functions, tensors, place, trusted_code(archive, trust_compiled))
 
 
 def _check_names(manifest: Manifest, tensors: Mapping[str, Tensor], path: object) -> None:

@@ -11,10 +11,12 @@ from ..errors import UserError
 from ..io.safetensors import file_parts
 from ..nn.module import Module
 from ..tracing.jit import Jit
+from ..tree import unflatten
 from ..version import __version__
 from .archive import write_archive
+from .compiled import as_targets, compiled_entries
 from .manifest import Manifest
-from .trace import ProgramTracer, call_specs, in_mode
+from .trace import ProgramTracer, call_specs, example_sizes, in_mode
 from .trace import TensorSpec as TensorSpec
 
 
@@ -26,6 +28,7 @@ def save(
     dynamic: bool = True,
     train: bool = True,
     labels: Sequence[str] | None = None,
+    compiled: str | Sequence[str] = (),
     **facts: Any,
 ) -> None:
     """Save a network or a function, with its state, as one file that runs without the code that built it.
@@ -34,6 +37,10 @@ def save(
     the file serves every batch size; `dynamic=False` fixes all sizes, and a `TensorSpec` names the free ones. Of a network both the
     evaluation and the training mode are saved (`train=False`: only the former). `labels` and other facts (`metrics`, `licence`,
     `origin`, `preprocessing`, ...) go into the manifest; they must be JSON.
+
+    `compiled="host"` adds compiled code for the CPU of this machine, `"cuda"` for its GPU, so that the first call compiles nothing. It
+    serves calls with the sizes of the examples (1 for the free dimensions of a `TensorSpec`) on machines with the same CPU and number
+    of cores, and the same version of weft; other calls compile as usual. See `weft.load` for who uses it.
 
     >>> import weft, tempfile
     >>> from weft import nn
@@ -45,6 +52,7 @@ def save(
     >>> again(x).tolist() == net(x).tolist()
     True
     """
+    targets = as_targets(compiled)
     args, kwargs = call_specs(inputs, dynamic)
     function = program.function if isinstance(program, Jit) else program
     tracer = ProgramTracer(function, args, kwargs)
@@ -56,10 +64,15 @@ def save(
     else:
         tracer.add("call")
     given = {k: v for k, v in (("labels", None if labels is None else list(labels)), *facts.items()) if v is not None}
-    _write(tracer, Path(path), {"weft": __version__, **given})
+    entries = _entries(tracer, {"weft": __version__, **given})
+    write_archive(Path(path), entries)
+    if targets:
+        sizes = example_sizes(inputs, tracer.dimensions)
+        call = unflatten(tracer.structure, [spec.zeros(sizes) for spec in tracer.specs])
+        write_archive(Path(path), entries | compiled_entries(Path(path), targets, call, sizes))
 
 
-def _write(program: ProgramTracer, path: Path, facts: Mapping[str, Any]) -> None:
+def _entries(program: ProgramTracer, facts: Mapping[str, Any]) -> dict[str, Any]:
     trainable = tuple(name for name, tensor in program.tensors.items() if tensor.requires_grad)
     manifest = Manifest(
         program.functions, dict(program.dimensions), trainable, dict(sorted(program.ops.items())), dict(facts)
@@ -70,4 +83,4 @@ def _write(program: ProgramTracer, path: Path, facts: Mapping[str, Any]) -> None
         raise UserError("save", f"facts about a program must be JSON: {error}.") from None
     entries: dict[str, Any] = {"manifest.json": [head.encode()]}
     entries |= {f"{name}.py": [text.encode()] for name, text in program.texts.items()}
-    write_archive(path, entries | {"weights.safetensors": file_parts(program.tensors)})
+    return entries | {"weights.safetensors": file_parts(program.tensors)}

@@ -78,6 +78,16 @@ class TensorSpec:
         shape = tuple(sizes[n] if isinstance(n, str) else n for n in self.shape)
         return wrap(placeholder(object(), Type(shape, self.dtype)))
 
+    def zeros(self, sizes: Mapping[str, int]) -> np.ndarray:
+        """An array of this type."""
+        return np.zeros(self.at(sizes).shape, self.numpy_dtype)
+
+
+def example_sizes(inputs: Any, dimensions: Mapping[str, int | None]) -> Sizes:
+    """The sizes of free dimensions in examples; 1 for those of a `TensorSpec`."""
+    examples = [leaf for leaf in flatten(inputs)[0] if isinstance(leaf, Tensor | np.ndarray) and leaf.ndim]
+    return {name: examples[0].shape[0] if name == "batch" and examples else 1 for name in dimensions}
+
 
 def call_specs(inputs: Any, dynamic: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Positional and keyword arguments as trees of `TensorSpec`."""

@@ -9,3 +9,7 @@ A call goes through the files in this order:
     artifact        all of that as plain data, to be printed, compared and hashed; naming: the names of state in it
     compiled        that graph as an executable of a device, run on the values of a call
 """
+
+from ..lazy import lazy_attributes as _lazy_attributes
+
+_lazy_attributes(__name__)

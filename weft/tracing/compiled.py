@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..compiler.ir.storage import nbytes
+from ..compiler.ir.frame import nbytes
 from ..dtypes import uint64
 from ..graph import Graph
 from ..graph.node import data

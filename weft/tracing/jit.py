@@ -14,8 +14,9 @@ import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
+from .. import tracing
 from ..dtypes import DType, DTypeLike, as_dtype, float32
 from ..errors import UserError
 from ..explain import Explanation, explain
@@ -25,11 +26,13 @@ from ..options import CompileOptions
 from ..runtime import STATE_LOCK
 from ..tensor import TRACING, Holder, Tensor
 from .arguments import Aliases
-from .artifact import Artifact, artifact_of
 from .cache_key import Key, difference, key_of
 from .compiled import Aliased, CallMemory, Compiled, compiled, memory_needed, planned
 from .program_cache import ProgramCache, cache_for, can_hold_programs
 from .traced import TracedFunction, traced
+
+if TYPE_CHECKING:
+    from .artifact import Artifact
 
 REMEMBERED = 64  # compiled forms of one function
 R = TypeVar("R")  # what a function gives
@@ -165,7 +168,7 @@ class Jit(Generic[R]):
         aliases = function.aliases(leaves)
         if aliases is not None:
             function = self._trace(key, args, kwargs, aliases)
-        return artifact_of(self.function, function)
+        return tracing.artifact.artifact_of(self.function, function)
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
         key, leaves = key_of(args, kwargs, self.static)

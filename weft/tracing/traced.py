@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import Source, UserError, user_source
+from ..errors import Source, user_source
 from ..graph import Graph
 from ..graph.graph import close
 from ..graph.node import DATA, VARIABLE, Node, Type, toposort
@@ -167,7 +167,6 @@ def _closed(
     made = [n for n in graph.nodes if n.op in (DATA, VARIABLE)]
     if made:  # values made while tracing, such as tables from NumPy arrays
         graph = close([*inputs, *made], outputs)
-    _refuse_unknown(graph, find_device(options.device))
     tensors = [*recorder.nodes, *(wrap(n) for n in made)]
     states = states_of(tensors, len(positions) + len(given), recorder, streams, constants=len(made))
     position = {t: s.position for t, s in zip(tensors, states, strict=True)}
@@ -188,17 +187,6 @@ def _closed(
         len(given), states, streams, first_result, grads, [o.tracked for o in found.outputs],
         guards, user_source(), call.name,
     )  # fmt: skip
-
-
-def _refuse_unknown(graph: Graph, device: Device) -> None:
-    unknown = next((n for n in graph.nodes if not device.can_compile(n.op)), None)
-    if unknown is not None:
-        raise UserError(
-            "jit",
-            f"the op {unknown.op.name!r} has no lowering rule for the device {device.name!r} and no decomposition. Give it one "
-            "(weft.extend.lower, decompose=), write it with weft's functions, or call the function without jit.",
-            unknown.source,
-        )
 
 
 def _content(tensor: Tensor) -> Node:

@@ -48,6 +48,7 @@ def compiled(
     `updates`: outputs that replace inputs in place. `constants`: inputs that rarely change, such as the weights of a network
     that is not trained; what is prepared of them is kept from run to run.
     """
+    LOWERINGS.check(graph, options.device)
     target = Backend(
         partial(applied, options=options), partial(plan_for, options=options), options.threads, partial(by_loops, options=options)
     )  # fmt: skip

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import llvmlite.binding as llvm
-from llvmlite import ir
 from llvmlite.binding import ffi
 
 from ...errors import InternalError
 from ..store import kept
 from .target import CpuTarget, current_target, host
+
+if TYPE_CHECKING:
+    from llvmlite import ir
 
 # The emitters have blocked, unrolled and vectorized the code already. LLVM's -O2 pipeline takes five times as long and gives no
 # measurable speedup.

@@ -10,31 +10,26 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
-from typing import Any
-
-from llvmlite import ir
+from typing import TYPE_CHECKING, Any
 
 from ..host import usable_cores
 from ..ir.plan import Plan, PlanPhase
+from ..store import is_recording
 from ..thresholds import thresholds
 from .engine import Loaded, kept_code, object_code
-from .ir_builder import I64, PTR
 from .target import CpuTarget, current_target
+
+if TYPE_CHECKING:
+    from llvmlite import ir  # loading cached code needs no generator
 
 NUMBERS = ("tid", "threads")
 
-# void epilogue(ptr context, i64 batch, i64 row_begin, i64 row_end, i64 column_begin, i64 column_end): called by a thread
-# that has finished these elements of the result, seen as a batch of matrices; null if there is nothing to add. The context is
-# the thread's own: pointers to what the epilogue touches, the result first.
-EPILOGUE = ir.FunctionType(ir.VoidType(), [PTR, I64, I64, I64, I64, I64])
 
-
-def argument_types(phase: PlanPhase) -> list[ir.Type]:
-    """The LLVM types of a phase's arguments."""
-    return [I64 if isinstance(a, int) or a in NUMBERS or a.startswith("site") else PTR for a in phase.arguments]
+def is_number(argument: str | int) -> bool:
+    """Whether an argument of a phase is passed as an i64, not as a pointer."""
+    return isinstance(argument, int) or argument in NUMBERS or argument.startswith("site")
 
 
 _makers: dict[str, Callable[[str], ir.Module]] = {}  # generators by family
@@ -53,13 +48,18 @@ def library(family: str) -> Callable[[Callable[[str], ir.Module]], Callable[[str
     return enter
 
 
-def address(symbol: str) -> int:
-    """The address of a function, compiled now if it is not loaded yet."""
+def address(symbol: str, import_generators: Callable[[], object] = lambda: None) -> int:
+    """The address of a function, compiled now if it is not loaded yet and not cached.
+
+    `import_generators` is called before it is compiled: code that is cached is loaded without its generator.
+    """
     key = _key(symbol)
+    if is_recording():
+        _code(symbol, import_generators)
     if key not in _loaded:
         with _loading.setdefault(key, threading.RLock()):  # one thread compiles it, the others wait
             if key not in _loaded:
-                _loaded[key] = Loaded(_code(symbol))
+                _loaded[key] = Loaded(_code(symbol, import_generators))
     return _loaded[key].address(symbol)
 
 
@@ -72,13 +72,16 @@ def module_of(symbol: str) -> ir.Module:
     return _makers[symbol.split(".")[0]](symbol)
 
 
-def _code(symbol: str) -> bytes:
-    maker = _makers[symbol.split(".")[0]]
+def _code(symbol: str, import_generators: Callable[[], object]) -> bytes:
+    family = symbol.split(".")[0]
 
     def make() -> bytes:
-        return object_code(maker(symbol))
+        import_generators()
+        return object_code(_makers[family](symbol))
 
-    if not maker.__module__.startswith("weft."):  # cache keys cover weft's own sources only
+    if family in _makers and not _makers[family].__module__.startswith(
+        "weft."
+    ):  # cache keys cover weft's own sources only
         return make()
     return kept_code(f"library {symbol}", make)
 
@@ -90,6 +93,8 @@ def preparing(symbols: Iterable[str]) -> Iterator[None]:
     if not missing:
         yield
         return
+    from concurrent.futures import ThreadPoolExecutor  # not needed where all is cached
+
     with ThreadPoolExecutor(min(len(missing), usable_cores())) as pool:
         made = [
             pool.submit(copy_context().run, address, symbol) for symbol in missing
@@ -101,9 +106,11 @@ def preparing(symbols: Iterable[str]) -> Iterator[None]:
 
 def run(plan: Plan, pointers: Mapping[str, int], threads: int = 1) -> None:
     """Run a plan on addresses, phase after phase: for tests and measurements. A missing "epilogue" is null."""
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(threads) as pool:
         for phase in plan.phases:
-            kinds = [ctypes.c_int64 if t == I64 else ctypes.c_void_p for t in argument_types(phase)]
+            kinds = [ctypes.c_int64 if is_number(a) else ctypes.c_void_p for a in phase.arguments]
             function = ctypes.CFUNCTYPE(None, *kinds)(address(phase.symbol))
 
             def call(tid: int, function: Any = function, phase: PlanPhase = phase) -> None:

@@ -16,10 +16,10 @@ from ..ir.program import Call, KernelProgram
 from ..ir.signature import signature
 from ..ir.storage import Slot
 from ..thresholds import thresholds
+from .calling_convention import EPILOGUE, argument_types
 from .control_flow import ControlFlowEmitter
 from .emit import LoopEmitter
 from .ir_builder import I8, I64, PTR, Code, Value, new_module
-from .library import EPILOGUE, argument_types
 from .target import CpuTarget, current_target
 from .values import ErrorSites
 

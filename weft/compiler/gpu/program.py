@@ -82,6 +82,7 @@ def gpu_program(
                 for kernel in kernels:
                     _plan(kernel, 1, (), False, judge, options)
 
+    LOWERINGS.check(graph, options.device)
     target = Backend(
         partial(applied, wanted=PASSES, options=options), partial(_plan, judge=judge, options=options),
         by_loops=partial(asked_for_loops, conv_algorithm=options.conv_algorithm), widens=WIDENS, scratch_of=_scratch,

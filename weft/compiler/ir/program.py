@@ -11,11 +11,10 @@ from typing import Any
 
 from ...graph.graph import Graph
 from ...graph.node import Node
+from .frame import FRAME_RESERVED as FRAME_RESERVED
 from .kernel import Kernel, View
 from .plan import Plan
 from .storage import MemoryPlan, Slot
-
-FRAME_RESERVED = 3  # the arena, the status, what is kept
 
 
 @dataclass(eq=False)

@@ -6,12 +6,12 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
 from ...graph.node import Node
+from .frame import ALIGN as ALIGN
+from .frame import nbytes as nbytes
 from .kernel import Kernel
 
-ALIGN = 64  # bytes
 ARENA, KEPT = 0, 2  # the frame's entries for the arena, and for memory that is kept from run to run
 
 
@@ -71,7 +71,3 @@ class MemoryPlan:
     arena: int  # bytes
     kept: int  # bytes
     needed: int  # the most that is alive at one time: a lower bound for every plan
-
-
-def nbytes(node: Node) -> int:
-    return prod(node.shape) * node.dtype.itemsize

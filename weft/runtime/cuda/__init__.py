@@ -1,9 +1,18 @@
-"""NVIDIA GPUs as devices. NVIDIA's packages are imported when a GPU is first asked for."""
+"""NVIDIA GPUs as devices. NVIDIA's packages, and weft's compiler for GPUs, are imported when a GPU is first asked for."""
 
 from __future__ import annotations
 
-from ..device import offer
-from .device import find
-from .device import synchronize as synchronize
+import sys
 
-offer("cuda", find)
+from ...lazy import lazy_attributes as _lazy_attributes
+from ..device import Device
+from ..device import offer as _offer
+
+
+def _find() -> list[Device]:
+    found: list[Device] = sys.modules[__name__].find()
+    return found
+
+
+_offer("cuda", _find)
+_lazy_attributes(__name__)

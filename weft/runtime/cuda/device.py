@@ -80,7 +80,8 @@ class CudaDevice(CompilingDevice):
 
     def interpret(self, program: NodeProgram) -> list[Buffer]:
         """On the host: see the head of this file."""
-        found = structure(program, cpu.can_compile) if cpu.is_large(program) else None
+        can_compile = cpu.is_large(program) and all(cpu.can_compile(node.op) for node in program.order)
+        found = structure(program) if can_compile else None
         if found is None:
             return self._by_definition(program)
         native = cpu.executable(close(found[1], program.wanted), {}, cpu.compile_options(), frozenset())

@@ -23,8 +23,8 @@ from ...ir.plan import Plan
 from ...planning.algorithms import LOOPS, NO_WORKSPACE, ConvChoice, asked_for_loops, preferred, workspace_limit
 from ...store import cache, compiler_version
 from ...thresholds import thresholds
+from .. import conv
 from ..target import CpuTarget, current_target
-from . import algorithms as conv
 
 WINOGRAD = frozenset({"WINOGRAD", "WINOGRAD_2X2"})
 NEEDS = {
@@ -55,7 +55,7 @@ def _possible(
 ) -> Mapping[str, Plan]:
     """The plans that apply. `changed`: thresholds that differ from their defaults, as a cache key."""
     makers: dict[str, Callable[..., dict[str, Plan]]] = {
-        "forward": conv.forward, "data_gradient": conv.data_gradient, "filter_gradient": conv.filter_gradient,
+        "forward": conv.algorithms.forward, "data_gradient": conv.algorithms.data_gradient, "filter_gradient": conv.algorithms.filter_gradient,
     }  # fmt: skip
     return makers[direction](shape, strides, threads, target)
 
@@ -70,7 +70,7 @@ def _estimated(
     target: CpuTarget,
 ) -> str:
     """The name of the plan with the lowest estimated cost on all cores of the target."""
-    return conv.choose(direction, shape, strides, target.cores, target, forbid=forbidden).name
+    return conv.algorithms.choose(direction, shape, strides, target.cores, target, forbid=forbidden).name
 
 
 def decide(

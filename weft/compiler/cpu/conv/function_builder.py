@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from llvmlite import ir
 
 from ...ir.plan import PlanPhase
+from ..calling_convention import EPILOGUE
 from ..ir_builder import F32, I64, PTR, Code, Int, Value, new_module, vector
-from ..library import EPILOGUE, NUMBERS
+from ..library import NUMBERS
 from ..target import current_target
 
 LANES_OF_16_BYTES = 4

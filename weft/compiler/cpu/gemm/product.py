@@ -19,8 +19,9 @@ from typing import Any
 
 from llvmlite import ir
 
+from ..calling_convention import EPILOGUE
 from ..ir_builder import I8, I64, PTR, Code, Int, Value, new_module, vector
-from ..library import EPILOGUE, library
+from ..library import library
 from ..target import LINE, CpuTarget, current_target
 from .packing import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
 from .register_tile import LeftOperand, RegisterTile, columns, load, multiply, opaque, rows, store, zeros

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 from llvmlite import ir
 
-from ..compiler.cpu.ir_builder import I8, I32, I64, PTR, VOID, Code, Int, Value, new_module
+from .ir_builder import I8, I32, I64, PTR, VOID, Code, Int, Value, new_module
+from .team_layout import OF_LIBC, OF_PYTHON, StopReason, Word
 
 PROGRAM = ir.FunctionType(VOID, [PTR, I64, I64, PTR])  # frame, tid, threads, team
 BARRIER = ir.FunctionType(I64, [PTR, I64, I64])  # team, tid, threads
@@ -19,37 +20,14 @@ BARRIER = ir.FunctionType(I64, [PTR, I64, I64])  # team, tid, threads
 # llvmlite cannot express an atomic store to, or a call of, an untyped pointer.
 _STATE, _PROGRAM = I64.as_pointer(), PROGRAM.as_pointer()
 
-LINE = 16  # words that share a cache line, or a pair of lines that a CPU fetches together
-
-
-class Word:
-    """The words that the threads of a team share, 8 bytes each. Those that are written together share a line."""
-
-    JOB, FUNCTION, FRAME = range(3)  # the job's number is written last; a function of 0 dismisses the workers
-    THREADS, SPIN, YIELD, LISTEN = range(LINE, LINE + 4)  # these never change; times are in ticks
-    HEARD, STOP, OWNER, TICKET, SERVED = range(2 * LINE, 2 * LINE + 5)  # of the threads that call `enter`
-    DONE, FINISHED = range(3 * LINE, 3 * LINE + 2)  # workers that are through with the job; the last finished job
-    ARRIVED, RELEASED = range(4 * LINE, 4 * LINE + 2)  # threads at the barrier; twice its number, plus 1 for "stop"
-    SLEEPERS, MUTEX, CONDITION = 5 * LINE, 6 * LINE, 8 * LINE  # no system's mutex or condition takes 256 bytes
-    ALL = 10 * LINE
-
-
-class StopReason:
-    """Why a program did not run to its end. The first two are bits of the word STOP."""
-
-    RAISED, FORKED, NESTED = 1, 2, 4
-
-
-# What the code is linked with.
-OF_PYTHON = {
+# Of what the code is linked with.
+_TYPES = {
     "PyLong_AsVoidPtr": ir.FunctionType(PTR, [PTR]),
     "PyLong_FromLong": ir.FunctionType(PTR, [I64]),
     "PyErr_Occurred": ir.FunctionType(PTR, []),
     "PyErr_CheckSignals": ir.FunctionType(I32, []),
     "PyEval_SaveThread": ir.FunctionType(PTR, []),
     "PyEval_RestoreThread": ir.FunctionType(VOID, [PTR]),
-}
-OF_LIBC = {
     "sched_yield": ir.FunctionType(I32, []),
     "usleep": ir.FunctionType(I32, [I32]),
     "pthread_mutex_lock": ir.FunctionType(I32, [PTR]),
@@ -62,8 +40,8 @@ OF_LIBC = {
 def native_module(arch: str) -> ir.Module:
     """The code of all teams, for a kind of CPU."""
     module = new_module("team")
-    for name, kind in (OF_PYTHON | OF_LIBC).items():
-        ir.Function(module, kind, name)
+    for name in (*OF_PYTHON, *OF_LIBC):
+        ir.Function(module, _TYPES[name], name)
     _write_ticks(module)
     _write_pause(module, arch)
     # In an order in which each calls only those before it.
