@@ -122,8 +122,10 @@ def average_pool(
 ) -> Tensor:
     window = Window(x, kernel_shape, strides, pads, dilations, auto_pad, bool(ceil_mode))
     total = window.of(window_sum, astype(x, "float32") if x.dtype.is_half else x)
-    counts = tensor(window.counts(bool(count_include_pad)))
-    return astype(total / astype(counts, total.dtype), x.dtype)
+    counts = window.counts(bool(count_include_pad))
+    if (counts == counts.flat[:1]).all():
+        counts = counts.flat[:1].reshape(())
+    return astype(total / astype(tensor(counts), total.dtype), x.dtype)
 
 
 @op("LpPool")
