@@ -129,6 +129,14 @@ class OnnxModule(Module):
         sizes: dict[str, int] = {}
         return {port.name: _argument(port, given[port.name], sizes) for port in self.inputs if port.name in given}
 
+    def final_op(self, output: str) -> str | None:
+        """The type of the op that computes an output, behind ops that only copy or reshape it."""
+        makers = {name: node for node in self._graph.nodes for name in node.outputs}
+        node = makers.get(output)
+        while node is not None and node.op in ("Identity", "Cast", "Reshape", "Flatten", "Squeeze"):
+            node = makers.get(node.inputs[0])
+        return None if node is None else node.op
+
     def details(self) -> str:
         """The inputs and outputs, for `repr`."""
         return f"{', '.join(map(str, self.inputs))} -> {', '.join(map(str, self.outputs))}"
