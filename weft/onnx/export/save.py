@@ -18,7 +18,7 @@ from ...tracing.jit import Jit
 from ...tree import Structure
 from ...version import __version__
 from ..package import onnx_package
-from . import activations, control_flow, elementwise, indexing, layers, movement, products  # noqa: F401 - they register their rules
+from . import activations, control_flow, elementwise, indexing, layers, movement, products, recurrent  # noqa: F401 - they register their rules
 from .translator import OnnxValue, Translator, unsupported_error
 from .writer import ModelWriter, merge_sizes
 
@@ -138,9 +138,7 @@ class _Exporter:
         return values, infos
 
     def _initializer(self, tensor: str) -> str:
-        name = self.writer.name(tensor)
-        self.writer.initializers[name] = self.tracer.tensors[tensor].numpy()
-        return name
+        return self.writer.store(tensor, self.tracer.tensors[tensor].numpy())
 
     def _outputs(self, translator: Translator, results: list[OnnxValue]) -> list[Any]:
         names = output_names(self.manifest.result)
