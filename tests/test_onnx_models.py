@@ -334,3 +334,37 @@ def test_half_floats(dtype: str) -> None:
         got = run(x)
         assert got.dtype.name == dtype
         np.testing.assert_allclose(got.numpy().astype(np.float64), want, rtol=0.01 if dtype == "float16" else 0.06)
+
+
+def in_8_bits(x: np.ndarray) -> np.ndarray:
+    low, high = min(x.min(), 0), max(x.max(), 0)
+    scale = (high - low) / np.float32(255)
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    return ((np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale).astype(np.float32)
+
+
+@pytest.mark.parametrize("per_gate", [False, True])
+def test_the_quantized_lstm_of_onnx_runtime(per_gate: bool) -> None:
+    features, hidden, count = 3, 4, (1, 16) if per_gate else (1,)
+    whole = {n: RNG.integers(-127, 127, (1, rows, 16)).astype(np.int8) for n, rows in (("w", features), ("r", hidden))}
+    scales = {n: (RNG.random(count) * 0.01 + 0.002).astype(np.float32) for n in ("ws", "rs")}
+    zeros = {n: np.full(count, 3, np.int8) for n in ("wz", "rz")}
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"], ["y"],
+        domain="com.microsoft", hidden_size=hidden,
+    )  # fmt: skip
+    proto = model([node], {"x": (TensorProto.FLOAT, ["t", 1, features])}, ["y"], whole | scales | zeros)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    x = draw(5, 1, features)
+    w, r = (((whole[n].astype(np.float32) - 3) * scales[f"{n}s"].reshape(1, 1, -1))[0] for n in "wr")
+    h = c = np.zeros((1, hidden), np.float32)
+    expected = []
+    for now in in_8_bits(x):
+        i, o, f, g = np.split(now @ w + (in_8_bits(h) if h.any() else h) @ r, 4, axis=1)
+        i, o, f = (1 / (1 + np.exp(-v)) for v in (i, o, f))
+        c = f * c + i * np.tanh(g)
+        h = o * np.tanh(c)
+        expected.append(h)
+    net = weft.onnx.loads(proto.SerializeToString())
+    for run in (net, weft.jit(net)):
+        np.testing.assert_allclose(run(x).numpy()[:, 0], np.stack(expected), rtol=1e-4, atol=1e-6)

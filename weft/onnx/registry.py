@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 F = TypeVar("F", bound=Callable[..., Any])
 
 STANDARD, ML, TRAINING = "", "ai.onnx.ml", "ai.onnx.preview.training"
+MICROSOFT = "com.microsoft"  # ops of ONNX Runtime, which its quantization tools write
 
 
 class OnnxCall(Protocol):
