@@ -89,7 +89,7 @@ def _twins(name: str, batch: int, folder: str) -> tuple[dict[str, Any], Any, Pat
     net = zoo.find(name)().eval()
     net(weft.asarray(x))  # parameters get their sizes
     for tensor_name, tensor in net.named_tensors().items():  # not zeros and ones, which could be special
-        if tensor.ndim == 1:
+        if tensor.ndim == 1 or not tensor.numpy().any():
             start = 1.0 if tensor_name.endswith("var") else tensor.numpy()
             tensor.assign(start + 0.1 * rng.random(tensor.shape).astype(np.float32))
     weft.onnx.save(path, net, weft.asarray(x))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from ...control import scan
 from ...errors import UserError
@@ -36,11 +36,23 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
 }
 
 
-def _activations(
-    names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None, limit: float | None
-) -> list[Activation]:
-    left = [list(alphas or ()), list(betas or ())]
-    found = []
+class RecurrentAttributes(TypedDict, total=False):
+    """The attributes of all recurrent ops."""
+
+    activation_alpha: tuple[float, ...]
+    activation_beta: tuple[float, ...]
+    activations: tuple[str, ...]
+    clip: float
+    direction: str
+    hidden_size: int
+
+
+LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
+
+
+def _activations(names: Sequence[str], attributes: RecurrentAttributes) -> list[Activation]:
+    left = [list(attributes.get("activation_alpha", ())), list(attributes.get("activation_beta", ()))]
+    limit, found = attributes.get("clip"), []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
             raise UserError("onnx", f"an activation of {', '.join(_ACTIVATIONS)} is required, got {name!r}.")
@@ -78,13 +90,15 @@ def _run(
     lengths: Tensor | None,
     states: Sequence[Tensor | None],
     peepholes: Tensor | None,
-    functions: list[Activation],
-    direction: str,
+    usual: Sequence[str],
     layout: int,
     step: Step,
+    attributes: RecurrentAttributes,
     rounded: Activation = lambda x: x,
 ) -> tuple[Tensor, ...]:
-    """All outputs (time, directions, batch, hidden) and the last states."""
+    """All outputs (time, directions, batch, hidden) and the last states. `usual` are the activations of one direction."""
+    direction = attributes.get("direction", "forward")
+    functions = _activations(attributes.get("activations") or tuple(usual) * w.shape[0], attributes)
     if direction not in ("forward", "reverse", "bidirectional"):
         raise UserError("onnx", f"the direction forward, reverse or bidirectional is required, got {direction!r}.")
     x = transpose(x, 0, 1) if layout else x
@@ -171,17 +185,10 @@ def rnn(
     lengths: Tensor | None = None,
     h: Tensor | None = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
+    **attributes: Unpack[RecurrentAttributes],
 ) -> Any:
-    names = activations or ("Tanh",) * w.shape[0]
-    functions = _activations(names, activation_alpha, activation_beta, clip)
-    return _run(x, w, r, b, lengths, [h], None, functions, direction, layout, _rnn_step)
+    return _run(x, w, r, b, lengths, [h], None, ("Tanh",), layout, _rnn_step, attributes)
 
 
 @op("GRU")
@@ -193,19 +200,12 @@ def gru(
     lengths: Tensor | None = None,
     h: Tensor | None = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
+    **attributes: Unpack[RecurrentAttributes],
 ) -> Any:
-    names = activations or ("Sigmoid", "Tanh") * w.shape[0]
-    functions = _activations(names, activation_alpha, activation_beta, clip)
     step = _gru_step(bool(linear_before_reset))
-    return _run(x, w, r, b, lengths, [h], None, functions, direction, layout, step)
+    return _run(x, w, r, b, lengths, [h], None, ("Sigmoid", "Tanh"), layout, step, attributes)
 
 
 @op("LSTM")
@@ -219,18 +219,12 @@ def lstm(
     c: Tensor | None = None,
     p: Tensor | None = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
+    **attributes: Unpack[RecurrentAttributes],
 ) -> Any:
-    names = activations or ("Sigmoid", "Tanh", "Tanh") * w.shape[0]
-    functions = _activations(names, activation_alpha, activation_beta, clip)
-    return _run(x, w, r, b, lengths, [h, c], p, functions, direction, layout, _lstm_step(bool(input_forget)))
+    step = _lstm_step(bool(input_forget))
+    return _run(x, w, r, b, lengths, [h, c], p, LSTM_ACTIVATIONS, layout, step, attributes)
 
 
 @op("DynamicQuantizeLSTM", domain=MICROSOFT)
@@ -248,23 +242,16 @@ def quantized_lstm(
     r_scale: Tensor | None = None,
     r_zero: Tensor | None = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
+    **attributes: Unpack[RecurrentAttributes],
 ) -> Any:
     """An LSTM with 8-bit weights (directions, inputs, gates); inputs and states are rounded to 8 bits before each product.
 
     Levels are those of a whole batch, as in ONNX Runtime; on several threads it may choose them for each part of a batch.
     """
-    names = activations or ("Sigmoid", "Tanh", "Tanh") * w.shape[0]
-    functions = _activations(names, activation_alpha, activation_beta, clip)
     wide = [_dequantized(*parts) for parts in ((w, w_scale, w_zero), (r, r_scale, r_zero))]
     step = _lstm_step(bool(input_forget))
-    return _run(x, wide[0], wide[1], b, lengths, [h, c], p, functions, direction, 0, step, _in_8_bits)
+    return _run(x, wide[0], wide[1], b, lengths, [h, c], p, LSTM_ACTIVATIONS, 0, step, attributes, _in_8_bits)
 
 
 def _dequantized(w: Tensor, scale: Tensor | None, zero: Tensor | None) -> Tensor:
