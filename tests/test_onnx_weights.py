@@ -72,14 +72,11 @@ def folded(path: Path) -> None:
     renamed(path, lambda name: f"onnx::Conv_{next(counter)}")
 
 
-def torchvision_name(name: str) -> str:
-    return {own: source.name for own, source in sources(network(), NAMINGS["resnet18"][0]).items()}.get(name, name)
-
-
 @pytest.mark.parametrize("how", ["own names", "torchvision", "in order", "folded"])
 def test_a_network_begins_with_the_weights_of_a_model(file: Path, how: str) -> None:
     if how == "torchvision":
-        renamed(file, torchvision_name)
+        names = {own: source.name for own, source in sources(network(), NAMINGS["resnet18"][0]).items()}
+        renamed(file, lambda name: names.get(name, name))
     elif how == "in order":
         counter = iter(range(1000))
         renamed(file, lambda name: f"p{next(counter)}")
