@@ -124,6 +124,9 @@ def test_a_run_exported_to_onnx_takes_pixels_and_gives_what_the_run_predicts(at_
     assert dict(zip(("blue", "green", "red"), found[0].tolist(), strict=True)) == pytest.approx(
         expected, rel=1e-4, abs=1e-4
     )
+    again = json.loads(said("predict", str(path), image, "--json")[0])["classes"]
+    assert again == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    assert "says itself how images become its inputs" in said("predict", str(path), image, "mean=0.5", code=2)[1]
     metadata = weft.onnx.load(path).metadata
     assert metadata["task"] == "classify"
     assert json.loads(metadata["preprocessing"])["resize"] == "squash"

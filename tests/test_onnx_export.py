@@ -144,15 +144,51 @@ def test_gpt_with_two_free_dimensions(tmp_path: Path) -> None:
     assert [d.dim_param for d in proto.graph.output[0].type.tensor_type.shape.dim[:2]] == ["batch", "length"]
 
 
-def test_a_recurrent_network_is_a_scan(tmp_path: Path) -> None:
+RECURRENT: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
+    "lstm": (lambda: nn.LSTM(3, 4), ["LSTM"]),
+    "gru": (lambda: nn.GRU(3, 4), ["GRU"]),
+    "rnn": (lambda: nn.RNN(3, 4), ["RNN"]),
+    "relu, no bias": (lambda: nn.RNN(3, 4, activation="relu", bias=False, batch_first=False), ["RNN"]),
+    "gru, no bias": (lambda: nn.GRU(3, 4, bias=False), ["GRU"]),
+    "lstm, two layers, both directions": (lambda: nn.LSTM(3, 4, layers=2, bidirectional=True), ["LSTM"] * 4),
+    "gru, both directions": (lambda: nn.GRU(3, 4, bidirectional=True), ["GRU"] * 2),
+}
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_are_ops(tmp_path: Path, name: str) -> None:
+    make, ops = RECURRENT[name]
     calls = [(draw(2, 5, 3),), (draw(1, 9, 3),)]
-    spec = TensorSpec(("batch", "length", 3))
-    proto = exported(tmp_path / "net.onnx", nn.LSTM(3, 4).eval(), spec, *calls)
+    net = make().eval()
+    # The reference evaluator cannot run GRU and RNN with a batch, nor any of them in reverse.
+    proto = exported(
+        tmp_path / "net.onnx", net, TensorSpec(("batch", "length", 3)), *calls, has_reference=name == "lstm"
+    )
+    assert [op for op in op_types(proto) if op in ("LSTM", "GRU", "RNN", "Scan")] == ops
+    again = weft.jit(weft.onnx.load(tmp_path / "net.onnx"))
+    for found, expected in zip(flatten(again(*calls[0]))[0], flatten(net(weft.asarray(calls[0][0])))[0], strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_recurrent_layer_with_a_state(tmp_path: Path) -> None:
+    net = nn.LSTM(3, 4).eval()
+    state = (TensorSpec((1, "batch", 4)), TensorSpec((1, "batch", 4)))
+    weft.onnx.save(tmp_path / "net.onnx", net, (TensorSpec(("batch", "length", 3)), state))
+    x, h, c = (weft.asarray(draw(*shape)) for shape in ((2, 5, 3), (1, 2, 4), (1, 2, 4)))
+    again = weft.onnx.load(tmp_path / "net.onnx")
+    assert op_types(onnx.load(tmp_path / "net.onnx")).count("LSTM") == 1
+    for found, expected in zip(again(x, h, c), flatten(net(x, (h, c)))[0], strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_recurrent_network_with_lengths_or_a_step_of_its_own_is_a_scan(tmp_path: Path) -> None:
+    net, specs = nn.GRU(3, 4).eval(), (TensorSpec(("batch", "length", 3)), TensorSpec(("batch",), "int64"))
+    lengths = np.array([2, 5])
+    proto = exported(tmp_path / "net.onnx", lambda x, n: net(x, lengths=n), specs, (draw(2, 5, 3), lengths))
     assert op_types(proto).count("Scan") == 1
-    assert len(proto.graph.output) == 3
-    both = nn.LSTM(3, 4, bidirectional=True).eval()  # the reference evaluator has no Scan in reverse
-    proto = exported(tmp_path / "both.onnx", both, spec, *calls, has_reference=False)
-    assert op_types(proto).count("Scan") == 2
+    soft = nn.RNN(3, 4, activation="softsign").eval()
+    proto = exported(tmp_path / "soft.onnx", soft, TensorSpec(("batch", "length", 3)), (draw(2, 5, 3),))
+    assert op_types(proto).count("Scan") == 1
 
 
 def test_a_loop_without_a_limit_is_read() -> None:

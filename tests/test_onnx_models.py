@@ -215,6 +215,57 @@ def test_control_flow_that_depends_on_arguments(count: int, high: bool) -> None:
         np.testing.assert_allclose(got[1], np.exp(x) if high else -x, rtol=1e-6)
 
 
+LONG_LOOP = """
+<ir_version: 9, opset_import: ["": 20]>
+net (float[2] x) => (float[2] y, float[40, 2] all)
+<int64 trips = {40}, bool go = {1}, float[1] rate = {0.5}>
+{
+    y, all = Loop (trips, go, x) <body = step (int64 i, bool c, float[2] v) => (bool on, float[2] w, float[2] kept) {
+        on = CONDITION
+        number = Cast <to = 1> (i)
+        scaled = Mul (v, rate)
+        w = Add (scaled, number)
+        kept = Identity (w)
+    }>
+}
+"""
+
+
+@pytest.mark.parametrize(("condition", "has_scan"), [("Identity (c)", True), ("Less (i, trips)", False)])
+@pytest.mark.parametrize("unrolled", [32, 64])
+def test_a_long_loop_is_a_scan_unless_a_condition_may_end_it(
+    condition: str, has_scan: bool, unrolled: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.onnx.ops.control_flow.LONGEST_UNROLLED", unrolled)
+    net = weft.onnx.loads(onnx.parser.parse_model(LONG_LOOP.replace("CONDITION", condition)).SerializeToString())
+    x = numbers(2)
+    values = [x]
+    for i in range(40):
+        values.append(values[-1] * np.float32(0.5) + i)
+    for run in (net, weft.jit(net)):
+        last, every = as_list(run(x))
+        np.testing.assert_allclose(last, values[-1], rtol=1e-6)
+        np.testing.assert_allclose(every, np.stack(values[1:]), rtol=1e-6)
+    ops = [node.op.name for node in weft.jit(net).artifact(x).graph.nodes]
+    assert ("scan" in ops) == (has_scan and unrolled < 40)
+
+
+MODES = """
+<ir_version: 9, opset_import: ["": 20]>
+net (float[n] x, bool wide) => (float[m] y)
+<float[2] two = {1.0, 2.0}, float[3] three = {1.0, 2.0, 3.0}>
+{ y = If (wide) <then_branch = t () => (float[3] p) { p = Add (x, three) }, else_branch = e () => (float[2] q) { q = Add (x, two) }> }
+"""
+
+
+def test_branches_that_fit_only_some_arguments_need_a_condition_that_is_known() -> None:
+    net = weft.onnx.loads(onnx.parser.parse_model(MODES).SerializeToString())
+    x = np.zeros(3, np.float32)
+    with pytest.raises(weft.UserError, match=r"Give the argument that decides as a constant: weft.jit\(lambda x"):
+        weft.jit(net)(x, np.array(True))
+    assert weft.jit(lambda x: net(x, np.array(True)))(x).tolist() == [1.0, 2.0, 3.0]
+
+
 SCAN = """
 <ir_version: 9, opset_import: ["": 20]>
 net (float[2] start, float[t, 2] xs) => (float[2] last, float[t, 2] sums)
@@ -283,3 +334,37 @@ def test_half_floats(dtype: str) -> None:
         got = run(x)
         assert got.dtype.name == dtype
         np.testing.assert_allclose(got.numpy().astype(np.float64), want, rtol=0.01 if dtype == "float16" else 0.06)
+
+
+def in_8_bits(x: np.ndarray) -> np.ndarray:
+    low, high = min(x.min(), 0), max(x.max(), 0)
+    scale = (high - low) / np.float32(255)
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    return ((np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale).astype(np.float32)
+
+
+@pytest.mark.parametrize("per_gate", [False, True])
+def test_the_quantized_lstm_of_onnx_runtime(per_gate: bool) -> None:
+    features, hidden, count = 3, 4, (1, 16) if per_gate else (1,)
+    whole = {n: RNG.integers(-127, 127, (1, rows, 16)).astype(np.int8) for n, rows in (("w", features), ("r", hidden))}
+    scales = {n: (RNG.random(count) * 0.01 + 0.002).astype(np.float32) for n in ("ws", "rs")}
+    zeros = {n: np.full(count, 3, np.int8) for n in ("wz", "rz")}
+    node = helper.make_node(
+        "DynamicQuantizeLSTM", ["x", "w", "r", "", "", "", "", "", "ws", "wz", "rs", "rz"], ["y"],
+        domain="com.microsoft", hidden_size=hidden,
+    )  # fmt: skip
+    proto = model([node], {"x": (TensorProto.FLOAT, ["t", 1, features])}, ["y"], whole | scales | zeros)
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    x = draw(5, 1, features)
+    w, r = (((whole[n].astype(np.float32) - 3) * scales[f"{n}s"].reshape(1, 1, -1))[0] for n in "wr")
+    h = c = np.zeros((1, hidden), np.float32)
+    expected = []
+    for now in in_8_bits(x):
+        i, o, f, g = np.split(now @ w + (in_8_bits(h) if h.any() else h) @ r, 4, axis=1)
+        i, o, f = (1 / (1 + np.exp(-v)) for v in (i, o, f))
+        c = f * c + i * np.tanh(g)
+        h = o * np.tanh(c)
+        expected.append(h)
+    net = weft.onnx.loads(proto.SerializeToString())
+    for run in (net, weft.jit(net)):
+        np.testing.assert_allclose(run(x).numpy()[:, 0], np.stack(expected), rtol=1e-4, atol=1e-6)

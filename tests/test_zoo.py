@@ -69,6 +69,8 @@ PUBLISHED: list[Row] = [
     ("resnet110", {}, (1, 3, 32, 32), 1_727_962, 252.887),
     ("densenet121", {}, (1, 3, 224, 224), 7_978_856, 2_834),  # T
     ("densenet169", {}, (1, 3, 224, 224), 14_149_480, 3_360),  # T
+    ("squeezenet1_0", {}, (1, 3, 224, 224), 1_248_424, 819),  # T: 0.82 G; P: "50x fewer" than AlexNet's
+    ("squeezenet1_1", {}, (1, 3, 224, 224), 1_235_496, 349),  # T: 0.35 G
     ("mobilenet_v1", {}, (1, 3, 224, 224), 4_231_976, 569),  # K: trained ones; P: 569 M
     ("mobilenet_v2", {}, (1, 3, 224, 224), 3_504_872, 300.8),  # T
     ("efficientnet_b0", {}, (1, 3, 224, 224), 5_288_548, 386),  # T
@@ -157,6 +159,7 @@ SMALL: dict[str, Small] = {
     "bottleneck": (lambda: zoo.resnet((1, 2), 4, bottleneck=True, width=4, stem="cifar"), (2, 3, 8, 8)),
     "resnet_cifar": (lambda: zoo.resnet_cifar(8, 4, width=4), (2, 3, 8, 8)),
     "densenet": (lambda: zoo.densenet((2, 2), 4, growth=4, width=8), (2, 3, 16, 16)),
+    "squeezenet": (lambda: zoo.squeezenet((((4, 8),),), (8, 3), 4, dropout=0.0), (2, 3, 16, 16)),
     "mobilenet_v1": (lambda: zoo.mobilenet_v1(4, width=0.25, dropout=0.0, rows=((64, 1), (128, 2))), (2, 3, 16, 16)),
     "mobilenet_v2": (
         lambda: zoo.mobilenet_v2(4, width=0.25, dropout=0.0, rows=((1, 16, 1, 1), (6, 24, 2, 2)), last=16),

@@ -97,8 +97,8 @@ def run(case: Case, effort: Effort, least_seconds: Callable[[Sequence[tuple[floa
             ready[name] = make()
         except Exception as error:  # libraries raise errors of every kind, and one that fails is a result too
             row.failures[name] = failure(error)
-    _compare(ready, row, case.allowed)
-    times = _rounds(ready, effort)
+    compare(ready, row, case.allowed)
+    times = time_in_rounds(ready, effort)
     row.seconds = {name: statistics.median(t) for name, t in times.items()}
     row.least = {name: min(t) for name, t in times.items()}
     row.rounds = len(next(iter(times.values()), []))
@@ -112,7 +112,7 @@ def run(case: Case, effort: Effort, least_seconds: Callable[[Sequence[tuple[floa
     return row
 
 
-def _compare(ready: dict[str, Ready], row: Row, allowed: float) -> None:
+def compare(ready: dict[str, Ready], row: Row, allowed: float) -> None:
     """Note how far each contestant is from the first peer; one that fails or is wrong does not take part."""
     shown: dict[str, list[np.ndarray]] = {}
     for name in sorted(ready, key=is_ours):
@@ -148,7 +148,7 @@ def is_ours(name: str) -> bool:
     return name.startswith("weft")
 
 
-def _rounds(ready: dict[str, Ready], effort: Effort) -> dict[str, list[float]]:
+def time_in_rounds(ready: dict[str, Ready], effort: Effort) -> dict[str, list[float]]:
     calls, cost = {}, 0.0
     times: dict[str, list[float]] = {}
     for name, one in ready.items():

@@ -14,10 +14,12 @@ import numpy as np
 
 from .. import train as training
 from ..data.images import Unreadable
+from ..data.resize import WAYS
 from ..errors import RunError, UserError
 from ..jobs.device import on
+from ..jobs.onnx_predictor import ImageInput
 from ..jobs.predictor import Predictor, find_predictor
-from ..jobs.schema import Setting, flag, number, whole
+from ..jobs.schema import Setting, flag, number, numbers, positive, sizes, whole
 from ..jobs.settings import DEVICE
 from ..ops.convert import asarray
 from ..report.text_format import counted
@@ -26,13 +28,27 @@ from .display import Display
 from .files import image_files
 
 BATCH = 64  # images that are predicted together
+IMAGE_SETTINGS = {
+    name: Setting(read, default, f"{help} (ONNX models)", choices=choices)
+    for name, read, default, help, choices in (
+        ("size", sizes, None, "image size, if the model takes any; 224 by default", ()),
+        ("layout", str, None, "order of the axes; default: the axis of 1 or 3 is the channels", ("nchw", "nhwc")),
+        ("colour", str, "rgb", "order of the channels", ("rgb", "bgr")),
+        ("range", positive, 1.0, "value of a white pixel: 1 or 255", ()),
+        ("mean", numbers, None, "mean to subtract, for each channel or for all", ()),
+        ("std", numbers, None, "standard deviation to divide by", ()),
+        ("resize", str, "squash", "how images are resized", WAYS),
+        ("labels", str, None, "file with the names of the classes, a line each or a JSON list", ()),
+    )
+}
 MOST_WORDS = 1_000_000  # a shell expands its own patterns
 
 
 def predict(words: Sequence[str]) -> None:
     """Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...
 
-    RUN is a run, or a program that weft export wrote (net.weft). Images are files, folders with all files in them, patterns such as
+    RUN is a run, a program that weft export wrote (net.weft), or an ONNX model (net.onnx). How a foreign model takes images is printed, and
+    settings such as size=, mean=, std= and labels= change it. Images are files, folders with all files in them, patterns such as
     "shots/*.png", or lists (.txt or .csv) with a path in each line. A file that cannot be read is reported, the others are predicted all the same, and the exit code is 1.
     For a network that was trained on text the words are the beginning: weft predict RUN "ROMEO:" length=300.
     """
@@ -47,6 +63,7 @@ def predict(words: Sequence[str]) -> None:
             None,
             "use compiled code in net.weft: true wherever it comes from, false never; if you made it when nobody says",
         ),
+        **IMAGE_SETTINGS,
         "csv": Setting(flag, False, "print a table, a line for each image"),
         "json": Setting(flag, False, "print JSON, an object for each image"),
     }
@@ -61,7 +78,8 @@ def predict(words: Sequence[str]) -> None:
 
 def _predict(given: Words) -> None:
     name, *words = given.plain
-    predictor = find_predictor("predict", name, given["trust_compiled"])
+    images = ImageInput(**{key: given[key] for key in IMAGE_SETTINGS})
+    predictor = find_predictor("predict", name, images, given["trust_compiled"])
     if predictor.text is not None:
         text = training.generate(
             predictor.model, predictor.text, " ".join(words), given["length"], temperature=given["temperature"], seed=given["seed"]
@@ -71,6 +89,8 @@ def _predict(given: Words) -> None:
     if not predictor.reads_images:
         shape = " x ".join(map(str, predictor.shape))
         raise UserError("weft predict", f"{name} takes inputs of {shape} numbers, and predict reads images.")
+    for note in predictor.notes:
+        print(f"weft: {note}", file=sys.stderr)
     _print_all(image_files(words), predictor, given)
 
 
@@ -106,7 +126,7 @@ def _print_all(files: Sequence[str], predictor: Predictor, given: Words) -> None
 
 def _predictions(files: Sequence[str], predictor: Predictor) -> Iterator[Prediction]:
     """Batch by batch, in the order of the files. All batches have one size, so that one program serves them all."""
-    size = min(BATCH, len(files))
+    size = predictor.batch or min(BATCH, len(files))
     for start in range(0, len(files), size):
         read_ones = [_image(path, predictor) for path in files[start : start + size]]
         images = [image for image in read_ones if isinstance(image, np.ndarray)]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from .. import data
+from .. import data, onnx
 from ..data.convert import to_array
 from ..data.images import read_image
 from ..data.resize import WAYS, Resize, resize
@@ -26,6 +26,7 @@ from ..train.task import prediction_of
 from ..tree import unflatten
 from .find import find_run
 from .job import Job, example, job_of_run
+from .onnx_predictor import ImageInput, foreign_model, known_facts
 from .stored import settings_of
 
 Task = Literal["classify", "regress", "text"]
@@ -81,6 +82,8 @@ class Predictor:
     run: Callable[[Any], Tensor]  # from stored inputs to probabilities, numbers or logits; compiled
     model: Module
     text: data.Text | None = None
+    batch: int | None = None  # the only batch size that the network takes
+    notes: tuple[str, ...] = ()  # what was assumed about images
 
     @property
     def reads_images(self) -> bool:
@@ -92,11 +95,36 @@ class Predictor:
         return to_array(resize(read_image(path, "gray" if channels == 1 else "rgb"), (height, width), self.resize))
 
 
-def find_predictor(verb: str, name: str, trust_compiled: bool | None = None) -> Predictor:
-    """The predictor of a saved program (a file) or of a run. `trust_compiled`: of the code in a file, see `weft.load`."""
-    if Path(name).is_file():
-        return predictor_of_program(load(name, trust_compiled=trust_compiled))
+def find_predictor(
+    verb: str, name: str, images: ImageInput | None = None, trust_compiled: bool | None = None
+) -> Predictor:
+    """The predictor of a saved program or ONNX model (a file), or of a run.
+
+    `images`: for models that do not say how they take images. `trust_compiled`: of the code in a saved program, see `weft.load`.
+    """
+    path = Path(name)
+    model = onnx.load(path) if path.is_file() and path.suffix.lower() == ".onnx" else None
+    known = {} if model is None else known_facts(model)
+    if model is not None and not known:
+        return predictor_of_foreign_model(name, model, images or ImageInput())
+    if images is not None and images != ImageInput():
+        raise UserError(
+            "predict",
+            f"settings of images are for ONNX models of other programs; {name} says itself how images become its inputs.",
+        )
+    if model is not None:
+        return predictor_of_facts(known, model)
+    if path.is_file():
+        return predictor_of_program(load(path, trust_compiled=trust_compiled))
     return predictor_of_run(verb, find_run(name))
+
+
+def predictor_of_foreign_model(name: str, model: onnx.OnnxModule, images: ImageInput) -> Predictor:
+    found = foreign_model(name, model, images)
+    task: Task = "classify" if found.classes else "regress"
+    return Predictor(
+        task, found.shape, images.resize, found.classes, jit(found.run), found.run, batch=found.batch, notes=found.notes
+    )
 
 
 def predictor_of_run(verb: str, folder: Path) -> Predictor:
@@ -112,7 +140,11 @@ def predictor_of_run(verb: str, folder: Path) -> Predictor:
 
 def predictor_of_program(program: Program) -> Predictor:
     """The predictor that `jobs.export` saved."""
-    known = program.facts
+    return predictor_of_facts(program.facts, program)
+
+
+def predictor_of_facts(known: Mapping[str, Any], network: Module) -> Predictor:
+    """The predictor of a network that takes stored inputs, with the facts that `jobs.export` wrote."""
     try:
         stored = known["preprocessing"]
         task, source = known["task"], example(stored["data"])
@@ -127,7 +159,11 @@ def predictor_of_program(program: Program) -> Predictor:
         ) from None
     text = source if isinstance(source, data.Text) else None
     classes = source.classes if text is None else ()
-    model = program.eval() if text is None else TextProgram(program, stored.get("context")).eval()
+    model = network.eval()
+    if text is not None:
+        if not isinstance(network, Program):
+            raise UserError("predict", "an ONNX model for text is not continued. Export the run as a program: to=weft.")
+        model = TextProgram(network, stored.get("context")).eval()
     return Predictor(task, tuple(source.shape), way, classes, jit(model), model, text)
 
 

@@ -177,6 +177,11 @@ def one_of(*known: str) -> Callable[[str], str]:
     return chosen
 
 
+def numbers(text: str) -> tuple[float, ...]:
+    """One number, or several such as 0.5,0.5,0.5."""
+    return tuple(map(number, text.split(",")))
+
+
 def sizes(text: str) -> tuple[int, int]:
     """28, or 28x32 (height x width)."""
     parts = [int(p) for p in text.lower().replace(",", "x").split("x")]
@@ -188,5 +193,5 @@ def sizes(text: str) -> tuple[int, int]:
 TYPES: dict[Callable[[str], Any], str] = {
     str: "text", flag: "boolean", whole: "integer", count: "integer", seed: "integer", count_or_auto: "integer",
     number: "number", not_negative: "number", positive: "number", fraction: "number", number_or_auto: "number",
-    two_fractions: "numbers", sizes: "size",
+    two_fractions: "numbers", numbers: "numbers", sizes: "size",
 }  # fmt: skip

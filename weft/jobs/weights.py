@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import nn, zoo
+from .. import nn, onnx, zoo
 from ..io import load_weights
 from ..nn.module import without_values
 from ..train.transfer import transfer
 from ..zoo.catalogue import FACTS
-from ..zoo.published import NAMINGS, load_published
+from ..zoo.published import NAMINGS, has_all_names, load_published
 from ..zoo.published.naming import Statistics
 from .find import find_run
 from .networks import full_name
@@ -28,8 +28,12 @@ class StartingWeights:
     place: Path
     network: str | None = None
 
+    @property
+    def is_onnx(self) -> bool:
+        return self.place.suffix.lower() == ".onnx"
+
     def values(self) -> dict[str, np.ndarray]:
-        return load_weights(self.place)
+        return onnx.load_onnx_weights(self.place) if self.is_onnx else load_weights(self.place)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,11 @@ def begin_from(model: nn.Module, network: str, text: str) -> Begun:
     if start.place.is_dir():
         return Begun(transfer(model, start.place), [])
     values = start.values()
+    has_own_names = not set(values).isdisjoint(model.named_tensors())
+    if start.is_onnx and not has_own_names and not has_all_names(model, network, values):
+        found, new_head = onnx.assign_in_order(model, start.place)
+        model.load(found, strict=False)
+        return Begun(list(found), new_head)
     if not is_published(network, values):
         return Begun(transfer(model, values), [])
     loaded = load_published(model, network, values, new_head=True)

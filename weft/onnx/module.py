@@ -100,7 +100,7 @@ class OnnxModule(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model."""
-        scope: dict[str, Value] = {**self._graph.constants, **self._known_results()}
+        scope = self.known_values()
         scope |= {name: getattr(self, attribute) for name, attribute in self._tensors.items()}
         scope |= self._arguments(args, kwargs)
         run_nodes(self._nodes, scope)
@@ -128,6 +128,22 @@ class OnnxModule(Module):
             )  # fmt: skip
         sizes: dict[str, int] = {}
         return {port.name: _argument(port, given[port.name], sizes) for port in self.inputs if port.name in given}
+
+    def nodes(self) -> list[OnnxNode]:
+        """The nodes of the graph in order, without those that follow from constants."""
+        return list(self._nodes)
+
+    def known_values(self) -> dict[str, Value]:
+        """The values of constants and of what follows from constants alone, by their ONNX names."""
+        return {**self._graph.constants, **self._known_results()}
+
+    def final_op(self, output: str) -> str | None:
+        """The type of the op that computes an output, behind ops that only copy or reshape it."""
+        makers = {name: node for node in self._graph.nodes for name in node.outputs}
+        node = makers.get(output)
+        while node is not None and node.op in ("Identity", "Cast", "Reshape", "Flatten", "Squeeze"):
+            node = makers.get(node.inputs[0])
+        return None if node is None else node.op
 
     def details(self) -> str:
         """The inputs and outputs, for `repr`."""

@@ -4,19 +4,20 @@
     def gemm(a: Tensor, b: Tensor, c: Tensor | None = None, *, alpha: float = 1.0, beta: float = 1.0, ...):
 
 The inputs of a node are the positional arguments, its attributes the keyword arguments with ONNX's names and defaults. A missing
-optional input is None. Inputs arrive as tensors; those named by `host` as NumPy arrays, because shapes depend on them. A `raw` handler
+optional input is None. Attributes that several ops share are a TypedDict: `**window: Unpack[WindowAttributes]`. Inputs arrive as tensors; those named by `host` as NumPy arrays, because shapes depend on them. A `raw` handler
 gets values as they are: arrays, tensors, lists (sequences) or None. A parameter `call` receives what else there is to know of the node.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 STANDARD, ML, TRAINING = "", "ai.onnx.ml", "ai.onnx.preview.training"
+MICROSOFT = "com.microsoft"  # ops of ONNX Runtime, which its quantization tools write
 
 
 class OnnxCall(Protocol):
@@ -86,8 +87,17 @@ def _handler(function: Callable[..., Any], since: int, host: frozenset[str], raw
     return Handler(
         function, since, raw, foldable, "call" in inspect.signature(function).parameters,
         frozenset(i for i, p in enumerate(positional) if p.name in host), (least, most),
-        frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY),
+        frozenset(_attributes(function, parameters)),
     )  # fmt: skip
+
+
+def _attributes(function: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> Iterator[str]:
+    for p in parameters:
+        if p.kind is p.KEYWORD_ONLY:
+            yield p.name
+        elif p.kind is p.VAR_KEYWORD:
+            (shared,) = get_args(get_type_hints(function)[p.name])  # of Unpack[...]
+            yield from shared.__annotations__
 
 
 def find(domain: str, name: str, version: int) -> Handler | None:

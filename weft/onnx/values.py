@@ -13,6 +13,7 @@ import numpy as np
 from ..dtypes import DType, as_dtype
 from ..errors import UserError
 from ..ops.convert import asarray
+from ..ops.creation import full
 from ..tensor import Tensor
 from .package import onnx_package
 
@@ -43,6 +44,8 @@ def tensor(value: Value) -> Tensor:
         raise UserError("onnx", f"a tensor is required, got {describe(value)}.")
     if not has_weft_dtype(value):
         raise UserError("onnx", f"weft has no tensors of {value.dtype}. Only casts and quantization take this dtype.")
+    if value.size == 1:  # a number of a formula: the compiler folds constants, and reads data from memory
+        return full(value.shape, value.item(), dtype=as_dtype(value.dtype))
     return asarray(value)
 
 

@@ -41,6 +41,9 @@ from .simple import linear_regression as linear_regression
 from .simple import logistic_regression as logistic_regression
 from .simple import mlp as mlp
 from .simple import perceptron as perceptron
+from .squeezenet import squeezenet as squeezenet
+from .squeezenet import squeezenet1_0 as squeezenet1_0
+from .squeezenet import squeezenet1_1 as squeezenet1_1
 from .unet import unet as unet
 from .vgg import vgg as vgg
 from .vgg import vgg11 as vgg11

@@ -13,8 +13,8 @@ from .facts import NetworkFacts
 
 # The modules that define networks, in the order in which networks are listed.
 MODULES = (
-    "simple", "lenet", "alexnet", "vgg", "googlenet", "inception", "inception_resnet", "resnet", "densenet", "mobilenet",
-    "efficientnet", "convnext", "unet", "recurrent", "gpt", "vit",
+    "simple", "lenet", "alexnet", "vgg", "googlenet", "inception", "inception_resnet", "resnet", "densenet", "squeezenet",
+    "mobilenet", "efficientnet", "convnext", "unet", "recurrent", "gpt", "vit",
 )  # fmt: skip
 
 

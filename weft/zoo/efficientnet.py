@@ -61,7 +61,7 @@ def efficientnet_b0(classes: int = 1000, channels: int = 3, *, dropout: float = 
     return efficientnet(classes, channels, dropout=dropout)
 
 
-@network("classification", input=(3, 224, 224), classes=1000, parameters=7_794_184, macs=569_651_680)
+@network("classification", input=(3, 240, 240), classes=1000, parameters=7_794_184, macs=686_802_832)
 def efficientnet_b1(classes: int = 1000, channels: int = 3, *, dropout: float = 0.2) -> nn.Sequential:
     """EfficientNet-B1 for 240 x 240 images: 7,794,184 parameters."""
     return efficientnet(classes, channels, depth=1.1, dropout=dropout)

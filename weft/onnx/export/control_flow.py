@@ -102,7 +102,7 @@ def scan(t: Translator, node: Node) -> list[OnnxValue]:
     values, infos = _inputs(t, carried + sequences, bodies)
     results, nodes = _inline(t, bodies, [*values, *constants])
     dtypes = [o.dtype.numpy for o in inner.outputs]
-    if _reads_history(t, node, len(inner.outputs)):
+    if reads_history(t, node, len(inner.outputs)):
         results, dtypes = [*results, *values[:carried]], [*dtypes, *dtypes[:carried]]
     if not given:  # Scan needs a sequence: it counts the steps
         given = [_steps(t, node)]
@@ -117,7 +117,8 @@ def scan(t: Translator, node: Node) -> list[OnnxValue]:
     return _results(t, node, names)
 
 
-def _reads_history(t: Translator, node: Node, first: int) -> bool:
+def reads_history(t: Translator, node: Node, first: int) -> bool:
+    """Whether results of a scan from this one on are read."""
     return any(n.op.name == "item" and n.inputs[0] is node and n.param("index") >= first for n in t.graph.nodes)
 
 

@@ -18,12 +18,13 @@ from ...tracing.jit import Jit
 from ...tree import Structure
 from ...version import __version__
 from ..package import onnx_package
-from . import activations, control_flow, elementwise, indexing, layers, movement, products  # noqa: F401 - they register their rules
+from . import activations, control_flow, elementwise, indexing, layers, movement, products, recurrent  # noqa: F401 - they register their rules
 from .translator import OnnxValue, Translator, unsupported_error
 from .writer import ModelWriter, merge_sizes
 
 OLDEST_OPSET = 18  # reductions take their axes as an input since then
 OPSET = 20  # the first one with Gelu
+LARGEST_CHECKED = 1024  # elements of an initializer that the checker reads
 LARGEST = 1_900_000_000  # bytes of weights inside of a file; protobuf messages end at 2 GiB
 
 
@@ -63,13 +64,14 @@ def save(
             tracer.add("eval")
     else:
         tracer.add("eval")
-    proto = _Exporter(tracer, opset).model()
+    exporter = _Exporter(tracer, opset)
+    proto = exporter.model()
     facts = {"producer": f"weft {__version__}", **(metadata or {})}
     if labels is not None:
         facts["labels"] = list(labels)
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in facts.items()}
     onnx_package("helper").set_model_props(proto, texts)
-    _write(proto, Path(path))
+    _write(proto, exporter.weight_bytes, Path(path))
 
 
 class _Exporter:
@@ -82,6 +84,7 @@ class _Exporter:
         self._refuse_state()
         wanted = input_names(tracer.function, tracer.structure)
         self.names = [self.writer.name(name) for name in wanted]
+        self.weight_bytes = 0  # of the initializers that were written
 
     def _refuse_state(self) -> None:
         changed = [port.name for port in self.manifest.outputs if port.kind != "result"]
@@ -100,17 +103,21 @@ class _Exporter:
         if self.writer.unsupported:
             raise unsupported_error(self.writer.unsupported)
         outputs = self._outputs(translator, results)
-        from_array = onnx_package("numpy_helper").from_array
         nodes = [*self.writer.prologue, *translator.out.nodes]
-        used = {name for node in nodes for name in _reads(node)}
-        stored = [from_array(_contiguous(v), n) for n, v in self.writer.initializers.items() if n in used]
         name = type(self.tracer.function).__name__ if isinstance(self.tracer.function, Module) else "function"
-        graph = helper.make_graph(nodes, name, inputs, outputs, stored)
+        graph = helper.make_graph(nodes, name, inputs, outputs)
         opsets = [helper.make_opsetid("", self.writer.opset)]
         version = helper.find_min_ir_version_for(opsets)
-        return helper.make_model(
+        model = helper.make_model(
             graph, opset_imports=opsets, ir_version=version, producer_name="weft", producer_version=__version__
         )
+        used = {name for node in nodes for name in _reads(node)}
+        stored = {n: v for n, v in self.writer.initializers.items() if n in used}
+        _check(model, stored)
+        for name, value in stored.items():
+            _set_tensor(model.graph.initializer.add(), name, value)
+            self.weight_bytes += value.nbytes
+        return model
 
     def _inputs(self) -> tuple[list[OnnxValue], list[Any]]:
         """The values of the graph's inputs, and the model's own: arguments that the function reads and those that it does not."""
@@ -131,9 +138,7 @@ class _Exporter:
         return values, infos
 
     def _initializer(self, tensor: str) -> str:
-        name = self.writer.name(tensor)
-        self.writer.initializers[name] = self.tracer.tensors[tensor].numpy()
-        return name
+        return self.writer.store(tensor, self.tracer.tensors[tensor].numpy())
 
     def _outputs(self, translator: Translator, results: list[OnnxValue]) -> list[Any]:
         names = output_names(self.manifest.result)
@@ -204,29 +209,36 @@ def _reads(node: Any) -> set[str]:
     return found
 
 
-def _contiguous(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array).reshape(array.shape)
+def _set_tensor(tensor: Any, name: str, value: np.ndarray) -> None:
+    """Fill a TensorProto in place: the package's own functions copy the weights several times."""
+    tensor.name, tensor.data_type = name, elementwise.dtype_number(value.dtype)
+    tensor.dims.extend(value.shape)
+    tensor.raw_data = value.tobytes()
 
 
-def _write(proto: Any, path: Path) -> None:
-    """Check the model and write it. Weights of more than 2 GiB go to a file beside it."""
-    if sum(len(t.raw_data) for t in proto.graph.initializer) <= LARGEST:
-        content = proto.SerializeToString()
-        _check(content)
-        path.write_bytes(content)
-        return
-    beside = f"{path.name}.data"
-    path.with_name(beside).unlink(missing_ok=True)  # the package appends to a file that is there
-    onnx_package().save(proto, path, save_as_external_data=True, location=beside)
-    _check(str(path))
-
-
-def _check(model: bytes | str) -> None:
-    """Check a model, given by its content or its path."""
+def _check(model: Any, initializers: Mapping[str, np.ndarray]) -> None:
+    """Check a model that has no initializers yet. Large ones are declared as inputs: their values decide no shapes."""
+    skeleton = onnx_package().ModelProto()
+    skeleton.CopyFrom(model)
+    for name, value in initializers.items():
+        if value.size > LARGEST_CHECKED:
+            skeleton.graph.input.append(_info(name, value.dtype, value.shape))
+        else:
+            _set_tensor(skeleton.graph.initializer.add(), name, value)
     checker, inference = onnx_package("checker"), onnx_package("shape_inference")
     try:
-        checker.check_model(model, full_check=True)
+        checker.check_model(skeleton, full_check=True)
     except (checker.ValidationError, inference.InferenceError) as error:
         raise UserError(
             "onnx.save", f"dtypes and shapes that the ops of ONNX take are required; its checker says: {error}"
         ) from None
+
+
+def _write(proto: Any, weight_bytes: int, path: Path) -> None:
+    """Write the model. Weights of more than 2 GiB go to a file beside it."""
+    if weight_bytes <= LARGEST:
+        path.write_bytes(proto.SerializeToString())
+        return
+    beside = f"{path.name}.data"
+    path.with_name(beside).unlink(missing_ok=True)  # the package appends to a file that is there
+    onnx_package().save(proto, path, save_as_external_data=True, location=beside)

@@ -33,7 +33,7 @@ class Match:
     """Nodes that become one op: what they read, and how that op is written."""
 
     operands: Sequence[Node]
-    write: Callable[[], OnnxValue]
+    write: Callable[[], Any]  # gives what a rule gives
 
 
 Rule = Callable[["Translator", Node], Any]  # gives a Value, or a list of Values of a node with several results

@@ -56,6 +56,12 @@ class ModelWriter:
             self.initializers[self._constants[key]] = array
         return self._constants[key]
 
+    def store(self, wanted: str, value: np.ndarray) -> str:
+        """An initializer under a name of its own."""
+        name = self.name(wanted)
+        self.initializers[name] = value
+        return name
+
     def text(self, size: Dim) -> str | None:
         """A size as an expression of the free dimensions, if there is one."""
         return str(size) if isinstance(size, int) else expression([str(n) for n in size], self.points)

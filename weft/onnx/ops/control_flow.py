@@ -9,6 +9,7 @@ import numpy as np
 
 from ...control import cond, scan, while_loop
 from ...errors import UserError
+from ...ops.creation import iota
 from ...ops.movement import flip, moveaxis, reshape, stack
 from ...tensor import Tensor
 from ..registry import OnnxCall, op
@@ -29,7 +30,14 @@ def _tensors(values: Sequence[Value]) -> list[Tensor]:
 def branch(condition: Value, *, then_branch: Any, else_branch: Any, call: OnnxCall) -> tuple[Value, ...]:
     if _is_traced(condition):
         then, other = (_branch(call, graph) for graph in (then_branch, else_branch))
-        return tuple(cond(reshape(condition, ()), then, other))
+        try:
+            return tuple(cond(reshape(condition, ()), then, other))
+        except UserError as error:
+            raise UserError(
+                "onnx",
+                "the condition of an If is an argument of a compiled function, so both of its branches must fit the other arguments. "
+                f"Give the argument that decides as a constant: weft.jit(lambda x: model(x, mode)). {error.message}",
+            ) from error
     chosen = then_branch if known(condition).reshape(()) else else_branch
     return tuple(call.run(chosen, []))
 
@@ -41,6 +49,9 @@ def _branch(call: OnnxCall, graph: Any) -> Callable[[], list[Tensor]]:
 # --- Loop ------------------------------------------------------------------------------------------------------------------
 
 
+LONGEST_UNROLLED = 32  # iterations of a loop with a known count; a longer one is a scan if its body allows it
+
+
 @op("Loop", raw=True)
 def loop(trips: Value = None, condition: Value = None, *state: Value, body: Any, call: OnnxCall) -> tuple[Value, ...]:
     """Run the body until the count or the condition ends it. Results of each iteration are stacked."""
@@ -48,6 +59,10 @@ def loop(trips: Value = None, condition: Value = None, *state: Value, body: Any,
         return _while(trips, condition, state, body, call)
     limit = None if trips is None else int(known(trips).reshape(()))
     go_on = condition is None or bool(known(condition).reshape(()))
+    if go_on and limit is not None and limit > LONGEST_UNROLLED and any(map(_is_traced, state)):
+        found_by_scan = _loop_as_scan(limit, state, body, call)
+        if found_by_scan is not None:
+            return found_by_scan
     carried, kept = list(state), []
     count = 0
     while go_on and (limit is None or count < limit):
@@ -63,6 +78,29 @@ def loop(trips: Value = None, condition: Value = None, *state: Value, body: Any,
         like = call.run(body, [np.array(0, np.int64), np.array(True), *state])[1 + len(state) :]
         return (*carried, *(_nothing(v) for v in like))
     return (*carried, *(stacked([values[i] for values in kept]) for i in range(outputs)))
+
+
+def _loop_as_scan(limit: int, state: Sequence[Value], body: Any, call: OnnxCall) -> tuple[Value, ...] | None:
+    """A loop of a known number of iterations; None if its body must be unrolled.
+
+    That is so if a condition may end it, if values change their shapes, or if shapes depend on the number of the iteration or on integers
+    that are carried.
+    """
+    if any(is_known(v) and np.asarray(v).dtype.kind in "iub" for v in state):
+        return None
+
+    def step(carry: list[Tensor], number: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        go_on, *found = call.run(body, [number, np.array(True), *carry])
+        if not is_known(go_on) or not go_on.reshape(()):
+            raise UserError("onnx", "a condition may end the loop.")
+        values = _tensors(found)
+        return values[: len(carry)], values[len(carry) :]
+
+    try:
+        last, outputs = scan(step, _tensors(state), iota(limit))
+    except UserError:
+        return None
+    return (*last, *outputs)
 
 
 def _nothing(like: Value) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -42,27 +43,34 @@ def window_padding(
     return found
 
 
+class ConvAttributes(TypedDict, total=False):
+    """The attributes of convolutions."""
+
+    auto_pad: str
+    dilations: Ints
+    group: int
+    kernel_shape: Ints
+    pads: Ints
+    strides: Ints
+
+
 @op("Conv")
 def convolution(
     x: Tensor,
     w: Tensor,
     bias: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
-    group: int = 1,
-    kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    **given: Unpack[ConvAttributes],
 ) -> Tensor:
     kernel = w.shape[2:]
-    if kernel_shape is not None and tuple(kernel_shape) != kernel:
-        raise UserError("onnx", f"a kernel of {tuple(kernel_shape)} is required, got the filter {w.shape}.")
-    stride, dilation = strides or (1,) * len(kernel), dilations or (1,) * len(kernel)
-    padding = window_padding(auto_pad, pads, x.shape[2:], kernel, stride, dilation)
+    if tuple(given.get("kernel_shape", kernel)) != kernel:
+        raise UserError("onnx", f"a kernel of {given['kernel_shape']} is required, got the filter {w.shape}.")
+    ones = (1,) * len(kernel)
+    stride, dilation = given.get("strides") or ones, given.get("dilations") or ones
+    auto_pad = given.get("auto_pad", "NOTSET")
+    padding = window_padding(auto_pad, given.get("pads"), x.shape[2:], kernel, stride, dilation)
     if any(min(p) < 0 for p in padding):
         raise UserError("onnx", f"a padding of 0 or more is required, got {padding}.")
-    return conv(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=group)
+    return conv(x, w, bias, stride=stride, padding=padding, dilation=dilation, groups=given.get("group", 1))
 
 
 @op("ConvTranspose")

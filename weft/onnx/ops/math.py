@@ -71,7 +71,9 @@ _c_remainder = fmod
 
 @op("Pow")
 def power(x: Tensor, y: Tensor) -> Tensor:
-    """The result has the dtype of the base."""
+    """The result has the dtype of the base. Many exporters write squares so, as a product they are faster."""
+    if y.size == 1 and y.ndim <= x.ndim and y.node.op.name == "const" and y.node.param("value") == 2:
+        return x * x
     if x.dtype is y.dtype:
         return e.pow(x, y)
     if x.dtype.is_float:

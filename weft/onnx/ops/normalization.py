@@ -8,6 +8,7 @@ from typing import Any
 from ...errors import UserError
 from ...ops.elementwise import abs, astype, pow, sqrt, where
 from ...ops.movement import reshape
+from ...ops.normalize import batch_norm
 from ...ops.reduce import sum as reduce_sum
 from ...ops.statistics import mean
 from ...ops.window import window_sum
@@ -47,11 +48,9 @@ def batch_normalization(
     """With the given statistics; with `training_mode` with those of the batch, and the running statistics are results, too."""
     if not spatial:
         raise UserError("onnx", "BatchNormalization over channels is required, got spatial=0.")
+    if not training_mode:  # the graph of nn.BatchNorm, so that both compile to the same kernels
+        return batch_norm(x, scale, bias, mean_=average, var_=variance, eps=epsilon).value
     wide = _wide(x)
-    if not training_mode:
-        factor = astype(scale, wide.dtype) / sqrt(astype(variance, wide.dtype) + epsilon)
-        shift = astype(bias, wide.dtype) - astype(average, wide.dtype) * factor
-        return astype(wide * _per_channel(factor, wide) + _per_channel(shift, wide), x.dtype)
     axes = [i for i in range(x.ndim) if i != 1]
     now, spread = _moments(wide, axes)
     y = (wide - now) / sqrt(spread + epsilon) * _per_channel(scale, wide) + _per_channel(bias, wide)

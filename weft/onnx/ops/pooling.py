@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
@@ -22,23 +22,26 @@ from .convolution import window_padding
 Ints = tuple[int, ...]
 
 
+class PoolAttributes(TypedDict, total=False):
+    """The attributes of poolings."""
+
+    kernel_shape: Required[Ints]
+    auto_pad: str
+    ceil_mode: int
+    dilations: Ints
+    pads: Ints
+    strides: Ints
+
+
 class Window:
     """Where the windows of a pooling lie."""
 
-    def __init__(
-        self,
-        x: Tensor,
-        kernel: Sequence[int],
-        strides: Ints | None,
-        pads: Ints | None,
-        dilations: Ints | None,
-        auto_pad: str,
-        ceil: bool,
-    ) -> None:
-        rank = x.ndim - 2
-        self.size, self.kernel = x.shape[2:], tuple(kernel)
-        self.stride, self.dilation = tuple(strides or (1,) * rank), tuple(dilations or (1,) * rank)
-        self.asked = window_padding(auto_pad, pads, self.size, self.kernel, self.stride, self.dilation)
+    def __init__(self, x: Tensor, given: PoolAttributes) -> None:
+        ones = (1,) * (x.ndim - 2)
+        self.size, self.kernel = x.shape[2:], given["kernel_shape"]
+        self.stride, self.dilation = given.get("strides") or ones, given.get("dilations") or ones
+        auto_pad, ceil = given.get("auto_pad", "NOTSET"), bool(given.get("ceil_mode", 0))
+        self.asked = window_padding(auto_pad, given.get("pads"), self.size, self.kernel, self.stride, self.dilation)
         self.padding = [
             (a, b + (self._beyond(i) if ceil and auto_pad in ("NOTSET",) else 0)) for i, (a, b) in enumerate(self.asked)
         ]
@@ -74,19 +77,8 @@ class Window:
 
 
 @op("MaxPool")
-def max_pool(
-    x: Tensor,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    storage_order: int = 0,
-    strides: Ints | None = None,
-    call: OnnxCall,
-) -> Any:
-    window = Window(x, kernel_shape, strides, pads, dilations, auto_pad, bool(ceil_mode))
+def max_pool(x: Tensor, *, storage_order: int = 0, call: OnnxCall, **attributes: Unpack[PoolAttributes]) -> Any:
+    window = Window(x, attributes)
     y = window.of(window_max, x)
     if call.outputs < 2:
         return y
@@ -109,36 +101,18 @@ def _column_major(places: Tensor, shape: Ints) -> Tensor:
 
 
 @op("AveragePool")
-def average_pool(
-    x: Tensor,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    count_include_pad: int = 0,
-    dilations: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
-) -> Tensor:
-    window = Window(x, kernel_shape, strides, pads, dilations, auto_pad, bool(ceil_mode))
+def average_pool(x: Tensor, *, count_include_pad: int = 0, **attributes: Unpack[PoolAttributes]) -> Tensor:
+    window = Window(x, attributes)
     total = window.of(window_sum, astype(x, "float32") if x.dtype.is_half else x)
-    counts = tensor(window.counts(bool(count_include_pad)))
-    return astype(total / astype(counts, total.dtype), x.dtype)
+    counts = window.counts(bool(count_include_pad))
+    if (counts == counts.flat[:1]).all():
+        counts = counts.flat[:1].reshape(())
+    return astype(total / astype(tensor(counts), total.dtype), x.dtype)
 
 
 @op("LpPool")
-def lp_pool(
-    x: Tensor,
-    *,
-    kernel_shape: Ints,
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Ints | None = None,
-    p: int = 2,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
-) -> Tensor:
-    window = Window(x, kernel_shape, strides, pads, dilations, auto_pad, bool(ceil_mode))
+def lp_pool(x: Tensor, *, p: int = 2, **attributes: Unpack[PoolAttributes]) -> Tensor:
+    window = Window(x, attributes)
     return pow(window.of(window_sum, pow(abs(x), float(p))), 1.0 / p)
 
 

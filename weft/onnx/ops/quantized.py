@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ...tracing.context import outside
 from ..registry import op
 from ..values import Value, frozen, has_weft_dtype, is_known, known, numpy_dtype, tensor, to_host
 from .casts import convert
-from .convolution import convolution
+from .convolution import ConvAttributes, convolution
 
 Ints = tuple[int, ...]
 
@@ -145,21 +145,12 @@ def integer_convolution(
     w: Tensor,
     x_zero: Tensor | None = None,
     w_zero: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
-    group: int = 1,
-    kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    **attributes: Unpack[ConvAttributes],
 ) -> Tensor:
     """The zero point of x is what its padding holds, so zeros are padded after it is subtracted."""
     if x_zero is not None and x_zero.size > 1:
         raise UserError("onnx", f"one zero point of the input is required, got {x_zero.shape}.")
-    return convolution(
-        _centred(x, x_zero, 1), _centred(w, w_zero, 0), None, auto_pad=auto_pad, dilations=dilations, group=group,
-        kernel_shape=kernel_shape, pads=pads, strides=strides,
-    )  # fmt: skip
+    return convolution(_centred(x, x_zero, 1), _centred(w, w_zero, 0), None, **attributes)
 
 
 @op("QLinearConv")
@@ -173,18 +164,9 @@ def quantized_convolution(
     y_scale: Tensor,
     y_zero: Tensor,
     bias: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Ints | None = None,
-    group: int = 1,
-    kernel_shape: Ints | None = None,
-    pads: Ints | None = None,
-    strides: Ints | None = None,
+    **attributes: Unpack[ConvAttributes],
 ) -> Tensor:
-    total = integer_convolution(
-        x, w, x_zero, w_zero, auto_pad=auto_pad, dilations=dilations, group=group, kernel_shape=kernel_shape, pads=pads,
-        strides=strides,
-    )  # fmt: skip
+    total = integer_convolution(x, w, x_zero, w_zero, **attributes)
     total = total if bias is None else total + reshape(bias, (-1, *[1] * (x.ndim - 2)))
     factor = reshape(x_scale, ()) * _spread(w_scale, total, 1, 0) / reshape(y_scale, ())
     return saturated(astype(total, "float32") * factor, reshape(y_zero, ()), y_zero.dtype)

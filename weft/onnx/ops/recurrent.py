@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from ...control import scan
 from ...errors import UserError
 from ...ops import activation as a
 from ...ops.contract import matmul
 from ...ops.creation import iota, zeros
-from ...ops.elementwise import sigmoid, tanh, where
+from ...ops.elementwise import round, sigmoid, tanh, where
 from ...ops.math import clip
-from ...ops.movement import expand_dims, moveaxis, split, stack, transpose
+from ...ops.movement import expand_dims, moveaxis, reshape, split, stack, transpose
+from ...ops.reduce import max as reduce_max
+from ...ops.reduce import min as reduce_min
 from ...tensor import Tensor
-from ..registry import op
+from ..registry import MICROSOFT, op
 from .indexing import reverse_sequence
 
 Activation = Callable[[Tensor], Tensor]
@@ -34,11 +36,23 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = {
 }
 
 
-def _activations(
-    names: Sequence[str], alphas: Sequence[float] | None, betas: Sequence[float] | None, limit: float | None
-) -> list[Activation]:
-    left = [list(alphas or ()), list(betas or ())]
-    found = []
+class RecurrentAttributes(TypedDict, total=False):
+    """The attributes of all recurrent ops."""
+
+    activation_alpha: tuple[float, ...]
+    activation_beta: tuple[float, ...]
+    activations: tuple[str, ...]
+    clip: float
+    direction: str
+    hidden_size: int
+
+
+LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
+
+
+def _activations(names: Sequence[str], attributes: RecurrentAttributes) -> list[Activation]:
+    left = [list(attributes.get("activation_alpha", ())), list(attributes.get("activation_beta", ()))]
+    limit, found = attributes.get("clip"), []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
             raise UserError("onnx", f"an activation of {', '.join(_ACTIVATIONS)} is required, got {name!r}.")
@@ -62,6 +76,7 @@ class Direction(NamedTuple):
     state: tuple[Tensor, ...]
     peephole: Tensor | None
     activations: list[Activation]
+    rounded: Activation  # what the operands of products are rounded to
 
 
 Step = Callable[[Direction, Tensor, tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -75,12 +90,15 @@ def _run(
     lengths: Tensor | None,
     states: Sequence[Tensor | None],
     peepholes: Tensor | None,
-    functions: list[Activation],
-    direction: str,
+    usual: Sequence[str],
     layout: int,
     step: Step,
+    attributes: RecurrentAttributes,
+    rounded: Activation = lambda x: x,
 ) -> tuple[Tensor, ...]:
-    """All outputs (time, directions, batch, hidden) and the last states."""
+    """All outputs (time, directions, batch, hidden) and the last states. `usual` are the activations of one direction."""
+    direction = attributes.get("direction", "forward")
+    functions = _activations(attributes.get("activations") or tuple(usual) * w.shape[0], attributes)
     if direction not in ("forward", "reverse", "bidirectional"):
         raise UserError("onnx", f"the direction forward, reverse or bidirectional is required, got {direction!r}.")
     x = transpose(x, 0, 1) if layout else x
@@ -94,7 +112,7 @@ def _run(
         wb, rb = split(bias[i], 2)
         part = Direction(
             w[i], r[i], wb, rb, tuple(s[i] for s in full), None if peepholes is None else peepholes[i],
-            functions[i * each : (i + 1) * each],
+            functions[i * each : (i + 1) * each], rounded,
         )  # fmt: skip
         results.append(_one_direction(x, part, lengths, direction == "reverse" or i == 1, step))
     y = stack([outputs for outputs, _ in results], axis=1)
@@ -109,7 +127,7 @@ def _one_direction(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     if lengths is not None and backwards:
         x = reverse_sequence(x, lengths, batch_axis=1, time_axis=0)
-    projected = matmul(x, transpose(part.w)) + part.wb
+    projected = matmul(part.rounded(x), transpose(part.w)) + part.wb
     times = iota(x.shape[0])
 
     def body(state: tuple[Tensor, ...], now: tuple[Tensor, Tensor]) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -148,7 +166,7 @@ def _gru_step(linear_before_reset: bool) -> Step:
 def _lstm_step(input_forget: bool) -> Step:
     def step(part: Direction, gates: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         (h, c), (f, g, k) = state, part.activations
-        i, o, forget, cell = split(gates + matmul(h, transpose(part.r)) + part.rb, 4, axis=-1)
+        i, o, forget, cell = split(gates + matmul(part.rounded(h), transpose(part.r)) + part.rb, 4, axis=-1)
         pi, po, pf = (None,) * 3 if part.peephole is None else split(part.peephole, 3)
         i = f(i if pi is None else i + pi * c)
         forget = 1 - i if input_forget else f(forget if pf is None else forget + pf * c)
@@ -167,17 +185,10 @@ def rnn(
     lengths: Tensor | None = None,
     h: Tensor | None = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
+    **attributes: Unpack[RecurrentAttributes],
 ) -> Any:
-    names = activations or ("Tanh",) * w.shape[0]
-    functions = _activations(names, activation_alpha, activation_beta, clip)
-    return _run(x, w, r, b, lengths, [h], None, functions, direction, layout, _rnn_step)
+    return _run(x, w, r, b, lengths, [h], None, ("Tanh",), layout, _rnn_step, attributes)
 
 
 @op("GRU")
@@ -189,19 +200,12 @@ def gru(
     lengths: Tensor | None = None,
     h: Tensor | None = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
+    **attributes: Unpack[RecurrentAttributes],
 ) -> Any:
-    names = activations or ("Sigmoid", "Tanh") * w.shape[0]
-    functions = _activations(names, activation_alpha, activation_beta, clip)
     step = _gru_step(bool(linear_before_reset))
-    return _run(x, w, r, b, lengths, [h], None, functions, direction, layout, step)
+    return _run(x, w, r, b, lengths, [h], None, ("Sigmoid", "Tanh"), layout, step, attributes)
 
 
 @op("LSTM")
@@ -215,15 +219,53 @@ def lstm(
     c: Tensor | None = None,
     p: Tensor | None = None,
     *,
-    activation_alpha: tuple[float, ...] | None = None,
-    activation_beta: tuple[float, ...] | None = None,
-    activations: tuple[str, ...] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
-    hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
+    **attributes: Unpack[RecurrentAttributes],
 ) -> Any:
-    names = activations or ("Sigmoid", "Tanh", "Tanh") * w.shape[0]
-    functions = _activations(names, activation_alpha, activation_beta, clip)
-    return _run(x, w, r, b, lengths, [h, c], p, functions, direction, layout, _lstm_step(bool(input_forget)))
+    step = _lstm_step(bool(input_forget))
+    return _run(x, w, r, b, lengths, [h, c], p, LSTM_ACTIVATIONS, layout, step, attributes)
+
+
+@op("DynamicQuantizeLSTM", domain=MICROSOFT)
+def quantized_lstm(
+    x: Tensor,
+    w: Tensor,
+    r: Tensor,
+    b: Tensor | None = None,
+    lengths: Tensor | None = None,
+    h: Tensor | None = None,
+    c: Tensor | None = None,
+    p: Tensor | None = None,
+    w_scale: Tensor | None = None,
+    w_zero: Tensor | None = None,
+    r_scale: Tensor | None = None,
+    r_zero: Tensor | None = None,
+    *,
+    input_forget: int = 0,
+    **attributes: Unpack[RecurrentAttributes],
+) -> Any:
+    """An LSTM with 8-bit weights (directions, inputs, gates); inputs and states are rounded to 8 bits before each product.
+
+    Levels are those of a whole batch, as in ONNX Runtime; on several threads it may choose them for each part of a batch.
+    """
+    wide = [_dequantized(*parts) for parts in ((w, w_scale, w_zero), (r, r_scale, r_zero))]
+    step = _lstm_step(bool(input_forget))
+    return _run(x, wide[0], wide[1], b, lengths, [h, c], p, LSTM_ACTIVATIONS, 0, step, attributes, _in_8_bits)
+
+
+def _dequantized(w: Tensor, scale: Tensor | None, zero: Tensor | None) -> Tensor:
+    """Weights as (directions, gates, inputs); scales are of a direction, or of each of its gates."""
+    if scale is None or zero is None:
+        raise UserError("onnx", "DynamicQuantizeLSTM needs the scales and zero points of its weights.")
+    place = (w.shape[0], 1, -1)
+    centred = w.astype("int32") - reshape(zero.astype("int32"), place)
+    return transpose(centred.astype("float32") * reshape(scale, place), 1, 2)
+
+
+def _in_8_bits(x: Tensor) -> Tensor:
+    """x rounded as DynamicQuantizeLinear does: 256 levels from the smallest to the largest element, and 0 is one of them."""
+    low, high = clip(reduce_min(x), None, 0.0), clip(reduce_max(x), 0.0, None)
+    scale = where(high > low, (high - low) / 255.0, 1.0)
+    zero = clip(round(-low / scale), 0.0, 255.0)
+    return (clip(round(x / scale) + zero, 0.0, 255.0) - zero) * scale

@@ -221,6 +221,14 @@ def convnext_hugging_face(model: nn.Module) -> Names:
     return _convnext(model, stem, "encoder.stages.{stage}.downsampling_layer", "encoder.stages.{stage}.layers.{number}", inner, ("layernorm", "classifier"))  # fmt: skip
 
 
+def squeezenet(model: nn.Module) -> Names:
+    for place, layer in enumerate(_layers(model)):
+        if isinstance(layer, nn.Sequential):
+            yield from (f"features.{place}.{part}" for part in ("squeeze", "expand1x1", "expand3x3"))
+        elif isinstance(layer, nn.Conv2d):
+            yield "features.0" if place == 0 else "classifier.1"
+
+
 # --- GoogLeNet and Inception --------------------------------------------------------------------------------------------------
 
 

@@ -76,6 +76,15 @@ def load_published(
     return LoadedWeights(naming.library, list(found), [name for name in own if name not in found], naming.statistics)
 
 
+def has_all_names(model: nn.Module, network: str, values: Mapping[str, Any]) -> bool:
+    """Whether a library's names of all tensors are among these."""
+    try:
+        _, renamed, wanted = _best(model, network, values)
+    except UserError:
+        return False
+    return all(source.name in renamed for source in wanted.values())
+
+
 def find_naming(model: nn.Module, network: str, values: Mapping[str, Any]) -> Naming:
     """The library whose names these are."""
     return _best(model, network, values)[0]

@@ -59,6 +59,7 @@ NAMINGS: dict[str, tuple[Naming, ...]] = {
     **dict.fromkeys(("resnet18", "resnet34", "resnet50", "resnet101", "resnet152"), _RESNET),
     **dict.fromkeys(("resnet18_cifar", "resnet20", "resnet32", "resnet44", "resnet56", "resnet110"), _CIFAR),
     **dict.fromkeys(("densenet121", "densenet169"), _DENSENET),
+    **dict.fromkeys(("squeezenet1_0", "squeezenet1_1"), (Naming("torchvision", cnn.squeezenet),)),
     "mobilenet_v1": (Naming("timm", cnn.mobilenet_v1_timm, HALF),),
     "mobilenet_v2": (Naming("torchvision", cnn.mobilenet_v2_torchvision), Naming("timm", cnn.inverted_timm)),
     **dict.fromkeys(("efficientnet_b0", "efficientnet_b1"), _EFFICIENTNET),
