@@ -211,6 +211,7 @@ def test_searchsorted_agrees_with_sort_about_nan(dtype):
 # --- sorting and sets ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.sweep("dtype", share=0.3)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("descending", [False, True])
 def test_sort_and_argsort(dtype, descending):
