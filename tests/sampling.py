@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 
 MODES = ("all", "sample", "fast")
 FAST_SHARE = 0.25  # of what a sample takes beyond one case of every class
-FAST_SHARE_OF_OTHERS = 0.25  # of the cases of tests that are no sweeps
+FAST_SHARE_OF_OTHERS = 0.15  # of the cases of tests that are no sweeps
 NEVER_SAMPLED = ("test_regressions.py",)
 
 Case = TypeVar("Case")
