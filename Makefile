@@ -1,12 +1,12 @@
 # Checks weft and shows it at work. Each target first makes what it needs: a
 # fresh machine has to bring only make and Python 3.11 or newer.
 #
-#   make test     lint, format, types, then the tests; stops at the first failure. The expensive sweeps (ops x dtypes x shapes on
+#   make test     lint and format, then the tests with the type checker beside them. The expensive sweeps (ops x dtypes x shapes on
 #                 CPU and GPU kernels, networks of the zoo) are sampled: at least one case of every op, dtype and mode, the rest
-#                 by WEFT_TEST_SEED, which the last line prints
+#                 by WEFT_TEST_SEED, which the tests' last line prints
 #   make test-all    the same with every case of every sweep
 #   make test FAST=1    for the inner loop: tests/sampling.py lists the slow files that are left out; compiled code is kept between runs
-#   make check    the same without the tests
+#   make check    lint, format and types, without the tests
 #   make demo     trains a network on the digits and writes its report
 #   make bench    measures weft against PyTorch, JAX and ONNX Runtime, side by side
 #   make fuzz     random programs and networks against float64 for SECONDS (60), from SEED on; fails on a finding
@@ -32,7 +32,11 @@
 PYTHON ?= python3
 VENV := .venv
 VENV_PYTHON := $(VENV)/bin/python
-PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check
+# Python compiles a package's files when they are first imported; pip would compile all of them, and most are never used.
+PIP_INSTALL := $(VENV_PYTHON) -m pip install --quiet --disable-pip-version-check --no-compile
+
+# Tests start many Python processes: without bytecode files, each of them would compile weft's sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # A stamp is a file whose age says when a step of the set-up was last done.
 VENV_MADE := $(VENV)/.made
@@ -67,18 +71,29 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 
 # One step at a time, also under `make -j`: the targets share one environment.
 .NOTPARALLEL:
-.PHONY: test test-all check demo bench fuzz gpu-test gpu-bench docs wheel format clean always
+.PHONY: test test-all lint check demo bench fuzz gpu-test gpu-bench docs wheel format clean always
 
-# On all cores; a process that is done takes tests from another.
-test: check
-	WEFT_TESTS=$(if $(FAST),fast,sample) $(VENV_PYTHON) -m pytest -n auto --dist worksteal
+# The type checker uses one core for half a minute: it runs beside the tests, and the target fails when either fails. The tests run
+# on all cores; a process that is done takes tests from another.
+TYPES_LOG := build/mypy.log
+define run_tests
+@mkdir -p $(dir $(TYPES_LOG))
+@$(VENV_PYTHON) -m mypy > $(TYPES_LOG) 2>&1 & types=$$!; trap "kill $$types 2>/dev/null" INT TERM; \
+	$(VENV_PYTHON) -m pytest -n auto --dist worksteal; tests=$$?; \
+	wait $$types; types=$$?; cat $(TYPES_LOG); exit $$((tests + types))
+endef
 
-test-all: check
-	WEFT_TESTS=all $(VENV_PYTHON) -m pytest -n auto --dist worksteal
+test: export WEFT_TESTS := $(if $(FAST),fast,sample)
+test test-all: lint
+	$(run_tests)
 
-check: $(TEST_TOOLS_INSTALLED)
+test-all: export WEFT_TESTS := all
+
+lint: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m ruff check .
 	$(VENV_PYTHON) -m ruff format --check .
+
+check: lint
 	$(VENV_PYTHON) -m mypy
 
 demo: $(WEFT_INSTALLED)

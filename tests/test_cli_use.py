@@ -138,7 +138,7 @@ def test_an_exported_text_network_writes_the_same_text(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("t.txt").write_text("to be or not to be, that is the question. " * 30)
-    said("train", "t.txt", f"model={model}", "epochs=1", "length=16", "name=t")
+    said("train", "t.txt", f"model={model}", "hidden=128", "epochs=1", "length=16", "name=t")
     said("export", "t", "out=t.weft")
     run, program = (said("predict", name, "to be", "length=12")[0] for name in ("t", "t.weft"))
     assert run == program

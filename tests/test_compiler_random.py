@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import weft
 from guarded import guarded_array, guarded_copy
-from sampling import some
+from sampling import sampled, some
 from test_cpu import compiled_results
 from weft.graph import Graph
 from weft.options import CompileOptions
@@ -494,7 +494,11 @@ def networks() -> list[tuple[Graph, list[np.ndarray]]]:
 def check_guarded(what: str) -> None:
     if what == "touch":
         ctypes.c_uint8.from_address(guarded_array(4, np.uint8).ctypes.data + 4).value = 1
-    cases = networks() if what == "networks" else [bundle(range(s, s + 5), 9) for s in (100, 200)]
+    cases = (
+        sampled("guarded", networks(), share=0.5)
+        if what == "networks"
+        else [bundle(range(s, s + 5), 9) for s in (100, 200)]
+    )
     for graph, arrays in cases:
         for at_end in (True, False):
             run_guarded(graph, arrays, at_end)

@@ -267,7 +267,7 @@ def random_shape(rng: np.random.Generator) -> ConvShape:
             return shape
 
 
-@pytest.mark.sweep("direction", share=0.4)
+@pytest.mark.sweep("direction", share=0.25)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("seed", range(16))
 def test_random_shapes(direction: str, seed: int) -> None:
@@ -297,7 +297,7 @@ LAYERS = {
 }
 
 
-@pytest.mark.sweep("layer", share=0.4)
+@pytest.mark.sweep("layer", share=0.25)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("layer", LAYERS)
 def test_layers(direction: str, layer: str) -> None:
@@ -360,7 +360,7 @@ def scattered(shape: ConvShape, seed: int = 0) -> None:
         np.testing.assert_array_equal(results[0].view(np.uint32), other.view(np.uint32))
 
 
-@pytest.mark.sweep(share=0.4)
+@pytest.mark.sweep(share=0.25)
 @pytest.mark.parametrize("seed", range(16))
 def test_scattered_products(seed: int) -> None:
     shape = random_shape(np.random.default_rng(seed + 1000))

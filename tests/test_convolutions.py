@@ -99,6 +99,7 @@ def check(cases: list[Case], dtype: str, seed: int = 0) -> None:
             counted()
 
 
+@pytest.mark.sweep("rank", share=0.3)
 @pytest.mark.parametrize(("rank", "seed"), [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3), (3, 0), (3, 1)])
 def test_random_convolutions(rank: int, seed: int) -> None:
     pick = random.Random(f"{rank} {seed}")

@@ -153,7 +153,7 @@ class Last(nn.Module):
         return (x[0] if isinstance(x, tuple) else x)[:, -1]
 
 
-@pytest.mark.sweep(share=0.67)
+@pytest.mark.sweep(share=0.4)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_training_is_that_of_the_cpu(name, gpu):
     there, after = trained("cuda", *NETWORKS[name])

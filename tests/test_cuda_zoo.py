@@ -35,7 +35,7 @@ def step_of(model):
     return step
 
 
-@pytest.mark.sweep(share=0.5)
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("name", SMALL)
 def test_a_step_of_every_family_becomes_launches(name, gpu, monkeypatch):
     sources = []
@@ -54,7 +54,7 @@ def test_a_step_of_every_family_becomes_launches(name, gpu, monkeypatch):
     counted(len(sources))
 
 
-@pytest.mark.sweep(share=0.5)
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("name", RUN)
 def test_a_step_is_that_of_the_cpu(name, gpu):
     results = {}

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import weft
+from sampling import some
 from weft import data, nn, optim, train
 from weft.data import Arrays, Loader
 from weft.errors import RunError, UserError
@@ -208,8 +209,8 @@ def wait_for_checkpoints(process: subprocess.Popen[bytes], path: Path, count: in
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["kill -9", "Ctrl-C"])
 def test_stopped_at_any_moment_it_ends_with_the_same_bits(how: signal.Signals, tmp_path: Path) -> None:
     assert start(tmp_path / "whole").wait() == 0
-    pick, stops = random.Random(int(how)), 0
-    for _ in range(6):
+    pick, stops, trials = random.Random(int(how)), 0, some(6, 0.5)
+    for _ in range(trials):
         process = start(tmp_path / "stopped")
         wait_for_checkpoints(process, tmp_path / "stopped" / "state" / "last.safetensors", pick.randint(1, 12))
         time.sleep(pick.uniform(0.0, 0.02))  # in the middle of a step, or of writing
@@ -218,7 +219,7 @@ def test_stopped_at_any_moment_it_ends_with_the_same_bits(how: signal.Signals, t
             stops += 1
         process.wait()
     assert start(tmp_path / "stopped").wait() == 0
-    assert stops >= 3
+    assert stops >= trials / 2
     assert weights(tmp_path / "stopped") == weights(tmp_path / "whole")
     rows = [(tmp_path / n / "metrics.csv").read_text().splitlines() for n in ("stopped", "whole")]
     assert [untimed(r) for r in csv.DictReader(rows[0])] == [untimed(r) for r in csv.DictReader(rows[1])]

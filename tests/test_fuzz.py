@@ -54,6 +54,7 @@ def assert_nothing(found: Finding | None) -> None:
     assert found is None, f"{found.mode}: {found.what}: {found.detail}\n{found.text()}"
 
 
+@pytest.mark.sweep(share=0.5)
 @pytest.mark.parametrize("seed", PROGRAM_SEEDS)
 def test_programs_agree_with_float64(seed: int) -> None:
     assert_nothing(check(random_program(seed), "cpu"))

@@ -93,6 +93,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sweep("name", share=0.3)
 @each
 @pytest.mark.parametrize("name", SETTINGS)
 def test_signs_are_drawn_as_the_network_says(make: Maker, name: str) -> None:

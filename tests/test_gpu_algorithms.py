@@ -53,7 +53,7 @@ def all_directions(how, algorithm):
     return step
 
 
-@pytest.mark.sweep("algorithm", share=0.4)
+@pytest.mark.sweep("algorithm", share=0.25)
 @pytest.mark.parametrize(
     ("algorithm", "name"),
     [(a, c) for a in OURS for c in CASES if a != "LOOPS" or c == "groups"],  # loops are tested with all others
@@ -112,7 +112,7 @@ PRODUCTS = {
 }
 
 
-@pytest.mark.sweep("algorithm", "dtype", share=0.4)
+@pytest.mark.sweep("algorithm", "dtype", share=0.25)
 @pytest.mark.parametrize("name", PRODUCTS)
 @pytest.mark.parametrize("algorithm", [n for n in PRODUCT_ALGORITHMS if n != "CUBLASLT"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])

@@ -6,6 +6,7 @@ counts as part of it. Imports of other packages are none of this test's business
 """
 
 import ast
+import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class ImportGraph:
     imports: list[Import]
 
 
+@functools.cache  # the repository is asked about several times; made-up trees are built once each
 def read_imports(root: Path) -> ImportGraph:
     """Parse all files under root/weft."""
     paths = {module_name(path, root): path for path in sorted((root / TOP).rglob("*.py"))}

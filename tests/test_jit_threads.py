@@ -1,9 +1,11 @@
 """Checks that `weft.jit` keeps its promises in many threads and many processes."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -106,21 +108,36 @@ def run_script(folder: Path, **settings: str) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def test_a_second_process_starts_warm(tmp_path: Path) -> None:
-    cold, said = run_script(tmp_path)
-    assert "kernels in" in said
+@dataclass(frozen=True)
+class ColdRun:
+    """A process that found an empty cache: its results, and the cache it left, which tests copy and never change."""
+
+    said: str
+    debug: str
+    cache: Path
+
+
+@pytest.fixture(scope="module")
+def cold_run(tmp_path_factory: pytest.TempPathFactory) -> ColdRun:
+    folder = tmp_path_factory.mktemp("cold")
+    return ColdRun(*run_script(folder), folder)
+
+
+def test_a_second_process_starts_warm(cold_run: ColdRun, tmp_path: Path) -> None:
+    assert "kernels in" in cold_run.debug
+    shutil.copytree(cold_run.cache, tmp_path, dirs_exist_ok=True)
     names = {p.name for p in tmp_path.iterdir()}
     assert names
     warm, said = run_script(tmp_path)
-    assert warm == cold
+    assert warm == cold_run.said
     assert "from the disk" in said
     assert "kernels in" not in said
     assert {p.name for p in tmp_path.iterdir()} == names
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "empty", "swap"])
-def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
-    cold, _ = run_script(tmp_path)
+def test_damaged_files_are_made_again(cold_run: ColdRun, tmp_path: Path, damage: str) -> None:
+    shutil.copytree(cold_run.cache, tmp_path, dirs_exist_ok=True)
     files = sorted(tmp_path.iterdir())
     contents = [f.read_bytes() for f in files]
     for i, (file, content) in enumerate(zip(files, contents, strict=True)):
@@ -132,10 +149,10 @@ def test_damaged_files_are_made_again(tmp_path: Path, damage: str) -> None:
             "swap": contents[i - 1] if len(contents) > 1 else content[::-1],
         }[damage])  # fmt: skip
     again, said = run_script(tmp_path)
-    assert again == cold
+    assert again == cold_run.said
     assert "from the disk" not in said
     assert [f.read_bytes() for f in files] == contents
 
 
-def test_without_a_cache(tmp_path: Path) -> None:
-    assert run_script(tmp_path, WEFT_CACHE="off")[0] == run_script(tmp_path)[0]
+def test_without_a_cache(cold_run: ColdRun, tmp_path: Path) -> None:
+    assert run_script(tmp_path, WEFT_CACHE="off")[0] == cold_run.said

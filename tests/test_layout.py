@@ -96,7 +96,7 @@ def einsums() -> list[tuple[str, str, str]]:
     ]  # fmt: skip
 
 
-@pytest.mark.sweep("a", "b", "out", share=0.4)
+@pytest.mark.sweep("a", "b", "out", share=0.25)
 @pytest.mark.parametrize(("a", "b", "out"), einsums())
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "bfloat16"])
 def test_every_way_to_multiply_keeps_its_value(a: str, b: str, out: str, dtype: str) -> None:

@@ -86,7 +86,7 @@ def random_conv(rng):
     return groups, kernel, stride, dilation, padding, ints(rng, 5, 8, ndim), int(rng.integers(1, 3)), ints(rng, 1, 3, 2)
 
 
-@pytest.mark.sweep(share=0.4)
+@pytest.mark.sweep(share=0.25)
 @pytest.mark.parametrize("number", range(30))
 def test_conv_and_its_gradients(number):
     rng = generator(f"conv {number}")
@@ -112,7 +112,7 @@ def test_conv_and_its_gradients(number):
     np.testing.assert_allclose(to_b, g.sum(axis=(0, *range(2, g.ndim))), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.sweep(share=0.4)
+@pytest.mark.sweep(share=0.25)
 @pytest.mark.parametrize("number", range(15))
 def test_conv_transpose(number):
     rng = generator(f"conv_transpose {number}")
@@ -163,7 +163,7 @@ def pool_by_loop(x, rows, reduce):
     return y
 
 
-@pytest.mark.sweep(share=0.4)
+@pytest.mark.sweep(share=0.25)
 @pytest.mark.parametrize("number", range(20))
 def test_pooling(number):
     rng = generator(f"pool {number}")

@@ -105,7 +105,7 @@ def test_rule_compiled(name: str, settings: dict[str, Any]) -> None:
     agree(parameters, moved(name, settings))
 
 
-@pytest.mark.sweep("name", "settings", share=0.5)
+@pytest.mark.sweep("name", "settings", share=0.3)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
 @pytest.mark.parametrize(("name", "settings"), ROWS, ids=IDS)
 def test_rule_in_float64(name: str, settings: dict[str, Any], compiled: bool) -> None:
@@ -144,7 +144,7 @@ def test_every_optimizer_and_schedule_is_tested_and_documented() -> None:
         counted()
 
 
-@pytest.mark.sweep("name", share=0.4)
+@pytest.mark.sweep("name", share=0.25)
 @pytest.mark.parametrize("name", optim.OPTIMIZERS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
 def test_other_dtypes(name: str, dtype: str, reference: None) -> None:
@@ -219,7 +219,7 @@ def valley(p: weft.Tensor) -> weft.Tensor:
     return ((1.0 - x) * (1.0 - x) + 5.0 * (y - x * x) * (y - x * x)).sum()
 
 
-@pytest.mark.sweep("name", share=0.5)
+@pytest.mark.sweep("name", share=0.3)
 @pytest.mark.parametrize("name", optim.OPTIMIZERS)
 @pytest.mark.parametrize("problem", [bowl, valley])
 def test_converges(name: str, problem: Callable[[weft.Tensor], weft.Tensor]) -> None:

@@ -132,7 +132,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sweep("kind", share=0.5)
+@pytest.mark.sweep("kind", share=0.3)
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "-".join(o) or "plain")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_walks_along(kind: str, options: dict[str, Any]) -> None:

@@ -265,7 +265,7 @@ def test_the_derivative_of_a_relu_does_not_keep_its_input() -> None:
 # --- values ------------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sweep(share=0.4)
+@pytest.mark.sweep(share=0.25)
 @pytest.mark.parametrize("seed", range(25))
 def test_random_programs_keep_their_values_after_every_pass(seed: int) -> None:
     before, arrays, narrow, wide = both_references(seed, 12, True)

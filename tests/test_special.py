@@ -234,7 +234,7 @@ SELECTIONS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.sweep("dtype", share=0.5)
+@pytest.mark.sweep("dtype", share=0.3)
 @every_dtype
 @pytest.mark.parametrize("how", ["set", "add"])
 def test_scatter_of_all_shapes(how: str, dtype: DType) -> None:

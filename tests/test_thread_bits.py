@@ -91,7 +91,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.sweep("name", share=0.5)
+@pytest.mark.sweep("name", share=0.3)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("shape", [(40_009, 3), (3, 40_009)])
 def test_functions(name, shape):

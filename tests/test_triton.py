@@ -30,7 +30,7 @@ from triton_runner import run_graph, run_kernel, run_program, training_step
 def test_every_sample_and_dtype(op):
     rng = generator(op.name)
     cases = [(sample, dtype) for sample in op.samples(rng) for dtype in _float_dtypes(sample)]
-    for sample, dtype in sampled(f"triton {op.name}", cases, share=0.4, of=lambda case: case[1]):
+    for sample, dtype in sampled(f"triton {op.name}", cases, share=0.25, of=lambda case: case[1]):
         inputs = [_as_dtype(i, dtype) for i in sample.inputs]
         here = [placeholder(object(), Type(i.shape, weft.asarray(i).dtype)) for i in inputs]
         outputs = result_nodes(make(op, tuple(here), sample.params))
@@ -70,7 +70,7 @@ COMPOSITES = {
 }  # fmt: skip
 
 
-@pytest.mark.sweep(share=0.5)
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_composites(name):
     COMPOSITES[name]()
@@ -146,7 +146,7 @@ CONTRACTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.sweep(share=0.6)
+@pytest.mark.sweep(share=0.4)
 @pytest.mark.parametrize("name", CONTRACTIONS)
 def test_contractions(name):
     f, shapes = CONTRACTIONS[name]
@@ -183,7 +183,7 @@ STEPS = {
 }  # fmt: skip
 
 
-@pytest.mark.sweep(share=0.5)
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("name", STEPS)
 def test_training_steps(name):
     """Forward, backward and optimizer as launches in planned memory: the same losses and parameters as the definition gives."""

@@ -82,7 +82,7 @@ FORMS: dict[str, tuple[int, int, tuple[int, ...], tuple[int, ...], dict[str, Any
 }
 
 
-@pytest.mark.sweep(share=0.5)
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("name", FORMS)
 def test_any_number_of_channels(name: str) -> None:
     channels, filters, image, kernel, how = FORMS[name]
@@ -91,7 +91,7 @@ def test_any_number_of_channels(name: str) -> None:
     agrees(all_directions(**how), x, w)
 
 
-@pytest.mark.sweep("narrow", share=0.5)
+@pytest.mark.sweep("narrow", share=0.3)
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("channels", [2, 3, 5, 7])
 @pytest.mark.parametrize("narrow", [None, "bfloat16"], ids=["float32", "mixed"])

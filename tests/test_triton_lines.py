@@ -42,7 +42,7 @@ def with_rows(x, a, b):
     return x * a + b + x[:, :1]
 
 
-@pytest.mark.sweep("f", "dtype", share=0.5)
+@pytest.mark.sweep("f", "dtype", share=0.3)
 @pytest.mark.parametrize("f", [scaled, two_tensors, with_rows])
 @pytest.mark.parametrize("columns", [32, 49, 64, 100, 128, 200])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

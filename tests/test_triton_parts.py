@@ -134,13 +134,13 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.sweep("name", share=0.5)
+@pytest.mark.sweep("name", share=0.3)
 @pytest.mark.parametrize("name", CASES)
 def test_parts_give_the_same(name, small):
     CASES[name]()
 
 
-@pytest.mark.sweep("size", share=0.5)
+@pytest.mark.sweep("size", share=0.3)
 @pytest.mark.parametrize("size", [1, 64, 65, 257])
 def test_parts_of_any_size(size, small, monkeypatch):
     monkeypatch.setattr(thresholds, "gpu_cut", 1)
@@ -152,7 +152,7 @@ def test_parts_of_any_size(size, small, monkeypatch):
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.sweep("sign", share=0.5)
+@pytest.mark.sweep("sign", share=0.3)
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_first_of_equals_and_nan_in_any_part(sign, small):
     x = np.round(np.abs(ROWS) + 1) * sign  # nothing there is between the greatest and the least

@@ -78,7 +78,7 @@ def sorts(x, axis=-1, descending=False):
     counted()
 
 
-@pytest.mark.sweep("dtype", share=0.5)
+@pytest.mark.sweep("dtype", share=0.3)
 @pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_all_types_sort(dtype, descending):
@@ -98,7 +98,7 @@ def test_any_axis_sorts(shape, axis):
     sorts(RNG.normal(size=shape).astype(np.float32), axis)
 
 
-@pytest.mark.sweep("dtype", share=0.5)
+@pytest.mark.sweep("dtype", share=0.3)
 @pytest.mark.parametrize("dtype", ["int8", "float32", "uint64"])
 @pytest.mark.parametrize(("shape", "axis"), [((2, 33), 1), ((3, 64), 1), ((65,), 0), ((2, 150), 1)])
 def test_long_lines_are_merged(small, dtype, shape, axis):
@@ -145,7 +145,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sweep("op", share=0.5)
+@pytest.mark.sweep("op", share=0.3)
 @pytest.mark.parametrize(("shape", "axis"), SHAPES)
 @pytest.mark.parametrize("op", CUMULATIVE)
 def test_any_shape_is_totalled(small, op, shape, axis):
@@ -153,7 +153,7 @@ def test_any_shape_is_totalled(small, op, shape, axis):
     totals(op, RNG.integers(-5, 6, shape), axis)
 
 
-@pytest.mark.sweep("dtype", share=0.5)
+@pytest.mark.sweep("dtype", share=0.3)
 @pytest.mark.parametrize("op", CUMULATIVE)
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_all_types_are_totalled(small, op, dtype):
@@ -207,7 +207,7 @@ def some_indices(shape, index, axes):
     return [np.asarray(RNG.integers(-shape[a], shape[a], index)) for a in axes]
 
 
-@pytest.mark.sweep("how", share=0.5)
+@pytest.mark.sweep("how", share=0.3)
 @pytest.mark.parametrize("how", ["set", "add"])
 @pytest.mark.parametrize(("shape", "index", "axes"), WAYS)
 def test_any_shape_is_scattered(small, shape, index, axes, how):
@@ -216,7 +216,7 @@ def test_any_shape_is_scattered(small, shape, index, axes, how):
     scatters(x, values, some_indices(shape, index, axes), axes, how)
 
 
-@pytest.mark.sweep("dtype", share=0.5)
+@pytest.mark.sweep("dtype", share=0.3)
 @pytest.mark.parametrize("how", ["set", "add"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda d: d.name)
 def test_all_types_are_scattered(small, dtype, how):

@@ -51,7 +51,7 @@ def test_every_op_in_every_way(op: Op, compiled: bool) -> None:
 
     with weft.knobs.set(device="cpu" if compiled else "reference"):
         cases = [(sample, way) for sample in op.samples(rng) for way in ways_of(len(sample.inputs))]
-        for sample, way in sampled(f"vmap {op.name} {compiled}", cases, share=0.4, of=lambda case: case[1]):
+        for sample, way in sampled(f"vmap {op.name} {compiled}", cases, share=0.25, of=lambda case: case[1]):
             given = [[other(x, rng) for _ in range(SIZE)] if m else x for x, m in zip(sample.inputs, way, strict=True)]
             whole = [weft.asarray(np.stack(x) if m else x) for x, m in zip(given, way, strict=True)]
             for number in range(2 if op.name == "top_k" else 1):

@@ -202,7 +202,7 @@ def made(name: str) -> tuple[nn.Module, Any]:
     return model, inputs_for(shape)
 
 
-@pytest.mark.sweep(share=0.5)
+@pytest.mark.sweep(share=0.3)
 @pytest.mark.parametrize("name", SMALL)
 def test_learns(name: str) -> None:
     """A compiled step: its loss is what the definition gives, all parameters move, and the loss falls."""

@@ -2,7 +2,9 @@
 
 import ctypes
 import dataclasses
+import functools
 import importlib.util
+import inspect
 import math
 import tempfile
 from collections.abc import Collection, Mapping
@@ -146,6 +148,31 @@ interpreter.InterpreterBuilder.create_dot = _dot
 interpreter.InterpreterBuilder.cast_impl = _rounded
 
 
+@functools.cache
+def _builtins(package: Any) -> list[tuple[str, Any]]:
+    return [(name, member) for name, member in inspect.getmembers(package) if tl.core.is_builtin(member)]
+
+
+def _patch_builtin(package: Any, builder: Any, scope: Any) -> None:
+    """As the interpreter's own, which lists all members of the package again at every call of a function in a kernel."""
+    for name, member in _builtins(package):
+        if getattr(package, name) is member:
+            interpreter._patch_attr(package, name, member, builder, scope)
+
+
+_numpy_dtype_of_scalar = functools.cache(interpreter._get_np_dtype)
+
+
+def _get_np_dtype(of: tl.dtype) -> np.dtype:
+    """As the interpreter's own, which makes its table of dtypes again at every call."""
+    return np.dtype(np.uint64) if isinstance(of.scalar, tl.pointer_type) else _numpy_dtype_of_scalar(of.scalar)
+
+
+interpreter._patch_builtin = _patch_builtin
+interpreter._get_np_dtype = _get_np_dtype
+
+
+@functools.cache  # networks of several tests have the same kernels
 def interpreted_function(text: str, name: str) -> Any:
     """The kernel of a text, as the interpreter's function."""
     path = Path(_FOLDER.name) / f"kernel{len(list(Path(_FOLDER.name).iterdir()))}.py"
