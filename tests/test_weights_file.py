@@ -9,7 +9,7 @@ import pytest
 
 from caffe_writer import WEIGHT, caffemodel, layer_key
 from weft.errors import RunError, UserError
-from weft.io import load_weights, npz_file, save
+from weft.io import load_weights, save, zip_archive
 from weft.io.caffe_file import load_caffe
 from weft.io.tensorboard import _bytes, _varint
 
@@ -91,7 +91,7 @@ def test_an_archive_that_lost_an_entry_is_refused(tmp_path: Path) -> None:
 def test_npz_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez_compressed(tmp_path / "w.npz", w=np.zeros(1_000_000))
     assert load_weights(tmp_path / "w.npz")["w"].shape == (1_000_000,)
-    monkeypatch.setattr(npz_file, "ANY_RATIO", 1 << 20)
+    monkeypatch.setattr(zip_archive, "ANY_RATIO", 1 << 20)
     with pytest.raises(RunError, match=r"w\.npz .* more than weights would"):
         load_weights(tmp_path / "w.npz")
 

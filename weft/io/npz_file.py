@@ -10,9 +10,8 @@ import zipfile
 import numpy as np
 
 from ..errors import RunError
-from .zip_archive import checked_entries
+from .zip_archive import check_packing, checked_entries
 
-MAX_RATIO, ANY_RATIO = 100, 1 << 26  # of an entry to its compressed bytes; entries up to so many bytes may have any
 MAX_HEADER = 10_000  # bytes of the header of an array
 
 
@@ -32,12 +31,7 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
-        raise ValueError(f"{info.filename[:100]!a} is compressed in another way than NumPy does it, or encrypted")
-    if info.file_size > max(ANY_RATIO, MAX_RATIO * info.compress_size):
-        raise ValueError(
-            f"{info.filename[:100]!a} unpacks {info.compress_size} bytes to {info.file_size}, more than weights would"
-        )
+    check_packing(info)
     with archive.open(info) as entry:
         start = entry.read(MAX_HEADER + 12)
         head = io.BytesIO(start)
