@@ -206,6 +206,16 @@ def inverted_timm(model: nn.Module) -> Names:
     yield from ("conv_head", "bn2", "classifier")
 
 
+def efficientnet_lite_original(model: nn.Module) -> Names:
+    """The names of the first port to PyTorch, in which the blocks are numbered through."""
+    yield from ("_conv_stem", "_bn0")
+    for number, block in enumerate(_layers(model)[1:-4]):
+        parts = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
+        for conv, norm in parts[-len(_parts(block)) :]:
+            yield from (f"_blocks.{number}.{conv}", f"_blocks.{number}.{norm}")
+    yield from ("_conv_head", "_bn1", "_fc")
+
+
 def mobilenet_v1_timm(model: nn.Module) -> Names:
     yield from ("conv_stem", "bn1")
     stage = number = -1

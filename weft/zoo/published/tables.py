@@ -71,6 +71,10 @@ NAMINGS: dict[str, tuple[Naming, ...]] = {
     "mobilenet_v1": (Naming("timm", cnn.mobilenet_v1_timm, HALF),),
     "mobilenet_v2": (Naming("torchvision", cnn.mobilenet_v2_torchvision), Naming("timm", cnn.inverted_timm)),
     **dict.fromkeys(("efficientnet_b0", "efficientnet_b1"), _EFFICIENTNET),
+    "efficientnet_lite0": (
+        Naming("efficientnet-pytorch", cnn.efficientnet_lite_original, HALF),
+        Naming("timm", cnn.inverted_timm, HALF),
+    ),
     "convnext_tiny": (
         Naming("torchvision", cnn.convnext_torchvision),
         Naming("timm", cnn.convnext_timm),
