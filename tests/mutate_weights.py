@@ -11,6 +11,7 @@ import numpy as np
 
 from caffe_writer import caffemodel
 from weft.io import load_weights
+from weft.io.prototxt import read_prototxt
 
 FOLDER = Path(__file__).parent
 VALUES = {"w": np.linspace(0, 1, 40).reshape(4, 10), "n": np.arange(5)}
@@ -43,6 +44,14 @@ def _make_caffe(folder: Path) -> None:
     (folder / "lenet.caffemodel").write_bytes(caffemodel())
 
 
+def _make_prototxt(folder: Path) -> None:
+    layers = [
+        f'layer {{ name: "c{n}" type: "Convolution" convolution_param {{ num_output: {n} pad: [1, 2] }} }}'
+        for n in range(5)
+    ]
+    (folder / "net.prototxt").write_text('name: "net" # of Caffe\n' + "\n".join(layers))
+
+
 def _read(*names: str) -> Callable[[Path], Any]:
     """All values: a view beyond the end of the file would be found by reading it."""
 
@@ -61,6 +70,9 @@ WEIGHTS: dict[str, Case] = {
     "old torch": _case(False, _copied("torch_files/legacy.pth"), "legacy.pth"),
     "npz weights": _case(True, _make_npz, "plain.npz", "packed.npz"),
     "caffe": _case(False, _make_caffe, "lenet.caffemodel"),
+    "prototxt": Case(
+        ("net.prototxt",), _make_prototxt, lambda folder: repr(read_prototxt(folder / "net.prototxt")), False
+    ),
     "hdf5": _case(False, _copied("keras_files/whole.h5", "keras_files/only.weights.h5"), "whole.h5", "only.weights.h5"),
     "keras": _case(True, _copied("keras_files/whole.keras"), "whole.keras"),
 }

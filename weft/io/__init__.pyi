@@ -1,5 +1,6 @@
 """The names of `weft.io`, each imported when it is first used (see weft/lazy.py)."""
 
+from .caffe_network import load_caffe_network as load_caffe_network
 from .safetensors import load as load
 from .safetensors import save as save
 from .tensorboard import EventWriter as EventWriter

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import nn, zoo
 from ..errors import UserError
-from ..io import load_weights, save
+from ..io import load_caffe_network, load_weights, save
 from ..io.files import replace_with
 from ..onnx.export.save import save as save_onnx
 from ..onnx.module import OnnxModule, OnnxPort
@@ -45,11 +45,14 @@ class Converted:
     inputs: tuple[str, ...] = ()
 
 
-def convert(source: str, target: str, *, model: str | None = None, classes: int | None = None) -> Converted:
+def convert(
+    source: str, target: str, *, model: str | None = None, classes: int | None = None, prototxt: str | None = None
+) -> Converted:
     """Write `source` in the format that the suffix of `target` names.
 
     With `model`, published weights are translated to a network of the zoo: its names, or the whole network as a program. `classes` is the
-    number of classes of its last layer, if it is another than that of the network.
+    number of classes of its last layer, if it is another than that of the network. With `prototxt`, which describes it, a network of Caffe
+    becomes a program.
     """
     read, write = Path(source), Path(target)
     if not read.is_file():
@@ -58,6 +61,8 @@ def convert(source: str, target: str, *, model: str | None = None, classes: int 
         raise UserError(
             "convert", f"a file that ends in {', '.join((*WEIGHTS, *PROGRAMS))} is required, got {target!r}. {PAIRS}."
         )
+    if prototxt is not None:
+        return _caffe_network(read, write, Path(prototxt))
     if model is not None:
         return _network(read, write, full_name(model), classes)
     if classes is not None:
@@ -97,6 +102,18 @@ def _network(read: Path, write: Path, name: str, classes: int | None) -> Convert
     spec = TensorSpec(("batch", *shape))
     _write_program(write, network, (spec,), None, facts)
     return Converted(str(write), len(own), loaded.library, (spec.text,))
+
+
+def _caffe_network(read: Path, write: Path, prototxt: Path) -> Converted:
+    if write.suffix not in PROGRAMS:
+        raise UserError("convert", f"prototxt= makes a network, which ends in {' or '.join(PROGRAMS)}, got {write}.")
+    network = load_caffe_network(prototxt, read)
+    if network.input_shape is None:
+        raise UserError("convert", f"{prototxt} does not say the shape of its images: take the one for deployment.")
+    spec = TensorSpec(("batch", *network.input_shape))
+    facts = {"origin": read.name, "network": prototxt.name, "images": "blue, green, red, as Caffe reads them"}
+    _write_program(write, network, (spec,), None, facts)
+    return Converted(str(write), len(network.named_tensors()), "caffe", (spec.text,))
 
 
 def _program(read: Path, write: Path) -> Converted:
