@@ -27,5 +27,11 @@ def caffemodel(old: bool = False, packed: bool = True) -> bytes:
     return bytes_field(1, b"LeNet") + b"".join(number + varint(len(each)) + each for each in (data, layer))
 
 
+def caffemodel_of(layers: dict[str, list[np.ndarray]]) -> bytes:
+    """A file with these layers and their blobs."""
+    parts = [_bytes(1, name.encode()) + b"".join(_bytes(7, blob(b)) for b in blobs) for name, blobs in layers.items()]
+    return b"".join(layer_key(100) + _varint(len(part)) + part for part in parts)
+
+
 def layer_key(field: int) -> bytes:
     return varint(field << 3 | 2)

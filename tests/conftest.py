@@ -18,7 +18,7 @@ import pytest
 from sampling import is_left_out, left_out, mode, some
 
 # The ops of the extension would become part of every sweep; test_extend.py imports it. The others write files that tests read.
-collect_ignore = ["extension", "make_saved.py", "torch_files"]
+collect_ignore = ["extension", "make_saved.py", "torch_files", "keras_files"]
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 CODE_IS_MADE_BY = ("compiler", "graph", "runtime")  # the packages under weft/

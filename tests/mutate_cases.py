@@ -9,17 +9,17 @@ import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 import weft
-from caffe_writer import caffemodel
+from mutate_weights import WEIGHTS, Case
 from weft import data, nn, optim
 from weft.data.catalogue import CATALOGUE
-from weft.data.images import read_image
-from weft.io import load, load_weights, save
+from weft.data.images import Unreadable, read_image
+from weft.io import load, save
 from weft.report.compare import comparison
 from weft.report.page import page
 from weft.report.run_record import read_run
@@ -27,15 +27,6 @@ from weft.train.folder import RunFolder
 from weft.train.state import Training
 
 SEED = 5
-
-
-class Case(NamedTuple):
-    """`exact`: the files have checksums, so that what is read is either right or refused."""
-
-    files: tuple[str, ...]
-    make: Callable[[Path], None]
-    read: Callable[[Path], Any]
-    exact: bool
 
 
 def _pixels(*shape: int) -> np.ndarray:
@@ -195,28 +186,6 @@ def _make_text(folder: Path) -> None:
     (folder / "words.txt").write_text("the quick brown fox jumps over the lazy dog, ümläut\n" * 40)
 
 
-# --- weights of others -----------------------------------------------------------------------------------------------
-
-TORCH_FILES = Path(__file__).parent / "torch_files"
-
-
-def _make_weights(folder: Path) -> None:
-    for name in ("zip.pth", "checkpoint.pth", "legacy.pth"):
-        shutil.copy(TORCH_FILES / name, folder / name)
-    np.savez(folder / "plain.npz", w=np.linspace(0, 1, 40).reshape(4, 10), n=np.arange(5))
-    np.savez_compressed(folder / "packed.npz", w=np.linspace(0, 1, 40).reshape(4, 10), n=np.arange(5))
-    (folder / "lenet.caffemodel").write_bytes(caffemodel())
-
-
-def _read_weights(*names: str) -> Callable[[Path], Any]:
-    """All values: a view beyond the end of the file would be found by reading it."""
-
-    def read(folder: Path) -> Any:
-        return [[(n, a.shape, a.tobytes()) for n, a in load_weights(folder / name).items()] for name in names]
-
-    return read
-
-
 # --- saved programs and ONNX models -----------------------------------------------------------------------------------
 
 
@@ -287,14 +256,11 @@ CASES: dict[str, Case] = {
     "packed idx": Case(("train-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"), _make_idx_gz, lambda f: _digest(data.open_dataset(f)), True),
     "cifar": Case(("data_batch_1.bin", "batches.meta.txt"), _make_cifar, lambda f: _digest(data.open_dataset(f)), False),
     "archive": Case(tuple(CATALOGUE["cifar10"].files), _make_archive, _read_archive, True),
-    "images": Case(tuple(f"image.{kind.lower()}" for kind in IMAGES), _make_images, _read_images, False),
+    "images": Case(tuple(f"image.{kind.lower()}" for kind in IMAGES), _make_images, _read_images, False, (Unreadable,)),
     "csv list": Case(("list.csv",), _make_lists, lambda f: data.from_list(f / "list.csv").labels, False),
     "text list": Case(("list.txt",), _make_lists, lambda f: data.from_list(f / "list.txt").labels, False),
     "text": Case(("words.txt",), _make_text, lambda f: _digest(data.open_dataset(f / "words.txt")), False),
-    "torch": Case(("zip.pth", "checkpoint.pth"), _make_weights, _read_weights("zip.pth", "checkpoint.pth"), True),
-    "old torch": Case(("legacy.pth",), _make_weights, _read_weights("legacy.pth"), False),
-    "npz weights": Case(("plain.npz", "packed.npz"), _make_weights, _read_weights("plain.npz", "packed.npz"), True),
-    "caffe": Case(("lenet.caffemodel",), _make_weights, _read_weights("lenet.caffemodel"), False),
+    **WEIGHTS,
     "program": Case(("net.weft",), _make_program, _read_network("net.weft"), True),
     "program entries": Case(ENTRIES, _make_program, _read_entries, False),
     "onnx": Case(("net.onnx",), _make_program, _read_network("net.onnx"), False),

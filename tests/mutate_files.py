@@ -2,15 +2,18 @@
 
     python tests/mutate_files.py --count 3000 --seed 1        a number of mutations
     python tests/mutate_files.py --seconds 60 --seed 2        as many as fit into the time
-    python tests/mutate_files.py --case npz --number 17       one of them, in this process
+    python tests/mutate_files.py --reader torch --count 100000 --jobs 14        of one reader, in 14 processes
+    python tests/mutate_files.py --reader npz --number 17     one of them, in this process
 
 Mutation `number` of a case follows from (seed, case, number) alone. All are read in processes of their own, some hundred in one
-after another: one that dies is a finding, and the next process goes on behind the mutation that killed it.
+after another: one that dies is a finding, and the next process goes on behind the mutation that killed it. The last line counts what came of
+them, with the longest time and the largest allocation of one. Readers of weights need only NumPy, ml_dtypes and safetensors.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import multiprocessing
 import random
 import resource
@@ -18,19 +21,30 @@ import sys
 import tempfile
 import time
 import traceback
+import tracemalloc
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mutate_cases import CASES
-from weft.data.images import Unreadable
+from mutate_weights import WEIGHTS, Case
 from weft.errors import RunError, UserError
 
 MEMORY = 8 << 30  # bytes of address space: what a damaged file makes weft ask for must fit, or be refused
 SECONDS = 20.0  # that one mutation may take
-BATCH = 100  # mutations for a process
+BATCH, LARGE_BATCH = 100, 1000  # mutations for a process; for one of several
+
+
+def find_case(name: str) -> Case:
+    """A case by name; all but those of weights import the packages for images and the compiler."""
+    return WEIGHTS[name] if name in WEIGHTS else all_cases()[name]
+
+
+def all_cases() -> dict[str, Case]:
+    found: dict[str, Case] = importlib.import_module("mutate_cases").CASES
+    return found
 
 
 class Mutation(NamedTuple):
@@ -45,6 +59,8 @@ class Outcome(NamedTuple):
     mutation: Mutation
     what: str
     detail: str = ""
+    seconds: float = 0.0  # of CPU time
+    allocated: int = 0  # bytes at once
 
     @property
     def good(self) -> bool:
@@ -90,7 +106,7 @@ class Prepared:
     """The files of a case in a folder, whole; one is damaged, read, and mended."""
 
     def __init__(self, name: str, folder: Path) -> None:
-        self.name, self.case = name, CASES[name]
+        self.name, self.case = name, find_case(name)
         self.folder = folder / name
         self.folder.mkdir()
         self.case.make(self.folder)
@@ -102,18 +118,25 @@ class Prepared:
         path = self.folder / mutation.file
         path.write_bytes(mutate(self.whole[mutation.file], rng))
         try:
-            return Outcome(mutation, *self._read(path))
+            return self._measured(mutation, path)
         finally:
             for file, content in self.whole.items():  # reading may have mended or removed it
                 (self.folder / file).parent.mkdir(parents=True, exist_ok=True)
                 (self.folder / file).write_bytes(content)
+
+    def _measured(self, mutation: Mutation, path: Path) -> Outcome:
+        tracemalloc.reset_peak()
+        before, begun = tracemalloc.get_traced_memory()[0], time.process_time()
+        what, detail = self._read(path)
+        seconds, peak = time.process_time() - begun, tracemalloc.get_traced_memory()[1]
+        return Outcome(mutation, what, detail, seconds, max(0, peak - before))
 
     def _read(self, path: Path) -> tuple[str, str]:
         try:
             found = self.case.read(self.folder)
         except (RunError, UserError) as error:
             return ("refused", "") if path.name in error.message else ("not named", error.message)
-        except Unreadable as error:  # what is said of an image follows its name
+        except self.case.refusals as error:  # what is said of an image follows its name
             return ("refused", str(error))
         except Exception as error:
             return "another error", "".join(traceback.format_exception(error))
@@ -130,7 +153,7 @@ def mutations(seed: int, names: list[str]) -> Iterator[Mutation]:
     number = 0
     while True:
         for name in names:
-            for file in CASES[name].files:
+            for file in find_case(name).files:
                 yield Mutation(name, file, number)
         number += 1
 
@@ -140,6 +163,7 @@ def _work(seed: int, batch: list[Mutation], pipe: Any) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("ignore")
+    tracemalloc.start()
     with tempfile.TemporaryDirectory(prefix="weft-mutate-") as folder:
         prepared: dict[str, Prepared] = {}
         for mutation in batch:
@@ -182,16 +206,23 @@ def _batch(seed: int, batch: list[Mutation], processes: Any) -> Iterator[Outcome
 
 
 def sweep(
-    seed: int = 0, count: int | None = None, seconds: float | None = None, names: list[str] | None = None
+    seed: int = 0,
+    count: int | None = None,
+    seconds: float | None = None,
+    names: Sequence[str] | None = None,
+    jobs: int = 1,
 ) -> Iterator[Outcome]:
-    """What came of each mutation, until there were `count` or the time is over."""
+    """What came of each mutation, until there were `count` or the time is over; with `jobs` processes at a time."""
     processes = multiprocessing.get_context("spawn")
-    all_of_them, begun, given = mutations(seed, names or list(CASES)), time.monotonic(), 0
-    while (count is None or given < count) and (seconds is None or time.monotonic() - begun < seconds):
-        number = BATCH if count is None else min(BATCH, count - given)
-        for outcome in _batch(seed, [next(all_of_them) for _ in range(number)], processes):
-            given += 1
-            yield outcome
+    all_of_them, begun, given = mutations(seed, list(names or all_cases())), time.monotonic(), 0
+    size = BATCH if jobs == 1 else LARGE_BATCH
+    with ThreadPoolExecutor(jobs) as threads:
+        while (count is None or given < count) and (seconds is None or time.monotonic() - begun < seconds):
+            sizes = [size if count is None else min(size, max(0, count - given - n * size)) for n in range(jobs)]
+            batches = [[next(all_of_them) for _ in range(each)] for each in sizes]
+            for outcomes in threads.map(lambda batch: list(_batch(seed, batch, processes)), batches):
+                given += len(outcomes)
+                yield from outcomes
 
 
 def one(seed: int, mutation: Mutation) -> Outcome:
@@ -200,27 +231,46 @@ def one(seed: int, mutation: Mutation) -> Outcome:
         return Prepared(mutation.case, Path(folder)).tried(mutation, seed)
 
 
+def summary(outcomes: Sequence[Outcome], seed: int) -> str:
+    """One line: how many, what came of them, the slowest and the largest."""
+    found = Counter(outcome.what for outcome in outcomes)
+    slowest = max(outcomes, key=lambda outcome: outcome.seconds)
+    largest = max(outcomes, key=lambda outcome: outcome.allocated)
+    return "; ".join(
+        [
+            f"mutations: {len(outcomes)} (seed {seed})",
+            ", ".join(f"{n} {what}" for what, n in found.items()),
+            f"slowest {slowest.seconds:.3f} CPU s ({slowest.mutation.file} {slowest.mutation.number})",
+            f"largest allocation {largest.allocated:,} bytes ({largest.mutation.file} {largest.mutation.number})",
+        ]
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int)
     parser.add_argument("--seconds", type=float)
-    parser.add_argument("--case", action="append", choices=list(CASES))
+    parser.add_argument("--reader", action="append", help=f"{', '.join(WEIGHTS)}, or another case of mutate_cases.py")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--file")
     parser.add_argument("--number", type=int)
     given = parser.parse_args(arguments)
+    unknown = [name for name in given.reader or () if name not in WEIGHTS and name not in all_cases()]
+    if unknown:
+        parser.error(f"there is no reader {unknown[0]!r}, there are {', '.join(all_cases())}")
     if given.number is not None:
-        print(one(given.seed, Mutation(given.case[0], given.file or CASES[given.case[0]].files[0], given.number)))
+        tracemalloc.start()
+        name = given.reader[0]
+        print(one(given.seed, Mutation(name, given.file or find_case(name).files[0], given.number)))
         return 0
-    found: Counter[str] = Counter()
-    bad = 0
-    for outcome in sweep(given.seed, given.count, given.seconds, given.case):
-        found[outcome.what] += 1
+    outcomes = []
+    for outcome in sweep(given.seed, given.count, given.seconds, given.reader, given.jobs):
+        outcomes.append(outcome)
         if not outcome.good:
-            bad += 1
             print(f"{outcome.what}: {outcome.mutation} {outcome.detail}", flush=True)
-    print(f"mutations: {found.total()} (seed {given.seed}); " + ", ".join(f"{n} {what}" for what, n in found.items()))
-    return 1 if bad else 0
+    print(summary(outcomes, given.seed))
+    return 1 if any(not outcome.good for outcome in outcomes) else 0
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ WRONG: dict[str, Sequence[str]] = {
     "data": ("nowhere-at-all",), "validation": ("1", "-0.5", "half"), "size": ("0", "8x8x8", "large"), "resize": ("stretch",),
     "colour": ("green",), "length": ("0", "-1", "x"), "augment": ("wild",), "flip": ("perhaps",), "workers": ("-1", "many"),
     "model": ("lenett", "char_lstm"), "hidden": ("0",), "layers": ("0",), "dropout": ("1", "-0.1"), "weights": ("nothing-like-it",),
-    "freeze": ("-1", "2"), "body_rate": ("-1", "nan"), "epochs": ("0", "-3", "ten", "1.5"), "batch": ("0", "-8", "half"),
+    "freeze": ("-1", "2"), "freeze_layers": ("-1", "2"), "body_rate": ("-1", "nan"), "epochs": ("0", "-3", "ten", "1.5"), "batch": ("0", "-8", "half"),
     "accumulate": ("0",), "optimizer": ("adamm", ""), "rate": ("-1", "nan", "inf", "fast"), "schedule": ("steps",),
     "weight_decay": ("-1", "nan"), "clip_norm": ("0", "-1"), "loss": ("crossentropy",), "precision": ("float8", "int8"),
     "device": ("tpu", "cuda:99"), "seed": ("-1", "x", str(2**64)), "patience": ("0", "-1"), "max_seconds": ("-1", "inf"),
@@ -91,7 +91,7 @@ def test_wrong_arguments_of_fit_make_no_folder(tmp_path: Path) -> None:
     wrong: list[dict[str, Any]] = [
         {"batch": 0}, {"batch": "big"}, {"epochs": -1}, {"epochs": 2.5}, {"optimizer": "adamm"}, {"rate": -1.0}, {"loss": "nope"},
         {"metrics": ("speed",)}, {"precision": "int8"}, {"seed": -1}, {"patience": "3"}, {"max_seconds": "1"}, {"save_seconds": None},
-        {"keep": -1}, {"body": ("nothing",)}, {"body_rate": "slow"}, {"freeze": -1}, {"fast_dev_run": -1}, {"overfit": -1},
+        {"keep": -1}, {"body": ("nothing",)}, {"body_rate": "slow"}, {"freeze": -1}, {"freeze_layers": -1}, {"fast_dev_run": -1}, {"overfit": -1},
         {"momentun": 0.9}, {"weight_decay": -1.0}, {"clip_norm": 0.0}, {"accumulate": 0}, {"validation": "some"},
     ]  # fmt: skip
     arrays = Arrays(np.zeros((32, 4), np.float32), np.arange(32) % 2)

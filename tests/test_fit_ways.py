@@ -147,6 +147,26 @@ def test_a_frozen_batch_norm_keeps_its_parameters_and_statistics() -> None:
     assert not any(np.array_equal(seen[1][name], value) for name, value in before.items())
 
 
+def test_the_first_pretrained_layers_stay_frozen() -> None:
+    """After the frozen epochs the later ones learn, with the running statistics of all pretrained batch norms as they were."""
+    weft.seed(1)
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, bias=False), nn.BatchNorm2d(4), nn.Flatten(),
+        nn.Linear(64, 10),
+    )  # fmt: skip
+    body = [name for name in model.named_parameters() if not name.startswith("layers.6")]
+    before = {name: t.numpy().copy() for name, t in model.named_tensors().items()}
+    changed: list[set[str]] = []
+
+    def compare(row: dict[str, float]) -> None:
+        changed.append({n for n, t in model.named_tensors().items() if not np.array_equal(t.numpy(), before[n])})
+
+    fitted(model, epochs=2, freeze=1, freeze_layers=2, body=body, optimizer="sgd", rate=0.05, on_epoch=compare)
+    assert changed[0] == {"layers.6.weight", "layers.6.bias"}
+    assert changed[1] == {*changed[0], "layers.3.weight", "layers.4.scale", "layers.4.shift"}
+    assert all(p.requires_grad for p in model.parameters())
+
+
 def test_a_stopped_transfer_goes_on_exactly(tmp_path: Path) -> None:
     def run(folder: Path, epochs: int, resume: bool = False) -> dict[str, bytes]:
         weft.seed(1)

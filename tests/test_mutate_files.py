@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import random
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,22 @@ def test_a_few_hundred_mutations() -> None:
     assert len(found) == COUNT
     assert {outcome.mutation.case for outcome in found} == set(CASES)
     assert {outcome.what for outcome in found} == {"right", "refused"}
+
+
+def test_one_reader_in_several_processes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those of weights import neither the compiler nor the packages for images."""
+    assert mutate_files.main(["--reader", "hdf5", "--reader", "keras", "--count", "60", "--jobs", "2"]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    found = re.fullmatch(
+        r"mutations: 60 \(seed 0\); (.*); slowest (\S+) CPU s \(.*\); largest allocation (\S+) bytes \(.*\)", line
+    )
+    assert found is not None, line
+    assert set(re.findall("[a-z]+", found[1])) == {"right", "refused"}
+    assert 0 < float(found[2]) < mutate_files.SECONDS
+    assert 10_000 < int(found[3].replace(",", "")) < 10_000_000
+    with pytest.raises(SystemExit):
+        mutate_files.main(["--reader", "nothing", "--count", "1"])
+    assert "there is no reader 'nothing', there are" in capsys.readouterr().err
 
 
 def test_mutations_follow_from_the_seed_and_change_something() -> None:

@@ -18,7 +18,7 @@ from weft.zoo.published import NAMINGS
 from weft.zoo.published.naming import Naming, sources
 
 # Network, library, number of tensors, and CRC-32 of their sorted names (without the counters of batch norm, auxiliary heads, and prefixes of the
-# library), as they are in torchvision 0.28, timm 1.0.30 and transformers 5.22. Outputs of random weights agree within 1e-5,
+# library), as they are in torchvision 0.28, timm 1.0.30, transformers 5.22, Keras 3.15 and the published file of EfficientNet-Lite0. Outputs of random weights agree within 1e-5,
 # except for the vision transformer of Hugging Face, whose norms have an epsilon of 1e-12: within 4e-5.
 PUBLISHED = [
     ("alexnet", "torchvision", 16, 0x0B582D78),
@@ -60,6 +60,9 @@ PUBLISHED = [
     ("resnet18", "hugging face", 102, 0xA6C626CE),
     ("resnet50", "hugging face", 267, 0x53704924),
     ("convnext_tiny", "hugging face", 182, 0x812A0D3A),
+    ("vgg16", "keras", 32, 0x2CBCDE49),
+    ("densenet121", "keras", 606, 0x84EE5A25),
+    ("efficientnet_lite0", "efficientnet-pytorch", 247, 0x7D108242),
 ]  # fmt: skip
 
 
@@ -172,6 +175,43 @@ def test_queries_keys_and_values_are_parts_of_one_transposed_tensor() -> None:
     assert model(weft.zeros((1, 3), dtype="int64")).shape == (1, 3, 11)
     with pytest.raises(UserError, match="not in this network: lm_head.weight"):
         zoo.load_published(model, "gpt2", named | {"lm_head.weight": values["wte.weight"] + 1})
+
+
+def _as_keras(name: str, value: np.ndarray) -> np.ndarray:
+    """Channels last, as Keras stores it; the first linear layer of VGG follows an image of 7 x 7 that was flattened."""
+    if value.ndim == 4:
+        return value.transpose(2, 3, 1, 0)
+    if name == "fc1.kernel":
+        return value.reshape(len(value), -1, 7, 7).transpose(2, 3, 1, 0).reshape(-1, len(value))
+    return value.T
+
+
+def test_weights_of_keras_are_turned_round() -> None:
+    """Channels last, colours in the other order, and another epsilon in the batch norms."""
+    with without_random_numbers():
+        model = zoo.vgg((1, 1, 1, 1, 1), classes=3, width=2, hidden=5)
+    naming = _naming("vgg16", "keras")
+    own, rng = model.named_tensors(), np.random.default_rng(0)
+    wanted = {name: rng.random(t.shape, np.float32) for name, t in own.items()}
+    values = {source.name: _as_keras(source.name, wanted[n]) for n, source in sources(model, naming).items()}
+    values["block1_conv1.kernel"] = values["block1_conv1.kernel"][:, :, ::-1]  # blue, green, red
+    loaded = zoo.load_published(model, "vgg16", values)
+    assert (loaded.library, loaded.new_head) == ("keras", [])
+    assert all(np.array_equal(t.numpy(), wanted[name]) for name, t in model.named_tensors().items())
+    assert loaded.statistics is not None
+    assert np.allclose(np.array(loaded.statistics[0]) * 255, (123.68, 116.779, 103.939))
+
+
+def test_another_epsilon_is_added_to_the_variances() -> None:
+    with without_random_numbers():
+        model = zoo.densenet((1, 1), classes=3, growth=2, width=4)
+    wanted = sources(model, _naming("densenet121", "keras"))
+    added = {source.name: source.added for source in wanted.values() if source.added}
+    assert set(added) == {source.name for source in wanted.values() if source.name.endswith("moving_variance")}
+    assert set(added.values()) == {1.001e-5 - 1e-5}
+    values = {source.name: _as_keras("", model.named_tensors()[n].numpy()) for n, source in wanted.items()}
+    zoo.load_published(model, "densenet121", values)
+    assert np.allclose(model.layers[1].var.numpy() - values["conv1_bn.moving_variance"], 1e-8, rtol=0.2, atol=1e-7)
 
 
 def test_linear_layers_that_are_stored_as_convolutions() -> None:

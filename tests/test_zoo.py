@@ -75,6 +75,7 @@ PUBLISHED: list[Row] = [
     ("mobilenet_v2", {}, (1, 3, 224, 224), 3_504_872, 300.8),  # T
     ("efficientnet_b0", {}, (1, 3, 224, 224), 5_288_548, 386),  # T
     ("efficientnet_b1", {}, (1, 3, 240, 240), 7_794_184, 687),  # T
+    ("efficientnet_lite0", {}, (1, 3, 224, 224), 4_652_008, 385),  # its weights; B0 without gates
     ("convnext_tiny", {}, (1, 3, 224, 224), 28_589_128, 4_456),  # T
     ("unet", {"padding": 0}, (1, 1, 572, 572), 31_030_658, None),  # P, as counted by its Keras versions
     ("gpt2", {}, (1, 16), 124_439_808, None),  # H

@@ -1,7 +1,8 @@
 """The names of `weft.io`, each imported when it is first used (see weft/lazy.py)."""
 
-from .npz_file import load_npz as load_npz
-from .npz_file import save_npz as save_npz
+from .caffe_network import load_caffe_network as load_caffe_network
+from .npz_tensors import load_npz as load_npz
+from .npz_tensors import save_npz as save_npz
 from .safetensors import load as load
 from .safetensors import save as save
 from .tensorboard import EventWriter as EventWriter

@@ -37,7 +37,7 @@ def load_caffe(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     except _Damaged as error:
         raise RunError(
             "load_weights",
-            f"{path} is damaged, or not in a format that is known (safetensors, PyTorch, .npz, .caffemodel): {error}.",
+            f"{path} is damaged, or not in a format that is known (safetensors, PyTorch, .npz, Keras, .caffemodel): {error}.",
         ) from None
     except (OSError, ValueError) as error:
         raise RunError("load_weights", f"{path} cannot be read: {error}.") from error

@@ -1,4 +1,4 @@
-"""Tensors in .npz files, which NumPy reads and writes. Sizes that a file declares are checked before memory is taken.
+"""Reads .npz files, which NumPy writes. Sizes that a file declares are checked before memory is taken.
 
 NumPy has no bfloat16 and stores it as two bytes without a type (`V2`); such arrays are read as bfloat16.
 """
@@ -9,51 +9,14 @@ import io
 import math
 import os
 import zipfile
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..dtypes import bfloat16
-from ..errors import RunError, UserError
-from ..ops.convert import asarray
-from ..tensor import Tensor, as_tensor
-from .files import replace_with
-from .zip_archive import checked_entries
+from ..errors import RunError
+from .zip_archive import check_packing, checked_entries
 
-MAX_RATIO, ANY_RATIO = 100, 1 << 26  # of an entry to its compressed bytes; entries up to so many bytes may have any
 MAX_HEADER = 10_000  # bytes of the header of an array
-
-
-def save_npz(path: str | os.PathLike[str], tensors: Mapping[str, Any], *, compress: bool = False) -> None:
-    """Write tensors by name to a file that `numpy.load` reads. After a crash or with a full disk, the previous file is unchanged.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_npz(f"{folder}/a.npz", {"x": asarray([1.0, 2.0])})
-    ...     np.load(f"{folder}/a.npz")["x"].tolist(), load_npz(f"{folder}/a.npz")["x"]
-    ([1.0, 2.0], Tensor([1., 2.], dtype=float32))
-    """
-    wrong = next((name for name in tensors if not isinstance(name, str) or not name), None)
-    if wrong is not None:
-        raise UserError("save_npz", f"names must be texts that are not empty, got {wrong!r}.")
-    method = zipfile.ZIP_DEFLATED if compress else zipfile.ZIP_STORED
-
-    def write(file: BinaryIO) -> None:
-        with zipfile.ZipFile(file, "w", method) as archive:
-            for name, tensor in tensors.items():
-                info = zipfile.ZipInfo(f"{name}.npy")  # with a date of its own, so that equal tensors give equal files
-                info.compress_type = method
-                with archive.open(info, "w", force_zip64=True) as entry:
-                    np.lib.format.write_array(entry, as_tensor(tensor).numpy(), allow_pickle=False)
-
-    replace_with(Path(path), write, "save_npz")
-
-
-def load_npz(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """The tensors of an .npz file by name; pickled objects and damaged files are refused."""
-    return {name: asarray(array) for name, array in read_npz(path, "load_npz").items()}
 
 
 def read_npz(path: str | os.PathLike[str], where: str = "load_weights") -> dict[str, np.ndarray]:
@@ -72,12 +35,7 @@ def read_npz(path: str | os.PathLike[str], where: str = "load_weights") -> dict[
 
 
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
-        raise ValueError(f"{info.filename[:100]!a} is compressed in another way than NumPy does it, or encrypted")
-    if info.file_size > max(ANY_RATIO, MAX_RATIO * info.compress_size):
-        raise ValueError(
-            f"{info.filename[:100]!a} unpacks {info.compress_size} bytes to {info.file_size}, more than weights would"
-        )
+    check_packing(info)
     with archive.open(info) as entry:
         start = entry.read(MAX_HEADER + 12)
         head = io.BytesIO(start)

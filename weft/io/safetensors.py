@@ -19,18 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from ..dtypes import as_dtype
 from ..errors import RunError, UserError
 from ..ops.convert import asarray
 from ..tensor import Tensor, as_tensor
 from .files import replace_file
+from .safetensors_reader import CHECKSUM, PLACE, ZEROS, read_arrays
 
-CHECKSUM = "crc32"  # its name in the metadata
-_BEFORE, _ZEROS = f'{{"__metadata__":{{"{CHECKSUM}":"'.encode(), b"00000000"
-_PLACE = 8 + len(_BEFORE)  # in the file
-_BLOCK = 1 << 20
 _CODES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL",
     "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
@@ -61,7 +57,7 @@ def file_parts(tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = 
     checksum = zlib.crc32(head)
     for part in values:
         checksum = zlib.crc32(part, checksum)
-    sealed = head[:_PLACE] + f"{checksum:08x}".encode() + head[_PLACE + 8 :]
+    sealed = head[:PLACE] + f"{checksum:08x}".encode() + head[PLACE + 8 :]
     return [sealed, *values]
 
 
@@ -130,24 +126,9 @@ def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 def read(path: str | os.PathLike[str]) -> Content:
     """The tensors and metadata of a file. One with a checksum is read twice, and rejected if it does not match."""
-    try:
-        checked = _check(path)
-        with safe_open(path, framework="numpy", backend="pread") as file:
-            texts = dict(file.metadata() or {})
-            values = {name: file.get_tensor(name) for name in file.offset_keys()}
-    except SafetensorError as error:
-        raise RunError("load", f"{path} is damaged, cut off, or not a safetensors file: {error}.") from None
-    except OSError as error:
-        raise RunError("load", f"{path} cannot be read: {error.strerror or error}.") from error
-    texts.pop(CHECKSUM, None)
-    return Content({name: _tensor(path, name, value) for name, value in values.items()}, texts, checked)
-
-
-def _tensor(path: str | os.PathLike[str], name: str, values: np.ndarray) -> Tensor:
-    try:
-        return asarray(values, copy=False)
-    except UserError as error:  # a dtype that weft does not have
-        raise RunError("load", f"{name!r} of {path} cannot be used: {error.message}") from None
+    found = read_arrays(path)
+    tensors = {name: asarray(value, copy=False) for name, value in found.arrays.items()}
+    return Content(tensors, found.metadata, found.checked)
 
 
 def _head(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str]) -> bytes:
@@ -157,7 +138,7 @@ def _head(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str]) -> bytes:
         raise UserError("save", f"metadata must map strings to strings, got {wrong[0]!r}: {texts[wrong[0]]!r}.")
     if CHECKSUM in texts or "__metadata__" in arrays:
         raise UserError("save", f"the metadata name {CHECKSUM!r} and the tensor name '__metadata__' are reserved.")
-    header: dict[str, Any] = {"__metadata__": {CHECKSUM: _ZEROS.decode(), **texts}}
+    header: dict[str, Any] = {"__metadata__": {CHECKSUM: ZEROS.decode(), **texts}}
     place = 0
     for name, array in arrays.items():
         code = _CODES[as_dtype(array.dtype, "save").name]
@@ -166,21 +147,3 @@ def _head(arrays: Mapping[str, np.ndarray], texts: Mapping[str, str]) -> bytes:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-(8 + len(text)) % 64)  # so that the values begin at a multiple of 64
     return len(text).to_bytes(8, "little") + text
-
-
-def _check(path: str | os.PathLike[str]) -> bool:
-    """Whether a file has a checksum; a wrong one raises an error."""
-    with open(path, "rb", buffering=0) as file:
-        start = file.read(_PLACE + 8)
-        if start[8:_PLACE] != _BEFORE:
-            return False
-        found = zlib.crc32(start[:_PLACE] + _ZEROS)
-        while block := file.read(_BLOCK):
-            found = zlib.crc32(block, found)
-    if start[_PLACE:] != f"{found:08x}".encode():
-        raise RunError(
-            "load",
-            f"{path} is damaged or cut off: its checksum is {found:08x}, it should be {start[_PLACE:].decode('ascii', 'replace')}. "
-            "Or another program has changed it and kept the old checksum.",
-        )
-    return True

@@ -11,17 +11,18 @@ import numpy as np
 
 from ..errors import RunError, UserError
 from .caffe_file import load_caffe
+from .hdf5_file import START as HDF5_START
+from .keras_file import is_keras_zip, load_keras, load_keras_zip
 from .npz_file import read_npz
-from .safetensors import load
+from .safetensors_reader import load_arrays
 from .torch_file import is_torch_zip, load_torch
 from .zip_archive import END, START, ZIP_ERRORS
 
-HDF5_START = b"\x89HDF\r\n\x1a\n"
 Reader = Callable[[Path], dict[str, np.ndarray]]
 
 
 def load_weights(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The tensors of a file by name: safetensors, PyTorch (.pth, .pt, .bin), .npz or Caffe (.caffemodel).
+    """The tensors of a file by name: safetensors, PyTorch (.pth, .pt, .bin), .npz, Keras (.h5, .keras) or Caffe (.caffemodel).
 
     Nothing in the file is executed. A file of PyTorch that holds more than tensors, such as a whole module, is refused with the name of what it
     asks for. Tensors of stored (not compressed) files are views of the memory-mapped file.
@@ -47,27 +48,24 @@ def _reader(file: Path) -> Reader:
     if not start:
         raise RunError("load_weights", f"{file} is empty.")
     if start[:4] in (START, END):
-        return load_torch if _holds_torch(file) else read_npz
+        return _zip_reader(file)
     if start[8:9] == b"{":
-        return _load_safetensors
+        return load_arrays
     if start[:1] == b"\x80":
         return load_torch
     if start[:8] == HDF5_START:
-        raise RunError(
-            "load_weights", f"{file} is an HDF5 file, which weft does not read. Convert it to .npz or safetensors."
-        )
+        return load_keras
     return load_caffe
 
 
-def _holds_torch(file: Path) -> bool:
+def _zip_reader(file: Path) -> Reader:
     try:
         with zipfile.ZipFile(file) as archive:
-            return is_torch_zip(archive.namelist())
+            names = archive.namelist()
     except ZIP_ERRORS as error:
         raise RunError(
             "load_weights", f"{file} is damaged or cut off: it is not a zip archive that can be read ({error})."
         ) from None
-
-
-def _load_safetensors(file: Path) -> dict[str, np.ndarray]:
-    return {name: tensor.numpy() for name, tensor in load(file).items()}
+    if is_torch_zip(names):
+        return load_torch
+    return load_keras_zip if is_keras_zip(names) else read_npz

@@ -10,6 +10,7 @@ END_SIZE = 22
 MANY = 0xFFFF  # the number is elsewhere
 START = b"PK\x03\x04"  # of the header of an entry
 HEADER = 30  # bytes of that header, before the entry's name
+MAX_RATIO, ANY_RATIO = 100, 1 << 26  # of an entry to its compressed bytes; entries up to so many bytes may have any
 # What zipfile raises for damaged archives.
 ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, EOFError, OSError)
 
@@ -40,3 +41,12 @@ def stored_start(info: zipfile.ZipInfo, header: bytes, size: int) -> int:
     if start + info.file_size > size:
         raise zipfile.BadZipFile(f"the entry {name} is longer than the file")
     return start
+
+
+def check_packing(info: zipfile.ZipInfo) -> None:
+    """Refuse entries that are encrypted, compressed in unusual ways, or that unpack to far more than the file holds."""
+    name = f"{info.filename[:100]!a}"
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or info.flag_bits & 1:
+        raise ValueError(f"{name} is compressed in an unusual way, or encrypted")
+    if info.file_size > max(ANY_RATIO, MAX_RATIO * info.compress_size):
+        raise ValueError(f"{name} unpacks {info.compress_size} bytes to {info.file_size}, more than weights would")

@@ -34,8 +34,11 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
     ).check()  # fmt: skip
     if settings["weights"] is not None:
         find_weights(settings["weights"])
-    if settings["freeze"] and settings["weights"] is None:
-        raise UserError(where, "freeze= requires pretrained weights, got none. Give weights=RUN or weights=FILE too.")
+    for name in ("freeze", "freeze_layers"):
+        if settings[name] and settings["weights"] is None:
+            raise UserError(
+                where, f"{name}= requires pretrained weights, got none. Give weights=RUN or weights=FILE too."
+            )
     if settings["body_rate"] < 0:
         raise UserError(where, f"body_rate must be 0 or more, got {settings['body_rate']}.")
     _check_name(where, settings["name"])

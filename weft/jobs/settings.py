@@ -59,6 +59,7 @@ SETTINGS: dict[str, Setting] = {
     "dropout": Setting(fraction, 0.0, "dropout of a network for text", "network"),
     "weights": Setting(str, None, "run, file of weights, or name in the store (weft weights list) to start from", "network"),
     "freeze": Setting(whole, 0, "epochs with pretrained parameters frozen", "network"),
+    "freeze_layers": Setting(whole, 0, "pretrained layers, from the input on, that stay frozen; the rest then keeps its batch norm statistics", "network"),
     "body_rate": Setting(number, 0.1, "factor of the learning rate of pretrained parameters", "network"),
 
     "epochs": Setting(count, 10, "passes over the training data", "training"),

@@ -70,6 +70,7 @@ def fit(
     body: Sequence[str] = (),
     body_rate: float = 0.1,
     freeze: int = 0,
+    freeze_layers: int = 0,
     fast_dev_run: int = 0,
     overfit: int = 0,
     folder: str | Path | Callable[[], Path] | None = None,
@@ -92,7 +93,13 @@ def fit(
     }
     _check_settings(optimizer, settings)
     _check_counts(
-        epochs=epochs, keep=keep, freeze=freeze, fast_dev_run=fast_dev_run, overfit=overfit, patience=patience or 0
+        epochs=epochs,
+        keep=keep,
+        freeze=freeze,
+        freeze_layers=freeze_layers,
+        fast_dev_run=fast_dev_run,
+        overfit=overfit,
+        patience=patience or 0,
     )
     _check_numbers(max_seconds=max_seconds or 0.0, save_seconds=save_seconds, body_rate=body_rate)
     plan = TrainingPlan(
@@ -116,7 +123,7 @@ def fit(
         training, steps = make(model, train, plan)
         if run is not None and run.checkpoint.exists():
             training.load(run.checkpoint)
-        phase = Phase(model, train, steps, body, freeze, settings.get("accumulate", 1))
+        phase = Phase(model, train, steps, body, freeze, freeze_layers, settings.get("accumulate", 1))
         if training.epoch < epochs:
             phase.begin(training.epoch)
         run = _opened(folder, held) if run is None else run  # all checks have passed: create the folder only now

@@ -16,20 +16,27 @@ class Phase:
     """The parts that are trained: with some frozen, the compiled step differs from the later one that trains all."""
 
     def __init__(
-        self, model: Module, train: Any, steps: Steps, body: Sequence[str], freeze: int, accumulate: int
+        self,
+        model: Module,
+        train: Any,
+        steps: Steps,
+        body: Sequence[str],
+        freeze: int,
+        freeze_layers: int,
+        accumulate: int,
     ) -> None:
-        self.model, self.train, self.steps, self.body, self.freeze = model, train, steps, body, freeze
-        self.accumulate = accumulate
+        self.model, self.train, self.steps, self.freeze, self.freeze_layers = model, train, steps, freeze, freeze_layers
+        self.pretrained, self.accumulate = parts_of(model, body), accumulate
         self.frozen: bool | None = None
 
     def begin(self, epoch: int) -> None:
         """Before an epoch. A step that has not run yet is compiled, if it fits in memory."""
         frozen = epoch < self.freeze
-        _freeze(self.model, self.body, frozen)
+        self._freeze(len(self.pretrained) if frozen else self.freeze_layers)
         self.steps.set_mode(training=True)
-        if frozen:
-            for part in parts_of(self.model, self.body):
-                part.eval()  # running statistics of batch norm are used, and stay as they are
+        if frozen or self.freeze_layers:
+            for part in self.pretrained:
+                part.eval()  # running statistics of batch norm are used, and stay as they are: small batches know them worse
         if frozen is self.frozen:
             return
         self.frozen = frozen
@@ -40,8 +47,7 @@ class Phase:
             self.model.unfreeze()
             raise
 
-
-def _freeze(model: Module, body: Sequence[str], frozen: bool) -> None:
-    """Pretrained parts are frozen in the first epochs, so that a new head does not disturb them."""
-    for part in parts_of(model, body):
-        part.freeze() if frozen else part.unfreeze()
+    def _freeze(self, count: int) -> None:
+        """Freeze the first pretrained parts: all of them at first, so that a new head does not disturb them."""
+        for number, part in enumerate(self.pretrained):
+            part.freeze() if number < count else part.unfreeze()

@@ -9,6 +9,7 @@ from .densenet import densenet169 as densenet169
 from .efficientnet import efficientnet as efficientnet
 from .efficientnet import efficientnet_b0 as efficientnet_b0
 from .efficientnet import efficientnet_b1 as efficientnet_b1
+from .efficientnet import efficientnet_lite0 as efficientnet_lite0
 from .googlenet import googlenet as googlenet
 from .gpt import gpt as gpt
 from .gpt import gpt2 as gpt2

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from .. import nn
 from ..nn.module import Init
+from ..ops.conv import Padding
 from ..ops.movement import concat
 from ..tensor import Tensor
 
@@ -19,16 +21,19 @@ def conv_norm(
     kernel: int | tuple[int, int] = 3,
     *,
     stride: int = 1,
-    padding: int | None = None,
+    padding: int | Literal["same"] | None = None,
     groups: int = 1,
     eps: float = 1e-5,
     momentum: float = 0.1,
     activation: Activation | None = nn.ReLU,
     init: Init = HE_NORMAL,
 ) -> nn.Sequential:
-    """Convolution without bias, batch norm, activation. A padding of None keeps the size (divided by the stride)."""
+    """Convolution without bias, batch norm, activation. A padding of None keeps the size (divided by the stride).
+
+    So does "same", TensorFlow's: with a stride, its border is on the right and at the bottom where the other one is on the left and on top.
+    """
     sides = (kernel, kernel) if isinstance(kernel, int) else kernel
-    border = tuple(k // 2 for k in sides) if padding is None else padding
+    border: Padding = tuple(k // 2 for k in sides) if padding is None else padding
     conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=border, groups=groups, bias=False, init=init)
     norm = nn.BatchNorm2d(outputs, eps=eps, momentum=momentum)
     return nn.Sequential(conv, norm) if activation is None else nn.Sequential(conv, norm, activation())

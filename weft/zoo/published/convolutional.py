@@ -45,6 +45,23 @@ def vgg_timm(model: nn.Module) -> Names:
     return _vgg(model, ("pre_logits.fc1", "pre_logits.fc2", "head.fc"))
 
 
+def vgg_keras(model: nn.Module) -> Names:
+    block = number = 1
+    top = iter(("fc1", "fc2", "predictions"))
+    for layer in _layers(model):
+        if isinstance(layer, nn.BatchNorm2d):
+            raise ValueError("Keras has no VGG with batch norm")
+        if isinstance(layer, nn.Conv2d):
+            yield f"block{block}_conv{number}"
+            number += 1
+        elif isinstance(layer, nn.MaxPool2d):
+            block, number = block + 1, 1
+        elif isinstance(layer, nn.Linear):
+            name = next(top)
+            image = (7, 7) if name == "fc1" else None
+            yield {"weight": WeightSource(f"{name}.kernel", image=image), "bias": WeightSource(f"{name}.bias")}
+
+
 # --- ResNet -------------------------------------------------------------------------------------------------------------------
 
 
@@ -109,6 +126,23 @@ def densenet(model: nn.Module) -> Names:
     yield "classifier"
 
 
+def densenet_keras(model: nn.Module) -> Names:
+    block, number = 2, 0
+    yield from ("conv1_conv", "conv1_bn")
+    layers = _layers(model)
+    for layer in layers[4:]:
+        if isinstance(layer, DenseLayer):
+            number += 1
+            prefix = f"conv{block}_block{number}"
+            yield from (f"{prefix}_0_bn", f"{prefix}_1_conv", f"{prefix}_1_bn", f"{prefix}_2_conv")
+        elif isinstance(layer, nn.BatchNorm2d):
+            yield "bn" if layer is layers[-4] else f"pool{block}_bn"
+        elif isinstance(layer, nn.Conv2d):
+            yield f"pool{block}_conv"
+            block, number = block + 1, 0
+    yield "predictions"
+
+
 # --- MobileNet and EfficientNet -----------------------------------------------------------------------------------------------
 
 
@@ -170,6 +204,16 @@ def inverted_timm(model: nn.Module) -> Names:
             else:
                 yield from (f"{prefix}.se.conv_reduce", f"{prefix}.se.conv_expand")
     yield from ("conv_head", "bn2", "classifier")
+
+
+def efficientnet_lite_original(model: nn.Module) -> Names:
+    """The names of the first port to PyTorch, in which the blocks are numbered through."""
+    yield from ("_conv_stem", "_bn0")
+    for number, block in enumerate(_layers(model)[1:-4]):
+        parts = (("_expand_conv", "_bn0"), ("_depthwise_conv", "_bn1"), ("_project_conv", "_bn2"))
+        for conv, norm in parts[-len(_parts(block)) :]:
+            yield from (f"_blocks.{number}.{conv}", f"_blocks.{number}.{norm}")
+    yield from ("_conv_head", "_bn1", "_fc")
 
 
 def mobilenet_v1_timm(model: nn.Module) -> Names:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from . import convolutional as cnn
 from . import transformers
-from .naming import HALF, Naming
+from .naming import CAFFE, HALF, KERAS_ROLES, Naming
 
 _VGG = (Naming("torchvision", cnn.vgg_torchvision), Naming("timm", cnn.vgg_timm))
+_KERAS_VGG = Naming(
+    "keras", cnn.vgg_keras, CAFFE, roles=KERAS_ROLES, channels_last=True, reversed_colours=True,
+)  # fmt: skip
 _RESNET = (
     Naming("torchvision", cnn.resnet_torchvision),  # and timm
     Naming("hugging face", cnn.resnet_hugging_face, prefix="resnet."),
@@ -16,7 +19,12 @@ _CIFAR = (
     Naming("torchvision", cnn.resnet_torchvision, None),
 )
 _OLD_DENSENET = {r"(denselayer\d+\.(?:norm|conv))\.([12]\.)": r"\1\2"}
-_DENSENET = (Naming("torchvision", cnn.densenet, renamed=_OLD_DENSENET),)
+_DENSENET = (
+    Naming("torchvision", cnn.densenet, renamed=_OLD_DENSENET),
+    Naming(
+        "keras", cnn.densenet_keras, renamed={r"^conv1/": "conv1_"}, roles=KERAS_ROLES, channels_last=True, eps=1.001e-5
+    ),
+)
 _EFFICIENTNET = (Naming("torchvision", cnn.efficientnet_torchvision), Naming("timm", cnn.inverted_timm))
 _OLD_VIT = {r"\.mlp\.linear_1\.": ".mlp.0.", r"\.mlp\.linear_2\.": ".mlp.3."}
 _NEW_VIT = {  # files of transformers 5 and later
@@ -49,7 +57,8 @@ NAMINGS: dict[str, tuple[Naming, ...]] = {
             cnn.in_order(*(f"features.{n}" for n in (0, 3, 6, 8, 10)), *(f"classifier.{n}" for n in (1, 4, 6))),
         ),
     ),
-    **dict.fromkeys(("vgg11", "vgg13", "vgg16", "vgg19", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn"), _VGG),
+    **dict.fromkeys(("vgg11", "vgg13", "vgg11_bn", "vgg13_bn", "vgg16_bn", "vgg19_bn"), _VGG),
+    **dict.fromkeys(("vgg16", "vgg19"), (*_VGG, _KERAS_VGG)),
     "googlenet": (
         Naming("torchvision", cnn.googlenet_torchvision, HALF, ignored=r"^aux[12]\."),
         Naming("caffe", cnn.googlenet_caffe, None, ignored=r"^loss[12]/"),
@@ -63,6 +72,10 @@ NAMINGS: dict[str, tuple[Naming, ...]] = {
     "mobilenet_v1": (Naming("timm", cnn.mobilenet_v1_timm, HALF),),
     "mobilenet_v2": (Naming("torchvision", cnn.mobilenet_v2_torchvision), Naming("timm", cnn.inverted_timm)),
     **dict.fromkeys(("efficientnet_b0", "efficientnet_b1"), _EFFICIENTNET),
+    "efficientnet_lite0": (
+        Naming("efficientnet-pytorch", cnn.efficientnet_lite_original, HALF),
+        Naming("timm", cnn.inverted_timm, HALF),
+    ),
     "convnext_tiny": (
         Naming("torchvision", cnn.convnext_torchvision),
         Naming("timm", cnn.convnext_timm),

@@ -1,0 +1,254 @@
+"""Builds the network that a .prototxt describes, with the weights of a .caffemodel: those of Caffe and of DIGITS (LeNet, AlexNet, GoogLeNet).
+
+What it computes is what Caffe computes in its test phase: layers for training alone (data, losses, accuracies) are left out, and the result
+is that of the last layer. Types of layers that are not known are all listed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import nn
+from ..errors import UserError
+from ..ops.movement import concat
+from ..tensor import Tensor
+from .caffe_file import load_caffe
+from .prototxt import Message, read_prototxt
+
+SKIPPED = {
+    "data", "imagedata", "hdf5data", "dummydata", "memorydata", "input", "accuracy", "silence", "softmaxwithloss",
+    "softmaxloss", "split",
+}  # fmt: skip
+Blobs = Mapping[str, np.ndarray]
+
+
+class CaffeLayer(NamedTuple):
+    """A layer: its name, type (small letters, without underscores), inputs, outputs and description."""
+
+    name: str
+    kind: str
+    bottoms: list[str]
+    tops: list[str]
+    about: Message
+
+    def settings(self, name: str) -> Message:
+        found = self.about.get(name, [{}])[0]
+        return found if isinstance(found, dict) else {}
+
+
+class CaffeNetwork(nn.Module):
+    """The layers of a network of Caffe. `input_shape`: that of one image, if the file says it."""
+
+    def __init__(
+        self, layers: list[CaffeLayer], modules: list[nn.Module], inputs: list[str], shape: tuple[int, ...] | None
+    ) -> None:
+        self.input_shape = shape
+        self._layers, self._inputs = layers, inputs
+        self.parts = {re.sub(r"\W", "_", layer.name): module for layer, module in zip(layers, modules, strict=True)}
+
+    def forward(self, x: Tensor) -> Tensor:
+        values: dict[str, Tensor] = dict.fromkeys(self._inputs, x)
+        result = x
+        for layer, module in zip(self._layers, self.parts.values(), strict=True):
+            given = [values[name] for name in layer.bottoms]
+            result = module(given) if isinstance(module, _Join) else module(given[0])
+            values |= dict.fromkeys(layer.tops, result)
+        return result
+
+
+class _Join(nn.Module):
+    """Several inputs: concatenated along the channels, or combined element by element."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def forward(self, xs: list[Tensor]) -> Tensor:
+        if self.kind == "concat":
+            return concat(xs, axis=1)
+        result = xs[0]
+        for x in xs[1:]:
+            result = result + x if self.kind == "sum" else result * x
+        return result
+
+
+def load_caffe_network(prototxt: str | os.PathLike[str], weights: str | os.PathLike[str]) -> CaffeNetwork:
+    """The network of a .prototxt with the weights of a .caffemodel, in evaluation mode. Images are blue, green, red, as Caffe reads them.
+
+    network = load_caffe_network("deploy.prototxt", "snapshot_iter_1000.caffemodel")
+    probabilities = network(images)
+    """
+    place = Path(prototxt)
+    about, blobs = read_prototxt(place), load_caffe(weights)
+    layers = [layer for layer in _layers(place, about) if layer.kind not in SKIPPED]
+    unknown = sorted({layer.kind for layer in layers if layer.kind not in _BUILDERS})
+    if unknown or not layers:
+        what = f"layers of the types {', '.join(unknown)}, which are not supported" if unknown else "no layers"
+        raise UserError("caffe", f"{place} has {what}. Known: {', '.join(sorted(_BUILDERS))}.")
+    modules = [_built(place, layer, blobs) for layer in layers]
+    return CaffeNetwork(layers, modules, _inputs(place, layers), _input_shape(about)).eval()
+
+
+def _layers(place: Path, about: Message) -> list[CaffeLayer]:
+    """The layers of the test phase. `layers` is the field of old files, with types such as INNER_PRODUCT."""
+    found = []
+    for each in [*about.get("layer", []), *about.get("layers", [])]:
+        if not isinstance(each, dict) or "name" not in each or "type" not in each:
+            raise UserError("caffe", f"{place} has a layer without a name or a type.")
+        phases = [rule.get("phase", [""])[0] for rule in each.get("include", []) if isinstance(rule, dict)]
+        if phases and "TEST" not in phases:
+            continue
+        kind = str(each["type"][0]).replace("_", "").lower()
+        found.append(
+            CaffeLayer(
+                str(each["name"][0]), kind, [*map(str, each.get("bottom", []))], [*map(str, each.get("top", []))], each
+            )
+        )
+    return found
+
+
+def _inputs(place: Path, layers: list[CaffeLayer]) -> list[str]:
+    """The name of the images: what is used and comes from no layer."""
+    made: set[str] = set()
+    found: list[str] = []
+    for layer in layers:
+        if not layer.bottoms or not layer.tops:
+            raise UserError("caffe", f"{place}: the layer {layer.name!r} requires inputs and outputs.")
+        found += [name for name in layer.bottoms if name not in made and name not in found]
+        made.update(layer.tops)
+    if len(found) != 1:
+        raise UserError("caffe", f"{place} must have one input, the images; got {', '.join(found) or 'none'}.")
+    return found
+
+
+def _input_shape(about: Message) -> tuple[int, ...] | None:
+    """Channels, height and width: of an Input layer, of `input_shape`, or of `input_dim`."""
+    sizes: list[Any] = about.get("input_dim", [])
+    shapes = list(about.get("input_shape", []))
+    for layer in about.get("layer", []):
+        for settings in layer.get("input_param", []) if isinstance(layer, dict) else []:
+            shapes += settings.get("shape", []) if isinstance(settings, dict) else []
+    if shapes and isinstance(shapes[0], dict):
+        sizes = shapes[0].get("dim", [])
+    return tuple(sizes[1:]) if len(sizes) == 4 and all(isinstance(n, int) and n > 0 for n in sizes) else None
+
+
+def _built(place: Path, layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    try:
+        return _BUILDERS[layer.kind](layer, blobs)
+    except KeyError as error:
+        raise UserError(
+            "caffe", f"{place}: the layer {layer.name!r} requires {error.args[0]}, which is missing."
+        ) from None
+    except (TypeError, ValueError, AttributeError, IndexError) as error:
+        raise UserError("caffe", f"{place}: the layer {layer.name!r} cannot be built: {error}.") from None
+
+
+# --- the types of layers ----------------------------------------------------------------------------------------------------
+
+
+def _pair(settings: Message, name: str, short: str, default: int) -> tuple[int, int]:
+    """Height and width: given once, twice, or as NAME_h and NAME_w."""
+    values = settings.get(name, [])
+    height = settings.get(f"{short}_h", values[:1] or [default])[0]
+    width = settings.get(f"{short}_w", values[1:2] or values[:1] or [default])[0]
+    return int(height), int(width)
+
+
+def _convolution(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    settings = layer.settings("convolution_param")
+    groups = int(settings.get("group", [1])[0])
+    weight = _blob(blobs, layer, "weight")
+    if weight.ndim != 4:
+        raise ValueError(f"weights of 4 axes are required, got {weight.shape}")
+    bias = bool(settings.get("bias_term", [True])[0])
+    made = nn.Conv2d(
+        weight.shape[1] * groups, weight.shape[0], _pair(settings, "kernel_size", "kernel", 1), groups=groups, bias=bias,
+        stride=_pair(settings, "stride", "stride", 1), padding=_pair(settings, "pad", "pad", 0),
+        dilation=_pair(settings, "dilation", "dilation", 1), init="zeros",
+    )  # fmt: skip
+    return _filled(made, layer, blobs, bias)
+
+
+def _inner_product(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    bias = bool(layer.settings("inner_product_param").get("bias_term", [True])[0])
+    outputs, inputs = _blob(blobs, layer, "weight").shape[-2:]  # old files have four axes
+    linear = nn.Linear(inputs, outputs, bias=bias, init="zeros")
+    return nn.Sequential(nn.Flatten(), _filled(linear, layer, blobs, bias))
+
+
+def _filled(made: nn.Module, layer: CaffeLayer, blobs: Blobs, bias: bool) -> nn.Module:
+    """The layer with its blobs."""
+    own = made.named_tensors()
+    roles = ("weight", "bias") if bias else ("weight",)
+    found = {}
+    for role in roles:
+        values = _blob(blobs, layer, role)
+        if values.size != int(np.prod(own[role].shape)):
+            raise ValueError(f"its {role} has the shape {values.shape}, and {own[role].shape} is needed")
+        found[role] = values.reshape(own[role].shape).astype(np.float32)
+    made.load(found)
+    return made
+
+
+def _blob(blobs: Blobs, layer: CaffeLayer, role: str) -> np.ndarray:
+    name = f"{layer.name}.{role}"
+    if name not in blobs:
+        raise KeyError(f"{name} in the .caffemodel")
+    return blobs[name]
+
+
+def _pooling(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    settings = layer.settings("pooling_param")
+    average = settings.get("pool", ["MAX"])[0] in ("AVE", 1)
+    if settings.get("global_pooling", [False])[0] is True:
+        return nn.AdaptiveAvgPool2d(1) if average else nn.AdaptiveMaxPool2d(1)
+    size, stride = _pair(settings, "kernel_size", "kernel", 1), _pair(settings, "stride", "stride", 1)
+    make = nn.AvgPool2d if average else nn.MaxPool2d
+    return make(size, stride=stride, padding=_pair(settings, "pad", "pad", 0), ceil_mode=True)
+
+
+def _lrn(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    settings = layer.settings("lrn_param")
+    if settings.get("norm_region", ["ACROSS_CHANNELS"])[0] not in ("ACROSS_CHANNELS", 0):
+        raise ValueError("norm_region ACROSS_CHANNELS is required")
+    alpha, beta, k = (float(settings.get(n, [d])[0]) for n, d in (("alpha", 1.0), ("beta", 0.75), ("k", 1.0)))
+    return nn.LRN(int(settings.get("local_size", [5])[0]), alpha=alpha, beta=beta, k=k)
+
+
+def _relu(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    slope = float(layer.settings("relu_param").get("negative_slope", [0])[0])
+    return nn.LeakyReLU(slope) if slope else nn.ReLU()
+
+
+def _dropout(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    return nn.Dropout(float(layer.settings("dropout_param").get("dropout_ratio", [0.5])[0]))
+
+
+def _eltwise(layer: CaffeLayer, blobs: Blobs) -> nn.Module:
+    settings = layer.settings("eltwise_param")
+    operation = settings.get("operation", ["SUM"])[0]
+    if operation not in ("SUM", 1, "PROD", 0) or "coeff" in settings:
+        raise ValueError("a sum or a product without coefficients is required")
+    return _Join("sum" if operation in ("SUM", 1) else "product")
+
+
+_BUILDERS: dict[str, Callable[[CaffeLayer, Blobs], nn.Module]] = {
+    "convolution": _convolution,
+    "innerproduct": _inner_product,
+    "pooling": _pooling,
+    "lrn": _lrn,
+    "relu": _relu,
+    "dropout": _dropout,
+    "eltwise": _eltwise,
+    "concat": lambda layer, blobs: _Join("concat"),
+    "flatten": lambda layer, blobs: nn.Flatten(),
+    "softmax": lambda layer, blobs: nn.Softmax(axis=1),
+    "sigmoid": lambda layer, blobs: nn.Sigmoid(),
+    "tanh": lambda layer, blobs: nn.Tanh(),
+}
