@@ -42,11 +42,11 @@ def numbers(text):
 def test_the_example_prints_what_the_network_gives(tmp_path, options):
     require("cc", "make")
     model, x, expected = network("convolutions")
-    library = weft.export_c(tmp_path / "c", model, x, name="small", **options)
+    library = weft.export_c(tmp_path / "c", model, x, **options)
     x.tofile(tmp_path / "c" / "x.raw")
     run("make", STRICT, cwd=tmp_path / "c")
     np.testing.assert_array_equal(numbers(run("./example", "x.raw", cwd=tmp_path / "c")), expected.ravel())
-    assert (tmp_path / "c" / "small.weights").exists() == ("weights" in options)
+    assert (tmp_path / "c" / "net.weights").exists() == ("weights" in options)
     assert f"| workspace | {library.workspace:,} |" in (tmp_path / "c" / "README.md").read_text()
 
 
