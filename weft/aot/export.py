@@ -15,9 +15,10 @@ from ..saved.program import Program, load
 from ..saved.save import save
 from .archive import static_library
 from .compile import CompiledLibrary
+from .example import example_text
 from .header import header_text
 from .program import compile_library
-from .sources import example_text, makefile_text, readme_text
+from .sources import makefile_text, readme_text
 
 
 def export_c(
