@@ -62,6 +62,25 @@ def test_libraries_for_other_cpus_run_under_qemu(tmp_path, target):
     np.testing.assert_allclose(found, expected.ravel(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("weights", ["inside", "file"])
+def test_the_example_of_a_program_with_state_and_errors(tmp_path, weights):
+    require("cc", "make")
+    table, total = weft.asarray(np.arange(5, dtype=np.float32)), weft.parameter(np.ones(2, np.float32))
+
+    def add(places):
+        total.assign(total + weft.take(table, places, axis=0))
+        return total * 2
+
+    weft.export_c(tmp_path, add, np.zeros(2, np.int64), weights=weights)
+    np.array([1, 4]).tofile(tmp_path / "good.raw")
+    np.array([1, 5]).tofile(tmp_path / "bad.raw")
+    run("make", STRICT, cwd=tmp_path)
+    assert numbers(run("./example", "good.raw", cwd=tmp_path)).tolist() == [4, 10]
+    bad = subprocess.run(["./example", "bad.raw"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert bad.returncode == 1
+    assert "error 1: [gather] index is out of range for axis 0 of size 5" in bad.stderr
+
+
 def test_the_header_compiles_as_c_and_cpp_and_needs_no_library(tmp_path):
     require("cc", "c++")
     weft.export_c(tmp_path, lenet(), np.zeros((1, 1, 28, 28), np.float32), labels=[f'"{i}"\\?é' for i in range(10)])

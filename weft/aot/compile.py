@@ -145,7 +145,8 @@ def _check_ops(graph: Graph, target: CpuTarget) -> None:
 
 
 def _error_texts(emitted: EmittedModule) -> tuple[str, ...]:
-    return tuple(f"[{where}] {message}" for where, message, _ in emitted.sites)
+    """The texts of errors. They are constants in C, so the value at fault is left out."""
+    return tuple(f"[{where}] {message.replace('{value} ', '')}" for where, message, _ in emitted.sites)
 
 
 def _weights(program: KernelProgram, read: Collection[Slot], closed: ClosedProgram) -> PackedWeights:
