@@ -30,7 +30,7 @@ def test_what_is_missing_is_made_meanwhile(monkeypatch: pytest.MonkeyPatch) -> N
     with library.preparing([*SYMBOLS, *SYMBOLS]):
         assert library.address("conv_pad")
     assert sorted(made) == sorted(SYMBOLS)
-    assert {symbol for symbol, _ in library._loaded} == set(SYMBOLS)
+    assert {symbol for symbol, *_ in library._loaded} == set(SYMBOLS)
     with library.preparing(SYMBOLS):
         pass
     assert len(made) == len(SYMBOLS)
