@@ -1,6 +1,7 @@
 """Programs compiled ahead of time, called in this process as C calls them."""
 
 import ctypes
+from functools import cache
 
 import numpy as np
 
@@ -73,6 +74,7 @@ NETWORKS = {
 }
 
 
+@cache
 def network(name: str):
     """A network with its input, as arrays, and what the compiled network gives on one thread."""
     weft.seed(1)

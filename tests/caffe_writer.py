@@ -29,7 +29,10 @@ def caffemodel(old: bool = False, packed: bool = True) -> bytes:
 
 def caffemodel_of(layers: dict[str, list[np.ndarray]]) -> bytes:
     """A file with these layers and their blobs."""
-    parts = [bytes_field(1, name.encode()) + b"".join(bytes_field(7, blob(b)) for b in blobs) for name, blobs in layers.items()]
+    parts = [
+        bytes_field(1, name.encode()) + b"".join(bytes_field(7, blob(b)) for b in blobs)
+        for name, blobs in layers.items()
+    ]
     return b"".join(layer_key(100) + varint(len(part)) + part for part in parts)
 
 

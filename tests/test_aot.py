@@ -1,6 +1,8 @@
 """Programs compiled ahead of time give what they give in process. The functions are called without a C compiler."""
 
+import ctypes
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from weft.aot.archive import static_library
 from weft.aot.object_reader import read_object
 from weft.aot.program import compile_library
 from weft.compiler.cpu import target as targets
-from weft.compiler.cpu.target import TARGETS, current_target, host
+from weft.compiler.cpu.engine import load
+from weft.compiler.cpu.ir_builder import F64, Code, new_module
+from weft.compiler.cpu.target import TARGETS, compiling_for, current_target, host
 
 
 def saved(folder, program, *inputs, **options):
@@ -34,7 +38,7 @@ def test_a_library_gives_the_bits_of_the_compiled_network(tmp_path, name):
 
 def test_the_number_of_threads_does_not_change_the_bits(tmp_path):
     model, x, expected = network("convolutions")
-    run = NativeLibrary(compile_library(saved(tmp_path, model, x), sizes={"batch": len(x)}, threads=3))
+    run = NativeLibrary(compile_library(saved(tmp_path, model, x), sizes={"batch": len(x)}, threads=2))
     for _ in range(3):
         np.testing.assert_array_equal(run(x)[0], expected)
 
@@ -66,17 +70,36 @@ def test_functions_keep_their_accuracy_without_fused_products(tmp_path, monkeypa
         y = weft.abs(x)
         return weft.concat([weft.exp(x), weft.log(y), weft.tanh(x), weft.erf(x), weft.log1p(y), weft.expm1(x), y**3.3])
 
-    x = np.concatenate([np.linspace(-20, 20, 501), np.geomspace(1e-30, 30, 99)]).astype(dtype)
+    largest, smallest = np.finfo(dtype).max, np.finfo(dtype).tiny
+    special = [0.0, -0.0, np.inf, -np.inf, np.nan, largest, -largest, smallest, largest / 2, 1e4]
+    x = np.concatenate([np.linspace(-20, 20, 501), np.geomspace(1e-30, 30, 99), special]).astype(dtype)
     run = NativeLibrary(compile_library(saved(tmp_path, functions, x, dynamic=False), "net", "plain"))
     expected = weft.jit(functions)(x).numpy()
     np.testing.assert_allclose(run(x)[0], expected, rtol=4 * np.finfo(dtype).eps)
+
+
+def test_an_emulated_fused_product_keeps_the_lowest_bits():
+    with compiling_for(replace(host(), fma=False)):
+        code = Code.begin(new_module("m"), "fma", [F64] * 3, F64)
+        code.done(code.exact_fma(*code.arguments))
+    loaded = load(code.module)
+    fma = loaded.function("fma", [ctypes.c_double] * 3, ctypes.c_double)
+    rng = np.random.default_rng(0)
+    for a, b in rng.normal(size=(200, 2)).tolist():
+        assert fma(a, b, -(a * b)) == float(Fraction(a) * Fraction(b) - Fraction(a * b))
+    for a, b, c in rng.normal(size=(200, 3)).tolist():
+        exact = float(Fraction(a) * Fraction(b) + Fraction(c))
+        assert abs(fma(a, b, c) - exact) <= np.spacing(abs(exact))
+    assert fma(1.7e308, 0.5, 1.0) == 0.85e308  # too large to be split
+    assert fma(np.inf, 2.0, 1.0) == np.inf
+    assert np.isnan(fma(np.inf, 0.0, 1.0))
 
 
 def test_object_files_of_all_targets_need_next_to_nothing(tmp_path):
     model, x, _ = network("convolutions")
     program = saved(tmp_path, model, x)
     for target in TARGETS:
-        found = read_object(compile_library(program, "net", target).object)
+        found = read_object(compile_library(program, "net", target, {"batch": 3}).object)
         assert found.defined == ("net_run",), target
         assert set(found.undefined) <= ({"__aeabi_ldivmod", "__aeabi_uldivmod"} if target == "armv7" else set()), target
     assert current_target() is host()
@@ -104,6 +127,23 @@ def test_state_is_memory_of_the_caller(tmp_path):
     x = np.arange(3, dtype=np.float32)
     assert [first(x)[0].tolist() for _ in range(2)] == [[2, 4, 6], [2, 6, 10]]
     assert second(x)[0].tolist() == [2, 4, 6]
+
+
+def test_a_training_step_continues_without_python(tmp_path):
+    weft.seed(2)
+    model, x, y = weft.nn.Linear(6, 3), weft.random.normal((4, 6)), np.arange(4) % 3
+    optimizer = weft.optim.adam(model, 1e-2)
+
+    @weft.jit
+    def step(x, y):
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
+
+    step(x, y).item()
+    run = NativeLibrary(compile_library(saved(tmp_path, step, x, y), sizes={"batch": 4}))
+    for _ in range(3):
+        assert run(x.numpy(), y)[0].item() == step(x, y).item()
 
 
 def test_random_numbers_go_on_from_call_to_call(tmp_path):

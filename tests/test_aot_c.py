@@ -42,11 +42,11 @@ def numbers(text):
 def test_the_example_prints_what_the_network_gives(tmp_path, options):
     require("cc", "make")
     model, x, expected = network("convolutions")
-    library = weft.export_c(tmp_path / "c", model, x, name="small", **options)
+    library = weft.export_c(tmp_path / "c", model, x, **options)
     x.tofile(tmp_path / "c" / "x.raw")
     run("make", STRICT, cwd=tmp_path / "c")
     np.testing.assert_array_equal(numbers(run("./example", "x.raw", cwd=tmp_path / "c")), expected.ravel())
-    assert (tmp_path / "c" / "small.weights").exists() == ("weights" in options)
+    assert (tmp_path / "c" / "net.weights").exists() == ("weights" in options)
     assert f"| workspace | {library.workspace:,} |" in (tmp_path / "c" / "README.md").read_text()
 
 
@@ -60,6 +60,25 @@ def test_libraries_for_other_cpus_run_under_qemu(tmp_path, target):
     run("make", STRICT, f"CC={compiler}", cwd=tmp_path)
     found = numbers(run(*emulator.split(), "./example", "x.raw", cwd=tmp_path))
     np.testing.assert_allclose(found, expected.ravel(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("weights", ["inside", "file"])
+def test_the_example_of_a_program_with_state_and_errors(tmp_path, weights):
+    require("cc", "make")
+    table, total = weft.asarray(np.arange(5, dtype=np.float32)), weft.parameter(np.ones(2, np.float32))
+
+    def add(places):
+        total.assign(total + weft.take(table, places, axis=0))
+        return total * 2
+
+    weft.export_c(tmp_path, add, np.zeros(2, np.int64), weights=weights)
+    np.array([1, 4]).tofile(tmp_path / "good.raw")
+    np.array([1, 5]).tofile(tmp_path / "bad.raw")
+    run("make", STRICT, cwd=tmp_path)
+    assert numbers(run("./example", "good.raw", cwd=tmp_path)).tolist() == [4, 10]
+    bad = subprocess.run(["./example", "bad.raw"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert bad.returncode == 1
+    assert "error 1: [gather] index is out of range for axis 0 of size 5" in bad.stderr
 
 
 def test_the_header_compiles_as_c_and_cpp_and_needs_no_library(tmp_path):
@@ -97,37 +116,41 @@ console.log([...new Float32Array(memory.buffer, output, 21)].join(" "));
 
 
 class Pixels(nn.Module):
-    """A classifier of gray pictures, from pixels to probabilities."""
+    """A classifier of pictures, from pixels to probabilities."""
 
-    def __init__(self) -> None:
-        self.layer = nn.Linear(48, 3)
+    def __init__(self, channels: int) -> None:
+        self.layer = nn.Linear(channels * 48, 3)
 
     def forward(self, x):
-        return weft.softmax(self.layer(x.reshape(x.shape[0], 48).astype("float32") / 255))
+        return weft.softmax(self.layer(x.flatten(1).astype("float32") / 255))
 
 
-def write_pgm(path: Path, pixels: np.ndarray) -> None:
-    height, width = pixels.shape
-    path.write_bytes(f"P5\n{width} {height}\n255\n".encode() + pixels.tobytes())
+def write_image(path: Path, pixels: np.ndarray) -> None:
+    """Write planes of pixels as a PGM or PPM file."""
+    channels, height, width = pixels.shape
+    path.write_bytes(
+        f"P{5 if channels == 1 else 6}\n{width} {height}\n255\n".encode() + pixels.transpose(1, 2, 0).tobytes()
+    )
 
 
-def test_the_command_line_exports_saved_programs(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_command_line_exports_saved_programs(tmp_path, capsys, monkeypatch, channels):
     require("cc", "make")
     monkeypatch.chdir(tmp_path)
-    model, pixels = Pixels().eval(), np.arange(48, dtype=np.uint8).reshape(6, 8)
-    spec = weft.TensorSpec(("batch", 1, 6, 8), "uint8")
+    model, pixels = Pixels(channels).eval(), np.arange(channels * 48, dtype=np.uint8).reshape(channels, 6, 8)
+    spec = weft.TensorSpec(("batch", channels, 6, 8), "uint8")
     weft.save("net.weft", model, spec, labels=["red", "green", "blue"])
     assert main(["export", "net.weft", "to=c", "out=library", "name=colours"]) in (0, None)
     assert "int colours_run(const uint8_t *input, float *output, void *workspace)" in capsys.readouterr().out
-    write_pgm(tmp_path / "library" / "a.pgm", pixels)
+    write_image(tmp_path / "library" / "a.pgm", pixels)
     run("make", STRICT, cwd="library")
     shown = [line.split() for line in run("./example", "a.pgm", cwd="library").splitlines()]
-    expected = weft.jit(model)(pixels[None, None]).numpy()[0]
+    expected = weft.jit(model)(pixels[None]).numpy()[0]
     order = np.argsort(-expected)
     assert [word for _, word in shown] == [["red", "green", "blue"][i] for i in order]
     np.testing.assert_array_equal(np.array([float(p) for p, _ in shown], np.float32), expected[order])
     wrong = subprocess.run(["./example", "Makefile"], cwd="library", capture_output=True, text=True, check=False)
-    assert "must be a PGM picture of 8 x 6 pixels" in wrong.stderr
+    assert f"must be a {'PGM' if channels == 1 else 'PPM'} picture of 8 x 6 pixels" in wrong.stderr
 
 
 def test_a_folder_that_is_there_is_kept(tmp_path):

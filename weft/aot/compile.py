@@ -16,7 +16,7 @@ from llvmlite import ir
 
 from ..compiler.cpu import library
 from ..compiler.cpu.backend import can_compile, compiled
-from ..compiler.cpu.engine import Loaded, object_code, object_file
+from ..compiler.cpu.engine import Loaded, kept_code, object_code, object_file
 from ..compiler.cpu.ir_builder import I8, I32, I64, PTR, Code, Value, new_module
 from ..compiler.cpu.module import EmittedModule, write
 from ..compiler.cpu.target import CpuTarget, compiling_for
@@ -145,7 +145,8 @@ def _check_ops(graph: Graph, target: CpuTarget) -> None:
 
 
 def _error_texts(emitted: EmittedModule) -> tuple[str, ...]:
-    return tuple(f"[{where}] {message}" for where, message, _ in emitted.sites)
+    """The texts of errors. They are constants in C, so the value at fault is left out."""
+    return tuple(f"[{where}] {message.replace('{value} ', '')}" for where, message, _ in emitted.sites)
 
 
 def _weights(program: KernelProgram, read: Collection[Slot], closed: ClosedProgram) -> PackedWeights:
@@ -160,7 +161,8 @@ def _prepared(program: KernelProgram, constants: Mapping[int, np.ndarray]) -> np
     """The memory that is kept from run to run, computed on this machine."""
     once = write(replace(program, calls=[call for call in program.calls if call.once]), barriers=False)
     with library.preparing(once.symbols):
-        code = object_code(once.module)
+        text = str(once.module)
+        code = kept_code(f"prepared constants\n{text}", lambda: object_code(text))
     loaded = Loaded(code, [(symbol, library.address(symbol)) for symbol in once.symbols])
     kept, arena = aligned(_rounded(program.memory.kept)), aligned(program.memory.arena)
     status = (ctypes.c_int64 * 3)(0, 0, 1)

@@ -15,9 +15,10 @@ from ..saved.program import Program, load
 from ..saved.save import save
 from .archive import static_library
 from .compile import CompiledLibrary
+from .example import example_text
 from .header import header_text
 from .program import compile_library
-from .sources import example_text, makefile_text, readme_text
+from .sources import makefile_text, readme_text
 
 
 def export_c(
@@ -39,11 +40,11 @@ def export_c(
     example. `sizes` fixes free dimensions of a saved program; `batch` is 1 if it is not given. `target`: host, x86-64-v2, x86-64-v3, x86-64-v4, aarch64,
     armv7, riscv64 or wasm32. `weights="file"` writes them to a file beside the library, whose address is passed to every call.
 
-    >>> import weft, tempfile
+    >>> import os, tempfile, weft
     >>> from weft import nn
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     library = weft.export_c(f"{folder}/c", nn.Linear(4, 3), weft.zeros((1, 4)), target="armv7")
-    ...     sorted(path.name for path in Path(f"{folder}/c").iterdir())
+    ...     sorted(os.listdir(f"{folder}/c"))
     ['Makefile', 'README.md', 'example.c', 'libnet.a', 'net.h']
     >>> library.workspace
     0

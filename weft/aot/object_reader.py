@@ -21,7 +21,8 @@ _MEMORY = {"memcpy", "memmove", "memset"}
 _MATHS = {
     name + kind for name in ("ceil", "cos", "floor", "rint", "roundeven", "sin", "tan", "trunc") for kind in ("", "f")
 }
-_OF_COMPILER = {"arm": {"__aeabi_ldivmod", "__aeabi_uldivmod", "__aeabi_memcpy", "__aeabi_memset", "__aeabi_memmove"}}
+_ARM = "ldivmod uldivmod lmul l2d l2f ul2d ul2f d2lz d2ulz f2lz f2ulz memcpy memset memmove"  # 64-bit integers on a 32-bit CPU
+_OF_COMPILER = {"arm": {f"__aeabi_{name}" for name in _ARM.split()}}
 
 
 @dataclass(frozen=True)

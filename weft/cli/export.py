@@ -27,7 +27,7 @@ def export(words: Sequence[str]) -> None:
     nothing else. In Python: weft.load("net.weft"). An ONNX model takes pixels and gives what the network predicts in any runtime for
     ONNX; it requires pip install 'weft[onnx]'. to=c writes a folder with a C library, its header and an example, for this CPU or
     another. to=web writes a folder that classifies pictures in a browser, without a server. For both a saved program can be given instead of
-    a run: weft export net.weft to=c target=armv7.
+    a run: weft export to=c target=armv7 net.weft.
     """
     known = {
         "to": Setting(str, "weft", "the format", choices=("weft", "onnx", "c", "web")),

@@ -50,12 +50,19 @@ def _emitted(machine: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
 def object_file(modules: Sequence[ir.Module | str], target: CpuTarget, exported: Collection[str]) -> bytes:
     """Modules as one object file that a linker reads. Only the `exported` functions are visible outside of it.
 
-    The modules are optimised together: arguments that are the same in all calls, such as the number of threads, become constants.
+    The modules are optimised together: arguments that are the same in all calls, such as the number of threads, become constants. The
+    result is cached under the text of the modules.
     """
+    texts = [str(module) for module in modules]
+    key = "\n".join(["object file", target.key, *sorted(exported), *texts])
+    return kept(key, lambda: _linked(texts, target, exported))
+
+
+def _linked(texts: Sequence[str], target: CpuTarget, exported: Collection[str]) -> bytes:
     machine, context = target.new_linker_machine(), llvm.create_context()
-    whole = llvm.parse_assembly(str(modules[0]), context)
-    for module in modules[1:]:
-        whole.link_in(llvm.parse_assembly(str(module), context))
+    whole = llvm.parse_assembly(texts[0], context)
+    for text in texts[1:]:
+        whole.link_in(llvm.parse_assembly(text, context))
     for symbol in (*whole.functions, *whole.global_variables):
         if not symbol.is_declaration and symbol.name not in exported:
             symbol.linkage = "internal"

@@ -262,7 +262,9 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
         total = self.fadd(product, c)
         back = self.fsub(total, product)
         lost = self.fadd(self.fsub(product, self.fsub(total, back)), self.fsub(c, back))
-        return self.fadd(total, self.fadd(lost, error))
+        correction = self.fadd(lost, error)
+        # Infinities and numbers near the largest cannot be split: there is nothing to correct.
+        return self.select(self.fcmp_unordered("uno", correction, correction), total, self.fadd(total, correction))
 
     def _exact_product(self, a: Value, b: Value) -> tuple[Value, Value]:
         """The product of two float64 and its rounding error (Dekker): both factors are split into halves of 26 bits."""
