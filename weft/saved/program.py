@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from ..derivatives import custom_vjp
+from ..dtypes import DTypeLike
 from ..errors import RunError, UserError
 from ..graph import Graph
 from ..graph.check import check
@@ -28,6 +30,9 @@ from .manifest import DEFAULT_STREAM, FunctionManifest, Manifest, read_manifest
 
 _WEIGHTS = "weights.safetensors"
 _LONGEST_TEXT = 256 << 20
+_OLD_CONSTANT = re.compile(
+    r"constants\.\d+"
+)  # names of constants in the first files of version 1; later ones have an underscore
 _REMEMBERED = 64  # graphs for different sizes
 
 
@@ -47,7 +52,8 @@ class SavedFunction:
         try:
             graph = check(build(self._syntax, sizes=dict(sizes)))
         except UserError as error:
-            raise RunError("load", f"{self.manifest.graph} in {self.path} is damaged: {error.message}") from None
+            at = f"cannot be run with {', '.join(f'{n}={size}' for n, size in sizes)}, or " if sizes else ""
+            raise RunError("load", f"{self.manifest.graph} in {self.path} {at}is damaged: {error.message}") from None
         wanted = len(self.manifest.inputs), len(self.manifest.outputs)
         if (len(graph.inputs), len(graph.outputs)) != wanted:
             raise RunError(
@@ -109,26 +115,45 @@ class Program(Module):
             for port in function.manifest.inputs:
                 if port.kind == "stream" and port.name not in self._streams:
                     self._streams[port.name] = self._stream(port.name)
-        own = {name: tensor for name, tensor in self._tensors.items() if not name.startswith("constants.")}
-        for name, tensor in own.items():
-            self._place(name.split("."), tensor)
+        for name, tensor in self._tensors.items():
+            if tensor.requires_grad or not _OLD_CONSTANT.fullmatch(name):
+                self._place(name, tensor)
+        self._frozen = dict.fromkeys(name for name in manifest.frozen if name in self._tensors)
 
     def _stream(self, name: str) -> Generator:
         stream = Generator()
         stream.state = self._tensors.pop(f"{name}.key"), self._tensors.pop(f"{name}.offset")
         return stream
 
-    def _place(self, path: list[str], tensor: Tensor) -> None:
-        """Make a tensor an attribute, so that `named_tensors` gives it under its path."""
-        if hasattr(Program, path[0]) or path[0].startswith("_"):
-            raise RunError("load", f"{self._path} has a tensor called {'.'.join(path)!r}; that name is taken.")
-        if len(path) == 1:
-            setattr(self, path[0], tensor)
+    def _place(self, name: str, tensor: Tensor) -> None:
+        """Make a tensor an attribute, so that `named_tensors` gives it under its path; those with an underscore are not listed."""
+        first, _, rest = name.partition(".")
+        if first.startswith("_"):
             return
-        inner = vars(self).setdefault(path[0], {})
-        for part in path[1:-1]:
-            inner = inner.setdefault(part, {})
-        inner[path[-1]] = tensor
+        if hasattr(Module, first):  # a function may call a variable `parameters` or `train`
+            first += "_"
+        place = vars(self)
+        if not rest:
+            place[first] = tensor
+        elif isinstance(place.setdefault(first, {}), dict):
+            place[first][rest] = tensor
+        else:
+            place[f"{first}.{rest}"] = tensor
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name != "training":
+            raise UserError(
+                "Program",
+                f"a graph in a file reads the tensors that it was loaded with; {name!r} cannot be another one. Change values with "
+                "assign or load.",
+            )
+        super().__setattr__(name, value)
+
+    def astype(self, dtype: DTypeLike) -> Program:
+        raise UserError(
+            "Program",
+            "the dtypes of a program in a file are fixed. Convert the network before it is saved, or its inputs and results.",
+        )
 
     @property
     def manifest(self) -> Manifest:

@@ -13,7 +13,7 @@ from ..nn.module import Module
 from ..tracing.jit import Jit
 from ..version import __version__
 from .archive import write_archive
-from .manifest import Manifest
+from .manifest import RESERVED, Manifest
 from .trace import ProgramTracer, call_specs, in_mode
 from .trace import TensorSpec as TensorSpec
 
@@ -45,6 +45,9 @@ def save(
     >>> again(x).tolist() == net(x).tolist()
     True
     """
+    reserved = sorted(RESERVED & facts.keys())
+    if reserved:
+        raise UserError("save", f"the manifest has {', '.join(reserved)} already. Give the fact another name.")
     args, kwargs = call_specs(inputs, dynamic)
     function = program.function if isinstance(program, Jit) else program
     tracer = ProgramTracer(function, args, kwargs)
@@ -62,8 +65,9 @@ def save(
 def _write(program: ProgramTracer, path: Path, facts: Mapping[str, Any]) -> None:
     trainable = tuple(name for name, tensor in program.tensors.items() if tensor.requires_grad)
     manifest = Manifest(
-        program.functions, dict(program.dimensions), trainable, dict(sorted(program.ops.items())), dict(facts)
-    )
+        program.functions, dict(program.dimensions), trainable, dict(sorted(program.ops.items())),
+        _frozen_names(program), dict(facts),
+    )  # fmt: skip
     try:
         head = manifest.as_text()
     except (TypeError, ValueError) as error:
@@ -71,3 +75,11 @@ def _write(program: ProgramTracer, path: Path, facts: Mapping[str, Any]) -> None
     entries: dict[str, Any] = {"manifest.json": [head.encode()]}
     entries |= {f"{name}.py": [text.encode()] for name, text in program.texts.items()}
     write_archive(path, entries | {"weights.safetensors": file_parts(program.tensors)})
+
+
+def _frozen_names(program: ProgramTracer) -> tuple[str, ...]:
+    if not isinstance(program.function, Module):
+        return ()
+    listed = program.function.named_tensors()
+    unlisted = {*program.function.named_state(), *program.function.named_parameters()}
+    return tuple(name for name in listed if name not in unlisted)
