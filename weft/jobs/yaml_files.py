@@ -30,7 +30,8 @@ def read_settings(where: str, path: str | Path, known: Mapping[str, Setting]) ->
             raise UserError(where, f"{line}: there is no setting {name!r}. {nearest(str(name), list(known))}")
         text = _text(value)
         if text is None:
-            raise UserError(where, f"{line}: {name} requires one value or a list of them, got more inside.")
+            given = "a mapping" if isinstance(value, yaml.MappingNode) else "a list of more than values"
+            raise UserError(where, f"{line}: {name} requires one value or a list of them, got {given}.")
         try:
             found[name] = known[name].parse(text)
         except ValueError as error:
