@@ -315,3 +315,28 @@ def test_cubic_samples_beyond_the_border_weigh_the_border(tmp_path: Any) -> None
 def cubic_weight(distance: float) -> float:
     d, a = abs(distance), -0.75
     return ((a + 2) * d - (a + 3)) * d * d + 1 if d <= 1 else ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+
+def test_arithmetic_of_shapes_is_saved_for_every_size(tmp_path: Any) -> None:
+    """Exporters make zero states and positions by arithmetic of shapes."""
+    net = weft.onnx.loads(onnx.parser.parse_model(ZERO_STATE).SerializeToString())
+    weft.save(tmp_path / "net.weft", net, weft.TensorSpec(("batch", "time", 3)))
+    again = weft.load(tmp_path / "net.weft").eval()
+    for batch, time in ((1, 1), (4, 5)):
+        x = weft.asarray(draw(time, batch, 3).swapaxes(0, 1))
+        for mine, loaded in zip(net(x), again(x), strict=True):
+            assert np.array_equal(np.asarray(mine), np.asarray(loaded))
+
+
+ZERO_STATE = """
+<ir_version: 10, opset_import: ["" : 18]>
+net (float[n, t, 3] x) => (float[n, t, 3] y, int64[t] places)
+<float[3] step = {0.5, 0.25, 2.0}, int64 first = {0}, int64 next = {1}> {
+  shape = Shape(x)
+  time = Gather (shape, next)
+  zero = ConstantOfShape(shape)
+  scaled = Mul(x, step)
+  y = Add(scaled, zero)
+  places = Range(first, time, next)
+}
+"""

@@ -161,3 +161,28 @@ def test_a_size_that_a_program_cannot_have_is_no_damage_alone(tmp_path):
     again = round_trip(tmp_path, lambda x: x[1:] - x[:-1], X)
     with pytest.raises(weft.RunError, match=r"cannot be run with batch=0, or is damaged: .*\[slice\]"):
         again(np.ones((0, 3), np.float32))
+
+
+class Positions(nn.Module):
+    """All encodings of positions that have tables."""
+
+    def __init__(self):
+        self.rotary, self.alibi = nn.MultiHeadAttention(8, 2, rotary=True), nn.MultiHeadAttention(8, 2, alibi=True)
+        self.sines = nn.PositionalEncoding()
+
+    def forward(self, x):
+        return self.alibi(self.rotary(self.sines(x)), causal=True)
+
+
+def test_tables_of_positions_serve_every_length(tmp_path):
+    net = Positions().eval()
+    again = round_trip(tmp_path, net, weft.TensorSpec(("batch", "time", 8))).eval()
+    weft.onnx.save(tmp_path / "net.onnx", net, weft.TensorSpec(("batch", "time", 8)))
+    from_onnx = weft.onnx.load(tmp_path / "net.onnx")
+    for time in (1, 2, 700):
+        x = weft.random.normal((2, time, 8))
+        expected = net(x).numpy()
+        assert np.allclose(again(x).numpy(), expected, rtol=1e-6, atol=1e-6)
+        assert np.allclose(from_onnx(x).numpy(), expected, rtol=1e-5, atol=1e-5)
+    odd = round_trip(tmp_path, nn.PositionalEncoding(), weft.TensorSpec(("batch", "time", 5)))
+    assert np.array_equal(odd(weft.zeros((1, 3000, 5))).numpy()[0], nn.sinusoidal(3000, 5).numpy())

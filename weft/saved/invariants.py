@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import zip_longest
+from itertools import starmap, zip_longest
 from typing import Any
 
 from ..errors import UserError
@@ -24,19 +24,25 @@ def check_same_at_all_sizes(found: Sequence[TracedFunction], points: Sequence[Si
     first, start = found[0], points[0]
     for other, at in zip(found[1:], points[1:], strict=True):
         sizes = f"{show_sizes(start)} and {show_sizes(at)}"
-        for a, b in zip_longest(first.states, other.states):
-            if a is None or b is None or not _is_same_state(a, b):
-                raise refuse_sizes(
-                    f"it uses different arrays or tensors for {sizes}. Compute what depends on a size with weft's functions, such as "
-                    "weft.arange(x.shape[0])"
-                )
+        if not uses_same_tensors([first, other]):
+            raise refuse_sizes(
+                f"it uses different arrays or tensors for {sizes}. Compute what depends on a size with weft's functions, such as "
+                "weft.arange(x.shape[0])"
+            )
         if not _is_same_result(first, other):
             raise refuse_sizes(
                 f"it returns different numbers or structures for {sizes}. Return a number as a tensor, such as weft.full((), x.shape[0])"
             )
 
 
-def _is_same_state(a: StateTensor, b: StateTensor) -> bool:
+def uses_same_tensors(found: Sequence[TracedFunction]) -> bool:
+    """Whether a function uses the same tensors, and arrays of the same content, at every size."""
+    return all(all(starmap(_is_same_state, zip_longest(found[0].states, other.states))) for other in found[1:])
+
+
+def _is_same_state(a: StateTensor | None, b: StateTensor | None) -> bool:
+    if a is None or b is None:
+        return False
     left, right = a.find(), b.find()
     return left is right or (a.is_constant and b.is_constant and content_of(left) == content_of(right))
 

@@ -65,7 +65,11 @@ class SavedFunction:
         """The arguments as tensors, in the order of the manifest."""
         leaves, structure = flatten((args, kwargs))
         if _plain(structure) != self.manifest.arguments:
-            raise UserError("Program", f"arguments {self.manifest.arguments} are required, got {_plain(structure)}.")
+            raise UserError(
+                "Program",
+                f"arguments {self.manifest.arguments} are required, got {_plain(structure)}. Where * stands, pass an array or a tensor; a list "
+                "is a structure of several.",
+            )
         return [self._argument(int(port.name), port.type, leaves) for port in self.arguments]
 
     def _argument(self, number: int, text: str, leaves: Sequence[Any]) -> Tensor:

@@ -21,6 +21,7 @@ from ..nn.module import Module
 from ..options import CompileOptions
 from ..random import Generator, default_generator
 from ..tensor import Tensor, wrap
+from ..tracing.context import free_sizes
 from ..tracing.naming import names_of
 from ..tracing.traced import TracedFunction, traced
 from ..tree import Structure, flatten, unflatten
@@ -30,6 +31,7 @@ from .invariants import (
     check_reads_no_changing_value,
     check_same_at_all_sizes,
     content_of,
+    uses_same_tensors,
     with_gradients,
 )
 from .manifest import CONSTANTS, DEFAULT_STREAM, FunctionManifest, Port
@@ -155,8 +157,10 @@ class ProgramTracer:
 
     def add(self, name: str) -> None:
         """Trace the function, as it is now, at several sizes."""
-        points = self._points()
-        found = [self._traced_or_refused(at) for at in points]
+        points, found = self._traced_at_points()
+        if not uses_same_tensors(found):
+            with free_sizes():  # layers compute their tables, of positions for example, by the graph
+                points, found = self._traced_at_points()
         self._name_tensors()
         check_same_at_all_sizes(found, points)
         check_reads_no_changing_value(found[0], self.names)
@@ -170,6 +174,10 @@ class ProgramTracer:
         self.functions[name] = self._describe(name, found[0], graphs[0][1])
         for graph in [*subgraphs(graphs[0][0]), graphs[0][0]]:
             self.ops |= {n.op.name: n.op.version for n in graph.nodes if n.op is not PLACEHOLDER}
+
+    def _traced_at_points(self) -> tuple[list[Sizes], list[TracedFunction]]:
+        points = self._points()
+        return points, [self._traced_or_refused(at) for at in points]
 
     def _points(self) -> list[Sizes]:
         """Sizes that differ from all numbers of the graph that are the same at two sizes."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
+from ...io.files import cannot_write, replace_file
 from ...nn.module import Module
 from ...saved.trace import ProgramTracer, call_specs, in_mode
 from ...tracing.jit import Jit
@@ -213,11 +214,14 @@ def _write(proto: Any, path: Path) -> None:
     if sum(len(t.raw_data) for t in proto.graph.initializer) <= LARGEST:
         content = proto.SerializeToString()
         _check(content)
-        path.write_bytes(content)
+        replace_file(path, [content], "onnx.save")
         return
     beside = f"{path.name}.data"
-    path.with_name(beside).unlink(missing_ok=True)  # the package appends to a file that is there
-    onnx_package().save(proto, path, save_as_external_data=True, location=beside)
+    try:
+        path.with_name(beside).unlink(missing_ok=True)  # the package appends to a file that is there
+        onnx_package().save(proto, path, save_as_external_data=True, location=beside)
+    except OSError as error:
+        raise cannot_write("onnx.save", path, error) from error
     _check(str(path))
 
 
