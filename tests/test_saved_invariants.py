@@ -5,6 +5,7 @@ import pytest
 
 import weft
 from weft import nn, optim
+from weft.saved.dimensions import expression, sample_sizes
 
 
 def round_trip(tmp_path, program, inputs, **options):
@@ -52,6 +53,13 @@ def test_sizes_that_are_clipped_are_refused(tmp_path):
         weft.save(tmp_path / "f.weft", lambda x: x * table[: x.shape[0]], X)
     again = round_trip(tmp_path, lambda x: x * table[: x.shape[0]], weft.TensorSpec(("batch<=512", 3)))
     assert again(np.ones((512, 3), np.float32)).shape == (512, 3)
+
+
+def test_means_over_free_and_fixed_sizes_are_found():
+    one, two = sample_sizes({"n": None}), sample_sizes({"a": None, "b": None})
+    for size in (49, 200, 3072, 65536):
+        assert expression([repr(1 / (size * at["n"])) for at in one], one) == f"1 / ({size}*n)"
+    assert expression([repr(1 / (64 * at["a"] * at["b"])) for at in two], two) == "1 / (64*a*b)"
 
 
 def test_values_that_python_reads_must_not_change(tmp_path):

@@ -139,8 +139,8 @@ def _candidates(values: Sequence[Fraction], names: Sequence[str], points: Sequen
             found.append(text)
     if whole:
         found += _blocks(values[-1], names, points[-1])
-    elif all(values):
-        inverse = _fit([1 / v for v in values], names, points)
+    elif all(used := values[: max(3, 2 ** len(names))]):  # at a large size, a small number is no fraction any more
+        inverse = _fit([1 / v for v in used], names, points)
         if inverse is not None:
             scale = lcm(*(c.denominator for c in inverse.values()))
             found.append(f"{scale} / ({_polynomial({term: int(c * scale) for term, c in inverse.items()})})")
