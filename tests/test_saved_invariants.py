@@ -194,3 +194,16 @@ def test_tables_of_positions_serve_every_length(tmp_path):
         assert np.allclose(from_onnx(x).numpy(), expected, rtol=1e-5, atol=1e-5)
     odd = round_trip(tmp_path, nn.PositionalEncoding(), weft.TensorSpec(("batch", "time", 5)))
     assert np.array_equal(odd(weft.zeros((1, 3000, 5))).numpy()[0], nn.sinusoidal(3000, 5).numpy())
+
+
+def test_a_tensor_that_is_changed_is_passed_once(tmp_path):
+    def add(a, b):
+        a.assign(a + 1.0)
+        return a + b
+
+    again = round_trip(tmp_path, add, (weft.ones(2), weft.ones(2)))
+    x, y = weft.ones(3), weft.zeros(3)
+    assert again(x, y).tolist() == [2.0] * 3
+    assert x.tolist() == [2.0] * 3
+    with pytest.raises(weft.UserError, match="required once, got it as two arguments"):
+        again(x, x)

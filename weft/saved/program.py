@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -189,6 +190,7 @@ class Program(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         function = self._function()
         arguments = function.bind(args, kwargs)
+        self._check_aliases(function.manifest, arguments)
         graph = function.graph(function.sizes(arguments, self._manifest.dimensions))
         given = iter(arguments)
         nodes = [self._input(port.kind, port.name, given) for port in function.manifest.inputs]
@@ -201,6 +203,16 @@ class Program(Module):
         if not function.manifest.differentiable:
             computed = _without_derivative(computed, [wrap(n) for n in nodes if n.dtype.is_float])
         return self._deliver(function.manifest, computed, arguments)
+
+    def _check_aliases(self, manifest: FunctionManifest, arguments: Sequence[Tensor]) -> None:
+        """A tensor that the function changes must not be passed under a second name: the graph would read its old value there."""
+        changed = [arguments[int(port.name)] for port in manifest.outputs if port.kind == "argument"]
+        changed += [self._tensors[port.name] for port in manifest.outputs if port.kind == "state"]
+        names = Counter(map(id, (*arguments, *self._tensors.values())))
+        if any(names[id(tensor)] > 1 for tensor in changed):
+            raise UserError(
+                "Program", "a tensor that the program changes is required once, got it as two arguments. Pass a copy."
+            )
 
     def _input(self, kind: str, name: str, given: Any) -> Node:
         if kind == "argument":
