@@ -347,3 +347,21 @@ def test_rectifying_unsigned_integers_is_written_by_plain_ops(tmp_path: Path) ->
         "LessOrEqual",
         "Where",
     ]
+
+
+def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / "net.onnx"
+    weft.onnx.save(path, lambda x: x * 2.0, weft.ones(3))
+    before = path.read_bytes()
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(weft.RunError, match=r"\[onnx.save\] .*net.onnx cannot be written: No space left"):
+            weft.onnx.save(path, lambda x: x * 3.0, weft.ones(3))
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["net.onnx"]
+    with pytest.raises(weft.RunError, match=r"cannot be written: No such file or directory"):
+        weft.onnx.save(tmp_path / "nowhere" / "net.onnx", lambda x: x, weft.ones(3))

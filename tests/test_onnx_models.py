@@ -368,3 +368,60 @@ def test_the_quantized_lstm_of_onnx_runtime(per_gate: bool) -> None:
     net = weft.onnx.loads(proto.SerializeToString())
     for run in (net, weft.jit(net)):
         np.testing.assert_allclose(run(x).numpy()[:, 0], np.stack(expected), rtol=1e-4, atol=1e-6)
+
+
+def run_op(path: Any, kind: str, inputs: dict[str, np.ndarray], **attributes: Any) -> np.ndarray:
+    """One op of all its inputs."""
+    types = {name: (helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for name, v in inputs.items()}
+    constants = {name: v for name, v in inputs.items() if name != "x"}
+    proto = model([node(kind, " ".join(inputs), "y", **attributes)], {"x": types["x"]}, ["y"], constants)
+    onnx.save(proto, path / "op.onnx")
+    return np.asarray(weft.onnx.load(path / "op.onnx")(weft.asarray(inputs["x"])))
+
+
+def test_a_slice_backwards_begins_inside(tmp_path: Any) -> None:
+    """A start before the first element is clamped to it, unlike in Python, where nothing is left."""
+    ends = np.array([-(2**31)])
+    for start, expected in ((-8, [0.0]), (-5, [0.0]), (-4, [1.0, 0.0]), (9, [4.0, 3.0, 2.0, 1.0, 0.0])):
+        facts = {"starts": np.array([start]), "ends": ends, "axes": np.array([0]), "steps": np.array([-1])}
+        assert run_op(tmp_path, "Slice", {"x": np.arange(5, dtype=np.float32), **facts}).tolist() == expected
+
+
+def test_cubic_samples_beyond_the_border_weigh_the_border(tmp_path: Any) -> None:
+    """The position keeps its weights; each of its four elements is clipped."""
+    x = np.array([2.0, 5.0, 3.0], np.float32)
+    place = -0.3  # among the columns; t = 0.7 behind element -1
+    weights = [cubic_weight(place - i) for i in range(-2, 2)]
+    grid = np.array([[[[(2 * place + 1) / 3 - 1, 0.0]]]], np.float32)
+    y = run_op(tmp_path, "GridSample", {"x": x.reshape(1, 1, 1, 3), "grid": grid}, mode="cubic", padding_mode="border")
+    assert np.allclose(y, np.dot(weights, x[[0, 0, 0, 1]]), atol=1e-5)
+
+
+def cubic_weight(distance: float) -> float:
+    d, a = abs(distance), -0.75
+    return ((a + 2) * d - (a + 3)) * d * d + 1 if d <= 1 else ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+
+
+def test_arithmetic_of_shapes_is_saved_for_every_size(tmp_path: Any) -> None:
+    """Exporters make zero states and positions by arithmetic of shapes."""
+    net = weft.onnx.loads(onnx.parser.parse_model(ZERO_STATE).SerializeToString())
+    weft.save(tmp_path / "net.weft", net, weft.TensorSpec(("batch", "time", 3)))
+    again = weft.load(tmp_path / "net.weft").eval()
+    for batch, time in ((1, 1), (4, 5)):
+        x = weft.asarray(draw(time, batch, 3).swapaxes(0, 1))
+        for mine, loaded in zip(net(x), again(x), strict=True):
+            assert np.array_equal(np.asarray(mine), np.asarray(loaded))
+
+
+ZERO_STATE = """
+<ir_version: 10, opset_import: ["" : 18]>
+net (float[n, t, 3] x) => (float[n, t, 3] y, int64[t] places)
+<float[3] step = {0.5, 0.25, 2.0}, int64 first = {0}, int64 next = {1}> {
+  shape = Shape(x)
+  time = Gather (shape, next)
+  zero = ConstantOfShape(shape)
+  scaled = Mul(x, step)
+  y = Add(scaled, zero)
+  places = Range(first, time, next)
+}
+"""

@@ -19,7 +19,7 @@ import pytest
 import weft
 from weft import locks
 from weft.cli import main
-from weft.errors import RunError, UserError
+from weft.errors import UserError
 from weft.io import load
 from weft.jobs import JobQueue, JobRecord, Runner, submit
 from weft.jobs import runner as runner_module
@@ -28,6 +28,7 @@ from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS
 from weft.jobs.training import train
 from weft.locks import lock_holder, one_writer
+from weft.train.folder import RunFolder
 
 QUICK = {"data": "digits", "model": "logistic_regression", "epochs": 2, "schedule": "constant"}
 LONG = {**QUICK, "epochs": 100_000}
@@ -228,15 +229,60 @@ def test_a_process_that_cannot_start_or_ends_with_a_code(queue: JobQueue, monkey
     assert broken.state.why == f"its process ended with code 1; see {broken.folder / 'output.txt'}"
 
 
-def test_damaged_files_of_a_job(queue: JobQueue) -> None:
-    job = queue.add(QUICK)
-    (job.folder / "state.json").write_text("{")
-    with pytest.raises(RunError, match="state.json cannot be read"):
-        _ = job.state
+@pytest.mark.parametrize("content", ["{", "", "[]", "{}", '{"state": 3, "why": "", "run": null, "time": 0}', "\udc80"])
+def test_a_damaged_job_does_not_stop_the_others(
+    queue: JobQueue, content: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad, other = queue.add(QUICK), queue.add(QUICK)
+    (bad.folder / "state.json").write_bytes(content.encode(errors="surrogateescape"))
+    (other.folder / "job.json").write_bytes(content.encode(errors="surrogateescape"))
+    assert bad.state.state == "failed"
+    assert "state.json" in bad.state.why
+    assert main(["job", "list"]) == 0
+    submit(queue, {**QUICK, "epochs": 1, "name": "mine"})
+    if content == "{":
+        Runner(queue).run()
+        assert [job.state.state for job in queue.jobs()] == ["failed", "failed", "done"]
+        assert "job.json" in other.state.why
+        queue.resume(bad)
+        assert bad.state.state == "waiting"
+
+
+def test_a_job_that_is_just_created(queue: JobQueue) -> None:
+    queue.add(QUICK)
     (queue.folder / "7").mkdir()  # somebody is just creating it
     assert [one.number for one in queue.jobs()] == [1]
     with pytest.raises(UserError, match=r"there is no job 7 in .*\. Jobs: 1\."):
         queue.job(7)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "../x", "a\nb", "x" * 201])
+def test_names_of_runs_are_folders_of_their_own(queue: JobQueue, name: str) -> None:
+    """`name=.. exist_ok=true` replaced the folder of all runs."""
+    (queue.root / "classify" / "precious").mkdir(parents=True)
+    (queue.root / "args.yaml").write_text("")
+    for given in ({**QUICK, "name": name}, {**QUICK, "name": name, "exist_ok": True}):
+        with pytest.raises(UserError, match="one word without slashes"):
+            submit(queue, given)
+    with pytest.raises(UserError, match="one word without slashes"):
+        RunFolder.named(queue.root / "classify", name, exist_ok=True)
+    assert (queue.root / "classify" / "precious").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"epochs": "5.5"}, "epochs=5.5 cannot be used: it must be a whole number"),
+        ({"epochs": ""}, "epochs= cannot be used: it must be a whole number"),
+        ({"rate": "fast"}, "rate=fast cannot be used: it must be a number"),
+        ({"size": "axb"}, "size=axb cannot be used: it must be a size such as 28"),
+        ({"size": "28x"}, "size=28x cannot be used: it must be a size such as 28"),
+        ({"weights": "nope.onnx"}, "there is no file nope.onnx"),
+    ],
+)
+def test_wrong_values_are_explained_in_words(queue: JobQueue, setting: dict[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        submit(queue, {**QUICK, **setting})
 
 
 def test_settings_are_checked_before_a_job_is_made(queue: JobQueue) -> None:

@@ -88,3 +88,21 @@ def test_values_and_texts_are_validated() -> None:
         UserError, match="schedule=wild cannot be used: it must be one_cycle, cosine, linear or constant"
     ):
         validated("train", {"schedule": "wild"}, SETTINGS)
+
+
+def test_settings_that_are_merged_may_be_given_again(tmp_path: Path) -> None:
+    assert settings(tmp_path, "<<: {epochs: 3, batch: 4}\nepochs: 5\n") == {"epochs": 5, "batch": 4}
+    assert settings(tmp_path, "epochs: 5\n<<: [{epochs: 3}, {epochs: 4, batch: 2}]\n") == {"epochs": 5, "batch": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("betas: &a [0.9, *a]\n", "line 1: betas requires one value or a list of them"),
+        ("? [a]\n: 1\n", "line 1: the name of a setting is required, got a sequence"),
+        ("? {a: b}\n: 1\n", "line 1: the name of a setting is required, got a mapping"),
+    ],
+)
+def test_strange_yaml_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        settings(tmp_path, text)

@@ -191,12 +191,12 @@ def _named(command: str, given: Words, queue: JobQueue) -> list[JobRecord]:
 
 
 def _facts(one: JobRecord) -> dict[str, Any]:
-    state, settings = one.state, one.settings
+    state, settings = one.state, one.readable_settings
     at = latest(one.folder, "epoch", "progress")
     epoch = f"{int(at['epoch'])}/{at['epochs']}" if at is not None and "epochs" in at.facts else None
     since = datetime.fromtimestamp(state.time).astimezone().isoformat(timespec="seconds")
     return {
-        "job": one.number, "state": state.state, "why": state.why, "data": settings["data"], "model": settings["model"],
+        "job": one.number, "state": state.state, "why": state.why, "data": settings.get("data", "?"), "model": settings.get("model"),
         "epoch": epoch, "since": since, "run": state.run, "folder": str(one.folder),
     }  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..data.open import is_image_source
 from ..errors import UserError
-from ..train.folder import TAKEN
+from ..train.folder import TAKEN, check_run_name
 from ..train.making import TrainingPlan
 from ..zoo.recipes import find_recipe
 from .job import TASKS
@@ -41,7 +41,8 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
             )
     if settings["body_rate"] < 0:
         raise UserError(where, f"body_rate must be 0 or more, got {settings['body_rate']}.")
-    _check_name(where, settings["name"])
+    if settings["name"] is not None:
+        check_run_name(where, settings["name"])
     if verb == "train" and settings["name"] is not None and not settings["exist_ok"]:
         _check_free(where, Path(settings["runs"]), settings["name"])
     _check_place(where, Path(settings["runs"]))
@@ -54,11 +55,6 @@ def _check_model(where: str, settings: Mapping[str, Any]) -> None:
     path = Path(settings["data"] or "").expanduser()
     if settings["data"] is not None and path.exists() and is_image_source(path) and name in WRITERS:
         raise UserError(where, f"{name} is a network for text, and {path} holds image files.")
-
-
-def _check_name(where: str, name: str | None) -> None:
-    if name is not None and (not name or Path(name).name != name or not name.isprintable() or len(name) > 200):
-        raise UserError(where, f"the name of a run is one word without slashes, got {name!r}.")
 
 
 def _check_free(where: str, runs: Path, name: str) -> None:

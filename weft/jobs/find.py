@@ -9,6 +9,17 @@ from ..errors import UserError
 from ..hints import nearest
 
 AMBIGUOUS = "Use a longer name."  # the advice if several runs fit
+FILES = {
+    ".weft",
+    ".onnx",
+    ".safetensors",
+    ".npz",
+    ".pth",
+    ".pt",
+    ".h5",
+    ".keras",
+    ".caffemodel",
+}  # meant as files, not as names of runs
 DEEPEST = 4  # levels of folders below the root that are searched
 
 
@@ -27,6 +38,8 @@ def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
         if fits:
             shown = ", ".join(names[f] for f in fits[:5]) + (", ..." if len(fits) > 5 else "")
             raise UserError("weft", f"{len(fits)} runs under {root} are called {text!r}: {shown}. {AMBIGUOUS}")
+    if Path(text).suffix in FILES and not Path(text).exists():
+        raise UserError("weft", f"there is no file {text}, and no run under {root} has that name.")
     why = ": it has no args.yaml" if Path(text).is_dir() else f", and no run under {root} has that name"
     hint = nearest(text, [*names.values(), *(f.name for f in known)]) if known else "weft train makes one."
     raise UserError("weft", f"{text} is no folder of a run{why}. {hint}")

@@ -79,19 +79,36 @@ class JobRecord:
         return int(self.folder.name)
 
     @property
+    def readable_settings(self) -> dict[str, Any]:
+        """The settings, or none of a job whose job.json is damaged: for lists of many jobs."""
+        try:
+            return self.settings
+        except RunError:
+            return {}
+
+    @property
     def settings(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._read("job.json")["settings"]
+        found: dict[str, Any] = self._job("settings")
         return found
 
     @property
     def start_folder(self) -> str:
         """The folder that relative paths in the settings start from."""
-        return str(self._read("job.json")["folder"])
+        return str(self._job("folder"))
+
+    def _job(self, name: str) -> Any:
+        found = self._read("job.json")
+        if name not in found:
+            raise RunError("jobs", f"{self.folder / 'job.json'} is damaged: {name!r} is missing.")
+        return found[name]
 
     @property
     def state(self) -> State:
-        """The state, also of a job whose process could not record its end."""
-        found = self._stored()
+        """The state, also of a job whose process could not record its end, or whose record is damaged: others must not suffer."""
+        try:
+            found = self._stored()
+        except RunError as error:
+            return State(FAILED, error.message)
         if found.state == RUNNING and lock_holder(self.folder) is None:
             found = self._stored()  # it may have ended in between
             if found.state == RUNNING:
@@ -100,7 +117,7 @@ class JobRecord:
 
     def set(self, state: str, why: str = "", run: str | None = None) -> State:
         """Change the state, and record the change as an event."""
-        known = self._stored().run if (self.folder / "state.json").exists() else None
+        known = self._known_run()
         new = State(state, why, run or known, round(time.time(), 3))
         # The event first: who sees that the job has ended reads all of its events.
         append_line(self.folder / FILE, Event("state", {"state": state, "why": why}, new.time).line(), "jobs")
@@ -171,14 +188,29 @@ class JobRecord:
             return State(REQUESTS[request], request, last.run, last.time)
         return State(FAILED, LOST, last.run, last.time)
 
+    def _known_run(self) -> str | None:
+        """The run folder, by the last state or else by the events: state.json may be missing, or damaged."""
+        try:
+            return self._stored().run
+        except RunError:
+            runs = [event for event in replay(self.folder) if event.type == "run"]
+            return runs[-1]["folder"] if runs else None
+
     def _stored(self) -> State:
-        return State(**self._read("state.json"))
+        found = self._read("state.json")
+        types = {"state": str, "why": str, "run": str | None, "time": int | float}
+        if found.keys() != types.keys() or not all(isinstance(found[name], kind) for name, kind in types.items()):
+            raise RunError("jobs", f"{self.folder / 'state.json'} is damaged.")
+        return State(**found)
 
     def _read(self, name: str) -> Any:
         try:
-            return json.loads((self.folder / name).read_text(encoding="utf-8"))
+            found = json.loads((self.folder / name).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RunError("jobs", f"{self.folder / name} cannot be read: {error}.") from error
+        if not isinstance(found, dict):
+            raise RunError("jobs", f"{self.folder / name} is damaged: a JSON object is required.")
+        return found
 
     def _write(self, name: str, content: Any) -> None:
         replace_file(self.folder / name, [(json.dumps(content, indent=1) + "\n").encode()], "jobs")

@@ -84,7 +84,10 @@ def as_text(value: Any) -> str:
 
 
 def number(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        raise ValueError("it must be a number") from None
     if not math.isfinite(value):
         raise ValueError("it must be a finite number")
     return value
@@ -127,15 +130,22 @@ def fraction_or_path(text: str) -> float | str:
     return value
 
 
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("it must be a whole number") from None
+
+
 def whole(text: str) -> int:
-    value = int(text)
+    value = _integer(text)
     if value < 0:
         raise ValueError("it must be 0 or more")
     return value
 
 
 def count(text: str) -> int:
-    value = int(text)
+    value = _integer(text)
     if value < 1:
         raise ValueError("it must be 1 or more")
     return value
@@ -184,10 +194,10 @@ def numbers(text: str) -> tuple[float, ...]:
 
 def sizes(text: str) -> tuple[int, int]:
     """28, or 28x32 (height x width)."""
-    parts = [int(p) for p in text.lower().replace(",", "x").split("x")]
-    if not 1 <= len(parts) <= 2 or min(parts) < 1:
+    parts = text.lower().replace(",", "x").split("x")
+    if not 1 <= len(parts) <= 2 or not all(p.strip().isdecimal() and int(p) > 0 for p in parts):
         raise ValueError("it must be a size such as 28 or 28x32")
-    return parts[0], parts[-1]
+    return int(parts[0]), int(parts[-1])
 
 
 TYPES: dict[Callable[[str], Any], str] = {

@@ -25,5 +25,5 @@ def submit(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
 def _check_name(queue: JobQueue, name: str | None) -> None:
     """A name that another job of the queue will use is taken, though its run folder does not exist yet."""
     for job in queue.jobs() if name is not None else ():
-        if not job.state.has_ended and job.settings["name"] == name:
+        if not job.state.has_ended and job.readable_settings.get("name") == name:
             raise UserError("jobs", f"a name that is not taken is required, got {name!r}, the name of {job}.")

@@ -24,13 +24,14 @@ def read_settings(where: str, path: str | Path, known: Mapping[str, Setting]) ->
     found: dict[str, Any] = {}
     for key, value in _pairs(where, path):
         name, line = key.value, f"{path}, line {key.start_mark.line + 1}"
+        if not isinstance(name, str):
+            raise UserError(where, f"{line}: the name of a setting is required, got a {_kind(key)}.")
         if name not in known:
             raise UserError(where, f"{line}: there is no setting {name!r}. {nearest(str(name), list(known))}")
-        if name in found:
-            raise UserError(where, f"{line}: each setting is required once, got {name} again. Remove one of them.")
         text = _text(value)
         if text is None:
-            raise UserError(where, f"{line}: {name} requires one value or a list of them, got a mapping.")
+            given = "a mapping" if isinstance(value, yaml.MappingNode) else "a list of more than values"
+            raise UserError(where, f"{line}: {name} requires one value or a list of them, got {given}.")
         try:
             found[name] = known[name].parse(text)
         except ValueError as error:
@@ -44,8 +45,11 @@ def _pairs(where: str, path: str | Path) -> list[tuple[yaml.Node, yaml.Node]]:
         loader = yaml.SafeLoader(Path(path).read_text(encoding="utf-8"))
         root = loader.get_single_node()
         if isinstance(root, yaml.MappingNode):
-            loader.flatten_mapping(root)  # merges `<<: *base`
-            return list(root.value)
+            _check_repeats(where, path, root)
+            loader.flatten_mapping(
+                root
+            )  # merges `<<: *base`: what is merged comes first, and its settings may be given again
+            return list({str(key.value): (key, value) for key, value in root.value}.values())
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(where, f"the file {path} cannot be read: {error}.") from None
     except yaml.MarkedYAMLError as error:
@@ -56,16 +60,30 @@ def _pairs(where: str, path: str | Path) -> list[tuple[yaml.Node, yaml.Node]]:
     if root is not None:
         raise UserError(
             where,
-            f"{path}: lines such as `epochs: 5` are required, got a {type(root).__name__.removesuffix('Node').lower()}.",
+            f"{path}: lines such as `epochs: 5` are required, got a {_kind(root)}.",
         )
     return []
 
 
+def _check_repeats(where: str, path: str | Path, root: yaml.MappingNode) -> None:
+    seen: set[str] = set()
+    for key, _ in root.value:
+        name = str(key.value)
+        if name in seen:
+            line = f"{path}, line {key.start_mark.line + 1}"
+            raise UserError(where, f"{line}: each setting is required once, got {name} again. Remove one of them.")
+        seen.add(name)
+
+
+def _kind(node: yaml.Node) -> str:
+    """scalar, sequence or mapping."""
+    return type(node).__name__.removesuffix("Node").lower()
+
+
 def _text(node: yaml.Node) -> str | None:
-    """A value as a command writes it; None for a mapping."""
+    """A value as a command writes it; None for a mapping, and for lists in a list, which may contain themselves."""
     if isinstance(node, yaml.ScalarNode):
         return "none" if node.tag == NULL else str(node.value)
-    if isinstance(node, yaml.SequenceNode):
-        parts = [_text(part) for part in node.value]
-        return None if None in parts else ",".join(part for part in parts if part is not None)
+    if isinstance(node, yaml.SequenceNode) and all(isinstance(part, yaml.ScalarNode) for part in node.value):
+        return ",".join(str(_text(part)) for part in node.value)
     return None

@@ -1,6 +1,7 @@
 """Positional encodings: sinusoidal, learned, rotary (RoPE) and ALiBi.
 
-Their tables are computed once in float64, because they multiply large positions by small rates, and are constants of the graph.
+Their tables are computed once in float64, because they multiply large positions by small rates, and are constants of the graph. In a program that
+is saved for all lengths, the graph computes them.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import math
 
 import numpy as np
 
+from ..dtypes import DType, float32
 from ..errors import UserError
 from ..ops.convert import asarray
+from ..ops.creation import arange
 from ..ops.declare import as_float
-from ..ops.movement import concat, cut, split
+from ..ops.elementwise import abs, sin
+from ..ops.movement import concat, cut, expand_dims, reshape, split, stack
 from ..random import dropout as drop
 from ..tensor import ArrayLike, Tensor, as_tensor
+from ..tracing.context import sizes_are_free
 from . import init as inits
 from .checks import check_above, check_channels, check_count, check_rate
 from .module import Init, Module, parameter
@@ -35,7 +40,7 @@ class PositionalEncoding(Module):
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = _sequence("PositionalEncoding", x)
-        table = _constant(_sines(*x.shape[-2:], self.base), x)
+        table = _sine_table(x.shape[-2], x.shape[-1], self.base, x.dtype)
         return drop(x + table, self.dropout, training=self.training)
 
 
@@ -46,7 +51,7 @@ def sinusoidal(length: int, features: int, *, base: float = 10000.0) -> Tensor:
     [[0.0, 1.0], [0.841..., 0.540...]]
     """
     sizes = check_count("sinusoidal", "positions", length), check_count("sinusoidal", "features", features)
-    return asarray(_sines(*sizes, check_above("sinusoidal", "base", base, 1.0)).astype(np.float32))
+    return _sine_table(*sizes, check_above("sinusoidal", "base", base, 1.0), float32)
 
 
 class LearnedPositions(Module):
@@ -88,10 +93,9 @@ def rotary(x: ArrayLike, *, base: float = 10000.0, start: int = 0) -> Tensor:
     time, features = x.shape[-2:]
     if features % 2 or not features:
         raise UserError("rotary", f"an even number of features is required, got {x.shape}.")
-    angles = _angles(time, features, check_above("rotary", "base", base, 1.0), int(start))
-    cos, sin = _constant(np.cos(angles), x), _constant(np.sin(angles), x)
+    sines, cosines = _sines_and_cosines(time, features, check_above("rotary", "base", base, 1.0), int(start), x.dtype)
     a, b = split(x, 2, axis=-1)
-    return concat([a * cos - b * sin, a * sin + b * cos], axis=-1)
+    return concat([a * cosines - b * sines, a * sines + b * cosines], axis=-1)
 
 
 def alibi(heads: int, queries: int, keys: int) -> Tensor:
@@ -108,7 +112,7 @@ def alibi(heads: int, queries: int, keys: int) -> Tensor:
         check_count("alibi", "queries", queries),
         check_count("alibi", "keys", keys),
     )
-    return asarray(_distances(*sizes).astype(np.float32))
+    return _distances(*sizes)
 
 
 def _sequence(name: str, x: ArrayLike) -> Tensor:
@@ -118,15 +122,21 @@ def _sequence(name: str, x: ArrayLike) -> Tensor:
     return x
 
 
-def _constant(table: np.ndarray, beside: Tensor) -> Tensor:
-    return asarray(table.astype(beside.dtype.numpy))
+def _sines_and_cosines(time: int, features: int, base: float, start: int, dtype: DType) -> tuple[Tensor, Tensor]:
+    """Of position times rate, (time, half of the features, rounded up); computed in float64."""
+    if not sizes_are_free():
+        angles = _angles(time, features, base, start)
+        return asarray(np.sin(angles).astype(dtype.numpy)), asarray(np.cos(angles).astype(dtype.numpy))
+    turned = expand_dims(arange(start, start + time, dtype="float64"), axis=1) * asarray(_rates(features, base))
+    return sin(turned).astype(dtype), sin(turned + math.pi / 2).astype(dtype)  # ONNX Runtime has no cosine of float64
 
 
-@functools.lru_cache(maxsize=32)
-def _angles(time: int, features: int, base: float, start: int) -> np.ndarray:
-    """(time, half of the features, rounded up): position times rate."""
-    rates = base ** (-np.arange(0, features, 2, dtype=np.float64) / features)
-    return np.outer(np.arange(start, start + time, dtype=np.float64), rates)
+def _sine_table(time: int, features: int, base: float, dtype: DType) -> Tensor:
+    """Sines and cosines in turn, (time, features)."""
+    if not sizes_are_free():
+        return asarray(_sines(time, features, base).astype(dtype.numpy))
+    table = stack(_sines_and_cosines(time, features, base, 0, dtype), axis=-1)
+    return reshape(table, (time, 2 * table.shape[1]))[:, :features]
 
 
 @functools.lru_cache(maxsize=32)
@@ -136,6 +146,16 @@ def _sines(time: int, features: int, base: float) -> np.ndarray:
     return table[:, :features]
 
 
+def _rates(features: int, base: float) -> np.ndarray:
+    found: np.ndarray = base ** (-np.arange(0, features, 2, dtype=np.float64) / features)
+    return found
+
+
+@functools.lru_cache(maxsize=32)
+def _angles(time: int, features: int, base: float, start: int) -> np.ndarray:
+    return np.outer(np.arange(start, start + time, dtype=np.float64), _rates(features, base))
+
+
 def alibi_slopes(heads: int) -> list[float]:
     """The slope of each head; see `alibi`."""
     lower = 2 ** int(math.log2(heads))
@@ -143,8 +163,19 @@ def alibi_slopes(heads: int) -> list[float]:
     return [2.0 ** (-8.0 * (i + 1) / lower) for i in range(lower)] + higher
 
 
+def _distances(heads: int, queries: int, keys: int) -> Tensor:
+    if not sizes_are_free():
+        return asarray(_distance_table(heads, queries, keys).astype(np.float32))
+    places = expand_dims(arange(keys - queries, keys, dtype="float64"), axis=1)
+    return (asarray(_slopes(heads)) * -abs(places - arange(keys, dtype="float64"))).astype(float32)
+
+
 @functools.lru_cache(maxsize=32)
-def _distances(heads: int, queries: int, keys: int) -> np.ndarray:
+def _distance_table(heads: int, queries: int, keys: int) -> np.ndarray:
     places = np.arange(keys - queries, keys)[:, None]
-    added: np.ndarray = np.reshape(alibi_slopes(heads), (-1, 1, 1)) * -np.abs(places - np.arange(keys))
+    added: np.ndarray = _slopes(heads) * -np.abs(places - np.arange(keys))
     return added
+
+
+def _slopes(heads: int) -> np.ndarray:
+    return np.reshape(np.asarray(alibi_slopes(heads)), (-1, 1, 1))

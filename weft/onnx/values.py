@@ -13,8 +13,9 @@ import numpy as np
 from ..dtypes import DType, as_dtype
 from ..errors import UserError
 from ..ops.convert import asarray
-from ..ops.creation import full
+from ..ops.creation import arange, full
 from ..tensor import Tensor
+from ..tracing.context import sizes_are_free
 from .package import onnx_package
 
 Value = Any  # np.ndarray | Tensor | list[Value] | None
@@ -44,9 +45,25 @@ def tensor(value: Value) -> Tensor:
         raise UserError("onnx", f"a tensor is required, got {describe(value)}.")
     if not has_weft_dtype(value):
         raise UserError("onnx", f"weft has no tensors of {value.dtype}. Only casts and quantization take this dtype.")
+    if sizes_are_free():
+        computed = _from_sizes(value)
+        if computed is not None:
+            return computed
     if value.size == 1:  # a number of a formula: the compiler folds constants, and reads data from memory
         return full(value.shape, value.item(), dtype=as_dtype(value.dtype))
     return asarray(value)
+
+
+def _from_sizes(value: np.ndarray) -> Tensor | None:
+    """Equal elements and ranges, which shape arithmetic makes, as ops: a saved program computes them for every size."""
+    if not value.size or value.dtype.kind not in "biuf":
+        return None
+    first = value.flat[0].item()
+    if (value == first).all():
+        return full(value.shape, first, dtype=value.dtype)
+    if value.ndim == 1 and value.dtype.kind == "i" and (np.diff(value) == 1).all():
+        return arange(first, first + value.size, dtype=value.dtype)
+    return None
 
 
 def known(value: Value, what: str = "this input") -> np.ndarray:
@@ -82,7 +99,7 @@ def to_host(value: Value) -> Value:
 def to_tensors(value: Value) -> Value:
     """Results for the user: tensors, wherever weft has the dtype."""
     if isinstance(value, np.ndarray) and has_weft_dtype(value):
-        return asarray(value)
+        return tensor(value)
     return [to_tensors(v) for v in value] if isinstance(value, list) else value
 
 

@@ -18,7 +18,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from math import lcm, prod
+from math import isqrt, lcm, prod
 
 from ..errors import UserError
 from ..graph.text import evaluate
@@ -26,17 +26,18 @@ from ..graph.text import evaluate
 Sizes = dict[str, int]
 _NUMBER = re.compile(r"(?<![\w.])-?(?:\d+\.\d*(?:e[+-]?\d+)?|\d+e[+-]?\d+|\d+)(?![\w.])")
 _PRIMES = [p for p in range(3, 400) if all(p % d for d in range(2, p))]
+_LARGE = [p for p in range(10_000, 12_000) if all(p % d for d in range(2, 110))]
 _BLOCK = 4  # numbers of a random stream that are drawn together
 _ANY = 1 << 30  # the largest size of a dimension without a limit
 _FINEST = 10**6  # the largest denominator of the fractions that floats are read as
 
 
 def sample_sizes(dimensions: Mapping[str, int | None], avoid: frozenset[int] = frozenset()) -> list[Sizes]:
-    """The sizes to trace at: two for each dimension in all combinations, then two points that verify.
+    """The sizes to trace at: two for each dimension in all combinations, then three points that verify.
 
     `dimensions` gives the largest size of each, or None. The sizes are small numbers that no other size of the function equals, so that
     equal numbers are not equal by accident. At the last point they are multiples of 4, elsewhere primes: a size that is rounded or
-    halved is found out.
+    halved is found out. The point before it is large, or the limit, so that a size that is clipped (`x[:512]`) is found out, too.
     """
     taken = set(avoid)
     chosen = {
@@ -44,12 +45,12 @@ def sample_sizes(dimensions: Mapping[str, int | None], avoid: frozenset[int] = f
         for name in sorted(dimensions, key=lambda n: dimensions[n] or _ANY)
     }
     corners = itertools.product(*(chosen[name][:2] for name in dimensions))
-    points = [*corners, *(tuple(chosen[name][i] for name in dimensions) for i in (2, 3))]
+    points = [*corners, *(tuple(chosen[name][i] for name in dimensions) for i in (2, 3, 4))]
     return [dict(zip(dimensions, point, strict=True)) for point in points]
 
 
 def _sizes_of(name: str, largest: int | None, taken: set[int]) -> list[int]:
-    """Three primes and a multiple of 4 that are not taken yet."""
+    """Three primes, a large prime and a multiple of 4 that are not taken yet."""
     most = _ANY if largest is None else largest
     primes = [p for p in _PRIMES if p <= most and p not in taken][:3]
     fours = [4 * p for p in _PRIMES if 4 * p <= most and 4 * p not in taken][:1]
@@ -59,15 +60,26 @@ def _sizes_of(name: str, largest: int | None, taken: set[int]) -> list[int]:
             f"{name!r} of up to {largest} is too small to be free: it cannot be told from the other sizes. Fix it.",
         )
     taken.update(primes, fours)
-    return [*primes, *fours]
+    large = _large_prime(most, taken, otherwise=primes[-1])
+    taken.add(large)
+    return [*primes, large, *fours]
+
+
+def _large_prime(most: int, taken: set[int], otherwise: int) -> int:
+    """A prime above the sizes at which functions usually clip, or the largest below the limit: at the limit itself slices vanish."""
+    if most > _LARGE[0]:
+        return next(p for p in _LARGE if p not in taken)
+    return max(
+        (p for p in range(3, most) if p not in taken and all(p % d for d in range(2, isqrt(p) + 1))), default=otherwise
+    )
 
 
 def merge_texts(texts: Sequence[str], points: Sequence[Sizes]) -> str:
     """One text with expressions for those at `points`; an error says where they differ in more than numbers."""
     lines = [text.split("\n") for text in texts]
     if len({len(own) for own in lines}) > 1:
-        counts = ", ".join(f"{len(own)} for {_show(at)}" for own, at in zip(lines, points, strict=True))
-        raise _refuse(f"the number of operations depends on the size ({counts})")
+        counts = ", ".join(f"{len(own)} for {show_sizes(at)}" for own, at in zip(lines, points, strict=True))
+        raise refuse_sizes(f"the number of operations depends on the size ({counts})")
     return "\n".join(_merge_line(versions, points) for versions in zip(*lines, strict=True))
 
 
@@ -77,8 +89,8 @@ def _merge_line(versions: Sequence[str], points: Sequence[Sizes]) -> str:
     code = [v.partition("  # ") for v in versions]
     merged = _merge([c[0] for c in code], points)
     if merged is None:
-        raise _refuse(
-            f"'{versions[0].strip()}' for {_show(points[0])} and '{versions[-1].strip()}' for {_show(points[-1])}"
+        raise refuse_sizes(
+            f"'{versions[0].strip()}' for {show_sizes(points[0])} and '{versions[-1].strip()}' for {show_sizes(points[-1])}"
         )
     comment = _merge([c[2] for c in code], points)  # for readers only: a type without an expression is left out
     return merged + (f"  # {comment}" if comment else "")
@@ -127,8 +139,8 @@ def _candidates(values: Sequence[Fraction], names: Sequence[str], points: Sequen
             found.append(text)
     if whole:
         found += _blocks(values[-1], names, points[-1])
-    elif all(values):
-        inverse = _fit([1 / v for v in values], names, points)
+    elif all(used := values[: max(3, 2 ** len(names))]):  # at a large size, a small number is no fraction any more
+        inverse = _fit([1 / v for v in used], names, points)
         if inverse is not None:
             scale = lcm(*(c.denominator for c in inverse.values()))
             found.append(f"{scale} / ({_polynomial({term: int(c * scale) for term, c in inverse.items()})})")
@@ -197,11 +209,13 @@ def _polynomial(terms: dict[tuple[str, ...], int]) -> str:
     return text.removeprefix("+ ").replace("- ", "-", 1) if text.startswith("- ") else text.removeprefix("+ ")
 
 
-def _show(sizes: Sizes) -> str:
+def show_sizes(sizes: Sizes) -> str:
+    """`batch=5, length=7`."""
     return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
-def _refuse(why: str) -> UserError:
+def refuse_sizes(why: str) -> UserError:
+    """The error for a function that cannot be saved for all sizes."""
     return UserError(
         "save",
         f"the function cannot be saved for all sizes of its free dimensions: {why}. Save it for one size with dynamic=False, or "

@@ -17,6 +17,10 @@ from ..tree import Structure
 
 FORMAT, VERSION = "weft-program", 1
 DEFAULT_STREAM = "weft.random"  # the name of the stream that functions without a generator of their own draw from
+CONSTANTS = "__constants__."  # names of arrays that a function made while it was traced begin with this
+RESERVED = frozenset(
+    {"format", "version", "weft", "dimensions", "functions", "trainable", "frozen", "ops"}
+)  # not names of facts
 _DEEPEST = 64  # lists in lists of arguments and results
 _CONTAINERS: dict[str, type] = {"tuple": tuple, "list": list, "dict": dict, "none": type(None)}
 
@@ -67,6 +71,7 @@ class Manifest:
     dimensions: dict[str, int | None]  # free ones, with the largest size
     trainable: tuple[str, ...]
     ops: dict[str, int]
+    frozen: tuple[str, ...] = ()  # parameters that `unfreeze` makes trainable again
     facts: dict[str, Any] = field(default_factory=dict)  # labels, preprocessing, metrics, licence, origin, weft ...
 
     def as_text(self) -> str:
@@ -77,6 +82,7 @@ class Manifest:
             "dimensions": self.dimensions,
             "functions": {name: function.as_json() for name, function in self.functions.items()},
             "trainable": list(self.trainable),
+            "frozen": list(self.frozen),
             "ops": self.ops,
         }
         return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
@@ -189,13 +195,13 @@ def read_manifest(text: str, path: object) -> Manifest:
     dimensions = reader.limits(reader.take(content, "dimensions", dict))
     for function in functions.values():
         _check_numbers(reader, function, dimensions)
-    known = {"format", "version", "functions", "dimensions", "trainable", "ops"}
     return Manifest(
         functions,
         dimensions,
         reader.texts(content, "trainable"),
         _check_ops(reader, reader.take(content, "ops", dict), content.get("weft", "?")),
-        {name: value for name, value in content.items() if name not in known},
+        reader.texts(content, "frozen") if "frozen" in content else (),  # later than the first files of version 1
+        {name: value for name, value in content.items() if name == "weft" or name not in RESERVED},
     )
 
 

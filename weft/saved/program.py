@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -11,6 +13,7 @@ from typing import Any
 
 from ..compiler.store import CodeBundle
 from ..derivatives import custom_vjp
+from ..dtypes import DTypeLike
 from ..errors import RunError, UserError
 from ..graph import Graph
 from ..graph.check import check
@@ -31,6 +34,9 @@ from .trust import trusted_code
 
 _WEIGHTS = "weights.safetensors"
 _LONGEST_TEXT = 256 << 20
+_OLD_CONSTANT = re.compile(
+    r"constants\.\d+"
+)  # names of constants in the first files of version 1; later ones have an underscore
 _REMEMBERED = 64  # graphs for different sizes
 
 
@@ -50,7 +56,8 @@ class SavedFunction:
         try:
             graph = check(build(self._syntax, sizes=dict(sizes)))
         except UserError as error:
-            raise RunError("load", f"{self.manifest.graph} in {self.path} is damaged: {error.message}") from None
+            at = f"cannot be run with {', '.join(f'{n}={size}' for n, size in sizes)}, or " if sizes else ""
+            raise RunError("load", f"{self.manifest.graph} in {self.path} {at}is damaged: {error.message}") from None
         wanted = len(self.manifest.inputs), len(self.manifest.outputs)
         if (len(graph.inputs), len(graph.outputs)) != wanted:
             raise RunError(
@@ -62,7 +69,11 @@ class SavedFunction:
         """The arguments as tensors, in the order of the manifest."""
         leaves, structure = flatten((args, kwargs))
         if _plain(structure) != self.manifest.arguments:
-            raise UserError("Program", f"arguments {self.manifest.arguments} are required, got {_plain(structure)}.")
+            raise UserError(
+                "Program",
+                f"arguments {self.manifest.arguments} are required, got {_plain(structure)}. Where * stands, pass an array or a tensor; a list "
+                "is a structure of several.",
+            )
         return [self._argument(int(port.name), port.type, leaves) for port in self.arguments]
 
     def _argument(self, number: int, text: str, leaves: Sequence[Any]) -> Tensor:
@@ -127,26 +138,45 @@ class Program(Module):
             for port in function.manifest.inputs:
                 if port.kind == "stream" and port.name not in self._streams:
                     self._streams[port.name] = self._stream(port.name)
-        own = {name: tensor for name, tensor in self._tensors.items() if not name.startswith("constants.")}
-        for name, tensor in own.items():
-            self._place(name.split("."), tensor)
+        for name, tensor in self._tensors.items():
+            if tensor.requires_grad or not _OLD_CONSTANT.fullmatch(name):
+                self._place(name, tensor)
+        self._frozen = dict.fromkeys(name for name in manifest.frozen if name in self._tensors)
 
     def _stream(self, name: str) -> Generator:
         stream = Generator()
         stream.state = self._tensors.pop(f"{name}.key"), self._tensors.pop(f"{name}.offset")
         return stream
 
-    def _place(self, path: list[str], tensor: Tensor) -> None:
-        """Make a tensor an attribute, so that `named_tensors` gives it under its path."""
-        if hasattr(Program, path[0]) or path[0].startswith("_"):
-            raise RunError("load", f"{self._path} has a tensor called {'.'.join(path)!r}; that name is taken.")
-        if len(path) == 1:
-            setattr(self, path[0], tensor)
+    def _place(self, name: str, tensor: Tensor) -> None:
+        """Make a tensor an attribute, so that `named_tensors` gives it under its path; those with an underscore are not listed."""
+        first, _, rest = name.partition(".")
+        if first.startswith("_"):
             return
-        inner = vars(self).setdefault(path[0], {})
-        for part in path[1:-1]:
-            inner = inner.setdefault(part, {})
-        inner[path[-1]] = tensor
+        if hasattr(Module, first):  # a function may call a variable `parameters` or `train`
+            first += "_"
+        place = vars(self)
+        if not rest:
+            place[first] = tensor
+        elif isinstance(place.setdefault(first, {}), dict):
+            place[first][rest] = tensor
+        else:
+            place[f"{first}.{rest}"] = tensor
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not name.startswith("_") and name != "training":
+            raise UserError(
+                "Program",
+                f"a graph in a file reads the tensors that it was loaded with; {name!r} cannot be another one. Change values with "
+                "assign or load.",
+            )
+        super().__setattr__(name, value)
+
+    def astype(self, dtype: DTypeLike) -> Program:
+        raise UserError(
+            "Program",
+            "the dtypes of a program in a file are fixed. Convert the network before it is saved, or its inputs and results.",
+        )
 
     @property
     def manifest(self) -> Manifest:
@@ -197,6 +227,7 @@ class Program(Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         function = self._function()
         arguments = function.bind(args, kwargs)
+        self._check_aliases(function.manifest, arguments)
         graph = function.graph(function.sizes(arguments, self._manifest.dimensions))
         given = iter(arguments)
         nodes = [self._input(port.kind, port.name, given) for port in function.manifest.inputs]
@@ -209,6 +240,16 @@ class Program(Module):
         if not function.manifest.differentiable:
             computed = _without_derivative(computed, [wrap(n) for n in nodes if n.dtype.is_float])
         return self._deliver(function.manifest, computed, arguments)
+
+    def _check_aliases(self, manifest: FunctionManifest, arguments: Sequence[Tensor]) -> None:
+        """A tensor that the function changes must not be passed under a second name: the graph would read its old value there."""
+        changed = [arguments[int(port.name)] for port in manifest.outputs if port.kind == "argument"]
+        changed += [self._tensors[port.name] for port in manifest.outputs if port.kind == "state"]
+        names = Counter(map(id, (*arguments, *self._tensors.values())))
+        if any(names[id(tensor)] > 1 for tensor in changed):
+            raise UserError(
+                "Program", "a tensor that the program changes is required once, got it as two arguments. Pass a copy."
+            )
 
     def _input(self, kind: str, name: str, given: Any) -> Node:
         if kind == "argument":

@@ -15,7 +15,7 @@ from ..tree import unflatten
 from ..version import __version__
 from .archive import write_archive
 from .compiled import as_targets, compiled_entries
-from .manifest import Manifest
+from .manifest import RESERVED, Manifest
 from .trace import ProgramTracer, call_specs, example_sizes, in_mode
 from .trace import TensorSpec as TensorSpec
 
@@ -52,6 +52,9 @@ def save(
     >>> again(x).tolist() == net(x).tolist()
     True
     """
+    reserved = sorted(RESERVED & facts.keys())
+    if reserved:
+        raise UserError("save", f"the manifest has {', '.join(reserved)} already. Give the fact another name.")
     targets = as_targets(compiled)
     args, kwargs = call_specs(inputs, dynamic)
     function = program.function if isinstance(program, Jit) else program
@@ -75,8 +78,9 @@ def save(
 def _entries(program: ProgramTracer, facts: Mapping[str, Any]) -> dict[str, Any]:
     trainable = tuple(name for name, tensor in program.tensors.items() if tensor.requires_grad)
     manifest = Manifest(
-        program.functions, dict(program.dimensions), trainable, dict(sorted(program.ops.items())), dict(facts)
-    )
+        program.functions, dict(program.dimensions), trainable, dict(sorted(program.ops.items())),
+        _frozen_names(program), dict(facts),
+    )  # fmt: skip
     try:
         head = manifest.as_text()
     except (TypeError, ValueError) as error:
@@ -84,3 +88,11 @@ def _entries(program: ProgramTracer, facts: Mapping[str, Any]) -> dict[str, Any]
     entries: dict[str, Any] = {"manifest.json": [head.encode()]}
     entries |= {f"{name}.py": [text.encode()] for name, text in program.texts.items()}
     return entries | {"weights.safetensors": file_parts(program.tensors)}
+
+
+def _frozen_names(program: ProgramTracer) -> tuple[str, ...]:
+    if not isinstance(program.function, Module):
+        return ()
+    listed = program.function.named_tensors()
+    unlisted = {*program.function.named_state(), *program.function.named_parameters()}
+    return tuple(name for name in listed if name not in unlisted)

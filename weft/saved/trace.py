@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,11 +21,20 @@ from ..nn.module import Module
 from ..options import CompileOptions
 from ..random import Generator, default_generator
 from ..tensor import Tensor, wrap
+from ..tracing.context import free_sizes
 from ..tracing.naming import names_of
 from ..tracing.traced import TracedFunction, traced
 from ..tree import Structure, flatten, unflatten
-from .dimensions import Sizes, merge_texts, sample_sizes
-from .manifest import DEFAULT_STREAM, FunctionManifest, Port
+from .dimensions import Sizes, merge_texts, sample_sizes, show_sizes
+from .invariants import (
+    check_adds_to_no_gradient,
+    check_reads_no_changing_value,
+    check_same_at_all_sizes,
+    content_of,
+    uses_same_tensors,
+    with_gradients,
+)
+from .manifest import CONSTANTS, DEFAULT_STREAM, FunctionManifest, Port
 
 _OPTIONS = CompileOptions("reference")  # nothing is compiled: the graph is the same for every device
 
@@ -144,6 +153,7 @@ class ProgramTracer:
     tensors: dict[str, Tensor] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
     ops: dict[str, int] = field(default_factory=dict)
+    constants: dict[Any, str] = field(default_factory=dict)  # names of arrays by their content
     graphs: dict[str, list[tuple[Sizes, Graph]]] = field(default_factory=dict)  # of each function, at all sizes
 
     def __post_init__(self) -> None:
@@ -157,9 +167,16 @@ class ProgramTracer:
 
     def add(self, name: str) -> None:
         """Trace the function, as it is now, at several sizes."""
-        points = self._points()
-        found = [self._traced(at) for at in points]
+        points, found = self._traced_at_points()
+        if not uses_same_tensors(found):
+            with free_sizes():  # layers compute their tables, of positions for example, by the graph
+                points, found = self._traced_at_points()
         self._name_tensors()
+        check_same_at_all_sizes(found, points)
+        check_reads_no_changing_value(found[0], self.names)
+        with with_gradients(found[0]) as any_missing:
+            if any_missing:
+                check_adds_to_no_gradient(self._traced(points[0]))
         graphs = [_without_rules(t.graph) for t in found]
         text = merge_texts([to_text(graph) for graph, _ in graphs], points)
         self.texts[name] = text
@@ -168,14 +185,31 @@ class ProgramTracer:
         for graph in [*subgraphs(graphs[0][0]), graphs[0][0]]:
             self.ops |= {n.op.name: n.op.version for n in graph.nodes if n.op is not PLACEHOLDER}
 
+    def _traced_at_points(self) -> tuple[list[Sizes], list[TracedFunction]]:
+        points = self._points()
+        return points, [self._traced_or_refused(at) for at in points]
+
     def _points(self) -> list[Sizes]:
         """Sizes that differ from all numbers of the graph that are the same at two sizes."""
         if not self.dimensions:
             return [{}]
         some = sample_sizes(self.dimensions)
         return sample_sizes(
-            self.dimensions, frozenset.intersection(*(_numbers(self._traced(some[i]).graph) for i in (0, -2)))
+            self.dimensions, frozenset.intersection(*(_numbers(self._traced(some[i]).graph) for i in (0, -3)))
         )
+
+    def _traced_or_refused(self, sizes: Sizes) -> TracedFunction:
+        """Traced at sizes that were not the user's, and for which the function may not be made."""
+        try:
+            return self._traced(sizes)
+        except UserError as error:
+            if not sizes:
+                raise
+            raise UserError(
+                "save",
+                f"the function fails for {show_sizes(sizes)}: [{error.where}] {error.message} If a size has a limit, name it, such as "
+                "TensorSpec(('batch', 'length<=512')); or fix all sizes with dynamic=False.",
+            ) from None
 
     def _traced(self, sizes: Sizes) -> TracedFunction:
         leaves = [spec.at(sizes) for spec in self.specs]
@@ -193,7 +227,10 @@ class ProgramTracer:
 
     def merge_equal(self) -> None:
         """A network that computes the same in both modes has one function."""
-        if "train" in self.functions and self.texts["train"] == self.texts["eval"]:
+        both = self.functions["eval"], self.functions.get("train")
+        if both[1] is None or self.texts["train"] != self.texts["eval"]:
+            return
+        if both[0] == replace(both[1], graph=both[0].graph):  # equal texts may read different tensors
             del self.functions["train"], self.texts["train"]
 
     def _describe(self, name: str, found: TracedFunction, has_rules: bool) -> FunctionManifest:
@@ -235,16 +272,20 @@ class ProgramTracer:
         if id(tensor) in streams:
             return Port("state", f"{streams[id(tensor)]}.key")
         if is_constant:
-            name = f"constants.{len([n for n in self.tensors if n.startswith('constants.')])}"
-            self.tensors[name] = tensor
-            return Port("state", name)
+            return Port("state", self._constant(tensor))
         name = self._known(tensor, f"state{number}")
         if name.endswith(".grad"):
             raise UserError(
                 "save",
-                f"the function reads {name}, which was computed outside of it. Clear it before saving (zero_grad), or compute it inside.",
+                f"the function reads {name}, which was computed outside of it. Clear it before saving (w.grad = None), or compute it inside.",
             )
         return Port("state", name)
+
+    def _constant(self, tensor: Tensor) -> str:
+        """The name of an array that the function made while it was traced. Equal ones are saved once."""
+        name = self.constants.setdefault(content_of(tensor), f"{CONSTANTS}{len(self.constants)}")
+        self.tensors.setdefault(name, tensor)
+        return name
 
     def _known(self, tensor: Tensor, otherwise: str = "tensor") -> str:
         name = self.names.setdefault(id(tensor), otherwise)

@@ -6,6 +6,7 @@ The context itself is `tensor.TRACING`: one object for each thread, with what is
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -140,6 +141,28 @@ class LocalChanges:
         TRACING.watch = self.outer
         for tensor, node in self.before.items():
             tensor._name(node)
+
+
+class _FreeSizes(threading.local):
+    active = False
+
+
+_free_sizes = _FreeSizes()
+
+
+@contextmanager
+def free_sizes() -> Iterator[None]:
+    """Inside, functions are traced for every size at once: tables that depend on a size are computed by the graph, not with NumPy."""
+    before, _free_sizes.active = _free_sizes.active, True
+    try:
+        yield
+    finally:
+        _free_sizes.active = before
+
+
+def sizes_are_free() -> bool:
+    """Whether a table that depends on a size must be computed by the graph."""
+    return _free_sizes.active
 
 
 @contextmanager

@@ -39,7 +39,14 @@ from ..nn.module import Module
 from ..runtime import device
 from ..runtime.native import thread_count
 
+LONGEST_NAME = 200  # characters; file systems allow 255 bytes
 TAKEN = "Give another name, or exist_ok=true to replace it."
+
+
+def check_run_name(where: str, name: str) -> None:
+    """A name is a folder of its own: `..` is the folder of all runs, which exist_ok=true would replace."""
+    if not name or Path(name).name != name or name == ".." or not name.isprintable() or len(name) > LONGEST_NAME:
+        raise UserError(where, f"the name of a run is one word without slashes, got {name!r}.")
 
 
 class RunFolder:
@@ -58,8 +65,7 @@ class RunFolder:
     @classmethod
     def fresh(cls, root: str | os.PathLike[str], name: str) -> RunFolder:
         """A new folder root/nameN, with the first N from 1 that is not taken; after a digit comes a dash."""
-        if not name or Path(name).name != name:
-            raise UserError("train", f"the name of a run is one word without slashes, got {name!r}.")
+        check_run_name("train", name)
         number, dash = 1, "-" if name[-1].isdigit() else ""
         while True:
             path = Path(root) / f"{name}{dash}{number}"
@@ -74,6 +80,7 @@ class RunFolder:
     @classmethod
     def named(cls, root: str | os.PathLike[str], name: str, exist_ok: bool = False) -> RunFolder:
         """A new folder root/name. One that exists is refused; with `exist_ok` the run in it is replaced."""
+        check_run_name("train", name)
         path = Path(root) / name
         try:
             if exist_ok and (path / "args.yaml").exists():

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UserError
+from ...io.files import cannot_write, replace_file
 from ...nn.module import Module
 from ...saved.trace import ProgramTracer, call_specs, in_mode
 from ...tracing.jit import Jit
@@ -237,8 +238,11 @@ def _check(model: Any, initializers: Mapping[str, np.ndarray]) -> None:
 def _write(proto: Any, weight_bytes: int, path: Path) -> None:
     """Write the model. Weights of more than 2 GiB go to a file beside it."""
     if weight_bytes <= LARGEST:
-        path.write_bytes(proto.SerializeToString())
+        replace_file(path, [proto.SerializeToString()], "onnx.save")
         return
     beside = f"{path.name}.data"
-    path.with_name(beside).unlink(missing_ok=True)  # the package appends to a file that is there
-    onnx_package().save(proto, path, save_as_external_data=True, location=beside)
+    try:
+        path.with_name(beside).unlink(missing_ok=True)  # the package appends to a file that is there
+        onnx_package().save(proto, path, save_as_external_data=True, location=beside)
+    except OSError as error:
+        raise cannot_write("onnx.save", path, error) from error

@@ -81,7 +81,9 @@ def _axis_taps(place: Tensor, n: int, mode: str, padding: str, aligned: bool) ->
     low, high = (0.0, n - 1.0) if aligned else (-0.5, n - 0.5)
     if mode == "nearest":
         place = round(place)
-    if padding == "border":
+    if (
+        padding == "border" and mode != "cubic"
+    ):  # the cubic weights are those of the position itself; only its taps are clipped
         place = clip(place, 0.0, n - 1.0)
     elif padding == "reflection":
         place = _reflected(place, low, high)

@@ -163,7 +163,8 @@ def sliced_by_inputs(
 def _sliced(x: Tensor, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int], steps: Sequence[int]) -> Tensor:
     key = [slice(None)] * x.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        key[axis] = slice(start, end, step)
+        # Unlike in Python, a start before the first element is the first one, backwards too.
+        key[axis] = slice(max(start, -x.shape[axis]) if step < 0 else start, end, step)
     return x[tuple(key)] if key else x
 
 
