@@ -38,7 +38,7 @@ WRONG = {
     "an unknown setting": (["epoch=3"], "there is no setting 'epoch'. Did you mean epochs?"),
     "a setting as others call it": (["max_epochs=3"], "there is no setting 'max_epochs'. Did you mean epochs?"),
     "nothing like it": (["zzz=3"], "there is no setting 'zzz'. Known: cfg, epochs"),
-    "no number": (["epochs=many"], "epochs=many cannot be used: invalid literal"),
+    "no number": (["epochs=many"], "epochs=many cannot be used: it must be a whole number"),
     "below zero": (["epochs=-1"], "epochs=-1 cannot be used: it must be 0 or more"),
     "no flag": (["flip=perhaps"], "flip=perhaps cannot be used: it must be true or false"),
     "no size": (["size=2x3x4"], "size=2x3x4 cannot be used: it must be a size such as 28 or 28x32"),

@@ -62,7 +62,12 @@ def _load(file: Path) -> dict[str, np.ndarray]:
             if isinstance(archive, np.ndarray):
                 raise UserError("from_npz", f"{file} holds a single array. Save inputs and labels with np.savez.")
             with archive:
-                return {name: archive[name] for name in archive.files}
+                found = {name: archive[name] for name in archive.files}
+            if not all(
+                isinstance(array, np.ndarray) for array in found.values()
+            ):  # NumPy gives the bytes of anything else
+                raise ValueError("an entry is not an array")
+            return found
     except OSError as error:
         raise RunError("from_npz", f"{file} cannot be read: {error.strerror or error}.") from error
     except UserError:

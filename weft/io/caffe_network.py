@@ -80,8 +80,17 @@ class _Join(nn.Module):
 def load_caffe_network(prototxt: str | os.PathLike[str], weights: str | os.PathLike[str]) -> CaffeNetwork:
     """The network of a .prototxt with the weights of a .caffemodel, in evaluation mode. Images are blue, green, red, as Caffe reads them.
 
-    network = load_caffe_network("deploy.prototxt", "snapshot_iter_1000.caffemodel")
-    probabilities = network(images)
+    >>> import tempfile, weft
+    >>> from weft.io.protobuf import bytes_field
+    >>> blob = bytes_field(7, bytes_field(1, bytes([1, 3]))) + bytes_field(5, np.float32([1, 2, 3]).tobytes())
+    >>> weights = bytes_field(100, bytes_field(1, b"fc") + bytes_field(2, b"InnerProduct") + bytes_field(7, blob))
+    >>> text = '''input: "data" input_dim: 1 input_dim: 3 layer { name: "fc" type: "InnerProduct" bottom: "data" top: "fc"
+    ...     inner_product_param { num_output: 1 bias_term: false } }'''
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(f"{folder}/deploy.prototxt").write_text(text), Path(f"{folder}/net.caffemodel").write_bytes(weights)
+    ...     network = load_caffe_network(f"{folder}/deploy.prototxt", f"{folder}/net.caffemodel")
+    >>> network(weft.asarray([[-1.0, 0.0, 2.0]])).tolist()
+    [[5.0]]
     """
     place = Path(prototxt)
     about, blobs = read_prototxt(place), load_caffe(weights)

@@ -54,6 +54,13 @@ class _GroupMember(NamedTuple):
 
 def read_hdf5(content: memoryview) -> Hdf5Content:
     """All datasets and texts; `DamagedHdf5` if the file is damaged or has what Keras does not write."""
+    try:
+        return _read(content)
+    except IndexError:
+        raise DamagedHdf5("a part of it is too short") from None
+
+
+def _read(content: memoryview) -> Hdf5Content:
     file, found = _File(content), Hdf5Content()
     seen: set[int] = set()
     size = 0

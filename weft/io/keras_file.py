@@ -59,7 +59,8 @@ def load_keras_zip(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
             entries = {info.filename: info for info in checked_entries(file, archive)}
             if WEIGHTS not in entries:
                 raise DamagedHdf5(f"it has no {WEIGHTS}")
-            check_packing(entries[WEIGHTS])
+            for name in entries.keys() & {WEIGHTS, CONFIG}:
+                check_packing(entries[name])
             names = _layer_names(archive, entries[CONFIG]) if CONFIG in entries else {}
             return _named(read_hdf5(memoryview(archive.read(entries[WEIGHTS]))), names)
     except (DamagedHdf5, zlib.error, *ZIP_ERRORS) as error:

@@ -162,7 +162,10 @@ def predictor_of_facts(known: Mapping[str, Any], network: Module) -> Predictor:
     model = network.eval()
     if text is not None:
         if not isinstance(network, Program):
-            raise UserError("predict", "an ONNX model for text is not continued. Export the run as a program: to=weft.")
+            raise UserError(
+                "predict",
+                "a saved program or a run is required to continue a text, got an ONNX model. Write net.weft with weft export.",
+            )
         model = TextProgram(network, stored.get("context")).eval()
     return Predictor(task, tuple(source.shape), way, classes, jit(model), model, text)
 
