@@ -19,12 +19,14 @@ from mutate_weights import WEIGHTS, Case
 from weft import data, nn, optim
 from weft.data.catalogue import CATALOGUE
 from weft.data.images import Unreadable, read_image
+from weft.errors import UserError
 from weft.io import load, save
 from weft.report.compare import comparison
 from weft.report.page import page
 from weft.report.run_record import read_run
 from weft.train.folder import RunFolder
 from weft.train.state import Training
+from weft.tree import flatten
 
 SEED = 5
 
@@ -209,6 +211,15 @@ def _read_network(name: str) -> Callable[[Path], Any]:
     return read
 
 
+def _read_onnx(folder: Path) -> Any:
+    """A damaged model without checksums may be a network of other inputs and outputs."""
+    network = weft.load(folder / "net.onnx").eval()
+    try:
+        return [tensor.tolist() for tensor in flatten(network(weft.ones((3, 4))))[0]]
+    except UserError as error:
+        return error.message
+
+
 def _read_entries(folder: Path) -> Any:
     """The entries packed again, so that their checksums are right."""
     with zipfile.ZipFile(folder / "packed.weft", "w") as archive:
@@ -263,6 +274,6 @@ CASES: dict[str, Case] = {
     **WEIGHTS,
     "program": Case(("net.weft",), _make_program, _read_network("net.weft"), True),
     "program entries": Case(ENTRIES, _make_program, _read_entries, False),
-    "onnx": Case(("net.onnx",), _make_program, _read_network("net.onnx"), False),
+    "onnx": Case(("net.onnx",), _make_program, _read_onnx, False),
     "run": Case(tuple(f"run/{name}" for name in RUN), _make_run, _read_run, False),
 }  # fmt: skip

@@ -15,7 +15,7 @@ _LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 def key(field: int, kind: int) -> bytes:
-    return bytes([field << 3 | kind])
+    return varint(field << 3 | kind)
 
 
 def varint(value: int) -> bytes:

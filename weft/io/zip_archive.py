@@ -16,8 +16,16 @@ ZIP_ERRORS = (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError
 
 
 def checked_entries(file: BinaryIO, archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The entries of an archive. `zipfile` does not compare them with their number in the file, so a damaged list would lose some in silence."""
+    """The entries of an archive.
+
+    `zipfile` does not compare them with their number in the file, so a damaged list would lose some in silence; and it takes memory for as
+    many bytes as an entry says that it has.
+    """
     found = archive.infolist()
+    size = file.seek(0, 2)
+    for info in found:
+        if info.compress_size > size:
+            raise zipfile.BadZipFile(f"the entry {info.filename[:100]!a} is longer than the file")
     file.seek(-END_SIZE - len(archive.comment), 2)
     end = file.read(END_SIZE)
     count = int.from_bytes(end[10:12], "little")
