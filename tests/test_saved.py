@@ -266,6 +266,16 @@ def test_damaged_and_newer_files_are_refused(tmp_path, change, message):
         weft.load(changed(tmp_path / "net.weft", change))
 
 
+def test_a_stream_without_its_state_is_refused(tmp_path):
+    weft.save(tmp_path / "net.weft", lambda x: x + weft.random.normal(x.shape), np.zeros(3, np.float32))
+
+    def rename(entries):
+        return entries | {"manifest.json": entries["manifest.json"].replace(b'"weft.random"', b'"weft.ranom"')}
+
+    with pytest.raises(weft.RunError, match="manifest.json names weft.ranom.key"):
+        weft.load(changed(tmp_path / "net.weft", rename))
+
+
 def test_texts_are_parsed_and_never_executed(tmp_path):
     weft.save(tmp_path / "net.weft", cnn(), np.zeros((2, 3, 8, 8), np.float32))
     evil = b'__import__("os").mkdir("%s")\n' % str(tmp_path / "evil").encode()

@@ -61,7 +61,7 @@ class SavedFunction:
         wanted = len(self.manifest.inputs), len(self.manifest.outputs)
         if (len(graph.inputs), len(graph.outputs)) != wanted:
             raise RunError(
-                "load", f"{self.manifest.graph} in {self.path} does not have the inputs and outputs of the manifest."
+                "load", f"{self.manifest.graph} in {self.path} does not have the inputs and outputs of manifest.json."
             )
         return graph
 
@@ -336,6 +336,8 @@ def _check_names(manifest: Manifest, tensors: Mapping[str, Tensor], path: object
         used = {port.name for port in function.inputs if port.kind == "state"}
         used |= {port.name for port in function.outputs if port.kind in ("state", "grad")}
         used |= {which for source, which in function.results if source == "tensor"} | set(function.cleared)
+        streams = {port.name for port in function.inputs if port.kind == "stream"} - {DEFAULT_STREAM}
+        used |= {f"{name}.{part}" for name in streams for part in ("key", "offset")}
         missing = sorted(used - set(tensors) - {f"{DEFAULT_STREAM}.key"})
         if missing:
             raise RunError(
