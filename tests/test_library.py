@@ -1,5 +1,7 @@
 """Functions of the library are made when they are wanted, several at once, and each only once."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -54,3 +56,14 @@ def test_threads_make_the_same_code_as_one() -> None:
     alone = [object_code(m) for m in modules]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(object_code, modules * 3)) == alone * 3
+
+
+def test_the_table_of_escaped_characters_is_whole_before_threads_read_it() -> None:
+    """llvmlite fills it at its first use, and threads that write modules at the same time have seen half of it."""
+    code = """
+import weft.compiler.cpu.ir_builder
+from llvmlite.ir.values import _escape_string
+(table,) = _escape_string.__defaults__
+assert len(table) == 256, len(table)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

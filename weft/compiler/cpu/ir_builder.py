@@ -19,6 +19,10 @@ PTR = ir.PointerType()
 Value = Any  # llvmlite's values have no useful types
 Int = Any  # a Python int, or an i64 value
 
+# llvmlite fills its table of escaped characters when the first text is written. Modules are written by several threads, and one could
+# see a table that another has filled in part: so it is filled now.
+ir.MetaDataString(ir.Module(), "").get_reference()
+
 
 def vector(element: ir.Type, lanes: int) -> ir.Type:
     """A vector type, or the element itself for one lane."""
