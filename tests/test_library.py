@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import weft
+import weft.compiler.cpu.backend  # registers the generators of all functions
 from weft.compiler.cpu import library
 from weft.compiler.cpu.engine import object_code
 from weft.compiler.cpu.gemm import product
