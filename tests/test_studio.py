@@ -26,7 +26,7 @@ from weft.studio.access import HEADERS, AccessMiddleware
 from weft.studio.api.runs import inside
 from weft.studio.config import StudioConfig
 from weft.studio.keys import OneTimeToken, secret
-from weft.studio.library.activity import activities
+from weft.studio.library.activity import activities, ended_jobs
 from weft.studio.library.feed import Feed
 from weft.studio.library.machine import Machine
 from weft.studio.library.run_details import read_details
@@ -99,6 +99,8 @@ def test_jobs_are_listed_running_first_and_failed_ones_for_a_day(tmp_path: Path)
         (waits.number, "waiting", ""),
         (failed.number, "failed", "no memory"),
     ]
+    assert [one.number for one in ended_jobs(jobs, 9)] == [old.number, failed.number]
+    assert [one.number for one in ended_jobs(jobs, 1)] == [old.number]
 
 
 def test_values_that_were_trained_twice_are_shown_once(tmp_path: Path) -> None:

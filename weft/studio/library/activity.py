@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from ...jobs.events import latest
 from ...jobs.queue import JobQueue
@@ -50,6 +52,21 @@ class Activity:
     metric: str | None = None
     value: float | None = None
     trend: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class EndedJob:
+    """A job that is done, stopped or failed."""
+
+    number: int
+    state: State
+    settings: Mapping[str, Any]
+
+
+def ended_jobs(queue: JobQueue, most: int) -> list[EndedJob]:
+    """The jobs that have ended, the last first."""
+    ended = ((job, state) for job in reversed(queue.jobs()) if (state := job.state).has_ended)
+    return [EndedJob(job.number, state, job.settings) for job, state in islice(ended, most)]
 
 
 def activities(queue: JobQueue, runs: Iterable[RunRow]) -> list[Activity]:

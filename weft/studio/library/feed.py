@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...jobs.queue import JobQueue
-from .activity import Activity, activities
+from .activity import Activity, EndedJob, activities, ended_jobs
 from .machine import Machine, MachineLoad
 from .runs import RunIndex
 
 PERIOD = 1.0  # seconds between two looks
+ENDED = 50  # jobs that have ended and are listed
 SEARCH = 5.0  # seconds between two searches for new runs while none is running
 
 
@@ -25,6 +26,7 @@ class Snapshot:
     activities: tuple[Activity, ...]
     runs: int
     runs_version: int
+    ended: tuple[EndedJob, ...] = ()
 
     def count(self, state: str) -> int:
         """How many activities are in this state."""
@@ -55,7 +57,8 @@ class Feed:
             self._version += self.index.refresh()
         rows = self.index.rows()
         found = activities(self.queue, rows)
-        self.snapshot = Snapshot(self.machine.read(), tuple(found), len(rows), self._version)
+        ended = tuple(ended_jobs(self.queue, ENDED))
+        self.snapshot = Snapshot(self.machine.read(), tuple(found), len(rows), self._version, ended)
         return self.snapshot
 
     def start(self) -> None:

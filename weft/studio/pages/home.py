@@ -17,16 +17,18 @@ def add(studio: Studio) -> None:
     @ui.page("/")
     def home() -> None:
         with frame(studio, "Home", "home"):
-            with ui.element("div").classes("cols side-r"):
-                studio.live.add("jobs", lambda snapshot: jobs(studio, snapshot), "section", "card").props(
-                    'aria-label="Jobs"'
-                )
-                studio.live.add("machine", lambda snapshot: machine(studio, snapshot), "section", "card").props(
-                    'aria-label="Machine"'
-                )
+            activity_cards(studio)
             with ui.element("section").classes("card sect").props('aria-label="Runs"'):
                 ui.html("<h2>Runs</h2>", sanitize=False).classes("chead").style("padding-bottom: 0")
                 RunTable(studio)
+
+
+def activity_cards(studio: Studio) -> None:
+    """What runs and waits, and beside it the machine."""
+    with ui.element("div").classes("cols side-r"):
+        studio.live.add("jobs", lambda snapshot: jobs(studio, snapshot), "section", "card").props('aria-label="Jobs"')
+        shown = studio.live.add("machine", lambda snapshot: machine(studio, snapshot), "section", "card")
+        shown.props('aria-label="Machine"')
 
 
 def jobs(studio: Studio, snapshot: Snapshot) -> str:

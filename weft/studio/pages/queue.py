@@ -8,9 +8,7 @@ from ..library.feed import Snapshot
 from ..ui.context import Studio
 from ..ui.frame import frame
 from ..ui.rendering import render
-from .home import jobs, machine
-
-LAST = 50  # jobs that have ended and are listed
+from .home import activity_cards
 
 
 def add(studio: Studio) -> None:
@@ -19,13 +17,7 @@ def add(studio: Studio) -> None:
     @ui.page("/queue")
     def queue() -> None:
         with frame(studio, "Queue", "queue"):
-            with ui.element("div").classes("cols side-r"):
-                studio.live.add("jobs", lambda snapshot: jobs(studio, snapshot), "section", "card").props(
-                    'aria-label="Jobs"'
-                )
-                studio.live.add("machine", lambda snapshot: machine(studio, snapshot), "section", "card").props(
-                    'aria-label="Machine"'
-                )
+            activity_cards(studio)
             studio.live.add("ended", lambda snapshot: _ended(studio, snapshot), "section", "card sect").props(
                 'aria-label="Ended jobs"'
             )
@@ -33,6 +25,4 @@ def add(studio: Studio) -> None:
 
 def _ended(studio: Studio, snapshot: Snapshot) -> str:
     """The jobs that have ended, the last first."""
-    ended = [(job, state) for job in reversed(studio.queue.jobs()) if (state := job.state).has_ended]
-    rows = [(job.number, state, job.settings) for job, state in ended[:LAST]]
-    return render("queue_ended.html", rows=rows, base=studio.config.prefix, runs=str(studio.index.root))
+    return render("queue_ended.html", rows=snapshot.ended, base=studio.config.prefix)
