@@ -6,9 +6,6 @@ If the system starts fewer threads than planned, the program runs on those: no r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 from llvmlite import ir
 
 from ..compiler.cpu.ir_builder import I32, I64, PTR, Code, Value
@@ -37,24 +34,13 @@ class _CounterCode(Code):
         """Wait until a counter has another value."""
         spins = self.variable(I32)
         self.store(ir.Constant(I32, 0), spins)
-        with self._repeat_while(lambda: self.icmp_unsigned("==", self.look(team, index), value)):
+        with self.repeat_while(lambda: self.icmp_unsigned("==", self.look(team, index), value)):
             count = self.load(spins, typ=I32)
             with self.if_else(self.icmp_signed("<", count, ir.Constant(I32, _SPINS))) as (early, late):
                 with early:
                     self.store(self.add(count, ir.Constant(I32, 1)), spins)
                 with late:
                     self.call(external(self.module, "sched_yield", [], I32), [])
-
-    @contextmanager
-    def _repeat_while(self, condition: Callable[[], Value]) -> Iterator[None]:
-        head, body, after = (self.append_basic_block(f"wait.{part}") for part in ("head", "body", "after"))
-        self.branch(head)
-        self.position_at_end(head)
-        self.cbranch(condition(), body, after)
-        self.position_at_end(body)
-        yield
-        self.branch(head)
-        self.position_at_end(after)
 
 
 def external(module: ir.Module, name: str, arguments: list[ir.Type], result: ir.Type) -> ir.Function:

@@ -124,6 +124,18 @@ class Code(ir.IRBuilder):  # type: ignore[misc]  # llvmlite has no types
     # --- loops ------------------------------------------------------------------------------------------------------
 
     @contextmanager
+    def repeat_while(self, condition: Callable[[], Value]) -> Iterator[None]:
+        """A block that is repeated as long as a condition, computed before each time, holds."""
+        head, body, after = (self.append_basic_block(f"while.{part}") for part in ("head", "body", "after"))
+        self.branch(head)
+        self.position_at_end(head)
+        self.cbranch(condition(), body, after)
+        self.position_at_end(body)
+        yield
+        self.branch(head)
+        self.position_at_end(after)
+
+    @contextmanager
     def loop(self, start: Int, stop: Int, step: Int = 1, name: str = "i") -> Iterator[Value]:
         """`for i in range(start, stop, step)`, the step above zero."""
         before = self.block

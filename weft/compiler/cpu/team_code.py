@@ -6,9 +6,6 @@ written atomically, in the weakest order that is right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-
 from llvmlite import ir
 
 from .ir_builder import I8, I32, I64, PTR, VOID, Code, Int, Value, new_module
@@ -73,17 +70,6 @@ class _TeamCode(Code):
 
     def ask(self, name: str, *arguments: Value) -> Value:
         return self.call(self.module.globals[name], arguments)
-
-    @contextmanager
-    def repeat_while(self, condition: Callable[[], Value]) -> Iterator[None]:
-        head, body, after = (self.append_basic_block(f"while.{part}") for part in ("head", "body", "after"))
-        self.branch(head)
-        self.position_at_end(head)
-        self.cbranch(condition(), body, after)
-        self.position_at_end(body)
-        yield
-        self.branch(head)
-        self.position_at_end(after)
 
     def wait_while(self, index: int, value: Value, *, sleep: bool = False) -> None:
         """Wait until a word has another value: spin, then let others run, then, if allowed to, sleep."""
