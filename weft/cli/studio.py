@@ -14,7 +14,7 @@ from ..errors import UserError
 from ..jobs.schema import Setting, count, flag
 from .arguments import read
 
-_NEEDED = ("nicegui", "psutil")
+_NEEDED = ("nicegui", "sqlalchemy", "alembic", "argon2", "psutil")
 
 
 def studio(words: Sequence[str]) -> None:
@@ -26,6 +26,9 @@ def studio(words: Sequence[str]) -> None:
         "runs": Setting(str, "runs", "folder that runs are kept in"),
         "port": Setting(count, 8800, "port; default: 8800, or the next one that is free"),
         "at_once": Setting(count, 1, "jobs that run at the same time"),
+        "roots": Setting(str, None, "folders whose files may be used by their path, with commas; default: this folder"),
+        "datasets": Setting(str, None, "folder that datasets are created in; default: datasets beside the runs"),
+        "largest_upload": Setting(count, 8192, "megabytes (MiB) of an upload at most"),
         "open": Setting(flag, _has_screen(), "open the page in the browser; default: if there is a screen"),
     }
     given = read("studio", words, known, 0, studio.__doc__)
@@ -42,7 +45,12 @@ def studio(words: Sequence[str]) -> None:
             webbrowser.open(address)
         shown.append(address)
 
-    config = web.StudioConfig(Path(given["runs"]), port=given["port"], at_once=given["at_once"])
+    config = web.StudioConfig(
+        Path(given["runs"]), port=given["port"], at_once=given["at_once"],
+        roots=tuple(Path(one.strip()) for one in (given["roots"] or "").split(",") if one.strip()),
+        datasets=None if given["datasets"] is None else Path(given["datasets"]),
+        largest_upload=given["largest_upload"] << 20,
+    )  # fmt: skip
     web.serve(config, announce, fixed_port="port" in given.given)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import UserError
 from ..locks import LockHolder, lock_holder
 from .events import POLL
+from .kinds import TRAIN
 from .record import CANCELLED, FAILED, PAUSED, STOPPED, WAITING, JobRecord, State
 
 FOLDER = ".jobs"  # below the folder of runs
@@ -41,9 +42,9 @@ class JobQueue:
             raise UserError("jobs", f"there is no job {number} in {self.root}. Jobs: {known}.")
         return record
 
-    def add(self, settings: Mapping[str, Any]) -> JobRecord:
-        """Add a job with settings that were checked; `submit` checks them."""
-        return JobRecord.create(self.folder, {**settings, "runs": str(self.root)})
+    def add(self, settings: Mapping[str, Any], kind: str = TRAIN) -> JobRecord:
+        """Add a job with settings that were checked; `submit` checks those of a training."""
+        return JobRecord.create(self.folder, {**settings, "runs": str(self.root)}, kind)
 
     def cancel(self, job: JobRecord) -> None:
         """Stop a job for good: a waiting one at once, a running one after its step, with a checkpoint."""

@@ -1,6 +1,6 @@
 """A job on disk: a folder with its settings, its state, and its events. Any process may read it, and ask the job to stop.
 
-job.json       what is trained, and the folder that relative paths start from
+job.json       the kind of the job, its settings, and the folder that relative paths start from
 state.json     waiting, running, done, stopped or failed; why; the run folder
 request        what the running process was asked to do: one of REQUESTS
 events.jsonl   all events of the job, including those from before there is a run folder
@@ -29,6 +29,7 @@ from ..io.files import append_line, replace_file
 from ..io.json_values import json_value
 from ..locks import lock_holder
 from .events import FILE, Event, follow, replay
+from .kinds import TRAIN
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
 PAUSED, CANCELLED, REQUEUED = "paused", "cancelled", "requeued"
@@ -57,7 +58,7 @@ class JobRecord:
         self.folder = Path(folder)
 
     @classmethod
-    def create(cls, root: Path, settings: Mapping[str, Any]) -> JobRecord:
+    def create(cls, root: Path, settings: Mapping[str, Any], kind: str = TRAIN) -> JobRecord:
         """A new job in root/N with the first N from 1 that is not taken. Relative paths start from the current folder."""
         number = 1 + max((int(p.name) for p in root.glob("*") if p.name.isdigit()), default=0)
         while True:
@@ -67,7 +68,7 @@ class JobRecord:
             except FileExistsError:
                 number += 1
         record = cls(root / str(number))
-        record._write("job.json", {"settings": json_value(dict(settings)), "folder": os.getcwd()})
+        record._write("job.json", {"kind": kind, "settings": json_value(dict(settings)), "folder": os.getcwd()})
         record.set(WAITING)
         return record
 
@@ -90,6 +91,11 @@ class JobRecord:
     def settings(self) -> dict[str, Any]:
         found: dict[str, Any] = self._job("settings")
         return found
+
+    @property
+    def kind(self) -> str:
+        """What its process does; see kinds.py."""
+        return str(self._read("job.json").get("kind", TRAIN))
 
     @property
     def start_folder(self) -> str:

@@ -29,6 +29,8 @@ from .events import Listener, Recorder, nobody
 from .job import FACTS, Job, facts, held_out, job_of, job_of_run
 from .networks import about
 from .optimizers import schedule
+from .schema import validated
+from .settings import SETTINGS
 from .stored import settings_of
 from .weights import settings_for_weights
 
@@ -43,6 +45,14 @@ def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | No
         check_settings("train", settings)
         told = settings_for_weights({**settings, "device": device.name})
         return _fit(job_of("train", told, recorder), None, recorder)
+
+
+def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
+    """Train with the settings of a job, or continue the run that it began."""
+    if run is not None and (run / "args.yaml").exists():
+        resume(run, listener=listener)
+    else:
+        train(validated("jobs", settings, SETTINGS), listener)
 
 
 def resume(folder: Path, given: Mapping[str, Any] | None = None, listener: Listener = nobody) -> Path | None:

@@ -11,16 +11,14 @@ from ..io.files import append_line
 from ..locks import one_writer
 from ..signals import Terminated, terminable
 from .events import FILE, Event
+from .kinds import work_of
 from .record import DONE, FAILED, REQUESTS, RUNNING, STOPPED, JobRecord
-from .schema import validated
-from .settings import SETTINGS
-from .training import resume, train
 
 PROGRESS_SECONDS = 1.0  # between two progress events on disk
 
 
 def work(folder: Path) -> None:
-    """Train what the job says, or continue its run, and record how that ended."""
+    """Do the work of the job, or continue it, and record how that ended."""
     record = JobRecord(folder)
     with terminable(), one_writer(folder):  # in this order: whoever sees the lock may send SIGTERM
         claimed = record.claim()
@@ -31,10 +29,7 @@ def work(folder: Path) -> None:
 def _outcome(record: JobRecord, run: str | None) -> tuple[str, str]:
     """The last state of the job, and why."""
     try:
-        if run is not None and (Path(run) / "args.yaml").exists():
-            resume(Path(run), listener=_Events(record))
-        else:
-            train(validated("jobs", record.settings, SETTINGS), _Events(record))
+        work_of(record.kind)(record.settings, None if run is None else Path(run), _Events(record))
         return DONE, ""
     except (Terminated, KeyboardInterrupt):
         request = record.request
@@ -47,7 +42,7 @@ def _outcome(record: JobRecord, run: str | None) -> tuple[str, str]:
 
 
 class _Events:
-    """Keeps the events of a training in the folder of the job; of progress, one a second."""
+    """Keeps the events of the work in the folder of the job; of progress, one a second."""
 
     def __init__(self, record: JobRecord) -> None:
         self.record, self.last_progress = record, 0.0

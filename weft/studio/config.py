@@ -6,6 +6,8 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from .paths import AllowedPaths
+
 
 @dataclass(frozen=True)
 class StudioConfig:
@@ -16,6 +18,11 @@ class StudioConfig:
     port: int = 8800
     prefix: str = ""  # path below which a proxy serves the studio, such as /weft
     at_once: int = 1  # jobs that run at the same time
+    roots: tuple[
+        Path, ...
+    ] = ()  # folders whose files people may use by their path; the folder it is started in, if none
+    datasets: Path | None = None  # where datasets are created; datasets beside the runs, if none
+    largest_upload: int = 8 << 30  # bytes
 
     @property
     def is_local(self) -> bool:
@@ -26,6 +33,15 @@ class StudioConfig:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    @property
+    def dataset_folder(self) -> Path:
+        """Where datasets are created."""
+        return (self.datasets or self.runs.absolute().parent / "datasets").absolute()
+
+    def allowed_paths(self) -> AllowedPaths:
+        """The paths that people may use: below the roots, the runs and the datasets."""
+        return AllowedPaths([*(self.roots or (Path.cwd(),)), self.runs, self.dataset_folder])
 
     @property
     def address(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -26,8 +25,7 @@ from .library.runs import RunIndex
 from .pages import classify, compare, home, networks, queue, run, runs, train
 from .ui.context import Studio
 from .ui.fragment import LiveFragments
-
-ASSETS = Path(__file__).parent / "assets"
+from .ui.frame import ASSETS
 
 
 def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
@@ -35,7 +33,7 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
     root = config.runs.absolute()
     index, jobs = RunIndex(root), JobQueue(root)
     feed = Feed(index, jobs, Machine(root))
-    studio = Studio(config, index, jobs, feed, LiveFragments(feed), LoadedNetworks())
+    studio = Studio(config, index, jobs, feed, LiveFragments(feed), LoadedNetworks(), config.allowed_paths())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

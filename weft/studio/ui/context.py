@@ -9,6 +9,7 @@ from ..config import StudioConfig
 from ..library.feed import Feed
 from ..library.loaded import LoadedNetworks
 from ..library.runs import RunIndex
+from ..paths import AllowedPaths
 from .fragment import LiveFragments
 
 
@@ -22,3 +23,4 @@ class Studio:
     feed: Feed
     live: LiveFragments
     networks: LoadedNetworks
+    paths: AllowedPaths

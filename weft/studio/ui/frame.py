@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from nicegui import ui
 
 from ..library.feed import Snapshot
 from .context import Studio
 from .rendering import ICONS, render
+
+ASSETS = Path(__file__).parent.parent / "assets"
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class PageLink:
 
 PAGES = (
     PageLink("home", "Home", "/", "home"),
+    PageLink("datasets", "Datasets", "/datasets", "data", False),
     PageLink("networks", "Networks", "/networks", "network", False),
     PageLink("runs", "Runs", "/runs", "chart"),
     PageLink("compare", "Compare", "/compare", "compare"),
@@ -43,6 +47,8 @@ def frame(
     ui.page_title(f"{title} · weft studio")
     ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/studio.css">')
     ui.add_head_html(f'<script src="{base}/assets/studio.js" data-base="{base}"></script>')
+    if (ASSETS / f"{active}.css").exists():  # what only the pages of this section use
+        ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/{active}.css">')
     ui.add_body_html(str(ICONS))
     live = studio.live
     with ui.element("div").classes("frame"):

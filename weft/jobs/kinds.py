@@ -1,0 +1,29 @@
+"""The kinds of jobs: what the process of a job does. Their modules are imported when a job of that kind runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from ..errors import RunError
+from .events import Listener
+
+TRAIN = "train"
+Work = Callable[
+    [Mapping[str, Any], Path | None, Listener], None
+]  # settings, the run folder of an earlier attempt, listener
+
+# Module and function of each kind. A function sends events to the listener, raises Terminated when it is asked to stop, and continues
+# where an earlier attempt ended.
+KINDS = {TRAIN: ("weft.jobs.training", "train_or_resume")}
+
+
+def work_of(kind: str) -> Work:
+    """The function that does the work of jobs of this kind."""
+    if kind not in KINDS:
+        raise RunError("jobs", f"a job of kind {kind!r} cannot be run: known are {', '.join(KINDS)}.")
+    module, name = KINDS[kind]
+    found: Work = getattr(import_module(module), name)
+    return found

@@ -1,0 +1,55 @@
+"""Paths that people type into the studio. They are confined to configured folders: links and .. that lead out of them are refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import UserError
+
+MOST = 50  # completions of a path
+
+
+class AllowedPaths:
+    """The folders that the studio may read for its users, and the paths inside them."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = tuple(root.expanduser().absolute().resolve() for root in roots)
+
+    def path(self, given: str, what: str = "path") -> Path:
+        """An existing path inside an allowed folder, without links."""
+        typed = Path(given.strip()).expanduser()
+        candidates = [typed] if typed.is_absolute() else [root / typed for root in self.roots]
+        for candidate in candidates:
+            found = Path(os.path.realpath(candidate))
+            if self.allows(found) and found.exists():
+                return found
+        allowed = ", ".join(map(str, self.roots)) or "none"
+        raise UserError(
+            "studio",
+            f"a {what} that exists in an allowed folder is required, got {given!r}. Allowed: {allowed}. "
+            "Allow more with weft studio roots=FOLDER,FOLDER.",
+        )
+
+    def allows(self, found: Path) -> bool:
+        """Whether a path without links is inside an allowed folder."""
+        return any(found.is_relative_to(root) for root in self.roots)
+
+    def complete(self, typed: str, folders_only: bool = False) -> list[str]:
+        """Paths that begin with what was typed, folders with a slash at the end. Hidden ones are shown when their dot is typed."""
+        if not typed.strip():
+            return [f"{root}/" for root in self.roots]
+        folder, _, begun = str(Path(typed).expanduser() if typed.startswith("~") else typed).rpartition("/")
+        place = Path(os.path.realpath(folder or "/"))
+        if not self.allows(place):
+            return [f"{root}/" for root in self.roots if str(root).startswith(typed)]
+        try:
+            with os.scandir(place) as entries:
+                found = [
+                    one for one in entries if one.name.startswith(begun) and (begun or not one.name.startswith("."))
+                ]
+                names = [one.name + ("/" if one.is_dir() else "") for one in found if one.is_dir() or not folders_only]
+        except OSError:
+            return []
+        return [f"{folder}/{name}" for name in sorted(names)[:MOST]]
