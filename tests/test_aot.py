@@ -44,10 +44,10 @@ def test_the_number_of_threads_does_not_change_the_bits(tmp_path):
 
 
 def test_weights_are_stored_once(tmp_path):
-    layer, x = weft.nn.Linear(300, 200), np.ones((4, 300), np.float32)
+    layer, x = weft.nn.Linear(256, 192), np.ones((4, 256), np.float32)  # no padding on any CPU
     library = compile_library(saved(tmp_path, layer, x), sizes={"batch": 4})
     assert library.weights[: 1 << 10] != layer.weight.numpy().tobytes()[: 1 << 10]  # packed
-    assert len(library.weights) < 1.1 * 4 * 300 * 200
+    assert len(library.weights) < 1.1 * 4 * 256 * 192
     folded = weft.nn.Sequential(weft.nn.Conv2d(64, 64, 1), weft.nn.BatchNorm2d(64)).eval()
     library = compile_library(saved(tmp_path, folded, np.ones((1, 64, 4, 4), np.float32)))
     assert len(library.weights) < 1.1 * 4 * 64 * 64  # the packed filter, not also the folded one

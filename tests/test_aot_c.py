@@ -1,5 +1,6 @@
 """C libraries built with a C compiler: run on this machine, and for other CPUs under QEMU. What is not installed is skipped."""
 
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -48,6 +49,26 @@ def test_the_example_prints_what_the_network_gives(tmp_path, options):
     np.testing.assert_array_equal(numbers(run("./example", "x.raw", cwd=tmp_path / "c")), expected.ravel())
     assert (tmp_path / "c" / "net.weights").exists() == ("weights" in options)
     assert f"| workspace | {library.workspace:,} |" in (tmp_path / "c" / "README.md").read_text()
+
+
+LEVELS = {
+    "x86-64-v2": "sse4_2",
+    "x86-64-v3": "avx2",
+    "x86-64-v4": "avx512bw",
+}  # and a feature of CPUs that run their code
+
+
+@pytest.mark.parametrize("target", LEVELS)
+def test_libraries_for_x86_levels_run_on_such_cpus(tmp_path, target):
+    require("cc", "make")
+    if platform.machine() != "x86_64" or LEVELS[target] not in Path("/proc/cpuinfo").read_text():
+        pytest.skip(f"this CPU does not run {target}")
+    model, x, expected = network("convolutions")
+    weft.export_c(tmp_path, model, x, target=target)
+    x.tofile(tmp_path / "x.raw")
+    run("make", STRICT, cwd=tmp_path)
+    found = numbers(run("./example", "x.raw", cwd=tmp_path))
+    np.testing.assert_allclose(found, expected.ravel(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("target", EMULATED)

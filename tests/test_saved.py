@@ -276,6 +276,17 @@ def test_a_stream_without_its_state_is_refused(tmp_path):
         weft.load(changed(tmp_path / "net.weft", rename))
 
 
+def test_types_that_differ_between_manifest_and_graph_are_refused(tmp_path):
+    weft.save(tmp_path / "net.weft", nn.Linear(4, 2), np.zeros((3, 4), np.float32))
+
+    def wider(entries):
+        return entries | {"manifest.json": entries["manifest.json"].replace(b"float32[batch, 4]", b"float32[batch, 7]")}
+
+    program = weft.load(changed(tmp_path / "net.weft", wider))
+    with pytest.raises(weft.RunError, match=r"net.weft is damaged: argument 0 is float32\[batch, 7\] in manifest.json"):
+        program(np.zeros((3, 4), np.float32))
+
+
 def test_texts_are_parsed_and_never_executed(tmp_path):
     weft.save(tmp_path / "net.weft", cnn(), np.zeros((2, 3, 8, 8), np.float32))
     evil = b'__import__("os").mkdir("%s")\n' % str(tmp_path / "evil").encode()

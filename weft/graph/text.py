@@ -28,6 +28,7 @@ from .node import OPS, PLACEHOLDER, Node, Type, make, placeholder, toposort
 
 _DTYPES = {d.name: d for d in DTYPES}
 _HEADER = "from weft.primitives import *"
+_NO_GRAPH = "the text of a graph needs a function called 'graph'."
 _TYPE = re.compile(r"(\w+)\[(|[^,\[\]]+(, [^,\[\]]+)*)\]")
 _DEEPEST = 32  # operations inside each other in an expression of sizes
 _LARGEST = 1 << 63  # sizes and offsets in the text of a graph are below this
@@ -110,6 +111,18 @@ def parse_syntax(text: str) -> ast.Module:
         raise _not_a_graph(error) from None
 
 
+def input_types(module: ast.Module) -> list[str]:
+    """The types of the inputs of a graph's text as they are written."""
+    for statement in module.body:
+        if isinstance(statement, ast.FunctionDef) and statement.name == "graph":
+            return [
+                str(ast.literal_eval(one.annotation))
+                for one in statement.args.args
+                if isinstance(one.annotation, ast.Constant)
+            ]
+    raise UserError("parse", _NO_GRAPH)
+
+
 def build(module: ast.Module, extern: Sequence[Any] = (), sizes: Mapping[str, int] | None = None) -> Graph:
     """The graph that a syntax tree describes."""
     try:
@@ -133,7 +146,7 @@ def _parse_module(module: ast.Module, extern: Sequence[Any], sizes: Mapping[str,
             raise _refuse(statement, "only functions are allowed here, each with a name of its own")
         graphs[statement.name] = _parse_function(statement, _BodyParser({}, graphs, extern, sizes))
     if "graph" not in graphs:
-        raise UserError("parse", "the text of a graph needs a function called 'graph'.")
+        raise UserError("parse", _NO_GRAPH)
     return graphs["graph"]
 
 

@@ -52,7 +52,9 @@ def compiled_entries(
     signature = sign(text)
     entries = {INDEX: [text]} | ({} if signature is None else {SIGNATURE: [signature]})
     return entries | {
-        entry_of(target, name): [content] for target, found in objects.items() for name, content in found.items()
+        entry_of(target, name): [content]
+        for target, found in objects.items()
+        for name, content in sorted(found.items())
     }
 
 

@@ -19,7 +19,7 @@ from ..graph import Graph
 from ..graph.check import check
 from ..graph.graph import substitute
 from ..graph.node import Node
-from ..graph.text import build, parse_syntax, split_type
+from ..graph.text import build, input_types, parse_syntax, split_type
 from ..io.safetensors import views
 from ..nn.module import Module
 from ..ops.convert import asarray
@@ -50,11 +50,24 @@ class SavedFunction:
 
     @cached_property
     def _syntax(self) -> Any:
-        return parse_syntax(self.text)
+        """The syntax tree of the graph, whose types of arguments are those of the manifest."""
+        try:
+            found = parse_syntax(self.text)
+            types = input_types(found)
+        except UserError as error:
+            raise RunError("load", f"{self.manifest.graph} in {self.path} is damaged: {error.message}") from None
+        for port, type_ in zip(self.manifest.inputs, types, strict=False):  # their number is checked with the graph
+            if port.kind == "argument" and port.type != type_:
+                raise RunError(
+                    "load",
+                    f"{self.path} is damaged: argument {port.name} is {port.type} in manifest.json and {type_} in {self.manifest.graph}.",
+                )
+        return found
 
     def _graph(self, sizes: tuple[tuple[str, int], ...]) -> Graph:
+        syntax = self._syntax
         try:
-            graph = check(build(self._syntax, sizes=dict(sizes)))
+            graph = check(build(syntax, sizes=dict(sizes)))
         except UserError as error:
             at = f"cannot be run with {', '.join(f'{n}={size}' for n, size in sizes)}, or " if sizes else ""
             raise RunError("load", f"{self.manifest.graph} in {self.path} {at}is damaged: {error.message}") from None
@@ -67,6 +80,7 @@ class SavedFunction:
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """The arguments as tensors, in the order of the manifest."""
+        self._syntax  # noqa: B018 (a damaged file is named before arguments are)
         leaves, structure = flatten((args, kwargs))
         if _plain(structure) != self.manifest.arguments:
             raise UserError(
