@@ -64,7 +64,7 @@ class Job:
         self.statistics = self.train.statistics
         self.name = named or usual(self.train)
         self._note_classes()
-        self.settings |= {"model": self.name, "batch": _first(settings["batch"], self._usual_batch())}
+        self.settings |= {"model": self.name, "batch": _first(settings["batch"], self.usual_batch())}
 
     def _open(self, model: str | None) -> data.Splits:
         what, making = Path(self.settings["data"]).expanduser(), {}
@@ -119,7 +119,7 @@ class Job:
         if absent:
             self.notes.append(f"warning: there are no training examples of {listed(absent)}")
 
-    def _usual_batch(self) -> int:
+    def usual_batch(self) -> int:
         """The default batch size; a text sequence holds many examples, so a batch has fewer of them."""
         return usual_batch(len(self.train)) // (2 if isinstance(self.train, data.Text) else 1)
 
@@ -209,15 +209,23 @@ class Job:
         if not self.is_image_source:
             return nn.Sequential()
         wanted = size or self.size()
-        parts: list[nn.Module] = [data.ToFloat()]
-        if wanted != tuple(self.train.shape[1:]):
-            parts.append(nn.Resizing(wanted))
+        parts = self._to_size(wanted)
         if self.settings["augment"] is not None:
             flip = _first(self.settings["flip"], self.train.shape[0] == 3)
             parts.append(data.augmentation(self.settings["augment"], wanted, flip=flip))
         if self.statistics is not None:
             parts.append(data.Normalize(self.statistics.mean, [max(s, 1e-3) for s in self.statistics.std]))
         return nn.Sequential(*parts)
+
+    def _to_size(self, wanted: tuple[int, int]) -> list[nn.Module]:
+        """From stored images to floats of this size."""
+        stored = tuple(self.train.shape[1:])
+        return [data.ToFloat()] if wanted == stored else [data.ToFloat(), nn.Resizing(wanted)]
+
+    def resized(self, images: Tensor) -> Tensor:
+        """Stored images as floats, in the size of the network's input."""
+        resized: Tensor = nn.Sequential(*self._to_size(self.size()))(images)
+        return resized
 
     def size(self) -> tuple[int, int]:
         """The size of the network's input images: as set, as required by the network, or as stored."""

@@ -21,6 +21,7 @@ from .keys import OneTimeToken, secret
 from .library.feed import Feed
 from .library.loaded import LoadedNetworks
 from .library.machine import Machine
+from .library.previews import TrainingPreviews
 from .library.runs import RunIndex
 from .pages import classify, compare, home, networks, queue, run, runs, train
 from .ui.context import Studio
@@ -33,13 +34,16 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
     root = config.runs.absolute()
     index, jobs = RunIndex(root), JobQueue(root)
     feed = Feed(index, jobs, Machine(root))
-    studio = Studio(config, index, jobs, feed, LiveFragments(feed), LoadedNetworks(), config.allowed_paths())
+    studio = Studio(
+        config, index, jobs, feed, LiveFragments(feed), LoadedNetworks(), config.allowed_paths(), TrainingPreviews()
+    )
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         feed.start()
         yield
         feed.stop()
+        studio.previews.close()
 
     app = FastAPI(title="weft studio", lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from ...jobs.sweep import SWEPT, expand
 from ...ops.convert import asarray
 from ...zoo.catalogue import FACTS, default_rate
 from ...zoo.facts import NetworkFacts
+from .runs import RunRow
 
 MOST_RUNS = 200  # of a sweep
 
@@ -140,6 +141,31 @@ def _rates(trainings: list[dict[str, Any]]) -> tuple[tuple[str, list[tuple[float
                 f"{peak:.3g}" if f"{peak:.3g}" not in found else f"{peak:.3g}, {settings['schedule']}, {epochs} epochs"
             ] = line
     return tuple(found.items())
+
+
+@dataclass(frozen=True)
+class PastSpeed:
+    """How fast an earlier run with the same network and data was."""
+
+    run: str
+    seconds_per_epoch: float
+
+    def seconds(self, epochs: int) -> float:
+        return epochs * self.seconds_per_epoch
+
+
+def past_speed(runs: Iterable[RunRow], settings: Mapping[str, Any]) -> PastSpeed | None:
+    """The speed of the last run that trained this network with this data, batch and device."""
+    compared = ("data", "size", "device", "precision", "accumulate")
+    model = full_name(settings["model"]) if settings["model"] in FACTS else settings["model"]
+    like = [
+        row for row in runs
+        if row.seconds and row.epochs and row.model == model
+        and all(row.settings.get(name) == settings[name] for name in compared)
+        and settings["batch"] in (None, "auto", row.settings.get("batch"))
+    ]  # fmt: skip
+    last = max(like, key=lambda row: row.started, default=None)
+    return None if last is None else PastSpeed(last.name, (last.seconds or 0.0) / last.epochs)
 
 
 def _field_of(message: str, values: Mapping[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from fastapi import Request
 from nicegui import ui
 
 from ... import optim
@@ -13,10 +14,12 @@ from ...errors import WeftError
 from ...jobs.schema import as_text
 from ...jobs.settings import SETTINGS
 from ...jobs.submission import submit
+from ...jobs.training_preview import TrainingPreview
 from ...jobs.weights_store import stored
+from ...report.png import data_url, png
 from ...zoo.catalogue import FACTS
 from ...zoo.recipes import RECIPES
-from ..library.training_form import GROUPS, FormCheck, check_form, trainings_of
+from ..library.training_form import GROUPS, FormCheck, check_form, past_speed, trainings_of
 from ..ui.charts import Chart, ChartSpec, Series
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
@@ -30,10 +33,11 @@ def add(studio: Studio) -> None:
     """Register the page."""
 
     @ui.page("/train")
-    def train(clone: str = "", recipe: str = "", data: str = "", model: str = "") -> None:
-        given = {"recipe": recipe, "data": data, "model": model} | _cloned(studio, clone)
+    def train(request: Request, clone: str = "") -> None:
+        """The address may set any field: /train?data=digits&epochs=5."""
+        given = {name: text for name, text in request.query_params.items() if name in SETTINGS and text}
         with frame(studio, "Train", "train"):
-            TrainForm(studio, {name: text for name, text in given.items() if text})
+            TrainForm(studio, _cloned(studio, clone) | given)
 
 
 def _cloned(studio: Studio, run: str) -> dict[str, str]:
@@ -55,7 +59,7 @@ class TrainForm:
         self.studio, self.values = studio, values or {"data": "digits", "model": "lenet5"}
         lists = {
             "data": sorted(known_names()), "model": sorted(FACTS), "recipe": sorted(RECIPES), "optimizer": sorted(optim.OPTIMIZERS),
-            "weights": [one.name for one in stored()],
+            "weights": [one.name for one in stored()] + [str(row.folder) for row in studio.index.rows() if row.epochs],
         }  # fmt: skip
         with ui.element("div").classes("cols side-r"):
             Fragment(
@@ -67,12 +71,23 @@ class TrainForm:
                 with ui.element("div").classes("stay"):
                     self.panel = Fragment(self._panel(check), "section", on={"start": self._start})
                     self.panel.classes("card").props('aria-label="Forecast" aria-live="polite"')
+                    self.images = Fragment(self._augmented(check), "section").classes("card sect")
+                    self.images.props('aria-label="Augmentation"')
                     with ui.element("section").classes("card sect").props('aria-label="Learning rate"'):
                         ui.html("<h2>Learning rate</h2>", sanitize=False).classes("chead")
                         self.rates = Chart(_rate_chart(check), 140)
+        ui.context.client.on_connect(lambda: self._foresee(check))
 
     def _panel(self, check: FormCheck) -> str:
-        return render("train_forecast.html", check=check)
+        known = None if check.settings is None else self.studio.previews.known(check.settings)
+        preview, why = (known, "") if isinstance(known, TrainingPreview) else (None, known)
+        speed = None if check.settings is None else past_speed(self.studio.index.rows(), check.settings)
+        return render("train_forecast.html", check=check, preview=preview, why=why, speed=speed)
+
+    def _augmented(self, check: FormCheck) -> str:
+        known = None if check.settings is None else self.studio.previews.known(check.settings)
+        images = known.images if isinstance(known, TrainingPreview) else None
+        return render("train_augmented.html", images=[] if images is None else [data_url(png(one)) for one in images])
 
     async def _changed(self, values: dict[str, str]) -> None:
         self.values = values
@@ -80,6 +95,17 @@ class TrainForm:
         self.panel.show(self._panel(check))
         if not check.error:
             self.rates.show(_rate_chart(check))
+            await self._foresee(check)
+
+    async def _foresee(self, check: FormCheck) -> None:
+        """Show memory and images once they are known, unless the form was changed meanwhile."""
+        if check.settings is None:
+            return
+        values = self.values
+        found = await self.studio.previews.make(check.settings, lambda: values is self.values)
+        if found is not None and values is self.values:
+            self.panel.show(self._panel(check))
+            self.images.show(self._augmented(check))
 
     async def _start(self, _: Any) -> None:
         try:

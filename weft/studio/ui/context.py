@@ -8,6 +8,7 @@ from ...jobs.queue import JobQueue
 from ..config import StudioConfig
 from ..library.feed import Feed
 from ..library.loaded import LoadedNetworks
+from ..library.previews import TrainingPreviews
 from ..library.runs import RunIndex
 from ..paths import AllowedPaths
 from .fragment import LiveFragments
@@ -24,3 +25,4 @@ class Studio:
     live: LiveFragments
     networks: LoadedNetworks
     paths: AllowedPaths
+    previews: TrainingPreviews
