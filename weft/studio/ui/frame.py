@@ -46,7 +46,8 @@ def frame(
     base = studio.config.prefix
     ui.page_title(f"{title} · weft studio")
     ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/studio.css">')
-    ui.add_head_html(f'<script src="{base}/assets/studio.js" data-base="{base}"></script>')
+    for script in ("studio.js", "palette.js"):
+        ui.add_head_html(f'<script src="{base}/assets/{script}" data-base="{base}"></script>')
     if (ASSETS / f"{active}.css").exists():  # what only the pages of this section use
         ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/{active}.css">')
     ui.add_body_html(str(ICONS))
