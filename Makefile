@@ -8,6 +8,8 @@
 #   make test FAST=1    for the inner loop: tests/sampling.py lists the slow files that are left out; compiled code is kept between runs
 #   make check    lint, format and types, without the tests
 #   make demo     trains a network on the digits and writes its report
+#   make studio   trains three networks on the digits and opens the studio on them
+#   make studio-load    measures the studio: pages with 1,000 runs, 100 open pages, 300 clients at once
 #   make bench    measures weft against PyTorch, JAX and ONNX Runtime, side by side
 #   make fuzz     random programs and networks against float64 for SECONDS (60), from SEED on; fails on a finding
 #   make docs     builds the documentation site into build/site; dead links fail
@@ -42,6 +44,7 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV_MADE := $(VENV)/.made
 WEFT_INSTALLED := $(VENV)/.weft-installed
 TEST_TOOLS_INSTALLED := $(VENV)/.test-tools-installed
+STUDIO_INSTALLED := $(VENV)/.studio-installed
 
 # The Python of the GPU targets. One that is named is taken as it is; with a
 # folder of packages (GPU_SITE), they come before its own.
@@ -71,7 +74,7 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 
 # One step at a time, also under `make -j`: the targets share one environment.
 .NOTPARALLEL:
-.PHONY: test test-all lint check demo bench fuzz gpu-test gpu-bench docs wheel format clean always
+.PHONY: test test-all lint check demo studio studio-load bench fuzz gpu-test gpu-bench docs wheel format clean always
 
 # The type checker uses one core for half a minute: it runs beside the tests, and the target fails when either fails. The tests run
 # on all cores; a process that is done takes tests from another.
@@ -98,6 +101,13 @@ check: lint
 
 demo: $(WEFT_INSTALLED)
 	$(VENV_PYTHON) -m weft train digits model=lenet
+	@echo "See it in the browser: make studio, or pip install 'weft[studio]' and weft studio"
+
+studio: $(STUDIO_INSTALLED)
+	$(VENV_PYTHON) scripts/studio_demo.py build/studio/runs
+
+studio-load: $(TEST_TOOLS_INSTALLED)
+	$(VENV_PYTHON) benchmarks/studio_load.py
 
 # The peers live in an environment of their own: weft itself never needs them.
 bench: $(BENCH_INSTALLED)
@@ -161,11 +171,16 @@ $(WEFT_INSTALLED): $(VENV_MADE) pyproject.toml
 	@$(PIP_INSTALL) -e .
 	@touch $@
 
+$(STUDIO_INSTALLED): $(VENV_MADE) pyproject.toml
+	@echo "Installing weft and its studio ..."
+	@$(PIP_INSTALL) -e ".[studio]"
+	@touch $@ $(WEFT_INSTALLED)
+
 # Installs weft too, so that `make demo` finds nothing left to do.
 $(TEST_TOOLS_INSTALLED): $(VENV_MADE) pyproject.toml
 	@echo "Installing weft and its test tools ..."
 	@$(PIP_INSTALL) -e ".[test]"
-	@touch $@ $(WEFT_INSTALLED)
+	@touch $@ $(WEFT_INSTALLED) $(STUDIO_INSTALLED)
 
 $(BENCH_INSTALLED): benchmarks/requirements.txt pyproject.toml
 	@echo "Making the environment of the benchmark, with PyTorch, JAX and ONNX Runtime ..."

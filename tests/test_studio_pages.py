@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import axe_playwright_python
 import httpx
 import pytest
 
+from sampling import sampled
 from studio_tools import BROWSER, Server, make_run, running_studio
 
 PAGES = (
@@ -26,6 +28,7 @@ PAGES = (
     "/runs/classify/good-1",
     *(f"/runs/classify/good-1?tab={tab}" for tab in ("evaluation", "settings", "files", "log")),
 )
+AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium on this machine")
 
 
@@ -118,18 +121,44 @@ def page(browser: Any, let_in: Any) -> Iterator[Any]:
 
 
 @needs_browser
-@pytest.mark.parametrize("width", [1280, 390])
-def test_no_page_is_wider_than_the_window(width: int, page: Any, server: Server) -> None:
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_every_page_fits_the_window_and_the_rules_of_accessibility(
+    width: int, theme: str, page: Any, server: Server
+) -> None:
     page.set_viewport_size({"width": width, "height": 900})
+    problems = []
+    checked = sampled(f"axe {width}", PAGES, share=0.35)
     for path in PAGES:
-        page.goto(server.address + path)
+        page.goto(f"{server.address}{path}{'&' if '?' in path else '?'}theme={theme}")
         page.wait_for_selector("main h1")
         wide = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        assert wide <= 0, f"{path} is {wide} pixels too wide"
-        unnamed = page.evaluate(
-            "[...document.querySelectorAll('button, a[href], input, select')].filter(e => !(e.innerText || e.ariaLabel || e.labels?.length || e.title)).map(e => e.outerHTML)"
-        )
-        assert unnamed == []
+        problems += [f"{path} is {wide} pixels too wide"] if wide > 0 else []
+        if path in checked:
+            problems += [f"{path}: {problem}" for problem in against_axe_rules(page)]
+    assert not problems, "\n".join(problems)
+
+
+def against_axe_rules(page: Any) -> list[str]:
+    """What the rules of axe-core for WCAG 2 A and AA find on a page."""
+    page.evaluate(AXE)
+    tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+    found = page.evaluate("tags => axe.run(document, {runOnly: tags})", tags)
+    return [
+        f"{one['id']} ({one['help']}): {node['html'][:200]}" for one in found["violations"] for node in one["nodes"][:3]
+    ]
+
+
+@needs_browser
+def test_the_palette_finds_runs_and_opens_them(page: Any, server: Server) -> None:
+    page.goto(f"{server.address}/queue")
+    page.wait_for_selector("main h1")
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox", name="Find").fill("good-2")
+    page.get_by_role("option", name="good-2").wait_for()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("h1 >> text=good-2")
+    page.keyboard.press("?")
+    page.get_by_role("dialog", name="Keys").wait_for()
 
 
 @needs_browser
@@ -163,7 +192,7 @@ def test_a_network_is_trained_paused_resumed_and_watched(page: Any, server: Serv
     page.get_by_label("Epochs", exact=True).fill("0")
     page.wait_for_selector(".problem >> text=epochs=0")
     page.get_by_label("Epochs", exact=True).fill("400")
-    page.get_by_label("Network", exact=True).select_option("mlp")
+    page.get_by_label("Network", exact=True).fill("mlp")
     page.get_by_label("Name", exact=True).fill("browser-1")
     page.wait_for_selector("text=name=browser-1")
     page.locator("aside").get_by_role("button", name="Train").click()

@@ -72,7 +72,7 @@ class TrainForm:
                     self.panel = Fragment(self._panel(check), "section", on={"start": self._start})
                     self.panel.classes("card").props('aria-label="Forecast" aria-live="polite"')
                     self.images = Fragment(self._augmented(check), "section").classes("card sect")
-                    self.images.props('aria-label="Augmentation"')
+                    self.images.props('aria-label="Augmented images"')
                     with ui.element("section").classes("card sect").props('aria-label="Learning rate"'):
                         ui.html("<h2>Learning rate</h2>", sanitize=False).classes("chead")
                         self.rates = Chart(_rate_chart(check), 140)

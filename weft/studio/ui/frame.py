@@ -58,7 +58,7 @@ def frame(
             live.add(f"rail {active}", lambda snapshot: _rail(snapshot, active, base), "div", "pages")
             live.add("vitals", vitals, "div", "vitals").props('aria-label="Machine"')
             ui.html(render("rail_foot.html"), sanitize=False).classes("me")
-        with ui.element("main").classes("main").props('id="main"'):
+        with ui.element("div").classes("main").props('id="main"'):  # Quasar's page is the main landmark
             header = live_header or (
                 f"header {title}",
                 lambda snapshot: render("page_header.html", title=title, base=base),
