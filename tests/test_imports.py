@@ -53,6 +53,7 @@ LAYERS = [
     ["saved"],
     ["onnx"],
     ["loading"],
+    ["compress"],
     ["aot"],
     ["web"],
     ["report"],

@@ -140,8 +140,8 @@ def test_sizes(size: int) -> None:
         return (
             *weft.nonzero(t, size=size, fill_value=-1),
             weft.argwhere(t, size=size),
-            weft.compress(x != 0, x, size=size, fill_value=9),
-            weft.compress(x[:3] != 0, t, axis=0, size=size),
+            weft.boolean_mask(x, x != 0, size=size, fill_value=9),
+            weft.boolean_mask(t, x[:3] != 0, axis=0, size=size),
             weft.unique_values(x, size=size),
             weft.unique_values(x, size=size, fill_value=-5),
             weft.repeat(x[:3], x[-3:], size=size),
@@ -168,10 +168,10 @@ def test_sizes(size: int) -> None:
 
 def test_without_a_size_shapes_follow_values() -> None:
     np.testing.assert_array_equal(weft.argwhere(weft.asarray(M2)).numpy(), np.argwhere(M2))
-    np.testing.assert_array_equal(weft.compress(M1, X, axis=2).numpy(), np.compress(M1, X, axis=2))
-    np.testing.assert_array_equal(weft.compress(M3, X).numpy(), X[M3])
+    np.testing.assert_array_equal(weft.boolean_mask(X, M1, axis=2).numpy(), np.compress(M1, X, axis=2))
+    np.testing.assert_array_equal(weft.boolean_mask(X, M3).numpy(), X[M3])
     assert weft.unique_values(weft.zeros(0), size=2, fill_value=7.0).tolist() == [7.0, 7.0]
-    assert weft.compress(weft.zeros(0, dtype=bool), weft.zeros(0), size=2).tolist() == [0.0, 0.0]
+    assert weft.boolean_mask(weft.zeros(0), weft.zeros(0, dtype=bool), size=2).tolist() == [0.0, 0.0]
     counted(5)
 
 
@@ -180,12 +180,12 @@ def test_without_a_size_shapes_follow_values() -> None:
     [
         (
             lambda x, m: x[m],
-            r"\[index\] how many elements a mask chooses is not known.*weft.compress\(mask, x, size=n\)",
+            r"\[index\] how many elements a mask chooses is not known.*weft.boolean_mask\(x, mask, size=n\)",
         ),
         (lambda x, m: x.at[m].set(weft.arange(3)), r"\[index\] how many elements a mask chooses is not known"),
         (lambda x, m: weft.nonzero(m), r"\[nonzero\] .* Use weft.nonzero\(x, size=n\)"),
         (lambda x, m: weft.argwhere(m), r"\[nonzero\] .* Use weft.nonzero\(x, size=n\)"),
-        (lambda x, m: weft.compress(m, x), r"\[compress\] .* size=n"),
+        (lambda x, m: weft.boolean_mask(x, m), r"\[boolean_mask\] .* size=n"),
         (lambda x, m: weft.unique_values(x), r"\[unique_all\] .* Use weft.unique_values\(x, size=n\)"),
         (lambda x, m: weft.unique_counts(x), r"\[unique_all\] .* size=n"),
         (lambda x, m: weft.repeat(x, x), r"\[repeat\] .* size=n"),

@@ -1,5 +1,6 @@
 """The names of `weft`, each imported when it is first used (see lazy.py)."""
 
+from . import compress as compress
 from . import data as data
 from . import extend as extend
 from . import graph as graph
@@ -232,7 +233,7 @@ from .ops.reduce import min as min
 from .ops.reduce import prod as prod
 from .ops.reduce import sum as sum
 from .ops.selection import argwhere as argwhere
-from .ops.selection import compress as compress
+from .ops.selection import boolean_mask as boolean_mask
 from .ops.selection import nonzero as nonzero
 from .ops.selection import repeat as repeat
 from .ops.selection import unique_all as unique_all

@@ -1,4 +1,4 @@
-"""Functions whose result shape depends on values: nonzero, compress, unique, repeat.
+"""Functions whose result shape depends on values: nonzero, boolean_mask, unique, repeat.
 
 Such a shape is unknown while a function is traced. `size=` makes it static: the result is truncated or padded to that size.
 """
@@ -74,30 +74,30 @@ def argwhere(x: ArrayLike, /, *, size: int | None = None, fill_value: int = 0) -
 
 
 @function
-def compress(
-    condition: ArrayLike, x: ArrayLike, /, *, axis: int | None = None, size: int | None = None, fill_value: Any = 0
+def boolean_mask(
+    x: ArrayLike, mask: ArrayLike, /, *, axis: int | None = None, size: int | None = None, fill_value: Any = 0
 ) -> Tensor:
-    """The elements (rows, ...) along an axis where a vector of conditions is true; without an axis, of the flattened tensor.
+    """The elements (rows, ...) along an axis where a mask is true; without an axis, of the flattened tensor.
 
-    >>> compress([True, False, True], as_tensor([5, 6, 7]), size=4).tolist()
+    >>> boolean_mask(as_tensor([5, 6, 7]), [True, False, True], size=4).tolist()
     [5, 7, 0, 0]
     """
-    x, chosen = as_tensor(x), as_tensor(condition)
+    x, chosen = as_tensor(x), as_tensor(mask)
     if axis is None:
         x, axis, chosen = flatten(x), 0, flatten(chosen)
-    axis = normal_axis("compress", axis, x.ndim)
-    accept("compress", chosen.dtype, "bits")
+    axis = normal_axis("boolean_mask", axis, x.ndim)
+    accept("boolean_mask", chosen.dtype, "bits")
     if chosen.shape != (x.shape[axis],):
         raise UserError(
-            "compress", f"a condition for each of {x.shape[axis]} places is required, got shape {chosen.shape}."
+            "boolean_mask", f"a mask for each of {x.shape[axis]} places is required, got shape {chosen.shape}."
         )
     if size is None:
-        _must_be_known("compress", chosen, "compress(condition, x, size=n)")
+        _must_be_known("boolean_mask", chosen, "boolean_mask(x, mask, size=n)")
         return take(x, nonzero(chosen)[0], axis=axis)
     if x.shape[axis] == 0:
-        shape = (*x.shape[:axis], whole("compress", "size", size), *x.shape[axis + 1 :])
+        shape = (*x.shape[:axis], whole("boolean_mask", "size", size), *x.shape[axis + 1 :])
         return full(shape, fill_value, dtype=x.dtype)
-    places, known = _places(chosen != 0, whole("compress", "size", size))
+    places, known = _places(chosen != 0, whole("boolean_mask", "size", size))
     known = reshape(known, [-1 if a == axis else 1 for a in range(x.ndim)])
     return where(
         known,
@@ -166,7 +166,7 @@ def unique_values(x: ArrayLike, /, *, size: int | None = None, fill_value: Any =
         return full(whole("unique_values", "size", size), fill_value, dtype=ordered.dtype)
     changes = cut(ordered, 0, 1, ordered.size) != cut(ordered, 0, 0, ordered.size - 1)
     filler = ordered[0] if fill_value is None else fill_value
-    return compress(concat([full(1, True), changes]), ordered, size=size, fill_value=filler)
+    return boolean_mask(ordered, concat([full(1, True), changes]), size=size, fill_value=filler)
 
 
 @function

@@ -151,7 +151,7 @@ class _Single(NamedTuple):
 
 _NOT_KNOWN = (
     "how many elements a mask chooses is not known while a function is traced, and with it the shape of x[mask]. Use "
-    "weft.where(mask, x, other), write one value with x.at[mask].set(value), or give the number: weft.compress(mask, x, size=n), "
+    "weft.where(mask, x, other), write one value with x.at[mask].set(value), or give the number: weft.boolean_mask(x, mask, size=n), "
     "weft.nonzero(mask, size=n)."
 )
 

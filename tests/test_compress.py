@@ -1,0 +1,119 @@
+"""Compression: parametrized layers train, stay pruned, save and load; gradients of shared weights are the sums of their members."""
+
+import numpy as np
+import pytest
+
+import weft
+from weft import nn, optim
+from weft.compress import Codebook, Mask, bake, is_parametrized, parametrizations, parametrize
+
+RNG = np.random.default_rng(0)
+
+
+def network() -> nn.Module:
+    weft.random.seed(0)
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def masked(model: nn.Module, density: float = 0.4) -> dict[str, np.ndarray]:
+    kept = {}
+    for path, layer in model.named_modules().items():
+        if isinstance(layer, nn.Linear):
+            keep = RNG.random(layer.weight.shape) < density
+            parametrize(layer, "weight", Mask(layer.weight, keep))
+            kept[path] = keep
+    return kept
+
+
+@pytest.mark.parametrize("name", sorted(optim.OPTIMIZERS))
+def test_pruned_weights_stay_zero_through_every_optimizer(name: str) -> None:
+    model = network()
+    kept = masked(model)
+    optimizer = optim.find(name)(model, rate=0.05)
+    x, y = RNG.normal(size=(16, 6)).astype(np.float32), RNG.integers(0, 3, 16)
+
+    @weft.jit
+    def step(x: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
+        loss = weft.cross_entropy(model(x), y)
+        optimizer.minimize(loss)
+        return loss
+
+    for _ in range(3):
+        step(x, y)
+    for path, layer in model.named_modules().items():
+        if path in kept:
+            weight = layer.weight.numpy()
+            assert not weight[~kept[path]].any()
+            assert weight[kept[path]].any()
+
+
+def test_a_layer_keeps_its_type_its_result_and_its_names() -> None:
+    model = network()
+    x = RNG.normal(size=(4, 6)).astype(np.float32)
+    kept, plain = masked(model, 0.5), network()
+    for path, layer in plain.named_modules().items():
+        if path in kept:
+            layer.weight.assign(weft.asarray(layer.weight.numpy() * kept[path]))
+    np.testing.assert_array_equal(model(x).numpy(), plain(x).numpy())
+    first = model.named_modules()["layers.0"]
+    assert isinstance(first, nn.Linear)
+    assert type(first).__name__ == "Linear"
+    assert is_parametrized(first, "weight")
+    assert "layers.0.weight_parametrization.original" in model.named_parameters()
+    assert "layers.0.weight_parametrization.mask" in model.named_state()
+    assert [(path, name) for path, _, name, _ in parametrizations(model)] == [
+        ("layers.0", "weight"),
+        ("layers.2", "weight"),
+    ]
+    before = model(x).numpy()
+    for path in kept:
+        bake(model.named_modules()[path], "weight")
+    assert type(first) is nn.Linear
+    assert set(model.named_parameters()) == set(plain.named_parameters())
+    np.testing.assert_array_equal(model(x).numpy(), before)
+
+
+def test_the_gradient_of_a_centroid_is_the_sum_over_its_weights() -> None:
+    layer = nn.Linear(5, 4, bias=False)
+    x = RNG.normal(size=(7, 5)).astype(np.float32)
+    indices, centroids = RNG.integers(0, 4, (4, 5)), np.array([0.5, -1.0, 2.0], np.float32)
+    layer.weight.assign(weft.asarray(np.concatenate([[0], centroids])[indices].astype(np.float32)))
+
+    def loss() -> weft.Tensor:
+        return (layer(x) ** 2).sum()
+
+    (dense,) = weft.gradients(loss(), [layer.weight])
+    book = Codebook(centroids, indices)
+    parametrize(layer, "weight", book)
+    (shared,) = weft.gradients(loss(), [book.centroids])
+    sums = [dense.numpy()[indices == i + 1].sum() for i in range(3)]
+    np.testing.assert_allclose(shared.numpy(), sums, rtol=1e-5)
+    compiled = weft.jit(lambda: weft.gradients(loss(), [book.centroids])[0])
+    np.testing.assert_allclose(compiled().numpy(), sums, rtol=1e-5)
+
+
+def test_a_pruned_network_is_saved_and_loaded_as_a_program(tmp_path) -> None:
+    model = network().eval()
+    masked(model)
+    x = RNG.normal(size=(2, 6)).astype(np.float32)
+    weft.save(tmp_path / "net.weft", model, x)
+    np.testing.assert_array_equal(weft.load(tmp_path / "net.weft").eval()(x).numpy(), model(x).numpy())
+    other = network()
+    masked(other)
+    other.load({name: tensor.numpy() for name, tensor in model.named_tensors().items()})
+    np.testing.assert_array_equal(other(x).numpy(), model(x).numpy())
+
+
+def test_what_cannot_be_parametrized_is_refused() -> None:
+    layer = nn.Linear(3, 2)
+    with pytest.raises(weft.UserError, match="a tensor of Linear is required, got activation"):
+        parametrize(layer, "activation", Mask(layer.weight, np.ones((2, 3))))
+    with pytest.raises(weft.UserError, match=r"shape \(2, 3\) is required for weight, got \(3,\)"):
+        parametrize(layer, "weight", Mask(np.ones(3, np.float32), np.ones(3)))
+    parametrize(layer, "weight", Mask(layer.weight, np.ones((2, 3))))
+    with pytest.raises(weft.UserError, match="bake it first"):
+        parametrize(layer, "weight", Mask(layer.weight, np.ones((2, 3))))
+    with pytest.raises(weft.UserError, match="parametrized parameter is required, got bias"):
+        bake(layer, "bias")
+    with pytest.raises(weft.UserError, match="indices from 0 to 2"):
+        Codebook([1.0, 2.0], [3])

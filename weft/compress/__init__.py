@@ -1,0 +1,12 @@
+"""Smaller networks. Methods replace parameters of layers by others (`parametrize`), so they compose and are trained in the compiled step.
+
+parametrize   a parameter of a layer as a function of other tensors
+masks         pruned weights: a mask that stays in force through every optimizer
+codebooks     shared weights: centroids that are trained, and the index of each weight
+
+The names of `__init__.pyi` are imported when they are first used.
+"""
+
+from ..lazy import lazy_attributes as _lazy_attributes
+
+_lazy_attributes(__name__)
