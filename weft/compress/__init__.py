@@ -3,6 +3,7 @@
 parametrize   a parameter of a layer as a function of other tensors
 masks         pruned weights: a mask that stays in force through every optimizer
 codebooks     shared weights: centroids that are trained, and the index of each weight
+rans, huffman entropy codes of symbols, with native decoders; `frequencies` are the tables of rANS
 
 The names of `__init__.pyi` are imported when they are first used.
 """
