@@ -5,7 +5,20 @@ import pytest
 
 import weft
 from weft import nn, optim
-from weft.compress import Codebook, Mask, bake, is_parametrized, parametrizations, parametrize
+from weft.compress import (
+    Codebook,
+    Mask,
+    bake,
+    densities,
+    gradual,
+    is_parametrized,
+    kmeans,
+    parametrizations,
+    parametrize,
+    prune,
+    share,
+    weights_of,
+)  # fmt: skip
 
 RNG = np.random.default_rng(0)
 
@@ -117,3 +130,91 @@ def test_what_cannot_be_parametrized_is_refused() -> None:
         bake(layer, "bias")
     with pytest.raises(weft.UserError, match="indices from 0 to 2"):
         Codebook([1.0, 2.0], [3])
+
+
+# --- pruning ------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_smallest_weights_of_every_layer_are_pruned() -> None:
+    model = network()
+    before = {path: one.value for path, one in weights_of(model).items()}
+    assert prune(model, {"layers.0": 0.25, "layers.2.weight": 0.5}) == {"layers.0.weight": 0.25, "layers.2.weight": 0.5}
+    for path, one in weights_of(model).items():
+        kept = one.value != 0
+        assert np.abs(before[path][kept]).min() >= np.abs(before[path][~kept]).max()
+        np.testing.assert_array_equal(one.value[kept], before[path][kept])
+    assert prune(model, 0.3)["layers.0.weight"] == 0.25, "nothing comes back"
+    assert densities(model)["layers.2.weight"] == pytest.approx(7 / 24)
+
+
+def test_pruning_the_whole_network_compares_all_weights() -> None:
+    model = network()
+    values = np.concatenate([one.value.ravel() for one in weights_of(model).values()])
+    prune(model, 0.4, scope="global")
+    pruned = np.concatenate([one.value.ravel() for one in weights_of(model).values()])
+    kept = pruned != 0
+    assert kept.sum() == round(0.4 * values.size)
+    assert np.abs(values[kept]).min() >= np.abs(values[~kept]).max()
+
+
+def test_gradual_pruning_ends_at_the_density() -> None:
+    steps = gradual(1.0, 0.05, 6)
+    assert steps == sorted(steps, reverse=True)
+    assert steps[-1] == pytest.approx(0.05)
+    model = network()
+    for density in steps:
+        found = prune(model, density)
+    assert all(value == pytest.approx(0.05, abs=0.03) for value in found.values())
+
+
+def test_bad_densities_are_refused() -> None:
+    for given, message in ((0.0, "above 0"), (1.5, "up to 1"), ({"layer.0": 0.5}, "no weight of this network")):
+        with pytest.raises(weft.UserError, match=message):
+            prune(network(), given)
+    with pytest.raises(weft.UserError, match="'layer' or 'global'"):
+        prune(network(), 0.5, scope="all")
+    with pytest.raises(weft.UserError, match="would have none"):
+        model = network()
+        model.named_modules()["layers.2"].weight.assign(weft.zeros((3, 8)))
+        prune(model, 0.1, scope="global")
+    with pytest.raises(weft.UserError, match="a network with weights"):
+        prune(nn.Sequential(nn.ReLU()), 0.5)
+
+
+# --- sharing ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("start", ["linear", "density", "random"])
+def test_kmeans_reaches_a_fixed_point(start: str) -> None:
+    values = RNG.normal(size=3000).astype(np.float32)
+    centroids, members = kmeans(values, 15, start)
+    assert centroids.dtype == np.float32
+    assert (np.diff(centroids) > 0).all()
+    nearest = np.abs(values[:, None].astype(float) - centroids[None]).argmin(axis=1)
+    assert (nearest == members).mean() > 0.999, "every number belongs to the nearest centroid"
+    for i, centroid in enumerate(centroids):
+        assert values[members == i].mean(dtype=float) == pytest.approx(centroid, rel=1e-4, abs=1e-6)
+
+
+def test_few_different_numbers_get_few_centroids() -> None:
+    centroids, members = kmeans(np.array([2.0, 5.0, 2.0]), 7)
+    assert centroids.tolist() == [2.0, 5.0]
+    assert members.tolist() == [0, 1, 0]
+    with pytest.raises(weft.UserError, match="finite numbers"):
+        kmeans(np.array([np.nan]), 2)
+
+
+def test_shared_weights_have_few_values_and_pruned_ones_stay_zero() -> None:
+    model = network()
+    prune(model, 0.5)
+    masks = {path: one.value != 0 for path, one in weights_of(model).items()}
+    before = {path: one.value for path, one in weights_of(model).items()}
+    assert share(model, {"layers.0": 3, "layers.2": 2}) == {"layers.0.weight": 7, "layers.2.weight": 3}
+    for path, one in weights_of(model).items():
+        assert ((one.value != 0) == masks[path]).all()
+        assert len(np.unique(one.value[masks[path]])) <= 7
+        assert np.abs(one.value - before[path]).max() < np.ptp(before[path]) / 2
+    with pytest.raises(weft.UserError, match="Prune before it"):
+        prune(model, 0.1)
+    with pytest.raises(weft.UserError, match="1 to 8 bits"):
+        share(network(), 9)

@@ -1,6 +1,7 @@
 """The public names of weft.compress (see weft/lazy.py)."""
 
 from .codebooks import Codebook as Codebook
+from .layers import weights_of as weights_of
 from .masks import Mask as Mask
 from .parametrize import Parametrization as Parametrization
 from .parametrize import bake as bake
@@ -8,3 +9,8 @@ from .parametrize import is_parametrized as is_parametrized
 from .parametrize import parametrization_of as parametrization_of
 from .parametrize import parametrizations as parametrizations
 from .parametrize import parametrize as parametrize
+from .prune import densities as densities
+from .prune import gradual as gradual
+from .prune import prune as prune
+from .share import kmeans as kmeans
+from .share import share as share

@@ -1,0 +1,83 @@
+"""The parameters of a network that compression works on: the weights of its layers, not biases and norms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from ..errors import UserError
+from ..hints import nearest
+from ..nn.module import Module
+from ..tensor import Tensor
+from .parametrize import Parametrization, bake, is_parametrized, parametrization_of, parametrize
+
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight of a layer by its path, such as layers.0.weight."""
+
+    path: str
+    layer: Module
+    name: str
+
+    @property
+    def value(self) -> np.ndarray:
+        """Its current value."""
+        found: np.ndarray = getattr(self.layer, self.name).numpy()
+        return found
+
+    @property
+    def parametrization(self) -> Parametrization | None:
+        return parametrization_of(self.layer, self.name) if is_parametrized(self.layer, self.name) else None
+
+    def replace(self, made: Parametrization) -> None:
+        """Let it be computed by another parametrization, or by a first one."""
+        if self.parametrization is not None:
+            bake(self.layer, self.name)
+        parametrize(self.layer, self.name, made)
+
+
+def weights_of(model: Module) -> dict[str, Weight]:
+    """The weights by path: parameters of two or more dimensions, in the order of the layers. Shared ones are listed once."""
+    found: dict[str, Weight] = {}
+    seen: set[int] = set()
+    for path, layer in model.named_modules().items():
+        if isinstance(layer, Parametrization):
+            continue
+        for name in _names(layer):
+            value = vars(layer).get(name)
+            if isinstance(value, Tensor) and (value.ndim < 2 or not value.requires_grad or id(value) in seen):
+                continue
+            seen.add(id(value))
+            full = f"{path}.{name}" if path else name
+            found[full] = Weight(full, layer, name)
+    return found
+
+
+def _names(layer: Module) -> list[str]:
+    plain = [name for name, value in vars(layer).items() if isinstance(value, Tensor) and not name.startswith("_")]
+    return [*plain, *getattr(type(layer), "_computed_names", ())]
+
+
+def by_weight(where: str, what: str, given: Number | dict[str, Number], model: Module) -> dict[str, Number]:
+    """One number for all weights, or numbers by path; a path may be that of a layer."""
+    known = weights_of(model)
+    if not known:
+        raise UserError(
+            where, f"a network with weights of two or more dimensions is required, got {type(model).__name__}."
+        )
+    if not isinstance(given, dict):
+        return dict.fromkeys(known, given)
+    found = {}
+    for path, value in given.items():
+        full = path if path in known else f"{path}.weight"
+        if full not in known:
+            raise UserError(
+                where, f"{what} is given for {path!r}, which is no weight of this network. {nearest(path, list(known))}"
+            )
+        found[full] = value
+    return found

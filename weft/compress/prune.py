@@ -1,0 +1,107 @@
+"""Pruning by magnitude: the smallest weights are masked, in each layer or in the whole network.
+
+    prune(model, 0.1)                        # a tenth of the weights of every layer is kept
+    prune(model, {"fc1": 0.08, "fc3": 0.26}) # layer by layer
+    prune(model, 0.1, scope="global")        # a tenth of all weights, wherever they are
+
+Then train again: masks are state, what is masked stays zero. Pruning what is pruned already masks more; nothing comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from ..errors import UserError
+from ..nn.module import Module
+from .layers import Weight, by_weight, weights_of
+from .masks import Mask
+
+Scope = Literal["layer", "global"]
+
+
+def prune(model: Module, density: float | dict[str, float], *, scope: Scope = "layer") -> dict[str, float]:
+    """Mask the smallest weights so that this share of them is kept; the density of every weight afterwards.
+
+    >>> from weft import nn
+    >>> prune(nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 2)), 0.25)
+    {'layers.0.weight': 0.25, 'layers.1.weight': 0.25}
+    """
+    wanted = by_weight("prune", "a density", density, model)
+    for path, share in wanted.items():
+        if not 0.0 < share <= 1.0:
+            raise UserError("prune", f"a density above 0 and up to 1 is required, got {share} for {path}.")
+    known = weights_of(model)
+    chosen = [known[path] for path in wanted]
+    if scope == "global":
+        if isinstance(density, dict):
+            raise UserError(
+                "prune", "one density for all weights is required with scope='global', got one for each layer."
+            )
+        masks = _largest_of_all(chosen, density)
+    elif scope == "layer":
+        masks = [_largest(np.abs(one.value), wanted[one.path]) for one in chosen]
+    else:
+        raise UserError("prune", f"scope must be 'layer' or 'global', got {scope!r}.")
+    for one, mask in zip(chosen, masks, strict=True):
+        set_mask(one, mask)
+    return densities(model)
+
+
+def set_mask(one: Weight, keep: np.ndarray) -> None:
+    """Mask a weight. What was masked before stays masked; the values of weights that are kept stay as they are."""
+    before = one.parametrization
+    if isinstance(before, Mask):
+        before.mask.assign(before.mask.numpy() & keep)
+    elif before is None:
+        one.replace(Mask(one.value, keep))
+    else:
+        raise UserError(
+            "prune",
+            f"a weight or a pruned weight is required, got {one.path}, which is a {type(before).__name__}. Prune before it.",
+        )
+
+
+def densities(model: Module) -> dict[str, float]:
+    """The share of weights that are not masked, for every weight of a network."""
+    return {
+        path: one.parametrization.density if isinstance(one.parametrization, Mask) else 1.0
+        for path, one in weights_of(model).items()
+    }
+
+
+def gradual(begin: float, end: float, steps: int) -> list[float]:
+    """Densities from one to another in so many steps, fast at first: the cubic schedule of Zhu and Gupta (2017).
+
+    >>> [round(d, 3) for d in gradual(1.0, 0.1, 4)]
+    [0.48, 0.212, 0.114, 0.1]
+    """
+    if steps < 1 or not 0.0 < end <= begin <= 1.0:
+        raise UserError(
+            "gradual", f"densities 0 < end <= begin <= 1 in 1 step or more are required, got {begin}, {end}, {steps}."
+        )
+    return [end + (begin - end) * (1 - (i + 1) / steps) ** 3 for i in range(steps)]
+
+
+def _largest(size: np.ndarray, density: float) -> np.ndarray:
+    """Where the largest values are, as many as the density says: at least one."""
+    count = max(1, round(density * size.size))
+    keep = np.zeros(size.size, np.bool_)
+    keep[np.argpartition(size.ravel(), size.size - count)[size.size - count :]] = True
+    return keep.reshape(size.shape)
+
+
+def _largest_of_all(chosen: Sequence[Weight], density: float) -> list[np.ndarray]:
+    sizes = [np.abs(one.value) for one in chosen]
+    keep = _largest(np.concatenate([size.ravel() for size in sizes]), density)
+    parts = np.split(keep, np.cumsum([size.size for size in sizes])[:-1])
+    masks = [part.reshape(size.shape) for part, size in zip(parts, sizes, strict=True)]
+    for one, mask in zip(chosen, masks, strict=True):
+        if not mask.any():
+            raise UserError(
+                "prune",
+                f"a density that leaves weights in every layer is required: at {density}, {one.path} would have none.",
+            )
+    return masks
