@@ -12,6 +12,7 @@ queue        the queue of jobs: list, pause, resume, cancel
 submission   checks settings and adds a job to the queue
 runner       runs the jobs of a queue in processes of their own; `worker` is such a process
 find         runs that exist
+annotations  tags, notes, group and star of a run
 
 The names of `__init__.pyi` are imported when they are first used: `weft job list` loads no compiler.
 """

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, HTTPException
 from fastapi.responses import FileResponse, Response
+from pydantic import BaseModel, ConfigDict
 
+from ...jobs.annotations import annotate
 from ...jobs.record import WAITING
 from ...report.png import png
 from ...report.run_record import read_run
 from ..library.runs import RunRow
 from ..ui.context import Studio
+
+
+class AnnotationChange(BaseModel):
+    """A change of annotations; what is not given stays."""
+
+    model_config = ConfigDict(extra="forbid")
+    tags: list[str] | None = None
+    add_tags: list[str] = []
+    remove_tags: list[str] = []
+    notes: str | None = None
+    group: str | None = None
+    starred: bool | None = None
 
 
 def router(studio: Studio) -> APIRouter:
@@ -51,6 +66,13 @@ def router(studio: Studio) -> APIRouter:
         return Response(
             png(samples.images[number]), media_type="image/png", headers={"Cache-Control": "private, max-age=3600"}
         )
+
+    @routes.patch("/{run:path}/annotations")
+    def change_annotations(run: str, change: AnnotationChange) -> dict[str, Any]:
+        """Change tags, notes, group and star of a run."""
+        new = annotate(find(run).folder, **change.model_dump())
+        studio.feed.refresh_soon()
+        return asdict(new)
 
     @routes.post("/{run:path}/resume")
     def resume(run: str) -> dict[str, Any]:
@@ -92,5 +114,5 @@ def _facts(row: RunRow) -> dict[str, Any]:
     return {
         "id": row.id, "name": row.name, "model": row.model, "data": row.data, "status": row.status, "epochs": row.epochs,
         "planned": row.planned, "best_metric": row.best_metric, "best": row.best, "best_epoch": row.best_epoch, "seconds": row.seconds,
-        "started": row.started, "problems": list(row.problems),
+        "started": row.started, "problems": list(row.problems), **asdict(row.annotations),
     }  # fmt: skip

@@ -14,12 +14,14 @@ from typing import Any
 
 import yaml
 
+from ...jobs.annotations import FILE as ANNOTATIONS
+from ...jobs.annotations import Annotations, parse_annotations
 from ...jobs.find import run_folders
 from ...locks import writer_of
 from ...report.best_epoch import SELECTION_METRICS, best_row
 
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
-_WATCHED = ("args.yaml", "metrics.csv", "summary.json")
+_WATCHED = ("args.yaml", "metrics.csv", "summary.json", ANNOTATIONS)
 _LARGEST = 64 << 20  # bytes; larger files are not read for the index
 
 
@@ -37,6 +39,7 @@ class RunRow:
     problems: tuple[str, ...] = ()
     best_metric: str | None = field(default=None)
     best_index: int | None = field(default=None)
+    annotations: Annotations = field(default_factory=Annotations)
 
     @property
     def name(self) -> str:
@@ -151,10 +154,11 @@ def read_row(name: str, folder: Path) -> RunRow:
     settings = _read(folder / "args.yaml", yaml.safe_load, problems) or {}
     summary = _read(folder / "summary.json", json.loads, problems) or {}
     metrics = _read(folder / "metrics.csv", _columns, problems) or {}
+    annotations = _read(folder / ANNOTATIONS, json.loads, problems, parse_annotations) or Annotations()
     metric = next((m for m in SELECTION_METRICS if best_row(metrics, m) is not None), None)
     return RunRow(
         name, folder, settings, metrics, summary, _status(folder, summary), _started(folder), tuple(problems),
-        metric, None if metric is None else best_row(metrics, metric),
+        metric, None if metric is None else best_row(metrics, metric), annotations,
     )  # fmt: skip
 
 
@@ -171,14 +175,14 @@ def _started(folder: Path) -> float:
         return 0.0
 
 
-def _read(path: Path, parse: Any, problems: list[str]) -> Any:
+def _read(path: Path, parse: Any, problems: list[str], convert: Any = dict) -> Any:
     try:
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
         found = parse(path.read_text("utf-8", errors="replace"))
         if not isinstance(found, dict):
             raise ValueError("it does not hold names and values")
-        return found
+        return convert(found)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, yaml.YAMLError) as error:
