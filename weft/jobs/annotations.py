@@ -62,9 +62,8 @@ def annotate(
     notes: str | None = None, group: str | None = None, starred: bool | None = None,
 ) -> Annotations:  # fmt: skip
     """Change the annotations of a run; what is not given stays. Changes of several processes at a time do not get lost."""
-    given = {
-        name: value for name, value in (("notes", notes), ("group", group), ("starred", starred)) if value is not None
-    }
+    changes = {"notes": notes, "group": group, "starred": starred}
+    given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
     with _changing(Path(folder)):
         now = read_annotations(folder)
         kept = [tag for tag in (now.tags if tags is None else tags) if tag not in remove_tags]
