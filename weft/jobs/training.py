@@ -51,7 +51,8 @@ def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | No
 def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
     """Train with the settings of a job, or continue the run that it began."""
     if run is not None and (run / "args.yaml").exists():
-        resume(run, listener=listener)
+        device = str(settings.get("device") or "")
+        resume(run, {"device": device} if device.startswith("cuda:") else None, listener)
     else:
         train(validated("jobs", settings, SETTINGS), listener)
 
