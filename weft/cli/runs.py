@@ -13,6 +13,7 @@ from ..errors import RunError, UserError
 from ..jobs.annotations import Annotations, annotate, group_name, read_annotations, tag_names
 from ..jobs.find import find_run, run_folders
 from ..jobs.schema import Setting, as_text, flag
+from ..jobs.trash import delete_runs, empty_trash, restore_runs, trash_entries
 from ..locks import writer_of
 from ..report import compare as facts
 from ..report.axes import duration, short
@@ -29,7 +30,19 @@ _ROOT = Setting(str, "runs", "folder to search for runs")
 
 def runs(words: Sequence[str]) -> None:
     """List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN."""
-    part("runs", words, {"list": _list, "show": _show, "compare": _compare, "tag": _tag})
+    part(
+        "runs",
+        words,
+        {
+            "list": _list,
+            "show": _show,
+            "compare": _compare,
+            "tag": _tag,
+            "delete": _delete,
+            "restore": _restore,
+            "trash": _trash,
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -350,3 +363,34 @@ def _tag(words: Sequence[str]) -> None:
     )  # fmt: skip
     shown = [f"tags: {', '.join(new.tags) or 'none'}"] + ([f"group: {new.group}"] if new.group else [])
     print("; ".join(shown))
+
+
+# --- trash ----------------------------------------------------------------------------------------------------------------------
+
+
+def _delete(words: Sequence[str]) -> None:
+    """Move runs to the trash: weft runs delete RUN RUN. weft runs restore brings them back."""
+    given = read("runs delete", words, {"root": _ROOT}, 10_000, _delete.__doc__)
+    if not given.plain:
+        raise UserError("weft runs delete", "a run is required, got none; weft runs list names them.")
+    entry = delete_runs(Path(given["root"]), [find_run(text, given["root"]) for text in given.plain])
+    print(f"{len(entry.runs)} in the trash; bring back with: weft runs restore {entry.id}")
+
+
+def _restore(words: Sequence[str]) -> None:
+    """Bring deleted runs back: weft runs restore ENTRY; weft runs trash lists them."""
+    given = read("runs restore", words, {"root": _ROOT}, 1, _restore.__doc__)
+    if not given.plain:
+        raise UserError("weft runs restore", "an entry of the trash is required, got none; weft runs trash lists them.")
+    print(f"restored: {', '.join(restore_runs(Path(given['root']), given.plain[0]).runs)}")
+
+
+def _trash(words: Sequence[str]) -> None:
+    """What was deleted, the last first: weft runs trash. empty=true deletes it for good."""
+    known = {"root": _ROOT, "empty": Setting(flag, False, "delete everything in the trash for good")}
+    given = read("runs trash", words, known, 0, _trash.__doc__)
+    if given["empty"]:
+        print(f"{empty_trash(Path(given['root']))} runs are gone for good")
+        return
+    found = trash_entries(Path(given["root"]))
+    print("\n".join(f"{entry.id}  {', '.join(entry.runs)}" for entry in found) if found else "the trash is empty")

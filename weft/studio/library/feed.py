@@ -6,12 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...jobs.queue import JobQueue
 from .activity import Activity, EndedJob, activities, ended_jobs
 from .machine import Machine, MachineLoad
 from .runs import RunIndex
+from .schedule import QueueSnapshot, QueueWatch
 
 PERIOD = 1.0  # seconds between two looks
 ENDED = 50  # jobs that have ended and are listed
@@ -27,6 +28,8 @@ class Snapshot:
     runs: int
     runs_version: int
     ended: tuple[EndedJob, ...] = ()
+    queue: QueueSnapshot = field(default_factory=QueueSnapshot)
+    runs_queue: bool = True  # whether a process runs the queue
 
     def count(self, state: str) -> int:
         """How many activities are in this state."""
@@ -41,6 +44,7 @@ class Feed:
 
     def __init__(self, index: RunIndex, queue: JobQueue, machine: Machine) -> None:
         self.index, self.queue, self.machine = index, queue, machine
+        self._watch = QueueWatch(queue)
         self._version, self._searched = 0, 0.0
         self._subscribers: set[Subscriber] = set()
         self._wake, self._ended = threading.Event(), threading.Event()
@@ -56,9 +60,11 @@ class Feed:
             self._searched = now
             self._version += self.index.refresh()
         rows = self.index.rows()
-        found = activities(self.queue, rows)
-        ended = tuple(ended_jobs(self.queue, ENDED))
-        self.snapshot = Snapshot(self.machine.read(), tuple(found), len(rows), self._version, ended)
+        seen = self._watch.look()
+        ended = tuple(ended_jobs(seen.jobs, ENDED, rows))
+        self.snapshot = Snapshot(
+            self.machine.read(), tuple(activities(seen, rows)), len(rows), self._version, ended, seen, self.queue.runner() is not None
+        )  # fmt: skip
         return self.snapshot
 
     def start(self) -> None:

@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,11 @@ class RunRow:
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @cached_property
+    def real_folder(self) -> Path:
+        """The folder without links."""
+        return self.folder.resolve()
 
     @property
     def model(self) -> str:
