@@ -128,6 +128,11 @@ class RunIndex:
     def get(self, run: str) -> RunRow | None:
         return self._rows.get(run)
 
+    def at(self, folder: str) -> RunRow | None:
+        """The run in a folder."""
+        path = Path(folder)
+        return self._rows.get(path.relative_to(self.root).as_posix()) if path.is_relative_to(self.root) else None
+
     def refresh(self) -> bool:
         """Look at the disk; whether anything has changed."""
         with self._refreshing:
@@ -139,6 +144,16 @@ class RunIndex:
                 rows[name] = self._rows[name] if self._seen.get(name) == stamp else read_row(name, folder)
             changed = seen != self._seen
             self._rows, self._seen = rows, seen
+            return changed
+
+    def refresh_running(self) -> bool:
+        """Look at the runs that were running at the last look, and at no others; whether one has changed."""
+        with self._refreshing:
+            changed = False
+            for name, row in list(self._rows.items()):
+                if row.status == RUNNING and (stamp := _stamp(row.folder)) != self._seen.get(name):
+                    self._rows[name], self._seen[name] = read_row(name, row.folder), stamp
+                    changed = True
             return changed
 
 

@@ -70,7 +70,7 @@ class QueueWatch:
 
 
 @dataclass(frozen=True)
-class Block:
+class PlanBlock:
     """A job on a lane: its place in shares of the lane's width and height."""
 
     number: int
@@ -93,7 +93,7 @@ class PlanLane:
 
     title: str
     text: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[PlanBlock, ...]
     is_gpu: bool
     free: str  # what an empty lane says
 
@@ -167,7 +167,7 @@ def _offset(one: Placement, height: float, placed: Sequence[tuple[Placement, flo
     return max(0.0, 1.0 - height)
 
 
-def _block(slot: ComputeSlot, one: Placement, top: float, height: float, start: float, span: float) -> Block:
+def _block(slot: ComputeSlot, one: Placement, top: float, height: float, start: float, span: float) -> PlanBlock:
     left = 0.0 if one.running else max(0.0, (one.start - start) / span)
     right = min(1.0, (one.end - start) / span)
     name = one.job.name
@@ -175,7 +175,7 @@ def _block(slot: ComputeSlot, one: Placement, top: float, height: float, start: 
         name += f" · {slot.title} of {len(one.slots)}"
     memory = "" if slot.kind != GPU else "all memory" if one.memory is None else _bytes(one.memory)
     after = f"until {time.strftime('%H:%M', time.localtime(one.end))}" if one.end > start + span else ""
-    return Block(
+    return PlanBlock(
         one.job.number, name, ", ".join(filter(None, [memory, after])), left, max(0.006, right - left), top, height, one.running
     )  # fmt: skip
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,18 +23,28 @@ COOKIE = "run_columns"  # the columns that this browser shows
 TEXTS = ("name", "status", "data", "model", "group", "notes")  # columns that are sorted from A to Z at first
 
 
+PERIOD = 5.0  # seconds between two updates for runs that go on; the cards of jobs are updated each second
+MOST_RENDERED = 16
+_RENDERED: dict[tuple[Any, ...], str] = {}
+
+
+@lru_cache(maxsize=2)
+def _columns(studio: Studio, version: int) -> dict[str, Column]:
+    """The columns of all runs, found once for all pages after each change of the runs."""
+    return all_columns(studio.index.rows())
+
+
 class RunTable:
     """The table with its controls, as an element of the page."""
 
     def __init__(self, studio: Studio) -> None:
         self.studio, self.query = studio, RunQuery()
         self.selected: set[str] = set()
-        self._version = studio.feed.snapshot.runs_version
+        self._version, self._shown = studio.feed.snapshot.runs_version, time.monotonic()
         request = ui.context.client.request
         self.keys = _keys(unquote(request.cookies.get(COOKIE, "")) if request is not None else "")
         ui.add_head_html(f'<script src="{studio.config.prefix}/assets/runs_table.js" defer></script>')
-        rows = studio.index.rows()
-        known = all_columns(rows)
+        rows, known = studio.index.rows(), _columns(studio, self._version)
         tags = sorted({tag for row in rows for tag in row.annotations.tags})
         shown = {column.key for column in chosen_columns(known, self.keys)}
         in_order = [*chosen_columns(known, self.keys), *(c for key, c in known.items() if key not in shown)]
@@ -99,11 +111,21 @@ class RunTable:
     def rows(self) -> list[RunRow]:
         """The runs that fit search and filters, in order."""
         found = fitting(self.studio.index.rows(), self.query)
-        return ordered(found, all_columns(found).get(self.query.sort), self.query.descending)
+        column = _columns(self.studio, self._version).get(self.query.sort)
+        return ordered(found, column, self.query.descending)
 
     def _html(self) -> str:
+        """The table. Pages that show the same share it: most show all runs in the usual order."""
+        key = (self.studio.index.root, self._version, self.query, tuple(self.keys), frozenset(self.selected))
+        if key not in _RENDERED:
+            while len(_RENDERED) >= MOST_RENDERED:
+                del _RENDERED[next(iter(_RENDERED))]
+            _RENDERED[key] = self._rendered()
+        return _RENDERED[key]
+
+    def _rendered(self) -> str:
         rows = self.rows()
-        known = all_columns(self.studio.index.rows())
+        known = _columns(self.studio, self._version)
         columns = chosen_columns(known, self.keys)
         metric = _metric(self.query.sort, columns)
         groups = grouped(rows, self.query, metric)
@@ -128,8 +150,9 @@ class RunTable:
         self.bar.show(self._bar_html())
 
     def _follow(self, snapshot: Any) -> None:
-        if snapshot.runs_version != self._version:
-            self._version = snapshot.runs_version
+        due = snapshot.asked or time.monotonic() - self._shown >= PERIOD
+        if snapshot.runs_version != self._version and due:
+            self._version, self._shown = snapshot.runs_version, time.monotonic()
             self._show()
 
 
