@@ -20,7 +20,7 @@ class ComputeSlot:
 
     name: str  # cuda:0, cpu:0, task:0
     kind: str
-    memory: int = 0  # bytes of a GPU that jobs may use: processes of others are subtracted
+    memory: int = 0  # bytes of a GPU
 
     @property
     def title(self) -> str:

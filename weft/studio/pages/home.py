@@ -7,14 +7,15 @@ import asyncio
 from nicegui import ui
 
 from ...zoo.catalogue import FACTS
+from ...zoo.facts import NetworkFacts
 from ..library.dataset_rows import DatasetIndex
 from ..library.feed import Snapshot
+from ..library.runs import RunRow
 from ..ui.context import Studio
 from ..ui.fragment import fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
 from ..ui.run_table import RunTable
-from .networks import NetworkTable
 
 MOST_RUNNING, MOST_WAITING, MOST_FAILED = 8, 4, 3  # rows of the card
 TABS = ("runs", "datasets", "networks")
@@ -43,7 +44,23 @@ def add(studio: Studio) -> None:
                 elif shown == "datasets":
                     fragment("home_datasets.html", rows=found, base=studio.config.prefix)
                 else:
-                    NetworkTable(studio)
+                    fragment("home_networks.html", rows=_networks(studio), base=studio.config.prefix)
+
+
+def _networks(studio: Studio) -> list[tuple[str, NetworkFacts, int, RunRow | None]]:
+    """The networks of the zoo, those that were trained first: name, facts, number of runs, best run by accuracy."""
+    runs: dict[str, list[RunRow]] = {}
+    for row in studio.index.rows():
+        runs.setdefault(row.model, []).append(row)
+    found = []
+    for name, facts in sorted(FACTS.items(), key=lambda one: (one[0] not in runs, one[0])):
+        measured = [
+            row for row in runs.get(name, ()) if row.best is not None and not str(row.best_metric).endswith("loss")
+        ]
+        found.append(
+            (name, facts, len(runs.get(name, ())), max(measured, key=lambda row: row.best or 0.0, default=None))
+        )
+    return found
 
 
 def activity_cards(studio: Studio) -> None:
