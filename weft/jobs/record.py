@@ -151,6 +151,16 @@ class JobRecord:
             fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, or the process ends
             yield self.state
 
+    def settle(self) -> None:
+        """Record the state of a job whose process was killed before it could: the next process takes the stored one for its own."""
+        with self.changing() as now:
+            try:
+                settled = self._stored() == now
+            except RunError:
+                return
+            if not settled:
+                self.set(now.state, now.why)
+
     def claim(self) -> State | None:
         """Make a waiting job a running one; None if it does not wait any more."""
         with self.changing() as now:

@@ -124,6 +124,7 @@ class Runner:
 
         command = [sys.executable, "-m", "weft.jobs.worker", str(job.folder)]
         try:
+            job.settle()
             if change_schedule(job.folder, take).held:
                 return  # held since the plan was made
             with (job.folder / "output.txt").open("ab") as output:
