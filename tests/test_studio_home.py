@@ -262,15 +262,16 @@ def test_columns_groups_tags_and_deletion_in_a_browser(server: Server) -> None:
         page.get_by_label("Tags to add").fill("late, good")
         page.keyboard.press("Enter")
         page.wait_for_selector(".tag >> text=late")
+        for width in (390, 1280):  # with the bar of the selected runs
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
         page.get_by_role("button", name="Delete").click()
         assert "Delete other?" in page.locator("dialog").inner_text()
         page.get_by_role("button", name="Delete other").click()
         page.wait_for_selector("tbody >> text=other", state="detached")
         page.get_by_role("button", name="Undo").click()
         page.wait_for_selector("tbody >> text=other")
-        for width in (1280, 390):
-            page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
+        assert page.locator(".bulk").count() == 0, "a deleted run is not selected any more"
         browser.close()
     assert errors == []
     assert yaml.safe_load((server.runs / "classify" / "other" / "args.yaml").read_text())["rate"] == 0.3

@@ -242,7 +242,8 @@ def _move(words: Sequence[str]) -> None:
     way = given.plain[1] if len(given.plain) > 1 else None
     if not given.plain or (way is None) == (given["before"] is None) or (way is not None and way not in ways):
         raise UserError(
-            "weft job move", "a job and where to are required: weft job move 3 up (down, first, last), or before=1."
+            "weft job move",
+            "a job and where to are required: weft job move 3 up (down, first, last), or weft job move 3 before=1.",
         )
     before = None if given["before"] is None else queue.job(given["before"])
     queue.move(queue.job(given.plain[0]), before, None if way is None else ways[way])

@@ -146,6 +146,7 @@ class RunTable:
         )
 
     def _show(self) -> None:
+        self.selected = {run for run in self.selected if self.studio.index.get(run) is not None}  # not those deleted
         self.table.show(self._html())
         self.bar.show(self._bar_html())
 
