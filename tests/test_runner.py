@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from weft.io import load
 from weft.jobs import JobQueue, JobRecord, Runner, submit
 from weft.jobs import runner as runner_module
 from weft.jobs.events import Event, Recorder, follow, latest, replay
+from weft.jobs.job_schedule import change_schedule
 from weft.jobs.schema import validated
 from weft.jobs.settings import SETTINGS
 from weft.jobs.training import train
@@ -115,18 +117,22 @@ def test_a_job_that_another_process_pauses_ends_with_the_same_bits(queue: JobQue
 
 def test_a_killed_job_has_failed_and_the_next_one_starts(queue: JobQueue, capsys: pytest.CaptureFixture[str]) -> None:
     killed, after = submit(queue, LONG), submit(queue, {**QUICK, "epochs": 1, "data": "nowhere-at-all"})
+    change_schedule(killed.folder, lambda known: replace(known, losses=runner_module.ATTEMPTS - 1))
     with running():
         first_epoch(killed)
         assert after.state.state == "waiting"
         os.kill(process_of(killed), signal.SIGKILL)
         assert queue.wait(after, 60).state == "failed"
     assert "nowhere-at-all" in after.state.why
-    assert (killed.state.state, killed.state.why) == ("failed", "its process ended with signal SIGKILL")
+    assert (killed.state.state, killed.state.why) == (
+        "failed",
+        "its process ended with signal SIGKILL, for the 3. time",
+    )
     assert main(["job", "follow", "1"]) == 1
     said = capsys.readouterr()
     assert "epoch      1/100000" in said.out
     assert (
-        "[weft job follow] job 1 failed: its process ended with signal SIGKILL; continue it with: weft job resume 1"
+        "[weft job follow] job 1 failed: its process ended with signal SIGKILL, for the 3. time; continue it with: weft job resume 1"
         in said.err
     )
     assert queue.resume(killed).state.state == "waiting"

@@ -31,6 +31,7 @@ from weft.studio.library.feed import Feed
 from weft.studio.library.machine import Machine
 from weft.studio.library.run_details import read_details
 from weft.studio.library.runs import RunIndex
+from weft.studio.library.schedule import QueueWatch
 from weft.studio.library.training_form import check_form, trainings_of
 from weft.studio.ui.charts import reduced
 from weft.studio.ui.rendering import render
@@ -78,13 +79,13 @@ def test_a_run_that_somebody_writes_is_running(tmp_path: Path) -> None:
     index, jobs = RunIndex(tmp_path), JobQueue(tmp_path)
     with one_writer(folder):
         index.refresh()
-        (found,) = activities(jobs, index.rows())
+        (found,) = activities(QueueWatch(jobs).look(), index.rows())
     assert (found.state, found.run, found.job, found.value) == ("running", "classify/live", None, 0.5)
     assert found.progress is not None
     assert found.progress.share == pytest.approx(0.125)
     assert found.progress.seconds_left == pytest.approx(2.5 * 8.75, abs=1)
     index.refresh()
-    assert activities(jobs, index.rows()) == []
+    assert activities(QueueWatch(jobs).look(), index.rows()) == []
 
 
 def test_jobs_are_listed_running_first_and_failed_ones_for_a_day(tmp_path: Path) -> None:
@@ -94,13 +95,13 @@ def test_jobs_are_listed_running_first_and_failed_ones_for_a_day(tmp_path: Path)
     old.set(FAILED, "long ago")
     state = json.loads((old.folder / "state.json").read_text())
     (old.folder / "state.json").write_text(json.dumps({**state, "time": time.time() - 90_000}))
-    found = activities(jobs, [])
+    found = activities(QueueWatch(jobs).look(), [])
     assert [(one.job, one.state, one.why) for one in found] == [
         (waits.number, "waiting", ""),
         (failed.number, "failed", "no memory"),
     ]
-    assert [one.number for one in ended_jobs(jobs, 9)] == [old.number, failed.number]
-    assert [one.number for one in ended_jobs(jobs, 1)] == [old.number]
+    assert [one.number for one in ended_jobs(QueueWatch(jobs).look().jobs, 9)] == [old.number, failed.number]
+    assert [one.number for one in ended_jobs(QueueWatch(jobs).look().jobs, 1)] == [old.number]
 
 
 def test_values_that_were_trained_twice_are_shown_once(tmp_path: Path) -> None:

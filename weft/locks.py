@@ -167,9 +167,10 @@ def _may_be_alive(owner: dict[str, Any]) -> bool:
 
 
 def _began(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None if there is no such process."""
+    """When a process began, in ticks since the machine did; None if there is no such process, or it has ended and nobody has noticed."""
     try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] in ("Z", "X") else int(fields[19])
     except (OSError, ValueError, IndexError):
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -11,11 +12,16 @@ from typing import Any
 from .. import jobs
 from ..errors import RunError, UserError
 from ..jobs.events import Event, latest
+from ..jobs.needs import GPU, PRIORITIES
 from ..jobs.queue import JobQueue
+from ..jobs.queue_plan import HOUR, RunnerSlots, queue_plan, read_slots
+from ..jobs.queue_view import JobView, QueueView
 from ..jobs.record import FAILED, WAITING, JobRecord
 from ..jobs.runner import Runner
+from ..jobs.scheduler import clock
 from ..jobs.schema import Setting, count, flag
 from ..jobs.settings import COMMON, SETTINGS
+from ..jobs.slots import machine_slots
 from ..jobs.sweep import expand
 from .arguments import Words, part, read
 from .display import Display
@@ -26,11 +32,20 @@ _RUNS = Setting(str, "runs", "folder that runs are kept in")
 _JSON = Setting(flag, False, "print JSON, for programs")
 
 
+_OF_JOBS = {
+    "priority": Setting(
+        str, "normal", "place in the queue: jobs of a higher priority start first", "queue", tuple(PRIORITIES)
+    ),
+    "owner": Setting(str, "", "whose job it is", "queue"),
+    "gpus": Setting(count, 1, "GPUs that it needs at the same time", "queue"),
+}
+
+
 def job(words: Sequence[str]) -> None:
     """Queue trainings: weft job submit digits epochs=5, weft job run, weft job list."""
     parts = {
         "submit": _submit, "run": _run, "list": _list, "follow": _follow, "pause": _pause, "resume": _resume,
-        "cancel": _cancel,
+        "cancel": _cancel, "hold": _hold, "release": _release, "priority": _priority, "move": _move, "retry": _retry,
     }  # fmt: skip
     part("job", words, parts)
 
@@ -53,10 +68,11 @@ def _variants(words: Sequence[str]) -> list[list[str]]:
 
 
 def _submit_one(words: Sequence[str]) -> None:
-    given = read("job submit", words, SETTINGS, 1, _submit.__doc__, common=COMMON)
+    given = read("job submit", words, {**SETTINGS, **_OF_JOBS}, 1, _submit.__doc__, common=(*COMMON, *_OF_JOBS))
     named = {"data": given.plain[0]} if given.plain and given["data"] is None else {}
     queue = JobQueue(given["runs"])
-    new = jobs.submit(queue, {**named, **{name: given[name] for name in given.given if name != "json"}})
+    settings = {name: given[name] for name in given.given if name != "json" and name not in _OF_JOBS}
+    new = jobs.submit(queue, {**named, **settings}, given["owner"], given["priority"], given["gpus"])
     if given["json"]:
         print(as_json(_facts(new)))
         return
@@ -74,8 +90,9 @@ def _run(words: Sequence[str]) -> None:
     next weft job run.
     """
     known = {
-        "at_once": Setting(count, 1, "jobs that run at the same time"),
+        "at_once": Setting(count, 1, "trainings that run on the CPU at the same time; GPUs are shared by memory"),
         "stay": Setting(flag, False, "wait for jobs that are submitted later"),
+        "per_owner": Setting(count, None, "jobs of one person that run at the same time"),
         "runs": _RUNS,
     }
     given = read("job run", words, known, 0, _run.__doc__)
@@ -88,14 +105,18 @@ def _run(words: Sequence[str]) -> None:
             else:
                 display.line(_state_text(one))
 
-        Runner(JobQueue(given["runs"]), given["at_once"], show).run(given["stay"])
+        queue = JobQueue(given["runs"])
+        Runner(queue, given["at_once"], show, per_owner=given["per_owner"]).run(given["stay"])
+        for one in _schedule(queue):
+            display.line(f"job {one['job']} still waits: {one['why']}")
 
 
 def _list(words: Sequence[str]) -> None:
     """All jobs and their states: weft job list."""
     given = read("job list", words, {"runs": _RUNS, "json": _JSON}, 0, _list.__doc__)
     queue = JobQueue(given["runs"])
-    found = [_facts(one) for one in queue.jobs()]
+    schedule = {one["job"]: one for one in _schedule(queue)}
+    found = [{**_facts(one), **schedule.get(one.number, {})} for one in queue.jobs()]
     if given["json"]:
         print(as_json(found))
         return
@@ -111,6 +132,8 @@ def _list(words: Sequence[str]) -> None:
         for facts in found
     ]  # fmt: skip
     print(table(titles, rows, left=("state", "data", "model", "run")))
+    for one in schedule.values():
+        print(f"job {one['job']} waits: {one['why']}" + (f"; starts about {one['starts']}" if one["starts"] else ""))
     for facts in found:
         if facts["state"] == FAILED:
             print(f"job {facts['job']} failed: {facts['why']}")
@@ -179,6 +202,62 @@ def _resume(words: Sequence[str]) -> None:
         print("start the queue with: weft job run")
 
 
+def _hold(words: Sequence[str]) -> None:
+    """Keep waiting jobs from starting: weft job hold 3."""
+    given = read("job hold", words, {"runs": _RUNS}, 1000, _hold.__doc__)
+    queue = JobQueue(given["runs"])
+    for one in _named("hold", given, queue):
+        queue.hold(one)
+        print(f"{one} is held; it waits until: weft job release {one.number}")
+
+
+def _release(words: Sequence[str]) -> None:
+    """Let held jobs start when their turn comes: weft job release 3."""
+    given = read("job release", words, {"runs": _RUNS}, 1000, _release.__doc__)
+    queue = JobQueue(given["runs"])
+    for one in _named("release", given, queue):
+        queue.release(one)
+        print(f"{one} is released")
+
+
+def _priority(words: Sequence[str]) -> None:
+    """Change the priority of a waiting job to low, normal or high: weft job priority 3 high."""
+    given = read("job priority", words, {"runs": _RUNS}, 2, _priority.__doc__)
+    if len(given.plain) != 2:
+        raise UserError("weft job priority", "a job and a priority are required: weft job priority 3 high.")
+    queue = JobQueue(given["runs"])
+    queue.prioritize(queue.job(given.plain[0]), given.plain[1])
+    print(f"job {given.plain[0]} has the priority {given.plain[1]}")
+
+
+def _move(words: Sequence[str]) -> None:
+    """Move a waiting job in the queue: weft job move 3 up, weft job move 3 before=1.
+
+    Directions are up, down, first and last. Among jobs of another priority it takes theirs.
+    """
+    known = {"runs": _RUNS, "before": Setting(count, None, "the job that it starts before")}
+    given = read("job move", words, known, 2, _move.__doc__)
+    queue = JobQueue(given["runs"])
+    ways = {"up": -1, "down": 1, "first": -(1 << 30), "last": 1 << 30}
+    way = given.plain[1] if len(given.plain) > 1 else None
+    if not given.plain or (way is None) == (given["before"] is None) or (way is not None and way not in ways):
+        raise UserError(
+            "weft job move",
+            "a job and where to are required: weft job move 3 up (down, first, last), or weft job move 3 before=1.",
+        )
+    before = None if given["before"] is None else queue.job(given["before"])
+    queue.move(queue.job(given.plain[0]), before, None if way is None else ways[way])
+    print(f"order: {', '.join(str(one['job']) for one in _schedule(queue))}")
+
+
+def _retry(words: Sequence[str]) -> None:
+    """Submit a job that has ended again with other settings: weft job retry 3 batch=32."""
+    given = read("job retry", words, {**SETTINGS, "runs": _RUNS}, 1, _retry.__doc__)
+    queue = JobQueue(given["runs"])
+    (one,) = _named("retry", given, queue)
+    print(f"{jobs.retry(queue, one, {name: given[name] for name in given.given if name != 'runs'})} is waiting")
+
+
 # --- what is shown of a job -----------------------------------------------------------------------------------------------------
 
 
@@ -220,3 +299,29 @@ def _short(path: str | None) -> str:
         return ""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
+def _schedule(queue: JobQueue) -> list[dict[str, Any]]:
+    """Waiting jobs in their order: why each waits, and when it starts."""
+    view = QueueView(queue.folder)
+    found = view.jobs()
+    offered = read_slots(queue.folder) or RunnerSlots(tuple(machine_slots()))
+    plan = queue_plan(view, found, offered, time.time(), 24 * HOUR)
+    nobody = "" if queue.runner() is not None else "Nothing runs the queue"
+    return [
+        {
+            "job": one.number, "why": plan.reasons.get(one.number) or nobody or "Starts now", "needs": needs_text(one),
+            "priority": one.schedule.priority_name, "held": one.schedule.held,
+            "starts": clock(plan.starts[one.number]) if one.number in plan.starts and not nobody else None,
+        }
+        for one in view.waiting(found, view.order())
+    ]  # fmt: skip
+
+
+def needs_text(one: JobView) -> str:
+    """What a job needs of the machine."""
+    needs = one.needs
+    if needs.slot != GPU:
+        return "a CPU slot" if needs.slot == "cpu" else "a task slot"
+    memory = "all memory" if needs.memory is None else f"{needs.memory / 1e9:.1f} GB"
+    return f"{needs.device or (f'{needs.gpus} GPUs' if needs.gpus > 1 else '1 GPU')}, {memory}"

@@ -9,9 +9,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError
+from ..errors import RunError, UserError
+from ..jobs.annotations import Annotations, annotate, group_name, read_annotations, tag_names
 from ..jobs.find import find_run, run_folders
 from ..jobs.schema import Setting, as_text, flag
+from ..jobs.trash import delete_runs, empty_trash, restore_runs, trash_entries
 from ..locks import writer_of
 from ..report import compare as facts
 from ..report.axes import duration, short
@@ -28,7 +30,19 @@ _ROOT = Setting(str, "runs", "folder to search for runs")
 
 def runs(words: Sequence[str]) -> None:
     """List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN."""
-    part("runs", words, {"list": _list, "show": _show, "compare": _compare})
+    part(
+        "runs",
+        words,
+        {
+            "list": _list,
+            "show": _show,
+            "compare": _compare,
+            "tag": _tag,
+            "delete": _delete,
+            "restore": _restore,
+            "trash": _trash,
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -46,6 +60,8 @@ class _Facts:
     when: str
     status: str
     notes: tuple[str, ...]
+    tags: tuple[str, ...] = ()
+    group: str = ""
 
 
 def _facts(name: str, folder: Path) -> _Facts:
@@ -53,9 +69,16 @@ def _facts(name: str, folder: Path) -> _Facts:
     known = facts.settings(run)
     told, loss = run.summary.get("epochs"), facts.last_value(run, "train_loss")
     done = facts.epochs(run) or (told if isinstance(told, int) else 0)
+    try:
+        annotations = read_annotations(folder)
+    except RunError as error:
+        annotations, problems = Annotations(), [error.message]
+    else:
+        problems = []
     return _Facts(
         name, str(folder), str(known.get("model", "")), str(known.get("data", "")), done, facts.best(run), loss,
-        facts.training_seconds(run), _when(run, folder), _status(run, folder), tuple(_notes(run)),
+        facts.training_seconds(run), _when(run, folder), _status(run, folder), tuple(_notes(run) + problems), annotations.tags,
+        annotations.group,
     )  # fmt: skip
 
 
@@ -95,6 +118,8 @@ def _list(words: Sequence[str]) -> None:
     known = {
         "root": _ROOT,
         "sort": Setting(str, "new", "order: new, best, time or name", choices=("new", "best", "time", "name")),
+        "tag": Setting(tag_names, None, "only runs with this tag, or with all of several: baseline,small"),
+        "group": Setting(group_name, None, "only runs of this group"),
         "json": _JSON,
         "csv": _CSV,
     }
@@ -103,13 +128,16 @@ def _list(words: Sequence[str]) -> None:
     if not root.is_dir() and (given.plain or "root" in given.given):
         raise UserError("weft runs list", f"{root} is not a folder. Use weft runs list FOLDER.")
     found = [_facts(f.relative_to(root).as_posix() if f != root else f.name, f) for f in run_folders(root)]
+    found = [one for one in found if set(given["tag"] or ()) <= set(one.tags)]
+    found = [one for one in found if given["group"] is None or one.group == given["group"]]
     found = _sorted(found, given["sort"])
     if given["csv"]:
         print(_list_csv(found))
     elif given["json"]:
         print(as_json([asdict(one) for one in found]))
     elif not found:
-        print(f"there are no runs in {root}; weft train digits makes one.")
+        fits = given["tag"] is not None or given["group"] is not None
+        print(f"there are no {'such ' if fits else ''}runs in {root}; weft train digits makes one.")
     else:
         print(_list_text(found))
 
@@ -309,3 +337,60 @@ def _labelled(given: Words) -> dict[str, Path]:
         )
     names = [folder.resolve().name for folder in folders]
     return {n if names.count(n) == 1 else str(f): f for n, f in zip(names, folders, strict=True)}
+
+
+# --- tag ------------------------------------------------------------------------------------------------------------------------
+
+
+def _tag(words: Sequence[str]) -> None:
+    """Add tags to a run, and set its group and notes: weft runs tag RUN baseline small remove=old group=first."""
+    known = {
+        "root": _ROOT,
+        "remove": Setting(tag_names, (), "tags that are taken away, such as old,slow"),
+        "group": Setting(str, None, "group that the run is listed in; an empty one takes it out"),
+        "notes": Setting(str, None, "notes about the run"),
+        "star": Setting(flag, None, "mark the run with a star"),
+    }
+    given = read("runs tag", words, known, 1000, _tag.__doc__)
+    if not given.plain:
+        raise UserError(
+            "weft runs tag", "a run is required, got none: weft runs tag RUN baseline; weft runs list names them."
+        )
+    run, *tags = given.plain
+    new = annotate(
+        find_run(run, given["root"]), add_tags=tags, remove_tags=given["remove"], group=given["group"], notes=given["notes"],
+        starred=given["star"],
+    )  # fmt: skip
+    shown = [f"tags: {', '.join(new.tags) or 'none'}"] + ([f"group: {new.group}"] if new.group else [])
+    print("; ".join(shown))
+
+
+# --- trash ----------------------------------------------------------------------------------------------------------------------
+
+
+def _delete(words: Sequence[str]) -> None:
+    """Move runs to the trash: weft runs delete RUN RUN. weft runs restore brings them back."""
+    given = read("runs delete", words, {"root": _ROOT}, 10_000, _delete.__doc__)
+    if not given.plain:
+        raise UserError("weft runs delete", "a run is required, got none; weft runs list names them.")
+    entry = delete_runs(Path(given["root"]), [find_run(text, given["root"]) for text in given.plain])
+    print(f"{len(entry.runs)} in the trash; bring back with: weft runs restore {entry.id}")
+
+
+def _restore(words: Sequence[str]) -> None:
+    """Bring deleted runs back: weft runs restore ENTRY; weft runs trash lists them."""
+    given = read("runs restore", words, {"root": _ROOT}, 1, _restore.__doc__)
+    if not given.plain:
+        raise UserError("weft runs restore", "an entry of the trash is required, got none; weft runs trash lists them.")
+    print(f"restored: {', '.join(restore_runs(Path(given['root']), given.plain[0]).runs)}")
+
+
+def _trash(words: Sequence[str]) -> None:
+    """What was deleted, the last first: weft runs trash. empty=true deletes it for good."""
+    known = {"root": _ROOT, "empty": Setting(flag, False, "delete everything in the trash for good")}
+    given = read("runs trash", words, known, 0, _trash.__doc__)
+    if given["empty"]:
+        print(f"{empty_trash(Path(given['root']))} runs are gone for good")
+        return
+    found = trash_entries(Path(given["root"]))
+    print("\n".join(f"{entry.id}  {', '.join(entry.runs)}" for entry in found) if found else "the trash is empty")

@@ -8,10 +8,15 @@ job          data, network and preparation of a training, made of settings
 training     training and resuming, with events on the way
 events       structured events: followed live, or replayed from the run folder
 record       a job on disk: settings, state, events
-queue        the queue of jobs: list, pause, resume, cancel
+queue        the queue of jobs: list, move, hold, pause, resume, cancel; `queue_view` reads it all, `queue_order` is the order of it
+needs        what a job needs of the machine; `job_forecast` computes it, `history` has what earlier jobs took
+slots        GPUs, CPU slots and task slots
+scheduler    which job starts where and when, and why the others wait; `queue_plan` applies it to a queue on disk
+remedies     what helps a job that has failed
 submission   checks settings and adds a job to the queue
 runner       runs the jobs of a queue in processes of their own; `worker` is such a process
 find         runs that exist
+annotations  tags, notes, group and star of a run
 
 The names of `__init__.pyi` are imported when they are first used: `weft job list` loads no compiler.
 """

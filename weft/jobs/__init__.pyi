@@ -5,6 +5,7 @@ from .events import replay as replay
 from .queue import JobQueue as JobQueue
 from .record import JobRecord as JobRecord
 from .runner import Runner as Runner
+from .submission import retry as retry
 from .submission import submit as submit
 from .training import resume as resume
 from .training import train as train

@@ -56,7 +56,8 @@ def run_folders(root: str | os.PathLike[str]) -> list[Path]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return [inner for inner in folder.iterdir() if inner.is_dir()]
+        # .jobs, .studio and .trash hold no runs of their own
+        return [inner for inner in folder.iterdir() if not inner.name.startswith(".") and inner.is_dir()]
     except OSError:  # folders that cannot be read are skipped
         return []
 

@@ -1,4 +1,4 @@
-"""The queue of jobs: a folder below the runs. Any process may add jobs to it, list, pause, resume and cancel them; a `Runner` runs them.
+"""The queue of jobs: a folder below the runs. Any process may add jobs to it, list, move, hold, pause, resume and cancel them; a `Runner` runs them.
 
 queue = JobQueue("runs")
 job = submit(queue, {"data": "digits", "model": "lenet5", "epochs": 3})    # weft.jobs.submit
@@ -10,20 +10,25 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
 from ..locks import LockHolder, lock_holder
 from .events import POLL
+from .job_schedule import JobSchedule, change_schedule, priority_of, read_schedule
 from .kinds import TRAIN
+from .needs import JobNeeds
+from .queue_order import QueueOrder, change_order
+from .queue_view import QueueView
 from .record import CANCELLED, FAILED, PAUSED, STOPPED, WAITING, JobRecord, State
 
 FOLDER = ".jobs"  # below the folder of runs
 
 
 class JobQueue:
-    """The jobs below a folder of runs. They start in the order of their numbers."""
+    """The jobs below a folder of runs. They start by priority, then in the order of their numbers unless they were moved."""
 
     def __init__(self, root: str | os.PathLike[str] = "runs") -> None:
         self.root = Path(root).absolute()
@@ -42,9 +47,12 @@ class JobQueue:
             raise UserError("jobs", f"there is no job {number} in {self.root}. Jobs: {known}.")
         return record
 
-    def add(self, settings: Mapping[str, Any], kind: str = TRAIN) -> JobRecord:
-        """Add a job with settings that were checked; `submit` checks those of a training."""
-        return JobRecord.create(self.folder, {**settings, "runs": str(self.root)}, kind)
+    def add(
+        self, settings: Mapping[str, Any], kind: str = TRAIN, needs: JobNeeds | None = None, owner: str = "", priority: str = "normal",
+    ) -> JobRecord:  # fmt: skip
+        """Add a job with settings that were checked; `submit` checks those of a training, and forecasts what it needs."""
+        schedule = JobSchedule(priority=priority_of(priority))
+        return JobRecord.create(self.folder, {**settings, "runs": str(self.root)}, kind, needs, owner, schedule)
 
     def cancel(self, job: JobRecord) -> None:
         """Stop a job for good: a waiting one at once, a running one after its step, with a checkpoint."""
@@ -61,8 +69,72 @@ class JobQueue:
                 raise UserError(
                     "jobs", f"a job that was stopped or has failed is required, got {job}, which is {now.state}."
                 )
+            change_schedule(job.folder, lambda one: replace(one, losses=0, held=False))
             job.set(WAITING)
         return job
+
+    # --- order ------------------------------------------------------------------------------------------------------------------
+
+    def hold(self, job: JobRecord, by: str = "") -> None:
+        """Keep a waiting job from starting, until it is released."""
+        self._require_waiting(job)
+        change_schedule(job.folder, lambda one: replace(one, held=True, held_by=by, held_at=round(time.time(), 3)))
+
+    def release(self, job: JobRecord) -> None:
+        """Let a job that was held start when its turn comes."""
+        if not read_schedule(job.folder).held:
+            raise UserError("jobs", f"a job that is held is required, got {job}, which is {job.state.state}.")
+        change_schedule(job.folder, lambda one: replace(one, held=False))
+
+    def prioritize(self, job: JobRecord, priority: str) -> None:
+        """Give a job the priority low, normal or high."""
+        value = priority_of(priority)
+        self._require_waiting(job)
+        change_schedule(job.folder, lambda one: replace(one, priority=value))
+
+    def move(self, job: JobRecord, before: JobRecord | None = None, by: int | None = None) -> None:
+        """Move a waiting job before another, `by` places (-1 is one up), or to the end. Among jobs of another priority it takes theirs."""
+        self._require_waiting(job)
+        if before is not None:
+            self._require_waiting(before)
+            if before.number == job.number:
+                return
+        change_order(self.folder, lambda known: self._moved(known, job, before, by))
+
+    def pause_all(self) -> None:
+        """Start no job any more; those that run go on."""
+        change_order(self.folder, lambda known: replace(known, paused=True))
+
+    def resume_all(self) -> None:
+        """Start jobs again."""
+        change_order(self.folder, lambda known: replace(known, paused=False))
+
+    def _moved(self, known: QueueOrder, job: JobRecord, before: JobRecord | None, by: int | None) -> QueueOrder:
+        view = QueueView(self.folder)
+        waiting = view.waiting(view.jobs(), known)
+        numbers = [one.number for one in waiting]
+        if job.number not in numbers:
+            return known  # it has just started
+        priorities = {one.number: one.schedule.priority for one in waiting}
+        at = numbers.index(job.number)
+        numbers.remove(job.number)
+        if before is not None:
+            to = numbers.index(before.number) if before.number in numbers else at
+        else:
+            to = len(numbers) if by is None else max(0, min(len(numbers), at + by))
+        most = priorities[numbers[to - 1]] if to > 0 else max(priorities.values())
+        least = priorities[numbers[to]] if to < len(numbers) else min(priorities.values())
+        fitting = max(least, min(most, priorities[job.number]))
+        change_schedule(job.folder, lambda one: replace(one, priority=fitting))
+        numbers.insert(to, job.number)
+        return replace(known, order=tuple(numbers))
+
+    def _require_waiting(self, job: JobRecord) -> None:
+        now = job.state.state
+        if now != WAITING:
+            raise UserError("jobs", f"a job that is waiting is required, got {job}, which is {now}.")
+
+    # --- who runs it ------------------------------------------------------------------------------------------------------------
 
     def wait(self, job: JobRecord, seconds: float = float("inf")) -> State:
         """Wait until a job has ended, or for so many seconds; its state. Somebody must run the queue meanwhile."""

@@ -1,6 +1,7 @@
 """A job on disk: a folder with its settings, its state, and its events. Any process may read it, and ask the job to stop.
 
-job.json       the kind of the job, its settings, and the folder that relative paths start from
+job.json       the kind of the job, its settings, the folder that relative paths start from, its owner, what it needs of the machine
+schedule.json  priority, hold, and where it runs (see job_schedule.py)
 state.json     waiting, running, done, stopped or failed; why; the run folder
 request        what the running process was asked to do: one of REQUESTS
 events.jsonl   all events of the job, including those from before there is a run folder
@@ -29,7 +30,9 @@ from ..io.files import append_line, replace_file
 from ..io.json_values import json_value
 from ..locks import lock_holder
 from .events import FILE, Event, follow, replay
+from .job_schedule import JobSchedule, change_schedule
 from .kinds import TRAIN
+from .needs import JobNeeds, needs_of
 
 WAITING, RUNNING, DONE, STOPPED, FAILED = "waiting", "running", "done", "stopped", "failed"
 PAUSED, CANCELLED, REQUEUED = "paused", "cancelled", "requeued"
@@ -58,7 +61,10 @@ class JobRecord:
         self.folder = Path(folder)
 
     @classmethod
-    def create(cls, root: Path, settings: Mapping[str, Any], kind: str = TRAIN) -> JobRecord:
+    def create(
+        cls, root: Path, settings: Mapping[str, Any], kind: str = TRAIN, needs: JobNeeds | None = None, owner: str = "",
+        schedule: JobSchedule | None = None,
+    ) -> JobRecord:  # fmt: skip
         """A new job in root/N with the first N from 1 that is not taken. Relative paths start from the current folder."""
         number = 1 + max((int(p.name) for p in root.glob("*") if p.name.isdigit()), default=0)
         while True:
@@ -68,7 +74,10 @@ class JobRecord:
             except FileExistsError:
                 number += 1
         record = cls(root / str(number))
-        record._write("job.json", {"kind": kind, "settings": json_value(dict(settings)), "folder": os.getcwd()})
+        content = {"kind": kind, "settings": json_value(dict(settings)), "folder": os.getcwd(), "owner": owner}
+        record._write("job.json", content | {"needs": asdict(needs or needs_of(kind, settings))})
+        if schedule is not None:
+            change_schedule(record.folder, lambda _: schedule)
         record.set(WAITING)
         return record
 
@@ -90,6 +99,11 @@ class JobRecord:
     @property
     def settings(self) -> dict[str, Any]:
         found: dict[str, Any] = self._job("settings")
+        return found
+
+    def submitted(self) -> dict[str, Any]:
+        """All that job.json holds."""
+        found: dict[str, Any] = self._read("job.json")
         return found
 
     @property
@@ -136,6 +150,16 @@ class JobRecord:
         with (self.folder / ".changing").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed, or the process ends
             yield self.state
+
+    def settle(self) -> None:
+        """Record the state of a job whose process was killed before it could: the next process takes the stored one for its own."""
+        with self.changing() as now:
+            try:
+                settled = self._stored() == now
+            except RunError:
+                return
+            if not settled:
+                self.set(now.state, now.why)
 
     def claim(self) -> State | None:
         """Make a waiting job a running one; None if it does not wait any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..knobs import KNOBS
+from .annotations import group_name, notes_text, tag_names
 from .schema import (
     Setting,
     count,
@@ -39,6 +40,9 @@ COMMON = (
     "data", "recipe", "size", "augment", "model", "weights", "epochs", "batch", "optimizer", "rate", "schedule", "weight_decay",
     "precision", "device", "patience", "name",
 )  # fmt: skip
+
+# Settings that differ between any two runs: a copy of a run does not take them over, a comparison leaves them out.
+OF_ONE_RUN = ("name", "runs", "json", "exist_ok", "tags", "group", "notes")
 
 SETTINGS: dict[str, Setting] = {
     "data": Setting(str, None, "dataset name, image folder, .npz, .csv or .txt", "data"),
@@ -96,6 +100,9 @@ SETTINGS: dict[str, Setting] = {
 
     "keep": Setting(whole, 0, "number of best epochs whose weights are kept", "output"),
     "name": Setting(str, None, "name of the run; default: DATA-MODEL-1, -2, ...", "output"),
+    "tags": Setting(tag_names, None, "tags of the run, such as baseline,small", "output"),
+    "group": Setting(group_name, None, "group that the run is listed in", "output"),
+    "notes": Setting(notes_text, None, "notes about the run", "output"),
     "exist_ok": Setting(flag, False, "replace the run of that name, if there is one", "output"),
     "runs": Setting(str, "runs", "folder that runs are kept in", "output"),
     "json": Setting(flag, False, "print events as JSON, one object a line, for programs", "output"),

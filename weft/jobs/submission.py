@@ -7,19 +7,24 @@ from typing import Any
 
 from ..errors import UserError
 from .checks import check_settings
+from .job_forecast import forecast_needs
+from .job_schedule import read_schedule
+from .kinds import TRAIN
 from .queue import JobQueue
 from .recipes import with_recipe
 from .record import JobRecord
 
 
-def submit(queue: JobQueue, given: Mapping[str, Any]) -> JobRecord:
-    """Check the settings of a training and add it to the queue."""
+def submit(
+    queue: JobQueue, given: Mapping[str, Any], owner: str = "", priority: str = "normal", gpus: int = 1
+) -> JobRecord:
+    """Check the settings of a training, forecast what it needs, and add it to the queue."""
     settings = with_recipe("jobs", {**given, "runs": str(queue.root)})
     if settings["data"] is None:
         raise UserError("jobs", "a job requires data, got none. Give data=digits or another dataset.")
     check_settings("train", settings)
     _check_name(queue, settings["name"])
-    return queue.add(settings)
+    return queue.add(settings, TRAIN, forecast_needs(queue.folder, settings, gpus), owner, priority)
 
 
 def _check_name(queue: JobQueue, name: str | None) -> None:
@@ -27,3 +32,15 @@ def _check_name(queue: JobQueue, name: str | None) -> None:
     for job in queue.jobs() if name is not None else ():
         if not job.state.has_ended and job.readable_settings.get("name") == name:
             raise UserError("jobs", f"a name that is not taken is required, got {name!r}, the name of {job}.")
+
+
+def retry(queue: JobQueue, job: JobRecord, changes: Mapping[str, Any]) -> JobRecord:
+    """Submit the training of a job that has ended again, with some settings changed, as a new job in the same place."""
+    if job.kind != TRAIN or not job.state.has_ended:
+        raise UserError("jobs", f"a training that has ended is required, got {job}, which is {job.state.state}.")
+    known = {name: value for name, value in job.settings.items() if value is not None and name not in ("runs", "json")}
+    if changes.get("name") is None:
+        known.pop("name", None)  # its run has that name
+    schedule = read_schedule(job.folder)
+    owner = str(job.submitted().get("owner") or "")
+    return submit(queue, {**known, **changes}, owner, schedule.priority_name)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
+from pathlib import Path
+
+from .annotations import LONGEST_GROUP
 
 SWEPT = (
     "model", "epochs", "batch", "accumulate", "optimizer", "rate", "momentum", "eps", "clip_norm", "schedule", "warmup", "final_rate",
@@ -15,17 +18,20 @@ SWEPT = (
 def expand(given: Mapping[str, str]) -> list[dict[str, str]]:
     """The settings of every training that these texts stand for: all combinations of the values of lists.
 
-    With a name and several trainings, each has the name and its own values as its name.
+    With a name and several trainings, each has the name and its own values as its name. The trainings of a sweep form a group.
 
     >>> expand({"data": "digits", "rate": "0.1, 0.03", "name": "mine"})
-    [{'data': 'digits', 'rate': '0.1', 'name': 'mine-rate0.1'}, {'data': 'digits', 'rate': '0.03', 'name': 'mine-rate0.03'}]
+    [{'data': 'digits', 'rate': '0.1', 'name': 'mine-rate0.1', 'group': 'mine'}, {'data': 'digits', 'rate': '0.03', 'name': 'mine-rate0.03', 'group': 'mine'}]
     """
     choices = [[(name, value) for value in values_of(name, text)] for name, text in given.items()]
     found = [dict(one) for one in product(*choices)]
-    if given.get("name") and len(found) > 1:
-        swept = [name for name, text in given.items() if len(values_of(name, text)) > 1]
-        for one in found:
+    swept = [name for name, text in given.items() if len(values_of(name, text)) > 1]
+    for one in found if swept else ():
+        if given.get("name"):
             one["name"] = "-".join([given["name"], *(f"{name}{one[name]}" for name in swept)])
+        if not given.get("group"):
+            parts = filter(None, ["sweep", Path(given.get("data", "")).name, *swept])
+            one["group"] = (given.get("name") or "-".join(parts))[:LONGEST_GROUP]
     return found
 
 

@@ -23,6 +23,7 @@ from ..train import RunFolder
 from ..train.results import evaluated, write_results, write_text
 from ..train.task import is_better
 from ..train.watch import Now
+from .annotations import annotate
 from .checks import check_settings
 from .device import on
 from .events import Listener, Recorder, nobody
@@ -50,7 +51,8 @@ def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | No
 def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
     """Train with the settings of a job, or continue the run that it began."""
     if run is not None and (run / "args.yaml").exists():
-        resume(run, listener=listener)
+        device = str(settings.get("device") or "")
+        resume(run, {"device": device} if device.startswith("cuda:") else None, listener)
     else:
         train(validated("jobs", settings, SETTINGS), listener)
 
@@ -121,6 +123,7 @@ def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
                 run = _new_run(job)
                 held.enter_context(one_writer(run.path))
                 begun.append(run.path)
+                _annotate(run.path, job.settings)
                 _begin_run(run, job, recorder)
                 return run.path
 
@@ -192,6 +195,13 @@ def _new_run(job: Job) -> RunFolder:
     if settings["name"] is not None:
         return RunFolder.named(root, settings["name"], settings["exist_ok"])
     return RunFolder.fresh(root, f"{Path(settings['data']).stem}-{job.name}-")
+
+
+def _annotate(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Write tags, notes and group of a new run. A resumed one keeps those that people have changed meanwhile."""
+    given = {name: settings[name] for name in ("tags", "notes", "group") if settings[name] is not None}
+    if given:
+        annotate(folder, **given)
 
 
 def _begin_run(run: RunFolder, job: Job, recorder: Recorder) -> None:

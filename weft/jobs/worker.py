@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 from ..errors import WeftError
 from ..io.files import append_line
 from ..locks import one_writer
 from ..signals import Terminated, terminable
 from .events import FILE, Event
+from .job_schedule import read_schedule
 from .kinds import work_of
 from .record import DONE, FAILED, REQUESTS, RUNNING, STOPPED, JobRecord
 
@@ -29,7 +31,7 @@ def work(folder: Path) -> None:
 def _outcome(record: JobRecord, run: str | None) -> tuple[str, str]:
     """The last state of the job, and why."""
     try:
-        work_of(record.kind)(record.settings, None if run is None else Path(run), _Events(record))
+        work_of(record.kind)(_placed(record), None if run is None else Path(run), _Events(record))
         return DONE, ""
     except (Terminated, KeyboardInterrupt):
         request = record.request
@@ -39,6 +41,13 @@ def _outcome(record: JobRecord, run: str | None) -> tuple[str, str]:
     except BaseException as error:
         traceback.print_exc()
         return FAILED, f"{type(error).__name__}: {error}"
+
+
+def _placed(record: JobRecord) -> dict[str, Any]:
+    """The settings with the GPU that the runner chose."""
+    slots = read_schedule(record.folder).slots
+    on_gpu = bool(slots) and slots[0].startswith("cuda:")
+    return {**record.settings, **({"device": slots[0]} if on_gpu else {})}
 
 
 class _Events:

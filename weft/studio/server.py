@@ -15,6 +15,7 @@ from ..jobs.queue import JobQueue
 from .access import AccessMiddleware
 from .api import classify as classify_api
 from .api import jobs as jobs_api
+from .api import queue as queue_api
 from .api import runs as runs_api
 from .api import search as search_api
 from .config import StudioConfig
@@ -48,7 +49,7 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
 
     app = FastAPI(title="weft studio", lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
-    for api in (jobs_api, runs_api, classify_api, search_api):
+    for api in (jobs_api, queue_api, runs_api, classify_api, search_api):
         app.include_router(api.router(studio), prefix="/api/v1")
     _answer_errors(app)
     for page in (home, networks, runs, run, compare, classify, train, queue):

@@ -6,6 +6,7 @@ metrics.csv     a row an epoch
 events.jsonl    what happened, one typed JSON object a line: the only channel other programs need
 events.out.*    the same numbers for TensorBoard, and the graph of the network
 log.txt         messages, with their time
+annotations.json  tags, notes, group and star, which people may change at any time (weft/jobs/annotations.py)
 summary.json    the best and the last row, how many parameters, how long, why it ended
 weights/        best.safetensors and last.safetensors, and those of the best epochs if asked for
 state/          the last checkpoint, and the one before it

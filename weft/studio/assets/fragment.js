@@ -66,8 +66,10 @@ function morph(from, to) {
     if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
     return;
   }
+  const chosen = from.nodeName === "OPTION" && to.hasAttribute("selected") && !from.hasAttribute("selected");
   for (const { name, value } of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   for (const { name } of [...from.attributes]) if (!to.hasAttribute(name)) from.removeAttribute(name);
+  if (chosen) from.selected = true; // what the server says now; else the choice is the user's
   if (from.nodeName === "INPUT" && from.type === "checkbox") from.checked = to.hasAttribute("checked");
   morphChildren(from, to);
 }

@@ -18,7 +18,7 @@
   };
 
   // --- toasts: at the bottom for five seconds; errors stay until they are closed ---------------------------------------------
-  const toast = (text, isError = false) => {
+  const toast = (text, isError = false, undo = null) => {
     let place = document.querySelector(".toasts");
     if (!place) {
       place = Object.assign(document.createElement("div"), { className: "toasts" });
@@ -29,6 +29,11 @@
     made.append(Object.assign(document.createElement("span"), { textContent: text }));
     const close = Object.assign(document.createElement("button"), { textContent: "Close" });
     close.addEventListener("click", () => made.remove());
+    if (undo) {
+      const back = Object.assign(document.createElement("button"), { textContent: "Undo" });
+      back.addEventListener("click", () => (made.remove(), run(() => request(undo.method, undo.path, undo.body))));
+      made.append(back);
+    }
     made.append(close);
     place.append(made);
     if (!isError) setTimeout(() => made.remove(), 5000);
@@ -43,16 +48,24 @@
     if (!answer.ok) throw new Error(content?.message ?? `The server answered ${answer.status}.`);
     return content;
   };
+  // What an answer asks for: a message, with a request that takes the change back, and a page to open.
+  const report = (content) => {
+    if (content?.message) toast(content.message, false, content.undo);
+    if (content?.open) location.assign(base + content.open);
+  };
+  const run = async (work) => {
+    try {
+      report(await work());
+    } catch (error) {
+      toast(error.message, true);
+    }
+  };
   const send = async (button) => {
     const [method, path] = button.dataset.request.split(" ");
     if (button.dataset.confirm && !(await confirmed(button.dataset.confirm, button.dataset.do))) return;
     button.disabled = true;
     try {
-      const content = await request(method, path, button.dataset.body && JSON.parse(button.dataset.body));
-      if (content?.message) toast(content.message);
-      if (content?.open) location.assign(base + content.open);
-    } catch (error) {
-      toast(error.message, true);
+      await run(() => request(method, path, button.dataset.body && JSON.parse(button.dataset.body)));
     } finally {
       button.disabled = false;
     }
@@ -91,5 +104,5 @@
     afterG = key === "g" && !afterG;
   });
 
-  window.studio = { base, request, toast, toggleTheme };
+  window.studio = { base, request, toast, report, confirmed, toggleTheme };
 })();

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...jobs.schema import as_text
+from ...jobs.settings import OF_ONE_RUN
 from .runs import RunRow
-
-_OWN = ("name", "runs", "json", "exist_ok")  # differ between any two runs
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class SettingDifference:
 
 def differences(rows: Sequence[RunRow]) -> tuple[list[SettingDifference], int]:
     """The settings that differ from those of the first run, and how many settings there are."""
-    names = list(dict.fromkeys(name for row in rows for name in row.settings if name not in _OWN))
+    names = list(dict.fromkeys(name for row in rows for name in row.settings if name not in OF_ONE_RUN))
     found = []
     for name in names:
         texts = [as_text(row.settings.get(name)) for row in rows]

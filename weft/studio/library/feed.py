@@ -6,16 +6,18 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...jobs.queue import JobQueue
+from ...jobs.record import RUNNING
 from .activity import Activity, EndedJob, activities, ended_jobs
 from .machine import Machine, MachineLoad
 from .runs import RunIndex
+from .schedule import QueueSnapshot, QueueWatch
 
 PERIOD = 1.0  # seconds between two looks
 ENDED = 50  # jobs that have ended and are listed
-SEARCH = 5.0  # seconds between two searches for new runs while none is running
+SEARCH = 5.0  # seconds between two looks at all runs; those that run are looked at each time
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ class Snapshot:
     runs: int
     runs_version: int
     ended: tuple[EndedJob, ...] = ()
+    queue: QueueSnapshot = field(default_factory=QueueSnapshot)
+    runs_queue: bool = True  # whether a process runs the queue
+    asked: bool = False  # whether somebody has just changed something and waits to see it
 
     def count(self, state: str) -> int:
         """How many activities are in this state."""
@@ -41,6 +46,7 @@ class Feed:
 
     def __init__(self, index: RunIndex, queue: JobQueue, machine: Machine) -> None:
         self.index, self.queue, self.machine = index, queue, machine
+        self._watch = QueueWatch(queue)
         self._version, self._searched = 0, 0.0
         self._subscribers: set[Subscriber] = set()
         self._wake, self._ended = threading.Event(), threading.Event()
@@ -48,17 +54,25 @@ class Feed:
         self._thread: threading.Thread | None = None
         self.snapshot = self.look()
 
-    def look(self) -> Snapshot:
-        """Look now."""
+    def look(self, at_all_runs: bool = False) -> Snapshot:
+        """Look now: at all runs if that was asked for or is due, else at those that run."""
         now = time.monotonic()
-        running = any(row.status == "running" for row in self.index.rows())
-        if running or self._wake.is_set() or now - self._searched >= SEARCH:
+        if at_all_runs or now - self._searched >= SEARCH:
             self._searched = now
             self._version += self.index.refresh()
+        else:
+            self._version += self.index.refresh_running()
         rows = self.index.rows()
-        found = activities(self.queue, rows)
-        ended = tuple(ended_jobs(self.queue, ENDED))
-        self.snapshot = Snapshot(self.machine.read(), tuple(found), len(rows), self._version, ended)
+        seen = self._watch.look()
+        if any(
+            one.state.state == RUNNING and one.state.run and self.index.at(one.state.run) is None for one in seen.jobs
+        ):
+            self._searched = 0.0  # a job has begun a run that the index does not know yet
+        ended = tuple(ended_jobs(seen.jobs, ENDED, rows))
+        self.snapshot = Snapshot(
+            self.machine.read(), tuple(activities(seen, rows)), len(rows), self._version, ended, seen, self.queue.runner() is not None,
+            at_all_runs,
+        )  # fmt: skip
         return self.snapshot
 
     def start(self) -> None:
@@ -85,8 +99,9 @@ class Feed:
     def _run(self) -> None:
         assert self._loop is not None
         while not self._ended.is_set():
-            snapshot = self.look()
-            self._wake.clear()
+            woken = self._wake.is_set()
+            self._wake.clear()  # before the look: what changes while it looks is seen by the next one
+            snapshot = self.look(woken)
             self._loop.call_soon_threadsafe(self._tell, snapshot)
             self._wake.wait(PERIOD)
 

@@ -9,17 +9,20 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from ...jobs.annotations import FILE as ANNOTATIONS
+from ...jobs.annotations import Annotations, parse_annotations
 from ...jobs.find import run_folders
 from ...locks import writer_of
 from ...report.best_epoch import SELECTION_METRICS, best_row
 
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
-_WATCHED = ("args.yaml", "metrics.csv", "summary.json")
+_WATCHED = ("args.yaml", "metrics.csv", "summary.json", ANNOTATIONS)
 _LARGEST = 64 << 20  # bytes; larger files are not read for the index
 
 
@@ -37,10 +40,16 @@ class RunRow:
     problems: tuple[str, ...] = ()
     best_metric: str | None = field(default=None)
     best_index: int | None = field(default=None)
+    annotations: Annotations = field(default_factory=Annotations)
 
     @property
     def name(self) -> str:
         return self.folder.name
+
+    @cached_property
+    def real_folder(self) -> Path:
+        """The folder without links."""
+        return self.folder.resolve()
 
     @property
     def model(self) -> str:
@@ -119,6 +128,11 @@ class RunIndex:
     def get(self, run: str) -> RunRow | None:
         return self._rows.get(run)
 
+    def at(self, folder: str) -> RunRow | None:
+        """The run in a folder."""
+        path = Path(folder)
+        return self._rows.get(path.relative_to(self.root).as_posix()) if path.is_relative_to(self.root) else None
+
     def refresh(self) -> bool:
         """Look at the disk; whether anything has changed."""
         with self._refreshing:
@@ -130,6 +144,16 @@ class RunIndex:
                 rows[name] = self._rows[name] if self._seen.get(name) == stamp else read_row(name, folder)
             changed = seen != self._seen
             self._rows, self._seen = rows, seen
+            return changed
+
+    def refresh_running(self) -> bool:
+        """Look at the runs that were running at the last look, and at no others; whether one has changed."""
+        with self._refreshing:
+            changed = False
+            for name, row in list(self._rows.items()):
+                if row.status == RUNNING and (stamp := _stamp(row.folder)) != self._seen.get(name):
+                    self._rows[name], self._seen[name] = read_row(name, row.folder), stamp
+                    changed = True
             return changed
 
 
@@ -151,10 +175,11 @@ def read_row(name: str, folder: Path) -> RunRow:
     settings = _read(folder / "args.yaml", yaml.safe_load, problems) or {}
     summary = _read(folder / "summary.json", json.loads, problems) or {}
     metrics = _read(folder / "metrics.csv", _columns, problems) or {}
+    annotations = _read(folder / ANNOTATIONS, json.loads, problems, parse_annotations) or Annotations()
     metric = next((m for m in SELECTION_METRICS if best_row(metrics, m) is not None), None)
     return RunRow(
         name, folder, settings, metrics, summary, _status(folder, summary), _started(folder), tuple(problems),
-        metric, None if metric is None else best_row(metrics, metric),
+        metric, None if metric is None else best_row(metrics, metric), annotations,
     )  # fmt: skip
 
 
@@ -171,14 +196,14 @@ def _started(folder: Path) -> float:
         return 0.0
 
 
-def _read(path: Path, parse: Any, problems: list[str]) -> Any:
+def _read(path: Path, parse: Any, problems: list[str], convert: Any = dict) -> Any:
     try:
         if path.stat().st_size > _LARGEST:
             raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
         found = parse(path.read_text("utf-8", errors="replace"))
         if not isinstance(found, dict):
             raise ValueError("it does not hold names and values")
-        return found
+        return convert(found)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -1,26 +1,66 @@
-"""Home: what runs and waits, the machine, and the table of runs."""
+"""Home: what runs and waits, the machine, and the tables of runs, datasets and networks."""
 
 from __future__ import annotations
 
+import asyncio
+
 from nicegui import ui
 
+from ...zoo.catalogue import FACTS
+from ...zoo.facts import NetworkFacts
+from ..library.dataset_rows import DatasetIndex
 from ..library.feed import Snapshot
+from ..library.runs import RunRow
 from ..ui.context import Studio
+from ..ui.fragment import fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
 from ..ui.run_table import RunTable
 
+MOST_RUNNING, MOST_WAITING, MOST_FAILED = 8, 4, 3  # rows of the card
+TABS = ("runs", "datasets", "networks")
+
 
 def add(studio: Studio) -> None:
     """Register the page."""
+    datasets = DatasetIndex(studio.config.dataset_folder)
 
     @ui.page("/")
-    def home() -> None:
+    async def home(tab: str = TABS[0]) -> None:
+        shown = tab if tab in TABS else TABS[0]
+        found = await asyncio.to_thread(datasets.rows)
+        tabs = [
+            ("runs", "Runs", f"{studio.feed.snapshot.runs:,}"), ("datasets", "Datasets", f"{len(found):,}"),
+            ("networks", "Networks", f"{len(FACTS):,}"),
+        ]  # fmt: skip
         with frame(studio, "Home", "home"):
             activity_cards(studio)
-            with ui.element("section").classes("card sect").props('aria-label="Runs"'):
-                ui.html("<h2>Runs</h2>", sanitize=False).classes("chead").style("padding-bottom: 0")
-                RunTable(studio)
+            with ui.element("section").classes("card sect tables").props('aria-label="Runs, datasets and networks"'):
+                fragment(
+                    "tabs.html", tabs=tabs, tab=shown, label="What the table shows", address=f"{studio.config.prefix}/"
+                )
+                if shown == "runs":
+                    RunTable(studio)
+                elif shown == "datasets":
+                    fragment("home_datasets.html", rows=found, base=studio.config.prefix)
+                else:
+                    fragment("home_networks.html", rows=_networks(studio), base=studio.config.prefix)
+
+
+def _networks(studio: Studio) -> list[tuple[str, NetworkFacts, int, RunRow | None]]:
+    """The networks of the zoo, those that were trained first: name, facts, number of runs, best run by accuracy."""
+    runs: dict[str, list[RunRow]] = {}
+    for row in studio.index.rows():
+        runs.setdefault(row.model, []).append(row)
+    found = []
+    for name, facts in sorted(FACTS.items(), key=lambda one: (one[0] not in runs, one[0])):
+        measured = [
+            row for row in runs.get(name, ()) if row.best is not None and not str(row.best_metric).endswith("loss")
+        ]
+        found.append(
+            (name, facts, len(runs.get(name, ())), max(measured, key=lambda row: row.best or 0.0, default=None))
+        )
+    return found
 
 
 def activity_cards(studio: Studio) -> None:
@@ -32,10 +72,13 @@ def activity_cards(studio: Studio) -> None:
 
 
 def jobs(studio: Studio, snapshot: Snapshot) -> str:
-    """The card of running and waiting jobs."""
+    """The card of running and waiting jobs; of many, the first of each state."""
+    shown = [one for one in snapshot.activities if one.state == "running"][:MOST_RUNNING]
+    shown += [one for one in snapshot.activities if one.state in ("waiting", "held", "paused")][:MOST_WAITING]
+    shown += [one for one in snapshot.activities if one.state == "failed"][:MOST_FAILED]
     return render(
-        "home_jobs.html", activities=snapshot.activities, running=snapshot.count("running"), waiting=snapshot.count("waiting"),
-        failed=snapshot.count("failed"), base=studio.config.prefix,
+        "home_jobs.html", activities=shown, hidden=len(snapshot.activities) - len(shown), running=snapshot.count("running"),
+        waiting=snapshot.count("waiting"), failed=snapshot.count("failed"), base=studio.config.prefix,
     )  # fmt: skip
 
 

@@ -1,100 +1,96 @@
-"""The table of runs: search, filter, sort, columns, selection."""
+"""The table of runs: search, filters, groups, sort, columns, pages, selection, and what can be done with the selected ones."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
+from urllib.parse import unquote
 
 from nicegui import ui
 
 from ..library.runs import FINISHED, RUNNING, STOPPED, RunRow
 from .context import Studio
-from .formats import duration, full_time, metric_name, metric_value, moment
 from .fragment import Fragment
 from .rendering import render
+from .run_columns import Column, all_columns, chosen_columns
+from .run_query import GROUPINGS, RunQuery, fitting, grouped, ordered, page_of
 
-MOST = 200  # rows that a page shows; the search narrows them down
 STATES = {"": "Any status", RUNNING: "Running", FINISHED: "Finished", STOPPED: "Stopped"}
+COOKIE = "run_columns"  # the columns that this browser shows
+TEXTS = ("name", "status", "data", "model", "group", "notes")  # columns that are sorted from A to Z at first
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column: the value of a run, and its text."""
-
-    key: str
-    title: str
-    value: Callable[[RunRow], Any]
-    text: Callable[[Any], str] = str
-    right: bool = False
-    sortable: bool = True
-    hint: Callable[[RunRow], str] | None = None
-    share: Callable[[Any, Sequence[RunRow]], float] | None = None  # of an in-cell bar, while the table is sorted by it
+PERIOD = 5.0  # seconds between two updates for runs that go on; the cards of jobs are updated each second
+MOST_RENDERED = 16
+_RENDERED: dict[tuple[Any, ...], str] = {}
 
 
-def _metric_column(name: str) -> Column:
-    def share(value: Any, rows: Sequence[RunRow]) -> float:
-        known = [v for row in rows if (v := _best_of(row, name)) is not None]
-        low = min(known, default=0.0) - 0.05 * (max(known, default=0.0) - min(known, default=0.0))
-        return 0.0 if value is None or max(known) == low else (value - low) / (max(known) - low)
-
-    title = metric_name(name).capitalize()
-    return Column(name, title, lambda row: _best_of(row, name), lambda v: metric_value(name, v), True, share=share)
-
-
-def _best_of(row: RunRow, name: str) -> float | None:
-    """The value of a metric at the best epoch."""
-    return row.value_at(name, row.best_index)
-
-
-def columns_of(rows: Sequence[RunRow]) -> list[Column]:
-    """The columns that these runs need: validation metrics if they have them, else those of training."""
-    names = ["validation_accuracy", "validation_loss"]
-    if not any(name in row.metrics for row in rows for name in names):
-        names = ["train_accuracy", "train_loss"]
-    found = [name for name in names if any(name in row.metrics for row in rows)]
-    return [
-        Column("name", "Name", lambda row: row.name),
-        Column("status", "Status", lambda row: row.status),
-        Column("data", "Dataset", lambda row: row.data),
-        Column("model", "Network", lambda row: row.model),
-        *map(_metric_column, found),
-        Column("trend", "Trend", lambda row: None, sortable=False),
-        Column("seconds", "Duration", lambda row: row.seconds, duration, True),
-        Column(
-            "ended", "Finished", lambda row: row.ended or row.started, moment, hint=lambda row: full_time(row.ended)
-        ),
-    ]
+@lru_cache(maxsize=2)
+def _columns(studio: Studio, version: int) -> dict[str, Column]:
+    """The columns of all runs, found once for all pages after each change of the runs."""
+    return all_columns(studio.index.rows())
 
 
 class RunTable:
     """The table with its controls, as an element of the page."""
 
     def __init__(self, studio: Studio) -> None:
-        self.studio = studio
-        self.words, self.state = "", ""
-        self.sort, self.descending = "ended", True
+        self.studio, self.query = studio, RunQuery()
         self.selected: set[str] = set()
-        self._version = -1
-        Fragment(render("run_filter.html", states=STATES), on={"filter": self.filter})
-        self.table = Fragment(
-            self._html(), on={"sort": self.sort_by, "select": self.select, "select-all": self.select_all}
+        self._version, self._shown = studio.feed.snapshot.runs_version, time.monotonic()
+        request = ui.context.client.request
+        self.keys = _keys(unquote(request.cookies.get(COOKIE, "")) if request is not None else "")
+        ui.add_head_html(f'<script src="{studio.config.prefix}/assets/runs_table.js" defer></script>')
+        rows, known = studio.index.rows(), _columns(studio, self._version)
+        tags = sorted({tag for row in rows for tag in row.annotations.tags})
+        shown = {column.key for column in chosen_columns(known, self.keys)}
+        in_order = [*chosen_columns(known, self.keys), *(c for key, c in known.items() if key not in shown)]
+        groupings = {key: title for key, (title, _) in GROUPINGS.items()}
+        Fragment(
+            render("run_filter.html", states=STATES, tags=tags, groupings=groupings, columns=in_order, shown=shown),
+            on={"filter": self.filter, "columns": self.choose},
         )
+        on = {
+            "sort": self.sort_by, "select": self.select, "select-all": self.select_all, "page": self.turn, "group": self.toggle,
+        }  # fmt: skip
+        self.table = Fragment(self._html(), on=on)
         self.bar = Fragment(self._bar_html(), on={"clear": lambda _: self.select_none()})
         ui.context.client.on_delete(studio.feed.subscribe(self._follow))
 
     # --- what the user does -----------------------------------------------------------------------------------------------------
 
     def filter(self, fields: Mapping[str, str]) -> None:
-        """Show the runs that hold all these words and have this status."""
-        self.words, self.state = fields["words"].strip().lower(), fields["state"]
+        """Show the runs that hold all these words and have this status and tag, in these groups."""
+        self.query = replace(
+            self.query, words=fields["words"].strip(), state=fields["state"], tag=fields.get("tag", ""),
+            group_by=fields.get("group_by", ""), page=0, closed=frozenset(),
+        )  # fmt: skip
+        self._show()
+
+    def choose(self, keys: str) -> None:
+        """Show these columns."""
+        self.keys = _keys(keys)
         self._show()
 
     def sort_by(self, key: str) -> None:
         """Sort by a column; a second time, the other way round."""
-        self.descending = not self.descending if key == self.sort else key not in ("name", "status", "data", "model")
-        self.sort = key
+        again = key == self.query.sort
+        self.query = replace(
+            self.query, sort=key, page=0, descending=not self.query.descending if again else key not in TEXTS
+        )
+        self._show()
+
+    def turn(self, page: str) -> None:
+        """Show another page."""
+        self.query = replace(self.query, page=int(page))
+        self._show()
+
+    def toggle(self, name: str) -> None:
+        """Hide or show the runs of a group."""
+        self.query = replace(self.query, closed=self.query.closed ^ {name})
         self._show()
 
     def select(self, run: str) -> None:
@@ -113,47 +109,67 @@ class RunTable:
     # --- what it shows ----------------------------------------------------------------------------------------------------------
 
     def rows(self) -> list[RunRow]:
-        """The runs that fit search and filter, in order."""
-        found = [row for row in self.studio.index.rows() if self._fits(row)]
-        column = next((c for c in columns_of(found) if c.key == self.sort), None)
-        if column is None:
-            return found
-        known = [row for row in found if _rank(column.value(row)) is not None]
-        rest = [row for row in found if _rank(column.value(row)) is None]  # missing values come last, either way
-        return sorted(known, key=lambda row: _rank(column.value(row)), reverse=self.descending) + rest
-
-    def _fits(self, row: RunRow) -> bool:
-        if self.state and row.status != self.state:
-            return False
-        if not self.words:
-            return True
-        text = f"{row.id} {row.model} {row.data} " + " ".join(
-            f"{k}={v}" for k, v in row.settings.items() if v is not None
-        )
-        return all(word in text.lower() for word in self.words.split())
+        """The runs that fit search and filters, in order."""
+        found = fitting(self.studio.index.rows(), self.query)
+        column = _columns(self.studio, self._version).get(self.query.sort)
+        return ordered(found, column, self.query.descending)
 
     def _html(self) -> str:
+        """The table. Pages that show the same share it: most show all runs in the usual order."""
+        key = (self.studio.index.root, self._version, self.query, tuple(self.keys), frozenset(self.selected))
+        if key not in _RENDERED:
+            while len(_RENDERED) >= MOST_RENDERED:
+                del _RENDERED[next(iter(_RENDERED))]
+            _RENDERED[key] = self._rendered()
+        return _RENDERED[key]
+
+    def _rendered(self) -> str:
         rows = self.rows()
+        known = _columns(self.studio, self._version)
+        columns = chosen_columns(known, self.keys)
+        metric = _metric(self.query.sort, columns)
+        groups = grouped(rows, self.query, metric)
+        shown, page, first, total = page_of(groups, self.query)
+        sorted_by = known.get(self.query.sort)
         return render(
-            "runs_table.html", rows=rows[:MOST], total=len(self.studio.index.rows()), columns=columns_of(rows), sort=self.sort,
-            descending=self.descending, selected=self.selected, base=self.studio.config.prefix, hidden=max(0, len(rows) - MOST),
+            "runs_table.html", groups=shown, page=page, first=first, total=total, all=len(self.studio.index.rows()), columns=columns,
+            sort=self.query.sort, descending=self.query.descending, selected=self.selected, base=self.studio.config.prefix,
+            is_grouped=self.query.group_by in GROUPINGS, closed=self.query.closed, metric=metric, sizes={g.name: len(g.rows) for g in groups},
+            range=_range(rows, sorted_by), sorted_by=sorted_by,
         )  # fmt: skip
 
     def _bar_html(self) -> str:
-        return render("bulk_bar.html", selected=sorted(self.selected), base=self.studio.config.prefix)
+        names = {row.id: row.name for row in self.studio.index.rows()}
+        selected = sorted(self.selected & names.keys())
+        return render(
+            "bulk_bar.html", selected=selected, names=[names[run] for run in selected], base=self.studio.config.prefix
+        )
 
     def _show(self) -> None:
+        self.selected = {run for run in self.selected if self.studio.index.get(run) is not None}  # not those deleted
         self.table.show(self._html())
         self.bar.show(self._bar_html())
 
     def _follow(self, snapshot: Any) -> None:
-        if snapshot.runs_version != self._version:
-            self._version = snapshot.runs_version
+        due = snapshot.asked or time.monotonic() - self._shown >= PERIOD
+        if snapshot.runs_version != self._version and due:
+            self._version, self._shown = snapshot.runs_version, time.monotonic()
             self._show()
 
 
-def _rank(value: Any) -> Any:
-    """What rows are sorted by; None for a missing value."""
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    return value.lower() if isinstance(value, str) else value
+def _keys(text: str) -> list[str]:
+    return [key for key in text.split("|") if key]
+
+
+def _metric(sort: str, columns: list[Column]) -> str | None:
+    """The metric whose best value groups show: the one that is sorted by, else the first."""
+    metrics = [column.key for column in columns if column.is_metric]
+    return sort if sort in metrics else metrics[0] if metrics else None
+
+
+def _range(rows: list[RunRow], column: Column | None) -> tuple[float, float]:
+    """The least and the largest value of a metric."""
+    if column is None or not column.is_metric:
+        return 0.0, 0.0
+    values = [value for row in rows if isinstance(value := column.value(row), float) and value == value]
+    return min(values, default=0.0), max(values, default=0.0)

@@ -1,0 +1,55 @@
+"""What a job needs of the machine, as recorded when it is submitted: GPUs with some memory, a CPU slot, or a task slot.
+
+Trainings on the CPU take CPU slots. Every other kind of job (datasets, checks, exports, ...) takes a task slot unless its settings name a GPU, so
+that it never waits for trainings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..knobs import knobs
+from .kinds import TRAIN
+
+GPU, CPU, TASK = "gpu", "cpu", "task"
+MOST_GPUS = 64
+PRIORITIES = {"low": -1, "normal": 0, "high": 1}
+
+
+@dataclass(frozen=True)
+class JobNeeds:
+    """Where a job can run, and what is forecast of it."""
+
+    slot: str = CPU  # gpu, cpu or task
+    gpus: int = 1  # GPUs at the same time, of slot gpu
+    device: str | None = None  # the only GPU that will do, such as cuda:1; None is the next free one
+    memory: int | None = None  # bytes on each GPU; unknown: the job has the GPU to itself
+    seconds: float | None = None  # duration, if it is known
+
+
+def needs_of(
+    kind: str, settings: Mapping[str, Any], gpus: int = 1, memory: int | None = None, seconds: float | None = None
+) -> JobNeeds:
+    """The needs of a job of this kind with these settings. `device=cuda` is the next free GPU, `cuda:1` that one."""
+    device = str(settings.get("device") or (knobs.device if kind == TRAIN else "cpu"))
+    if device.partition(":")[0] == "cuda":
+        return JobNeeds(GPU, gpus, device if ":" in device and gpus == 1 else None, memory, seconds)
+    return JobNeeds(CPU if kind == TRAIN else TASK, seconds=seconds)
+
+
+def needs_from_json(found: Any) -> JobNeeds | None:
+    """Needs as job.json holds them; None if they are damaged, or a job was submitted before there were any."""
+    types: dict[str, Any] = {
+        "slot": str, "gpus": int, "device": str | None, "memory": int | None, "seconds": int | float | None,
+    }  # fmt: skip
+    if not isinstance(found, dict) or found.keys() != types.keys():
+        return None
+    whole = all(
+        isinstance(found[name], kind) and not isinstance(found[name], bool)
+        and (not isinstance(found[name], int | float) or found[name] >= 0) for name, kind in types.items()
+    )  # fmt: skip
+    if not whole or found["slot"] not in (GPU, CPU, TASK) or not 1 <= found["gpus"] <= MOST_GPUS:
+        return None
+    return JobNeeds(**found)
