@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from .. import data
 from ..data.catalogue import data_folder, fetch_known, is_available
 from ..data.create import Source
 from ..data.dataset_folder import describe, is_dataset_folder
 from ..data.open import CREATE_SETTINGS, created_datasets_folder, is_image_source
-from ..data.resize import WAYS
 from ..errors import UserError, WeftError
 from ..hints import nearest
+from ..jobs.datasets import CONVERSION
 from ..jobs.job import MADE_IS_KEPT
-from ..jobs.schema import Setting, flag, fraction_or_path, sizes, whole
+from ..jobs.schema import Setting, flag
 from .arguments import part, read
 from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
 from .display import Display
@@ -26,33 +25,8 @@ from .table import as_json, pairs, table
 
 _JSON = Setting(flag, False, "print JSON, for programs")
 _FROM = Setting(str, None, "folder with the files of a known dataset, for machines without network access")
-_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "size": (sizes, "image size, 64 or 48x64 (height x width); none: all have one size already"),
-    "resize": (str, "how images are resized"),
-    "colour": (str, "colour of the images"),
-    "validation": (fraction_or_path, "fraction of every class, or a folder or list of files"),
-    "test": (fraction_or_path, "likewise"),
-    "minimum": (whole, "minimum number of files of a class"),
-    "maximum": (whole, "maximum number of files of a class"),
-    "small": (str, "what to do with classes below the minimum"),
-    "seed": (whole, "seed of the splits and of the order"),
-    "store": (str, "arrays (fast) or lmdb (small)"),
-    "encoding": (str, "encoding of images in lmdb: png (lossless) or jpeg"),
-    "workers": (whole, "worker processes; 0: none"),
-}
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "resize": tuple(WAYS),
-    "colour": ("rgb", "gray"),
-    "small": ("refuse", "drop", "keep"),
-    "store": ("arrays", "lmdb"),
-    "encoding": ("png", "jpeg"),
-}
 CREATE = {
-    **{
-        name: Setting(reader, CREATE_SETTINGS[name], meaning, choices=_CHOICES.get(name, ()))
-        for name, (reader, meaning) in _READERS.items()
-    },
-    "outside": Setting(flag, False, "allow lists to name files outside of their folder"),
+    **CONVERSION,
     "replace": Setting(flag, False, "replace a dataset that has other settings"),
     "json": _JSON,
 }

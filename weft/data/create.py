@@ -9,7 +9,7 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +26,7 @@ from .file_lists import from_list
 from .folders import from_folders, split_folders
 from .image_writers import WRITERS, Writer
 from .images import Colour, Unreadable, image_size
+from .label_kinds import LABELS, LabelKind, label_array, label_counts
 from .resize import WAYS, Resize
 from .split_plan import Entry, Small, SplitPlan, make_plan
 from .staging import DESCRIPTION, StagingFolder, check_target, lock, recover
@@ -51,6 +52,7 @@ def create(
     size: tuple[int, int] | None = None,
     resize: Resize = "squash",
     colour: Colour = "rgb",
+    labels: LabelKind = "class",
     validation: float | Source = 0.25,
     test: float | Source = 0.0,
     minimum: int = 2,
@@ -67,16 +69,23 @@ def create(
 
     `source` is a folder of class folders, a list of files, or an `Index`. `validation` and `test` are fractions of every
     class, or sources of their own; a folder with subfolders train, validation and test keeps these splits. `size` is
-    (height, width); None requires images of one common size. `small` says whether classes with fewer than `minimum`
+    (height, width); None requires images of one common size. `labels` of a list are one class a file, several classes, or
+    numbers; see `from_list`. `small` says whether classes with fewer than `minimum`
     files are refused, dropped or kept; of larger classes at most `maximum` files are used. `workers` is the number of
     processes; 0 uses only the calling process.
 
     The folder appears when it is complete. An interrupted creation resumes when it is started again with the same
     settings. Files that fail are listed in failed.csv; if more than half of them fail, the creation fails.
     """
-    _check(size, resize, colour, store, encoding, minimum, maximum, small, seed, workers)
+    check_create_settings(
+        {
+            "size": size, "resize": resize, "colour": colour, "labels": labels, "validation": validation, "test": test,
+            "minimum": minimum, "maximum": maximum, "small": small, "seed": seed, "store": store, "encoding": encoding,
+            "workers": workers,
+        }
+    )  # fmt: skip
     source, validation, test = _existing_splits(source, validation, test)
-    index = _as_index(source, None)
+    index = _as_index(source, None, labels)
     shares = {
         "validation": _fraction_or_index("validation", validation, index),
         "test": _fraction_or_index("test", test, index),
@@ -197,7 +206,7 @@ def _describe(staging: StagingFolder, plan: SplitPlan, options: ConversionOption
     _write_failures(staging.folder / "failed.csv", failed, plan.passed_over)
     _check_results(staging, plan, good, failed)
     for split, entries in good.items():
-        np.save(staging.split_folder(split) / "labels.npy", np.array([entry.label for entry in entries], np.int64))
+        np.save(staging.split_folder(split) / "labels.npy", _labels(plan, entries))
         lines = "".join(_escaped(entry.name) + "\n" for entry in entries)
         (staging.split_folder(split) / "names.txt").write_bytes(lines.encode("utf-8", "surrogateescape"))
     statistics = Statistics.of(counts)
@@ -208,6 +217,8 @@ def _describe(staging: StagingFolder, plan: SplitPlan, options: ConversionOption
         "classes": plan.classes,
         "shape": options.shape,
         "store": options.store,
+        "labels": plan.kind,
+        "examples": {split: len(entries) for split, entries in good.items()},
         "counts": {split: _counts(plan, entries) for split, entries in good.items()},
         "mean": statistics.mean,
         "std": statistics.std,
@@ -239,8 +250,11 @@ def _results(
 
 
 def _counts(plan: SplitPlan, entries: list[Entry]) -> dict[str, int]:
-    labels = np.array([entry.label for entry in entries], np.int64)
-    return dict(zip(plan.classes, np.bincount(labels, minlength=len(plan.classes)).tolist(), strict=True))
+    return label_counts(_labels(plan, entries), plan.classes)
+
+
+def _labels(plan: SplitPlan, entries: list[Entry]) -> np.ndarray:
+    return label_array([entry.label for entry in entries], plan.kind, len(plan.classes))
 
 
 def _check_results(
@@ -281,26 +295,30 @@ def _existing_splits(
     return parts["train"], parts.get("validation", validation), parts.get("test", test)
 
 
-def _as_index(source: Any, classes: tuple[str, ...] | None) -> Index:
+def _as_index(source: Any, classes: tuple[str, ...] | None, labels: LabelKind) -> Index:
     if isinstance(source, Index):
         return source
     if not isinstance(source, (str, os.PathLike)):
         raise UserError(
             "create", f"a source must be a folder, a list of files or an Index, got {type(source).__name__}."
         )
-    return from_folders(source, classes) if os.path.isdir(source) else from_list(source, classes=classes)
+    if os.path.isdir(source):
+        if labels != "class":
+            raise UserError(
+                "create", f'labels="{labels}" requires a .csv or .txt list of files, got the folder {source}.'
+            )
+        return from_folders(source, classes)
+    return from_list(source, classes=classes, labels=labels)
 
 
 def _fraction_or_index(name: str, value: Any, index: Index) -> float | Index:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return _as_index(value, index.classes)
-    if not 0 <= value < 1:
-        raise UserError("create", f"{name} must be a fraction in [0, 1) or a source of its own, got {value}.")
+        return _as_index(value, index.classes or None, index.kind)
     return float(value)
 
 
-def _check_fractions(shares: dict[str, float | Index]) -> None:
-    total = sum(share for share in shares.values() if not isinstance(share, Index))
+def _check_fractions(shares: Mapping[str, Any]) -> None:
+    total = sum(share for share in shares.values() if isinstance(share, (int, float)))
     if total >= 1:
         raise UserError(
             "create", f"validation and test must leave files for training, got fractions that add up to {total:g}."
@@ -329,20 +347,25 @@ def _worker_count(workers: int | None, pending: list[_Chunk]) -> int:
     return 0 if len(pending) < 3 else min(len(os.sched_getaffinity(0)), len(pending))
 
 
-def _check(
-    size: Any, resize: Any, colour: Any, store: Any, encoding: Any, minimum: int, maximum: int | None, small: Any,
-    seed: int, workers: int | None,
-) -> None:  # fmt: skip
-    choices = {
-        "resize": (resize, WAYS), "colour": (colour, ("rgb", "gray")), "store": (store, ("arrays", "lmdb")),
-        "encoding": (encoding, ("png", "jpeg")), "small": (small, ("refuse", "drop", "keep")),
-    }  # fmt: skip
-    for name, (value, known) in choices.items():
-        if value not in known:
-            raise UserError("create", f"{name} must be one of {', '.join(known)}, got {value!r}.")
+_SETTING_CHOICES: dict[str, tuple[str, ...]] = {
+    "resize": WAYS, "colour": ("rgb", "gray"), "store": ("arrays", "lmdb"), "encoding": ("png", "jpeg"),
+    "small": ("refuse", "drop", "keep"), "labels": LABELS,
+}  # fmt: skip
+
+
+def check_create_settings(settings: Mapping[str, Any]) -> None:
+    """Reject settings that `create` cannot use, before any file is opened."""
+    for name, known in _SETTING_CHOICES.items():
+        if settings[name] not in known:
+            raise UserError("create", f"{name} must be one of {', '.join(known)}, got {settings[name]!r}.")
+    size = settings["size"]
     if size is not None and not (len(size) == 2 and all(isinstance(n, int) and 1 <= n <= 16384 for n in size)):
         raise UserError("create", f"size must be (height, width), each from 1 to 16384, got {size}.")
-    bounds = {"minimum": (minimum, 0), "maximum": (maximum, 1), "seed": (seed, 0), "workers": (workers, 0)}
-    for name, (number, least) in bounds.items():
-        if number is not None and number < least:
-            raise UserError("create", f"{name} must be {least} or more, got {number}.")
+    for name, least in {"minimum": 0, "maximum": 1, "seed": 0, "workers": 0}.items():
+        if settings[name] is not None and settings[name] < least:
+            raise UserError("create", f"{name} must be {least} or more, got {settings[name]}.")
+    for name in ("validation", "test"):
+        share = settings[name]
+        if isinstance(share, (int, float)) and not isinstance(share, bool) and not 0 <= share < 1:
+            raise UserError("create", f"{name} must be a fraction in [0, 1) or a source of its own, got {share}.")
+    _check_fractions({name: settings[name] for name in ("validation", "test")})

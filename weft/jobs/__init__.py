@@ -9,6 +9,7 @@ training     training and resuming, with events on the way
 events       structured events: followed live, or replayed from the run folder
 record       a job on disk: settings, state, events
 queue        the queue of jobs: list, pause, resume, cancel
+datasets     creating datasets, with events on the way
 submission   checks settings and adds a job to the queue
 runner       runs the jobs of a queue in processes of their own; `worker` is such a process
 find         runs that exist

@@ -5,6 +5,7 @@ An event has a type, a time (seconds since 1970) and facts. The types:
 activity     {text}: the current activity, such as compiling, when its duration is unknown
 progress     {what, done, total}; in training also {epoch, epochs, metrics, examples_per_second}
 log          {text, level}: a message; level is info or warning
+dataset      {folder, images, failed}: a dataset was created
 run          {folder, notes}: the run folder was created
 epoch        the metrics of an epoch
 resources    {memory_bytes, cpu_seconds, free_bytes}
