@@ -1,4 +1,4 @@
-"""The verb `dataset`: create, inspect, list and download datasets."""
+"""The verb `dataset`: create, inspect, list and download datasets; dataset_versions.py makes new versions."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from ..jobs.job import MADE_IS_KEPT
 from ..jobs.schema import Setting, flag
 from .arguments import part, read
 from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
+from .dataset_versions import change, show_history
 from .display import Display
 from .progress import when_terminated
 from .table import as_json, pairs, table
@@ -34,7 +35,8 @@ CREATE = {
 
 def dataset(words: Sequence[str]) -> None:
     """Create, inspect and download datasets: weft dataset create photos photos-dataset size=64."""
-    part("dataset", words, {"create": _create, "info": _info, "list": _list, "get": _get})
+    parts = {"create": _create, "info": _info, "list": _list, "get": _get, "change": change, "history": show_history}
+    part("dataset", words, parts)
 
 
 def _create(words: Sequence[str]) -> None:

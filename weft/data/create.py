@@ -9,7 +9,8 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +25,8 @@ from .dataset_folder import VERSION, open_dataset_folder
 from .file_index import Index
 from .file_lists import from_list
 from .folders import from_folders, split_folders
-from .image_writers import WRITERS, Writer
+from .image_names import write_names
+from .image_writers import SplitWriters
 from .images import Colour, Unreadable, image_size
 from .label_kinds import LABELS, LabelKind, label_array, label_counts
 from .resize import WAYS, Resize
@@ -84,6 +86,23 @@ def create(
             "workers": workers,
         }
     )  # fmt: skip
+    plan, shares = plan_source(
+        source, validation, test, labels, minimum=minimum, maximum=maximum, small=small, seed=seed
+    )
+    options = ConversionOptions(size or _common_size(plan), size is None, resize, colour, store, encoding)
+    settings = {**options.as_json(), "seed": seed, "minimum": minimum, "maximum": maximum, "small": small}
+    settings |= shares
+    target, digest = Path(os.path.abspath(folder)), plan.digest({"version": VERSION, **settings})
+    with lock(target):
+        _make(target, digest, plan, options, settings, workers, replace, progress)
+    return open_dataset_folder(target)
+
+
+def plan_source(
+    source: Source, validation: float | Source, test: float | Source, labels: LabelKind = "class", *, minimum: int,
+    maximum: int | None, small: Small, seed: int
+) -> tuple[SplitPlan, dict[str, float | str]]:  # fmt: skip
+    """The files of each split, and the fractions of validation and test, or the names of their own sources."""
     source, validation, test = _existing_splits(source, validation, test)
     index = _as_index(source, None, labels)
     shares = {
@@ -92,13 +111,7 @@ def create(
     }
     _check_fractions(shares)
     plan = make_plan(index, shares, minimum=minimum, maximum=maximum, small=small, seed=seed)
-    options = ConversionOptions(size or _common_size(plan), size is None, resize, colour, store, encoding)
-    settings = {**options.as_json(), "seed": seed, "minimum": minimum, "maximum": maximum, "small": small}
-    settings |= {split: share if isinstance(share, float) else share.name for split, share in shares.items()}
-    target, digest = Path(os.path.abspath(folder)), plan.digest({"version": VERSION, **settings})
-    with lock(target):
-        _make(target, digest, plan, options, settings, workers, replace, progress)
-    return open_dataset_folder(target)
+    return plan, {split: share if isinstance(share, float) else share.name for split, share in shares.items()}
 
 
 def _make(
@@ -112,7 +125,7 @@ def _make(
     progress: Callable[[Progress], None] | None,
 ) -> None:
     """Fill the staging folder, write its description and publish it, unless the dataset exists already."""
-    try:
+    with writing(target):
         recover(target)
         if check_target(target, digest, replace):
             return
@@ -120,6 +133,13 @@ def _make(
         _convert_all(staging, plan, options, workers, progress)
         _describe(staging, plan, options, {"digest": digest, "settings": settings})
         staging.publish(replace)
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Inside, a full disk and its like are runtime errors that say that completed work is kept."""
+    try:
+        yield
     except (OSError, lmdb.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(
@@ -153,8 +173,8 @@ def _convert_all(
     chunks = _chunks(plan, options)
     pending = chunks[len(staging.done) :]
     total = sum(len(chunk.entries) for chunk in chunks)
-    writers = _Writers(staging, chunks, options)
-    with WorkerPool(_worker_count(workers, pending), options) as team:
+    writers = SplitWriters(staging.split_folder, options, _written(chunks, staging.done))
+    with WorkerPool(worker_count(workers, pending), options) as team:
         try:
             results = team.convert([[entry.path for entry in chunk.entries] for chunk in pending])
             for chunk, result in zip(pending, results, strict=True):
@@ -163,7 +183,7 @@ def _convert_all(
                 if progress is not None:
                     done = sum(len(c.entries) for c in chunks[: len(staging.done)])
                     progress(Progress(done, total, sum(len(r["failed"]) for r in staging.done)))
-            writers.finish(plan, chunks)
+            writers.finish(_checksums(plan, chunks, staging.done))
         finally:
             writers.close()
 
@@ -173,44 +193,31 @@ def _record(result: ConvertedChunk) -> dict[str, Any]:
     return {"failed": failed, "counts": result.counts.tolist(), "checksums": [zlib.crc32(i) for i in result.images]}
 
 
-class _Writers:
-    """One writer per split, opened after the images that the journal records."""
+def _written(chunks: list[_Chunk], done: list[dict[str, Any]]) -> Counter[str]:
+    """The images of each split that the journal records."""
+    found: Counter[str] = Counter()
+    for chunk, record in zip(chunks, done, strict=False):  # chunks without a record are not done
+        found[chunk.split] += len(chunk.entries) - len(record["failed"])
+    return found
 
-    def __init__(self, staging: StagingFolder, chunks: list[_Chunk], options: ConversionOptions) -> None:
-        self._work, self._recipe = staging, options
-        self._counts: dict[str, int] = {}
-        for chunk, record in zip(chunks, staging.done, strict=False):  # chunks without a record are not done
-            good = len(chunk.entries) - len(record["failed"])
-            self._counts[chunk.split] = self._counts.get(chunk.split, 0) + good
-        self._open: dict[str, Writer] = {}
 
-    def of(self, split: str) -> Writer:
-        if split not in self._open:
-            writer = WRITERS[self._recipe.store]
-            self._open[split] = writer(self._work.split_folder(split), self._recipe, self._counts.get(split, 0))
-        return self._open[split]
-
-    def finish(self, plan: SplitPlan, chunks: list[_Chunk]) -> None:
-        for split in plan.splits:
-            records = [record for chunk, record in zip(chunks, self._work.done, strict=True) if chunk.split == split]
-            self.of(split).finish([checksum for record in records for checksum in record["checksums"]])
-
-    def close(self) -> None:
-        for writer in self._open.values():
-            writer.close()
+def _checksums(plan: SplitPlan, chunks: list[_Chunk], done: list[dict[str, Any]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {split: [] for split in plan.splits}
+    for chunk, record in zip(chunks, done, strict=True):
+        found[chunk.split] += record["checksums"]
+    return found
 
 
 def _describe(staging: StagingFolder, plan: SplitPlan, options: ConversionOptions, known: dict[str, Any]) -> None:
     """Write labels, file names, failures, and the description of the dataset."""
     good, failed, counts = _results(staging, plan, options)
-    _write_failures(staging.folder / "failed.csv", failed, plan.passed_over)
+    write_failures(staging.folder / "failed.csv", failed, plan.passed_over)
     _check_results(staging, plan, good, failed)
     for split, entries in good.items():
         np.save(staging.split_folder(split) / "labels.npy", _labels(plan, entries))
-        lines = "".join(_escaped(entry.name) + "\n" for entry in entries)
-        (staging.split_folder(split) / "names.txt").write_bytes(lines.encode("utf-8", "surrogateescape"))
+        write_names(staging.split_folder(split), [entry.name for entry in entries])
     statistics = Statistics.of(counts)
-    description = {
+    description: dict[str, Any] = {
         "format": "weft dataset",
         "version": VERSION,
         "name": plan.name,
@@ -218,7 +225,6 @@ def _describe(staging: StagingFolder, plan: SplitPlan, options: ConversionOption
         "shape": options.shape,
         "store": options.store,
         "labels": plan.kind,
-        "examples": {split: len(entries) for split, entries in good.items()},
         "counts": {split: _counts(plan, entries) for split, entries in good.items()},
         "mean": statistics.mean,
         "std": statistics.std,
@@ -226,6 +232,8 @@ def _describe(staging: StagingFolder, plan: SplitPlan, options: ConversionOption
         "passed_over": len(plan.passed_over),
         **known,
     }
+    if plan.kind != "class":  # else the counts of the classes add up to it
+        description["examples"] = {split: len(entries) for split, entries in good.items()}
     (staging.folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
     files = [f"{split}/{name}" for split in good for name in ("labels.npy", INDEX)]
     write_checksums(staging.folder, [DESCRIPTION, *files])
@@ -271,18 +279,14 @@ def _check_results(
         raise RunError("create", f"all training files of {', '.join(lost)} failed. {report}.")
 
 
-def _write_failures(path: Path, failed: Sequence[tuple[str, str]], passed_over: Sequence[tuple[str, str]]) -> None:
+def write_failures(path: Path, failed: Sequence[tuple[str, str]], passed_over: Sequence[tuple[str, str]]) -> None:
+    """Write failed.csv: the files that failed and those that were passed over, with the reasons."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["path", "reason"])
     writer.writerows(failed)
     writer.writerows((name, f"passed over: {reason}") for name, reason in passed_over)
     path.write_bytes(buffer.getvalue().encode("utf-8", "surrogateescape"))
-
-
-def _escaped(name: str) -> str:
-    """A file name on one line, with line breaks escaped."""
-    return name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _existing_splits(
@@ -340,7 +344,8 @@ def _common_size(plan: SplitPlan) -> tuple[int, int]:
     return sizes.most_common(1)[0][0]
 
 
-def _worker_count(workers: int | None, pending: list[_Chunk]) -> int:
+def worker_count(workers: int | None, pending: Sequence[Any]) -> int:
+    """The number of processes for these chunks; None leaves it to the machine."""
     if workers is not None:
         return min(workers, len(pending))
     # Starting a process takes longer than converting a few files.

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import RunError, UserError
 from .checksums import INDEX, as_array, check, damaged, read_bytes, read_checked, read_checksums
 from .dataset import Dataset, Splits
-from .image_readers import Encoded, MappedImages
+from .image_readers import Encoded, MappedImages, PackedImages
 from .label_kinds import examples_by_split, kind_of, label_counts
 from .staging import DESCRIPTION
 from .statistics import Statistics
@@ -68,13 +68,24 @@ def describe(folder: Path) -> dict[str, Any]:
     return dict(about)
 
 
-def _open_split(folder: Path, split: str, about: dict[str, Any]) -> Dataset:
+def open_packed(folder: Path, split: str, about: dict[str, Any]) -> tuple[PackedImages, np.ndarray]:
+    """The stored bytes of the images of a split, and their labels."""
+    labels, index = _labels_and_index(folder, split, about)
+    return PackedImages(folder / split / ("data.mdb" if about["store"] == "lmdb" else "images.npy"), index), labels
+
+
+def _labels_and_index(folder: Path, split: str, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     checksums = read_checksums(folder)
     labels, index = (
         as_array(folder / name, read_checked(folder, name, checksums))
         for name in (f"{split}/labels.npy", f"{split}/{INDEX}")
     )
     _check_counts(folder / split, labels, index, about, split)
+    return labels, index
+
+
+def _open_split(folder: Path, split: str, about: dict[str, Any]) -> Dataset:
+    labels, index = _labels_and_index(folder, split, about)
     shape, statistics = tuple(about["shape"]), Statistics(tuple(about["mean"]), tuple(about["std"]))
     if about["store"] == "lmdb":
         path = folder / split / "data.mdb"

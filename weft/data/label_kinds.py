@@ -59,6 +59,6 @@ def label_counts(labels: np.ndarray, classes: Sequence[str]) -> dict[str, int]:
 
 
 def examples_by_split(about: Mapping[str, Any]) -> dict[str, int]:
-    """How many examples each split of a dataset has, from its description. Datasets of one class a file may have counts only."""
+    """How many examples each split of a dataset has, from its description. With one class each, the counts add up to it."""
     stored = about.get("examples", {})
     return {split: int(stored.get(split, sum(counts.values()))) for split, counts in about["counts"].items()}

@@ -10,6 +10,7 @@ run          {folder, notes}: the run folder was created
 epoch        the metrics of an epoch
 resources    {memory_bytes, cpu_seconds, free_bytes}
 result       {why, best, split, ...}: what the best network reached on the held-out split
+dataset      {folder}: a dataset was written
 stopped      {why, folder}: interrupted or terminated
 state        {state, why}: a job of the queue changed its state
 """

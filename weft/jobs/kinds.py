@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import RunError
 from .events import Listener
 
-TRAIN, DATASET = "train", "dataset"
+TRAIN, DATASET, DATASET_VERSION = "train", "dataset", "dataset-version"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
@@ -20,6 +20,7 @@ Work = Callable[
 KINDS = {
     TRAIN: ("weft.jobs.training", "train_or_resume"),
     DATASET: ("weft.jobs.datasets", "create_dataset"),
+    DATASET_VERSION: ("weft.jobs.dataset_versions", "make_version"),
 }
 
 
