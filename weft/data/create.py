@@ -87,7 +87,7 @@ def create(
         }
     )  # fmt: skip
     plan, shares = plan_source(
-        source, validation, test, labels, minimum=minimum, maximum=maximum, small=small, seed=seed
+        source, validation, test, labels=labels, minimum=minimum, maximum=maximum, small=small, seed=seed
     )
     options = ConversionOptions(size or _common_size(plan), size is None, resize, colour, store, encoding)
     settings = {**options.as_json(), "seed": seed, "minimum": minimum, "maximum": maximum, "small": small}
@@ -99,8 +99,8 @@ def create(
 
 
 def plan_source(
-    source: Source, validation: float | Source, test: float | Source, labels: LabelKind = "class", *, minimum: int,
-    maximum: int | None, small: Small, seed: int
+    source: Source, validation: float | Source, test: float | Source, *, labels: LabelKind = "class", minimum: int,
+    maximum: int | None, small: Small, seed: int,
 ) -> tuple[SplitPlan, dict[str, float | str]]:  # fmt: skip
     """The files of each split, and the fractions of validation and test, or the names of their own sources."""
     source, validation, test = _existing_splits(source, validation, test)

@@ -15,7 +15,7 @@ from ..data.catalogue import known_names
 from ..data.create import Source, check_create_settings
 from ..data.dataset_folder import describe, is_dataset_folder
 from ..data.image_files import write_image_files
-from ..data.label_kinds import LABELS, examples_by_split
+from ..data.label_kinds import LABELS, examples_by_split, kind_of
 from ..data.open import CREATE_SETTINGS, is_image_source
 from ..data.resize import WAYS
 from ..errors import UserError
@@ -64,7 +64,7 @@ DATASET_SETTINGS: dict[str, Setting] = {
     ),
     "folder": Setting(str, None, "folder of the new dataset"),
     "name": Setting(str, None, "name of the dataset, for lists of jobs; default: its folder"),
-    "discard": Setting(flag, False, "delete the source when the dataset exists: it was an upload"),
+    "discard": Setting(str, None, "folder to delete when the dataset exists: that of an upload"),
     "runs": Setting(str, "runs", "folder of the queue"),
     **CONVERSION,
 }
@@ -89,7 +89,7 @@ def checked_dataset_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("source", "folder"):
         if not settings[name]:
             raise UserError("dataset", f"{name} is required, got none.")
-        if not (name == "source" and settings[name] in known_names()):
+        if not (name == "source" and is_arrays(settings[name]) and not os.path.exists(settings[name])):
             settings[name] = os.path.abspath(os.path.expanduser(settings[name]))
     for split in ("validation", "test"):
         if isinstance(settings[split], str):
@@ -138,30 +138,44 @@ def _check_free(queue: JobQueue, folder: Path) -> None:
 def create_dataset(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
     """Create the dataset of a job. Started again after an interruption, it continues where it was."""
     known = validated("dataset", settings, DATASET_SETTINGS)
-    folder, report = Path(known["folder"]), _Progress(known["name"], listener)
+    report = _Progress(known["name"], listener)
     report.activity(f"reading {Path(known['source']).name}")
-    files = folder.parent / f".{folder.name}.files"  # of arrays, while they are converted
-    source, splits = _source(known, files, report)
-    data.create(source, folder, progress=report, **{name: known[name] for name in CREATE_SETTINGS} | splits)
-    shutil.rmtree(files, ignore_errors=True)
+    folder = make_dataset(known, report, report.written)
     if known["discard"]:
-        shutil.rmtree(known["source"], ignore_errors=True)
+        shutil.rmtree(known["discard"], ignore_errors=True)
     about = describe(folder)
-    images = sum(examples_by_split(about).values())
-    listener(
-        Event("dataset", {"folder": str(folder), "images": images, "failed": about["failed"]}, round(time.time(), 3))
-    )
+    facts = {"folder": str(folder), "images": sum(examples_by_split(about).values()), "failed": about["failed"]}
+    listener(Event("dataset", facts, round(time.time(), 3)))
 
 
-def _source(known: Mapping[str, Any], files: Path, report: _Progress) -> tuple[Source, dict[str, Source]]:
-    """What `create` takes, and splits that the source has itself. Arrays are written as image files first."""
-    path = Path(known["source"])
-    if known["source"] in known_names() or path.suffix.lower() == ".npz":
-        found = write_image_files(data.open_dataset(known["source"]), files, report.written)
-        return found.pop("train"), dict(found)
-    if known["outside"] and path.is_file():
-        return data.from_list(path, outside=True, labels=known["labels"]), {}
-    return path, {}
+def make_dataset(
+    settings: Mapping[str, Any],
+    progress: Callable[[data.Progress], None],
+    unpacked: Callable[[int, int], None] | None = None,
+    replace: bool = False,
+) -> Path:
+    """Create a dataset in settings["folder"]. Arrays (an .npz file, a known dataset) are written as image files first, then converted."""
+    folder, path = Path(settings["folder"]), Path(settings["source"])
+    files = folder.parent / f".{folder.name}.files"
+    options = {name: settings[name] for name in CREATE_SETTINGS}
+    source: Source = path
+    if is_arrays(settings["source"]):
+        parts = write_image_files(data.open_dataset(settings["source"]), files, unpacked)
+        source = parts.pop("train")
+        options |= parts | {
+            "labels": "class" if source.is_dir() else kind_of(data.open_dataset(settings["source"]).train.labels[:1])
+        }
+    elif settings["outside"] and path.is_file():
+        source = data.from_list(path, outside=True, labels=settings["labels"])
+    data.create(source, folder, replace=replace, progress=progress, **options)
+    shutil.rmtree(files, ignore_errors=True)
+    return folder
+
+
+def is_arrays(source: str) -> bool:
+    """Whether a source holds arrays, not image files."""
+    path = Path(source)
+    return path.suffix.lower() == ".npz" if path.exists() else source in known_names()
 
 
 class _Progress:
