@@ -14,15 +14,18 @@ from ..errors import UserError, WeftError
 from ..jobs.queue import JobQueue
 from .access import AccessMiddleware
 from .api import classify as classify_api
+from .api import datasets as datasets_api
 from .api import jobs as jobs_api
 from .api import runs as runs_api
+from .api import uploads as uploads_api
 from .config import StudioConfig
 from .keys import OneTimeToken, secret
+from .library.datasets import DatasetLibrary
 from .library.feed import Feed
 from .library.loaded import LoadedNetworks
 from .library.machine import Machine
 from .library.runs import RunIndex
-from .pages import classify, compare, home, networks, queue, run, runs, train
+from .pages import classify, compare, dataset, datasets, home, networks, new_dataset, queue, run, runs, train
 from .ui.context import Studio
 from .ui.fragment import LiveFragments
 from .ui.frame import ASSETS
@@ -32,21 +35,24 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
     """The application and the studio behind it."""
     root = config.runs.absolute()
     index, jobs = RunIndex(root), JobQueue(root)
-    feed = Feed(index, jobs, Machine(root))
-    studio = Studio(config, index, jobs, feed, LiveFragments(feed), LoadedNetworks(), config.allowed_paths())
+    paths = config.allowed_paths()
+    data = DatasetLibrary(config.dataset_folder, jobs, paths, config.largest_upload)
+    feed = Feed(index, jobs, Machine(root), data.index)
+    studio = Studio(config, index, jobs, feed, LiveFragments(feed), LoadedNetworks(), paths, data)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         feed.start()
         yield
         feed.stop()
+        data.forms.worker.close()
 
     app = FastAPI(title="weft studio", lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
-    for api in (jobs_api, runs_api, classify_api):
+    for api in (jobs_api, runs_api, classify_api, uploads_api, datasets_api):
         app.include_router(api.router(studio), prefix="/api/v1")
     _answer_errors(app)
-    for page in (home, networks, runs, run, compare, classify, train, queue):
+    for page in (home, new_dataset, datasets, dataset, networks, runs, run, compare, classify, train, queue):
         page.add(studio)
     ui.run_with(
         app, title="weft studio", tailwind=False, binding_refresh_interval=None, storage_secret=secret(config.runs, "secret"),

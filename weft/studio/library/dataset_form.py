@@ -144,18 +144,23 @@ class DatasetForms:
         try:
             scan = self.scan(self.source(values), values["labels"])
         except WeftError as error:
-            if values["source"] or values["upload"] or values["kind"] == "known":
+            typing = values["kind"] in ("folder", "list", "npz") and self._is_begun(values["source"])
+            if (values["source"] or values["upload"] or values["kind"] == "known") and not typing:
                 errors |= _by_field(error.message, "upload" if values["kind"] == "upload" else "source")
         try:
             settings = self.settings(values)
         except WeftError as error:
             if not errors and (values["name"] or not error.message.startswith("name")) and scan is not None:
                 errors |= _by_field(error.message, "name")
-        sample = scan.samples[len(scan.samples) // 2] if scan is not None and scan.samples else ""
+        sample = "" if scan is None else _sample(scan)
         forecast = self.forecast(scan, values) if scan is not None and not errors.keys() & {"size", "colour"} else None
         return DatasetFormCheck(
             errors, settings, scan, forecast, _warning(scan), _command(settings), sample
         )  # fmt: skip
+
+    def _is_begun(self, typed: str) -> bool:
+        """Whether paths begin with what was typed: it is no error yet."""
+        return not typed.endswith("/") and any(path.rstrip("/") != typed for path in self.paths.complete(typed))
 
     def scan(self, source: str | Path, labels: str) -> SourceScan:
         """Look at a source, or remember what the last look found."""
@@ -219,6 +224,12 @@ class DatasetForms:
         each = seconds / max(1, len(chosen)) / max(1, len(os.sched_getaffinity(0)))
         others = {name: size for name, size in sizes.items() if name != chosen_store}
         return DatasetForecast(sizes[chosen_store], others, scan.images * each + 1.0)
+
+
+def _sample(scan: SourceScan) -> str:
+    """The image whose shape differs most from a square: there the resize modes differ most."""
+    shapes = zip(scan.samples, scan.sizes, strict=False)
+    return max(shapes, key=lambda one: max(one[1]) / max(1, min(one[1])), default=("", (1, 1)))[0]
 
 
 def _options(values: Mapping[str, Any]) -> ConversionOptions:

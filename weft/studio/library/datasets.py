@@ -9,15 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...data.catalogue import known_names
 from ...data.dataset_folder import describe, is_dataset_folder, version_folders
 from ...data.label_kinds import LabelKind, examples_by_split
 from ...data.staging import DESCRIPTION
 from ...data.version_folders import described_version
-from ...errors import WeftError
+from ...errors import UserError, WeftError
 from ...jobs.events import latest
 from ...jobs.kinds import DATASET, DATASET_VERSION
 from ...jobs.queue import JobQueue
 from ...jobs.record import DONE, RUNNING, JobRecord
+from ..paths import AllowedPaths
+from ..uploads import UploadStore
+from .dataset_form import DatasetForms
+from .dataset_images import OpenDatasets, OpenedDataset
 from .runs import RunRow
 
 KINDS = (DATASET, DATASET_VERSION)
@@ -215,6 +220,28 @@ def read_version(folder: Path, name: str) -> VersionRow:
 def folder_bytes(folder: Path) -> int:
     """The size of all files below a folder."""
     return sum(one.lstat().st_size for one in folder.rglob("*") if one.is_file())
+
+
+class DatasetLibrary:
+    """Everything about datasets that pages and the API work with: the index, open images, forms, uploads."""
+
+    def __init__(self, root: Path, queue: JobQueue, paths: AllowedPaths, largest_upload: int) -> None:
+        self.root = root
+        self.index = DatasetIndex(root, queue)
+        self.images = OpenDatasets()
+        self.uploads = UploadStore(root / ".uploads", largest_upload)
+        self.forms = DatasetForms(root, paths, self.uploads)
+
+    def opened(self, name: str, version: str | None = None) -> OpenedDataset:
+        """The images of a version, or of a known dataset; an error if there is none."""
+        row = self.index.get(name)
+        if row is None and name in known_names():
+            return self.images.known(name)
+        found = None if row is None else row.version(version)
+        if found is None or found.problem:
+            why = found.problem if found is not None else f"there is no dataset {name} {version or ''}".strip() + "."
+            raise UserError("studio", why)
+        return self.images.version(found.folder, found.digest)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ...jobs.queue import JobQueue
 from .activity import Activity, EndedJob, activities, ended_jobs
+from .datasets import DatasetIndex, DatasetRow
 from .machine import Machine, MachineLoad
 from .runs import RunIndex
 
@@ -27,6 +28,7 @@ class Snapshot:
     runs: int
     runs_version: int
     ended: tuple[EndedJob, ...] = ()
+    datasets: tuple[DatasetRow, ...] = ()
 
     def count(self, state: str) -> int:
         """How many activities are in this state."""
@@ -39,8 +41,10 @@ Subscriber = Callable[[Snapshot], None]
 class Feed:
     """Looks each second, and calls its subscribers in the event loop."""
 
-    def __init__(self, index: RunIndex, queue: JobQueue, machine: Machine) -> None:
-        self.index, self.queue, self.machine = index, queue, machine
+    def __init__(
+        self, index: RunIndex, queue: JobQueue, machine: Machine, datasets: DatasetIndex | None = None
+    ) -> None:
+        self.index, self.queue, self.machine, self.datasets = index, queue, machine, datasets
         self._version, self._searched = 0, 0.0
         self._subscribers: set[Subscriber] = set()
         self._wake, self._ended = threading.Event(), threading.Event()
@@ -58,7 +62,8 @@ class Feed:
         rows = self.index.rows()
         found = activities(self.queue, rows)
         ended = tuple(ended_jobs(self.queue, ENDED))
-        self.snapshot = Snapshot(self.machine.read(), tuple(found), len(rows), self._version, ended)
+        datasets = () if self.datasets is None else self.datasets.refresh()
+        self.snapshot = Snapshot(self.machine.read(), tuple(found), len(rows), self._version, ended, datasets)
         return self.snapshot
 
     def start(self) -> None:

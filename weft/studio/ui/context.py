@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ...jobs.queue import JobQueue
 from ..config import StudioConfig
+from ..library.datasets import DatasetLibrary
 from ..library.feed import Feed
 from ..library.loaded import LoadedNetworks
 from ..library.runs import RunIndex
@@ -24,3 +25,4 @@ class Studio:
     live: LiveFragments
     networks: LoadedNetworks
     paths: AllowedPaths
+    datasets: DatasetLibrary
