@@ -96,7 +96,7 @@ def checked_dataset_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             settings[split] = os.path.abspath(os.path.expanduser(settings[split]))
     check_create_settings({name: settings[name] for name in CREATE_SETTINGS})
     if settings["source"] not in known_names():
-        _check_source(Path(settings["source"]))
+        _check_source(Path(settings["source"]), settings["labels"])
     return settings
 
 
@@ -110,13 +110,15 @@ def check_dataset_name(name: str) -> str:
     return name
 
 
-def _check_source(path: Path) -> None:
+def _check_source(path: Path, labels: str) -> None:
     if not path.exists():
         raise UserError(
             "dataset", f"source must be a folder or file that exists, or one of {', '.join(known_names())}."
         )
     if path.is_file() and path.suffix.lower() not in (".npz", ".csv", ".txt"):
         raise UserError("dataset", f"source must be a folder, a .csv or .txt list, or an .npz file, got {path.name}.")
+    if path.is_dir() and labels != "class":
+        raise UserError("dataset", f"labels {labels} requires a .csv or .txt list of files, got the folder {path}.")
     if path.is_dir() and not is_image_source(path):
         raise UserError(
             "dataset",

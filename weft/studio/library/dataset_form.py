@@ -155,7 +155,7 @@ class DatasetForms:
         sample = "" if scan is None else _sample(scan)
         forecast = self.forecast(scan, values) if scan is not None and not errors.keys() & {"size", "colour"} else None
         return DatasetFormCheck(
-            errors, settings, scan, forecast, _warning(scan), _command(settings), sample
+            errors, settings, scan, forecast, _warning(scan), "" if values["kind"] == "upload" else _command(settings), sample
         )  # fmt: skip
 
     def _is_begun(self, typed: str) -> bool:

@@ -60,14 +60,7 @@ class DatasetView:
     @property
     def following(self) -> str:
         """The name of the next version; empty where none can be made."""
-        if (
-            self.row is None
-            or self.version is None
-            or self.opened.kind != "class"
-            or self.version.folder == self.row.folder
-        ):
-            return ""
-        return f"v{1 + max(int(one.name[1:]) for one in self.row.versions)}"
+        return next_version(self.row, self.version)
 
     @property
     def data(self) -> str:
@@ -111,7 +104,7 @@ def add(studio: Studio) -> None:
         if row is None or (found is not None and not found.problem):
             opened = await asyncio.to_thread(studio.datasets.opened, name, version or None)
             view = DatasetView(studio, name, opened, row, found, wanted)
-        header = (f"dataset header {name} {version}", lambda snapshot: _header(studio, name, version, view))
+        header = (f"dataset header {name} {version}", lambda snapshot: _header(studio, name, version))
         with frame(studio, name, "datasets", live_header=header):
             if row is not None:
                 studio.live.add(f"dataset jobs {name}", lambda snapshot: _jobs(studio, snapshot, name))
@@ -138,15 +131,23 @@ def _follow(studio: Studio, name: str) -> None:
     client.on_delete(studio.feed.subscribe(look))
 
 
-def _header(studio: Studio, name: str, version: str, view: DatasetView | None) -> str:
+def _header(studio: Studio, name: str, version: str) -> str:
+    """The header, from the index alone: all pages that show this version share it."""
     row = studio.datasets.index.get(name)
     found = None if row is None else row.version(version)
     warning = "" if row is None else deletion_warning(row, [run.name for run in row.used_by(studio.index.rows())])
     return render(
         "dataset_header.html", name=name, row=row, version=found, base=studio.config.prefix, warning=warning,
-        editable=view is not None and bool(view.following), data=view.data if view is not None else "",
-        address=view.address if view is not None else "",
+        editable=bool(next_version(row, found)), data=name if found is None else str(found.folder),
+        address=f"{studio.config.prefix}/datasets/{name}?" + ("" if found is None else f"version={found.name}&"),
     )  # fmt: skip
+
+
+def next_version(row: DatasetRow | None, version: VersionRow | None) -> str:
+    """The name of the version that changes would make; empty where none can be made."""
+    if row is None or version is None or version.problem or version.labels != "class" or version.folder == row.folder:
+        return ""
+    return f"v{1 + max(int(one.name[1:]) for one in row.versions)}"
 
 
 def _jobs(studio: Studio, snapshot: Snapshot, name: str) -> str:
