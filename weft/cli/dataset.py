@@ -19,6 +19,7 @@ from ..jobs.job import MADE_IS_KEPT
 from ..jobs.schema import Setting, flag
 from .arguments import part, read
 from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
+from .dataset_doctor import doctor
 from .dataset_versions import change, show_history
 from .display import Display
 from .progress import when_terminated
@@ -36,7 +37,10 @@ CREATE = {
 
 def dataset(words: Sequence[str]) -> None:
     """Create, inspect and download datasets: weft dataset create photos photos-dataset size=64."""
-    parts = {"create": _create, "info": _info, "list": _list, "get": _get, "change": change, "history": show_history}
+    parts = {
+        "create": _create, "info": _info, "list": _list, "get": _get, "change": change, "history": show_history,
+        "doctor": doctor,
+    }  # fmt: skip
     part("dataset", words, parts)
 
 

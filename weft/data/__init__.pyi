@@ -21,6 +21,8 @@ from .dataset import Splits as Splits
 from .dataset_folder import describe as describe
 from .digits import Digits as Digits
 from .digits import digits as digits
+from .doctor.examine import examine as examine
+from .doctor.report import DoctorReport as DoctorReport
 from .file_index import Index as Index
 from .file_lists import from_list as from_list
 from .folders import from_folders as from_folders

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,3 +174,29 @@ def _check_class(change: str, name: str) -> None:
             WHERE,
             f"{change} needs the name of a class, up to 200 printable characters without spaces around, got {name!r}.",
         )
+
+
+def merged(changes: Iterable[DatasetChanges]) -> DatasetChanges:
+    """All of these changes to images and classes. An image that one of them removes is not changed by the others.
+
+    >>> merged([DatasetChanges(relabel={"train": {1: "a", 2: "b"}}), DatasetChanges(remove={"train": [2]})]).as_json()
+    {'remove': {'train': [2]}, 'relabel': {'train': {'1': 'a'}}}
+    """
+    remove: dict[str, set[int]] = {}
+    tables: dict[str, dict[str, dict[int, str]]] = {"relabel": {}, "move": {}}
+    rename: dict[str, str] = {}
+    for one in changes:
+        for split, rows in one.remove.items():
+            remove.setdefault(split, set()).update(rows)
+        for name, splits in (("relabel", one.relabel), ("move", one.move)):
+            for split, table in splits.items():
+                tables[name].setdefault(split, {}).update(table)
+        rename |= one.rename
+    kept = {
+        name: {
+            split: {row: new for row, new in table.items() if row not in remove.get(split, ())}
+            for split, table in splits.items()
+        }
+        for name, splits in tables.items()
+    }
+    return DatasetChanges({s: sorted(rows) for s, rows in remove.items()}, kept["relabel"], kept["move"], rename)

@@ -289,6 +289,14 @@ def write_failures(path: Path, failed: Sequence[tuple[str, str]], passed_over: S
     path.write_bytes(buffer.getvalue().encode("utf-8", "surrogateescape"))
 
 
+def read_failures(path: Path) -> list[tuple[str, str]]:
+    """The rows of failed.csv: names and reasons; none if somebody has removed it."""
+    if not path.exists():
+        return []
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    return [(row[0], row[1]) for row in list(csv.reader(io.StringIO(text, newline="")))[1:] if len(row) == 2]
+
+
 def _existing_splits(
     source: Source, validation: float | Source, test: float | Source
 ) -> tuple[Source, float | Source, float | Source]:

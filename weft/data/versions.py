@@ -6,8 +6,6 @@ version appears when it is complete, and an interrupted one resumes when the sam
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import zlib
@@ -23,7 +21,7 @@ from .changes import WHERE
 from .changes import DatasetChanges as DatasetChanges
 from .checksums import INDEX, write_checksums
 from .convert import ConversionOptions, decode
-from .create import Progress, worker_count, write_failures, writing
+from .create import Progress, read_failures, worker_count, write_failures, writing
 from .dataset_folder import describe
 from .image_names import write_names
 from .image_writers import SplitWriters
@@ -216,10 +214,7 @@ def _write_failures(
     passed_over: list[tuple[str, str]],
 ) -> None:
     """Every file of the parent and every added one is in a split or in this list."""
-    old: list[tuple[str, str]] = []
-    if (parent.folder / "failed.csv").exists():
-        text = (parent.folder / "failed.csv").read_bytes().decode("utf-8", "surrogateescape")
-        old = [(row[0], row[1]) for row in list(csv.reader(io.StringIO(text, newline="")))[1:] if len(row) == 2]
+    old = read_failures(parent.folder / "failed.csv")
     _, number = version_of(parent.folder)
     removed = [
         (parent.names[split][row], f"removed from {split} of v{number}")

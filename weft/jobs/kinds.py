@@ -10,7 +10,10 @@ from typing import Any
 from ..errors import RunError
 from .events import Listener
 
-TRAIN, DATASET, DATASET_VERSION = "train", "dataset", "dataset-version"
+TRAIN = "train"
+DATASET = "dataset"
+DATASET_VERSION = "dataset-version"
+DOCTOR = "doctor"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
@@ -21,6 +24,7 @@ KINDS = {
     TRAIN: ("weft.jobs.training", "train_or_resume"),
     DATASET: ("weft.jobs.datasets", "create_dataset"),
     DATASET_VERSION: ("weft.jobs.dataset_versions", "make_version"),
+    DOCTOR: ("weft.jobs.doctor", "examine_dataset"),
 }
 
 
