@@ -9,7 +9,7 @@ from shlex import quote
 from ..data.dataset_folder import describe
 from ..data.doctor.duplicates import SAME_PIXELS
 from ..data.doctor.examine import CHECKS, known_checks
-from ..data.doctor.report import DoctorReport, Finding
+from ..data.doctor.report import DoctorFinding, DoctorReport
 from ..data.image_names import read_names
 from ..errors import UserError
 from ..jobs.doctor import examine_folder
@@ -78,7 +78,7 @@ def page(report: DoctorReport, folder: Path, most: int) -> str:
     return "\n".join(lines)
 
 
-def _line(finding: Finding, names: dict[str, list[str]]) -> str:
+def _line(finding: DoctorFinding, names: dict[str, list[str]]) -> str:
     images = " = ".join(f"{split}:{row} {shown(names[split][row])}" for split, row in finding.images)
     score = "" if finding.score is None or finding.text == SAME_PIXELS else f" ({100 * finding.score:.1f} %)"
     return f"{images}: {finding.text}{score}" if images else shown(finding.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .report import CheckResult, Finding
+from .report import CheckResult, DoctorFinding
 
 TIMES, FEW = 3.0, 10  # the largest class may be this many times the smallest; images for training that a class needs
 
@@ -32,5 +32,5 @@ def check_balance(counts: Mapping[str, Mapping[str, int]]) -> CheckResult:
     return CheckResult("balance", "Imbalance", "warning" if findings else "ok", text, tuple(findings))
 
 
-def _finding(name: str, count: int, text: str) -> Finding:
-    return Finding("balance", "warning", (), text, facts={"class": name, "images": count})
+def _finding(name: str, count: int, text: str) -> DoctorFinding:
+    return DoctorFinding("balance", "warning", (), text, facts={"class": name, "images": count})

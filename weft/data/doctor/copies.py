@@ -34,14 +34,14 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Copies:
+class FoundCopies:
     """Groups of equal images, and pairs of nearly equal ones, all with the one to keep first."""
 
     groups: list[list[int]]
     pairs: list[Pair]
 
 
-def find_copies(facts: ImageFacts, side: int) -> Copies:
+def find_copies(facts: ImageFacts, side: int) -> FoundCopies:
     """All copies in a dataset; `side` is the shorter side of its images."""
     groups = _equal(facts)
     rest = {row for group in groups for row in group[1:]}
@@ -53,7 +53,7 @@ def find_copies(facts: ImageFacts, side: int) -> Copies:
             known = found.get((first, second))
             if known is None or alike > known.alike:
                 found[first, second] = Pair(first, second, alike, mirrored=mirrored)
-    return Copies(groups, sorted(_much_more_alike(found.values(), facts, chosen), key=lambda pair: -pair.alike))
+    return FoundCopies(groups, sorted(_much_more_alike(found.values(), facts, chosen), key=lambda pair: -pair.alike))
 
 
 def _much_more_alike(pairs: Iterable[Pair], facts: ImageFacts, chosen: np.ndarray) -> list[Pair]:

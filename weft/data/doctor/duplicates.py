@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..changes import DatasetChanges
-from .copies import Copies, Pair
+from .copies import FoundCopies, Pair
 from .image_facts import ImageFacts
-from .report import CheckResult, Finding, Severity
+from .report import CheckResult, DoctorFinding, Severity
 
 SAME_PIXELS = "The same pixels"
 
 
-def check_duplicates(facts: ImageFacts, classes: Sequence[str], copies: Copies) -> CheckResult:
+def check_duplicates(facts: ImageFacts, classes: Sequence[str], copies: FoundCopies) -> CheckResult:
     """Images with the same pixels in one split. Where their labels differ, only a person can tell which is right."""
     findings = []
     for group in copies.groups:
@@ -27,7 +27,7 @@ def check_duplicates(facts: ImageFacts, classes: Sequence[str], copies: Copies) 
     return CheckResult("duplicates", "Duplicates", "warning" if findings else "ok", text, tuple(findings))
 
 
-def check_near_duplicates(facts: ImageFacts, classes: Sequence[str], copies: Copies) -> CheckResult:
+def check_near_duplicates(facts: ImageFacts, classes: Sequence[str], copies: FoundCopies) -> CheckResult:
     """Images of one split that are nearly the same: resized, brightened, slightly cropped or mirrored."""
     pairs = [pair for pair in copies.pairs if facts.places[pair.first][0] == facts.places[pair.second][0]]
     findings = [_pair("near-duplicates", facts, classes, pair) for pair in pairs]
@@ -36,7 +36,7 @@ def check_near_duplicates(facts: ImageFacts, classes: Sequence[str], copies: Cop
     return CheckResult("near-duplicates", "Near duplicates", severity, text, tuple(findings))
 
 
-def check_leaks(facts: ImageFacts, classes: Sequence[str], copies: Copies) -> CheckResult:
+def check_leaks(facts: ImageFacts, classes: Sequence[str], copies: FoundCopies) -> CheckResult:
     """Images of validation and test that are also, or nearly, in another split."""
     pairs = [
         Pair(group[0], other, 1.0, exact=True)
@@ -59,17 +59,17 @@ def check_leaks(facts: ImageFacts, classes: Sequence[str], copies: Copies) -> Ch
     return CheckResult("leaks", "Leak between splits", "warning" if findings else "ok", text, tuple(findings))
 
 
-def _group(facts: ImageFacts, classes: Sequence[str], rows: list[int], split: str) -> Finding:
+def _group(facts: ImageFacts, classes: Sequence[str], rows: list[int], split: str) -> DoctorFinding:
     names = _labels(facts, classes, rows)
     places = tuple(facts.places[row] for row in rows)
     if len(set(names)) > 1:
         text = f"{SAME_PIXELS}, with the labels {' and '.join(dict.fromkeys(names))}"
-        return Finding("duplicates", "warning", places, text, 1.0, facts={"labels": names})
+        return DoctorFinding("duplicates", "warning", places, text, 1.0, facts={"labels": names})
     remove = DatasetChanges(remove={split: [row for _, row in places[1:]]})
-    return Finding("duplicates", "warning", places, SAME_PIXELS, 1.0, remove, {"labels": names})
+    return DoctorFinding("duplicates", "warning", places, SAME_PIXELS, 1.0, remove, {"labels": names})
 
 
-def _pair(check: str, facts: ImageFacts, classes: Sequence[str], pair: Pair) -> Finding:
+def _pair(check: str, facts: ImageFacts, classes: Sequence[str], pair: Pair) -> DoctorFinding:
     names = _labels(facts, classes, [pair.first, pair.second])
     first, second = facts.places[pair.first], facts.places[pair.second]
     differ = len(set(names)) > 1
@@ -80,7 +80,7 @@ def _pair(check: str, facts: ImageFacts, classes: Sequence[str], pair: Pair) -> 
     remove = DatasetChanges(remove={second[0]: [second[1]]}) if safe else DatasetChanges()
     known = {"labels": names, "mirrored": pair.mirrored, "exact": pair.exact}
     severity: Severity = "warning" if check == "leaks" or differ else "info"
-    return Finding(check, severity, (first, second), text, pair.alike, remove, known)
+    return DoctorFinding(check, severity, (first, second), text, pair.alike, remove, known)
 
 
 def _labels(facts: ImageFacts, classes: Sequence[str], rows: list[int]) -> list[str]:

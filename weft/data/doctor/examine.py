@@ -18,7 +18,7 @@ from ..create import read_failures
 from ..dataset import Dataset
 from ..dataset_folder import describe, open_dataset_folder
 from .balance import check_balance
-from .copies import Copies, find_copies
+from .copies import FoundCopies, find_copies
 from .duplicates import check_duplicates, check_leaks, check_near_duplicates
 from .image_facts import BLANK, Features, ImageFacts, image_facts
 from .labels import check_labels
@@ -47,7 +47,7 @@ class Examination:
         return image_facts(self.splits, self._features, self._show("Reading images"))
 
     @cached_property
-    def copies(self) -> Copies:
+    def copies(self) -> FoundCopies:
         self._progress("Comparing images", 0, 1)
         return find_copies(self.facts, self.side)
 

@@ -11,7 +11,7 @@ import numpy as np
 from ..changes import DatasetChanges
 from .image_facts import ImageFacts
 from .probe import folds_of, out_of_fold, principal_components
-from .report import CheckResult, Finding
+from .report import CheckResult, DoctorFinding
 
 FOLDS, ROUNDS = 5, 2
 FEWEST = 10  # images of each of two classes, below which nothing can be learned
@@ -42,11 +42,11 @@ def check_labels(
         text = f"Labelled {given}, looks like {better}"
         known = {"labels": [given], "suggested": better}
         relabel = DatasetChanges(relabel={split: {number: better}})
-        findings.append(Finding("labels", "warning", ((split, number),), text, sure, relabel, known))
+        findings.append(DoctorFinding("labels", "warning", ((split, number),), text, sure, relabel, known))
     return CheckResult("labels", TITLE, "warning" if findings else "ok", _said(findings), tuple(findings))
 
 
-def _said(findings: Sequence[Finding]) -> str:
+def _said(findings: Sequence[DoctorFinding]) -> str:
     if not findings:
         return "None found"
     pairs = Counter(tuple(sorted((f.facts["labels"][0], f.facts["suggested"]))) for f in findings)

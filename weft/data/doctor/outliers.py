@@ -9,7 +9,7 @@ import numpy as np
 from ..changes import DatasetChanges
 from .image_facts import ImageFacts
 from .probe import principal_components
-from .report import CheckResult, Finding
+from .report import CheckResult, DoctorFinding
 
 _COMPONENTS, _NEIGHBOURS, _STEP = 128, 5, 1024
 _FAR = 4.0  # robust standard deviations above the median of the logarithm of distances
@@ -62,10 +62,10 @@ def robust_scores(values: np.ndarray) -> np.ndarray:
     return np.asarray((values - middle) / max(float(deviation), 1e-6))
 
 
-def _finding(facts: ImageFacts, classes: Sequence[str], row: int, times: float) -> Finding:
+def _finding(facts: ImageFacts, classes: Sequence[str], row: int, times: float) -> DoctorFinding:
     split, number = facts.places[row]
     label = classes[facts.labels[row]] if facts.labels[row] >= 0 else ""
     text = f"{times:.1f} times as far from its neighbours as usual"
-    return Finding(
+    return DoctorFinding(
         "outliers", "info", ((split, number),), text, None, DatasetChanges({split: [number]}), {"labels": [label]}
     )

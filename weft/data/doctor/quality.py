@@ -9,7 +9,7 @@ import numpy as np
 from ..changes import DatasetChanges
 from .image_facts import BLANK, ImageFacts
 from .outliers import robust_scores
-from .report import CheckResult, Finding, Severity
+from .report import CheckResult, DoctorFinding, Severity
 
 LOW_CONTRAST = 6.0  # spread of the gray values, of 255
 _SOFT, _SHARP_FROM = -5.0, 32  # robust score of sharpness, and the side from which it can be judged
@@ -27,8 +27,10 @@ def check_quality(
             split, number = facts.places[row]
             label = classes[facts.labels[row]] if facts.labels[row] >= 0 else ""
             changes = DatasetChanges(remove={split: [number]})
-            findings.append(Finding("quality", "warning", ((split, number),), text, None, changes, {"labels": [label]}))
-    broken = [Finding("quality", "info", (), f"{name} {reason}", facts={"file": name}) for name, reason in failed]
+            findings.append(
+                DoctorFinding("quality", "warning", ((split, number),), text, None, changes, {"labels": [label]})
+            )
+    broken = [DoctorFinding("quality", "info", (), f"{name} {reason}", facts={"file": name}) for name, reason in failed]
     parts = [f"{len(findings):,} poor"] if findings else []
     parts += [f"{len(broken):,} could not be read"] if broken else []
     severity: Severity = "warning" if findings else "info" if broken else "ok"

@@ -19,7 +19,7 @@ Place = tuple[str, int]  # split and row of an image
 
 
 @dataclass(frozen=True)
-class Finding:
+class DoctorFinding:
     """One thing to decide on: an image, or several that belong together; the one to keep stands first.
 
     `score` says how alike images are, or how sure the doctor is, from 0 to 1. `suggested` are the changes that would mend
@@ -41,7 +41,7 @@ class Finding:
         }  # fmt: skip
 
     @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Finding:
+    def from_json(cls, found: dict[str, Any]) -> DoctorFinding:
         images = tuple((str(split), int(row)) for split, row in found["images"])
         return cls(**{**found, "images": images, "suggested": DatasetChanges.from_json(found["suggested"])})
 
@@ -54,7 +54,7 @@ class CheckResult:
     title: str
     severity: Severity
     text: str
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[DoctorFinding, ...] = ()
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class CheckResult:
 
     @classmethod
     def from_json(cls, found: dict[str, Any]) -> CheckResult:
-        return cls(**{**found, "findings": tuple(map(Finding.from_json, found["findings"]))})
+        return cls(**{**found, "findings": tuple(map(DoctorFinding.from_json, found["findings"]))})
 
 
 @dataclass(frozen=True)
