@@ -62,7 +62,7 @@ def test_several_classes_are_learned_and_evaluated(
     monkeypatch.chdir(tmp_path)
     several(tmp_path / "s")
     main(["dataset", "create", "s/list.csv", "made", "labels=classes", "colour=gray"])
-    assert main(["train", "data=made", "model=mlp", "epochs=12", "rate=0.01", "name=two"]) == 0
+    assert main(["train", "data=made", "model=mlp", "epochs=8", "rate=0.01", "name=two"]) == 0
     run = tmp_path / "runs" / "classify" / "two"
     found = json.loads((run / "summary.json").read_text())
     assert found["best"]["validation_f1"] == 1.0

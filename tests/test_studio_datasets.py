@@ -248,6 +248,17 @@ def test_pages_answer(web: httpx.Client) -> None:
     assert web.get("/datasets/nothing").status_code == 404
 
 
+def test_pages_of_jobs_show_those_that_make_datasets(web: httpx.Client, server: Server) -> None:
+    x = np.random.default_rng(0).integers(0, 255, (12, 6, 6)).astype(np.uint8)
+    np.savez(server.runs.parent / "arrays.npz", x=x, y=np.arange(12) % 2)
+    given = {"kind": "npz", "source": "arrays.npz", "name": "arrays", "size": "6", "colour": "gray", "store": "arrays"}
+    assert web.post("/api/v1/datasets", headers=HEADER, json=given).status_code == 200
+    (made,) = until(lambda: versions(web, "arrays"))
+    assert (made["images"], made["shape"]) == (12, [1, 6, 6])
+    for page in ("/", "/queue", "/datasets"):
+        assert web.get(page).status_code == 200, page
+
+
 def test_images_are_served_small_and_cacheable(web: httpx.Client) -> None:
     listed = web.get("/api/v1/datasets/ready/v1/images", params={"class": "blue", "split": "train"}).json()
     assert listed["total"] == 6
@@ -291,11 +302,11 @@ def test_a_dataset_is_made_from_an_upload_changed_and_deleted(web: httpx.Client,
 
     wrong = web.post("/api/v1/datasets/sent/v1/changes", headers=HEADER, json={"remove": {"train": [99]}})
     assert wrong.status_code == 400
-    changes = {"remove": {"train": [0]}, "rename": {"red": "warm"}}
+    changes = {"remove": {"train": [0]}, "rename": {"red": "warm"}, "add": "photos"}
     assert web.post("/api/v1/datasets/sent/v1/changes", headers=HEADER, json=changes).status_code == 200
     newest = until(lambda: versions(web, "sent")[1:])[0]
-    assert (newest["images"], newest["parent"], "warm" in newest["classes"]) == (11, "v1", True)
-    assert newest["changes"] == "removed 1 image, renamed red to warm"
+    assert (newest["images"], newest["parent"], "warm" in newest["classes"]) == (35, "v1", True)
+    assert newest["changes"] == "removed 1 image, renamed red to warm, added photos"
 
     kept = web.delete("/api/v1/datasets/ready", headers=HEADER)
     assert kept.status_code == 400

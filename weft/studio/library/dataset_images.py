@@ -17,11 +17,12 @@ from PIL import Image
 from ...data.catalogue import is_available, known, known_names
 from ...data.dataset import Dataset, Splits
 from ...data.dataset_folder import open_dataset_folder
+from ...data.doctor.report import load_report
 from ...data.image_names import read_names
 from ...data.label_kinds import LabelKind, kind_of
 from ...data.pixel_summary import PixelSummary, as_bytes, pixel_summary
 from ...data.texts import Text
-from ...errors import UserError
+from ...errors import UserError, WeftError
 
 OPEN = 8  # datasets that stay open
 THUMBNAILS = 4096  # that stay in memory
@@ -198,6 +199,28 @@ def _parts(splits: Splits) -> dict[str, Dataset]:
     found = {split: part for split, part in splits._asdict().items() if part is not None}
     if isinstance(splits.train, Text) or len(splits.train.shape) != 3:
         raise UserError("studio", "a dataset of images is required.")
+    return found
+
+
+FLAGS = {
+    "leaks": "Leak", "duplicates": "Duplicate", "near-duplicates": "Near copy", "outliers": "Outlier", "quality": "Poor image"
+}  # fmt: skip
+
+
+def flags_of(folder: Path, digest: str) -> dict[str, dict[int, str]]:
+    """What the data doctor found about images, by split and row, in a word or two. Of copies the first stays unflagged: it is kept."""
+    try:
+        report = load_report(folder, digest)
+    except WeftError:  # the page of the doctor says that it is damaged
+        return {}
+    found: dict[str, dict[int, str]] = {}
+    for result in report.results if report is not None else ():
+        for finding in result.findings:
+            copies = result.check in ("duplicates", "near-duplicates")
+            for split, row in finding.images[1:] if copies else finding.images:
+                likely = finding.suggested.relabel.get(split, {}).get(row)
+                word = f"Likely {likely}" if likely else FLAGS.get(result.check, "Wrong label")
+                found.setdefault(split, {}).setdefault(row, word)
     return found
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from ...data.catalogue import known_names
 from ...data.dataset_folder import describe, is_dataset_folder, version_folders
+from ...data.doctor.report import FILE as REPORT
 from ...data.label_kinds import LabelKind, examples_by_split
 from ...data.staging import DESCRIPTION
 from ...data.version_folders import described_version
@@ -22,7 +23,7 @@ from ...jobs.record import DONE, RUNNING, JobRecord
 from ..paths import AllowedPaths
 from ..uploads import UploadStore
 from .dataset_form import DatasetForms
-from .dataset_images import OpenDatasets, OpenedDataset
+from .dataset_images import OpenDatasets, OpenedDataset, flags_of
 from .runs import RunRow
 
 KINDS = (DATASET, DATASET_VERSION)
@@ -231,6 +232,7 @@ class DatasetLibrary:
         self.images = OpenDatasets()
         self.uploads = UploadStore(root / ".uploads", largest_upload)
         self.forms = DatasetForms(root, paths, self.uploads)
+        self._last_flags: tuple[tuple[Path, int] | None, dict[str, dict[int, str]]] = (None, {})
 
     def opened(self, name: str, version: str | None = None) -> OpenedDataset:
         """The images of a version, or of a known dataset; an error if there is none."""
@@ -241,7 +243,19 @@ class DatasetLibrary:
         if found is None or found.problem:
             why = found.problem if found is not None else f"there is no dataset {name} {version or ''}".strip() + "."
             raise UserError("studio", why)
-        return self.images.version(found.folder, found.digest)
+        opened = self.images.version(found.folder, found.digest)
+        opened.flags = self._flags(found)
+        return opened
+
+    def _flags(self, version: VersionRow) -> dict[str, dict[int, str]]:
+        """What the data doctor found about images, read again when its report has changed."""
+        try:
+            key = version.folder, (version.folder / REPORT).stat().st_mtime_ns
+        except OSError:
+            return {}
+        if key != self._last_flags[0]:
+            self._last_flags = key, flags_of(version.folder, str(version.about["digest"]))
+        return self._last_flags[1]
 
 
 def _folders(root: Path) -> list[Path]:

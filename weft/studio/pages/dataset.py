@@ -12,68 +12,20 @@ from fastapi import HTTPException
 from nicegui import ui
 
 from ...data.catalogue import is_available, known_names
-from ...data.pixel_summary import PixelSummary
 from ...data.resize import WAYS
-from ..library.dataset_images import OpenedDataset, failures
-from ..library.datasets import DatasetRow, VersionRow
+from ..library.dataset_images import failures
 from ..library.feed import Snapshot
-from ..library.runs import RunRow
 from ..ui.context import Studio
-from ..ui.fragment import Fragment, fragment
+from ..ui.fragment import fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
-from .dataset_explorer import SPLIT_WORDS, Explorer
+from .dataset_explorer import SPLIT_WORDS
+from .dataset_overview import doctor_address, doctor_report, explorer, has_doctor, overview, versions
+from .dataset_view import DatasetView, next_version
 from .datasets import deletion_warning
 from .new_dataset import add_scripts
 
-COLOURS = {"train": "s1", "validation": "s2", "test": "s3"}
-CHANNEL_COLOURS = {1: ("ink-2",), 3: ("s8", "s3", "s1")}
-MOST_CLASSES, MOST_FAILED = 20, 500
-KNOWN = "known"  # the only version of a known dataset, in addresses
-
-
-@dataclass(frozen=True)
-class DatasetView:
-    """A dataset as its page shows it: a version of one that was created, or a known one."""
-
-    studio: Studio
-    name: str
-    opened: OpenedDataset
-    row: DatasetRow | None = None  # none for a known dataset
-    version: VersionRow | None = None
-    of_class: str = ""
-
-    @property
-    def version_name(self) -> str:
-        return KNOWN if self.version is None else self.version.name
-
-    @property
-    def digest(self) -> str:
-        return "" if self.version is None else self.version.digest
-
-    @property
-    def address(self) -> str:
-        """The address of the page, ready for another parameter."""
-        version = f"version={self.version.name}&" if self.version is not None else ""
-        return f"{self.studio.config.prefix}/datasets/{self.name}?{version}"
-
-    @property
-    def following(self) -> str:
-        """The name of the next version; empty where none can be made."""
-        return next_version(self.row, self.version)
-
-    @property
-    def data(self) -> str:
-        """What `weft train data=` takes."""
-        return self.name if self.version is None else str(self.version.folder)
-
-    def runs(self) -> list[tuple[RunRow, str]]:
-        """The runs that learned from it, with the version."""
-        rows = self.studio.index.rows()
-        if self.row is None:
-            return [(run, "") for run in rows if run.settings.get("data") == self.name]
-        named = {str(one.folder): one.name for one in self.row.versions}
-        return [(run, named.get(str(run.settings.get("data")), "newest")) for run in self.row.used_by(rows)]
+MOST_FAILED = 500  # files that are listed
 
 
 @dataclass(frozen=True)
@@ -85,6 +37,7 @@ class DatasetTab:
     show: Callable[[DatasetView], Awaitable[None]]
     count: Callable[[DatasetView], int | None] = lambda view: None
     is_shown: Callable[[DatasetView], bool] = lambda view: True
+    page: Callable[[DatasetView], str] | None = None  # the address of a page of its own
 
 
 def add(studio: Studio) -> None:
@@ -143,13 +96,6 @@ def _header(studio: Studio, name: str, version: str) -> str:
     )  # fmt: skip
 
 
-def next_version(row: DatasetRow | None, version: VersionRow | None) -> str:
-    """The name of the version that changes would make; empty where none can be made."""
-    if row is None or version is None or version.problem or version.labels != "class" or version.folder == row.folder:
-        return ""
-    return f"v{1 + max(int(one.name[1:]) for one in row.versions)}"
-
-
 def _jobs(studio: Studio, snapshot: Snapshot, name: str) -> str:
     row = next((one for one in snapshot.datasets if one.name == name), None)
     return render("dataset_jobs.html", jobs=row.jobs if row is not None else ())
@@ -159,7 +105,10 @@ async def _content(view: DatasetView, tab: str) -> None:
     with ui.element("section").classes("card").props('aria-label="Facts"'):
         fragment("dataset_facts.html", **_facts(view))
     tabs = [one for one in TABS if one.is_shown(view) or one.key == tab]
-    shown = [(one.key, one.title, None if (n := one.count(view)) is None else f"{n:,}") for one in tabs]
+    shown = [
+        (one.key, one.title, None if (n := one.count(view)) is None else f"{n:,}", one.page(view) if one.page else "")
+        for one in tabs
+    ]
     address = view.address.rstrip("&?")
     fragment(
         "dataset_tabs.html", tabs=shown, tab=tab, address=address + ("&" if "?" in address else "?"), first=address
@@ -198,88 +147,21 @@ def _store(about: Any, settings: Any) -> str:
 # --- tabs ---------------------------------------------------------------------------------------------------------------------
 
 
-async def _overview(view: DatasetView) -> None:
-    with ui.element("div").classes("cols sect " + ("d3" if CARDS else "d2")):
-        with ui.element("section").classes("card").props('aria-label="Images by class"'):
-            fragment("dataset_classes.html", **_classes(view))
-        with ui.element("section").classes("card").props('aria-label="Pixels"'):
-            known = view.opened.__dict__.get("pixels")  # computed before: shown at once
-            pixels = Fragment(render("dataset_pixels.html", **_pixels(view, known)))
-        for card in CARDS:
-            await card(view)
-    await _images(view, 18)
-    if view.row is not None:
-        _versions(view)
-    if known is None:
-        ui.timer(0.05, lambda: _fill(view, pixels), once=True)
-
-
-async def _fill(view: DatasetView, shown: Fragment) -> None:
-    found = await asyncio.to_thread(lambda: view.opened.pixels)
-    shown.show(render("dataset_pixels.html", **_pixels(view, found)))
-
-
-def _classes(view: DatasetView) -> dict[str, Any]:
-    counts = view.opened.counts()
-    names = {name: sum(part[name] for part in counts.values()) for name in view.opened.classes}
-    ordered = sorted(names, key=lambda name: (-names[name], name))
-    lines = [
-        (
-            name,
-            [(SPLIT_WORDS[split].lower(), part[name], COLOURS[split]) for split, part in counts.items()],
-            names[name],
-        )
-        for name in ordered[:MOST_CLASSES]
-    ]
-    legend = [(SPLIT_WORDS[split].lower(), len(part), COLOURS[split]) for split, part in view.opened.parts.items()]
-    return {
-        "title": "Images by class", "lines": lines, "most": max([*names.values(), 1]), "legend": legend,
-        "hidden": max(0, len(ordered) - MOST_CLASSES), "address": view.address,
-    }  # fmt: skip
-
-
-def _pixels(view: DatasetView, found: PixelSummary | None) -> dict[str, Any]:
-    train = view.opened.train
-    colours = CHANNEL_COLOURS.get(train.shape[0], ("ink-2",) * train.shape[0])
-    base = f"{view.studio.config.prefix}/api/v1/datasets/{view.name}/{view.version_name}"
-    return {
-        "means": _numbers(train.mean), "deviations": _numbers(train.std), "channels": "RGB" if train.shape[0] == 3 else "grey",
-        "histogram": [] if found is None else list(zip(_curves(found.histogram), colours, strict=True)),
-        "mean": f"{base}/mean?d={view.digest}", "looked_at": 0 if found is None else found.images,
-        "checksum": f"{view.digest[:4]} {view.digest[4:8]}" if view.digest else "",
-    }  # fmt: skip
-
-
-def _numbers(values: Any) -> str:
-    return ", ".join(f"{255 * value:.0f}" for value in values) if values else "–"
-
-
-def _curves(histogram: np.ndarray) -> list[str]:
-    """A line for each channel in a square of 1000 by 1000: 64 bins, smoothed a little."""
-    bins = histogram.reshape(len(histogram), 64, 4).sum(axis=2).astype(float)
-    smooth = np.stack([np.convolve(row, [0.25, 0.5, 0.25], "same") for row in bins])
-    top = np.percentile(smooth, 98) or smooth.max() or 1.0  # black borders must not flatten the rest
-    rows = np.clip(1000 * (1 - 0.95 * smooth / top), 0, 1000).round().astype(int)
-    return ["M" + "L".join(f"{round(1000 * i / 63)} {y}" for i, y in enumerate(row)) for row in rows]
-
-
-async def _images(view: DatasetView, page: int = 54) -> None:
-    Explorer(
-        view.studio, view.opened, view.name, view.version_name, view.digest, page=page, following=view.following,
-        of_class=view.of_class if view.of_class in view.opened.classes else "",
-    )  # fmt: skip
-
-
-def _versions(view: DatasetView) -> None:
-    assert view.row is not None
-    with ui.element("section").classes("card sect").props('aria-label="Versions"'):
-        fragment(
-            "dataset_versions.html", versions=view.row.versions, version=view.version, name=view.name, base=view.studio.config.prefix
-        )  # fmt: skip
+async def _images(view: DatasetView) -> None:
+    explorer(view)
 
 
 async def _versions_tab(view: DatasetView) -> None:
-    _versions(view)
+    versions(view)
+
+
+async def _nothing(view: DatasetView) -> None:
+    """A tab with a page of its own."""
+
+
+def _warnings(view: DatasetView) -> int | None:
+    report = doctor_report(view)
+    return None if report is None else report.warnings
 
 
 async def _rename(view: DatasetView) -> None:
@@ -320,14 +202,14 @@ def _is_editable(view: DatasetView) -> bool:
     return bool(view.following)
 
 
-# Tabs in their order, and further cards beside the first two of the overview: other pages may add theirs.
+# Tabs in their order; other pages may add theirs.
 TABS = [
-    DatasetTab("overview", "Overview", _overview),
+    DatasetTab("overview", "Overview", overview),
     DatasetTab("images", "Images", _images, _image_count),
+    DatasetTab("doctor", "Data doctor", _nothing, _warnings, has_doctor, doctor_address),
     DatasetTab("versions", "Versions", _versions_tab, lambda view: len(view.row.versions) if view.row else None, lambda view: view.row is not None),
     DatasetTab("classes", "Classes", _rename, lambda view: len(view.opened.classes), _is_editable),
     DatasetTab("runs", "Runs", _runs, lambda view: len(view.runs())),
     DatasetTab("failed", "Left out", _failed, lambda view: len(failures(view.version.folder)) if view.version else None, lambda view: view.version is not None),
     DatasetTab("add", "Add images", _add, is_shown=_is_editable),
 ]  # fmt: skip
-CARDS: list[Callable[[DatasetView], Awaitable[None]]] = []
