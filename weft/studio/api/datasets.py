@@ -175,7 +175,7 @@ def _facts(studio: Studio, row: DatasetRow) -> dict[str, Any]:
     return {
         "name": row.name, "state": row.state, "folder": str(row.folder),
         "versions": [_version_facts(one) for one in row.versions],
-        "jobs": [vars(job) for job in row.jobs], "used_by": [run.id for run in row.used_by(studio.index.rows())],
+        "jobs": [{**vars(job), "settings": dict(job.settings)} for job in row.jobs], "used_by": [run.id for run in row.used_by(studio.index.rows())],
     }  # fmt: skip
 
 

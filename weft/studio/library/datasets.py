@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,11 @@ class VersionRow:
         return int(self.about.get("failed", 0))
 
     @property
+    def left_out(self) -> int:
+        """Files that failed or were passed over."""
+        return self.failed + int(self.about.get("passed_over", 0))
+
+    @property
     def digest(self) -> str:
         return str(self.about.get("digest", ""))[:12]
 
@@ -85,6 +90,7 @@ class DatasetJob:
     done: int = 0
     total: int = 0
     failed: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
@@ -122,7 +128,8 @@ class DatasetRow:
         folders = {str(one.folder): one.name for one in self.versions} | {str(self.folder): "newest"}
         found = []
         for run in runs:
-            here = folders.get(str(_absolute(str(run.settings.get("data") or ""), self.folder)))
+            data = str(run.settings.get("data") or "")
+            here = folders.get(str(_absolute(data, self.folder))) if self.name in data else None
             if here is not None and version in (None, here):
                 found.append(run)
         return found
@@ -198,12 +205,14 @@ class DatasetIndex:
 def _progress(job: JobRecord, kind: str, state: str, why: str) -> DatasetJob:
     event = latest(job.folder, "progress") if state == RUNNING else None
     doing = latest(job.folder, "activity") if state == RUNNING else None
+    settings = job.readable_settings
     if event is None:
-        return DatasetJob(job.number, kind, state, why, "" if doing is None else str(doing["text"]))
+        text = "" if doing is None else str(doing["text"])
+        return DatasetJob(job.number, kind, state, why, text, settings=settings)
     facts = event.facts
     return DatasetJob(
         job.number, kind, state, why, str(facts.get("what", "")), int(facts.get("done", 0)), int(facts.get("total", 0)),
-        int(facts.get("failed", 0)),
+        int(facts.get("failed", 0)), settings,
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from nicegui import ui
 
 from ...data.catalogue import is_available, known_names
 from ...data.resize import WAYS
-from ..library.dataset_images import failures
+from ..library.dataset_images import OpenedDataset, failures
 from ..library.feed import Snapshot
 from ..ui.context import Studio
 from ..ui.fragment import fragment
@@ -55,7 +55,7 @@ def add(studio: Studio) -> None:
         add_scripts(studio)
         view = None
         if row is None or (found is not None and not found.problem):
-            opened = await asyncio.to_thread(studio.datasets.opened, name, version or None)
+            opened = await asyncio.to_thread(_opened, studio, name, version)
             view = DatasetView(studio, name, opened, row, found, wanted)
         header = (f"dataset header {name} {version}", lambda snapshot: _header(studio, name, version))
         with frame(studio, name, "datasets", live_header=header):
@@ -66,6 +66,13 @@ def add(studio: Studio) -> None:
                 await _content(view, tab)
             elif found is not None:
                 fragment("dataset_problem.html", "section", "card sect", problem=found.problem)
+
+
+def _opened(studio: Studio, name: str, version: str) -> OpenedDataset:
+    """The dataset with the names of its images, which are read here and not in the event loop."""
+    found = studio.datasets.opened(name, version or None)
+    _ = found.names
+    return found
 
 
 def _follow(studio: Studio, name: str) -> None:
@@ -210,6 +217,6 @@ TABS = [
     DatasetTab("versions", "Versions", _versions_tab, lambda view: len(view.row.versions) if view.row else None, lambda view: view.row is not None),
     DatasetTab("classes", "Classes", _rename, lambda view: len(view.opened.classes), _is_editable),
     DatasetTab("runs", "Runs", _runs, lambda view: len(view.runs())),
-    DatasetTab("failed", "Left out", _failed, lambda view: len(failures(view.version.folder)) if view.version else None, lambda view: view.version is not None),
+    DatasetTab("failed", "Left out", _failed, lambda view: view.version.left_out if view.version else None, lambda view: view.version is not None),
     DatasetTab("add", "Add images", _add, is_shown=_is_editable),
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from nicegui import app, ui
 
 from ...data.doctor.report import DoctorReport, load_report
 from ...data.pixel_summary import PixelSummary
+from ..ui.formats import three_figures
 from ..ui.fragment import Fragment, fragment
 from ..ui.rendering import render
 from .dataset_explorer import SPLIT_WORDS, Explorer
@@ -17,7 +18,7 @@ from .dataset_view import DatasetView
 
 COLOURS = {"train": "s1", "validation": "s2", "test": "s3"}
 CHANNEL_COLOURS = {1: ("ink-2",), 3: ("s8", "s3", "s1")}
-MOST_CLASSES = 20
+MOST_CLASSES, MOST_TARGETS = 20, 4
 
 
 async def overview(view: DatasetView) -> None:
@@ -56,8 +57,25 @@ def _classes(view: DatasetView) -> dict[str, Any]:
     ]
     legend = [(SPLIT_WORDS[split].lower(), len(part), COLOURS[split]) for split, part in view.opened.parts.items()]
     return {
-        "title": "Images by class", "lines": lines, "most": max([*names.values(), 1]), "legend": legend,
+        "title": "Images by class" if view.opened.classes else "Numbers to predict", "lines": lines, "targets": _targets(view), "most": max([*names.values(), 1]), "legend": legend,
         "hidden": max(0, len(ordered) - MOST_CLASSES), "address": view.address,
+    }  # fmt: skip
+
+
+def _targets(view: DatasetView) -> list[dict[str, Any]]:
+    """The distribution of the numbers of a regression over training."""
+    if view.opened.kind != "numbers":
+        return []
+    labels = view.opened.train.labels
+    columns = labels.reshape(len(labels), -1).T[:MOST_TARGETS]
+    return [_distribution(column.astype(np.float64)) for column in columns]
+
+
+def _distribution(values: np.ndarray) -> dict[str, Any]:
+    bins, edges = np.histogram(values, 40)
+    return {
+        "bins": (bins / max(1, bins.max())).tolist(), "low": f"{edges[0]:.4g}", "high": f"{edges[-1]:.4g}",
+        "mean": three_figures(float(values.mean())), "std": three_figures(float(values.std())),
     }  # fmt: skip
 
 

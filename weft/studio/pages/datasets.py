@@ -101,6 +101,7 @@ class DatasetTable:
     def __init__(self, studio: Studio, known: list[DatasetLine]) -> None:
         self.studio, self.known = studio, known
         self.words, self.sort, self.descending = "", "created", True
+        self._seen: Any = None
         with ui.element("section").classes("card").props('aria-label="Datasets"'):
             Fragment(render("datasets_filter.html"), on={"filter": self._filter})
             self.table = Fragment(self._html(), on={"sort": self._sort_by})
@@ -116,7 +117,10 @@ class DatasetTable:
         self.table.show(self._html())
 
     def _follow(self, snapshot: Snapshot) -> None:
-        self.table.show(self._html())
+        seen = snapshot.datasets, snapshot.runs_version
+        if seen != self._seen:
+            self._seen = seen
+            self.table.show(self._html())
 
     def _html(self) -> str:
         data = {run.settings.get("data") for run in self.studio.index.rows()}
