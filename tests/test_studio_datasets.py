@@ -16,13 +16,15 @@ from PIL import Image
 
 from studio_tools import BROWSER, Server, make_run, running_studio
 from weft import data
+from weft.data.changes import DatasetChanges
+from weft.data.doctor.report import CheckResult, DoctorFinding, DoctorReport
 from weft.data.scan import scan_source
 from weft.errors import UserError
 from weft.jobs import JobQueue, submit_dataset
 from weft.jobs.datasets import create_dataset
 from weft.jobs.events import Event
-from weft.studio.library.dataset_form import DatasetForms
-from weft.studio.library.dataset_images import ImageFilter, OpenDatasets, OpenedDataset
+from weft.studio.library.dataset_form import DEFAULTS, DatasetForms
+from weft.studio.library.dataset_images import ImageFilter, OpenDatasets, OpenedDataset, flags_of
 from weft.studio.library.datasets import DatasetIndex
 from weft.studio.paths import AllowedPaths
 from weft.studio.uploads import UploadStore
@@ -87,6 +89,8 @@ def test_the_form_gives_settings_a_forecast_and_a_command(forms: DatasetForms, t
     assert check.forecast.others["arrays"] == 25 * 3 * 16 * 16
     assert check.command.endswith("size=16x16 resize=crop validation=0.2 test=0.1 small=drop store=lmdb encoding=jpeg")
     assert check.sample.endswith(".png")
+    assert forms.suggested_name({**DEFAULTS, "source": "photos"}) == "photos"
+    assert forms.suggested_name({**DEFAULTS, "kind": "known"}) == "my-digits"
 
 
 @pytest.mark.parametrize(
@@ -200,6 +204,21 @@ def test_images_are_found_by_split_class_name_and_flag(tmp_path: Path) -> None:
     assert found.pixels.mean_image.shape == (3, 8, 8)
     with pytest.raises(UserError, match="no image 99"):
         found.thumbnail("train", 99, 32)
+
+
+def test_findings_of_the_doctor_flag_images(tmp_path: Path) -> None:
+    data.create(make_photos(tmp_path / "photos"), tmp_path / "made", size=(8, 8))
+    digest = str(data.describe(tmp_path / "made")["digest"])
+    assert flags_of(tmp_path / "made", digest) == {}
+    wrong = DatasetChanges(relabel={"train": {1: "red"}})
+    findings = (
+        DoctorFinding("duplicates", "warning", (("train", 0), ("validation", 2)), "copies"),
+        DoctorFinding("labels", "warning", (("train", 1),), "looks red", suggested=wrong),
+    )
+    results = tuple(CheckResult(one.check, one.check, "warning", "", (one,)) for one in findings)
+    DoctorReport("photos", digest, {}, results, True, 0.0, 0.0).save(tmp_path / "made")
+    assert flags_of(tmp_path / "made", digest) == {"validation": {2: "Duplicate"}, "train": {1: "Likely red"}}
+    assert flags_of(tmp_path / "made", "another") == {}
 
 
 # --- the API ------------------------------------------------------------------------------------------------------------------

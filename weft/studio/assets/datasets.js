@@ -77,8 +77,12 @@
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, textarea")) return;
     const viewer = document.querySelector(".viewer");
     if (viewer) {
-      const button = { ArrowLeft: "[data-emit=previous]", ArrowRight: "[data-emit=next]", Escape: "[data-emit=close]", x: "[data-emit=remove]" }[event.key];
+      const button = { ArrowLeft: "[data-emit=previous]", ArrowRight: "[data-emit=next]", Escape: "[data-emit=close]", x: "[data-emit=remove-one]" }[event.key];
       if (button) (event.preventDefault(), viewer.querySelector(button)?.click());
+      if (event.key === "Tab") {
+        const stops = [...viewer.querySelectorAll("button, select")], last = event.shiftKey ? 0 : stops.length - 1;
+        if (document.activeElement === stops[last]) (event.preventDefault(), stops[event.shiftKey ? stops.length - 1 : 0].focus());
+      }
       return;
     }
     if (event.key === "[" || event.key === "]") return void press(event.key === "[" ? "[data-emit=page-back]" : "[data-emit=page-on]");

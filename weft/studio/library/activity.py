@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...jobs.events import latest
+from ...jobs.events import Event, latest
 from ...jobs.queue import JobQueue
 from ...jobs.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, JobRecord, State
 from .runs import RunRow
@@ -95,12 +95,20 @@ def _of_job(job: JobRecord, state: State, row: RunRow | None) -> Activity:
     shown = PAUSED if state.state == STOPPED else state.state
     name = row.name if row is not None else str(settings.get("name") or f"Job {job.number}")
     last = latest(job.folder, "activity", "progress") if state.state == RUNNING else None
-    doing = str(last["text"]) if last is not None and last.type == "activity" else ""
+    doing = _doing(last) if last is not None else ""
     return Activity(
         name, shown, str(settings.get("model") or ""), Path(str(settings.get("data") or "")).name,
         str(settings.get("device") or "cpu"), job.number, None if row is None else row.id, state.why, doing,
         _progress(job.folder, row) if state.state == RUNNING else None, *_measured(row),
     )  # fmt: skip
+
+
+def _doing(last: Event) -> str:
+    """What a job does: its last activity, or how far it is if that is no training."""
+    if last.type == "activity":
+        return str(last["text"])
+    facts = last.facts
+    return "" if "epoch" in facts else f"{facts.get('what', '')}: {facts.get('done', 0):,} of {facts.get('total', 0):,}"
 
 
 def _of_run(row: RunRow) -> Activity:

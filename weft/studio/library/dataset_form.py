@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import threading
 import time
@@ -118,6 +119,17 @@ class DatasetForms:
             what = {"folder": "a folder", "list": "a .csv or .txt file", "npz": "an .npz file"}[kind]
             raise UserError("studio", f"source must be {what}, got {found.name}.")
         return found
+
+    def suggested_name(self, values: Mapping[str, str]) -> str:
+        """A name for the dataset that follows from its source."""
+        try:
+            source = Path(self.source(values))
+        except WeftError:
+            return ""
+        if values["kind"] == "known":
+            return f"my-{source}"
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", source.stem).strip("-.")[:60]
+        return "" if name == values["upload"] else name
 
     def _splits(self, values: Mapping[str, str]) -> dict[str, Any]:
         if values["split"] == "folders":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from nicegui import ui
@@ -54,7 +52,7 @@ class NewDatasetForm:
 
     def __init__(self, studio: Studio, values: dict[str, str]) -> None:
         self.studio, self.values = studio, {**DEFAULTS, **values}
-        self.check, self._asked = DatasetFormCheck(), 0
+        self.check, self._asked, self._suggested = DatasetFormCheck(), 0, ""
         with ui.element("div").classes("cols side-r"):
             handlers: dict[str, Callable[[Any], Any]] = {
                 "changed": self._changed, "kind": self._choose_kind, "split": self._choose_split
@@ -74,29 +72,26 @@ class NewDatasetForm:
             self.panel.show(self._panel())
 
     async def _changed(self, values: dict[str, str]) -> None:
-        before = self.values
-        self.values = {**before, **values}
-        if not self.values["name"] and self.values["source"] != before["source"]:
-            self.check = replace(self.check, errors={})
+        self.values = {**self.values, **values}
         await self.look()
-        await self._name_it(before)
+        await self._name_it()
 
-    async def _name_it(self, before: dict[str, str]) -> None:
+    async def _name_it(self) -> None:
         """A name that follows from the source, as long as none was typed."""
-        source = Path(self.values["source"])
-        if self.check.scan is None or self.values["name"] not in ("", Path(before["source"]).stem):
-            return
-        name = {"known": f"my-{self.values['known']}", "upload": ""}.get(self.values["kind"], source.stem)
-        if name and name != self.values["name"]:
-            self.values["name"] = name
-            self.form.run_method("set_field", "name", name)
-            await self.look()
+        name = self.studio.datasets.forms.suggested_name(self.values) if self.check.scan is not None else ""
+        if name and self.values["name"] in ("", self._suggested):
+            self._suggested = name
+            if name != self.values["name"]:
+                self.values["name"] = name
+                self.form.run_method("set_field", "name", name)
+                await self.look()
 
     async def _choose_kind(self, kind: str) -> None:
         self.values |= {"kind": kind, "source": ""}
         self.check = DatasetFormCheck()
         self.form.show(self._form())
         await self.look()
+        await self._name_it()
 
     async def _choose_split(self, split: str) -> None:
         self.values["split"] = split
