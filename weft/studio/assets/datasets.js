@@ -89,7 +89,7 @@
     const cell = event.target.closest?.("[data-image]");
     if (!cell) return;
     const cells = [...document.querySelectorAll("[data-image]")], here = cells.indexOf(cell);
-    const across = cells.filter((one) => one.offsetTop === cells[0].offsetTop).length;
+    const top = (one) => Math.round(one.getBoundingClientRect().top), across = cells.filter((one) => top(one) === top(cells[0])).length;
     const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[event.key];
     if (step) (event.preventDefault(), cells[here + step]?.focus());
     if (event.key === " ") (event.preventDefault(), cell.closest("figure").querySelector("input").click());

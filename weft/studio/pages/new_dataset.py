@@ -45,6 +45,7 @@ def add(studio: Studio) -> None:
         with frame(studio, "New dataset", "datasets", live_header=header):
             form = NewDatasetForm(studio, {"source": source, "kind": kind if kind in SOURCES else "folder"})
             await form.look()
+            await form.name_it()
 
 
 class NewDatasetForm:
@@ -74,9 +75,9 @@ class NewDatasetForm:
     async def _changed(self, values: dict[str, str]) -> None:
         self.values = {**self.values, **values}
         await self.look()
-        await self._name_it()
+        await self.name_it()
 
-    async def _name_it(self) -> None:
+    async def name_it(self) -> None:
         """A name that follows from the source, as long as none was typed."""
         name = self.studio.datasets.forms.suggested_name(self.values) if self.check.scan is not None else ""
         if name and self.values["name"] in ("", self._suggested):
@@ -91,7 +92,7 @@ class NewDatasetForm:
         self.check = DatasetFormCheck()
         self.form.show(self._form())
         await self.look()
-        await self._name_it()
+        await self.name_it()
 
     async def _choose_split(self, split: str) -> None:
         self.values["split"] = split
