@@ -336,6 +336,20 @@ def test_a_dataset_is_made_from_an_upload_changed_and_deleted(web: httpx.Client,
     assert versions(web, "sent") == []
 
 
+def test_a_dataset_that_could_not_be_made_says_why_and_goes_away(web: httpx.Client, server: Server) -> None:
+    broken = server.runs.parent / "broken" / "a"
+    broken.mkdir(parents=True)
+    for number in range(3):
+        (broken / f"{number}.png").write_bytes(b"no image")
+    given = {"source": "broken", "name": "hopeless", "size": "8", "minimum": "1"}
+    assert web.post("/api/v1/datasets", headers=HEADER, json=given).status_code == 200
+    until(lambda: web.get("/api/v1/datasets/hopeless").json()["state"] == "failed")
+    assert "3 of 3 files failed" in web.get("/api/v1/datasets/hopeless").json()["jobs"][0]["why"]
+    assert "The dataset was not made" in web.get("/datasets/hopeless").text
+    assert web.delete("/api/v1/datasets/hopeless", headers=HEADER).status_code == 200
+    assert web.get("/api/v1/datasets/hopeless").status_code == 404
+
+
 def test_archives_that_lead_out_are_refused(web: httpx.Client) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

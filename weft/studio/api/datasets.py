@@ -13,6 +13,7 @@ from ...data.scan import SourceScan
 from ...errors import UserError
 from ...jobs.datasets import submit_dataset
 from ...jobs.kinds import DATASET_VERSION
+from ...jobs.record import CANCELLED, STOPPED
 from ..library.dataset_images import ImageFilter, failures, picture
 from ..library.datasets import DatasetRow, VersionRow
 from ..ui.context import Studio
@@ -137,7 +138,10 @@ def router(studio: Studio) -> APIRouter:
         _check_unused(studio, row, None, confirmed)
         if row.state == "making":
             raise UserError("studio", f"{name} is being made. Stop job {row.jobs[0].number} first.")
-        shutil.rmtree(row.folder)
+        for job in row.jobs:  # attempts that failed: they are not made again
+            studio.queue.job(job.number).set(STOPPED, CANCELLED)
+        if row.folder.exists():
+            shutil.rmtree(row.folder)
         _forget(studio)
         return {"message": f"{name} was deleted.", "open": "/datasets"}
 

@@ -19,7 +19,7 @@ from ...errors import UserError, WeftError
 from ...jobs.events import latest
 from ...jobs.kinds import DATASET, DATASET_VERSION
 from ...jobs.queue import JobQueue
-from ...jobs.record import DONE, RUNNING, JobRecord
+from ...jobs.record import CANCELLED, DONE, RUNNING, JobRecord
 from ..paths import AllowedPaths
 from ..uploads import UploadStore
 from .dataset_form import DatasetForms
@@ -186,7 +186,7 @@ class DatasetIndex:
             if kind not in KINDS or folder.parent != self.root:
                 continue
             state = job.state
-            if state.state == DONE or (state.has_ended and version_folders(folder)):
+            if state.state == DONE or state.why == CANCELLED or (state.has_ended and version_folders(folder)):
                 continue  # a failed attempt matters only while there is nothing else
             found.setdefault(folder, []).append(_progress(job, kind, state.state, state.why))
         return found

@@ -97,7 +97,7 @@ def _header(studio: Studio, name: str, version: str) -> str:
     found = None if row is None else row.version(version)
     warning = "" if row is None else deletion_warning(row, [run.name for run in row.used_by(studio.index.rows())])
     return render(
-        "dataset_header.html", name=name, row=row, version=found, base=studio.config.prefix, warning=warning,
+        "dataset_header.html", name=name, row=row, known=name in known_names(), version=found, base=studio.config.prefix, warning=warning,
         editable=bool(next_version(row, found)), data=name if found is None else str(found.folder),
         address=f"{studio.config.prefix}/datasets/{name}?" + ("" if found is None else f"version={found.name}&"),
     )  # fmt: skip
