@@ -1,58 +1,35 @@
-"""The verb `dataset`: create, inspect, list and download datasets."""
+"""The verb `dataset`: create, inspect, list and download datasets; dataset_versions.py makes new versions."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from .. import data
 from ..data.catalogue import data_folder, fetch_known, is_available
-from ..data.create import Source
-from ..data.dataset_folder import describe, is_dataset_folder
-from ..data.open import CREATE_SETTINGS, created_datasets_folder, is_image_source
-from ..data.resize import WAYS
+from ..data.dataset_folder import describe, is_dataset_folder, newest_version, version_folders
+from ..data.label_kinds import examples_by_split
+from ..data.open import created_datasets_folder, is_image_source
 from ..errors import UserError, WeftError
 from ..hints import nearest
+from ..jobs.datasets import CONVERSION, make_dataset
 from ..jobs.job import MADE_IS_KEPT
-from ..jobs.schema import Setting, flag, fraction_or_path, sizes, whole
+from ..jobs.schema import Setting, flag
 from .arguments import part, read
 from .contents import Facts, bytes_of, of_images, of_splits, page, shown, size_text
+from .dataset_doctor import doctor
+from .dataset_versions import change, show_history
 from .display import Display
 from .progress import when_terminated
 from .table import as_json, pairs, table
 
 _JSON = Setting(flag, False, "print JSON, for programs")
+_DATASETS = Setting(str, "datasets", "folder of the datasets of a studio")
 _FROM = Setting(str, None, "folder with the files of a known dataset, for machines without network access")
-_READERS: dict[str, tuple[Callable[[str], Any], str]] = {
-    "size": (sizes, "image size, 64 or 48x64 (height x width); none: all have one size already"),
-    "resize": (str, "how images are resized"),
-    "colour": (str, "colour of the images"),
-    "validation": (fraction_or_path, "fraction of every class, or a folder or list of files"),
-    "test": (fraction_or_path, "likewise"),
-    "minimum": (whole, "minimum number of files of a class"),
-    "maximum": (whole, "maximum number of files of a class"),
-    "small": (str, "what to do with classes below the minimum"),
-    "seed": (whole, "seed of the splits and of the order"),
-    "store": (str, "arrays (fast) or lmdb (small)"),
-    "encoding": (str, "encoding of images in lmdb: png (lossless) or jpeg"),
-    "workers": (whole, "worker processes; 0: none"),
-}
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "resize": tuple(WAYS),
-    "colour": ("rgb", "gray"),
-    "small": ("refuse", "drop", "keep"),
-    "store": ("arrays", "lmdb"),
-    "encoding": ("png", "jpeg"),
-}
 CREATE = {
-    **{
-        name: Setting(reader, CREATE_SETTINGS[name], meaning, choices=_CHOICES.get(name, ()))
-        for name, (reader, meaning) in _READERS.items()
-    },
-    "outside": Setting(flag, False, "allow lists to name files outside of their folder"),
+    **CONVERSION,
     "replace": Setting(flag, False, "replace a dataset that has other settings"),
     "json": _JSON,
 }
@@ -60,34 +37,35 @@ CREATE = {
 
 def dataset(words: Sequence[str]) -> None:
     """Create, inspect and download datasets: weft dataset create photos photos-dataset size=64."""
-    part("dataset", words, {"create": _create, "info": _info, "list": _list, "get": _get})
+    parts = {
+        "create": _create, "info": _info, "list": _list, "get": _get, "change": change, "history": show_history,
+        "doctor": doctor,
+    }  # fmt: skip
+    part("dataset", words, parts)
 
 
 def _create(words: Sequence[str]) -> None:
     """Create a dataset from image files: weft dataset create SOURCE FOLDER size=64 validation=0.25.
 
-    SOURCE is a folder of class folders, or a .csv or .txt list of files with their classes.
+    SOURCE is a folder of class folders, a .csv or .txt list of files with their labels, an .npz file, or a known dataset.
     """
     given = read("dataset create", words, CREATE, 2, _create.__doc__)
     if len(given.plain) != 2:
         raise UserError("weft dataset create", "a source and a folder are required: weft dataset create photos made.")
     source, folder = given.plain[0], Path(given.plain[1])
-    making = {name: given[name] for name in CREATE_SETTINGS}
+    if not os.path.exists(source) and source not in data.known_names():
+        raise UserError("weft dataset create", f"there is no folder or list {source}.")
+    settings = {"source": source, "folder": str(folder), **{name: given[name] for name in CONVERSION}}
     with Display() as display, when_terminated(MADE_IS_KEPT):
-        data.create(
-            _source(source, given["outside"]), folder, replace=given["replace"], **making,
+        make_dataset(
+            settings, replace=given["replace"],
             progress=lambda now: display.bar(
                 f"making {folder.name}", now.done, now.total, f"{now.failed} failed" if now.failed else ""
             ),
+            unpacked=lambda done, total: display.bar(f"unpacking {source}", done, total),
         )  # fmt: skip
     found = of_splits(str(folder), data.open_dataset(folder), folder)
     print(as_json(found) if given["json"] else f"{page(found)}\n\ntrain on it: weft train data={quote(str(folder))}")
-
-
-def _source(path: str, outside: bool) -> Source:
-    if not os.path.exists(path):
-        raise UserError("weft dataset create", f"there is no folder or list {path}.")
-    return data.from_list(path, outside=True) if outside and os.path.isfile(path) else path
 
 
 def _info(words: Sequence[str]) -> None:
@@ -110,21 +88,26 @@ def _looked_at(what: str, from_: str | None) -> Facts:
         splits = data.open_dataset(
             what, from_=from_, progress=lambda now: display.bar(f"getting {what}", now.done, now.total)
         )
+    path = newest_version(path)
     return of_splits(what, splits, path if from_ is None and is_dataset_folder(path) else None)
 
 
 def _list(words: Sequence[str]) -> None:
-    """The datasets known by name, and those created from image files."""
-    given = read("dataset list", words, {"json": _JSON}, 0, _list.__doc__)
+    """The datasets known by name, those created from image files, and those of a studio with their versions."""
+    given = read("dataset list", words, {"datasets": _DATASETS, "json": _JSON}, 0, _list.__doc__)
     known = {name: is_available(name) for name in data.known_names()}
     made = [_made(folder) for folder in _made_folders()]
+    place = Path(given["datasets"])
+    studio = [_made(version, f"{version.parent.name} {version.name}") for version in _versions(place)]
     if given["json"]:
-        print(as_json({"folder": str(data_folder()), "known": known, "made": made}))
+        print(as_json({"folder": str(data_folder()), "known": known, "made": made, "studio": studio}))
         return
     print(f"by name, in {data_folder()}")
     print(pairs({name: _state(name, here) for name, here in known.items()}))
     if made:
         print(f"\nmade of image files, in {created_datasets_folder()}\n{_table(made)}")
+    if studio:
+        print(f"\nin {place}\n{_table(studio)}")
 
 
 def _state(name: str, here: bool) -> str:
@@ -144,14 +127,20 @@ def _made_folders() -> list[Path]:
         return []
 
 
-def _made(folder: Path) -> Facts:
+def _versions(place: Path) -> list[Path]:
+    """The versions of the datasets in the folder of a studio."""
+    folders = sorted(one for one in place.iterdir() if one.is_dir() and one.name[0] != ".") if place.is_dir() else []
+    return [version for folder in folders for version in version_folders(folder)]
+
+
+def _made(folder: Path, name: str = "") -> Facts:
     try:
         about = describe(folder)
     except WeftError as error:
-        return {"name": folder.name, "folder": str(folder), "problem": error.message}
-    splits = {split: sum(counts.values()) for split, counts in about["counts"].items()}
+        return {"name": name or folder.name, "folder": str(folder), "problem": error.message}
+    splits = examples_by_split(about)
     return {
-        "name": folder.name, "folder": str(folder), "splits": splits, "classes": len(about["classes"]),
+        "name": name or folder.name, "folder": str(folder), "splits": splits, "classes": len(about["classes"]),
         "shape": about["shape"], "bytes": bytes_of(folder),
     }  # fmt: skip
 

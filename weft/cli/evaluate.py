@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import data
+from ..data.label_kinds import kind_of
 from ..errors import UserError
 from ..jobs.device import on
 from ..jobs.job import Job, held_out, job_of, job_of_run
@@ -81,7 +82,9 @@ def _as_learned(given: data.Dataset, learned: data.Dataset, what: str) -> tuple[
     """The examples with the class indices of the network, and notes on missing classes."""
     if isinstance(given, data.Text) and isinstance(learned, data.Text):
         return _text_as_learned(given, learned, what), []
-    if isinstance(given, data.Text) != isinstance(learned, data.Text) or bool(given.classes) != bool(learned.classes):
+    if isinstance(given, data.Text) != isinstance(learned, data.Text) or kind_of(given.labels[:1]) != kind_of(
+        learned.labels[:1]
+    ):
         raise UserError(
             "weft eval",
             f"the run learned from {about(learned, count=False)}, and {what} is different: {about(given, count=False)}.",
@@ -115,7 +118,10 @@ class _Renumbered(data.Dataset):
 
     def __init__(self, base: data.Dataset, classes: Sequence[str]) -> None:
         numbers = np.array([list(classes).index(name) for name in base.classes], np.int64)
-        super().__init__(numbers[base.labels], classes, base.name, base.statistics)
+        labels = numbers[base.labels] if base.labels.ndim == 1 else np.zeros((len(base), len(classes)), bool)
+        if labels.ndim == 2:  # a column for each class
+            labels[:, numbers] = base.labels
+        super().__init__(labels, classes, base.name, base.statistics)
         self._base = base
 
     @property

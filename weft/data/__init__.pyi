@@ -5,6 +5,7 @@ from .augment import GaussianNoise as GaussianNoise
 from .augment import augmentation as augmentation
 from .catalogue import known as known
 from .catalogue import known_names as known_names
+from .changes import DatasetChanges as DatasetChanges
 from .cifar import from_cifar as from_cifar
 from .colour import ColorJitter as ColorJitter
 from .colour import GaussianBlur as GaussianBlur
@@ -20,6 +21,8 @@ from .dataset import Splits as Splits
 from .dataset_folder import describe as describe
 from .digits import Digits as Digits
 from .digits import digits as digits
+from .doctor.examine import examine as examine
+from .doctor.report import DoctorReport as DoctorReport
 from .file_index import Index as Index
 from .file_lists import from_list as from_list
 from .folders import from_folders as from_folders
@@ -44,3 +47,6 @@ from .subset import Subset as Subset
 from .subset import held_out as held_out
 from .texts import Text as Text
 from .texts import text as text
+from .versions import DatasetVersion as DatasetVersion
+from .versions import history as history
+from .versions import new_version as new_version

@@ -9,7 +9,8 @@ import json
 import os
 import zlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +25,10 @@ from .dataset_folder import VERSION, open_dataset_folder
 from .file_index import Index
 from .file_lists import from_list
 from .folders import from_folders, split_folders
-from .image_writers import WRITERS, Writer
+from .image_names import write_names
+from .image_writers import SplitWriters
 from .images import Colour, Unreadable, image_size
+from .label_kinds import LABELS, LabelKind, label_array, label_counts
 from .resize import WAYS, Resize
 from .split_plan import Entry, Small, SplitPlan, make_plan
 from .staging import DESCRIPTION, StagingFolder, check_target, lock, recover
@@ -51,6 +54,7 @@ def create(
     size: tuple[int, int] | None = None,
     resize: Resize = "squash",
     colour: Colour = "rgb",
+    labels: LabelKind = "class",
     validation: float | Source = 0.25,
     test: float | Source = 0.0,
     minimum: int = 2,
@@ -67,29 +71,47 @@ def create(
 
     `source` is a folder of class folders, a list of files, or an `Index`. `validation` and `test` are fractions of every
     class, or sources of their own; a folder with subfolders train, validation and test keeps these splits. `size` is
-    (height, width); None requires images of one common size. `small` says whether classes with fewer than `minimum`
+    (height, width); None requires images of one common size. `labels` of a list are one class a file, several classes, or
+    numbers; see `from_list`. `small` says whether classes with fewer than `minimum`
     files are refused, dropped or kept; of larger classes at most `maximum` files are used. `workers` is the number of
     processes; 0 uses only the calling process.
 
     The folder appears when it is complete. An interrupted creation resumes when it is started again with the same
     settings. Files that fail are listed in failed.csv; if more than half of them fail, the creation fails.
     """
-    _check(size, resize, colour, store, encoding, minimum, maximum, small, seed, workers)
+    check_create_settings(
+        {
+            "size": size, "resize": resize, "colour": colour, "labels": labels, "validation": validation, "test": test,
+            "minimum": minimum, "maximum": maximum, "small": small, "seed": seed, "store": store, "encoding": encoding,
+            "workers": workers,
+        }
+    )  # fmt: skip
+    plan, shares = plan_source(
+        source, validation, test, labels=labels, minimum=minimum, maximum=maximum, small=small, seed=seed
+    )
+    options = ConversionOptions(size or _common_size(plan), size is None, resize, colour, store, encoding)
+    settings = {**options.as_json(), "seed": seed, "minimum": minimum, "maximum": maximum, "small": small}
+    settings |= shares
+    target, digest = Path(os.path.abspath(folder)), plan.digest({"version": VERSION, **settings})
+    with lock(target):
+        _make(target, digest, plan, options, settings, workers, replace, progress)
+    return open_dataset_folder(target)
+
+
+def plan_source(
+    source: Source, validation: float | Source, test: float | Source, *, labels: LabelKind = "class", minimum: int,
+    maximum: int | None, small: Small, seed: int,
+) -> tuple[SplitPlan, dict[str, float | str]]:  # fmt: skip
+    """The files of each split, and the fractions of validation and test, or the names of their own sources."""
     source, validation, test = _existing_splits(source, validation, test)
-    index = _as_index(source, None)
+    index = _as_index(source, None, labels)
     shares = {
         "validation": _fraction_or_index("validation", validation, index),
         "test": _fraction_or_index("test", test, index),
     }
     _check_fractions(shares)
     plan = make_plan(index, shares, minimum=minimum, maximum=maximum, small=small, seed=seed)
-    options = ConversionOptions(size or _common_size(plan), size is None, resize, colour, store, encoding)
-    settings = {**options.as_json(), "seed": seed, "minimum": minimum, "maximum": maximum, "small": small}
-    settings |= {split: share if isinstance(share, float) else share.name for split, share in shares.items()}
-    target, digest = Path(os.path.abspath(folder)), plan.digest({"version": VERSION, **settings})
-    with lock(target):
-        _make(target, digest, plan, options, settings, workers, replace, progress)
-    return open_dataset_folder(target)
+    return plan, {split: share if isinstance(share, float) else share.name for split, share in shares.items()}
 
 
 def _make(
@@ -103,7 +125,7 @@ def _make(
     progress: Callable[[Progress], None] | None,
 ) -> None:
     """Fill the staging folder, write its description and publish it, unless the dataset exists already."""
-    try:
+    with writing(target):
         recover(target)
         if check_target(target, digest, replace):
             return
@@ -111,6 +133,13 @@ def _make(
         _convert_all(staging, plan, options, workers, progress)
         _describe(staging, plan, options, {"digest": digest, "settings": settings})
         staging.publish(replace)
+
+
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Inside, a full disk and its like are runtime errors that say that completed work is kept."""
+    try:
+        yield
     except (OSError, lmdb.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(
@@ -144,8 +173,8 @@ def _convert_all(
     chunks = _chunks(plan, options)
     pending = chunks[len(staging.done) :]
     total = sum(len(chunk.entries) for chunk in chunks)
-    writers = _Writers(staging, chunks, options)
-    with WorkerPool(_worker_count(workers, pending), options) as team:
+    writers = SplitWriters(staging.split_folder, options, _written(chunks, staging.done))
+    with WorkerPool(worker_count(workers, pending), options) as team:
         try:
             results = team.convert([[entry.path for entry in chunk.entries] for chunk in pending])
             for chunk, result in zip(pending, results, strict=True):
@@ -154,7 +183,7 @@ def _convert_all(
                 if progress is not None:
                     done = sum(len(c.entries) for c in chunks[: len(staging.done)])
                     progress(Progress(done, total, sum(len(r["failed"]) for r in staging.done)))
-            writers.finish(plan, chunks)
+            writers.finish(_checksums(plan, chunks, staging.done))
         finally:
             writers.close()
 
@@ -164,50 +193,38 @@ def _record(result: ConvertedChunk) -> dict[str, Any]:
     return {"failed": failed, "counts": result.counts.tolist(), "checksums": [zlib.crc32(i) for i in result.images]}
 
 
-class _Writers:
-    """One writer per split, opened after the images that the journal records."""
+def _written(chunks: list[_Chunk], done: list[dict[str, Any]]) -> Counter[str]:
+    """The images of each split that the journal records."""
+    found: Counter[str] = Counter()
+    for chunk, record in zip(chunks, done, strict=False):  # chunks without a record are not done
+        found[chunk.split] += len(chunk.entries) - len(record["failed"])
+    return found
 
-    def __init__(self, staging: StagingFolder, chunks: list[_Chunk], options: ConversionOptions) -> None:
-        self._work, self._recipe = staging, options
-        self._counts: dict[str, int] = {}
-        for chunk, record in zip(chunks, staging.done, strict=False):  # chunks without a record are not done
-            good = len(chunk.entries) - len(record["failed"])
-            self._counts[chunk.split] = self._counts.get(chunk.split, 0) + good
-        self._open: dict[str, Writer] = {}
 
-    def of(self, split: str) -> Writer:
-        if split not in self._open:
-            writer = WRITERS[self._recipe.store]
-            self._open[split] = writer(self._work.split_folder(split), self._recipe, self._counts.get(split, 0))
-        return self._open[split]
-
-    def finish(self, plan: SplitPlan, chunks: list[_Chunk]) -> None:
-        for split in plan.splits:
-            records = [record for chunk, record in zip(chunks, self._work.done, strict=True) if chunk.split == split]
-            self.of(split).finish([checksum for record in records for checksum in record["checksums"]])
-
-    def close(self) -> None:
-        for writer in self._open.values():
-            writer.close()
+def _checksums(plan: SplitPlan, chunks: list[_Chunk], done: list[dict[str, Any]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {split: [] for split in plan.splits}
+    for chunk, record in zip(chunks, done, strict=True):
+        found[chunk.split] += record["checksums"]
+    return found
 
 
 def _describe(staging: StagingFolder, plan: SplitPlan, options: ConversionOptions, known: dict[str, Any]) -> None:
     """Write labels, file names, failures, and the description of the dataset."""
     good, failed, counts = _results(staging, plan, options)
-    _write_failures(staging.folder / "failed.csv", failed, plan.passed_over)
+    write_failures(staging.folder / "failed.csv", failed, plan.passed_over)
     _check_results(staging, plan, good, failed)
     for split, entries in good.items():
-        np.save(staging.split_folder(split) / "labels.npy", np.array([entry.label for entry in entries], np.int64))
-        lines = "".join(_escaped(entry.name) + "\n" for entry in entries)
-        (staging.split_folder(split) / "names.txt").write_bytes(lines.encode("utf-8", "surrogateescape"))
+        np.save(staging.split_folder(split) / "labels.npy", _labels(plan, entries))
+        write_names(staging.split_folder(split), [entry.name for entry in entries])
     statistics = Statistics.of(counts)
-    description = {
+    description: dict[str, Any] = {
         "format": "weft dataset",
         "version": VERSION,
         "name": plan.name,
         "classes": plan.classes,
         "shape": options.shape,
         "store": options.store,
+        "labels": plan.kind,
         "counts": {split: _counts(plan, entries) for split, entries in good.items()},
         "mean": statistics.mean,
         "std": statistics.std,
@@ -215,6 +232,8 @@ def _describe(staging: StagingFolder, plan: SplitPlan, options: ConversionOption
         "passed_over": len(plan.passed_over),
         **known,
     }
+    if plan.kind != "class":  # else the counts of the classes add up to it
+        description["examples"] = {split: len(entries) for split, entries in good.items()}
     (staging.folder / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n")
     files = [f"{split}/{name}" for split in good for name in ("labels.npy", INDEX)]
     write_checksums(staging.folder, [DESCRIPTION, *files])
@@ -239,8 +258,11 @@ def _results(
 
 
 def _counts(plan: SplitPlan, entries: list[Entry]) -> dict[str, int]:
-    labels = np.array([entry.label for entry in entries], np.int64)
-    return dict(zip(plan.classes, np.bincount(labels, minlength=len(plan.classes)).tolist(), strict=True))
+    return label_counts(_labels(plan, entries), plan.classes)
+
+
+def _labels(plan: SplitPlan, entries: list[Entry]) -> np.ndarray:
+    return label_array([entry.label for entry in entries], plan.kind, len(plan.classes))
 
 
 def _check_results(
@@ -257,7 +279,8 @@ def _check_results(
         raise RunError("create", f"all training files of {', '.join(lost)} failed. {report}.")
 
 
-def _write_failures(path: Path, failed: Sequence[tuple[str, str]], passed_over: Sequence[tuple[str, str]]) -> None:
+def write_failures(path: Path, failed: Sequence[tuple[str, str]], passed_over: Sequence[tuple[str, str]]) -> None:
+    """Write failed.csv: the files that failed and those that were passed over, with the reasons."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["path", "reason"])
@@ -266,9 +289,12 @@ def _write_failures(path: Path, failed: Sequence[tuple[str, str]], passed_over: 
     path.write_bytes(buffer.getvalue().encode("utf-8", "surrogateescape"))
 
 
-def _escaped(name: str) -> str:
-    """A file name on one line, with line breaks escaped."""
-    return name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+def read_failures(path: Path) -> list[tuple[str, str]]:
+    """The rows of failed.csv: names and reasons; none if somebody has removed it."""
+    if not path.exists():
+        return []
+    text = path.read_bytes().decode("utf-8", "surrogateescape")
+    return [(row[0], row[1]) for row in list(csv.reader(io.StringIO(text, newline="")))[1:] if len(row) == 2]
 
 
 def _existing_splits(
@@ -281,26 +307,30 @@ def _existing_splits(
     return parts["train"], parts.get("validation", validation), parts.get("test", test)
 
 
-def _as_index(source: Any, classes: tuple[str, ...] | None) -> Index:
+def _as_index(source: Any, classes: tuple[str, ...] | None, labels: LabelKind) -> Index:
     if isinstance(source, Index):
         return source
     if not isinstance(source, (str, os.PathLike)):
         raise UserError(
             "create", f"a source must be a folder, a list of files or an Index, got {type(source).__name__}."
         )
-    return from_folders(source, classes) if os.path.isdir(source) else from_list(source, classes=classes)
+    if os.path.isdir(source):
+        if labels != "class":
+            raise UserError(
+                "create", f'labels="{labels}" requires a .csv or .txt list of files, got the folder {source}.'
+            )
+        return from_folders(source, classes)
+    return from_list(source, classes=classes, labels=labels)
 
 
 def _fraction_or_index(name: str, value: Any, index: Index) -> float | Index:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return _as_index(value, index.classes)
-    if not 0 <= value < 1:
-        raise UserError("create", f"{name} must be a fraction in [0, 1) or a source of its own, got {value}.")
+        return _as_index(value, index.classes or None, index.kind)
     return float(value)
 
 
-def _check_fractions(shares: dict[str, float | Index]) -> None:
-    total = sum(share for share in shares.values() if not isinstance(share, Index))
+def _check_fractions(shares: Mapping[str, Any]) -> None:
+    total = sum(share for share in shares.values() if isinstance(share, (int, float)))
     if total >= 1:
         raise UserError(
             "create", f"validation and test must leave files for training, got fractions that add up to {total:g}."
@@ -322,27 +352,33 @@ def _common_size(plan: SplitPlan) -> tuple[int, int]:
     return sizes.most_common(1)[0][0]
 
 
-def _worker_count(workers: int | None, pending: list[_Chunk]) -> int:
+def worker_count(workers: int | None, pending: Sequence[Any]) -> int:
+    """The number of processes for these chunks; None leaves it to the machine."""
     if workers is not None:
         return min(workers, len(pending))
     # Starting a process takes longer than converting a few files.
     return 0 if len(pending) < 3 else min(len(os.sched_getaffinity(0)), len(pending))
 
 
-def _check(
-    size: Any, resize: Any, colour: Any, store: Any, encoding: Any, minimum: int, maximum: int | None, small: Any,
-    seed: int, workers: int | None,
-) -> None:  # fmt: skip
-    choices = {
-        "resize": (resize, WAYS), "colour": (colour, ("rgb", "gray")), "store": (store, ("arrays", "lmdb")),
-        "encoding": (encoding, ("png", "jpeg")), "small": (small, ("refuse", "drop", "keep")),
-    }  # fmt: skip
-    for name, (value, known) in choices.items():
-        if value not in known:
-            raise UserError("create", f"{name} must be one of {', '.join(known)}, got {value!r}.")
+_SETTING_CHOICES: dict[str, tuple[str, ...]] = {
+    "resize": WAYS, "colour": ("rgb", "gray"), "store": ("arrays", "lmdb"), "encoding": ("png", "jpeg"),
+    "small": ("refuse", "drop", "keep"), "labels": LABELS,
+}  # fmt: skip
+
+
+def check_create_settings(settings: Mapping[str, Any]) -> None:
+    """Reject settings that `create` cannot use, before any file is opened."""
+    for name, known in _SETTING_CHOICES.items():
+        if settings[name] not in known:
+            raise UserError("create", f"{name} must be one of {', '.join(known)}, got {settings[name]!r}.")
+    size = settings["size"]
     if size is not None and not (len(size) == 2 and all(isinstance(n, int) and 1 <= n <= 16384 for n in size)):
         raise UserError("create", f"size must be (height, width), each from 1 to 16384, got {size}.")
-    bounds = {"minimum": (minimum, 0), "maximum": (maximum, 1), "seed": (seed, 0), "workers": (workers, 0)}
-    for name, (number, least) in bounds.items():
-        if number is not None and number < least:
-            raise UserError("create", f"{name} must be {least} or more, got {number}.")
+    for name, least in {"minimum": 0, "maximum": 1, "seed": 0, "workers": 0}.items():
+        if settings[name] is not None and settings[name] < least:
+            raise UserError("create", f"{name} must be {least} or more, got {settings[name]}.")
+    for name in ("validation", "test"):
+        share = settings[name]
+        if isinstance(share, (int, float)) and not isinstance(share, bool) and not 0 <= share < 1:
+            raise UserError("create", f"{name} must be a fraction in [0, 1) or a source of its own, got {share}.")
+    _check_fractions({name: settings[name] for name in ("validation", "test")})

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import UserError
+from .label_kinds import kind_of, label_counts
 from .statistics import Statistics, histogram
 
 
 class Dataset(ABC):
     """An immutable collection of examples: inputs are read by index, labels are all in memory.
 
-    `labels` are read-only: int64 class indices, or floats for regression. `classes` are the names of the classes, empty
-    for regression. `mean` and `std` are per channel, for inputs scaled to [0, 1]; None if unknown.
+    `labels` are read-only: int64 class indices; bools of shape (n, classes) where an example can have several classes; or
+    floats for regression. `classes` are the names of the classes, empty for regression. `mean` and `std` are per channel, for inputs scaled to [0, 1]; None if unknown.
     """
 
     def __init__(self, labels: np.ndarray, classes: Sequence[str], name: str, statistics: Statistics | None) -> None:
@@ -59,11 +60,7 @@ class Dataset(ABC):
 
     def counts(self) -> dict[str, int]:
         """The number of examples of each class."""
-        if not self.classes:
-            return {}
-        return dict(
-            zip(self.classes, np.bincount(self.labels.ravel(), minlength=len(self.classes)).tolist(), strict=True)
-        )
+        return label_counts(self.labels, self.classes)
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -77,8 +74,8 @@ class Dataset(ABC):
 class Arrays(Dataset):
     """A dataset of two arrays, in memory or memory-mapped.
 
-    Integer labels are class indices; without names the classes are called "0", "1" and so on. Float labels are
-    regression targets.
+    Integer labels are class indices; without names the classes are called "0", "1" and so on. Bools of shape (n, classes) say
+    which classes an example has. Float labels are regression targets.
 
     >>> d = Arrays(np.zeros((3, 1, 2, 2), np.uint8), [0, 1, 1], classes=["cat", "dog"], name="pets")
     >>> d, d.inputs([2, 0]).shape, d.counts()
@@ -156,6 +153,8 @@ def _as_indices(indices: Any, length: int) -> Any:
 
 def _as_labels(y: Any) -> np.ndarray:
     labels = np.asarray(y)
+    if kind_of(labels) == "classes":
+        return labels
     if labels.dtype.kind in "biu":
         return labels.astype(np.int64)
     if labels.dtype.kind == "f":
@@ -170,6 +169,8 @@ def _as_classes(labels: np.ndarray, classes: Sequence[str] | None) -> tuple[str,
                 "Arrays", "float labels are regression targets and have no classes. Pass integers, or no classes."
             )
         return ()
+    if kind_of(labels) == "classes":
+        return _as_label_names(labels.shape[1], classes)
     low, high = (int(labels.min()), int(labels.max())) if labels.size else (0, -1)
     if classes is not None and not classes:
         return ()  # integers that are not classes: counts, characters
@@ -184,6 +185,13 @@ def _as_classes(labels: np.ndarray, classes: Sequence[str] | None) -> tuple[str,
         raise UserError("Arrays", f"labels must lie in 0...{len(names) - 1}, got {wrong} for example {place}.")
     if len(set(names)) != len(names):
         raise UserError("Arrays", f"class names must be different, got {names}.")
+    return names
+
+
+def _as_label_names(count: int, classes: Sequence[str] | None) -> tuple[str, ...]:
+    names = tuple(map(str, range(count))) if classes is None else tuple(classes)
+    if len(names) != count or len(set(names)) != count:
+        raise UserError("Arrays", f"labels with {count} columns require {count} different class names, got {names}.")
     return names
 
 

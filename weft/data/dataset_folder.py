@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,32 @@ import numpy as np
 from ..errors import RunError, UserError
 from .checksums import INDEX, as_array, check, damaged, read_bytes, read_checked, read_checksums
 from .dataset import Dataset, Splits
-from .image_readers import Encoded, MappedImages
+from .image_readers import Encoded, MappedImages, PackedImages
+from .label_kinds import examples_by_split, kind_of, label_counts
 from .staging import DESCRIPTION
 from .statistics import Statistics
 
-VERSION = 2  # 1 had no checksums
+VERSION = 2  # of the format; 1 had no checksums
+_VERSION = re.compile(r"v[1-9][0-9]{0,5}")  # name of the folder of a version
 
 
 def is_dataset_folder(folder: Path) -> bool:
     """Whether `create` wrote this folder."""
     return (folder / DESCRIPTION).is_file()
+
+
+def version_folders(folder: Path) -> list[Path]:
+    """The versions of a dataset whose folder holds v1, v2 and so on, the oldest first; none for any other folder."""
+    try:
+        found = [entry for entry in folder.iterdir() if _VERSION.fullmatch(entry.name) and is_dataset_folder(entry)]
+    except OSError:
+        return []
+    return sorted(found, key=lambda entry: int(entry.name[1:]))
+
+
+def newest_version(folder: Path) -> Path:
+    """The newest version of a dataset that has versions; else the folder itself."""
+    return folder if is_dataset_folder(folder) else (version_folders(folder) or [folder])[-1]
 
 
 def open_dataset_folder(folder: Path) -> Splits:
@@ -51,13 +68,24 @@ def describe(folder: Path) -> dict[str, Any]:
     return dict(about)
 
 
-def _open_split(folder: Path, split: str, about: dict[str, Any]) -> Dataset:
+def open_packed(folder: Path, split: str, about: dict[str, Any]) -> tuple[PackedImages, np.ndarray]:
+    """The stored bytes of the images of a split, and their labels."""
+    labels, index = _labels_and_index(folder, split, about)
+    return PackedImages(folder / split / ("data.mdb" if about["store"] == "lmdb" else "images.npy"), index), labels
+
+
+def _labels_and_index(folder: Path, split: str, about: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     checksums = read_checksums(folder)
     labels, index = (
         as_array(folder / name, read_checked(folder, name, checksums))
         for name in (f"{split}/labels.npy", f"{split}/{INDEX}")
     )
     _check_counts(folder / split, labels, index, about, split)
+    return labels, index
+
+
+def _open_split(folder: Path, split: str, about: dict[str, Any]) -> Dataset:
+    labels, index = _labels_and_index(folder, split, about)
     shape, statistics = tuple(about["shape"]), Statistics(tuple(about["mean"]), tuple(about["std"]))
     if about["store"] == "lmdb":
         path = folder / split / "data.mdb"
@@ -71,12 +99,25 @@ def _open_split(folder: Path, split: str, about: dict[str, Any]) -> Dataset:
 
 def _check_counts(folder: Path, labels: np.ndarray, index: np.ndarray, about: dict[str, Any], split: str) -> None:
     """Check that labels and index match the description: intact files may belong to another dataset."""
-    known = len(about["classes"])
-    fits = labels.dtype == np.int64 and labels.ndim == 1 and bool(((labels >= 0) & (labels < known)).all())
-    if not fits or np.bincount(labels, minlength=known).tolist() != list(about["counts"][split].values()):
+    known = about["classes"]
+    fits = (
+        labels.ndim > 0
+        and kind_of(labels) == about.get("labels", "class")
+        and len(labels) == examples_by_split(about)[split]
+    )
+    if not fits or not _are_valid(labels, len(known)) or label_counts(labels, known) != about["counts"][split]:
         raise damaged(folder / "labels.npy", f"its labels do not match the counts in {DESCRIPTION}")
     if index.dtype != np.int64 or index.shape != (len(labels), 3) or (index < 0).any():
         raise damaged(folder / INDEX, f"it does not locate {len(labels)} images")
+
+
+def _are_valid(labels: np.ndarray, classes: int) -> bool:
+    kind = kind_of(labels)
+    if kind == "numbers":
+        return bool(labels.dtype == np.float32 and labels.ndim <= 2 and np.isfinite(labels).all())
+    if kind == "classes":
+        return int(labels.shape[1]) == classes
+    return labels.dtype == np.int64 and labels.ndim == 1 and bool(((labels >= 0) & (labels < classes)).all())
 
 
 def _mapped(path: Path) -> np.ndarray:

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .label_kinds import LabelKind, kind_of, label_counts
+
 
 @dataclass(frozen=True)
 class Index:
-    """Image files and the class of each. No file has been opened yet."""
+    """Image files and their labels: int64 (n,) classes, bool (n, classes), or floats. No file has been opened yet."""
 
     paths: tuple[str, ...]
     names: tuple[str, ...]  # file names in lists and reports, relative to the source
@@ -20,7 +22,11 @@ class Index:
 
     def counts(self) -> dict[str, int]:
         """The number of files of each class, including empty classes."""
-        return dict(zip(self.classes, np.bincount(self.labels, minlength=len(self.classes)).tolist(), strict=True))
+        return label_counts(self.labels, self.classes)
+
+    @property
+    def kind(self) -> LabelKind:
+        return kind_of(self.labels)
 
     def __len__(self) -> int:
         return len(self.paths)

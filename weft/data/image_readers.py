@@ -86,17 +86,36 @@ class Encoded(Dataset):
         return batch
 
     def _image(self, number: int, start: int, length: int, checksum: int) -> np.ndarray:
-        try:
-            packed = os.pread(self._file, length, start)
-        except OSError as error:
-            raise RunError("inputs", f"{self._path} cannot be read: {error.strerror or error}.") from error
+        packed = _pread(self._path, self._file, length, start)
         image = decode(packed) if zlib.crc32(packed) == checksum else None
         if image is None or image.shape != self._shape:
             raise _damaged_image(self._path, number)
         return image
 
 
-def _open_file(owner: Dataset, path: Path) -> int:
+class PackedImages:
+    """The stored bytes of a split's images, decoded or encoded: what a new version of a dataset copies."""
+
+    def __init__(self, path: Path, index: np.ndarray) -> None:
+        self._path, self._index, self._file = path, index, _open_file(self, path)
+
+    def read(self, number: int) -> bytes:
+        """The bytes of an image, after verifying its checksum."""
+        start, length, checksum = self._index[number].tolist()
+        packed = _pread(self._path, self._file, length, start)
+        if zlib.crc32(packed) != checksum:
+            raise _damaged_image(self._path, number)
+        return packed
+
+
+def _pread(path: Path, file: int, length: int, start: int) -> bytes:
+    try:
+        return os.pread(file, length, start)
+    except OSError as error:
+        raise RunError("inputs", f"{path} cannot be read: {error.strerror or error}.") from error
+
+
+def _open_file(owner: object, path: Path) -> int:
     """A file descriptor that is closed with its owner; it stays valid when the file is replaced."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import mmap
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,29 @@ class LmdbWriter:
 
 Writer = ArrayWriter | LmdbWriter
 WRITERS: dict[str, type[ArrayWriter] | type[LmdbWriter]] = {"arrays": ArrayWriter, "lmdb": LmdbWriter}
+
+
+class SplitWriters:
+    """One writer per split, each opened when it is first used, after the images that it holds already."""
+
+    def __init__(self, folder: Callable[[str], Path], options: ConversionOptions, written: Mapping[str, int]) -> None:
+        self._folder, self._options, self._written = folder, options, written
+        self._open: dict[str, Writer] = {}
+
+    def of(self, split: str) -> Writer:
+        if split not in self._open:
+            writer = WRITERS[self._options.store]
+            self._open[split] = writer(self._folder(split), self._options, self._written.get(split, 0))
+        return self._open[split]
+
+    def finish(self, checksums: Mapping[str, Sequence[int]]) -> None:
+        """Complete the splits, given the checksums of the images of each."""
+        for split, found in checksums.items():
+            self.of(split).finish(found)
+
+    def close(self) -> None:
+        for writer in self._open.values():
+            writer.close()
 
 
 def _missing_images(folder: Path) -> RunError:

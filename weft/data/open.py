@@ -17,7 +17,7 @@ from .catalogue import check_writable, data_folder, known, known_names, read_idx
 from .cifar import CIFAR10_FILES, CIFAR100_FILES, from_cifar
 from .create import Progress, create
 from .dataset import Splits
-from .dataset_folder import is_dataset_folder, open_dataset_folder
+from .dataset_folder import is_dataset_folder, newest_version, open_dataset_folder, version_folders
 from .npz import from_npz
 from .texts import text
 
@@ -40,8 +40,8 @@ def open_dataset(
 ) -> Splits:
     """Open a dataset by name, folder or file. An existing path takes precedence over a name.
 
-    A dataset of the catalogue is downloaded once, or read from the folder `from_`. Folders written by `create`, folders
-    with the files of CIFAR or MNIST, and .npz files are opened directly. Image files (a folder of class folders, a .csv
+    A dataset of the catalogue is downloaded once, or read from the folder `from_`. Folders written by `create` (of one
+    with versions v1, v2, ..., the newest), folders with the files of CIFAR or MNIST, and .npz files are opened directly. Image files (a folder of class folders, a .csv
     or .txt list) are converted into a dataset once, in the subfolder `made` of the data folder, and converted again
     when they have changed; `settings` are those of `create`, with size=(128, 128) by default. Any other .txt file is a
     text, whose last tenth is the validation split; `length` is the window length. `progress` is called with the number
@@ -107,7 +107,7 @@ def is_image_source(path: Path) -> bool:
 
 
 def _is_packed(path: Path) -> bool:
-    return is_dataset_folder(path) or _has_cifar(path) or _has_idx(path)
+    return is_dataset_folder(path) or bool(version_folders(path)) or _has_cifar(path) or _has_idx(path)
 
 
 def _has_cifar(path: Path) -> bool:
@@ -119,8 +119,8 @@ def _has_idx(path: Path) -> bool:
 
 
 def _from_folder(path: Path) -> Splits:
-    if is_dataset_folder(path):
-        return open_dataset_folder(path)
+    if is_dataset_folder(newest_version(path)):
+        return open_dataset_folder(newest_version(path))
     if _has_cifar(path):
         return from_cifar(path)
     name = path.resolve().name

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import UserError
 from .file_index import Index
+from .label_kinds import Label, LabelKind, label_list
 
 Small = Literal["refuse", "drop", "keep"]
 SPLITS = ("train", "validation", "test")
@@ -22,7 +23,7 @@ class Entry(NamedTuple):
 
     path: str
     name: str
-    label: int
+    label: Label
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class SplitPlan:
     classes: tuple[str, ...]
     splits: dict[str, list[Entry]]
     passed_over: list[tuple[str, str]]
+    kind: LabelKind = "class"
 
     def digest(self, settings: dict[str, Any]) -> str:
         """A digest of the settings, of the plan, and of the size and modification time of every file."""
@@ -54,7 +56,12 @@ def make_plan(
     small: Small,
     seed: int,
 ) -> SplitPlan:
-    """Split an index. `shares` gives for validation and test a fraction of each class, or an index of their own."""
+    """Split an index. `shares` gives for validation and test a fraction of each class, or an index of their own.
+
+    Files with several classes or with numbers are one group: their splits are random, and no class is too small or too large.
+    """
+    if index.kind != "class":
+        return _plan_of_one_group(index, shares, maximum, seed)
     passed_over = list(index.passed_over)
     classes = _kept_classes(index, minimum, small)
     parts: dict[str, list[Entry]] = {split: [] for split in SPLITS}
@@ -74,6 +81,31 @@ def make_plan(
             parts[split] = _separate_split(share, split, classes, passed_over)
     _check_disjoint(parts)
     return SplitPlan(index.name, classes, {s: _shuffled(parts[s], seed, s) for s in SPLITS if parts[s]}, passed_over)
+
+
+def _plan_of_one_group(index: Index, shares: dict[str, float | Index], maximum: int | None, seed: int) -> SplitPlan:
+    if maximum is not None:
+        raise UserError("create", "maximum= is a number of files of each class: it requires files with one class each.")
+    passed_over, labels = list(index.passed_over), label_list(index.labels)
+    fractions = {split: share for split, share in shares.items() if not isinstance(share, Index)}
+    chosen = np.random.default_rng([seed, 0]).permutation(len(index))
+    parts = {
+        split: [Entry(index.paths[i], index.names[i], labels[i]) for i in numbers.tolist()]
+        for split, numbers in split_class(chosen, fractions).items()
+    }
+    for split, share in shares.items():
+        if isinstance(share, Index):
+            if (
+                share.kind != index.kind
+                or share.classes != index.classes
+                or share.labels.shape[1:] != index.labels.shape[1:]
+            ):
+                raise UserError("create", f"the {split} files must have labels like those of the training files.")
+            passed_over += [(name, f"{reason} (of the {split} files)") for name, reason in share.passed_over]
+            parts[split] = list(map(Entry, share.paths, share.names, label_list(share.labels)))
+    _check_disjoint(parts)
+    splits = {split: _shuffled(parts[split], seed, split) for split in SPLITS if parts.get(split)}
+    return SplitPlan(index.name, index.classes, splits, passed_over, index.kind)
 
 
 def _kept_classes(index: Index, minimum: int, small: Small) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import os
 import queue
 import subprocess
 import sys
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -77,6 +78,31 @@ class WorkerPool:
         if len(paths) > 1:
             return _concatenate([self._convert_chunk(worker, [path]) for path in paths])
         return ConvertedChunk([], [f"crashed the decoder ({ended})"], np.zeros((self.options.shape[0], 256), np.int64))
+
+
+class ImageWorker:
+    """One process that decodes images for a server, a request at a time: a file that crashes the decoder ends only that process."""
+
+    def __init__(self) -> None:
+        self._process = _WorkerProcess()
+        self._lock = threading.Lock()
+
+    def convert(self, paths: Sequence[str], options: ConversionOptions) -> ConvertedChunk:
+        """Read, resize and encode files, as `create` does."""
+        with self._lock:
+            parts = [self._one(path, options) for path in paths]
+        return _concatenate(parts)
+
+    def close(self) -> None:
+        with self._lock:
+            self._process.stop()
+
+    def _one(self, path: str, options: ConversionOptions) -> ConvertedChunk:
+        try:
+            return self._process.convert([path], options)
+        except (EOFError, OSError):
+            ended = self._process.stop()
+            return ConvertedChunk([], [f"crashed the decoder ({ended})"], np.zeros((options.shape[0], 256), np.int64))
 
 
 class _WorkerProcess:

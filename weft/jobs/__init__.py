@@ -13,6 +13,7 @@ needs        what a job needs of the machine; `job_forecast` computes it, `histo
 slots        GPUs, CPU slots and task slots
 scheduler    which job starts where and when, and why the others wait; `queue_plan` applies it to a queue on disk
 remedies     what helps a job that has failed
+datasets     creating datasets, with events on the way
 submission   checks settings and adds a job to the queue
 runner       runs the jobs of a queue in processes of their own; `worker` is such a process
 find         runs that exist

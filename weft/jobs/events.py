@@ -5,10 +5,12 @@ An event has a type, a time (seconds since 1970) and facts. The types:
 activity     {text}: the current activity, such as compiling, when its duration is unknown
 progress     {what, done, total}; in training also {epoch, epochs, metrics, examples_per_second}
 log          {text, level}: a message; level is info or warning
+dataset      {folder, images, failed}: a dataset was created
 run          {folder, notes}: the run folder was created
 epoch        the metrics of an epoch
 resources    {memory_bytes, cpu_seconds, free_bytes}
 result       {why, best, split, ...}: what the best network reached on the held-out split
+dataset      {folder}: a dataset was written
 stopped      {why, folder}: interrupted or terminated
 state        {state, why}: a job of the queue changed its state
 """

@@ -71,7 +71,7 @@ class Job:
         images = what.exists() and is_image_source(what)
         if images:
             needed = None if model is None else side(model)
-            making = {n: self.settings[n] for n in ("resize", "colour", "seed", "validation")}
+            making = {n: self.settings[n] for n in ("resize", "colour", "labels", "seed", "validation")}
             making["small"] = "keep"  # a class with one image is a warning, not an error
             making["size"] = self.settings["size"] or (needed and (needed, needed))
         elif what.suffix.lower() == ".txt":
@@ -107,7 +107,7 @@ class Job:
             return
         counts = self.train.counts()
         found = [name for name, count in counts.items() if count]
-        if len(found) < 2:
+        if len(found) < 2 and self.train.labels.ndim == 1:
             self.notes.append(
                 f"warning: there is only one class, {listed(found)}: a network learns to predict it always"
             )
@@ -116,7 +116,7 @@ class Job:
             verb = "has" if len(single) == 1 else "have"
             self.notes.append(f"warning: {listed(single)} {verb} only one training image")
         absent = [name for name in counts if not counts[name]]
-        if absent:
+        if absent and found:
             self.notes.append(f"warning: there are no training examples of {listed(absent)}")
 
     def usual_batch(self) -> int:

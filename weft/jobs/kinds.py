@@ -11,13 +11,21 @@ from ..errors import RunError
 from .events import Listener
 
 TRAIN = "train"
+DATASET = "dataset"
+DATASET_VERSION = "dataset-version"
+DOCTOR = "doctor"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
 
 # Module and function of each kind. A function sends events to the listener, raises Terminated when it is asked to stop, and continues
 # where an earlier attempt ended.
-KINDS = {TRAIN: ("weft.jobs.training", "train_or_resume")}
+KINDS = {
+    TRAIN: ("weft.jobs.training", "train_or_resume"),
+    DATASET: ("weft.jobs.datasets", "create_dataset"),
+    DATASET_VERSION: ("weft.jobs.dataset_versions", "make_version"),
+    DOCTOR: ("weft.jobs.doctor", "examine_dataset"),
+}
 
 
 def work_of(kind: str) -> Work:

@@ -12,12 +12,14 @@ import numpy as np
 from .. import data, onnx
 from ..data.convert import to_array
 from ..data.images import read_image
+from ..data.label_kinds import kind_of
 from ..data.resize import WAYS, Resize, resize
 from ..errors import UserError
 from ..graph.text import parse_type, split_type
 from ..nn.module import Module
 from ..ops.convert import asarray
 from ..ops.creation import zeros
+from ..ops.elementwise import sigmoid
 from ..ops.statistics import softmax
 from ..saved.program import Program, load
 from ..tensor import Tensor
@@ -33,19 +35,22 @@ Task = Literal["classify", "regress", "text"]
 
 
 class Deployed(Module):
-    """A trained network with its preprocessing and, in evaluation mode, the softmax of a classifier.
+    """A trained network with its preprocessing and, in evaluation mode, the softmax of a classifier; sigmoids where an example can have
+    several classes.
 
     A recurrent network for text is given its state and gives the next one.
     """
 
-    def __init__(self, network: Module, prepare: Module, classifies: bool) -> None:
-        self.network, self.prepare, self.classifies = network, prepare, classifies
+    def __init__(self, network: Module, prepare: Module, classifies: bool, several: bool = False) -> None:
+        self.network, self.prepare, self.classifies, self.several = network, prepare, classifies, several
 
     def forward(self, x: Any, state: Any = None) -> Any:
         if state is not None:
             return self.network(self.prepare(x), state)
         y = prediction_of(self.network(self.prepare(x)))
-        return softmax(y) if self.classifies and not self.training else y
+        if not self.classifies or self.training:
+            return y
+        return sigmoid(y) if self.several else softmax(y)
 
 
 class TextProgram(Module):
@@ -173,7 +178,7 @@ def predictor_of_facts(known: Mapping[str, Any], network: Module) -> Predictor:
 def deployed_of(job: Job, folder: Path) -> Deployed:
     """The network of a run with its best weights and its preprocessing."""
     model, _ = job.trained(folder)
-    deployed = Deployed(model, job.prepare(), task_of(job) == "classify")
+    deployed = Deployed(model, job.prepare(), task_of(job) == "classify", kind_of(job.train.labels[:1]) == "classes")
     return deployed.eval()
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 # The first of these metrics that was measured is used. For a loss, lower is better.
 SELECTION_METRICS = (
-    "validation_accuracy", "validation_binary_accuracy", "validation_loss", "test_accuracy", "test_loss",
-    "train_accuracy", "train_binary_accuracy", "train_loss",
+    "validation_accuracy", "validation_f1", "validation_binary_accuracy", "validation_loss", "test_accuracy", "test_loss",
+    "train_accuracy", "train_f1", "train_binary_accuracy", "train_loss",
 )  # fmt: skip
 
 

@@ -40,16 +40,20 @@ class AllowedPaths:
         """Paths that begin with what was typed, folders with a slash at the end. Hidden ones are shown when their dot is typed."""
         if not typed.strip():
             return [f"{root}/" for root in self.roots]
-        folder, _, begun = str(Path(typed).expanduser() if typed.startswith("~") else typed).rpartition("/")
-        place = Path(os.path.realpath(folder or "/"))
-        if not self.allows(place):
-            return [f"{root}/" for root in self.roots if str(root).startswith(typed)]
-        try:
-            with os.scandir(place) as entries:
-                found = [
-                    one for one in entries if one.name.startswith(begun) and (begun or not one.name.startswith("."))
-                ]
-                names = [one.name + ("/" if one.is_dir() else "") for one in found if one.is_dir() or not folders_only]
-        except OSError:
-            return []
-        return [f"{folder}/{name}" for name in sorted(names)[:MOST]]
+        full = str(Path(typed).expanduser()) + "/" * typed.endswith("/") if typed.startswith("~") else typed
+        folder, slash, begun = full.rpartition("/")
+        starts = ["/"] if full.startswith("/") else self.roots
+        places = [Path(os.path.realpath(Path(start) / (folder or "."))) for start in starts]
+        names = {name for place in places if self.allows(place) for name in _begun(place, begun, folders_only)}
+        above = [f"{root}/" for root in self.roots if full.startswith("/") and str(root).startswith(full)]
+        return above + [f"{folder}{slash}{name}" for name in sorted(names)[:MOST]]
+
+
+def _begun(place: Path, begun: str, folders_only: bool) -> list[str]:
+    """The names in a folder that begin so; folders with a slash at the end."""
+    try:
+        with os.scandir(place) as entries:
+            found = [one for one in entries if one.name.startswith(begun) and (begun or not one.name.startswith("."))]
+            return [one.name + ("/" if one.is_dir() else "") for one in found if one.is_dir() or not folders_only]
+    except OSError:
+        return []

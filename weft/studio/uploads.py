@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
+import secrets
 import shutil
 import stat
 import tempfile
+import time
 import zipfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
+from ..data.open import is_image_source
 from ..errors import UserError
 
 CHUNK = 1 << 20
@@ -118,3 +123,81 @@ def _is_ignored(name: str) -> bool:
     """Files that operating systems add to archives."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
     return not parts or parts[0] == "__MACOSX" or parts[-1] in (".DS_Store", "Thumbs.db")
+
+
+# --- uploads that a dataset is made of --------------------------------------------------------------------------------------
+
+KEPT = 3 * 86400.0  # seconds that an upload is kept that nothing was made of
+
+
+class UploadStore:
+    """Uploads in folders of their own: files with their paths, or an archive that is unpacked."""
+
+    def __init__(self, root: Path, largest: int) -> None:
+        self.root, self.largest = root, largest
+        self._bytes: dict[str, int] = {}
+
+    def new(self) -> str:
+        """Begin an upload; its name. Old ones that nothing was made of are removed."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        for old in self.root.iterdir():
+            if time.time() - old.stat().st_mtime > KEPT:
+                shutil.rmtree(old, ignore_errors=True)
+        name = secrets.token_hex(8)
+        (self.root / name).mkdir()
+        return name
+
+    def folder(self, name: str) -> Path:
+        """The folder of an upload; an error if there is none."""
+        if not re.fullmatch(r"[0-9a-f]{16}", name) or not (self.root / name).is_dir():
+            raise UserError("studio", f"upload must be one of this studio, got {name!r}. Send the files again.")
+        return self.root / name
+
+    def source(self, name: str) -> Path:
+        """What a dataset is made of: the folder, the only folder with class folders in it, or the only list or .npz file."""
+        found = self.folder(name)
+        while True:
+            inside = sorted(found.iterdir())
+            if len(inside) == 1 and inside[0].is_dir() and any(one.is_dir() for one in inside[0].iterdir()):
+                found = inside[0]
+                continue
+            lists = [one for one in inside if one.is_file() and _is_list_or_arrays(one)]
+            return lists[0] if len(lists) == 1 else found
+
+    async def add_file(self, name: str, relative: str, chunks: AsyncIterator[bytes]) -> int:
+        """Write a file of an upload as it arrives; its bytes."""
+        target = self._place(name, relative)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        received = await receive(chunks, target, self.largest - self._so_far(name))
+        self._bytes[name] = self._so_far(name) + received
+        return received
+
+    async def add_zip(self, name: str, chunks: AsyncIterator[bytes]) -> int:
+        """Receive an archive and unpack it; how many files it held."""
+        archive = self.folder(name).with_suffix(".zip")
+        try:
+            await receive(chunks, archive, self.largest)
+            return len(await asyncio.to_thread(unpack_zip, archive, self.folder(name), self.largest))
+        finally:
+            archive.unlink(missing_ok=True)
+
+    def discard(self, name: str) -> None:
+        shutil.rmtree(self.folder(name), ignore_errors=True)
+        self._bytes.pop(name, None)
+
+    def _so_far(self, name: str) -> int:
+        return self._bytes.get(name, 0)
+
+    def _place(self, name: str, relative: str) -> Path:
+        place = PurePosixPath(relative.replace("\\", "/"))
+        wrong = (
+            place.is_absolute() or not place.parts or ".." in place.parts or "\0" in relative or _is_ignored(relative)
+        )
+        if wrong or (self.folder(name) / place).exists():
+            raise UserError("studio", f"a new file inside the upload is required, got {relative!r}.")
+        return self.folder(name) / place
+
+
+def _is_list_or_arrays(path: Path) -> bool:
+    """Whether a dataset can be made of this file: a text is a list only if it names image files."""
+    return path.suffix.lower() == ".npz" or (path.suffix.lower() in (".csv", ".txt") and is_image_source(path))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.label_kinds import kind_of
 from ..data.texts import Text
 from ..io.files import replace_file
 from ..nn.summary import Summary
@@ -66,18 +67,40 @@ def _shares(outputs: np.ndarray | None, dataset: Any) -> dict[str, float]:
     if outputs is None or not dataset.classes:
         return {}
     true = np.asarray(dataset.labels[: len(outputs)])
+    if kind_of(true) == "classes":
+        return {name: recall for name, _, _, recall, _ in _class_scores(outputs, true, dataset.classes)}
     right = np.bincount(true[outputs.argmax(axis=1) == true], minlength=len(dataset.classes))
     every = np.bincount(true, minlength=len(dataset.classes))
     return dict(zip(dataset.classes, (right / np.maximum(every, 1)).tolist(), strict=True))
 
 
+def _class_scores(
+    outputs: np.ndarray, true: np.ndarray, classes: Sequence[str]
+) -> list[tuple[str, int, float, float, float]]:
+    """Class, examples, precision, recall and F1 where an example can have several classes: a logit above 0 means yes."""
+    found = outputs > 0
+    right, said, every = (found & true).sum(axis=0), found.sum(axis=0), true.sum(axis=0)
+    precision, recall, f1 = (
+        right / np.maximum(said, 1),
+        right / np.maximum(every, 1),
+        2 * right / np.maximum(said + every, 1),
+    )
+    columns = (map(int, every), map(float, precision), map(float, recall), map(float, f1))
+    return list(zip(classes, *columns, strict=True))
+
+
 def write_results(folder: str | os.PathLike[str], found: Evaluation, cost: Summary | None = None) -> None:
     """Write the results of this task into the run folder, with plots and report.html.
 
-    Classes give confusion.csv and, for images, samples.npz and mistakes.npz; numbers give predictions.csv.
+    Classes give confusion.csv and, for images, samples.npz and mistakes.npz; several classes of an example give classes.csv with
+    precision, recall and F1 of each; numbers give predictions.csv.
     """
     path = Path(folder)
-    if found.outputs is not None and found.dataset.classes:
+    if found.outputs is not None and kind_of(found.dataset.labels[:1]) == "classes":
+        true = np.asarray(found.dataset.labels[: len(found.outputs)])
+        rows = _class_scores(found.outputs, true, found.dataset.classes)
+        _write_table(path / "classes.csv", [["class", "examples", "precision", "recall", "f1"], *rows])
+    elif found.outputs is not None and found.dataset.classes:
         _write_classes(path, found.outputs, found.dataset)
     elif found.outputs is not None:
         _write_numbers(path, found.outputs, found.dataset)

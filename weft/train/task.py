@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import metrics as measures
+from ..data.label_kinds import LabelKind, kind_of
 from ..errors import UserError
 from ..metrics import Mean, Metric
 from ..nn.losses import loss as find_loss
@@ -16,10 +17,22 @@ from ..report.best_epoch import SELECTION_METRICS, ranking_key
 from ..tensor import Tensor
 from .names import Loss, Metrics, Row
 
+
+class _F1OfLogits(measures.ConfusionMatrix):
+    """The F1 score of all yes-or-no decisions together: examples that can have several classes, a logit for each."""
+
+    def __init__(self) -> None:
+        super().__init__(2, threshold=0.0)
+
+    def value(self) -> Tensor:
+        return self.f1()
+
+
 METERS: dict[str, Callable[[], Metric]] = {
     "accuracy": measures.Accuracy,
     "binary_accuracy": lambda: measures.Accuracy(threshold=0.0),  # of a single logit: above 0 is class 1
     "top5": lambda: measures.TopK(5),
+    "f1": lambda: _F1OfLogits(),
     "mae": lambda: measures.MeanOf(measures.mae),
     "mse": lambda: measures.MeanOf(measures.mse),
 }
@@ -38,12 +51,18 @@ class Task:
 
 
 def task_of(labels: np.ndarray, loss: str | Loss | None, metrics: Metrics | None) -> Task:
-    """The task given by name, else by the labels: floats are a regression, integers are classes."""
-    floats = labels.dtype.kind == "f"
-    chosen = find_loss(("mse" if floats else "cross_entropy") if loss is None else loss)
-    if metrics is None:
-        metrics = ("mae",) if floats else ("accuracy",)
-    return Task(chosen, makers_of(metrics))
+    """The task given by name, else by the labels: floats are a regression, integers are classes, a bool for each class several classes."""
+    usual_loss, usual_metrics = _USUAL[kind_of(labels)]
+    return Task(
+        find_loss(usual_loss if loss is None else loss), makers_of(usual_metrics if metrics is None else metrics)
+    )
+
+
+_USUAL: dict[LabelKind, tuple[str, tuple[str, ...]]] = {
+    "class": ("cross_entropy", ("accuracy",)),
+    "classes": ("bce_with_logits", ("binary_accuracy", "f1")),
+    "numbers": ("mse", ("mae",)),
+}
 
 
 def makers_of(metrics: Metrics) -> dict[str, Callable[[], Metric]]:
@@ -95,5 +114,5 @@ def line_of(row: Row, epochs: int) -> str:
 
 
 def _number(name: str, value: float) -> str:
-    share = name.endswith("accuracy") or name == "top5"
+    share = name.endswith("accuracy") or name in ("top5", "f1")
     return f"{name.replace('_', ' ')} " + (f"{100 * value:.2f} %" if share else f"{value:.4f}")

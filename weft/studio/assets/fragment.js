@@ -14,6 +14,10 @@ export default {
       next.innerHTML = html;
       morphChildren(this.$el, next);
     },
+    set_field(name, value) {
+      const field = this.$el.querySelector(`[name="${name}"]`);
+      if (field && document.activeElement !== field) field.value = value; // a typed value is a property: morph changes attributes
+    },
     clicked(event) {
       const target = event.target.closest("[data-emit]");
       if (target && !target.matches("input, select")) this.send(target, target.dataset.value ?? "");
@@ -66,6 +70,7 @@ function morph(from, to) {
     if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
     return;
   }
+  if (from.hasAttribute("data-keep")) return; // a script of the page owns what is inside
   const chosen = from.nodeName === "OPTION" && to.hasAttribute("selected") && !from.hasAttribute("selected");
   for (const { name, value } of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   for (const { name } of [...from.attributes]) if (!to.hasAttribute(name)) from.removeAttribute(name);

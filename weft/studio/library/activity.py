@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ...jobs.events import latest
+from ...jobs.events import Event, latest
 from ...jobs.kinds import TRAIN
 from ...jobs.queue_plan import seconds_left
 from ...jobs.queue_view import JobView
@@ -127,7 +127,7 @@ def _of_job(one: JobView, queue: QueueSnapshot, row: RunRow | None) -> Activity:
     runs = state.state == RUNNING
     shown = PAUSED if state.state == STOPPED else HELD if state.state == WAITING and one.schedule.held else state.state
     last = latest(one.record.folder, "activity", "progress") if runs else None
-    doing = str(last["text"]) if last is not None and last.type == "activity" else ""
+    doing = _doing(last) if last is not None else ""
     why = queue.plan.reasons.get(number, "") if state.state == WAITING else state.why
     device = (
         queue.slot_titles(one.schedule.slots) if runs and one.schedule.slots else str(settings.get("device") or "cpu")
@@ -138,6 +138,14 @@ def _of_job(one: JobView, queue: QueueSnapshot, row: RunRow | None) -> Activity:
         one.kind, one.owner, needs_text(one), one.schedule.priority_name, queue.plan.starts.get(number),
         one.schedule.held_at if shown == HELD else state.time, one.schedule.held_by, one.needs.memory, one.schedule.memory, _remedy(one),
     )  # fmt: skip
+
+
+def _doing(last: Event) -> str:
+    """What a job does: its last activity, or how far it is if that is no training."""
+    if last.type == "activity":
+        return str(last["text"])
+    facts = last.facts
+    return "" if "epoch" in facts else f"{facts.get('what', '')}: {facts.get('done', 0):,} of {facts.get('total', 0):,}"
 
 
 def _of_run(row: RunRow) -> Activity:

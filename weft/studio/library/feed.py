@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from ...jobs.queue import JobQueue
 from ...jobs.record import RUNNING
 from .activity import Activity, EndedJob, activities, ended_jobs
+from .datasets import DatasetIndex, DatasetRow
 from .machine import Machine, MachineLoad
 from .runs import RunIndex
 from .schedule import QueueSnapshot, QueueWatch
@@ -29,6 +30,7 @@ class Snapshot:
     runs: int
     runs_version: int
     ended: tuple[EndedJob, ...] = ()
+    datasets: tuple[DatasetRow, ...] = ()
     queue: QueueSnapshot = field(default_factory=QueueSnapshot)
     runs_queue: bool = True  # whether a process runs the queue
     asked: bool = False  # whether somebody has just changed something and waits to see it
@@ -44,8 +46,10 @@ Subscriber = Callable[[Snapshot], None]
 class Feed:
     """Looks each second, and calls its subscribers in the event loop."""
 
-    def __init__(self, index: RunIndex, queue: JobQueue, machine: Machine) -> None:
-        self.index, self.queue, self.machine = index, queue, machine
+    def __init__(
+        self, index: RunIndex, queue: JobQueue, machine: Machine, datasets: DatasetIndex | None = None
+    ) -> None:
+        self.index, self.queue, self.machine, self.datasets = index, queue, machine, datasets
         self._watch = QueueWatch(queue)
         self._version, self._searched = 0, 0.0
         self._subscribers: set[Subscriber] = set()
@@ -69,8 +73,9 @@ class Feed:
         ):
             self._searched = 0.0  # a job has begun a run that the index does not know yet
         ended = tuple(ended_jobs(seen.jobs, ENDED, rows))
+        datasets = () if self.datasets is None else self.datasets.refresh()
         self.snapshot = Snapshot(
-            self.machine.read(), tuple(activities(seen, rows)), len(rows), self._version, ended, seen, self.queue.runner() is not None,
+            self.machine.read(), tuple(activities(seen, rows)), len(rows), self._version, ended, datasets, seen, self.queue.runner() is not None,
             at_all_runs,
         )  # fmt: skip
         return self.snapshot

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from ...locks import writer_of
 from ...report.best_epoch import SELECTION_METRICS, best_row
 
 RUNNING, FINISHED, STOPPED = "running", "finished", "stopped"
+_VERSION = re.compile(r"v[1-9][0-9]*")
 _WATCHED = ("args.yaml", "metrics.csv", "summary.json", ANNOTATIONS)
 _LARGEST = 64 << 20  # bytes; larger files are not read for the index
 
@@ -57,8 +59,9 @@ class RunRow:
 
     @property
     def data(self) -> str:
-        """The name of the dataset; of a folder or file, its last part."""
-        return Path(str(self.settings.get("data") or "")).name
+        """The name of the dataset; of a folder or file, its last part; of a version, both: flowers v2."""
+        path = Path(str(self.settings.get("data") or ""))
+        return f"{path.parent.name} {path.name}" if _VERSION.fullmatch(path.name) and path.parent.name else path.name
 
     @property
     def epochs(self) -> int:

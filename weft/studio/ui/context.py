@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...jobs.queue import JobQueue
 from ..config import StudioConfig
+from ..library.batches import Batches
+from ..library.datasets import DatasetLibrary
+from ..library.embeddings import EmbeddingMaps
+from ..library.event_stream import EventStream
+from ..library.explained import ExplainedNetworks
 from ..library.feed import Feed
 from ..library.loaded import LoadedNetworks
 from ..library.previews import TrainingPreviews
 from ..library.runs import RunIndex
+from ..library.storage import DiskStorage
 from ..paths import AllowedPaths
+from ..store.store import AccountStore
 from .fragment import LiveFragments
 
 
@@ -25,4 +32,11 @@ class Studio:
     live: LiveFragments
     networks: LoadedNetworks
     paths: AllowedPaths
+    store: AccountStore
+    storage: DiskStorage
+    datasets: DatasetLibrary
+    batches: Batches
+    events: EventStream
     previews: TrainingPreviews
+    explained: ExplainedNetworks = field(default_factory=ExplainedNetworks)
+    embeddings: EmbeddingMaps = field(default_factory=EmbeddingMaps)

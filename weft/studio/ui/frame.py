@@ -72,6 +72,7 @@ def frame(
 
 def _rail(snapshot: Snapshot, active: str, base: str, template: str = "rail.html") -> str:
     counts = {"runs": f"{snapshot.runs:,}" if snapshot.runs else "", "queue": str(len(snapshot.activities) or "")}
+    counts["datasets"] = str(len(snapshot.datasets) or "")
     return render(template, pages=PAGES, active=active, counts=counts, base=base)
 
 
