@@ -34,6 +34,12 @@ class DoctorFinding:
     suggested: DatasetChanges = field(default_factory=DatasetChanges)
     facts: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def id(self) -> str:
+        """Its name in decisions and addresses."""
+        images = "=".join(f"{split}:{row}" for split, row in self.images)
+        return f"{self.check}/{images or self.text}"
+
     def as_json(self) -> dict[str, Any]:
         return {
             **vars(self), "images": [list(place) for place in self.images], "suggested": self.suggested.as_json(),
