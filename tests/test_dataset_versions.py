@@ -178,7 +178,10 @@ print(new_version({folder!r}, DatasetChanges(remove={{"train": [0]}}, add={add!r
 """
 
 
-def test_a_killed_version_leaves_nothing_and_goes_on(first: Path, tmp_path: Path) -> None:
+def test_a_killed_version_leaves_nothing_and_goes_on(changed_once: Path, tmp_path: Path) -> None:
+    first = tmp_path / "pets" / "v1"
+    first.parent.mkdir()
+    subprocess.run(["cp", "-r", str(changed_once), str(first)], check=True)
     more = make_images(tmp_path / "more", {"cat": 3})
 
     def run(at: int) -> subprocess.CompletedProcess[str]:

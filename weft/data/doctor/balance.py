@@ -25,8 +25,10 @@ def check_balance(counts: Mapping[str, Mapping[str, int]]) -> CheckResult:
     text = (
         findings[0].text
         if findings
-        else f"The largest class has {max(train.values()) / min(train.values()):.1f} times the images of the smallest"
+        else f"{most} has {train[most] / min(train.values()):.1f} times the images of the smallest class"
     )
+    if not findings and train[most] < 1.1 * min(train.values()):
+        text = "All classes have about the same number of images"
     if len(findings) > 1:
         text += f", and {len(findings) - 1} more"
     return CheckResult("balance", "Imbalance", "warning" if findings else "ok", text, tuple(findings))

@@ -23,6 +23,16 @@
     decide({ [field.dataset.relabel]: `relabel:${field.value}` });
     field.value = "";
   });
+  document.addEventListener("change", async (event) => {
+    const field = event.target.closest("[data-features]");
+    if (!field) return;
+    const body = { again: true, features: field.value || null };
+    try {
+      studio.toast((await studio.request("POST", document.querySelector("[data-doctor]").dataset.doctor, body)).message);
+    } catch (error) {
+      studio.toast(error.message, true);
+    }
+  });
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select, dialog")) return;
     if (!/^[a-z]$/i.test(event.key)) return;

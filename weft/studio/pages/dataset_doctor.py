@@ -43,6 +43,7 @@ TO_COME = {
 NOUNS = {"leaks": "Pair", "near-duplicates": "Pair", "duplicates": "Group"}
 SPLIT_WORDS = {"train": "train", "validation": "val", "test": "test"}
 PAGE, PAIRS, PREVIEW = 24, 6, 6  # cases that are shown at first
+RUNS = 50  # that can be chosen
 SMALL = 64  # pixels; smaller images are shown as they are
 
 
@@ -168,7 +169,7 @@ class DoctorPage:
             open=[one for one in every if not one.decision], noun=NOUNS.get(self.check, "Image"), splits=SPLIT_WORDS,
             names=names_of(self.view.folder, case.finding) if case else [], actions=self._actions(case), address=self._address,
             difference=self._difference(case), tally=self._tally(every), preview=following, scored=self._is_scored(result),
-            bulk=self._bulk(every), json=json.dumps, base=self.studio.config.prefix, pixelated=self._is_small(),
+            bulk=self._bulk(every), runs=self._runs(), features=self._features(), json=json.dumps, base=self.studio.config.prefix, pixelated=self._is_small(),
         )  # fmt: skip
 
     def _actions(self, case: Case | None) -> list[tuple[str, str, str, str]]:
@@ -190,6 +191,16 @@ class DoctorPage:
         first = {"labels": (RELABEL, "Relabel all open")}.get(self.check, (REMOVE, "Remove all open"))
         chosen = {one.id: first[0] for one in cases if not one.decision and one.finding.suggested}
         return (first[1], chosen) if chosen else None
+
+    def _runs(self) -> list[str]:
+        """The runs on images whose networks could tell images apart."""
+        return [row.id for row in self.studio.index.rows() if row.id.startswith("classify/") and row.epochs][:RUNS]
+
+    def _features(self) -> str:
+        """The run whose network did, in the report that is shown."""
+        report = self.view.report
+        named = report.settings.get("features") if report else None
+        return "" if named is None else str(named).removeprefix(f"{self.studio.index.root}/")
 
     def _preview(self) -> tuple[CheckResult, list[Case]] | None:
         """A few cases of wrong labels, while another check is shown."""
