@@ -203,10 +203,11 @@ def findings_csv(folder: Path) -> str:
     writer.writerow(["check", "split", "row", "file", "text", "score", "decision"])
     for result in report.results:
         for finding in result.findings:
-            rows = list(zip(finding.images, names_of(folder, finding), strict=True)) or [(("", ""), "")]
             score = "" if finding.score is None else f"{finding.score:.4f}"
-            for (split, row), name in rows:
-                writer.writerow([result.check, split, row, name, finding.text, score, decisions.of(finding)])
+            names = names_of(folder, finding)
+            places = [(split, str(row), name) for (split, row), name in zip(finding.images, names, strict=True)]
+            for place in places or [("", "", "")]:
+                writer.writerow([result.check, *place, finding.text, score, decisions.of(finding)])
     return buffer.getvalue()
 
 

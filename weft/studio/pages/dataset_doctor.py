@@ -116,12 +116,7 @@ class DoctorPage:
 
     def shown(self) -> list[Case]:
         """The cases that pass the filter."""
-        keep = {
-            "all": lambda one: True,
-            "open": lambda one: not one.decision,
-            "decided": lambda one: bool(one.decision),
-        }
-        return [one for one in self.cases() if keep[self.filter](one)]
+        return [one for one in self.cases() if self.filter == "all" or bool(one.decision) == (self.filter == "decided")]
 
     @property
     def api(self) -> str:
@@ -233,7 +228,7 @@ class DoctorPage:
         return len(scores) > 1 and min(scores) < max(scores)
 
     def _is_small(self) -> bool:
-        return max(self.view.about["shape"][1:]) <= SMALL
+        return bool(max(self.view.about["shape"][1:]) <= SMALL)
 
     # --- what people do -------------------------------------------------------------------------------------------------
 
