@@ -20,8 +20,12 @@ from weft.data.doctor.probe import folds_of
 from weft.data.doctor.report import DoctorReport, load_report
 from weft.data.image_names import read_names
 from weft.data.versions import new_version
-from weft.errors import RunError
+from weft.errors import RunError, UserError
+from weft.jobs.doctor import features_of_run
 from weft.jobs.kinds import DOCTOR, work_of
+from weft.jobs.schema import validated
+from weft.jobs.settings import SETTINGS
+from weft.jobs.training import train
 
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
@@ -247,3 +251,20 @@ def test_the_command_line(
     assert "there is no check 'leak'. Did you mean leaks?" in capsys.readouterr().err
     assert main(["dataset", "doctor"]) == 2
     assert "the folder of a dataset is required" in capsys.readouterr().err
+
+
+def test_features_of_a_run_are_what_its_network_computes_before_the_last_layer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = validated("test", {"data": "digits", "model": "mlp", "epochs": 1, "name": "few"}, SETTINGS)
+    train(told)
+    features = features_of_run("runs/classify/few")
+    images = digits()[0][:70, None]
+    found = features(images)
+    assert found.shape == (70, 100)  # the last hidden layer of the mlp
+    assert (found >= 0).all()
+    np.testing.assert_allclose(features(images[5:7]), found[5:7], rtol=1e-5)
+    assert features(images.repeat(2, 2).repeat(2, 3)).shape == (70, 100)  # of other sizes too
+    with pytest.raises(UserError, match="a network for images with 3 channels is required, got one for 1"):
+        features(images.repeat(3, 1))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from ..data.dataset_folder import describe
+from ..data.dataset_folder import open_dataset_folder
 from ..data.doctor.duplicates import SAME_PIXELS
 from ..data.doctor.examine import CHECKS, known_checks
 from ..data.doctor.report import DoctorFinding, DoctorReport
@@ -65,8 +65,8 @@ def page(report: DoctorReport, folder: Path, most: int) -> str:
         "",
         table(["", "check", "found", "what"], rows, ["", "check", "what"]),
     ]
-    counts = describe(folder)["counts"]
-    names = {split: read_names(folder / split, sum(numbers.values())) for split, numbers in counts.items()}
+    parts = open_dataset_folder(folder)._asdict()
+    names = {split: read_names(folder / split, len(part)) for split, part in parts.items() if part is not None}
     for result in report.results:
         if result.findings and most:
             lines += ["", result.title, *(f"  {_line(finding, names)}" for finding in result.findings[:most])]

@@ -70,14 +70,11 @@ class DoctorView:
     report: DoctorReport | None
     decisions: Decisions
     job: ExaminationJob | None
+    images: int
 
     @property
     def next_number(self) -> int:
         return 1 + max(self.versions)
-
-    @property
-    def images(self) -> int:
-        return sum(sum(counts.values()) for counts in self.about["counts"].values())
 
 
 def read_view(queue: JobQueue, name: str, folder: Path) -> DoctorView:
@@ -87,7 +84,8 @@ def read_view(queue: JobQueue, name: str, folder: Path) -> DoctorView:
     report = load_report(folder, about["digest"])
     job = find_job(queue, folder)
     decisions = load_decisions(folder, about["digest"])
-    return DoctorView(name, number, folder, about, tuple(versions(folder)), report, decisions, job)
+    images = sum(_examples(folder, about["digest"]).values())
+    return DoctorView(name, number, folder, about, tuple(versions(folder)), report, decisions, job, images)
 
 
 def find_job(queue: JobQueue, folder: Path) -> ExaminationJob | None:
@@ -136,7 +134,7 @@ def save_version(queue: JobQueue, name: str, folder: Path) -> JobRecord:
     if not changes:
         raise UserError("studio", "a decision to remove, move or relabel is required, got none.")
     about = describe(folder)
-    changes.check({split: sum(counts.values()) for split, counts in about["counts"].items()}, about["classes"])
+    changes.check(_examples(folder, about["digest"]), about["classes"])
     settings = {"name": name, "folder": str(folder), "changes": changes.as_json()}
     return queue.add(settings, DATASET_VERSION)
 
@@ -163,6 +161,10 @@ def _opened(folder: Path, digest: str) -> Splits:
     return open_dataset_folder(folder)
 
 
+def _examples(folder: Path, digest: str) -> dict[str, int]:
+    return {split: len(part) for split, part in _opened(folder, digest)._asdict().items() if part is not None}
+
+
 def image_of(folder: Path, split: str, row: int) -> np.ndarray:
     """An image as (height, width, channels)."""
     part = _opened(folder, describe(folder)["digest"])._asdict().get(split)
@@ -185,8 +187,7 @@ def difference_of(folder: Path, first: tuple[str, int], second: tuple[str, int],
 
 @lru_cache(maxsize=8)
 def _names(folder: Path, digest: str) -> dict[str, list[str]]:
-    counts = describe(folder)["counts"]
-    return {split: read_names(folder / split, sum(numbers.values())) for split, numbers in counts.items()}
+    return {split: read_names(folder / split, count) for split, count in _examples(folder, digest).items()}
 
 
 def names_of(folder: Path, finding: DoctorFinding) -> list[str]:
