@@ -194,6 +194,8 @@ def test_a_person_starts_it_decides_by_keys_and_saves(server: Server) -> None:
         page.get_by_role("button", name="Remove R").click()
         expect(page.get_by_text("1 removed, 0 open")).to_be_visible()
         expect(save).to_be_enabled()
+        unnamed = "[...document.querySelectorAll('button, a[href], input, select')].filter(e => !(e.innerText || e.ariaLabel || e.labels?.length)).length"
+        assert page.evaluate(unnamed) == 0
         page.set_viewport_size({"width": 390, "height": 844})
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         save.click()

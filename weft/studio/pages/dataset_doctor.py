@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass
 
 from fastapi import HTTPException
 from nicegui import background_tasks, ui
 
 from ...data.dataset_folder import is_dataset_folder
-from ...data.doctor.decisions import KEEP, MOVE, RELABEL, REMOVE, WORDS, actions_of
+from ...data.doctor.decisions import KEEP, MOVE, RELABEL, REMOVE, actions_of
 from ...data.doctor.examine import CHECKS
-from ...data.doctor.report import CheckResult, DoctorFinding
+from ...data.doctor.report import CheckResult
 from ...errors import UserError
 from ..library.doctor import DoctorView, examination_title, names_of, read_view, report_stamp, version_folder
 from ..library.feed import Snapshot
@@ -20,28 +19,8 @@ from ..ui.context import Studio
 from ..ui.fragment import Fragment, fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
+from .doctor_cases import ABOUT, NOUNS, ORDER, SPLIT_WORDS, TO_COME, Case
 
-ABOUT = {
-    "leaks": "Images that are in train as well make results on held-out images look better than they are.",
-    "duplicates": "Copies teach nothing new, and count twice in every measurement.",
-    "near-duplicates": "Almost the same image: resized, brightened, slightly cropped or mirrored.",
-    "quality": "Blank images, images with hardly any contrast or detail, and files that could not be read.",
-    "balance": "Networks learn rare classes badly. Add images of them, or remove some of the others.",
-    "outliers": "Images unlike all others: often something else altogether, or damaged.",
-    "labels": "A small network was trained without each of these images, and takes them for another class.",
-}
-ORDER = ("leaks", "labels", "duplicates", "balance", "near-duplicates", "outliers", "quality")
-TO_COME = {
-    "leaks": ("Leak between splits", "Images that are in two splits"),
-    "labels": ("Likely wrong labels", "By a network trained without the image"),
-    "duplicates": ("Duplicates", "The same pixels twice"),
-    "balance": ("Imbalance", "Classes with few images"),
-    "near-duplicates": ("Near duplicates", "Resized, brightened, cropped, mirrored"),
-    "outliers": ("Outliers", "Unlike all other images"),
-    "quality": ("Broken or tiny images", "Blank, without contrast or detail"),
-}
-NOUNS = {"leaks": "Pair", "near-duplicates": "Pair", "duplicates": "Group"}
-SPLIT_WORDS = {"train": "train", "validation": "val", "test": "test"}
 PAGE, PAIRS, PREVIEW = 24, 6, 6  # cases that are shown at first
 RUNS = 50  # that can be chosen
 SMALL = 64  # pixels; smaller images are shown as they are
@@ -64,29 +43,6 @@ def add(studio: Studio) -> None:
         with frame(studio, f"Data doctor of {name}", "datasets", live_header=header):
             fragment("doctor_tabs.html", base=base, view=page.view)
             page.show()
-
-
-@dataclass(frozen=True)
-class Case:
-    """A finding as it is shown: its number in the report, its images, and what was decided."""
-
-    number: int
-    finding: DoctorFinding
-    decision: str
-
-    @property
-    def id(self) -> str:
-        return self.finding.id
-
-    @property
-    def word(self) -> str:
-        """What was decided, in a word."""
-        return WORDS.get(self.decision.partition(":")[0], "")
-
-    @property
-    def label(self) -> str:
-        labels = self.finding.facts.get("labels") or [""]
-        return str(labels[0])
 
 
 class DoctorPage:
@@ -156,6 +112,8 @@ class DoctorPage:
         if result is None:
             return ""
         self.place = min(self.place, max(0, len(shown) - 1))
+        if self.place >= self.most:  # the case under review is always among those shown
+            self.most = self.place + PAGE
         every = self.cases()
         case = shown[self.place] if shown else None
         following = self._preview()
@@ -163,7 +121,7 @@ class DoctorPage:
             "doctor_main.html", page=self, result=result, about=ABOUT[self.check], case=case, shown=shown, cases=every,
             open=[one for one in every if not one.decision], noun=NOUNS.get(self.check, "Image"), splits=SPLIT_WORDS,
             names=names_of(self.view.folder, case.finding) if case else [], actions=self._actions(case), address=self._address,
-            difference=self._difference(case), tally=self._tally(every), preview=following, scored=self._is_scored(result),
+            difference=self._difference(case), tally=self._tally(every), preview=following, lowest=self._lowest(result),
             bulk=self._bulk(every), runs=self._runs(), features=self._features(), json=json.dumps, base=self.studio.config.prefix, pixelated=self._is_small(),
         )  # fmt: skip
 
@@ -223,9 +181,10 @@ class DoctorPage:
         ]
         return ", ".join([*parts, f"{sum(not one.decision for one in cases)} open"])
 
-    def _is_scored(self, result: CheckResult) -> bool:
+    def _lowest(self, result: CheckResult) -> int | None:
+        """The lowest score in percent, where the scores differ."""
         scores = [one.score for one in result.findings if one.score is not None]
-        return len(scores) > 1 and min(scores) < max(scores)
+        return int(100 * min(scores)) if scores and min(scores) < 0.999 * max(scores) else None
 
     def _is_small(self) -> bool:
         return bool(max(self.view.about["shape"][1:]) <= SMALL)
@@ -233,8 +192,9 @@ class DoctorPage:
     # --- what people do -------------------------------------------------------------------------------------------------
 
     def _pick(self, check: str) -> None:
-        self.check, self.place, self.filter, self.least = check, 0, "all", 0.0
+        self.check, self.filter, self.least = check, "all", 0.0
         self.most = PAIRS if check in NOUNS else PAGE
+        self._to_first_open()
         self._refresh()
 
     def _go(self, number: str) -> None:
@@ -303,6 +263,10 @@ class DoctorPage:
         results = [self.view.report.result(name) for name in ORDER] if self.view.report else []
         found = [one.check for one in results if one is not None and one.findings]
         self.check = found[0] if found else next((one.check for one in results if one is not None), "")
+        self._to_first_open()
+
+    def _to_first_open(self) -> None:
+        self.place = next((i for i, one in enumerate(self.shown()) if not one.decision), 0)
 
     def _refresh(self) -> None:
         self.list.show(self._list())
