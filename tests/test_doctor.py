@@ -268,3 +268,25 @@ def test_features_of_a_run_are_what_its_network_computes_before_the_last_layer(
     assert features(images.repeat(2, 2).repeat(2, 3)).shape == (70, 100)  # of other sizes too
     with pytest.raises(UserError, match="a network for images with 3 channels is required, got one for 1"):
         features(images.repeat(3, 1))
+
+
+@pytest.mark.parametrize(
+    ("size", "count", "classes", "quality"), [((8, 8), 1, 1, "None found"), ((1, 1), 3, 2, "6 poor"), ((2, 64), 4, 2, "None found")]
+)  # fmt: skip
+@pytest.mark.parametrize("store", ["arrays", "lmdb"])
+def test_small_and_odd_datasets_are_examined_too(
+    tmp_path: Path, store: str, size: tuple[int, int], count: int, classes: int, quality: str
+) -> None:
+    rng = np.random.default_rng(0)
+    for label in range(classes):
+        (tmp_path / "files" / str(label)).mkdir(parents=True)
+        for number in range(count):
+            Image.fromarray(rng.integers(0, 256, (*size, 3), np.uint8)).save(
+                tmp_path / "files" / str(label) / f"{number}.png"
+            )
+    data.create(tmp_path / "files", tmp_path / "made", validation=0.0, minimum=1, store=store, workers=0)
+    report = examine(tmp_path / "made")
+    assert report.complete
+    assert report.result("quality").text == quality
+    assert report.result("outliers").text == "Needs 20 images or more"
+    assert report.result("labels").text == "Needs two classes with 10 images or more"
