@@ -9,12 +9,17 @@ from pathlib import Path
 FOLDER = ".studio"  # below the folder of runs
 
 
-def secret(runs: Path, name: str) -> str:
-    """A random text that stays the same from start to start. Only the owner of the file can read it."""
-    folder = runs / FOLDER
+def private_folder(runs: Path) -> Path:
+    """The folder of what only the owner of a studio may read."""
+    folder = runs.absolute() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    path = folder / name
+    return folder
+
+
+def secret(runs: Path, name: str) -> str:
+    """A random text that stays the same from start to start. Only the owner of the file can read it."""
+    path = private_folder(runs) / name
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
