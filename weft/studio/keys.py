@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from pathlib import Path
 
 FOLDER = ".studio"  # below the folder of runs
@@ -35,11 +36,17 @@ class OneTimeToken:
     def __init__(self) -> None:
         self.value = secrets.token_urlsafe(18)
         self.used = 0
+        self._lock = threading.Lock()
+
+    def fits(self, given: str) -> bool:
+        """Whether this is the token."""
+        return secrets.compare_digest(given.encode(), self.value.encode())
 
     def take(self, given: str) -> bool:
         """Whether this is the token; if so, it is used up."""
-        if not secrets.compare_digest(given.encode(), self.value.encode()):
-            return False
-        self.value = secrets.token_urlsafe(18)
-        self.used += 1
-        return True
+        with self._lock:
+            if not self.fits(given):
+                return False
+            self.value = secrets.token_urlsafe(18)
+            self.used += 1
+            return True

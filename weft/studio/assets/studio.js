@@ -43,14 +43,25 @@
     if (!answer.ok) throw new Error(content?.message ?? `The server answered ${answer.status}.`);
     return content;
   };
+  // What an answer asks for: a message, and another page or this one anew. The message is shown there.
+  const follow = (content) => {
+    if (content?.message && !content.open && !content.reload) toast(content.message);
+    else if (content?.message) sessionStorage.setItem("toast", content.message);
+    if (content?.open) location.assign(base + content.open);
+    else if (content?.reload) location.reload();
+  };
+  document.addEventListener("DOMContentLoaded", () => {
+    const kept = sessionStorage.getItem("toast");
+    sessionStorage.removeItem("toast");
+    if (kept) toast(kept);
+  });
   const send = async (button) => {
     const [method, path] = button.dataset.request.split(" ");
     if (button.dataset.confirm && !(await confirmed(button.dataset.confirm, button.dataset.do))) return;
     button.disabled = true;
     try {
       const content = await request(method, path, button.dataset.body && JSON.parse(button.dataset.body));
-      if (content?.message) toast(content.message);
-      if (content?.open) location.assign(base + content.open);
+      follow(content);
     } catch (error) {
       toast(error.message, true);
     } finally {
@@ -91,5 +102,5 @@
     afterG = key === "g" && !afterG;
   });
 
-  window.studio = { base, request, toast, toggleTheme };
+  window.studio = { base, request, follow, toast, toggleTheme };
 })();

@@ -9,7 +9,9 @@ from ..config import StudioConfig
 from ..library.feed import Feed
 from ..library.loaded import LoadedNetworks
 from ..library.runs import RunIndex
+from ..library.storage import Storage
 from ..paths import AllowedPaths
+from ..store.store import AccountStore
 from .fragment import LiveFragments
 
 
@@ -24,3 +26,5 @@ class Studio:
     live: LiveFragments
     networks: LoadedNetworks
     paths: AllowedPaths
+    store: AccountStore
+    storage: Storage

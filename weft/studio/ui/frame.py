@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nicegui import ui
 
+from ..access import current_user
 from ..library.feed import Snapshot
 from .context import Studio
 from .rendering import ICONS, render
@@ -50,13 +51,14 @@ def frame(
     if (ASSETS / f"{active}.css").exists():  # what only the pages of this section use
         ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/{active}.css">')
     ui.add_body_html(str(ICONS))
-    live = studio.live
-    with ui.element("div").classes("frame"):
+    live, user = studio.live, current_user(ui.context.client.request)
+    foot = render("rail_foot.html", user=user, base=base)
+    with ui.element("div").classes(f"frame {user.role}"):
         ui.html("Skip to content", sanitize=False, tag="a").classes("skip").props('href="#main"')
         with ui.element("nav").classes("rail").props('aria-label="Main"'):
             live.add(f"rail {active}", lambda snapshot: _rail(snapshot, active, base), "div", "pages")
             live.add("vitals", vitals, "div", "vitals").props('aria-label="Machine"')
-            ui.html(render("rail_foot.html"), sanitize=False).classes("me")
+            ui.html(foot, sanitize=False).classes("me")
         with ui.element("main").classes("main").props('id="main"'):
             header = live_header or (
                 f"header {title}",
@@ -64,6 +66,7 @@ def frame(
             )
             live.add(*header, "header", "phead")
             yield
+            ui.html(foot, sanitize=False).classes("me")  # where there is no rail
         live.add(
             f"bottom {active}", lambda snapshot: _rail(snapshot, active, base, "bottom_bar.html"), "nav", "bar-bottom"
         ).props('aria-label="Pages"')
