@@ -39,7 +39,7 @@ class GuardedDecoder:
 
     def __init__(self, workers: int = WORKERS, seconds: float = SECONDS, memory: int = MEMORY) -> None:
         self.seconds, self.memory = seconds, memory
-        self._slots: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        self._slots: queue.LifoQueue[_DecodeWorker | None] = queue.LifoQueue()
         for _ in range(workers):
             self._slots.put(None)
 
@@ -62,7 +62,7 @@ class GuardedDecoder:
             slot = self._slots.get_nowait()
         except queue.Empty:  # all are at work
             return
-        self._slots.put(_Worker(self.memory) if slot is None else slot)
+        self._slots.put(_DecodeWorker(self.memory) if slot is None else slot)
 
     def close(self) -> None:
         """End all processes that are not at work."""
@@ -83,7 +83,7 @@ class GuardedDecoder:
             if worker is not None and not worker.lives():
                 worker.kill()
                 worker = None
-            worker = worker or _Worker(self.memory)
+            worker = worker or _DecodeWorker(self.memory)
             worker.wait_until_ready()
             return worker.ask(content, request, most, self.seconds)
         except (TimeoutError, EOFError, OSError, ValueError) as error:
@@ -96,7 +96,7 @@ class GuardedDecoder:
             self._slots.put(worker)
 
 
-class _Worker:
+class _DecodeWorker:
     """One process and its pipes. Reading and writing end at a time limit."""
 
     def __init__(self, memory: int) -> None:
@@ -168,7 +168,8 @@ class _Worker:
 
     def _wait(self, until: float, writing: bool) -> None:
         reads, writes = ([], [self._in]) if writing else ([self._out], [])
-        if not any(select.select(reads, writes, [], max(0.0, until - time.monotonic()))):
+        left = until - time.monotonic()
+        if left <= 0 or not any(select.select(reads, writes, [], left)):
             raise TimeoutError
 
 

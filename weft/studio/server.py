@@ -26,7 +26,7 @@ from .library.feed import Feed
 from .library.loaded import LoadedNetworks
 from .library.machine import Machine
 from .library.runs import RunIndex
-from .library.storage import Storage
+from .library.storage import DiskStorage
 from .pages import account, admin, classify, compare, home, login, networks, queue, run, runs, train
 from .store.database import DatabaseUnavailable
 from .store.store import open_store
@@ -43,7 +43,7 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
     feed = Feed(index, jobs, Machine(root))
     studio = Studio(
         config, index, jobs, feed, LiveFragments(feed), LoadedNetworks(), config.allowed_paths(), store,
-        Storage(root, config.dataset_folder),
+        DiskStorage(root, config.dataset_folder),
     )  # fmt: skip
 
     @asynccontextmanager

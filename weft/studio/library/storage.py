@@ -29,7 +29,7 @@ class StorageUse:
         return StorageUse(self.bytes + other.bytes, self.files + other.files)
 
 
-class Storage:
+class DiskStorage:
     """What the folders of a studio hold: runs, datasets, uploads that are under way or were cut off, compiled code."""
 
     def __init__(self, runs: Path, datasets: Path, compiled: Callable[[], ObjectCache] = cache) -> None:

@@ -37,6 +37,18 @@ class Quota:
     cpu_jobs: int | None = None
     disk_bytes: int | None = None
 
+    def __str__(self) -> str:
+        """
+        >>> print(Quota(gpu_jobs=1, disk_bytes=150 * 10**9))
+        1 GPU job, any CPU jobs, 150 GB
+        """
+        disk = "any disk space" if self.disk_bytes is None else f"{self.disk_bytes / 1e9:.6g} GB"
+        return f"{_jobs('GPU', self.gpu_jobs)}, {_jobs('CPU', self.cpu_jobs)}, {disk}"
+
+
+def _jobs(kind: str, count: int | None) -> str:
+    return f"any {kind} jobs" if count is None else f"{count} {kind} job{'' if count == 1 else 's'}"
+
 
 @dataclass(frozen=True)
 class Account:
@@ -119,7 +131,7 @@ class Accounts:
         with self.database.writing() as session:
             row = _find(session, name)
             row.gpu_jobs, row.cpu_jobs, row.disk_bytes = quota.gpu_jobs, quota.cpu_jobs, quota.disk_bytes
-            record(session, by, "set quota", f"{row.name}: {describe(quota)}")
+            record(session, by, "set quota", f"{row.name}: {quota}")
             return _account(row)
 
     def check_password(self, name: str, password: str) -> Account | None:
@@ -143,18 +155,6 @@ class Accounts:
             raise UserError("studio", "a password of at least 4 different characters is required.")
         with _AT_ONCE:
             return HASHER.hash(password)
-
-
-def describe(quota: Quota) -> str:
-    """A quota in words.
-
-    >>> describe(Quota(gpu_jobs=1, disk_bytes=150 * 10**9))
-    '1 GPU job, any CPU jobs, 150 GB'
-    """
-    gpu = "any GPU jobs" if quota.gpu_jobs is None else f"{quota.gpu_jobs} GPU job{'s' * (quota.gpu_jobs != 1)}"
-    cpu = "any CPU jobs" if quota.cpu_jobs is None else f"{quota.cpu_jobs} CPU job{'s' * (quota.cpu_jobs != 1)}"
-    disk = "any disk space" if quota.disk_bytes is None else f"{quota.disk_bytes / 1e9:.6g} GB"
-    return f"{gpu}, {cpu}, {disk}"
 
 
 def checked_role(role: str) -> Role:

@@ -9,7 +9,7 @@ from ..config import StudioConfig
 from ..library.feed import Feed
 from ..library.loaded import LoadedNetworks
 from ..library.runs import RunIndex
-from ..library.storage import Storage
+from ..library.storage import DiskStorage
 from ..paths import AllowedPaths
 from ..store.store import AccountStore
 from .fragment import LiveFragments
@@ -27,4 +27,4 @@ class Studio:
     networks: LoadedNetworks
     paths: AllowedPaths
     store: AccountStore
-    storage: Storage
+    storage: DiskStorage
