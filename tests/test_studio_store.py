@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import runpy
 import shutil
 import sqlite3
 import threading
@@ -289,3 +291,19 @@ def test_databases_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="psycopg") as caught:
             AccountStore(url)
         assert "secret" not in str(caught.value)
+
+
+# --- make audit -------------------------------------------------------------------------------------------------------------------
+
+
+def test_an_audit_that_checked_nothing_is_no_success() -> None:
+    audit = runpy.run_path(str(OLD.parent.parent.parent / "scripts" / "audit.py"))
+    bad = {"name": "x", "version": "1", "vulns": [{"id": "PYSEC-1", "fix_versions": ["2"]}]}
+    assert audit["report"](json.dumps({"dependencies": [bad]})) == (
+        ["x 1: PYSEC-1, fixed in 2", "1 package checked, 1 advisories"],
+        True,
+    )
+    for answer in ("", "{}", json.dumps({"dependencies": [{"name": "x", "skip_reason": "not found"}]})):
+        lines, failed = audit["report"](answer)
+        assert failed
+        assert "nothing was checked" in lines[0]
