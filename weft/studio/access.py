@@ -279,7 +279,8 @@ def _lacks(role: str | None, user: StudioUser) -> str:
 def _answer(request: HTTPConnection, status: int, message: str) -> Response:
     if "/api/" in request.url.path:
         return JSONResponse({"message": message}, status)
-    return Response(render("refused.html", message=message), status, media_type="text/html")
+    home = f"{request.scope.get('root_path', '')}/" if status in (403, 404) else ""
+    return Response(render("refused.html", message=message, home=home), status, media_type="text/html")
 
 
 def _with_headers(send: Send, scope: Scope) -> Send:

@@ -27,7 +27,7 @@ def router(studio: Studio, token: OneTimeToken) -> APIRouter:
         if studio.config.is_local:  # the printed address is enough
             return RedirectResponse(f"{base}/", 303)
         text = "This studio has no account yet. Open the address that weft studio printed, or run weft user add NAME role=admin."
-        return HTMLResponse(render("refused.html", message=text), 401)
+        return HTMLResponse(render("refused.html", message=text, home=""), 401)
 
     @routes.get("/login")
     async def login(request: Request, next: str = "/") -> Response:
