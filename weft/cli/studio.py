@@ -53,7 +53,7 @@ def studio(words: Sequence[str]) -> None:
     shown: list[str] = []
 
     def announce(address: str) -> None:
-        again = "another browser: " if shown else "studio: "
+        again = "another browser: " if shown and "token=" in address else "studio: "
         print(f"{again}{address}", flush=True)
         if not shown and given["open"]:
             webbrowser.open(address)
