@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from weft.studio.api import account, admin, sessions
 from weft.studio.config import StudioConfig
 from weft.studio.forwarded import ForwardedMiddleware
 from weft.studio.keys import OneTimeToken
-from weft.studio.library.owners import uses_by_owner
+from weft.studio.library.owners import check_disk_quota, uses_by_owner
 from weft.studio.library.storage import DiskStorage
 from weft.studio.pages import login
 from weft.studio.rate_limit import MOST, LoginLimiter
@@ -163,7 +164,7 @@ def test_wrong_names_and_wrong_passwords_get_the_same_answer(site: Site) -> None
                (("anna", "wrong"), ("nobody", "wrong"), ("gone", PASSWORD), ("", ""))]  # fmt: skip
     assert {(one.status_code, one.text) for one in answers} == {(401, answers[0].text)}
     site.store.flush()
-    assert [one.who for one in site.store.audit.entries(words="refused")] == ["nobody", "gone", "nobody", "anna"]
+    assert [one.who for one in site.store.audit.entries(words="refused")] == ["unknown", "gone", "nobody", "anna"]
 
 
 def test_unknown_names_are_hashed_as_well(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,6 +327,35 @@ def test_the_wait_grows_ends_and_is_forgotten() -> None:
     assert limiter.attempt("anna", "9.9.9.9") == 0
 
 
+def test_nobody_else_can_keep_somebody_out() -> None:
+    limiter = LoginLimiter(lambda: 0.0)
+    limiter.attempt("anna", "1.2.3.4")
+    limiter.succeeded("anna", "1.2.3.4")
+    for i in range(9):
+        limiter.attempt("anna", f"6.6.6.{i}")
+    assert limiter.attempt("anna", "6.6.6.99") > 0
+    assert limiter.attempt("anna", "1.2.3.4") == 0
+
+
+def test_too_many_passwords_at_once_are_sent_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.store.accounts.add("anna", PASSWORD, "admin")
+    monkeypatch.setattr(accounts, "_WAITING", threading.Semaphore(0))
+    refused = sign_in(site.browser(), "anna")
+    assert (refused.status_code, "Try again" in refused.json()["message"]) == (503, True)
+
+
+def test_strangers_send_little(site: Site) -> None:
+    site.store.accounts.add("anna", PASSWORD, "admin")
+    big = json.dumps({"name": "anna", "password": "x" * 100_000}).encode()
+    sent = {**CHANGE, "Content-Type": "application/json"}
+    assert site.browser().post("/api/v1/login", content=big, headers=sent).status_code == 413
+    parts = (big[i : i + 9000] for i in range(0, len(big), 9000))  # without a length, the connection ends
+    ended = site.browser().post("/api/v1/login", content=parts, headers=sent)
+    assert (ended.status_code, ended.json()["detail"]) == (400, "There was an error parsing the body")
+    anna = site.signed_in("ben", "admin")
+    assert anna.put("/api/v1/admin/settings", json={"stay_days": "9" * (17 << 20)}).status_code == 413
+
+
 def test_many_addresses_need_bounded_memory_and_ipv6_counts_by_network() -> None:
     limiter = LoginLimiter(lambda: 0.0)
     for i in range(MOST):
@@ -451,6 +481,10 @@ def test_what_people_use_is_read_from_their_jobs(tmp_path: Path) -> None:
     assert {name: vars(use) for name, use in found.items()} == {
         "anna": {"running": 0, "waiting": 1, "runs": 1, "bytes": 1000}
     }
+    check_disk_quota("anna", Quota(disk_bytes=1001), queue.jobs())
+    check_disk_quota("ben", Quota(disk_bytes=1), queue.jobs())
+    with pytest.raises(UserError, match="the disk quota of 1e-06 GB is required, got runs of 1e-06 GB"):
+        check_disk_quota("anna", Quota(disk_bytes=1000), queue.jobs())
 
 
 def test_a_locked_database_is_answered_with_a_sentence(site: Site) -> None:

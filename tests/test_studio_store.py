@@ -200,6 +200,8 @@ def test_what_gathers_is_stored_and_survives_a_locked_database(store: AccountSto
     store.flush()
     assert store.audit.entries(1)[0].target == "/api/v1/jobs"
     assert store.accounts.get("anna").last_seen == pytest.approx(time.time(), abs=60)
+    store.audit.forget(0.0, most=2)
+    assert len(store.audit.entries()) == 2
     store.audit.forget(time.time() + 1)
     assert store.audit.entries() == []
 

@@ -36,6 +36,7 @@ from .ui.rendering import render
 COOKIE = "weft_studio"  # of who has opened the printed address
 SESSION = "weft_session"  # of who has signed in
 HEADER = "x-weft-studio"
+SMALL_BODY, JSON_BODY = 64 << 10, 16 << 20  # bytes
 CHECKED = 5.0  # seconds after which an open WebSocket is asked again who it belongs to
 # NiceGUI compiles templates in the browser and starts pages by inline scripts; nothing is loaded from elsewhere.
 POLICY = (
@@ -72,8 +73,8 @@ class AccessMiddleware:
             return
         request, websocket = HTTPConnection(scope), scope["type"] == "websocket"
         try:
-            user = await self._identified(request)
-            refusal = self._refusal(request, user, await self._signs_in())
+            user, signs_in = await self._asked(request)
+            refusal = self._refusal(request, user, signs_in)
         except DatabaseUnavailable as error:
             user, refusal = None, _answer(request, 503, error.message)
         if refusal is not None and websocket:
@@ -86,15 +87,15 @@ class AccessMiddleware:
                 watch = _Watched(self, request, user, receive, send)
                 await self.app(scope, watch.receive, watch.send)
             else:
-                await self.app(scope, receive, _with_headers(self._logged(scope, user, send), scope))
+                most = _most_bytes(request, user)
+                await self.app(scope, _bounded(receive, most), _with_headers(self._logged(scope, user, send), scope))
 
     # --- who it is -----------------------------------------------------------------------------------------------------------------
 
-    async def _identified(self, request: HTTPConnection) -> StudioUser | None:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.identify, request)
-
-    async def _signs_in(self) -> bool:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.signs_in)
+    async def _asked(self, request: HTTPConnection) -> tuple[StudioUser | None, bool]:
+        """Who it is, and whether people need an account: asked in a thread, because the database may be slow."""
+        ask = lambda: (self.identify(request), self.signs_in())  # noqa: E731
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ask)
 
     def signs_in(self) -> bool:
         """Whether people need an account."""
@@ -132,7 +133,9 @@ class AccessMiddleware:
         given = request.query_params.get("token")
         if given is not None and not signs_in and method in SAFE and self.token.take(given):
             return self._welcome(request)
-        role = needed_role(method, path)
+        role, most = needed_role(method, path), _most_bytes(request, user)
+        if most is not None and _length(request) > most:
+            return _answer(request, 413, f"At most {most:,} bytes are accepted here.")
         if (
             path.startswith("/api/")
             and method not in SAFE
@@ -212,7 +215,8 @@ class _Watched:
         if not self._ended and time.monotonic() - self._checked > CHECKED:
             self._checked = time.monotonic()
             try:
-                self._ended = await self.access._identified(self.request) != self.user
+                user, _ = await self.access._asked(self.request)
+                self._ended = user != self.user
             except DatabaseUnavailable:  # asked again the next time
                 return True
             if self._ended:
@@ -258,6 +262,33 @@ def _is_same_site(request: HTTPConnection) -> bool:
     """Whether the page that sends a request is the studio's. Programs send no Origin."""
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower()
+
+
+def _most_bytes(request: HTTPConnection, user: StudioUser | None) -> int | None:
+    """The most bytes of a body: little of strangers, and of JSON, which is read into memory. Uploads have limits of their own."""
+    if user is None:
+        return SMALL_BODY
+    return JSON_BODY if request.headers.get("content-type", "").startswith("application/json") else None
+
+
+def _length(request: HTTPConnection) -> int:
+    text = request.headers.get("content-length", "0")
+    return int(text) if text.isdigit() else 0
+
+
+def _bounded(receive: Receive, most: int | None) -> Receive:
+    """A body that is longer than it may be ends the connection; one that says its length was refused before."""
+    if most is None:
+        return receive
+    left = most
+
+    async def receiving() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        return message if left >= 0 else {"type": "http.disconnect"}
+
+    return receiving
 
 
 def _is_loopback(request: HTTPConnection) -> bool:

@@ -30,13 +30,19 @@ class LoginLimiter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._failures: OrderedDict[tuple[str, str], tuple[int, float]] = OrderedDict()  # count, time of the last one
+        self._known: OrderedDict[tuple[tuple[str, str], tuple[str, str]], None] = (
+            OrderedDict()
+        )  # who has signed in from where
         self._lock = threading.Lock()
 
     def attempt(self, name: str, address: str) -> float:
-        """Count a try; the seconds to wait instead, if it comes too early."""
+        """Count a try; the seconds to wait instead, if it comes too early.
+
+        From where somebody has signed in before, failures elsewhere under that name do not count: nobody else can keep them out.
+        """
         keys = _keys(name, address)
         with self._lock:
-            wait = max(self._wait(key) for key in keys)
+            wait = max(self._wait(key) for key in (keys[1:] if keys in self._known else keys))
             if wait <= 0:
                 self._count(keys, 1)
             return max(0.0, wait)
@@ -45,6 +51,9 @@ class LoginLimiter:
         """The last try was right: its name starts anew, and its address does not count it."""
         by_name, by_address = _keys(name, address)
         with self._lock:
+            self._known[by_name, by_address] = None
+            while len(self._known) > MOST:
+                self._known.popitem(last=False)
             self._failures.pop(by_name, None)
             self._count([by_address], -1)
 

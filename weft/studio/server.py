@@ -28,6 +28,7 @@ from .library.machine import Machine
 from .library.runs import RunIndex
 from .library.storage import DiskStorage
 from .pages import account, admin, classify, compare, home, login, networks, queue, run, runs, train
+from .store.accounts import TooBusy
 from .store.database import DatabaseUnavailable
 from .store.store import open_store
 from .ui.context import Studio
@@ -65,7 +66,7 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
         page.add(studio)
     ui.run_with(
         app, title="weft studio", tailwind=False, binding_refresh_interval=None, storage_secret=secret(config.runs, "secret"),
-        show_welcome_message=False, favicon=ASSETS / "favicon.svg", language="en-US",
+        session_middleware_kwargs={"same_site": "strict", "https_only": config.tls_cert is not None}, show_welcome_message=False, favicon=ASSETS / "favicon.svg", language="en-US",
     )  # fmt: skip
     app.add_middleware(AccessMiddleware, config=config, token=token, store=store)
     app.add_middleware(ForwardedMiddleware, proxies=config.proxies, prefix=config.prefix)
@@ -77,5 +78,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(WeftError)
     async def answer(request: Request, error: WeftError) -> JSONResponse:
-        status = 400 if isinstance(error, UserError) else 503 if isinstance(error, DatabaseUnavailable) else 500
+        status = (
+            400 if isinstance(error, UserError) else 503 if isinstance(error, DatabaseUnavailable | TooBusy) else 500
+        )
         return JSONResponse({"message": error.message, "where": error.where}, status)

@@ -12,6 +12,7 @@ from ...errors import UserError
 from ..access import SESSION, client_address, set_cookie
 from ..keys import OneTimeToken
 from ..rate_limit import LoginLimiter
+from ..store.accounts import logged_name
 from ..store.credentials import DAY, PREFIX, SHORT_SESSION
 from ..ui.context import Studio
 
@@ -49,7 +50,7 @@ def router(studio: Studio, token: OneTimeToken) -> APIRouter:
     def login(request: Request, given: Login) -> JSONResponse:
         """Sign in with name and password, or with an API token; the answer sets the cookie of the session."""
         address = client_address(request.scope)
-        who = given.name or "token"
+        who = given.name or f"token {address}"
         wait = limiter.attempt(who, address)
         if wait > 0:
             text = f"Too many tries. Wait {math.ceil(wait)} seconds."
@@ -59,7 +60,7 @@ def router(studio: Studio, token: OneTimeToken) -> APIRouter:
             return _with_token(given, address, seconds, request)
         account = store.accounts.check_password(given.name, given.password)
         if account is None:
-            store.log(given.name.strip().lower() or "nobody", "sign in refused", "", address)
+            store.log(logged_name(given.name), "sign in refused", "", address)
             return JSONResponse({"message": WRONG}, 401)
         limiter.succeeded(who, address)
         secret = store.credentials.open_session(account, seconds or SHORT_SESSION, address)
@@ -68,7 +69,7 @@ def router(studio: Studio, token: OneTimeToken) -> APIRouter:
     def _with_token(given: Login, address: str, seconds: int | None, request: Request) -> JSONResponse:
         if not given.token.startswith(PREFIX) or store.user_of_token(given.token) is None:
             return JSONResponse({"message": "This token does not exist, has expired or was revoked."}, 401)
-        limiter.succeeded(given.name or "token", address)
+        limiter.succeeded(given.name or f"token {address}", address)
         return signed_in(request, given.token, seconds)
 
     @routes.post("/logout")

@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...errors import UserError
 from ...jobs.record import RUNNING, WAITING, JobRecord
+from ..store.accounts import Quota
 
 
 @dataclass
@@ -37,6 +39,17 @@ def uses_by_owner(jobs: Sequence[JobRecord]) -> Mapping[str, OwnUse]:
             use.runs += 1
             use.bytes += _size(state.run)
     return found
+
+
+def check_disk_quota(name: str, quota: Quota, jobs: Sequence[JobRecord]) -> None:
+    """Refuse another job to who has used up their disk space."""
+    used = uses_by_owner(jobs).get(name, OwnUse()).bytes
+    if quota.disk_bytes is not None and used >= quota.disk_bytes:
+        raise UserError(
+            "studio",
+            f"room below the disk quota of {quota.disk_bytes / 1e9:.6g} GB is required, got runs of {used / 1e9:.6g} GB. Delete runs, or ask an "
+            "administrator for more.",
+        )
 
 
 def _owner(job: JobRecord) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,7 +16,7 @@ from sqlalchemy import delete, func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from ...errors import UserError
+from ...errors import RunError, UserError
 from ...hints import nearest
 from .database import Database
 from .records import record
@@ -26,6 +28,9 @@ LOCAL = "local"  # who holds the token of a studio without accounts
 SHORTEST, LONGEST = 10, 256  # characters of a password
 HASHER = PasswordHasher()  # argon2id, 64 MiB
 _AT_ONCE = threading.Semaphore(2)  # passwords that are hashed at the same time: each needs memory and a core
+_WAITING = threading.Semaphore(
+    10
+)  # these and those that wait; more are sent away, so that they do not hold all threads
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
@@ -138,7 +143,7 @@ class Accounts:
         """The person with this name and password; None if there is none. Unknown names take as long as wrong passwords."""
         with self.database.reading() as session:
             row = session.scalar(select(UserRow).where(UserRow.name == _normal(name)))
-        with _AT_ONCE:
+        with _hashing():
             self._unknown = self._unknown or HASHER.hash("nobody has this password")
             try:
                 HASHER.verify(self._unknown if row is None else row.password_hash, password[:LONGEST])
@@ -153,8 +158,28 @@ class Accounts:
             )
         if len(set(password)) < 4:
             raise UserError("studio", "a password of at least 4 different characters is required.")
-        with _AT_ONCE:
+        with _hashing():
             return HASHER.hash(password)
+
+
+class TooBusy(RunError):
+    """Too many people do this at the same time."""
+
+
+@contextmanager
+def _hashing() -> Iterator[None]:
+    if not _WAITING.acquire(blocking=False):
+        raise TooBusy("studio", "too many people sign in at the same time. Try again in a moment.")
+    try:
+        with _AT_ONCE:
+            yield
+    finally:
+        _WAITING.release()
+
+
+def logged_name(name: str) -> str:
+    """A name as a stranger has typed it, for the log: nothing that could not be a name."""
+    return _normal(name) if _NAME.fullmatch(_normal(name)) else "unknown"
 
 
 def checked_role(role: str) -> Role:

@@ -18,6 +18,7 @@ from .tables import AuditRow, PreferenceRow, SettingRow
 
 LONGEST_PREFERENCE = 20_000  # characters of JSON
 MOST_PREFERENCES = 200  # of one person
+MOST_ENTRIES = 200_000  # of the audit log
 
 
 def _days(text: str) -> int:
@@ -77,10 +78,12 @@ class AuditLog:
                 AuditEntry(row.time, row.who, row.action, row.target, row.address) for row in session.scalars(query)
             ]
 
-    def forget(self, before: float) -> None:
-        """Delete older entries."""
+    def forget(self, before: float, most: int = MOST_ENTRIES) -> None:
+        """Delete older entries, and the oldest ones beyond a number."""
         with self.database.writing() as session:
             session.execute(delete(AuditRow).where(AuditRow.time < before))
+            last = session.scalar(select(func.max(AuditRow.id))) or 0
+            session.execute(delete(AuditRow).where(AuditRow.id <= last - most))
 
 
 class StudioSettings:
