@@ -52,13 +52,12 @@ def frame(
         ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/{active}.css">')
     ui.add_body_html(str(ICONS))
     live, user = studio.live, current_user(ui.context.client.request)
-    foot = render("rail_foot.html", user=user, base=base)
     with ui.element("div").classes(f"frame {user.role}"):
         ui.html("Skip to content", sanitize=False, tag="a").classes("skip").props('href="#main"')
         with ui.element("nav").classes("rail").props('aria-label="Main"'):
             live.add(f"rail {active}", lambda snapshot: _rail(snapshot, active, base), "div", "pages")
             live.add("vitals", vitals, "div", "vitals").props('aria-label="Machine"')
-            ui.html(foot, sanitize=False).classes("me")
+            ui.html(render("rail_foot.html", user=user, base=base, narrow=False), sanitize=False).classes("me")
         with ui.element("main").classes("main").props('id="main"'):
             header = live_header or (
                 f"header {title}",
@@ -66,7 +65,8 @@ def frame(
             )
             live.add(*header, "header", "phead")
             yield
-            ui.html(foot, sanitize=False).classes("me")  # where there is no rail
+            # Where there is no rail.
+            ui.html(render("rail_foot.html", user=user, base=base, narrow=True), sanitize=False).classes("me")
         live.add(
             f"bottom {active}", lambda snapshot: _rail(snapshot, active, base, "bottom_bar.html"), "nav", "bar-bottom"
         ).props('aria-label="Pages"')
