@@ -13,11 +13,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from argon2 import PasswordHasher
 from fastapi import FastAPI, Request
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
+from store_tools import PASSWORD, QUICK_HASHER, new_store
 from weft.cli import main
 from weft.compiler.disk_cache import ObjectCache
 from weft.errors import UserError
@@ -39,13 +39,12 @@ from weft.studio.store.accounts import Quota
 from weft.studio.store.database import Database
 from weft.studio.store.store import open_store
 
-PASSWORD = "a good password"
 CHANGE = {"X-Weft-Studio": "1"}
 
 
 @pytest.fixture(autouse=True)
 def _fast_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "HASHER", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    monkeypatch.setattr(accounts, "HASHER", QUICK_HASHER)
 
 
 class Site:
@@ -53,7 +52,7 @@ class Site:
 
     def __init__(self, runs: Path, **config: Any) -> None:
         self.config = StudioConfig(runs, **{"host": "0.0.0.0", **config})
-        self.store, self.token = open_store(runs), OneTimeToken()
+        self.store, self.token = new_store(runs), OneTimeToken()
         self.studio: Any = SimpleNamespace(
             config=self.config, store=self.store,
             storage=DiskStorage(runs, runs / "datasets", lambda: ObjectCache(runs / "cache", 1 << 20)),
@@ -541,7 +540,7 @@ def test_accounts_are_managed_from_the_command_line(
 
 def test_a_store_that_runs_writes_what_gathers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weft.studio.store.store.PERIOD", 0.02)
-    store = open_store(tmp_path)
+    store = new_store(tmp_path)
     store.start()
     store.log("anna", "post", "/jobs/1/stop")
     until = time.monotonic() + 10

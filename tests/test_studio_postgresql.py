@@ -16,8 +16,8 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from argon2 import PasswordHasher
 
+from store_tools import PASSWORD, QUICK_HASHER
 from weft.errors import UserError
 from weft.studio.store import accounts
 from weft.studio.store.accounts import Quota
@@ -26,7 +26,6 @@ from weft.studio.store.store import AccountStore
 from weft.studio.store.tables import Tables
 
 BINARIES = sorted(glob.glob("/usr/lib/postgresql/*/bin/initdb")) or [one for one in [shutil.which("initdb")] if one]
-PASSWORD = "a good password"
 
 
 def server_user() -> str | None:
@@ -48,7 +47,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
 @pytest.fixture(autouse=True)
 def _fast_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "HASHER", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+    monkeypatch.setattr(accounts, "HASHER", QUICK_HASHER)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import runpy
-import shutil
 import sqlite3
 import threading
 import time
@@ -14,38 +13,27 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
-from argon2 import PasswordHasher
 
+from store_tools import PASSWORD, QUICK_HASHER, new_store
 from weft.errors import UserError
 from weft.studio.store import accounts
 from weft.studio.store.accounts import Quota
 from weft.studio.store.credentials import digest
 from weft.studio.store.database import Database, DatabaseUnavailable
-from weft.studio.store.store import AccountStore, open_store
+from weft.studio.store.store import AccountStore
 from weft.studio.store.tables import Tables
 
 OLD = Path(__file__).parent / "data" / "studio_0001.sql"
-PASSWORD = "a good password"
 
 
 @pytest.fixture(autouse=True)
 def _fast_hashes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "HASHER", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
-
-
-@pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database without accounts: making one takes longer than copying it."""
-    runs = tmp_path_factory.mktemp("store")
-    open_store(runs).close()
-    return runs / ".studio" / "studio.sqlite"
+    monkeypatch.setattr(accounts, "HASHER", QUICK_HASHER)
 
 
 @pytest.fixture
-def store(tmp_path: Path, empty: Path) -> AccountStore:
-    (tmp_path / ".studio").mkdir()
-    shutil.copy(empty, tmp_path / ".studio")
-    return open_store(tmp_path)
+def store(tmp_path: Path) -> AccountStore:
+    return new_store(tmp_path)
 
 
 def old_database(path: Path) -> str:

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from argon2 import PasswordHasher
 from fastapi.routing import iter_route_contexts
 from starlette.routing import Mount
 
+from store_tools import PASSWORD, QUICK_HASHER
 from weft.studio import server
 from weft.studio.access import SESSION
 from weft.studio.config import StudioConfig
@@ -25,7 +25,6 @@ from weft.studio.store import accounts
 from weft.studio.store.store import AccountStore
 
 HOST = "studio.example"
-PASSWORD = "a good password"
 UNSAFE = ("POST", "PUT", "PATCH", "DELETE")
 
 
@@ -103,7 +102,7 @@ async def ask(app: Any, method: str, path: str, headers: dict[str, str]) -> int:
 
 
 async def walk(runs: Path) -> dict[str, Any]:
-    accounts.HASHER = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1)
+    accounts.HASHER = QUICK_HASHER
     app, studio = server.create(StudioConfig(runs, host="0.0.0.0"), OneTimeToken())
     routes = [*sorted(set(routes_of(app.routes))), ("WEBSOCKET", "/_nicegui_ws/socket.io/")]
     changes = [(method, path) for method, path in routes if method in UNSAFE or method == "WEBSOCKET"]

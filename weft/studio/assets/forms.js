@@ -11,7 +11,8 @@
     return found;
   };
 
-  const isOwnPath = (path) => /^\/(?![/\\])/.test(path ?? "");
+  // A path of this site: browsers read // and /\ as another site's, and skip tabs and line breaks.
+  const isOwnPath = (path) => /^\/(?![/\\])[^\x00-\x20\\]*$/.test(path ?? "");
 
   document.addEventListener("submit", async (event) => {
     const form = event.target.closest("form[data-send]");
