@@ -233,6 +233,9 @@ def test_requests_of_other_sites_are_refused(site: Site) -> None:
         assert browser.post("/api/v1/jobs/1/stop", headers={"Origin": origin}).status_code == 403
     del browser.headers["X-Weft-Studio"]
     assert browser.post("/api/v1/jobs/1/stop").status_code == 403
+    token = site.store.credentials.create_token("anna", "program")
+    program = site.browser().post("/api/v1/jobs/1/stop", headers={"Authorization": f"Bearer {token}"})
+    assert program.status_code == 200  # browsers send no token by themselves
     forged = site.browser().post("/api/v1/login", json={"name": "anna", "password": PASSWORD})
     assert forged.status_code == 403  # nor can another site sign somebody in
 

@@ -26,7 +26,7 @@ WHO = {
 
 # Said here once more, in other words than the table of the studio: what needs no account, what is one's own, what only members use.
 PUBLIC = re.compile(r"(GET|HEAD) /(login|setup|assets/1)|POST /api/v1/(login|setup)|POST /assets/1")
-OWN = re.compile(r"[A-Z]+ /(account|api/v1/account.*|api/v1/logout|_nicegui_ws/1)")
+OWN = re.compile(r"[A-Z]+ /(account|api/v1/account.*|api/v1/logout|_nicegui_ws/1|api/2.0/mlflow/.*search)")
 ADMIN = re.compile(r"[A-Z]+ (/api/v1)?/admin.*")
 MEMBERS = re.compile(r"(GET|HEAD) /(train|classify|use|[a-z]+/new|networks/(design|import).*)")
 

@@ -34,11 +34,12 @@ RULES = (
     # The channel of the pages. Pages that change something without the API are for members: see MEMBER_PAGES.
     AccessRule(r"/_nicegui_ws/.*", "viewer", "viewer"),
     AccessRule(r"/_nicegui/.*", "viewer", "member"),
+    AccessRule(r"/api/2\.0/mlflow/(.*/)?search", "viewer", "viewer"),  # MLflow's clients search by POST
     AccessRule(r"/api/.*", "viewer", "member"),
     AccessRule(r"/docs(/.*)?|/openapi\.json", "viewer", "member"),
     # Pages of forms, of no use to those who may not send them.
     AccessRule(r"/train|/classify|/use|/[a-z]+/new|/networks/(design|import)(/.*)?", "member", "member"),
-    AccessRule(r"/|/(runs|networks|datasets|compare|queue|sweeps?)(/.*)?", "viewer", "member"),
+    AccessRule(r"/|/classify/batches/.*|/(runs|networks|datasets|compare|queue|sweeps?)(/.*)?", "viewer", "member"),
 )
 # Requests that compute and change nothing, or that the log knows in more detail.
 UNLOGGED = re.compile(
