@@ -4,7 +4,7 @@
 #   make test     lint and format, then the tests with the type checker beside them. The expensive sweeps (ops x dtypes x shapes on
 #                 CPU and GPU kernels, networks of the zoo) are sampled: at least one case of every op, dtype and mode, the rest
 #                 by WEFT_TEST_SEED, which the tests' last line prints
-#   make test-all    the same with every case of every sweep
+#   make test-all    the same with every case of every sweep, and the studio's accounts on PostgreSQL where it is installed
 #   make test FAST=1    for the inner loop: tests/sampling.py lists the slow files that are left out; compiled code is kept between runs
 #   make check    lint, format and types, without the tests
 #   make demo     trains a network on the digits and writes its report
@@ -14,6 +14,7 @@
 #   make fuzz     random programs and networks against float64 for SECONDS (60), from SEED on; fails on a finding
 #   make docs     builds the documentation site into build/site; dead links fail
 #   make wheel    builds a wheel into dist, installs it into an empty environment and tries it there
+#   make audit    checks the packages that weft uses against known advisories; needs a network
 #   make format   formats the code and applies safe fixes of the linter
 #   make clean    removes all that make and the tools left behind
 #
@@ -62,6 +63,7 @@ GPU_WORKERS ?= 8
 DOCS_VENV := .venv-docs
 DOCS_INSTALLED := $(DOCS_VENV)/.installed
 WHEEL_VENV := build/wheel-venv
+AUDIT_VENV := .venv-audit
 
 BENCH_VENV := .venv-bench
 BENCH_INSTALLED := $(BENCH_VENV)/.installed
@@ -74,7 +76,7 @@ VENV_WORKS := $(shell test "`cat $(VENV_MADE) 2>/dev/null`" = "$(VENV_MADE_FOR)"
 
 # One step at a time, also under `make -j`: the targets share one environment.
 .NOTPARALLEL:
-.PHONY: test test-all lint check demo studio studio-load bench fuzz gpu-test gpu-bench docs wheel format clean always
+.PHONY: test test-all lint check demo studio studio-load bench fuzz gpu-test gpu-bench docs wheel audit format clean always
 
 # The type checker uses one core for half a minute: it runs beside the tests, and the target fails when either fails. The tests run
 # on all cores; a process that is done takes tests from another.
@@ -144,12 +146,19 @@ wheel: $(VENV_MADE)
 	$(WHEEL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
 	cd $(WHEEL_VENV) && PYTHONPATH= bin/python "$(CURDIR)/scripts/smoke_test.py"
 
+# The auditor has an environment of its own, so that its packages are not among those that it judges.
+audit: $(TEST_TOOLS_INSTALLED)
+	@$(PYTHON) -m venv $(AUDIT_VENV)
+	@$(AUDIT_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --retries 1 pip-audit 2>/dev/null || { \
+		echo "make audit needs a network: pip-audit could not be installed, and nothing was checked." >&2; exit 1; }
+	$(AUDIT_VENV)/bin/python scripts/audit.py $(AUDIT_VENV)/bin/pip-audit $(VENV_PYTHON)
+
 format: $(TEST_TOOLS_INSTALLED)
 	$(VENV_PYTHON) -m ruff check --fix .
 	$(VENV_PYTHON) -m ruff format .
 
 clean:
-	rm -rf $(VENV) $(BENCH_VENV) $(GPU_VENV) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .test-cache
+	rm -rf $(VENV) $(AUDIT_VENV) $(BENCH_VENV) $(GPU_VENV) $(DOCS_VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .test-cache
 	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
 
 ifneq ($(VENV_WORKS),yes)

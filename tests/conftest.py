@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -121,3 +122,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if line is not None:
         terminalreporter.ensure_newline()
         terminalreporter.write_line(line)
+    reasons = Counter(
+        one.longrepr[2] for one in terminalreporter.stats.get("skipped", ()) if isinstance(one.longrepr, tuple)
+    )
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason.removeprefix('Skipped: ')}")

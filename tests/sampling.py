@@ -103,7 +103,11 @@ def _left_out(name: str, cases: Sequence[Any]) -> list[Any]:
 
 def is_left_out(path: Path) -> bool:
     """Whether this run leaves out a whole file."""
-    return mode() == "fast" and path.stem in SLOW_FILES
+    return (mode() == "fast" and path.stem in SLOW_FILES) or (mode() != "all" and path.stem in ONLY_IN_ALL)
+
+
+# Files that need a server of another program: make test-all runs them.
+ONLY_IN_ALL = {"test_studio_postgresql"}
 
 
 # Files that take many seconds however few of their cases run: they start processes, train networks, or run under Triton's interpreter.
@@ -115,5 +119,5 @@ SLOW_FILES = {
     "test_gpu_libraries", "test_gpu_program", "test_health", "test_jit_threads", "test_loader", "test_mutate_files", "test_onnx_export",
     "test_onnx_nodes", "test_runner", "test_special_values", "test_state_threads", "test_stopping", "test_team", "test_thread_bits",
     "test_thresholds", "test_training_step", "test_triton", "test_triton_conv", "test_triton_lines", "test_triton_parts",
-    "test_triton_special", "test_zoo", "test_studio_pages",
+    "test_triton_special", "test_zoo", "test_studio_pages", "test_studio_roles", "test_studio_accounts_pages",
 }  # fmt: skip

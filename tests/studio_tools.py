@@ -44,18 +44,18 @@ class Server:
 
 
 @contextmanager
-def running_studio(runs: Path) -> Iterator[Server]:
-    """Start `weft studio` in a process of its own, on a free port."""
+def running_studio(runs: Path, *words: str) -> Iterator[Server]:
+    """Start `weft studio` in a process of its own, on a free port; `words` are further settings of it."""
     runs.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "weft", "studio", f"runs={runs}", "open=false"]
+    command = [sys.executable, "-m", "weft", "studio", f"runs={runs}", "open=false", *words]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=runs.parent, env={**os.environ}
     )
     try:
-        line = first_line(process, 60)
+        line = first_line(process, 60, "studio: ")
         assert "token=" in line, line
         way_in = line.split()[-1]
-        yield Server(way_in.split("/?")[0], way_in, runs, process)
+        yield Server(way_in.split("/setup")[0].split("/?")[0], way_in, runs, process)
     finally:
         process.terminate()
         process.wait(20)
@@ -63,9 +63,17 @@ def running_studio(runs: Path) -> Iterator[Server]:
         process.stdout.close()
 
 
-def first_line(process: subprocess.Popen[str], seconds: float) -> str:
-    """The first line that a process prints, within some seconds; all of its output goes on being read."""
+def first_line(process: subprocess.Popen[str], seconds: float, beginning: str = "") -> str:
+    """The first line with this beginning that a process prints, within some seconds; all of its output goes on being read."""
     lines: queue.Queue[str] = queue.Queue()
     assert process.stdout is not None
     threading.Thread(target=lambda: [lines.put(line) for line in process.stdout or ()], daemon=True).start()
-    return lines.get(timeout=seconds)
+    seen = ""
+    while True:
+        try:
+            line = lines.get(timeout=seconds)
+        except queue.Empty:
+            raise AssertionError(f"no line begins with {beginning!r}:\n{seen}") from None
+        if line.startswith(beginning):
+            return line
+        seen += line

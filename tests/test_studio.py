@@ -33,6 +33,7 @@ from weft.studio.library.run_details import read_details
 from weft.studio.library.runs import RunIndex
 from weft.studio.library.schedule import QueueWatch
 from weft.studio.library.training_form import check_form, trainings_of
+from weft.studio.store.store import open_store
 from weft.studio.ui.charts import reduced
 from weft.studio.ui.rendering import render
 
@@ -197,8 +198,10 @@ def client(tmp_path: Path, token: OneTimeToken | None = None, host: str = "127.0
         return PlainTextResponse("in")
 
     app = Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
-    app.add_middleware(AccessMiddleware, config=StudioConfig(tmp_path, host), token=token or OneTimeToken())
-    return TestClient(app, base_url="http://127.0.0.1:8800", follow_redirects=False)
+    app.add_middleware(
+        AccessMiddleware, config=StudioConfig(tmp_path, host), token=token or OneTimeToken(), store=open_store(tmp_path)
+    )
+    return TestClient(app, "http://127.0.0.1:8800", follow_redirects=False, client=("127.0.0.1", 50000))
 
 
 def test_only_the_token_lets_one_in_and_only_once(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ SUMMARIES = {
     "devices": "The devices of this machine.",
     "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
     "studio": "Work in the browser: weft studio.",
+    "user": "Accounts of the studio: weft user add NAME role=member, weft user list, weft user password NAME.",
     "cfg": "Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.",
 }
 
@@ -62,7 +63,7 @@ GROUPS = {
     "learn": ("studio", "train", "resume", "job", "eval", "predict", "export", "convert"),
     "data": ("dataset",),
     "networks": ("models", "weights", "recipes", "summary", "explain", "bench"),
-    "runs and settings": ("runs", "cfg", "devices"),
+    "runs and settings": ("runs", "cfg", "user", "devices"),
 }
 
 

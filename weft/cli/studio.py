@@ -21,10 +21,24 @@ def studio(words: Sequence[str]) -> None:
     """Work in the browser: weft studio.
 
     It shows the runs in a folder, trains, and follows what is trained elsewhere. The printed address carries a key; only this machine can reach it.
+    With host=0.0.0.0 others can: then people sign in, and the printed address makes the first account. weft user manages accounts.
     """
     known = {
         "runs": Setting(str, "runs", "folder that runs are kept in"),
         "port": Setting(count, 8800, "port; default: 8800, or the next one that is free"),
+        "host": Setting(
+            str, "127.0.0.1", "address to listen on; others than this machine's own require people to sign in"
+        ),
+        "hosts": Setting(
+            str,
+            None,
+            "names that it answers to, with commas; default: this machine's own, or any if others can reach it",
+        ),
+        "tls_cert": Setting(str, None, "certificate file of HTTPS"),
+        "tls_key": Setting(str, None, "file of the certificate's private key"),
+        "prefix": Setting(str, None, "path below which a proxy serves the studio, such as /weft"),
+        "proxies": Setting(str, None, "addresses of proxies whose X-Forwarded headers are believed, with commas"),
+        "database": Setting(str, None, "URL of the database of accounts; default: a SQLite file below the runs"),
         "at_once": Setting(count, 1, "jobs that run at the same time"),
         "roots": Setting(str, None, "folders whose files may be used by their path, with commas; default: this folder"),
         "datasets": Setting(str, None, "folder that datasets are created in; default: datasets beside the runs"),
@@ -39,19 +53,30 @@ def studio(words: Sequence[str]) -> None:
     shown: list[str] = []
 
     def announce(address: str) -> None:
-        again = "another browser: " if shown else "studio: "
+        again = "another browser: " if shown and "token=" in address else "studio: "
         print(f"{again}{address}", flush=True)
         if not shown and given["open"]:
             webbrowser.open(address)
         shown.append(address)
 
     config = web.StudioConfig(
-        Path(given["runs"]), port=given["port"], at_once=given["at_once"],
-        roots=tuple(Path(one.strip()) for one in (given["roots"] or "").split(",") if one.strip()),
-        datasets=None if given["datasets"] is None else Path(given["datasets"]),
+        Path(given["runs"]), given["host"], given["port"], at_once=given["at_once"],
+        roots=tuple(Path(one) for one in _list(given["roots"])), datasets=_path(given["datasets"]),
+        hosts=tuple(one.lower() for one in _list(given["hosts"])), prefix=(given["prefix"] or "").rstrip("/"), proxies=_list(given["proxies"]),
+        tls_cert=_path(given["tls_cert"]), tls_key=_path(given["tls_key"]), database=given["database"],
         largest_upload=given["largest_upload"] << 20,
     )  # fmt: skip
-    web.serve(config, announce, fixed_port="port" in given.given)
+    web.serve(
+        config, announce, "port" in given.given, lambda text: print(f"warning: {text}", file=sys.stderr, flush=True)
+    )
+
+
+def _list(text: str | None) -> tuple[str, ...]:
+    return tuple(one.strip() for one in (text or "").split(",") if one.strip())
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def _has_screen() -> bool:

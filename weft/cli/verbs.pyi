@@ -17,6 +17,7 @@ from .show import summary as summary
 from .studio import studio as studio
 from .training import resume as resume
 from .training import train as train
+from .user import user as user
 from .weights import weights as weights
 
 eval = evaluate

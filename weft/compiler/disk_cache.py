@@ -53,6 +53,19 @@ class ObjectCache:
         except OSError:
             return
 
+    def size(self) -> tuple[int, int]:
+        """Bytes and number of its files."""
+        if self.folder is None or not self.folder.is_dir():
+            return 0, 0
+        files = _files(self.folder)
+        return sum(size for _, size, _ in files), len(files)
+
+    def clear(self) -> None:
+        """Delete all entries. What else is in the folder stays."""
+        if self.folder is not None and self.folder.is_dir():
+            for _, _, path in _files(self.folder):
+                path.unlink(missing_ok=True)
+
     def _evict(self) -> None:
         """If the folder exceeds the limit, delete the least recently used files."""
         files = sorted(_files(self.folder))

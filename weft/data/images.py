@@ -6,6 +6,7 @@ starts another program.
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import warnings
@@ -28,12 +29,23 @@ class Unreadable(Exception):
 def read_image(path: str, colour: Colour) -> Image.Image:
     """Read an image, apply its EXIF orientation, and convert it to mode RGB or L."""
     _check_file(path)
+    return _decode(path, colour)
+
+
+def decode_image(content: bytes, colour: Colour) -> Image.Image:
+    """The same for the content of an image file. Content that a stranger sends is decoded in a process of its own: weft/studio/decoding.py."""
+    if not content:
+        raise Unreadable("is empty (0 bytes)")
+    return _decode(io.BytesIO(content), colour)
+
+
+def _decode(source: str | io.BytesIO, colour: Colour) -> Image.Image:
     # Warnings about images that decode anyway are ignored, except for a claim of enormous size.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         try:
-            with Image.open(path, formats=_formats()) as image:
+            with Image.open(source, formats=_formats()) as image:
                 _check_size(image)
                 image.load()
                 return _to_colour(_upright(image), colour)
@@ -125,6 +137,8 @@ def _reason(error: Exception) -> str:
         return f"is not an image in a supported format ({', '.join(_formats())})"
     if isinstance(error, (Image.DecompressionBombWarning, Image.DecompressionBombError)):
         return f"claims too many pixels, more than {MAX_PIXELS:,} are not decoded"
+    if isinstance(error, MemoryError):
+        return "needs more memory than there is"
     if isinstance(error, OSError) and error.strerror:
         return f"cannot be read: {error.strerror}"
     text = " ".join(str(error).split())[:200]

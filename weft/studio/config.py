@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import UserError
+from .forwarded import networks
 from .paths import AllowedPaths
 
 
@@ -16,7 +20,14 @@ class StudioConfig:
     runs: Path = Path("runs")
     host: str = "127.0.0.1"
     port: int = 8800
+    hosts: tuple[
+        str, ...
+    ] = ()  # names that it answers to beside this machine's own; any, if other machines can reach it
     prefix: str = ""  # path below which a proxy serves the studio, such as /weft
+    proxies: tuple[str, ...] = ()  # addresses of proxies whose X-Forwarded headers are believed
+    tls_cert: Path | None = None  # certificate and key of HTTPS
+    tls_key: Path | None = None
+    database: str | None = None  # URL of the database of accounts; a SQLite file below the runs, if none
     at_once: int = 1  # jobs that run at the same time
     roots: tuple[
         Path, ...
@@ -46,5 +57,32 @@ class StudioConfig:
     @property
     def address(self) -> str:
         """Where it answers."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}{self.prefix}"
+        host = self.hosts[0] if self.hosts else self.host
+        if host in ("0.0.0.0", "::"):
+            host = socket.gethostname()
+        scheme = "http" if self.tls_cert is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}{self.prefix}"
+
+    def check(self) -> None:
+        """Refuse settings that do not fit together, before anything is started."""
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise UserError(
+                "studio", "tls_cert and tls_key are required together: the certificate and its private key."
+            )
+        for path in (self.tls_cert, self.tls_key):
+            if path is not None and not path.is_file():
+                raise UserError("studio", f"a file is required for TLS, got {path}, which does not exist.")
+        if self.prefix and not re.fullmatch(r"(/[\w.-]+)+", self.prefix):
+            raise UserError("studio", f"a prefix such as /weft is required, got {self.prefix!r}.")
+        networks(self.proxies)
+
+    def warnings(self) -> list[str]:
+        """What the owner should know before others use it."""
+        if self.is_local or self.tls_cert is not None:
+            return []
+        if self.proxies:
+            return ["The proxy must use TLS: passwords and images pass through it."]
+        return [
+            f"{self.address} has no TLS: others on the network can read passwords and images. Give tls_cert=FILE tls_key=FILE, "
+            "or use a proxy with TLS and proxies=ADDRESS, or host=127.0.0.1 and an SSH tunnel."
+        ]

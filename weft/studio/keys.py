@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from pathlib import Path
 
 FOLDER = ".studio"  # below the folder of runs
 
 
-def secret(runs: Path, name: str) -> str:
-    """A random text that stays the same from start to start. Only the owner of the file can read it."""
-    folder = runs / FOLDER
+def private_folder(runs: Path) -> Path:
+    """The folder of what only the owner of a studio may read."""
+    folder = runs.absolute() / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
-    path = folder / name
+    return folder
+
+
+def secret(runs: Path, name: str) -> str:
+    """A random text that stays the same from start to start. Only the owner of the file can read it."""
+    path = private_folder(runs) / name
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
@@ -30,11 +36,17 @@ class OneTimeToken:
     def __init__(self) -> None:
         self.value = secrets.token_urlsafe(18)
         self.used = 0
+        self._lock = threading.Lock()
+
+    def fits(self, given: str) -> bool:
+        """Whether this is the token."""
+        return secrets.compare_digest(given.encode(), self.value.encode())
 
     def take(self, given: str) -> bool:
         """Whether this is the token; if so, it is used up."""
-        if not secrets.compare_digest(given.encode(), self.value.encode()):
-            return False
-        self.value = secrets.token_urlsafe(18)
-        self.used += 1
-        return True
+        with self._lock:
+            if not self.fits(given):
+                return False
+            self.value = secrets.token_urlsafe(18)
+            self.used += 1
+            return True

@@ -15,40 +15,60 @@ from ..jobs.runner import Runner
 from .config import StudioConfig
 from .keys import OneTimeToken
 from .server import create
+from .store.database import DatabaseUnavailable
+from .ui.context import Studio
 
 TRIED = 20  # ports from the first one on, if the port may be chosen
 
 
-def serve(config: StudioConfig, announce: Callable[[str], None], fixed_port: bool = False) -> None:
+def serve(
+    config: StudioConfig, announce: Callable[[str], None], fixed_port: bool = False, warn: Callable[[str], None] = print
+) -> None:
     """Serve until interrupted. `announce` is called with the address to open, and with a new one when that was used.
 
     Trainings have processes of their own and go on when the studio ends; the next studio, or weft job run, takes care of those that wait.
     """
+    config.check()
     config = replace(config, runs=config.runs.absolute(), port=_free_port(config, fixed_port))
     config.runs.mkdir(parents=True, exist_ok=True)
     token = OneTimeToken()
-    app, _ = create(config, token)
+    app, studio = create(config, token)
+    for warning in config.warnings():
+        warn(warning)
     ended = threading.Event()
     runner = threading.Thread(target=_run_jobs, args=(config, ended), name="weft-studio-runner", daemon=True)
     runner.start()
-    announcer = threading.Thread(target=_announce, args=(config, token, announce, ended), daemon=True)
+    announcer = threading.Thread(target=_announce, args=(studio, token, announce, ended), daemon=True)
     announcer.start()
     try:
-        uvicorn.run(app, host=config.host, port=config.port, log_level="warning", root_path=config.prefix)
+        uvicorn.run(
+            app, host=config.host, port=config.port, log_level="warning", root_path=config.prefix, proxy_headers=False, server_header=False,
+            ssl_certfile=config.tls_cert, ssl_keyfile=config.tls_key,
+        )  # fmt: skip
     finally:
         ended.set()
         runner.join(timeout=5)
 
 
-def _announce(
-    config: StudioConfig, token: OneTimeToken, announce: Callable[[str], None], ended: threading.Event
-) -> None:
-    """Print the address, and the next one each time it was used."""
+def _announce(studio: Studio, token: OneTimeToken, announce: Callable[[str], None], ended: threading.Event) -> None:
+    """Print the address, and the next one each time it was used. Where people sign in, only the first admin needs a token."""
     shown = ""
     while not ended.wait(0.3):
-        if token.value != shown:
-            shown = token.value
-            announce(f"{config.address}/?token={shown}")
+        address = _way_in(studio, token)
+        if address != shown:
+            shown = address
+            announce(address)
+
+
+def _way_in(studio: Studio, token: OneTimeToken) -> str:
+    """The address to open."""
+    address = studio.config.address
+    try:
+        if studio.store.has_admin():
+            return address
+    except DatabaseUnavailable:  # asked again soon
+        return address
+    return f"{address}/?token={token.value}" if studio.config.is_local else f"{address}/setup?token={token.value}"
 
 
 def _run_jobs(config: StudioConfig, ended: threading.Event) -> None:

@@ -99,7 +99,7 @@
     const bar = button.closest("[data-runs]");
     try {
       const answer = await ACTIONS[button.dataset.bulk](JSON.parse(bar.dataset.runs), JSON.parse(bar.dataset.names));
-      if (answer) window.studio.report(answer);
+      if (answer) window.studio.follow(answer);
       if (button.dataset.bulk === "delete" && answer) bar.querySelector("[data-emit=clear]")?.click();
     } catch (error) {
       toast(error.message, true);

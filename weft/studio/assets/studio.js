@@ -48,14 +48,21 @@
     if (!answer.ok) throw new Error(content?.message ?? `The server answered ${answer.status}.`);
     return content;
   };
-  // What an answer asks for: a message, with a request that takes the change back, and a page to open.
-  const report = (content) => {
-    if (content?.message) toast(content.message, false, content.undo);
+  // What an answer asks for: a message, with a request that takes the change back, and another page or this one anew. The message is shown there.
+  const follow = (content) => {
+    if (content?.message && !content.open && !content.reload) toast(content.message, false, content.undo);
+    else if (content?.message) sessionStorage.setItem("toast", content.message);
     if (content?.open) location.assign(base + content.open);
+    else if (content?.reload) location.reload();
   };
+  document.addEventListener("DOMContentLoaded", () => {
+    const kept = sessionStorage.getItem("toast");
+    sessionStorage.removeItem("toast");
+    if (kept) toast(kept);
+  });
   const run = async (work) => {
     try {
-      report(await work());
+      follow(await work());
     } catch (error) {
       toast(error.message, true);
     }
@@ -104,5 +111,5 @@
     afterG = key === "g" && !afterG;
   });
 
-  window.studio = { base, request, toast, report, confirmed, toggleTheme };
+  window.studio = { base, request, follow, toast, confirmed, toggleTheme };
 })();

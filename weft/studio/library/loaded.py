@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 import time
 from collections import OrderedDict
@@ -16,6 +15,7 @@ from ...data.images import Unreadable
 from ...errors import UserError
 from ...jobs.predictor import Predictor, predictor_of_run
 from ...ops.convert import asarray
+from ..decoding import guarded_pixels, shared_decoder
 
 LIMIT = 2 << 30  # bytes of parameters of all loaded networks
 TOP = 5
@@ -40,13 +40,10 @@ class LoadedNetwork:
 
     def predict(self, image: bytes, top: int = TOP) -> ImagePrediction:
         """Predict for the content of an image file."""
-        with tempfile.NamedTemporaryFile(suffix=".image") as file:
-            file.write(image)
-            file.flush()
-            try:
-                pixels = self.predictor.image(file.name)
-            except Unreadable as reason:
-                raise UserError("studio", f"an image file is required, got one that {reason}.") from None
+        try:
+            pixels = guarded_pixels(image, self.predictor.shape, self.predictor.resize)
+        except Unreadable as reason:
+            raise UserError("studio", f"an image file is required, got one that {reason}.") from None
         with self.lock:
             start = time.perf_counter()
             values = self.predictor.run(asarray(pixels[None])).numpy()[0]
@@ -89,6 +86,7 @@ def _load(folder: Path) -> LoadedNetwork:
     predictor = predictor_of_run("studio", folder)
     if not predictor.reads_images:
         raise UserError("studio", f"a network for images is required, got {folder.name}.")
+    shared_decoder().start()
     predictor.run(asarray(np.zeros((1, *predictor.shape), np.uint8)))  # compiled now, not at the first image
     nbytes = sum(int(np.prod(t.shape)) * t.dtype.itemsize for t in predictor.model.named_tensors().values())
     return LoadedNetwork(predictor, nbytes, threading.Lock())

@@ -132,6 +132,31 @@ def moment(when: float | None, now: float | None = None) -> str:
     return f"{at.day} {at:%b}" if at.year == today.year else f"{at.day} {at:%b %Y}"
 
 
+def ago(when: float | None, now: float | None = None) -> str:
+    """When somebody was last seen.
+
+    >>> ago(1000, 1030), ago(1000, 1500), ago(None)
+    ('now', '8 min ago', 'never')
+    """
+    if when is None:
+        return "never"
+    minutes = int(((time.time() if now is None else now) - when) // 60)
+    return "now" if minutes < 1 else f"{minutes} min ago" if minutes < 60 else moment(when, now)
+
+
+def ends(when: float | None, now: float | None = None) -> str:
+    """When something expires.
+
+    >>> ends(86400 * 61 + 5, 0), ends(3600, 0), ends(0, 1), ends(None)
+    ('in 61 days', 'today', 'ended', 'never')
+    """
+    if when is None:
+        return "never"
+    left = when - (time.time() if now is None else now)
+    days = int(left // 86400)
+    return "ended" if left <= 0 else "today" if days < 1 else f"in {days} day{'s' if days > 1 else ''}"
+
+
 def clock(when: float) -> str:
     """The time of day."""
     return f"{datetime.fromtimestamp(when):%H:%M}"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nicegui import ui
 
+from ..access import current_user
 from ..library.feed import Snapshot
 from .context import Studio
 from .rendering import ICONS, render
@@ -51,13 +52,13 @@ def frame(
     if (ASSETS / f"{active}.css").exists():  # what only the pages of this section use
         ui.add_head_html(f'<link rel="stylesheet" href="{base}/assets/{active}.css">')
     ui.add_body_html(str(ICONS))
-    live = studio.live
-    with ui.element("div").classes("frame"):
+    live, user = studio.live, current_user(ui.context.client.request)
+    with ui.element("div").classes(f"frame {user.role}"):
         ui.html("Skip to content", sanitize=False, tag="a").classes("skip").props('href="#main"')
         with ui.element("nav").classes("rail").props('aria-label="Main"'):
             live.add(f"rail {active}", lambda snapshot: _rail(snapshot, active, base), "div", "pages")
             live.add("vitals", vitals, "div", "vitals").props('aria-label="Machine"')
-            ui.html(render("rail_foot.html"), sanitize=False).classes("me")
+            ui.html(render("rail_foot.html", user=user, base=base, narrow=False), sanitize=False).classes("me")
         with ui.element("div").classes("main").props('id="main"'):  # Quasar's page is the main landmark
             header = live_header or (
                 f"header {title}",
@@ -65,6 +66,8 @@ def frame(
             )
             live.add(*header, "header", "phead")
             yield
+            # Where there is no rail.
+            ui.html(render("rail_foot.html", user=user, base=base, narrow=True), sanitize=False).classes("me")
         live.add(
             f"bottom {active}", lambda snapshot: _rail(snapshot, active, base, "bottom_bar.html"), "nav", "bar-bottom"
         ).props('aria-label="Pages"')

@@ -64,6 +64,8 @@ def _environment() -> Environment:
         "short",
         "full_time",
         "clock",
+        "ago",
+        "ends",
     )
     made.filters |= {name: getattr(formats, name) for name in names}
     made.filters["capitalize_first"] = lambda text: text[:1].upper() + text[1:]
