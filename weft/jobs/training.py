@@ -267,7 +267,7 @@ def _finish(job: Job, result: training.Result, recorder: Recorder, cost: nn.Summ
         sample = training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE, temperature=0.8)
         write_text(run.path, sample)
     recorder.show("activity", text="writing the report")
-    write_results(run.path, found, cost)
+    write_results(run.path, found, cost, split)
     recorder.send(
         "result", **told, split=split, examples=len(examples), **found.numbers, classes=found.classes,
         task=job.kind,
