@@ -48,9 +48,10 @@ def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | No
 
 
 def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
-    """Train with the settings of a job, or continue the run that it began."""
+    """Train with the settings of a job, or continue the run that it began. A job with more epochs than its run extends it."""
     if run is not None and (run / "args.yaml").exists():
-        resume(run, listener=listener)
+        planned, epochs = settings_of("resume", run)["epochs"], settings.get("epochs")
+        resume(run, {"epochs": epochs} if isinstance(epochs, int) and epochs > planned else None, listener)
     else:
         train(validated("jobs", settings, SETTINGS), listener)
 

@@ -66,5 +66,5 @@ def _two_sided(fewer: int, total: int) -> float:
         return 1.0
     logs = [math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1) for k in range(fewer + 1)]
     if total <= 1000:
-        return min(1.0, 2 * sum(math.comb(total, k) for k in range(fewer + 1)) / 2**total)
+        return float(min(1.0, 2 * sum(math.comb(total, k) for k in range(fewer + 1)) / 2**total))
     return min(1.0, 2 * sum(math.exp(one - total * math.log(2)) for one in logs))

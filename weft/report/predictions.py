@@ -86,7 +86,7 @@ def write_predictions(
 def write_npz(path: Path, **arrays: np.ndarray) -> None:
     """Write arrays by name, compressed; the file is replaced as a whole."""
     file = io.BytesIO()
-    np.savez_compressed(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+    np.savez_compressed(file, allow_pickle=False, **arrays)
     replace_file(path, [file.getvalue()])
 
 

@@ -14,7 +14,10 @@ from ..errors import UserError, WeftError
 from ..jobs.queue import JobQueue
 from .access import AccessMiddleware
 from .api import classify as classify_api
+from .api import compare as compare_api
 from .api import jobs as jobs_api
+from .api import run_actions as run_actions_api
+from .api import run_results as run_results_api
 from .api import runs as runs_api
 from .config import StudioConfig
 from .keys import OneTimeToken, secret
@@ -43,7 +46,7 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
 
     app = FastAPI(title="weft studio", lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
-    for api in (jobs_api, runs_api, classify_api):
+    for api in (jobs_api, run_results_api, run_actions_api, runs_api, compare_api, classify_api):
         app.include_router(api.router(studio), prefix="/api/v1")
     _answer_errors(app)
     for page in (home, networks, runs, run, compare, classify, train, queue):

@@ -133,7 +133,7 @@ def fit(
             training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
             on_step=on_step,
         )  # fmt: skip
-        watched = WatchedExamples.of(validation, run and run.path)
+        watched = WatchedExamples.of(validation, None if run is None else run.path)
         ended = "it failed"
         try:
             with watch.interruptible():
@@ -254,9 +254,7 @@ def _rest_of_epoch(training: Training, train: Any) -> Any:
     return arrays(train) if training.batches < len(train) else ()
 
 
-def _measured(
-    training: Training, steps: Steps, watch: Watch, validation: Any, watched: WatchedExamples | None
-) -> Row:
+def _measured(training: Training, steps: Steps, watch: Watch, validation: Any, watched: WatchedExamples | None) -> Row:
     """The metrics of an epoch."""
     row: Row = {"epoch": training.epoch + 1, "steps": training.steps}
     row |= {f"train_{name}": float(meter.value().item()) for name, meter in steps.meters.items()}

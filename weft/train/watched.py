@@ -64,7 +64,9 @@ class WatchedExamples:
     def _row(self, epoch: int, number: int, index: int) -> dict[str, Any]:
         classes, true, found = self.dataset.classes, np.asarray(self.dataset.labels)[index], self._found[index]
         if not classes:
-            return dict(zip(HEAD, (epoch, number, float(true), float(found.reshape(-1)[0]), ""), strict=True))
+            return dict(
+                zip(HEAD, (epoch, number, f"{float(true):.6g}", f"{float(found.reshape(-1)[0]):.6g}", ""), strict=True)
+            )
         shares = np.exp(log_softmax(found.reshape(1, -1)))[0]
         best = int(shares.argmax())
         return dict(zip(HEAD, (epoch, number, classes[int(true)], classes[best], f"{shares[best]:.4f}"), strict=True))

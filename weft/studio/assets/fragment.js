@@ -66,6 +66,8 @@ function morph(from, to) {
     if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
     return;
   }
+  if (from.hasAttribute("data-own")) return; // a script fills it
+  if (from.nodeName === "DETAILS" && from.open) to.setAttribute("open", "");
   for (const { name, value } of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   for (const { name } of [...from.attributes]) if (!to.hasAttribute(name)) from.removeAttribute(name);
   if (from.nodeName === "INPUT" && from.type === "checkbox") from.checked = to.hasAttribute("checked");
