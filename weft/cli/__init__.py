@@ -34,6 +34,7 @@ SUMMARIES = {
     "explain": "Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.",
     "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
     "devices": "The devices of this machine.",
+    "compare": "Compare runs: settings, results, what mattered, where networks disagree: weft compare RUN RUN html=compare.html.",
     "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
     "studio": "Work in the browser: weft studio.",
     "cfg": "Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.",
@@ -62,7 +63,7 @@ GROUPS = {
     "learn": ("studio", "train", "resume", "job", "eval", "predict", "export", "convert"),
     "data": ("dataset",),
     "networks": ("models", "weights", "recipes", "summary", "explain", "bench"),
-    "runs and settings": ("runs", "cfg", "devices"),
+    "runs and settings": ("runs", "compare", "cfg", "devices"),
 }
 
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, HTTPException, Query
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from ...report.compare import comparison
+from ...report.compare_networks import page_sections
 from ...report.run_record import read_run
 from ..library.comparison import differences
 from ..library.run_comparison import disagreements, sweep_view, table, table_csv
@@ -53,7 +54,9 @@ def router(studio: Studio) -> APIRouter:
         """One page with the curves and metrics of all runs, to keep."""
         rows = rows_of(runs)
         with tempfile.TemporaryDirectory() as folder:
-            path = comparison({row.id: read_run(row.folder) for row in rows}, Path(folder) / "compare.html")
+            records = {row.id: read_run(row.folder) for row in rows}
+            sections = page_sections(records, {row.id: row.folder for row in rows})
+            path = comparison(records, Path(folder) / "compare.html", sections)
             return HTMLResponse(path.read_text("utf-8"), headers=attached("comparison.html"))
 
     @routes.get("/importance")
