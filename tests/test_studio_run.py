@@ -20,7 +20,7 @@ from weft.locks import one_writer
 from weft.report.predictions import read_predictions
 from weft.studio.library.run_images import cell_examples, mistakes, predictions_of
 from weft.studio.library.run_schedule import planned_rates
-from weft.studio.library.run_series import POINTS, RunEvents, all_series, window
+from weft.studio.library.run_series import POINTS, RunEvents, all_series, mean_window, window
 from weft.studio.library.runs import RunIndex
 from weft.studio.pages.run_charts import metrics_of
 from weft.studio.pages.run_confusion import Matrix, matrix_lines, pixels, read_matrix
@@ -78,6 +78,8 @@ def test_many_points_become_few_and_a_part_shows_more(tmp_path: Path) -> None:
     assert len(x) == 20_000
     shown = window(x, y)
     assert len(shown) <= POINTS
+    assert len(mean_window(x, y)) == POINTS // 3
+    assert mean_window(x[:100], y[:100]) == []
     part = window(x, y, (15.0, 15.5))
     assert 14.9 < part[0][0] < 15.0 < 15.5 < part[-1][0] < 15.6
     assert len(part) >= 500

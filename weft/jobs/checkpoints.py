@@ -89,7 +89,7 @@ def delete_checkpoint(folder: Path, name: str) -> int:
 def keep_checkpoints(folder: Path, best: int = 0, last: int = 0) -> list[str]:
     """Delete the weights of single epochs except those of so many best and so many last epochs; the names of what was deleted."""
     if best < 0 or last < 0:
-        raise UserError("checkpoints", f"numbers of epochs to keep are required, got best={best}, last={last}.")
+        raise UserError("checkpoints", f"numbers of epochs to keep are required, got {best} and {last}.")
     epochs = [one for one in checkpoints(folder) if one.name.startswith("weights/epoch-")]
     ranked = sorted((one for one in epochs if one.value is not None), key=_merit, reverse=True)
     kept = {one.name for one in [*ranked[:best], *sorted(epochs, key=lambda one: -(one.epoch or 0))[:last]]}
@@ -150,7 +150,7 @@ def branch_settings(folder: Path, name: str, changes: Mapping[str, Any]) -> dict
     """The settings of a new training that starts from the weights of a checkpoint, with a fresh optimizer and schedule."""
     found = find_checkpoint(folder, name)
     if found.is_exact:
-        raise UserError("branch", f"weights are required, got {found.name}. Use branch_state, or exact=true.")
+        raise UserError("branch", f"weights are required, got {found.name}. branch_state continues from one.")
     own = {"name": None, "exist_ok": False, "weights": str(found.path.absolute())}
     return validated("branch", {**settings_of("branch", folder), **own, **changes}, SETTINGS)
 

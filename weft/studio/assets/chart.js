@@ -170,7 +170,7 @@ function lines(one, smoothing, log) {
   if (!one.smooth || smoothing === 0 || data.length < 3)
     return [{ ...base, data, lineStyle: style, itemStyle: { color: colour }, markPoint: mark }];
   const ghost = { ...base, name: undefined, data, silent: true, tooltip: { show: false }, lineStyle: { ...style, width: 1, opacity: 0.34 }, itemStyle: { color: colour } };
-  return [ghost, { ...base, data: smoothed(data, smoothing), lineStyle: style, itemStyle: { color: colour }, markPoint: mark }];
+  return [ghost, { ...base, data: smoothed(one.means?.length ? one.means : data, smoothing), lineStyle: style, itemStyle: { color: colour }, markPoint: mark }];
 }
 
 // An exponential moving average, corrected for its start.
@@ -187,7 +187,7 @@ function formatter(kind) {
   if (kind === "percent") return (v) => `${+(100 * v).toFixed(1)} %`;
   if (kind === "bytes") return (v) => (v >= 1e9 ? `${+(v / 1e9).toPrecision(3)} GB` : `${+(v / 1e6).toPrecision(3)} MB`);
   if (kind === "seconds") return (v) => (v >= 5400 ? `${+(v / 3600).toPrecision(3)} h` : v >= 90 ? `${+(v / 60).toPrecision(3)} min` : `${+v.toPrecision(3)} s`);
-  return (v) => (v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e6) ? v.toExponential(1) : (+v.toPrecision(3)).toLocaleString("en"));
+  return (v) => (v !== 0 && (Math.abs(v) < 1e-3 || Math.abs(v) >= 1e6) ? v.toExponential(1) : (+v.toPrecision(3)).toLocaleString("en", { maximumFractionDigits: 6 }));
 }
 
 const escape = (text) => text.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`);

@@ -90,9 +90,10 @@ class SweepView:
 
     @property
     def ranks(self) -> list[float]:
-        """From 0 for the worst run to 1 for the best."""
-        places = self.axes[-1].places
-        return [1.0 - p for p in places] if "loss" in self.metric else places
+        """From 0 for the worst run to 1 for the best, by their order."""
+        places = [-p if "loss" in self.metric else p for p in self.axes[-1].places]
+        order = sorted(set(places))
+        return [order.index(p) / max(1, len(order) - 1) for p in places]
 
 
 def sweep_view(rows: Sequence[RunRow], metric: str | None = None) -> SweepView | None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...jobs.events import FILE
-from ...report.decimation import decimated
+from ...report.decimation import decimated, means
 from .runs import RunRow
 
 AXES = {"epoch": "Epoch", "step": "Step", "time": "Time"}
@@ -83,12 +83,19 @@ class RunEvents:
                     whole, _, _ = file.read().rpartition(b"\n")
             except OSError:
                 return self
-            for line in whole.split(b"\n") if whole else ():
+            for line in whole.decode("utf-8", "replace").split("\n") if whole else ():
                 self._take(line)
             self._place += len(whole) + (1 if whole else 0)
         return self
 
-    def _take(self, line: bytes) -> None:
+    def is_longer_than(self, size: int) -> bool:
+        """Whether the file has more bytes than that."""
+        try:
+            return self.path.stat().st_size > size
+        except OSError:
+            return False
+
+    def _take(self, line: str) -> None:
         try:
             event = json.loads(line)
             kind, when = event["type"], float(event["time"])
@@ -141,11 +148,26 @@ def window(
     x: np.ndarray, y: np.ndarray, span: tuple[float, float] | None = None, points: int = POINTS
 ) -> list[tuple[float, float]]:
     """At most so many points of a series, of the part that is shown and one point on each side of it."""
-    if span is not None:
-        start = max(0, int(np.searchsorted(x, span[0])) - 1)
-        end = int(np.searchsorted(x, span[1], "right")) + 1
-        x, y = x[start:end], y[start:end]
-    x, y = decimated(x, y, points)
+    return _points(*decimated(*_part(x, y, span), points))
+
+
+def mean_window(
+    x: np.ndarray, y: np.ndarray, span: tuple[float, float] | None = None, points: int = POINTS
+) -> list[tuple[float, float]]:
+    """Means of a series for its smoothed line; none where `window` keeps every point."""
+    x, y = _part(x, y, span)
+    return [] if len(x) <= points else _points(*means(x, y, points // 3))
+
+
+def _part(x: np.ndarray, y: np.ndarray, span: tuple[float, float] | None) -> tuple[np.ndarray, np.ndarray]:
+    if span is None:
+        return x, y
+    start = max(0, int(np.searchsorted(x, span[0])) - 1)
+    end = int(np.searchsorted(x, span[1], "right")) + 1
+    return x[start:end], y[start:end]
+
+
+def _points(x: np.ndarray, y: np.ndarray) -> Points:
     return list(zip(x.round(5).tolist(), y.tolist(), strict=True))
 
 

@@ -11,6 +11,7 @@ from ..library.runs import RunRow
 from ..ui.context import Studio
 from ..ui.fragment import Fragment, fragment
 from ..ui.frame import frame
+from ..ui.later import add_later
 from ..ui.rendering import render
 from .compare_charts import CompareCharts, ComparedRun
 from .compare_tables import ResultsTable, SettingsTable
@@ -25,7 +26,6 @@ def add(studio: Studio) -> None:
     @ui.page("/compare")
     async def compare(runs: str = "", colours: str = "") -> None:
         base = studio.config.prefix
-        run_assets(base)
         names = list(dict.fromkeys(filter(None, runs.split(","))))
         given = [int(c) for c in colours.split(",") if c.isdigit()]
         chosen = assigned(names, given)
@@ -35,6 +35,7 @@ def add(studio: Studio) -> None:
             lambda snapshot: render("compare_header.html", base=base, runs=[one.row for one in rows]),
         )
         with frame(studio, "Compare", "compare", live_header=header):
+            run_assets(base)
             _chips(studio, rows)
             if not rows:
                 return
@@ -42,8 +43,8 @@ def add(studio: Studio) -> None:
             ResultsTable(studio, rows)
             if len(rows) > 1:
                 SettingsTable(rows)
-                await _sweep([one.row for one in rows])
-                await _disagreements(studio, rows)
+                add_later(lambda: _sweep([one.row for one in rows]))
+                add_later(lambda: _disagreements(studio, rows))
 
 
 def assigned(names: list[str], colours: list[int]) -> dict[str, int]:

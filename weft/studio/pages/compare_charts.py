@@ -72,7 +72,14 @@ class CompareCharts:
             csv = f"{self.studio.config.prefix}/api/v1/compare/table.csv?runs={quote(runs)}"
             self.cards.append(
                 ChartCard(
-                    self._spec(metric), f"compare-{metric}", 224, csv=csv, log=True, on_zoom=self._zoom, head=chooser
+                    self._spec(metric),
+                    f"compare-{metric}",
+                    224,
+                    csv=csv,
+                    log=True,
+                    on_zoom=self._zoom,
+                    has_legend=False,
+                    head=chooser,
                 )
             )
 

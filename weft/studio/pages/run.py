@@ -60,9 +60,9 @@ def add(studio: Studio) -> None:
             raise HTTPException(404, f"There is no run {run}.")
         shown = next((one for one in TABS if one.key == tab), TABS[0])
         base = studio.config.prefix
-        run_assets(base)
         header = (f"header {run}", lambda snapshot: _header(studio, snapshot, run))
         with frame(studio, row.name, "runs", live_header=header):
+            run_assets(base)
             ui.html(render("run_dialogs.html", row=row, base=base), sanitize=False)
             if shown.has_progress:
                 progress = lambda snapshot: _progress(studio, snapshot, run)  # noqa: E731

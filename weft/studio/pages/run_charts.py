@@ -12,18 +12,20 @@ from nicegui import background_tasks, ui
 
 from ..library.feed import Snapshot
 from ..library.run_schedule import planned_rates
-from ..library.run_series import AXES, RunEvents, epoch_points, events_of, window
+from ..library.run_series import AXES, RunEvents, epoch_points, events_of, mean_window, window
 from ..library.runs import RunRow
 from ..ui.chart_card import ChartCard
 from ..ui.charts import ChartSpec, Series
 from ..ui.context import Studio
 from ..ui.formats import is_share, metric_name
 from ..ui.fragment import Fragment
+from ..ui.later import add_later
 from ..ui.rendering import render
 from .run_confusion import confusion_cards
 from .run_predictions import watched_card
 
 SPLITS = {"validation": ("val", "s1"), "train": ("train", "s2"), "test": ("test", "s3")}
+READ_FIRST = 1 << 19  # bytes of events that are read before the page is sent
 NOT_METRICS = ("epoch", "steps", "seconds", "rate", "examples_per_second")
 SMALL_CHARTS = ("rate", "speed", "memory", "cpu", "free")
 SMOOTHING, LONG = 0.6, 60  # of lines with more points than that, before somebody moves the slider
@@ -33,11 +35,11 @@ OF_EPOCHS = {"step": "steps", "time": "seconds"}
 async def overview(studio: Studio, row: RunRow) -> None:
     """Charts, the confusion matrix and the watched examples."""
     events = events_of(row.folder)
-    if not events.path.exists() or events.path.stat().st_size < 1 << 20:
+    if not events.is_longer_than(READ_FIRST):
         await asyncio.to_thread(events.read)  # a long file is read after the page is sent
     RunCharts(studio, row, events)
-    await confusion_cards(studio, row)
-    await watched_card(studio, row)
+    add_later(lambda: confusion_cards(studio, row))
+    add_later(lambda: watched_card(studio, row))
 
 
 class RunCharts:
@@ -64,9 +66,12 @@ class RunCharts:
         others = [one.id for one in self.studio.index.rows() if one.id != self.run][:200]
         axes = [("epoch", "Epochs"), ("step", "Steps"), ("time", "Time")]
         return render(
-            "chart_controls.html", axes=axes, axis=self.axis, smoothing=SMOOTHING if len(self.events.progress.places["step"]) > LONG else 0, others=others, other=self.other.id if self.other else "",
+            "chart_controls.html", axes=axes, axis=self.axis, smoothing=SMOOTHING if self._is_long() else 0, others=others, other=self.other.id if self.other else "",
             follow=self.is_live,
         )  # fmt: skip
+
+    def _is_long(self) -> bool:
+        return len(self.events.progress.places["step"]) > LONG or self.events.is_longer_than(READ_FIRST)
 
     def _show(self, specs: dict[str, ChartSpec]) -> None:
         for name, spec in specs.items():
@@ -145,13 +150,14 @@ class RunCharts:
     def _metric(self, row: RunRow, name: str) -> ChartSpec:
         series = []
         for split, (title, colour) in SPLITS.items():
-            points, within = epoch_points(row, f"{split}_{name}", self.axis), []
+            points, within, means = epoch_points(row, f"{split}_{name}", self.axis), [], []
             if name == "loss" and split == "train":
-                within = window(*self.events.progress.series("loss", self.axis), self.span)
+                measured = self.events.progress.series("loss", self.axis)
+                within, means = window(*measured, self.span), mean_window(*measured, self.span)
                 points = within or points
             if points:
                 best = self._best(row, f"{split}_{name}") if split == "validation" else None
-                series.append(Series(title, points, colour, smooth=bool(within), best=best))
+                series.append(Series(title, points, colour, smooth=bool(within), best=best, means=means))
         other = epoch_points(self.other, f"validation_{name}", self.axis) if self.other is not None else []
         if self.other is not None and other:
             series.append(Series(f"val, {self.other.name}", other, "s1", dash=True, faint=True))

@@ -97,7 +97,7 @@ class ConfusionCards:
         counts, names = self.matrix.counts, self.matrix.names
         few = len(names) <= MOST_CELLS
         return render(
-            "confusion.html", names=names, lines=matrix_lines(self.matrix) if few else [], picture="" if few else pixels(counts), pairs=self.pairs[:12],
+            "confusion.html", names=names, lines=matrix_lines(self.matrix) if few else [], picture="" if few else pixels(counts), pairs=self.pairs[:9],
             chosen=self.cell, by_share=self.by_share, total=int(counts.sum()), split=str(self.row.summary.get("split") or "held-out"),
         )  # fmt: skip
 

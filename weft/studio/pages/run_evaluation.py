@@ -18,6 +18,7 @@ from ..ui.charts import ChartSpec, Series
 from ..ui.context import Studio
 from ..ui.formats import metric_value, three_figures
 from ..ui.fragment import Fragment, fragment
+from ..ui.later import add_later
 from ..ui.rendering import render
 from .run_confusion import confusion_cards
 from .run_regression import regression_cards
@@ -46,8 +47,8 @@ async def evaluation(studio: Studio, row: RunRow) -> None:
             _calibration(found)
             _curves(studio, row, found)
             _confusions(found)
-        await confusion_cards(studio, row)
-        await _mistakes(studio, row)
+        add_later(lambda: confusion_cards(studio, row))
+        add_later(lambda: _mistakes(studio, row))
 
 
 async def _without(studio: Studio, row: RunRow) -> None:

@@ -45,15 +45,15 @@ def _tile(row: RunRow, name: str) -> MetricTile:
 def _versus(row: RunRow, before: RunRow | None) -> list[MetricTile]:
     """The same metric at the same epoch of the run before."""
     metric = row.best_metric
-    if before is None or metric is None or not row.epochs or row.last(metric) is None:
+    if before is None or metric is None:
         return []
-    other = before.value_at(metric, min(row.epochs, before.epochs) - 1)
-    last = row.last(metric)
-    if other is None or last is None:
+    epoch = min(row.epochs, before.epochs)
+    own, other = row.value_at(metric, epoch - 1), before.value_at(metric, epoch - 1)
+    if not epoch or own is None or other is None:
         return []
-    gain = last - other
+    gain = own - other
     ahead = gain < 0 if metric.endswith("loss") else gain > 0
-    same = "at the same epoch" if before.epochs >= row.epochs else f"at its epoch {before.epochs}"
+    same = "at the same epoch" if epoch == row.epochs else f"at epoch {epoch}"
     words = "the same" if gain == 0 else "ahead" if ahead else "behind"
     number = f"{100 * gain:+.1f}" if is_share(metric) else f"{gain:+.3g}"
     tone = "" if gain == 0 else "up" if ahead else "down"

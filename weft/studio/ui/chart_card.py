@@ -18,14 +18,18 @@ class ChartCard:
 
     def __init__(
         self, spec: ChartSpec, name: str, height: int = 240, *, csv: str = "", log: bool = False, small: bool = False,
-        on_zoom: Callable[[list[float] | None], Any] | None = None, head: Callable[[], None] | None = None,
+        on_zoom: Callable[[list[float] | None], Any] | None = None, head: Callable[[], None] | None = None, has_legend: bool = True,
     ) -> None:  # fmt: skip
-        self.small, self._head = small, {"name": name, "csv": csv, "log": log}
+        self.small, self.has_legend, self._head = (
+            small,
+            has_legend and not small,
+            {"name": name, "csv": csv, "log": log},
+        )
         with ui.element("section").classes("card").props(f'aria-label="{spec.title.replace(chr(34), "")}"'):
             self.head = Fragment(self._head_html(spec))
             if head is not None:
                 head()
-            self.legend = Fragment(legend(spec) if not small else "")
+            self.legend = Fragment(legend(spec) if self.has_legend else "")
             self.chart = Chart(spec, height)
             if on_zoom is not None:
                 self.chart.on("zoom", lambda event: on_zoom(event.args))
@@ -35,7 +39,7 @@ class ChartCard:
         self.chart.show(spec)
         if self.small:
             self.head.show(self._head_html(spec))
-        else:
+        elif self.has_legend:
             self.legend.show(legend(spec))
 
     def _head_html(self, spec: ChartSpec) -> str:

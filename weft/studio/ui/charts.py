@@ -27,6 +27,9 @@ class Series:
     thin: bool = False
     smooth: bool = False
     best: tuple[float, float] | None = None
+    means: Sequence[
+        tuple[float, float]
+    ] = ()  # of a long series whose `data` are mostly extremes: smoothing follows these
 
 
 @dataclass(frozen=True)
