@@ -74,7 +74,10 @@ def branch(words: Sequence[str]) -> None:
     folder = _run("branch", given)
     changes = {name: given[name] for name in given.given if name not in own}
     if not given["name"]:
-        raise UserError("weft runs branch", "a name for the new run is required, got none. Give it with: weft runs branch RUN name=NEW")
+        raise UserError(
+            "weft runs branch",
+            "a name for the new run is required, got none. Give it with: weft runs branch RUN name=NEW",
+        )
     with ProgressDisplay() as shown:
         if find_checkpoint(folder, given["checkpoint"]).is_exact:
             training.resume(branch_state(folder, given["checkpoint"], given["name"], changes), listener=shown)
