@@ -63,6 +63,9 @@ def evaluate(words: Sequence[str]) -> None:
         rows = [_class_row(one) for one in scores["classes"] if one["examples"]]
         titles = ["class", "examples", "precision", "recall", "F1", "average precision", "most taken for"]
         print("\n" + table(titles, rows, left=["class", "most taken for"]))
+    elif found.classes:
+        rows = [[name, f"{100 * share:.2f} %"] for name, share in found.classes.items() if examples.counts()[name]]
+        print("\n" + table(["class", "recall"], rows, left=["class"]))
     print("".join(f"\n{note}" for note in notes), end="\n" if notes else "")
 
 

@@ -66,7 +66,7 @@ function morph(from, to) {
     if (from.nodeValue !== to.nodeValue) from.nodeValue = to.nodeValue;
     return;
   }
-  if (from.hasAttribute("data-own")) return; // a script fills it
+  if (from.hasAttribute("data-keep")) return; // a script fills it
   if (from.nodeName === "DETAILS" && from.open) to.setAttribute("open", "");
   for (const { name, value } of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   for (const { name } of [...from.attributes]) if (!to.hasAttribute(name)) from.removeAttribute(name);

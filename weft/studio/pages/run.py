@@ -32,7 +32,7 @@ class RunTab:
 
     key: str
     title: str
-    show: Callable[[Studio, RunRow], Awaitable[None]]
+    show: Callable[[Studio, RunRow], Awaitable[None] | None]
     count: Callable[[RunRow], int | None] = lambda row: None
     has_progress: bool = True  # whether progress and metrics are above the tabs
 
@@ -69,7 +69,9 @@ def add(studio: Studio) -> None:
                 studio.live.add(f"progress {run}", progress, "section", "card").props('aria-label="Progress"')
             tabs = [(one.key, one.title, one.count(row)) for one in TABS]
             fragment("tabs.html", tabs=tabs, tab=shown.key, label="Parts of the run", address=f"{base}/runs/{run}")
-            await shown.show(studio, row)
+            made = shown.show(studio, row)
+            if made is not None:
+                await made
 
 
 def run_assets(base: str) -> None:

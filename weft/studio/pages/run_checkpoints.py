@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from nicegui import ui
+from nicegui import background_tasks, ui
 
 from ...jobs.checkpoints import checkpoints
+from ..library.changes import stamp
 from ..library.feed import Snapshot
 from ..library.runs import RunRow
 from ..ui.context import Studio
@@ -22,8 +23,15 @@ async def checkpoints_tab(studio: Studio, row: RunRow) -> None:
     async def again() -> None:
         card.show(await asyncio.to_thread(_html, studio, row))
 
+    watched = (row.folder / "weights", row.folder / "state", row.folder / "metrics.csv")
+    seen = stamp(*watched)
+
     def follow(snapshot: Snapshot) -> None:
-        asyncio.get_running_loop().create_task(again())
+        nonlocal seen
+        now = stamp(*watched)
+        if now != seen:
+            seen = now
+            background_tasks.create(again(), name="checkpoints")
 
     ui.context.client.on_delete(studio.feed.subscribe(follow))
 

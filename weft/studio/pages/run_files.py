@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from nicegui import ui
+from nicegui import background_tasks, ui
 
-from ...jobs.export_job import exported_files
+from ...jobs.export_job import FOLDER, exported_files
 from ...jobs.schema import as_text
 from ...jobs.settings import SETTINGS
 from ..api.run_actions import export_jobs
+from ..library.changes import stamp
 from ..library.feed import Snapshot
 from ..library.run_details import files_of
 from ..library.runs import RunRow
@@ -33,8 +35,15 @@ async def files(studio: Studio, row: RunRow) -> None:
     async def again() -> None:
         exports.show(await asyncio.to_thread(_exports, studio, row))
 
+    seen: Any = None
+
     def follow(snapshot: Snapshot) -> None:
-        asyncio.get_running_loop().create_task(again())
+        nonlocal seen
+        states = [(one.job, one.state) for one in snapshot.activities], [one.number for one in snapshot.ended[:5]]
+        now = (stamp(row.folder / FOLDER), *states)
+        if now != seen:
+            seen = now
+            background_tasks.create(again(), name="exports")
 
     ui.context.client.on_delete(studio.feed.subscribe(follow))
     with ui.element("section").classes("card sect").props('aria-label="Files"'):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from nicegui import background_tasks, ui
 
+from ...jobs.events import FILE
 from ...jobs.run_timeline import timeline
+from ..library.changes import stamp
 from ..library.feed import Snapshot
 from ..library.run_series import events_of
 from ..library.runs import RunRow
@@ -28,6 +31,7 @@ class LogCard:
 
     def __init__(self, studio: Studio, row: RunRow, lines: list[tuple[str, str, str]]) -> None:
         self.studio, self.row, self.is_live = studio, row, True
+        self._seen: Any = None
         with ui.element("section").classes("card sect").props('aria-label="Log"'):
             Fragment(render("run_log_tools.html", row=row, base=studio.config.prefix), on={"follow": self._set_live})
             self.text = Fragment(self._html(lines))
@@ -40,7 +44,9 @@ class LogCard:
         self.is_live = value == "true"
 
     def _follow(self, snapshot: Snapshot) -> None:
-        if self.is_live:
+        now = stamp(self.row.folder / FILE, self.row.folder / "log.txt")
+        if self.is_live and now != self._seen:
+            self._seen = now
             background_tasks.create(self._read(), name="log")
 
     async def _read(self) -> None:
