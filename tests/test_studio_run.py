@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -242,7 +243,21 @@ def test_the_page_of_a_run_in_a_browser(server: Server, page: Any) -> None:
     errors: list[str] = []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
+    sent: list[Any] = []
+
+    def annotations(route: Any) -> None:
+        """Tags and notes as the API answers."""
+        sent.extend([route.request.post_data_json] if route.request.method == "PATCH" else [])
+        tags = [tag for change in sent for tag in change.get("add_tags", [])]
+        route.fulfill(json={"tags": tags, "notes": "", "group": "", "starred": False})
+
+    page.route(re.compile("/api/v1/runs/classify/good(/annotations)?$"), annotations)
     page.goto(f"{server.address}/runs/classify/good")
+    page.get_by_role("button", name="Add a tag").click()
+    page.keyboard.type("baseline")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Remove the tag baseline").wait_for()
+    assert sent == [{"add_tags": ["baseline"]}]
     card = page.locator("section.card[aria-label=Loss]")
     card.locator("canvas").wait_for()
     card.get_by_role("button", name="Log scale").click()

@@ -77,7 +77,7 @@
         if (save && field.value.trim()) annotate(place, { add_tags: [field.value.trim()] });
         else show(place, known);
       };
-      field.onkeydown = (e) => (e.key === "Enter" ? finish(true) : e.key === "Escape" && finish(false));
+      field.addEventListener("keydown", (e) => e.key === "Enter" ? finish(true) : e.key === "Escape" && finish(false));
       field.onblur = () => finish(true);
       add.replaceWith(field);
       field.focus();
