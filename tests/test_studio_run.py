@@ -285,6 +285,9 @@ def test_the_page_of_a_run_in_a_browser(server: Server, page: Any) -> None:
     for tab in ("evaluation", "predictions", "resources", "checkpoints", "files", "history"):
         page.goto(f"{server.address}/runs/classify/good?tab={tab}")
         page.locator(".tabs [aria-current=page]").wait_for()
+    page.goto(f"{server.address}/runs/classify/good?tab=evaluation")
+    page.get_by_role("button", name="ROC", exact=True).click()
+    page.locator("[data-emit=kind][data-value=roc][aria-pressed=true]").wait_for()
     page.goto(f"{server.address}/compare?runs=classify/good,classify/other,classify/third")
     page.get_by_role("heading", name="Where they disagree").wait_for()
     page.get_by_role("link", name="Remove other").click()

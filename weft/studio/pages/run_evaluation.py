@@ -45,7 +45,7 @@ async def evaluation(studio: Studio, row: RunRow) -> None:
         ClassTable(found)
         with ui.element("div").classes("cols c3 sect"):
             _calibration(found)
-            _curves(studio, row, found)
+            CurvesCard(row, found)
             _confusions(found)
         add_later(lambda: confusion_cards(studio, row))
         add_later(lambda: _mistakes(studio, row))
@@ -136,28 +136,47 @@ def _calibration(found: dict[str, Any]) -> None:
         fragment("calibration.html", bars=bars, known=known)
 
 
-def _curves(studio: Studio, row: RunRow, found: dict[str, Any]) -> None:
-    """Precision over recall of the weakest classes; the others are grey."""
-    curves = found["curves"]["classes"]
-    series = [
-        Series(one["name"], one["precision_recall"], f"s{i + 1}" if i < SHOWN_CURVES else "line-strong", thin=i >= SHOWN_CURVES)
-        for i, one in enumerate(curves)
-    ]  # fmt: skip
-    micro = found["curves"]["micro"]
-    if micro is not None:
-        series.append(
-            Series(f"all decisions, AP {micro['average_precision']:.3f}", micro["precision_recall"], "ink-3", dash=True)
+class CurvesCard:
+    """Precision over recall, or the ROC curve: the weakest classes in colour, others grey, all decisions together dashed."""
+
+    def __init__(self, row: RunRow, found: dict[str, Any]) -> None:
+        self.curves, self.kind = found["curves"], "precision_recall"
+        self.card = ChartCard(self._spec(), f"{row.name}-curves", 236, head=self._chooser)
+        self._show()
+
+    def _chooser(self) -> None:
+        self.chooser = Fragment(self._choices(), on={"kind": self._choose}).classes("curve-kind")
+
+    def _choices(self) -> str:
+        kinds = [("precision_recall", "Precision over recall"), ("roc", "ROC")]
+        return render("segments.html", name="kind", choices=kinds, chosen=self.kind, label="Curve")
+
+    def _choose(self, kind: str) -> None:
+        self.kind = kind if kind == "roc" else "precision_recall"
+        self.chooser.show(self._choices())
+        self._show()
+
+    def _show(self) -> None:
+        area = "auc" if self.kind == "roc" else "average_precision"
+        coloured = self.curves["classes"][:SHOWN_CURVES]
+        shown = [(self._line(i, one), f"{one[area]:.3f}") for i, one in enumerate(coloured)]
+        self.card.chart.show(self._spec())
+        self.card.legend.show(render("legend.html", lines=shown))
+
+    def _line(self, number: int, one: dict[str, Any]) -> Series:
+        is_coloured = number < SHOWN_CURVES
+        return Series(
+            one["name"], one[self.kind], f"s{number + 1}" if is_coloured else "line-strong", thin=not is_coloured
         )
-    series = [*series[SHOWN_CURVES:], *series[:SHOWN_CURVES]]  # coloured ones on top
-    spec = ChartSpec(
-        "Precision and recall", series, "percent", {"label": "Recall", "min": 0, "max": 1, "format": "percent"}, {"scale": True, "max": 1}
-    )  # fmt: skip
-    card = ChartCard(spec, f"{row.name}-precision-recall", 250)
-    shown = [
-        (one, f"{c['average_precision']:.3f}")
-        for one, c in zip(series[-len(curves[:SHOWN_CURVES]) :], curves, strict=False)
-    ]
-    card.legend.show(render("legend.html", lines=shown))
+
+    def _spec(self) -> ChartSpec:
+        lines = [self._line(i, one) for i, one in enumerate(self.curves["classes"])]
+        every = self.curves["micro"]
+        together = [] if every is None else [Series("all decisions", every[self.kind], "ink-3", dash=True)]
+        series = [*lines[SHOWN_CURVES:], *together, *lines[:SHOWN_CURVES]]  # coloured ones on top
+        label = "False positives" if self.kind == "roc" else "Recall"
+        x = {"label": label, "min": 0, "max": 1, "format": "percent"}
+        return ChartSpec("Curves", series, "percent", x, {"scale": self.kind != "roc", "max": 1})
 
 
 def _confusions(found: dict[str, Any]) -> None:
