@@ -29,7 +29,7 @@ from weft.studio.keys import OneTimeToken, secret
 from weft.studio.library.activity import activities, ended_jobs
 from weft.studio.library.feed import Feed
 from weft.studio.library.machine import Machine
-from weft.studio.library.run_details import read_details
+from weft.studio.library.run_series import epoch_points, events_of
 from weft.studio.library.runs import RunIndex
 from weft.studio.library.schedule import QueueWatch
 from weft.studio.library.training_form import check_form, trainings_of
@@ -115,9 +115,9 @@ def test_values_that_were_trained_twice_are_shown_once(tmp_path: Path) -> None:
     (folder / "events.jsonl").write_text("\n".join(lines) + "\n")
     index = RunIndex(tmp_path)
     index.refresh()
-    details = read_details(index.rows()[0])
-    assert details.within["loss"] == [(0.5, 0.9), (1.0, 0.75), (1.5, 0.65)]
-    assert details.by_epoch["validation_accuracy"] == [(1.0, 0.5), (2.0, 0.6)]
+    x, y = events_of(folder).read().progress.series("loss", "epoch")
+    assert list(zip(x.tolist(), y.tolist(), strict=True)) == [(0.5, 0.9), (1.0, 0.75), (1.5, 0.65)]
+    assert epoch_points(index.rows()[0], "validation_accuracy") == [(1.0, 0.5), (2.0, 0.6)]
 
 
 def test_the_feed_tells_what_changed_from_its_own_thread(tmp_path: Path) -> None:

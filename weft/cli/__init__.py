@@ -34,6 +34,7 @@ SUMMARIES = {
     "explain": "Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.",
     "bench": "Benchmark a network on this machine: weft bench lenet batch=1,16,64 what=train,infer.",
     "devices": "The devices of this machine.",
+    "compare": "Compare runs: settings, results, what mattered, where networks disagree: weft compare RUN RUN html=compare.html.",
     "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
     "studio": "Work in the browser: weft studio.",
     "user": "Accounts of the studio: weft user add NAME role=member, weft user list, weft user password NAME.",
@@ -63,7 +64,7 @@ GROUPS = {
     "learn": ("studio", "train", "resume", "job", "eval", "predict", "export", "convert"),
     "data": ("dataset",),
     "networks": ("models", "weights", "recipes", "summary", "explain", "bench"),
-    "runs and settings": ("runs", "cfg", "user", "devices"),
+    "runs and settings": ("runs", "compare", "cfg", "user", "devices"),
 }
 
 

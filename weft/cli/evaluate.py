@@ -11,6 +11,7 @@ import numpy as np
 from .. import data
 from ..data.label_kinds import kind_of
 from ..errors import UserError
+from ..io.json_values import json_value
 from ..jobs.device import on
 from ..jobs.job import Job, held_out, job_of, job_of_run
 from ..jobs.networks import about
@@ -54,15 +55,44 @@ def evaluate(words: Sequence[str]) -> None:
         "examples": len(examples),
         **found.numbers,
     }
+    scores = found.report(split)
     if given["json"]:
-        print(json.dumps({**facts, "classes": found.classes, "notes": notes}))
+        print(json.dumps(json_value({**facts, "classes": found.classes, "notes": notes, "report": scores})))
         return
-    print(pairs({name: number_text(name, value) for name, value in facts.items()}))
-    present = {name: share for name, share in found.classes.items() if examples.counts()[name]}
-    if present:
-        rows = [[name, f"{100 * share:.2f} %"] for name, share in present.items()]
-        print("\n" + table(["class", "right"], rows, left=["class"]))
+    print(pairs({name: number_text(name, value) for name, value in (facts | _overall(scores)).items()}))
+    if scores is not None and "classes" in scores:
+        rows = [_class_row(one) for one in scores["classes"] if one["examples"]]
+        titles = ["class", "examples", "precision", "recall", "F1", "average precision", "most taken for"]
+        print("\n" + table(titles, rows, left=["class", "most taken for"]))
+    elif found.classes:
+        rows = [[name, f"{100 * share:.2f} %"] for name, share in found.classes.items() if examples.counts()[name]]
+        print("\n" + table(["class", "recall"], rows, left=["class"]))
     print("".join(f"\n{note}" for note in notes), end="\n" if notes else "")
+
+
+def _overall(scores: dict[str, Any] | None) -> dict[str, Any]:
+    """Numbers of the report besides loss and accuracy."""
+    if scores is None or "classes" not in scores:
+        return {} if scores is None else {name: scores["outputs"][0][name] for name in ("rmse", "r2", "bias")}
+    known = scores["calibration"]
+    top = {f"top {k} accuracy": share for k, share in scores["top"].items() if k != "1"}
+    return {
+        "accuracy, 95 % interval": f"{100 * scores['accuracy_low']:.2f} to {100 * scores['accuracy_high']:.2f} %", **top,
+        "mean F1": scores["mean_f1"], "mean average precision": scores["mean_average_precision"], "mean ROC AUC": scores["mean_auc"],
+        "calibration error": f"{100 * known['error']:.2f} %, {100 * known['corrected_error']:.2f} % with temperature {known['temperature']:.2f}",
+    }  # fmt: skip
+
+
+def _class_row(one: dict[str, Any]) -> list[str]:
+    shares = ["-" if one[name] is None else f"{100 * one[name]:.2f} %" for name in ("precision", "recall", "f1")]
+    area = "-" if one["average_precision"] is None else f"{one['average_precision']:.4f}"
+    return [
+        one["name"],
+        str(one["examples"]),
+        *shares,
+        area,
+        f"{one['taken_for']}, {one['taken_count']}" if one["taken_for"] else "",
+    ]
 
 
 # --- other data ---------------------------------------------------------------------------------------------------------------

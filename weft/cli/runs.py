@@ -12,13 +12,16 @@ from typing import Any
 from ..errors import RunError, UserError
 from ..jobs.annotations import Annotations, annotate, group_name, read_annotations, tag_names
 from ..jobs.find import find_run, run_folders
-from ..jobs.schema import Setting, as_text, flag
+from ..jobs.schema import Setting, as_text, count, flag
 from ..jobs.trash import delete_runs, empty_trash, restore_runs, trash_entries
 from ..locks import writer_of
 from ..report import compare as facts
 from ..report.axes import duration, short
+from ..report.compare_networks import page_sections
 from ..report.run_record import RunRecord, read_run
 from .arguments import Words, part, read
+from .checkpoints import branch, checkpoints
+from .comparison import compared_networks, network_tables
 from .table import as_csv, as_json, pairs, table
 
 MOST_EPOCHS = 12  # lines of the table of epochs
@@ -31,18 +34,12 @@ _ROOT = Setting(str, "runs", "folder to search for runs")
 def runs(words: Sequence[str]) -> None:
     """List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN."""
     part(
-        "runs",
-        words,
+        "runs", words,
         {
-            "list": _list,
-            "show": _show,
-            "compare": _compare,
-            "tag": _tag,
-            "delete": _delete,
-            "restore": _restore,
-            "trash": _trash,
+            "list": _list, "show": _show, "compare": _compare, "checkpoints": checkpoints, "branch": branch, "tag": _tag, "delete": _delete,
+            "restore": _restore, "trash": _trash,
         },
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -298,14 +295,15 @@ def _compare(words: Sequence[str]) -> None:
     known = {
         "root": _ROOT,
         "html": Setting(str, None, "write a page with the curves of all runs to this file"),
+        "epoch": Setting(count, None, "list the numbers at this epoch too"),
         "json": _JSON,
         "csv": _CSV,
     }
     given = _read("compare", words, known, 1000, _compare.__doc__)
     folders = _labelled(given)
     found = {label: read_run(folder) for label, folder in folders.items()}
-    differ, lines, top = facts.differing(found), facts.comparison_rows(found), facts.best_run(found)
-    page = None if given["html"] is None else facts.comparison(found, given["html"])
+    differ, lines, top = facts.differing(found), facts.comparison_rows(found, given["epoch"]), facts.best_run(found)
+    page = None if given["html"] is None else facts.comparison(found, given["html"], page_sections(found, folders))
     if given["csv"]:
         print(as_csv(["number", *found], [[line.name, *line.values] for line in lines]))
         return
@@ -317,11 +315,14 @@ def _compare(words: Sequence[str]) -> None:
             "numbers": numbers,
             "best": top and top[0],
         }
-        print(as_json({**told, "notes": {label: _notes(run) for label, run in found.items()}}))
+        networks = compared_networks(found, folders)
+        print(as_json({**told, **networks, "notes": {label: _notes(run) for label, run in found.items()}}))
         return
     texts = [[name, *map(as_text, values)] for name, values in differ.items()]
     print(table(["setting", *found], texts, left=("setting",)) if texts else "all settings are the same")
     print(f"\n{table(['number', *found], [[line.name, *line.texts()] for line in lines], left=('number',))}")
+    more = network_tables(found, folders)
+    print(f"\n{more}" if more else "", end="\n" if more else "")
     notes = [f"{label}: {'; '.join(_notes(run))}" for label, run in found.items() if _notes(run)]
     print("\n".join(["", *notes, *([f"best: {top[0]}, {top[1]}"] if top else ["no results to compare"])]))
     if page is not None:

@@ -14,6 +14,7 @@ TRAIN = "train"
 DATASET = "dataset"
 DATASET_VERSION = "dataset-version"
 DOCTOR = "doctor"
+EXPORT = "export"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
@@ -25,6 +26,7 @@ KINDS = {
     DATASET: ("weft.jobs.datasets", "create_dataset"),
     DATASET_VERSION: ("weft.jobs.dataset_versions", "make_version"),
     DOCTOR: ("weft.jobs.doctor", "examine_dataset"),
+    EXPORT: ("weft.jobs.export_job", "export"),
 }
 
 

@@ -49,10 +49,12 @@ def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | No
 
 
 def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
-    """Train with the settings of a job, or continue the run that it began."""
+    """Train with the settings of a job, or continue the run that it began. A job with more epochs than its run extends it."""
     if run is not None and (run / "args.yaml").exists():
-        device = str(settings.get("device") or "")
-        resume(run, {"device": device} if device.startswith("cuda:") else None, listener)
+        planned, epochs, device = settings_of("resume", run)["epochs"], settings.get("epochs"), str(settings.get("device") or "")
+        changed: dict[str, Any] = {"device": device} if device.startswith("cuda:") else {}
+        changed |= {"epochs": epochs} if isinstance(epochs, int) and epochs > planned else {}
+        resume(run, changed, listener)
     else:
         train(validated("jobs", settings, SETTINGS), listener)
 
@@ -277,7 +279,7 @@ def _finish(job: Job, result: training.Result, recorder: Recorder, cost: nn.Summ
         sample = training.generate(model, job.train, job.train.decode(job.train.ids[:1]), SAMPLE, temperature=0.8)
         write_text(run.path, sample)
     recorder.show("activity", text="writing the report")
-    write_results(run.path, found, cost)
+    write_results(run.path, found, cost, split)
     recorder.send(
         "result", **told, split=split, examples=len(examples), **found.numbers, classes=found.classes,
         task=job.kind,

@@ -74,6 +74,13 @@ def last_value(run: RunRecord, name: str) -> float | None:
     return known[-1] if known else None
 
 
+def value_at(run: RunRecord, name: str, epoch: int) -> float | None:
+    """The value of a column at an epoch."""
+    rows = [i for i, e in enumerate(run.metrics.get("epoch", [])) if e == epoch]
+    column = run.metrics.get(name, [])
+    return column[rows[-1]] if rows and rows[-1] < len(column) else None
+
+
 def training_seconds(run: RunRecord) -> float | None:
     """The training time, if known."""
     recorded = run.summary.get("seconds")
@@ -89,14 +96,17 @@ def differing(runs: Mapping[str, RunRecord]) -> dict[str, list[Any]]:
     return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
 
 
-def comparison_rows(runs: Mapping[str, RunRecord]) -> list[ComparisonRow]:
-    """The best and last value of each metric, the epochs and the time."""
+def comparison_rows(runs: Mapping[str, RunRecord], epoch: int | None = None) -> list[ComparisonRow]:
+    """The best and last value of each metric, that at an epoch if one is given, the epochs and the time."""
     columns = dict.fromkeys(c for run in runs.values() for c in run.metrics if c.partition("_")[0] in SPLITS)
     found = []
     for column in columns:
         bests = [best(run, (column,)) for run in runs.values()]
         found.append(_mark_best(f"best {column.replace('_', ' ')}", [None if b is None else b.value for b in bests]))
         found.append(_mark_best(f"last {column.replace('_', ' ')}", [last_value(run, column) for run in runs.values()]))
+        if epoch is not None:
+            values = [value_at(run, column, epoch) for run in runs.values()]
+            found.append(_mark_best(f"{column.replace('_', ' ')} at epoch {epoch}", values))
     found.append(ComparisonRow("epochs", tuple(float(epochs(run)) for run in runs.values())))
     return [*found, ComparisonRow("time", tuple(training_seconds(run) for run in runs.values()))]
 
@@ -128,18 +138,18 @@ def value_text(name: str, value: float | None) -> str:
     return f"{100 * value:.2f} %" if is_fraction(name, [value]) else short(value, 4)
 
 
-def comparison(runs: Mapping[str, RunRecord], path: str | os.PathLike[str]) -> Path:
-    """Write one self-contained HTML page with the curves and metrics of all runs."""
+def comparison(runs: Mapping[str, RunRecord], path: str | os.PathLike[str], sections: Sequence[str] = ()) -> Path:
+    """Write one self-contained HTML page with the curves and metrics of all runs, and further sections of HTML."""
     target = Path(path)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError("compare", f"{target} cannot be written: {error.strerror or error}.") from error
-    replace_file(target, [_page(runs).encode("utf-8", "replace")], "compare")
+    replace_file(target, [_page(runs, sections).encode("utf-8", "replace")], "compare")
     return target
 
 
-def _page(runs: Mapping[str, RunRecord]) -> str:
+def _page(runs: Mapping[str, RunRecord], sections: Sequence[str]) -> str:
     top = best_run(runs)
     lead = "" if top is None else f"{top[0]}: {top[1]}"
     charts = "".join(f'<div class="card">{chart}</div>' for chart in _charts(runs))
@@ -151,8 +161,8 @@ def _page(runs: Mapping[str, RunRecord]) -> str:
     body = (
         f'<header><h1>{len(runs)} runs</h1><p class="lead">{escape(lead)}</p></header>{notes}\n'
         f'<section><h2>Curves</h2><div class="cards">{charts}</div></section>\n'
-        f"<section><h2>Settings that differ</h2>{_table(runs, differ)}</section>\n"
-        f"<section><h2>Metrics</h2>{_table(runs, numbers)}</section>"
+        f"<section><h2>Settings that differ</h2>{text_table(list(runs), differ)}</section>\n"
+        f"<section><h2>Metrics</h2>{text_table(list(runs), numbers)}</section>{''.join(sections)}"
     )
     return document(f"{len(runs)} runs", body)
 
@@ -176,10 +186,11 @@ def _points(run: RunRecord, name: str, factor: float) -> list[tuple[float, float
     return [(x, factor * v) for x, v in zip(places, values, strict=False) if x is not None and v is not None]
 
 
-def _table(runs: Mapping[str, RunRecord], rows: Mapping[str, Sequence[str]]) -> str:
+def text_table(titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """A table of HTML: a column for each title, a row for each name."""
     if not rows:
         return "<p>None.</p>"
-    head = "".join(f"<th>{escape(text)}</th>" for text in ("", *runs))
+    head = "".join(f"<th>{escape(text)}</th>" for text in ("", *titles))
     body = "".join(
         f"<tr><th>{escape(name)}</th>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
         for name, texts in rows.items()

@@ -35,6 +35,7 @@ from .rates import Rates, growing, sweep
 from .state import Training
 from .steps import Steps
 from .watch import AskedToEnd, Interrupted, Now, Stop, Watch
+from .watched import WatchedExamples
 
 
 @dataclass
@@ -132,6 +133,7 @@ def fit(
             training, steps, run, epochs, len(train), max_seconds=max_seconds, save_seconds=save_seconds, patience=patience, keep=keep,
             on_step=on_step,
         )  # fmt: skip
+        watched = WatchedExamples.of(validation, None if run is None else run.path)
         ended = "it failed"
         try:
             with watch.interruptible():
@@ -141,7 +143,7 @@ def fit(
                     for x, y in _rest_of_epoch(training, train):
                         watch.stepped(steps.train(x, y), x.shape[0])
                     watch.stop_if_bad()
-                    row = _measured(training, steps, watch, validation)
+                    row = _measured(training, steps, watch, validation, watched)
                     watch.ended_epoch(row)
                     if on_epoch is not None:
                         on_epoch(row)
@@ -252,7 +254,7 @@ def _rest_of_epoch(training: Training, train: Any) -> Any:
     return arrays(train) if training.batches < len(train) else ()
 
 
-def _measured(training: Training, steps: Steps, watch: Watch, validation: Any) -> Row:
+def _measured(training: Training, steps: Steps, watch: Watch, validation: Any, watched: WatchedExamples | None) -> Row:
     """The metrics of an epoch."""
     row: Row = {"epoch": training.epoch + 1, "steps": training.steps}
     row |= {f"train_{name}": float(meter.value().item()) for name, meter in steps.meters.items()}
@@ -260,17 +262,24 @@ def _measured(training: Training, steps: Steps, watch: Watch, validation: Any) -
     row["examples_per_second"] = round(watch.speed(), 1)
     if validation is not None:
         with training.averaged():
-            row |= {f"validation_{name}": value for name, value in _checked(steps, watch, validation).items()}
+            found = _checked(steps, watch, validation, watched)
+        row |= {f"validation_{name}": value for name, value in found.items()}
+        if watched is not None:
+            watched.write(training.epoch + 1)
     return row
 
 
-def _checked(steps: Steps, watch: Watch, batches: Any) -> Row:
+def _checked(steps: Steps, watch: Watch, batches: Any, watched: WatchedExamples | None) -> Row:
     """The loss and the metrics on validation data."""
+    start = 0
     steps.set_mode(training=False)
     for meter in steps.checks.values():
         meter.reset()
     for x, y in arrays(batches):
-        steps.check(x, y)
+        prediction = steps.check(x, y)
+        if watched is not None:
+            watched.take(start, prediction)
+            start += prediction.shape[0]
         device().keep_up()
         watch.stop_if_asked()
     return {name: float(meter.value().item()) for name, meter in steps.checks.items()}

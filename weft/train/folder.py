@@ -10,6 +10,9 @@ annotations.json  tags, notes, group and star, which people may change at any ti
 summary.json    the best and the last row, how many parameters, how long, why it ended
 weights/        best.safetensors and last.safetensors, and those of the best epochs if asked for
 state/          the last checkpoint, and the one before it
+watched.*       a few validation examples and their predictions after every epoch
+predictions.*   what the best network predicts for the held-out examples; thumbnails.npz has pictures of its mistakes
+evaluation.json scores by class, calibration, and curves of these predictions
 """
 
 from __future__ import annotations

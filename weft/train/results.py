@@ -19,12 +19,17 @@ from ..nn.summary import Summary
 from ..ops.convert import asarray
 from ..ops.statistics import softmax
 from ..report import plots, report
+from ..report.evaluation import evaluate_classes, evaluate_numbers, write_evaluation
+from ..report.predictions import THUMBNAILS, Predictions, digest, log_softmax, write_npz, write_predictions
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .names import Loss
 from .task import alike, task_of
+from .thumbnails import thumbnails
 
 SHOWN = 40  # images of each gallery: samples and worst mistakes
+THUMBNAIL_BYTES = 16 << 20  # of all thumbnails of a run
+EACH_CLASS = 6  # examples of each class that are classified correctly and kept as thumbnails
 Network = Callable[[Any], Tensor]  # from stored inputs to predictions
 
 
@@ -39,6 +44,25 @@ class Evaluation:
     classes: dict[str, float]
     outputs: np.ndarray | None
     dataset: Any
+
+    def predictions(self, split: str = "") -> Predictions | None:
+        """Probabilities and true classes; None for a regression, a text, or outputs that are not one a class."""
+        found, data = self.outputs, self.dataset
+        if found is None or found.ndim != 2 or found.shape[1] != len(data.classes) or len(data.labels.shape) != 1:
+            return None
+        true = np.asarray(data.labels[: len(found)])
+        examples = digest(true, getattr(data, "indices", None), f"{data.name} {split}")
+        return Predictions(np.exp(log_softmax(found)), true, list(data.classes), split, examples)
+
+    def report(self, split: str = "") -> dict[str, Any] | None:
+        """Scores of classes, calibration and curves, or the errors of a regression; None for a text."""
+        known = self.predictions(split)
+        if known is not None:
+            return evaluate_classes(known)
+        if self.outputs is None or self.dataset.classes:
+            return None
+        true = np.asarray(self.dataset.labels[: len(self.outputs)])
+        return evaluate_numbers(true.reshape(len(true), -1), self.outputs.reshape(len(true), -1), split)
 
 
 def evaluated(network: Network, batches: Any, loss: str | Loss | None = None) -> Evaluation:
@@ -89,13 +113,22 @@ def _class_scores(
     return list(zip(classes, *columns, strict=True))
 
 
-def write_results(folder: str | os.PathLike[str], found: Evaluation, cost: Summary | None = None) -> None:
+def write_results(
+    folder: str | os.PathLike[str], found: Evaluation, cost: Summary | None = None, split: str = ""
+) -> None:
     """Write the results of this task into the run folder, with plots and report.html.
 
-    Classes give confusion.csv and, for images, samples.npz and mistakes.npz; several classes of an example give classes.csv with
-    precision, recall and F1 of each; numbers give predictions.csv.
+    Several classes of an example give classes.csv with precision, recall and F1 of each. Classes give confusion.csv, predictions.npz and, for images, samples.npz, mistakes.npz and thumbnails.npz; numbers give
+    predictions.csv. Both give evaluation.json: scores, calibration and curves.
     """
     path = Path(folder)
+    known, scores = found.predictions(split), found.report(split)
+    if known is not None and found.outputs is not None:
+        write_predictions(path, found.outputs, known.true, known.classes, split, known.examples)
+        if len(found.dataset.shape) == 3:
+            _write_thumbnails(path, known, found.dataset)
+    if scores is not None:
+        write_evaluation(path, scores)
     if found.outputs is not None and kind_of(found.dataset.labels[:1]) == "classes":
         true = np.asarray(found.dataset.labels[: len(found.outputs)])
         rows = _class_scores(found.outputs, true, found.dataset.classes)
@@ -129,6 +162,18 @@ def _write_classes(folder: Path, outputs: np.ndarray, dataset: Any) -> None:
     worst = wrong[np.argsort(-sure[wrong], kind="stable")][:SHOWN]
     for name, chosen in (("samples", np.arange(min(SHOWN, len(shares)))), ("mistakes", worst)):
         _write_examples(folder / f"{name}.npz", dataset, chosen, true, predicted, sure)
+
+
+def _write_thumbnails(folder: Path, found: Predictions, dataset: Any) -> None:
+    """Pictures of the mistakes, the most confident first, and of some examples of each class that are right."""
+    wrong = np.flatnonzero(~found.right)
+    chosen = [wrong[np.argsort(-found.confidence[wrong], kind="stable")]]
+    chosen += [np.flatnonzero(found.right & (found.true == i))[:EACH_CLASS] for i in range(len(found.classes))]
+    order = np.concatenate(chosen)
+    one = thumbnails(dataset.inputs(order[:1])) if len(order) else np.zeros((0, 1, 1, 1), np.uint8)
+    order = order[: THUMBNAIL_BYTES // max(1, one.nbytes)]
+    parts = [thumbnails(dataset.inputs(order[i : i + 256])) for i in range(0, len(order), 256)]
+    write_npz(folder / THUMBNAILS, images=np.concatenate(parts) if parts else one, index=order.astype(np.int32))
 
 
 def _write_numbers(folder: Path, outputs: np.ndarray, dataset: Any) -> None:

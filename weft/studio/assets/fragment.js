@@ -71,6 +71,7 @@ function morph(from, to) {
     return;
   }
   if (from.hasAttribute("data-keep")) return; // a script of the page owns what is inside
+  if (from.nodeName === "DETAILS" && from.open) to.setAttribute("open", "");
   const chosen = from.nodeName === "OPTION" && to.hasAttribute("selected") && !from.hasAttribute("selected");
   for (const { name, value } of [...to.attributes]) if (from.getAttribute(name) !== value) from.setAttribute(name, value);
   for (const { name } of [...from.attributes]) if (!to.hasAttribute(name)) from.removeAttribute(name);

@@ -1,74 +1,113 @@
-"""Compare: the charts, results and settings of several runs."""
+"""Compare: charts, results, settings, what mattered, and where networks disagree."""
 
 from __future__ import annotations
 
+import asyncio
+
 from nicegui import ui
 
-from ..library.comparison import best_of, common_metrics, differences
+from ..library.run_comparison import disagreements, sweep_view
 from ..library.runs import RunRow
-from ..ui.charts import Chart, ChartSpec, Series
 from ..ui.context import Studio
-from ..ui.formats import is_share, metric_name
 from ..ui.fragment import Fragment, fragment
 from ..ui.frame import frame
+from ..ui.later import add_later
 from ..ui.rendering import render
+from .compare_charts import CompareCharts, ComparedRun
+from .compare_tables import ResultsTable, SettingsTable
+from .run import run_assets
 
-COLOURS = 8  # beyond, lines are dashed
+ROWS = 24  # examples that networks disagree on
 
 
 def add(studio: Studio) -> None:
-    """Register the page."""
+    """Register the page. Runs keep their colours when others are removed: `colours` names them, in the order of the runs."""
 
     @ui.page("/compare")
-    def compare(runs: str = "") -> None:
-        rows = [row for name in runs.split(",") if (row := studio.index.get(name)) is not None]
-        with frame(studio, "Compare", "compare"):
-            others = [row.id for row in studio.index.rows() if row not in rows]
-            Fragment(
-                render("compare_runs.html", rows=rows, others=others, base=studio.config.prefix),
-                on={
-                    "add": lambda run: ui.navigate.to(
-                        f"{studio.config.prefix}/compare?runs={','.join([*(r.id for r in rows), run])}"
-                    )
-                },
-            )
-            if rows:
-                _charts(rows)
-                _results(studio, rows)
-                _settings(rows)
+    async def compare(runs: str = "", colours: str = "") -> None:
+        base = studio.config.prefix
+        names = list(dict.fromkeys(filter(None, runs.split(","))))
+        given = [int(c) for c in colours.split(",") if c.isdigit()]
+        chosen = assigned(names, given)
+        rows = [ComparedRun(row, chosen[name]) for name in names if (row := studio.index.get(name)) is not None]
+        header = (
+            f"compare {runs}",
+            lambda snapshot: render("compare_header.html", base=base, runs=[one.row for one in rows]),
+        )
+        with frame(studio, "Compare", "compare", live_header=header):
+            run_assets(base)
+            _chips(studio, rows)
+            if not rows:
+                return
+            CompareCharts(studio, rows)
+            ResultsTable(studio, rows)
+            if len(rows) > 1:
+                SettingsTable(rows)
+                add_later(lambda: _sweep([one.row for one in rows]))
+                add_later(lambda: _disagreements(studio, rows))
 
 
-def _charts(rows: list[RunRow]) -> None:
-    with ui.element("div").classes("cols c2 sect"):
-        for metric in common_metrics(rows):
-            title = metric_name(metric).capitalize()
-            with ui.element("section").classes("card").props(f'aria-label="{title}"'):
-                ui.html(f"<h2>{title}</h2>", sanitize=False).classes("chead")
-                Chart(_spec(rows, metric, title))
+def assigned(names: list[str], colours: list[int]) -> dict[str, int]:
+    """A colour from 1 for each run: the one that it had, or the first that is free.
+
+    >>> assigned(["a", "b", "c"], [1, 3])
+    {'a': 1, 'b': 3, 'c': 2}
+    """
+    found = dict(zip(names, colours, strict=False))
+    for name in names[len(colours) :]:
+        found[name] = next(
+            c for c in range(1, len(names) + max(found.values(), default=0) + 2) if c not in found.values()
+        )
+    return found
 
 
-def _spec(rows: list[RunRow], metric: str, title: str) -> ChartSpec:
-    series = [
-        Series(row.name, row.points(metric), f"s{i % COLOURS + 1}", dash=i >= COLOURS, best=row.best_point(metric))
-        for i, row in enumerate(rows)
-        if row.points(metric)
-    ]
-    x = {"label": "Epoch", "max": max(row.planned for row in rows)}
-    shared = {"scale": True, "max": 1} if is_share(metric) else {"min": 0}
-    return ChartSpec(title, series, "percent" if is_share(metric) else "number", x, shared, group="compare")
+def _chips(studio: Studio, rows: list[ComparedRun]) -> None:
+    base = studio.config.prefix
+    shown = {one.row.id for one in rows}
+    others = [row.id for row in studio.index.rows() if row.id not in shown][:500]
+    links = [(one.row, one.colour, _address(base, [other for other in rows if other is not one])) for one in rows]
+
+    def add_run(run: str) -> None:
+        ids, colours = ",".join([*(one.row.id for one in rows), run]), ",".join(str(one.colour) for one in rows)
+        ui.navigate.to(f"{base}/compare?runs={ids}&colours={colours}")
+
+    Fragment(render("compare_runs.html", links=links, others=others, base=base), on={"add": add_run})
 
 
-def _results(studio: Studio, rows: list[RunRow]) -> None:
-    metrics = common_metrics(rows)
-    with ui.element("section").classes("card sect").props('aria-label="Results"'):
-        fragment(
-            "compare_results.html", rows=rows, metrics=metrics, best={metric: best_of(rows, metric) for metric in metrics},
-            base=studio.config.prefix,
+def _address(base: str, rows: list[ComparedRun]) -> str:
+    return f"{base}/compare?runs={','.join(one.row.id for one in rows)}&colours={','.join(str(one.colour) for one in rows)}"
+
+
+async def _sweep(rows: list[RunRow]) -> None:
+    view = await asyncio.to_thread(sweep_view, rows)
+    if view is None:
+        return
+    with ui.element("div").classes("cols pcx sect"):
+        with ui.element("section").classes("card").props('aria-label="Parallel coordinates"'):
+            fragment("parallel.html", view=view)
+        with ui.element("section").classes("card").props('aria-label="What mattered"'):
+            fragment("importance.html", view=view)
+
+
+async def _disagreements(studio: Studio, rows: list[ComparedRun]) -> None:
+    found = await asyncio.to_thread(disagreements, [one.row for one in rows])
+    if found is None:
+        return
+    known = {one.row.id: one.colour for one in rows}
+    colours = [known[row.id] for row in found.rows]
+
+    def html(limit: int) -> str:
+        return render(
+            "disagreements.html", found=found, colours=colours, shown=found.shown(limit), base=studio.config.prefix
         )  # fmt: skip
 
+    with ui.element("section").classes("card sect").props('aria-label="Agreement"'):
+        fragment("agreement.html", found=found, colours=colours)
+    first = await asyncio.to_thread(html, 6)
 
-def _settings(rows: list[RunRow]) -> None:
-    if len(rows) > 1:
-        found, total = differences(rows)
-        with ui.element("section").classes("card sect").props('aria-label="Settings that differ"'):
-            fragment("compare_settings.html", rows=rows, differences=found, total=total)
+    async def show_all(value: str) -> None:
+        card.show(await asyncio.to_thread(html, ROWS * 10))
+
+    card = (
+        Fragment(first, "section", on={"all": show_all}).classes("card sect").props('aria-label="Where they disagree"')
+    )

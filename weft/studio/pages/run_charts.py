@@ -1,68 +1,110 @@
-"""The overview of a run: its charts, live."""
+"""The overview of a run: charts of everything that it measures, live."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
 from typing import Any
+from urllib.parse import quote
 
+import numpy as np
 from nicegui import background_tasks, ui
 
 from ..library.feed import Snapshot
-from ..library.run_details import Points, RunDetails, read_details
+from ..library.run_schedule import planned_rates
+from ..library.run_series import AXES, RunEvents, epoch_points, events_of, mean_window, window
 from ..library.runs import RunRow
-from ..ui.charts import Chart, ChartSpec, Series
+from ..ui.chart_card import ChartCard
+from ..ui.charts import ChartSpec, Series
 from ..ui.context import Studio
-from ..ui.formats import metric_value
+from ..ui.formats import is_share, metric_name
 from ..ui.fragment import Fragment
+from ..ui.later import add_later
 from ..ui.rendering import render
+from .run_confusion import confusion_cards
+from .run_predictions import watched_card
+
+SPLITS = {"validation": ("val", "s1"), "train": ("train", "s2"), "test": ("test", "s3")}
+READ_FIRST = 1 << 19  # bytes of events that are read before the page is sent
+NOT_METRICS = ("epoch", "steps", "seconds", "rate", "examples_per_second")
+SMALL_CHARTS = ("rate", "speed", "memory", "cpu", "free")
+SMOOTHING, LONG = 0.6, 60  # of lines with more points than that, before somebody moves the slider
+OF_EPOCHS = {"step": "steps", "time": "seconds"}
 
 
-class OverviewCharts:
-    """Loss, accuracy, learning rate, speed and memory. They follow the run, and may show a second run beside it."""
+async def overview(studio: Studio, row: RunRow) -> None:
+    """Charts, the confusion matrix and the watched examples."""
+    events = events_of(row.folder)
+    if not events.is_longer_than(READ_FIRST):
+        await asyncio.to_thread(events.read)  # a long file is read after the page is sent
+    RunCharts(studio, row, events)
+    add_later(lambda: confusion_cards(studio, row))
+    add_later(lambda: watched_card(studio, row))
 
-    def __init__(self, studio: Studio, row: RunRow, details: RunDetails) -> None:
-        self.studio, self.run = studio, row.id
+
+class RunCharts:
+    """The charts of a run. They follow it, and may show a second run beside it."""
+
+    def __init__(self, studio: Studio, row: RunRow, events: RunEvents, only: tuple[str, ...] | None = None) -> None:
+        self.studio, self.run, self.events, self.only = studio, row.id, events, only
+        self.axis, self.is_live = "epoch", True
+        self.span: tuple[float, float] | None = None  # the part of the axis that is looked at
         self.other: RunRow | None = None
-        self.other_details: RunDetails | None = None
         self._stamp: Any = None
         self._reading = False
-        others = [one.id for one in studio.index.rows() if one.id != row.id][:100]
-        Fragment(
-            render("chart_controls.html", others=others), on={"smoothing": self._smooth, "compare": self._compare}
+        self.controls = Fragment(
+            self._controls(), on={"compare": self._compare, "axis": self._set_axis, "follow": self._set_live}
         ).classes("sect")
-        specs = self._specs(row, details)
-        self.charts: dict[str, Chart] = {}
-        self.legends: dict[str, Fragment] = {}
-        with ui.element("div").classes("cols c2 sect"):
-            for name in ("loss", "accuracy"):
-                if name in specs:
-                    self._card(name, specs[name], 240)
-        with ui.element("div").classes("cols c3 sect"):
-            for name in ("rate", "speed", "memory"):
-                if name in specs:
-                    self._card(name, specs[name], 140)
+        self.cards: dict[str, ChartCard] = {}
+        self.large = ui.element("div").classes("cols c2")
+        self.small = ui.element("div").classes("cols c3 sect")
+        self._show(self.specs(row))
         ui.context.client.on_delete(studio.feed.subscribe(self._follow))
+        background_tasks.create_lazy(self._refresh(), name=f"charts {id(self)}")
 
-    def _card(self, name: str, spec: ChartSpec, height: int) -> None:
-        with ui.element("section").classes("card").props(f'aria-label="{spec.title}"'):
-            handlers: dict[str, Callable[[Any], Any]] = {
-                "log": lambda on: self.charts[name].set(log=on == "true"), "save": lambda _: self.charts[name].save(f"{self.run.split('/')[-1]}-{name}")
-            }  # fmt: skip
-            Fragment(render("chart_head.html", title=spec.title, log=name == "loss"), on=handlers)
-            self.legends[name] = Fragment(_legend(spec))
-            self.charts[name] = Chart(spec, height)
+    def _controls(self) -> str:
+        others = [one.id for one in self.studio.index.rows() if one.id != self.run][:200]
+        axes = [("epoch", "Epochs"), ("step", "Steps"), ("time", "Time")]
+        return render(
+            "chart_controls.html", axes=axes, axis=self.axis, smoothing=SMOOTHING if self._is_long() else 0, others=others, other=self.other.id if self.other else "",
+            follow=self.is_live,
+        )  # fmt: skip
+
+    def _is_long(self) -> bool:
+        return len(self.events.progress.places["step"]) > LONG or self.events.is_longer_than(READ_FIRST)
+
+    def _show(self, specs: dict[str, ChartSpec]) -> None:
+        for name, spec in specs.items():
+            if name in self.cards:
+                self.cards[name].show(spec)
+                continue
+            is_small = name in SMALL_CHARTS
+            csv = (
+                f"{self.studio.config.prefix}/api/v1/runs/{quote(self.run)}/series.csv?names={','.join(_columns(name))}"
+            )
+            with self.small if is_small else self.large:
+                self.cards[name] = ChartCard(
+                    spec, f"{self.run.rpartition('/')[2]}-{name}", 124 if is_small else 224, csv=csv, log=not is_small, small=is_small,
+                    on_zoom=self._zoom,
+                )  # fmt: skip
 
     # --- what the user does -----------------------------------------------------------------------------------------------------
 
-    def _smooth(self, value: str) -> None:
-        for chart in self.charts.values():
-            chart.set(smoothing=float(value))
-
     async def _compare(self, run: str) -> None:
         self.other = self.studio.index.get(run)
-        self.other_details = None if self.other is None else await asyncio.to_thread(read_details, self.other)
-        self._stamp = None
+        await self._refresh()
+
+    async def _set_axis(self, axis: str) -> None:
+        self.axis, self.span = axis if axis in AXES else "epoch", None
+        self.controls.show(self._controls())
+        await self._refresh()
+
+    def _set_live(self, value: str) -> None:
+        self.is_live, self._stamp = value == "true", None
+
+    async def _zoom(self, span: list[float] | None) -> None:
+        """Show more points of the part that is looked at."""
+        self.span = (float(span[0]), float(span[1])) if span else None
         await self._refresh()
 
     # --- live -------------------------------------------------------------------------------------------------------------------
@@ -70,84 +112,112 @@ class OverviewCharts:
     def _follow(self, snapshot: Snapshot) -> None:
         active = next((one for one in snapshot.activities if one.run == self.run), None)
         stamp = snapshot.runs_version, active.progress if active else None
-        if stamp != self._stamp and not self._reading:
+        if self.is_live and stamp != self._stamp and not self._reading:
             self._stamp, self._reading = stamp, True
             background_tasks.create(self._refresh(), name="charts")
 
     async def _refresh(self) -> None:
         try:
             row = self.studio.index.get(self.run)
-            if row is None:
-                return
-            details = await asyncio.to_thread(read_details, row)
-            for name, spec in self._specs(row, details).items():
-                if name in self.charts:
-                    self.charts[name].show(spec)
-                    self.legends[name].show(_legend(spec))
+            if row is not None:
+                self._show(await asyncio.to_thread(self._read, row))
         finally:
             self._reading = False
 
+    def _read(self, row: RunRow) -> dict[str, ChartSpec]:
+        self.events.read()
+        rates = planned_rates(row.settings, row.summary.get("parameters"))
+        return self.specs(row, rates)
+
     # --- what the charts show ---------------------------------------------------------------------------------------------------
 
-    def _specs(self, row: RunRow, details: RunDetails) -> dict[str, ChartSpec]:
-        epochs, within = details.by_epoch, details.within
-        x = {"label": "Epoch", "max": max(row.planned, 1)}
-        group = f"run {row.id}"
-        loss = [
-            self._line("val", epochs.get("validation_loss"), "s1", row, "validation_loss"),
-            self._line("train", within.get("loss") or epochs.get("train_loss"), "s2", smooth=True),
-            self._beside("validation_loss"),
-        ]
-        accuracy = [
-            self._line("val", epochs.get("validation_accuracy"), "s1", row, "validation_accuracy"),
-            self._line("train", epochs.get("train_accuracy"), "s2"),
-            self._beside("validation_accuracy"),
-        ]
-        specs = {
-            "loss": ChartSpec("Loss", _present(loss), x=x, y={"min": 0}, group=group),
-            "accuracy": ChartSpec("Accuracy", _present(accuracy), "percent", x, {"scale": True, "max": 1}, group),
-            "rate": ChartSpec("Learning rate", _present([self._line("learning rate", epochs.get("rate"), "s3")]), x=x, group=group),
-            "speed": ChartSpec(
-                "Examples a second",
-                _present([self._line("examples/s", within.get("examples_per_second") or epochs.get("examples_per_second"), "s6")]),
-                x=x, y={"min": 0}, group=group,
-            ),
-            "memory": ChartSpec("Memory", _present([self._line("memory", within.get("memory_bytes"), "s7")]), "bytes", x, {"min": 0}, group),
-        }  # fmt: skip
-        return {name: spec for name, spec in specs.items() if spec.series or name == "loss"}
+    def specs(self, row: RunRow, rates: list[tuple[float, float]] | None = None) -> dict[str, ChartSpec]:
+        """The charts by name: one for each metric, then learning rate, speed and resources."""
+        found = {name: self._metric(row, name) for name in metrics_of(row)}
+        chart = partial(ChartSpec, x=self._x(row), y={"min": 0}, group=f"run {row.id}")
+        found |= {
+            "rate": chart("Learning rate", self._rate(row, rates or [])),
+            "speed": chart("Examples a second", self._speed(row)),
+            "memory": chart("Memory", self._resource("memory_bytes", "memory", "s7"), "bytes"),
+            "cpu": chart("Processor cores in use", self._line("cores", *self.events.cpu(self.axis), "s4")),
+            "free": chart("Free memory of the device", self._resource("free_bytes", "free", "s8"), "bytes"),
+        }
+        shown = {name: spec for name, spec in found.items() if spec.series or name == "loss"}
+        if self.only is None:
+            return {name: spec for name, spec in shown.items() if name not in ("cpu", "free")}
+        return {name: spec for name, spec in shown.items() if name in self.only}
 
-    def _line(
-        self,
-        name: str,
-        points: Points | None,
-        colour: str,
-        row: RunRow | None = None,
-        metric: str = "",
-        smooth: bool = False,
-    ) -> Series | None:
-        if not points:
-            return None
-        best = None
-        if (
-            row is not None
-            and row.best_epoch is not None
-            and (value := row.value_at(metric, row.best_index)) is not None
-        ):
-            best = (float(row.best_epoch), value)
-        return Series(name, points, colour, smooth=smooth, best=best)
+    def _metric(self, row: RunRow, name: str) -> ChartSpec:
+        series = []
+        for split, (title, colour) in SPLITS.items():
+            points, within, means = epoch_points(row, f"{split}_{name}", self.axis), [], []
+            if name == "loss" and split == "train":
+                measured = self.events.progress.series("loss", self.axis)
+                within, means = window(*measured, self.span), mean_window(*measured, self.span)
+                points = within or points
+            if points:
+                best = self._best(row, f"{split}_{name}") if split == "validation" else None
+                series.append(Series(title, points, colour, smooth=bool(within), best=best, means=means))
+        other = epoch_points(self.other, f"validation_{name}", self.axis) if self.other is not None else []
+        if self.other is not None and other:
+            series.append(Series(f"val, {self.other.name}", other, "s1", dash=True, faint=True))
+        share = is_share(name)
+        y = {"scale": True, "max": 1} if share else {"min": 0}
+        title = metric_name(name)
+        return ChartSpec(
+            title[:1].upper() + title[1:], series, "percent" if share else "number", self._x(row), y, f"run {row.id}"
+        )
 
-    def _beside(self, metric: str) -> Series | None:
-        if self.other is None or self.other_details is None or not self.other_details.by_epoch.get(metric):
-            return None
-        return Series(f"val, {self.other.name}", self.other_details.by_epoch[metric], "s1", dash=True, faint=True)
+    def _best(self, row: RunRow, metric: str) -> tuple[float, float] | None:
+        value = row.value_at(metric, row.best_index)
+        place = row.value_at(OF_EPOCHS.get(self.axis, "epoch"), row.best_index)
+        return None if value is None or place is None else (place, value)
+
+    def _rate(self, row: RunRow, planned: list[tuple[float, float]]) -> list[Series]:
+        done = epoch_points(row, "rate", self.axis)
+        found = [Series("learning rate", done, "s3")] if done else []
+        if self.axis == "epoch" and planned:
+            future = [point for point in planned if point[0] >= row.epochs] if row.status == "running" else []
+            found += [Series("planned", future, "ink-3", dash=True, thin=True)] if future else []
+        return found
+
+    def _speed(self, row: RunRow) -> list[Series]:
+        within = self._line("examples/s", *self.events.progress.series("examples_per_second", self.axis), "s6")
+        by_epoch = epoch_points(row, "examples_per_second", self.axis)
+        return within or ([Series("examples/s", by_epoch, "s6")] if by_epoch else [])
+
+    def _resource(self, name: str, title: str, colour: str) -> list[Series]:
+        return self._line(title, *self.events.resources.series(name, self.axis), colour)
+
+    def _line(self, title: str, x: np.ndarray, y: np.ndarray, colour: str) -> list[Series]:
+        points = window(x, y, self.span)
+        return [Series(title, points, colour)] if points else []
+
+    def _x(self, row: RunRow) -> dict[str, Any]:
+        """The axis runs to the planned end, so that progress is visible."""
+        last = self.events.progress.last(self.axis)
+        done, planned = max(row.epochs, 1), max(row.planned, row.epochs, 1)
+        if self.axis == "epoch":
+            return {"label": "Epoch", "max": planned, "whole": True}
+        known = row.last(OF_EPOCHS[self.axis]) or 0.0
+        end = max(known * (planned / done if row.status == "running" else 1), last) or 1.0
+        return {"label": AXES[self.axis], "max": end, **({"format": "seconds"} if self.axis == "time" else {})}
 
 
-def _present(series: list[Series | None]) -> list[Series]:
-    return [one for one in series if one is not None]
+def metrics_of(row: RunRow) -> list[str]:
+    """The metrics of a run without their splits: loss and accuracy first."""
+    names = ["loss"]
+    for column in row.metrics:
+        split, _, name = column.partition("_")
+        names += [name] if split in SPLITS and name else [column] if column not in NOT_METRICS else []
+    return sorted(dict.fromkeys(names), key=lambda name: (name != "loss", "accuracy" not in name))
 
 
-def _legend(spec: ChartSpec) -> str:
-    """The lines of a chart with their last values."""
-    metric = "accuracy" if spec.format == "percent" else "loss"
-    shown = [(one, metric_value(metric, one.data[-1][1]) if spec.format != "bytes" else "") for one in spec.series]
-    return render("legend.html", lines=shown if len(spec.series) > 1 else [])
+def _columns(name: str) -> list[str]:
+    """The series of the API that a chart shows."""
+    of_small = {
+        "rate": ["rate"], "speed": ["step_examples_per_second", "examples_per_second"], "memory": ["memory_bytes"], "cpu": ["cpu_cores"],
+        "free": ["free_bytes"],
+    }  # fmt: skip
+    within = ["step_loss"] if name == "loss" else []
+    return of_small.get(name) or [f"{split}_{name}" for split in SPLITS] + within

@@ -1,141 +1,212 @@
-"""The evaluation of a run: confusion matrix, classes, mistakes and samples."""
+"""The evaluation of a run on its held-out split: scores, classes, calibration, curves, confusions, mistakes."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
 
-import numpy as np
 from nicegui import ui
 
-from ...report.run_record import ImageSamples, RunRecord, read_run
+from ...report.evaluation import read_evaluation
+from ...report.run_record import read_run
+from ..library.run_images import examples, mistakes, thumbnails_of
 from ..library.runs import RunRow
+from ..ui.chart_card import ChartCard
+from ..ui.charts import ChartSpec, Series
 from ..ui.context import Studio
-from ..ui.formats import metric_value
-from ..ui.fragment import fragment
+from ..ui.formats import metric_value, three_figures
+from ..ui.fragment import Fragment, fragment
+from ..ui.later import add_later
+from ..ui.rendering import render
+from .run_confusion import confusion_cards
+from .run_regression import regression_cards
+from .run_tiles import MetricTile
 
-LEVELS = 8  # steps of the scale of colours
-SMALL = 64  # pixels; smaller images are shown as they are, without interpolation
-
-
-@dataclass(frozen=True)
-class ClassScores:
-    """Precision, recall and F1 of one class; None where nothing was predicted or there is no example."""
-
-    name: str
-    count: int
-    precision: float | None
-    recall: float | None
-
-    @property
-    def f1(self) -> float | None:
-        if self.precision is None or self.recall is None or self.precision + self.recall == 0:
-            return None
-        return 2 * self.precision * self.recall / (self.precision + self.recall)
-
-
-def class_scores(matrix: np.ndarray, classes: list[str]) -> list[ClassScores]:
-    """The scores of each class from counts, rows true and columns predicted.
-
-    >>> [round(s.f1, 2) for s in class_scores(np.array([[8, 2], [1, 9]]), ["a", "b"])]
-    [0.84, 0.86]
-    """
-    true, predicted, right = matrix.sum(1), matrix.sum(0), np.diag(matrix)
-    return [
-        ClassScores(
-            name, int(true[i]), float(right[i] / predicted[i]) if predicted[i] else None, float(right[i] / true[i]) if true[i] else None
-        )
-        for i, name in enumerate(classes)
-    ]  # fmt: skip
+COLUMNS = {
+    "name": "Class", "examples": "Examples", "precision": "Precision", "recall": "Recall", "f1": "F1", "average_precision": "Average precision",
+    "auc": "ROC AUC", "taken_count": "Most taken for",
+}  # fmt: skip
+SHOWN_CURVES = 4  # classes with a colour of their own
+MISTAKES = 12
 
 
 async def evaluation(studio: Studio, row: RunRow) -> None:
     """Add the cards to the page."""
+    found = await asyncio.to_thread(read_evaluation, row.folder)
+    if found is None:
+        await _without(studio, row)
+    elif found["task"] == "regress":
+        regression_cards(found)
+    else:
+        with ui.element("section").classes("card sect").props('aria-label="Scores"'):
+            fragment("metric_strip.html", metrics=_strip(found))
+        ClassTable(found)
+        with ui.element("div").classes("cols c3 sect"):
+            _calibration(found)
+            CurvesCard(row, found)
+            _confusions(found)
+        add_later(lambda: confusion_cards(studio, row))
+        add_later(lambda: _mistakes(studio, row))
+
+
+async def _without(studio: Studio, row: RunRow) -> None:
+    """A run that is not evaluated yet, one from before predictions were kept, or a text."""
     record = await asyncio.to_thread(read_run, row.folder)
-    if record.confusion is None and record.samples is None:
+    if record.text:
+        _text(row, record.text)
+    elif record.confusion is not None:
+        await confusion_cards(studio, row)
+    else:
         with ui.element("section").classes("card sect"):
-            fragment("nothing_yet.html", text="The confusion matrix and the mistakes appear when the run has ended.")
-        return
-    with ui.element("div").classes("cols c2 sect"):
-        if record.confusion is not None:
-            with ui.element("section").classes("card").props('aria-label="Confusion matrix"'):
-                ui.html(
-                    f'<h2>Confusion matrix</h2><span class="tiny mute">{int(record.confusion.sum()):,} images</span>',
-                    sanitize=False,
-                ).classes("chead")
-                fragment("confusion.html", classes="cbody", names=record.classes, lines=_lines(record))
-            with ui.element("section").classes("card").props('aria-label="Classes"'):
-                ui.html("<h2>Classes</h2>", sanitize=False).classes("chead")
-                fragment("class_table.html", scores=class_scores(record.confusion, record.classes))
-    base = f"{studio.config.prefix}/api/v1/runs/{row.id}/images"
-    for title, kind, samples in (
-        ("Most confident mistakes", "mistakes", record.mistakes),
-        ("Sample predictions", "samples", record.samples),
-    ):
-        if samples is not None and len(samples.images):
-            with ui.element("section").classes("card sect").props(f'aria-label="{title}"'):
-                ui.html(f"<h2>{title}</h2>", sanitize=False).classes("chead")
-                fragment("thumbs.html", classes="cbody", images=_images(samples, f"{base}/{kind}"))
+            fragment("nothing_yet.html", text="Scores, calibration and mistakes appear when the run has ended.")
 
 
-@dataclass(frozen=True)
-class MatrixCell:
-    """How often one class was taken for another; `level` is the step of the scale of colours."""
-
-    name: str
-    count: int
-    level: int
-
-
-@dataclass(frozen=True)
-class MatrixRow:
-    """A true class and what it was taken for."""
-
-    name: str
-    cells: list[MatrixCell]
-    recall: str
+def _text(row: RunRow, text: str) -> None:
+    """A network for text: perplexity, and a sample of what it writes."""
+    found = [row.summary.get(split) for split in ("test", "validation")]
+    loss = next((one["loss"] for one in found if isinstance(one, dict) and isinstance(one.get("loss"), float)), None)
+    tiles = (
+        [MetricTile("Perplexity", three_figures(math.exp(loss)), "", f"loss {loss:.4g} a character")] if loss else []
+    )
+    with ui.element("section").classes("card sect").props('aria-label="Scores"'):
+        fragment("metric_strip.html", metrics=tiles)
+    with ui.element("section").classes("card sect").props('aria-label="Sample"'):
+        fragment("text_sample.html", text=text)
 
 
-def _lines(record: RunRecord) -> list[MatrixRow]:
-    assert record.confusion is not None
-    scores = class_scores(record.confusion, record.classes)
+def _strip(found: dict[str, Any]) -> list[MetricTile]:
+    half = 50 * (found["accuracy_high"] - found["accuracy_low"])
+    tiles = [
+        _share("Accuracy", found["accuracy"], f"± {half:.1f} points, {found['examples']:,} {found['split']} examples")
+    ]
+    k = next((k for k in ("3", "5", "2") if k in found["top"]), None)
+    if k is not None:
+        missed = round((1 - found["top"][k]) * found["examples"])
+        tiles.append(_share(f"Top {k} accuracy", found["top"][k], f"{missed:,} examples missed"))
+    weakest = min((one for one in found["classes"] if one["f1"] is not None), key=lambda one: one["f1"], default=None)
+    weak = f"weakest {weakest['name']}, {metric_value('f1', weakest['f1'])}" if weakest else ""
+    known = found["calibration"]
+    sure = "too sure" if known["temperature"] > 1 else "not sure enough"
     return [
-        MatrixRow(
-            name,
-            [
-                MatrixCell(other, int(n), _level(n / max(1, counts.sum())))
-                for other, n in zip(record.classes, counts, strict=True)
-            ],
-            metric_value("recall", score.recall),
+        *tiles,
+        _share("Mean F1", found["mean_f1"], weak),
+        _share("Mean average precision", found["mean_average_precision"], "over the classes"),
+        _share("Calibration error", known["error"], f"{sure}, {100 * known['corrected_error']:.1f} % after scaling"),
+    ]
+
+
+def _share(title: str, value: float | None, context: str) -> MetricTile:
+    number, _, unit = metric_value("accuracy", value).partition(" ")
+    return MetricTile(title, number, unit, context)
+
+
+class ClassTable:
+    """The scores of each class, sorted by any column; the weakest first at the beginning."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        self.found, self.sort, self.descending = found, "f1", False
+        self.card = Fragment(self._html(), "section", on={"sort": self._sort_by}).classes("card sect")
+        self.card.props('aria-label="By class"')
+
+    def _sort_by(self, column: str) -> None:
+        self.descending = not self.descending if column == self.sort else column not in ("name", "f1")
+        self.sort = column
+        self.card.show(self._html())
+
+    def _html(self) -> str:
+        known = [one for one in self.found["classes"] if one[self.sort] is not None]
+        rest = [one for one in self.found["classes"] if one[self.sort] is None]
+        rows = sorted(known, key=lambda one: one[self.sort], reverse=self.descending) + rest
+        shares = [one[name] for one in known for name in ("precision", "recall", "f1") if one[name] is not None]
+        floor = 0.7 if shares and min(shares) >= 0.7 else 0.0
+        return render(
+            "class_table.html", rows=rows, columns=COLUMNS, sort=self.sort, descending=self.descending, floor=floor, found=self.found
+        )  # fmt: skip
+
+
+def _calibration(found: dict[str, Any]) -> None:
+    known = found["calibration"]
+    bars = [
+        {**one, "x": 40 + 240 * one["low"], "width": 240 * (one["high"] - one["low"]) - 2, "gap": one["confidence"] - one["accuracy"]}
+        for one in known["bins"]
+    ]  # fmt: skip
+    with ui.element("section").classes("card").props('aria-label="Calibration"'):
+        fragment("calibration.html", bars=bars, known=known)
+
+
+class CurvesCard:
+    """Precision over recall, or the ROC curve: the weakest classes in colour, others grey, all decisions together dashed."""
+
+    def __init__(self, row: RunRow, found: dict[str, Any]) -> None:
+        self.curves, self.kind = found["curves"], "precision_recall"
+        self.card = ChartCard(self._spec(), f"{row.name}-curves", 236, head=self._chooser)
+        self._show()
+
+    def _chooser(self) -> None:
+        self.chooser = Fragment(self._choices(), on={"kind": self._choose}).classes("curve-kind")
+
+    def _choices(self) -> str:
+        kinds = [("precision_recall", "Precision over recall"), ("roc", "ROC")]
+        return render("segments.html", name="kind", choices=kinds, chosen=self.kind, label="Curve")
+
+    def _choose(self, kind: str) -> None:
+        self.kind = kind if kind == "roc" else "precision_recall"
+        self.chooser.show(self._choices())
+        self._show()
+
+    def _show(self) -> None:
+        area = "auc" if self.kind == "roc" else "average_precision"
+        coloured = self.curves["classes"][:SHOWN_CURVES]
+        shown = [(self._line(i, one), f"{one[area]:.3f}") for i, one in enumerate(coloured)]
+        self.card.chart.show(self._spec())
+        self.card.legend.show(render("legend.html", lines=shown))
+
+    def _line(self, number: int, one: dict[str, Any]) -> Series:
+        is_coloured = number < SHOWN_CURVES
+        return Series(
+            one["name"], one[self.kind], f"s{number + 1}" if is_coloured else "line-strong", thin=not is_coloured
         )
-        for name, counts, score in zip(record.classes, record.confusion, scores, strict=True)
-    ]
+
+    def _spec(self) -> ChartSpec:
+        lines = [self._line(i, one) for i, one in enumerate(self.curves["classes"])]
+        every = self.curves["micro"]
+        together = [] if every is None else [Series("all decisions", every[self.kind], "ink-3", dash=True)]
+        series = [*lines[SHOWN_CURVES:], *together, *lines[:SHOWN_CURVES]]  # coloured ones on top
+        label = "False positives" if self.kind == "roc" else "Recall"
+        x = {"label": label, "min": 0, "max": 1, "format": "percent"}
+        return ChartSpec("Curves", series, "percent", x, {"scale": self.kind != "roc", "max": 1})
 
 
-def _level(share: float) -> int:
-    """The step of the scale of colours for a share of a row."""
-    return 0 if share <= 0 else min(LEVELS - 1, 1 + math.floor(share * (LEVELS - 1)))
+def _confusions(found: dict[str, Any]) -> None:
+    pairs = found["confusions"][:8]
+    wrong = round((1 - found["accuracy"]) * found["examples"])
+    with ui.element("section").classes("card").props('aria-label="Most frequent confusions"'):
+        fragment("confusions.html", pairs=pairs, most=max((one["count"] for one in pairs), default=1), wrong=wrong)
 
 
-@dataclass(frozen=True)
-class Thumb:
-    """A picture with its true and its predicted class."""
-
-    address: str
-    true: str
-    predicted: str
-    probability: float
-    small: bool
-
-    @property
-    def right(self) -> bool:
-        return self.true == self.predicted
+async def _mistakes(studio: Studio, row: RunRow) -> None:
+    wrong = await asyncio.to_thread(mistakes, row.folder)
+    if wrong:
+        MistakesCard(studio, row, wrong)
 
 
-def _images(samples: ImageSamples, base: str) -> list[Thumb]:
-    small = max(samples.images.shape[1:3]) <= SMALL
-    return [
-        Thumb(f"{base}/{i}.png", samples.true[i], samples.predicted[i], samples.probability[i], small)
-        for i in range(len(samples.images))
-    ]
+class MistakesCard:
+    """The most confident mistakes, twelve or all."""
+
+    def __init__(self, studio: Studio, row: RunRow, wrong: list[int]) -> None:
+        self.studio, self.row, self.wrong, self.limit = studio, row, wrong, MISTAKES
+        self.card = Fragment(self._html(), "section", on={"all": self._show_all}).classes("card sect")
+        self.card.props('aria-label="Worst mistakes"')
+
+    async def _show_all(self, value: str) -> None:
+        self.limit = 200
+        self.card.show(await asyncio.to_thread(self._html))
+
+    def _html(self) -> str:
+        pictures = thumbnails_of(self.row.folder)
+        return render(
+            "mistakes.html", examples=examples(self.row.folder, self.wrong[: self.limit]), count=len(self.wrong),
+            base=f"{self.studio.config.prefix}/api/v1/runs/{quote(self.row.id)}/examples", small=pictures is not None and pictures.are_small,
+        )  # fmt: skip

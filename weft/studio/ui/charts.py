@@ -9,6 +9,8 @@ from typing import Any
 from nicegui.element import Element
 from nicegui.elements.echart import EChart  # registers ECharts, which chart.js imports
 
+from ...report.decimation import decimated_points
+
 _ = EChart
 MOST = 2000  # points of a series that are sent to the browser
 
@@ -25,16 +27,19 @@ class Series:
     thin: bool = False
     smooth: bool = False
     best: tuple[float, float] | None = None
+    means: Sequence[
+        tuple[float, float]
+    ] = ()  # of a long series whose `data` are mostly extremes: smoothing follows these
 
 
 @dataclass(frozen=True)
 class ChartSpec:
-    """What a chart shows. `format`: number, percent or bytes."""
+    """What a chart shows. `format`: number, percent, bytes or seconds."""
 
     title: str
     series: Sequence[Series]
     format: str = "number"
-    x: dict[str, Any] = field(default_factory=dict)  # label, max, whole
+    x: dict[str, Any] = field(default_factory=dict)  # label, min, max, whole, format
     y: dict[str, Any] = field(default_factory=dict)  # min, max, scale
     group: str | None = None
 
@@ -47,8 +52,14 @@ class ChartSpec:
 
     def summary(self) -> str:
         """What a screen reader says."""
-        ends = [f"{one.name} ends at {one.data[-1][1]:.4g}" for one in self.series if one.data]
-        return f"{self.title}: {', '.join(ends) if ends else 'no values yet'}"
+        told = [_told(one) for one in self.series if one.data]
+        return f"{self.title}: {'; '.join(told) if told else 'no values yet'}"
+
+
+def _told(one: Series) -> str:
+    values = [y for _, y in one.data]
+    last, low, high = values[-1], min(values), max(values)
+    return f"{one.name} ends at {last:.4g}, between {low:.4g} and {high:.4g}"
 
 
 class Chart(Element, component="../assets/chart.js"):
@@ -68,25 +79,7 @@ class Chart(Element, component="../assets/chart.js"):
             self._props["spec"] = made
             self.run_method("show", made)
 
-    def set(self, **settings: Any) -> None:
-        """Settings of the view: smoothing from 0 to 1, log."""
-        self.run_method("set", settings)
-
-    def save(self, name: str) -> None:
-        """Let the browser download the picture."""
-        self.run_method("save", name)
-
 
 def reduced(points: Sequence[tuple[float, float]], most: int = MOST) -> list[tuple[float, float]]:
-    """At most so many points with the same shape: in each of equal parts, the smallest and the largest value stay.
-
-    >>> reduced([(i, i % 7) for i in range(10)], 4)
-    [(0, 0), (4, 4), (6, 6), (7, 0)]
-    """
-    if len(points) <= most:
-        return list(points)
-    parts, found = max(1, most // 2), []
-    for i in range(parts):
-        part = points[i * len(points) // parts : (i + 1) * len(points) // parts]
-        found += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
-    return found
+    """At most so many points with the same shape; see weft/report/decimation.py."""
+    return decimated_points(points, most)

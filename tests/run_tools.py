@@ -1,0 +1,79 @@
+"""Makes runs with predictions and events as training leaves them, and the studio's API without a server."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from starlette.testclient import TestClient
+
+from studio_tools import make_run
+from weft.errors import WeftError
+from weft.jobs.queue import JobQueue
+from weft.report.evaluation import evaluate_classes, write_evaluation
+from weft.report.predictions import THUMBNAILS, read_predictions, write_npz, write_predictions
+from weft.studio.api import compare, run_actions, run_results, runs
+from weft.studio.config import StudioConfig
+from weft.studio.library.feed import Feed
+from weft.studio.library.loaded import LoadedNetworks
+from weft.studio.library.machine import Machine
+from weft.studio.library.runs import RunIndex
+from weft.studio.ui.context import Studio
+from weft.studio.ui.fragment import LiveFragments
+
+CLASSES = ["cat", "dog", "owl"]
+EXAMPLES = 60
+
+
+def evaluated_run(root: Path, name: str, seed: int, accuracies: list[float], **settings: object) -> Path:
+    """A run with predictions, thumbnails, watched examples, events and checkpoints."""
+    folder = make_run(root, name, accuracies, **settings)
+    random = np.random.default_rng(seed)
+    true = np.arange(EXAMPLES) % 3
+    logits = (2.5 * np.eye(3)[true] + random.normal(size=(EXAMPLES, 3))).astype(np.float32)
+    write_predictions(folder, logits, true, CLASSES, "test", "the same examples")
+    found = read_predictions(folder)
+    assert found is not None
+    write_evaluation(folder, evaluate_classes(found))
+    pictures = random.integers(0, 255, (EXAMPLES, 8, 8, 3)).astype(np.uint8)
+    write_npz(folder / THUMBNAILS, images=pictures, index=np.arange(EXAMPLES))
+    write_npz(folder / "watched.npz", images=pictures[:2], index=np.arange(2), true=true[:2], classes=np.array(CLASSES))
+    rows = [f"{epoch},{i},{CLASSES[i]},{CLASSES[i]},0.9" for epoch in (1, 2) for i in range(2)]
+    (folder / "watched.csv").write_text("\n".join(["epoch,example,true,predicted,probability", *rows]) + "\n")
+    write_events(folder, [(1, 10, 0.9), (1, 20, 0.8), (2, 10, 0.7), (2, 20, 0.6)])
+    for part in ("weights/best", "weights/last", "weights/epoch-0001", "weights/epoch-0002", "state/last"):
+        (folder / part).parent.mkdir(exist_ok=True)
+        (folder / f"{part}.safetensors").write_bytes(b"\0" * 100)
+    return folder
+
+
+def write_events(folder: Path, steps: list[tuple[int, int, float]]) -> None:
+    """Events of a run: its start, progress at these epochs and steps with their losses, and its end."""
+    events: list[dict[str, object]] = [{"type": "started", "time": 100.0}]
+    for i, (epoch, step, loss) in enumerate(steps):
+        facts = {"epoch": epoch, "epochs": 2, "step": step, "steps": 20, "loss": loss, "examples_per_second": 50.0}
+        events.append({"type": "progress", "time": 102.0 + 2 * i, **facts})
+        events.append({"type": "resources", "time": 102.0 + 2 * i, "memory_bytes": 1e8, "cpu_seconds": 3.0 * i, "free_bytes": 1e9})  # fmt: skip
+    events.append({"type": "log", "time": 140.0, "level": "warning", "text": "look here"})
+    events.append({"type": "ended", "time": 150.0, "why": "all epochs are done", "epochs": 2})
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def api(root: Path) -> tuple[TestClient, Studio]:
+    """A client of the API for the runs below a folder, and the studio behind it."""
+    index, queue = RunIndex(root), JobQueue(root)
+    feed = Feed(index, queue, Machine(root))
+    config = StudioConfig(root)
+    studio = Studio(config, index, queue, feed, LiveFragments(feed), LoadedNetworks(), config.allowed_paths())
+    app = FastAPI()
+
+    @app.exception_handler(WeftError)
+    async def answer(request: Request, error: WeftError) -> JSONResponse:
+        return JSONResponse({"message": error.message}, 400)
+
+    for part in (run_results, run_actions, runs, compare):
+        app.include_router(part.router(studio))
+    return TestClient(app), studio
