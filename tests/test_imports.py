@@ -58,6 +58,7 @@ LAYERS = [
     ["report"],
     ["data"],
     ["train"],
+    ["interpret"],
     ["jobs"],
     ["studio"],
     ["cli"],
