@@ -132,13 +132,21 @@ def _combined(shape: tuple[int, ...], parts: list[list[np.ndarray]]) -> TensorSt
 
 def batches(data: Any, examples: int, batch: int) -> Iterator[np.ndarray]:
     """Examples spread evenly over a dataset or array, in whole batches of one size, which one program serves."""
-    count = min(examples, len(data))
-    if count < 1:
-        raise UserError("statistics", f"an example or more is required, got {count}.")
-    batch = min(batch, count)
-    chosen = np.linspace(0, len(data) - 1, count - count % batch).astype(np.int64)
-    for part in chosen.reshape(-1, batch):
+    chosen = spread(len(data), examples, batch)
+    for part in chosen.reshape(-1, min(batch, len(chosen))):
         yield data.inputs(part) if isinstance(data, Dataset) else np.asarray(data)[part]
+
+
+def spread(count: int, examples: int, batch: int) -> np.ndarray:
+    """The places of at most so many examples out of `count`, spread evenly, as many as fill whole batches.
+
+    >>> spread(100, 7, 3).tolist(), spread(2, 7, 3).tolist()
+    ([0, 19, 39, 59, 79, 99], [0, 1])
+    """
+    wanted = min(examples, count)
+    if wanted < 1:
+        raise UserError("statistics", f"an example or more is required, got {wanted}.")
+    return np.linspace(0, count - 1, wanted - wanted % min(batch, wanted)).astype(np.int64)
 
 
 def _histogram(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

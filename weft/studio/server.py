@@ -14,6 +14,8 @@ from ..errors import UserError, WeftError
 from ..jobs.queue import JobQueue
 from .access import AccessMiddleware
 from .api import classify as classify_api
+from .api import embedding as embedding_api
+from .api import explain as explain_api
 from .api import jobs as jobs_api
 from .api import runs as runs_api
 from .config import StudioConfig
@@ -43,7 +45,7 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
 
     app = FastAPI(title="weft studio", lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
-    for api in (jobs_api, runs_api, classify_api):
+    for api in (jobs_api, embedding_api, explain_api, runs_api, classify_api):
         app.include_router(api.router(studio), prefix="/api/v1")
     _answer_errors(app)
     for page in (home, networks, runs, run, compare, classify, train, queue):

@@ -22,11 +22,15 @@ from ..ui.fragment import fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
 from .run_charts import OverviewCharts
+from .run_embedding import embedding
 from .run_evaluation import evaluation
+from .run_layers import layers
 
 TABS = (
     ("overview", "Overview"),
     ("evaluation", "Evaluation"),
+    ("layers", "Layers"),
+    ("embedding", "Embedding"),
     ("settings", "Settings"),
     ("files", "Files"),
     ("log", "Log"),
@@ -53,6 +57,10 @@ def add(studio: Studio) -> None:
             fragment("tabs.html", tabs=tabs, tab=tab, label="Parts of the run", address=f"{base}/runs/{run}")
             if tab == "evaluation":
                 await evaluation(studio, row)
+            elif tab == "layers":
+                layers(studio, row)
+            elif tab == "embedding":
+                embedding(studio, row)
             elif tab == "settings":
                 _card("run_settings.html", settings=_settings(row))
             elif tab == "files":

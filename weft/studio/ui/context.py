@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ...jobs.queue import JobQueue
 from ..config import StudioConfig
+from ..library.embeddings import EmbeddingMaps
+from ..library.explained import ExplainedNetworks
 from ..library.feed import Feed
 from ..library.loaded import LoadedNetworks
 from ..library.runs import RunIndex
@@ -24,3 +26,5 @@ class Studio:
     live: LiveFragments
     networks: LoadedNetworks
     paths: AllowedPaths
+    explained: ExplainedNetworks = field(default_factory=ExplainedNetworks)
+    embeddings: EmbeddingMaps = field(default_factory=EmbeddingMaps)
