@@ -88,7 +88,7 @@ def test_layers_have_titles_shapes_and_statistics(network: ExplainedNetwork) -> 
     assert found.silent == (values == 0).sum()
     assert found.weight is not None
     assert found.weight.norm == pytest.approx(float(np.linalg.norm(weight)), rel=1e-5)
-    sample = network.sample_statistics()
+    sample = network.survey().statistics
     assert network.sample_count == 64
     assert len(sample["layers.5"].dead) <= found.silent  # what is dead is silent on every image
     with pytest.raises(UserError, match="the path of a layer is required, got 'layers.9'"):
@@ -120,7 +120,7 @@ def test_images_that_were_sent_are_kept(network: ExplainedNetwork) -> None:
 def test_the_images_that_excite_a_channel_most(network: ExplainedNetwork) -> None:
     found = network.exciting("layers.2", 4, 3)
     data = network.held_out[1]
-    chosen = np.linspace(0, len(data) - 1, 256).astype(int)
+    chosen = np.linspace(0, len(data) - 1, 64).astype(int)
     means = interpret.activations(network.predictor.model, network.explainer.prepare(data.inputs(chosen)))  # type: ignore[misc]
     expected = means["layers.2"].numpy()[:, 4].mean((1, 2))
     best = np.argsort(-expected)[:3]

@@ -9,10 +9,11 @@ import numpy as np
 
 from ..data.images import Unreadable
 from ..errors import UserError
-from ..interpret import Explainer, activation_statistics
+from ..interpret import Explainer
 from ..interpret.explanation import ImageExplanation, explained
 from ..interpret.page import LayerView, interpretation_page
 from ..interpret.scatter import scatter
+from ..interpret.statistics import statistics_of
 from ..io.files import replace_file
 from ..jobs.device import on
 from ..jobs.embedding import make_embedding
@@ -98,13 +99,12 @@ def _answer(one: ImageExplanation, predictor: Predictor) -> str:
 
 def _layers(explainer: Explainer, image: np.ndarray) -> list[LayerView]:
     values = explainer.activations(image[None])
-    statistics = activation_statistics(explainer, image[None])
     found = []
     for call in explainer.layers(image[None]):
-        weight = getattr(call.module, "weight", None)
+        weight, output = getattr(call.module, "weight", None), values[call.name].numpy()[0].astype(np.float32)
         found.append(
             LayerView(
-                call.name, type(call.module).__name__, values[call.name].numpy()[0].astype(np.float32), statistics[call.name],
+                call.name, type(call.module).__name__, output, statistics_of(output),
                 None if weight is None else weight.numpy().astype(np.float32),
             )
         )  # fmt: skip

@@ -15,8 +15,9 @@ from .pictures import filter_tiles as filter_tiles
 from .pictures import overlay as overlay
 from .projection import pca as pca
 from .projection import tsne as tsne
-from .responses import ChannelResponses as ChannelResponses
-from .responses import channel_responses as channel_responses
+from .statistics import ChannelResponses as ChannelResponses
+from .statistics import LayerSurvey as LayerSurvey
 from .statistics import TensorStatistics as TensorStatistics
 from .statistics import activation_statistics as activation_statistics
+from .statistics import survey as survey
 from .statistics import weight_statistics as weight_statistics

@@ -99,10 +99,17 @@ class Explainer:
         resolution of the last convolution. `plus_plus`: the weights of Grad-CAM++ (Chattopadhay et al. 2018). The result is
         (batch, height, width) of the layer, not scaled.
         """
+        return self.grad_cam_and_scores(x, target, layer, plus_plus)[0]
+
+    def grad_cam_and_scores(
+        self, x: Any, target: Any = None, layer: str | None = None, plus_plus: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Grad-CAM, and the scores that the same program computes."""
         x = self._images("grad_cam", x)
         layer = self.maps_layer(x) if layer is None else layer
         with self.evaluating():
-            return self._grad_cam(x, targets("grad_cam", target, len(x)), layer, plus_plus).numpy()
+            maps, scores = self._grad_cam(x, targets("grad_cam", target, len(x)), layer, plus_plus)
+        return maps.numpy(), scores.numpy()
 
     def maps_layer(self, x: Any) -> str:
         """The layer that Grad-CAM looks at by default."""
@@ -111,7 +118,7 @@ class Explainer:
         return self._maps_layer
 
     @jit(static=("layer", "plus_plus"))
-    def _grad_cam(self, x: Tensor, target: Tensor, layer: str, plus_plus: bool) -> Tensor:
+    def _grad_cam(self, x: Tensor, target: Tensor, layer: str, plus_plus: bool) -> tuple[Tensor, Tensor]:
         scores, calls = self._scored(x)
         call = find_call("grad_cam", calls, layer)
         if not call.is_spatial or call.tensor is None:
@@ -126,7 +133,7 @@ class Explainer:
             raise UserError("grad_cam", f"a layer that the scores depend on is required, got {layer!r}.")
         maps, slope = astype(call.tensor, float32), astype(found, float32)
         weights = plus_plus_weights(maps, slope) if plus_plus else mean(slope, axis=(2, 3), keepdims=True)
-        return relu(sum_over(weights * maps, axis=1))
+        return relu(sum_over(weights * maps, axis=1)), scores
 
     def saliency(self, x: Any, target: Any = None) -> np.ndarray:
         """The absolute gradient of the score with respect to the prepared input, its largest channel: (batch, height, width)."""

@@ -56,21 +56,18 @@ def explained(explainer: Explainer, image: Any, target: int | None = None) -> Im
     pixels = np.asarray(image)
     if pixels.ndim != 3:
         raise UserError("explained", f"an image (channels, height, width) is required, got shape {pixels.shape}.")
-    scores = explainer.scores(pixels[None])[0]
+    layer = maps_layer(explainer, pixels)
+    if layer is None:
+        scores, maps = explainer.scores(pixels[None])[0], []
+    else:
+        cams, rows = explainer.grad_cam_and_scores(pixels[None], target, layer)
+        scores, maps = rows[0], [ExplanationMap("grad_cam", "Grad-CAM", layer, cams[0], "warm", True)]
     chosen = int(scores.argmax()) if target is None else int(target)
     if not 0 <= chosen < len(scores):
         raise UserError("explained", f"a class from 0 to {len(scores) - 1} is required, got {target}.")
     window, stride = occlusion_windows(pixels.shape[1:])
-    maps = [
-        ExplanationMap(
-            "occlusion", "Occlusion", f"{window[0]} × {window[1]}",
-            explainer.occlusion(pixels[None], window, stride, chosen)[0], "green", False,
-        )
-    ]  # fmt: skip
-    layer = maps_layer(explainer, pixels)
-    if layer is not None:
-        cam = explainer.grad_cam(pixels[None], chosen, layer)[0]
-        maps.insert(0, ExplanationMap("grad_cam", "Grad-CAM", layer, cam, "warm", True))
+    falls = explainer.occlusion(pixels[None], window, stride, chosen)[0]
+    maps.append(ExplanationMap("occlusion", "Occlusion", f"{window[0]} × {window[1]}", falls, "green", False))
     return ImageExplanation(pixels, scores, chosen, maps)
 
 

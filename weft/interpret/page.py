@@ -68,10 +68,9 @@ def _explanation(name: str, one: ImageExplanation, classes: Sequence[str]) -> st
 
 def _layer(one: LayerView) -> str:
     found = one.statistics
-    silent = f", {len(found.dead)} channels are zero everywhere" if found.dead else ""
     line = (
         f"{' × '.join(map(str, found.shape))}, mean {short(found.mean, 3)}, deviation {short(found.std, 3)}, "
-        f"from {short(found.min, 3)} to {short(found.max, 3)}, {100 * found.zeros:.0f} % zeros{silent}"
+        f"from {short(found.min, 3)} to {short(found.max, 3)}, {100 * found.zeros:.0f} % zeros"
     )
     figures = []
     if one.activations.ndim in (1, 3):

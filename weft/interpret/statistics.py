@@ -18,6 +18,7 @@ from ..ops.elementwise import astype
 from ..ops.reduce import max as maximum_over
 from ..ops.reduce import min as minimum_over
 from ..ops.reduce import sum as sum_over
+from ..ops.statistics import mean
 from ..tensor import Tensor
 from ..tracing.jit import jit
 from .explainer import Explainer
@@ -74,6 +75,32 @@ def activation_statistics(
     model: Module | Explainer, data: Any, examples: int = EXAMPLES, batch: int = BATCH
 ) -> dict[str, TensorStatistics]:
     """The statistics of every layer's output over examples of a dataset or array, by path; the shape is that of one example."""
+    return survey(model, data, examples, batch).statistics
+
+
+@dataclass(frozen=True)
+class ChannelResponses:
+    """The mean of each channel for each example, (examples, channels), and the places of the examples in their dataset."""
+
+    values: np.ndarray
+    indices: np.ndarray
+
+    def strongest(self, channel: int, count: int = 8) -> list[tuple[int, float]]:
+        """The examples for which a channel is largest, and its mean there, the largest first."""
+        order = np.argsort(-self.values[:, channel], kind="stable")[:count]
+        return [(int(self.indices[i]), float(self.values[i, channel])) for i in order]
+
+
+@dataclass(frozen=True)
+class LayerSurvey:
+    """What every layer does with many examples, by path: statistics of its outputs, and the responses of its channels."""
+
+    statistics: dict[str, TensorStatistics]
+    responses: dict[str, ChannelResponses]
+
+
+def survey(model: Module | Explainer, data: Any, examples: int = EXAMPLES, batch: int = BATCH) -> LayerSurvey:
+    """Look at all layers for examples spread evenly over a dataset or array, in one compiled program."""
     explainer = model if isinstance(model, Explainer) else Explainer(model)
     measure = _Measure(explainer)
     found: dict[str, list[list[np.ndarray]]] = {}
@@ -81,11 +108,15 @@ def activation_statistics(
         for name, sums in measure(x).items():
             found.setdefault(name, []).append(sums)
     shapes = {call.name: call.tensor.shape[1:] for call in explainer.layers(x) if call.tensor is not None}
-    return {name: _combined(shapes[name], parts) for name, parts in found.items()}
+    places = spread(len(data), examples, batch)
+    return LayerSurvey(
+        {name: _combined(shapes[name], parts) for name, parts in found.items()},
+        {name: ChannelResponses(np.concatenate([part[-1] for part in parts]), places) for name, parts in found.items()},
+    )
 
 
 class _Measure:
-    """Reduces all activations of a batch to sums in one compiled program."""
+    """Reduces all activations of a batch in one compiled program."""
 
     def __init__(self, explainer: Explainer) -> None:
         self.explainer = explainer
@@ -101,7 +132,7 @@ class _Measure:
 
 
 def _sums(x: Tensor) -> tuple[Tensor, ...]:
-    """Mean, mean square, smallest, largest, share of zeros, the largest magnitude of each channel, and some values."""
+    """Mean, mean square, smallest, largest, share of zeros, the largest magnitude of each channel, some values, and the channels' means."""
     flat = x.reshape(-1)
     count = float(flat.shape[0])
     channel = channel_axis(x.ndim)
@@ -110,6 +141,7 @@ def _sums(x: Tensor) -> tuple[Tensor, ...]:
     return (
         sum_over(flat) / count, sum_over(flat * flat) / count, minimum_over(flat), maximum_over(flat),
         sum_over(astype(flat == 0.0, float32)) / count, maximum_over(absolute(x), axis=others), flat[::step],
+        mean(x, axis=others[1:]) if len(others) > 1 else x.reshape(x.shape[0], -1),
     )  # fmt: skip
 
 
@@ -120,12 +152,12 @@ def channel_axis(rank: int) -> int:
 
 def _combined(shape: tuple[int, ...], parts: list[list[np.ndarray]]) -> TensorStatistics:
     """The statistics of batches of one size."""
-    means, squares, lows, highs, zeros, channels, samples = zip(*parts, strict=True)
-    mean, square = np.mean(means, dtype=np.float64), np.mean(squares, dtype=np.float64)
+    means, squares, lows, highs, zeros, channels, samples, _ = zip(*parts, strict=True)
+    average, square = np.mean(means, dtype=np.float64), np.mean(squares, dtype=np.float64)
     counts, edges = _histogram(np.concatenate(samples))
     dead = np.flatnonzero(np.max(channels, axis=0) == 0.0)
     return TensorStatistics(
-        shape, float(mean), float(np.sqrt(max(square - mean * mean, 0.0))), float(min(lows)), float(max(highs)),
+        shape, float(average), float(np.sqrt(max(square - average * average, 0.0))), float(min(lows)), float(max(highs)),
         float(np.sqrt(square * np.prod(shape))), float(np.mean(zeros)), counts, edges, tuple(dead.tolist()),
     )  # fmt: skip
 

@@ -73,7 +73,7 @@ def router(studio: Studio) -> APIRouter:
 
     @routes.get("/{run:path}/exciting")
     def exciting(run: str, layer: str, channel: int, checkpoint: str = "best", count: int = 8) -> list[dict[str, Any]]:
-        """The held-out images, of a sample of 256, for which a channel is largest on average."""
+        """The held-out images, of a sample of 64, for which a channel is largest on average."""
         network = find(run, checkpoint)
         if not 0 <= channel < network.layer(layer).channels:
             raise UserError("studio", f"a channel of {layer!r} is required, got {channel}.")

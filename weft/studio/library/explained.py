@@ -6,7 +6,6 @@ import hashlib
 import tempfile
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +15,7 @@ import numpy as np
 from ...data.dataset import Dataset
 from ...data.images import Unreadable
 from ...errors import UserError
-from ...interpret import ChannelResponses, Explainer, TensorStatistics, activation_statistics, channel_responses
+from ...interpret import Explainer, LayerSurvey, survey
 from ...interpret.explanation import ImageExplanation, explained
 from ...interpret.statistics import BATCH
 from ...jobs.job import held_out, job_of
@@ -25,9 +24,7 @@ from .layer_facts import LayerRow, layer_rows
 from .loaded import LoadedNetwork, LoadedNetworks
 
 KEPT_NETWORKS, KEPT_IMAGES, KEPT_UPLOADS = 4, 4, 32
-KEPT_RESPONSES = 64  # layers
-RESPONSES = 256  # held-out images among which those that excite a channel most are searched
-SAMPLE = 64  # held-out images that tell which channels are dead
+SAMPLE = 64  # held-out images that tell which channels are dead, and which images excite a channel
 UPLOAD = "upload"
 K = TypeVar("K")
 V = TypeVar("V")
@@ -42,9 +39,8 @@ class ExplainedNetwork:
         self._lock = threading.RLock()  # what is kept
         self._activations: OrderedDict[str, dict[str, np.ndarray]] = OrderedDict()
         self._uploads: OrderedDict[str, np.ndarray] = OrderedDict()
-        self._sample: Mapping[str, TensorStatistics] | None = None
-        self._responses: OrderedDict[str, ChannelResponses] = OrderedDict()
-        self._sampling = threading.Lock()  # one look at many images at a time
+        self._survey: LayerSurvey | None = None
+        self._surveying = threading.Lock()
 
     # --- images -------------------------------------------------------------------------------------------------------------
 
@@ -115,7 +111,7 @@ class ExplainedNetwork:
 
     @property
     def sample_count(self) -> int:
-        """The number of images that `sample_statistics` looks at."""
+        """The number of images that `survey` looks at."""
         count = min(SAMPLE, len(self.held_out[1]))
         return count - count % min(BATCH, count)
 
@@ -146,20 +142,16 @@ class ExplainedNetwork:
         """The outputs of the network for one image."""
         return np.asarray(self.activations(image)[""]).reshape(-1)
 
-    def sample_statistics(self) -> Mapping[str, TensorStatistics]:
-        """Statistics of all layers over a sample of held-out images; computed once."""
-        with self._sampling:
-            if self._sample is None:
-                self._sample = activation_statistics(self.explainer, self.held_out[1], SAMPLE)
-            return self._sample
+    def survey(self) -> LayerSurvey:
+        """Statistics and responses of all layers for a sample of held-out images; computed once."""
+        with self._surveying:
+            if self._survey is None:
+                self._survey = survey(self.explainer, self.held_out[1], SAMPLE)
+            return self._survey
 
     def exciting(self, layer: str, channel: int, count: int = 8) -> list[tuple[int, float]]:
         """The held-out images of a sample for which a channel is largest on average, and its means there."""
-        with self._sampling:
-            if layer not in self._responses:
-                found = channel_responses(self.explainer, self.held_out[1], layer, RESPONSES)
-                _keep(self._responses, layer, found, KEPT_RESPONSES)
-            return self._responses[layer].strongest(channel, count)
+        return self.survey().responses[self.layer(layer).name].strongest(channel, count)
 
     def explain(self, image: str, target: int | None = None) -> ImageExplanation:
         """Why it predicts what it does for an image."""

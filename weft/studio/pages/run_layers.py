@@ -12,7 +12,7 @@ import numpy as np
 from nicegui import background_tasks, ui
 
 from ...errors import WeftError
-from ...interpret import TensorStatistics
+from ...interpret import LayerSurvey, TensorStatistics
 from ..library.explained import ExplainedNetwork
 from ..library.layer_facts import LayerDetails, LayerRow, layer_details, shape_text
 from ..library.runs import RunRow
@@ -58,8 +58,7 @@ class LayersView:
         self.channel, self.words, self.overlay, self.every_tile, self.by_strength = 0, "", False, False, False
         self.opened: set[str] = set()
         self.network: ExplainedNetwork | None = None
-        self.sample: Mapping[str, TensorStatistics] | None = None
-        self.exciting: list[tuple[str, str]] = []  # names of images, and the mean of the channel
+        self.sample: LayerSurvey | None = None
         self.main = Fragment(
             render("layers_loading.html"),
             on={
@@ -82,9 +81,8 @@ class LayersView:
                 self.image = f"{(await asyncio.to_thread(lambda: self._known.held_out))[0]}-0"
             await self._show()
             self._show_why()
-            self.sample = await asyncio.to_thread(self._known.sample_statistics)
+            self.sample = await asyncio.to_thread(self._known.survey)
             await self._show()
-            await self._find_exciting()
         except WeftError as error:
             self.main.show(render("problem.html", message=error.message))
 
@@ -103,30 +101,19 @@ class LayersView:
         self.why.set_visibility(True)
         self.why.show(render("why.html", network=self.row.id, checkpoint=self.checkpoint, image=self.image))
 
-    async def _find_exciting(self) -> None:
-        """Find the images that excite the chosen channel most; meanwhile another one may have been chosen."""
-        network, place = self._known, (self.layer, self.channel)
-        found = await asyncio.to_thread(network.exciting, *place)
-        if network is self.network and place == (self.layer, self.channel):
-            split = network.held_out[0]
-            self.exciting = [(f"{split}-{i}", three_figures(mean)) for i, mean in found]
-            await self._show()
-
     # --- events -------------------------------------------------------------------------------------------------------------
 
     async def _choose_layer(self, name: str) -> None:
-        self.layer, self.channel, self.every_tile, self.exciting = name, 0, False, []
+        self.layer, self.channel, self.every_tile = name, 0, False
         await self._show()
-        await self._find_exciting()
 
     async def _toggle(self, name: str) -> None:
         self.opened ^= {name}
         await self._show()
 
     async def _choose_channel(self, number: str) -> None:
-        self.channel, self.exciting = int(number), []
+        self.channel = int(number)
         await self._show()
-        await self._find_exciting()
 
     async def _choose_image(self, name: str) -> None:
         self.image = name
@@ -184,7 +171,7 @@ class LayersView:
             weight_grid=(1, 1) if weight is None else grid_of(len(weight)), every_tile=self.every_tile, overlay=self.overlay and values.ndim == 3,
             can_overlay=values.ndim == 3, by_strength=self.by_strength, channel_line=_channel_line(values, self.channel),
             histograms=_histograms(details), small=max(network.predictor.shape[1:]) <= 64,
-            exciting=[(name, mean, self._address(f"images/{quote(name)}.png")) for name, mean in self.exciting],
+            exciting=self._exciting(split), sampled=network.sample_count,
             tile_size=_tile_size(len(chosen.shape), chosen.channels), filter_size=0 if weight is None else _filter_size(weight),
         )  # fmt: skip
 
@@ -212,7 +199,19 @@ class LayersView:
         return found if self.every_tile else found[:FEW_TILES]
 
     def _dead(self) -> dict[str, int]:
-        return {} if self.sample is None else {name: len(one.dead) for name, one in self.sample.items() if one.dead}
+        return (
+            {}
+            if self.sample is None
+            else {name: len(one.dead) for name, one in self.sample.statistics.items() if one.dead}
+        )
+
+    def _exciting(self, split: str) -> list[tuple[str, str, str]]:
+        """The images that excite the chosen channel most: their names, the means of the channel, and addresses."""
+        if self.sample is None:
+            return []
+        found = self._known.exciting(self.layer, self.channel)
+        names = [(f"{split}-{i}", three_figures(mean)) for i, mean in found]
+        return [(name, mean, self._address(f"images/{quote(name)}.png")) for name, mean in names]
 
     def _address(self, what: str, **values: Any) -> str:
         path = f"{self.studio.config.prefix}/api/v1/networks/{quote(self.row.id)}/{what}"
@@ -269,7 +268,7 @@ class LayersView:
             {"title": "Zeros", "number": f"{100 * found.zeros:.0f}", "unit": "%", "context": f"of {int(np.prod(found.shape)):,} activations"}
         )  # fmt: skip
         if self.sample is not None:
-            dead = self.sample[chosen.name].dead
+            dead = self.sample.statistics[chosen.name].dead
             others = {
                 name: n
                 for name, n in self._dead().items()
@@ -302,7 +301,7 @@ class LayersView:
             found.append(
                 (
                     f"Dead in {self._known.sample_count} images",
-                    f"{len(self.sample[chosen.name].dead):,} of {chosen.channels:,}",
+                    f"{len(self.sample.statistics[chosen.name].dead):,} of {chosen.channels:,}",
                 )
             )
         if details.copies is not None and weight is not None:
