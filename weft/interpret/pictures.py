@@ -10,7 +10,7 @@ from ..errors import UserError
 
 # Two colours of a map over an image: at half strength and at full strength.
 COLOURS = {"warm": ((150, 52, 24), (250, 178, 62)), "green": ((20, 120, 100), (79, 235, 192))}
-STRENGTH = 0.82  # of the colour where a map is largest
+STRENGTH = 0.72  # of the colour where a map is largest
 FAINTEST = 0.1  # of a layer's range: channels with less of it are not amplified to full contrast
 LARGEST_TILE = 64  # pixels of a side
 MOST_TILES = 256

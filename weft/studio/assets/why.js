@@ -56,6 +56,7 @@
     element.replaceChildren(make("div", {}, head, make("div", { className: "why-body" }, maps, near)));
   };
 
+  const PAUSE = 600, waiting = new WeakMap(); // milliseconds without a newer image; element -> its timer
   const address = (element, more) => `${studio.base}/api/v1/networks/${encoded(element.dataset.network)}/explain?${new URLSearchParams({ checkpoint: element.dataset.checkpoint || "best", ...more })}`;
   const known = (element) => explain(element, (target = "") => fetch(address(element, { image: element.dataset.image, target })));
   document.addEventListener("classified", (event) => {
@@ -63,11 +64,12 @@
     const { content } = event.detail;
     const path = typeof content === "string" ? JSON.parse(content).paths?.[0] : "";
     if (!element || path === undefined) return;
-    explain(element, (target = "") => {
+    clearTimeout(waiting.get(element)); // somebody may still be drawing
+    waiting.set(element, setTimeout(() => explain(element, (target = "") => {
       const body = new FormData();
       if (typeof content !== "string") body.append("image", content, "image.png");
       return fetch(address(element, { target, path }), { method: "POST", headers: { "X-Weft-Studio": "1" }, body: typeof content === "string" ? undefined : body });
-    });
+    }), PAUSE));
   });
 
   const shown = new WeakMap(); // element -> the image that it shows

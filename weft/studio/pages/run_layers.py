@@ -84,7 +84,8 @@ class LayersView:
             self.sample = await asyncio.to_thread(self._known.survey)
             await self._show()
         except WeftError as error:
-            self.main.show(render("problem.html", message=error.message))
+            if not self.main.is_deleted:
+                self.main.show(render("problem.html", message=error.message))
 
     @property
     def _known(self) -> ExplainedNetwork:
@@ -93,11 +94,15 @@ class LayersView:
 
     async def _show(self) -> None:
         try:
-            self.main.show(await asyncio.to_thread(self._html))
+            html = await asyncio.to_thread(self._html)
         except WeftError as error:
-            self.main.show(render("problem.html", message=error.message))
+            html = render("problem.html", message=error.message)
+        if not self.main.is_deleted:  # the page may have been closed meanwhile
+            self.main.show(html)
 
     def _show_why(self) -> None:
+        if self.main.is_deleted:
+            return
         self.why.set_visibility(True)
         self.why.show(render("why.html", network=self.row.id, checkpoint=self.checkpoint, image=self.image))
 
@@ -210,7 +215,7 @@ class LayersView:
         if self.sample is None:
             return []
         found = self._known.exciting(self.layer, self.channel)
-        names = [(f"{split}-{i}", three_figures(mean)) for i, mean in found]
+        names = [(f"{split}-{i}", f"{mean:.2g}") for i, mean in found]
         return [(name, mean, self._address(f"images/{quote(name)}.png")) for name, mean in names]
 
     def _address(self, what: str, **values: Any) -> str:
@@ -352,8 +357,7 @@ def _histograms(details: LayerDetails) -> list[HistogramView]:
     found, weight = details.activations, details.weight
     made = []
     if weight is not None:
-        note = f"mean {three_figures(weight.mean)}, deviation {three_figures(weight.std)}"
-        made.append(_histogram("Weights", note, "q5", weight))
+        made.append(_histogram("Weights", f"deviation {three_figures(weight.std)}", "q5", weight))
     note = f"{100 * found.zeros:.0f} % are zero" if found.zeros >= 0.005 else f"deviation {three_figures(found.std)}"
     return [*made, _histogram("Activations", note, "s6", found)]
 
