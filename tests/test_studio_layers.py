@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from studio_tools import BROWSER, Server, make_run, running_studio
-from weft import interpret, nn
+from weft import nn
 from weft.cli import main
 from weft.errors import RunError, UserError
 from weft.io import save
@@ -121,8 +121,10 @@ def test_the_images_that_excite_a_channel_most(network: ExplainedNetwork) -> Non
     found = network.exciting("layers.2", 4, 3)
     data = network.held_out[1]
     chosen = np.linspace(0, len(data) - 1, 64).astype(int)
-    means = interpret.activations(network.predictor.model, network.explainer.prepare(data.inputs(chosen)))  # type: ignore[misc]
-    expected = means["layers.2"].numpy()[:, 4].mean((1, 2))
+    y = network.explainer.prepare(data.inputs(chosen))  # type: ignore[misc]
+    for layer in network.predictor.model.layers[:3]:
+        y = layer(y)
+    expected = y.numpy()[:, 4].mean((1, 2))
     best = np.argsort(-expected)[:3]
     assert [i for i, _ in found] == chosen[best].tolist()
     np.testing.assert_allclose([v for _, v in found], expected[best], rtol=1e-4)
@@ -204,9 +206,9 @@ def test_the_map_of_a_run(embedded: Path, network: ExplainedNetwork) -> None:
     assert found.classes == [str(i) for i in range(10)]
     data = network.held_out[1]
     np.testing.assert_array_equal(found.labels, data.labels[found.indices])
-    vectors, scores = network.explainer.embed(data.inputs(found.indices[:5]))
-    np.testing.assert_allclose(found.vectors[:5], vectors, rtol=1e-2, atol=1e-2)
-    np.testing.assert_array_equal(found.predicted[:5], scores.argmax(1))
+    vectors, scores = network.explainer.embed(data.inputs(found.indices))
+    np.testing.assert_allclose(found.vectors, vectors, rtol=1e-2, atol=1e-2)
+    np.testing.assert_array_equal(found.predicted, scores.argmax(1))
     maps = EmbeddingMaps()
     assert maps.get(embedded) is maps.get(embedded, "best")
     assert maps.get(embedded, "last") is None
@@ -244,10 +246,10 @@ def test_weft_interpret_writes_a_page(folder: Path, tmp_path: Path, capsys: pyte
 def test_weft_interpret_makes_the_map(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "page.html"
     before = (folder / FILE).read_bytes() if (folder / FILE).exists() else None
-    assert main(["interpret", str(folder), f"out={out}", "examples=40", "checkpoint=last"]) == 0
+    assert main(["interpret", str(folder), f"out={out}", "examples=60", "checkpoint=last"]) == 0
     page = out.read_text()
-    assert "t-SNE of 40 test images" in page
-    assert page.count("<circle") + page.count("<rect") >= 80
+    assert "t-SNE of 60 test images" in page
+    assert page.count("<circle") + page.count("<rect") >= 120
     made = read_embedding(folder)
     assert made is not None
     assert made.facts["checkpoint"] == "last"
@@ -331,6 +333,8 @@ def test_the_api_gives_the_map(web: httpx.Client) -> None:
     assert pixels_of(web.get(f"{base}/59.png").content).shape == (8, 8)
     assert web.get(f"{base}/60.png").status_code == 404
     assert web.post(base, json={"examples": 1}).status_code == 422
+    for page in ("/", "/queue"):  # where its job is listed
+        assert web.get(page).status_code == 200
 
 
 # --- in a browser -----------------------------------------------------------------------------------------------------------------------
@@ -375,10 +379,28 @@ def _looks_at_layers(page: Any, server: Server) -> None:
     )
     page.wait_for_selector("text=your image")
     page.wait_for_selector("section[aria-label='Images that excite the channel'] img", timeout=60_000)
+    _explains_what_was_classified(page)
     for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0
     page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def _explains_what_was_classified(page: Any) -> None:
+    """Any page with an element data-why shows the reasons of an image that was just classified."""
+    page.evaluate(
+        """(bytes) => {
+            const card = document.createElement("section");
+            card.innerHTML = '<div id="asked" data-why data-network="classify/small" data-checkpoint="last"></div>';
+            document.querySelector("main").append(card);
+            const content = new Blob([new Uint8Array(bytes)], { type: "image/png" });
+            card.dispatchEvent(new CustomEvent("classified", { bubbles: true, detail: { network: "classify/small", content } }));
+        }""",
+        list(photo()),
+    )
+    page.wait_for_selector("#asked img[alt='Occlusion 2 × 2']", timeout=60_000)
+    page.wait_for_selector("#asked >> text=Embed the training images")  # there is no map of the last weights
+    page.evaluate("document.querySelector('#asked').parentElement.remove()")
 
 
 def _looks_at_the_map(page: Any, server: Server) -> None:
