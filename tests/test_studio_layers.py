@@ -26,7 +26,7 @@ from weft.jobs.predictor import predictor_of_run
 from weft.jobs.stored import settings_of
 from weft.studio.library.embeddings import EmbeddingMaps, embedding_job, submit_embedding
 from weft.studio.library.explained import ExplainedNetwork, ExplainedNetworks
-from weft.studio.library.layer_facts import layer_details, layer_title, shape_text
+from weft.studio.library.layer_facts import layer_title, shape_text
 from weft.studio.library.loaded import LoadedNetworks
 from weft.studio.library.runs import RunIndex
 from weft.studio.library.tiles import activation_mask, filter_colours, filter_mask, grid_of, tiles_of
@@ -83,11 +83,12 @@ def test_layers_have_titles_shapes_and_statistics(network: ExplainedNetwork) -> 
     assert network.layer("layers.2").channels == 50
     assert sum(row.parameters for row in network.layers) == 431_080
     values, weight = network.outputs("test-3", "layers.5"), network.weight("layers.5")
-    assert weight is not None
-    found = layer_details(values, weight)
+    found = network.details("test-3", "layers.5")
     assert found.silent == (values == 0).sum()
     assert found.weight is not None
-    assert found.weight.norm == pytest.approx(float(np.linalg.norm(weight)), rel=1e-5)
+    assert weight is not None
+    assert 1.0 < (found.weight.rank or 0.0) < 500.0
+    assert found.weight.statistics.norm == pytest.approx(float(np.linalg.norm(weight)), rel=1e-5)
     sample = network.survey().statistics
     assert network.sample_count == 64
     assert len(sample["layers.5"].dead) <= found.silent  # what is dead is silent on every image

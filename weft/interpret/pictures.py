@@ -89,7 +89,7 @@ def filter_tiles(weight: Any) -> np.ndarray:
     Filters of three channels are colours from 0 to 1: (n, height, width, 3). Others are numbers from -1 to 1, the kernels of all inputs
     side by side: (n, height, width).
     """
-    values = np.asarray(weight, np.float64)[:MOST_TILES]
+    values = np.asarray(np.asarray(weight)[:MOST_TILES], np.float64)
     if values.ndim not in (2, 4):
         raise UserError(
             "filter_tiles", f"the weight of a convolution or a linear layer is required, got shape {np.shape(weight)}."

@@ -25,6 +25,7 @@ from .explainer import Explainer
 
 BINS = 40
 SAMPLED = 1 << 15  # values of each layer and batch that histograms are made of
+WHOLE = 1 << 22  # values; of larger weights a sample makes the histogram
 BATCH = 32
 EXAMPLES = 256  # of a dataset, spread over it, if no number is given
 
@@ -60,14 +61,21 @@ def weight_statistics(model: Module) -> dict[str, TensorStatistics]:
 
 
 def statistics_of(values: np.ndarray) -> TensorStatistics:
-    """The statistics of an array."""
-    flat = np.asarray(values).astype(np.float64).ravel()
+    """The statistics of an array. Sums are in float64, without a copy; the histogram of a large array is made of a sample."""
+    found = np.asarray(values)
+    flat = (found if found.dtype in (np.float32, np.float64) else found.astype(np.float32)).ravel()
     if not flat.size:
         raise UserError("statistics", f"a tensor with values is required, got shape {np.shape(values)}.")
-    counts, edges = _histogram(flat)
+    mean_ = float(flat.mean(dtype=np.float64))
+    square = (
+        float(np.einsum("i,i->", flat, flat, dtype=np.float64))
+        if flat.size <= WHOLE
+        else float(np.linalg.norm(flat)) ** 2
+    )
+    counts, edges = _histogram(flat if flat.size <= WHOLE else flat[:: flat.size // WHOLE])
     return TensorStatistics(
-        tuple(np.shape(values)), float(flat.mean()), float(flat.std()), float(flat.min()), float(flat.max()),
-        float(np.linalg.norm(flat)), float((flat == 0).mean()), counts, edges,
+        tuple(np.shape(values)), mean_, float(np.sqrt(max(square / flat.size - mean_ * mean_, 0.0))), float(flat.min()), float(flat.max()),
+        float(np.sqrt(square)), float(1.0 - np.count_nonzero(flat) / flat.size), counts, edges,
     )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from ...jobs.embedding import EmbeddingMap
 from ...report.png import data_url, png
 from ..library import tiles
 from ..library.explained import ExplainedNetwork
-from ..library.layer_facts import layer_details
+from ..library.layer_facts import LayerDetails
 from ..ui.context import Studio
 
 LARGEST = 32 << 20  # bytes of an image file
@@ -38,10 +38,9 @@ def router(studio: Studio) -> APIRouter:
     def layers(run: str, image: str, checkpoint: str = "best") -> list[dict[str, Any]]:
         """All layers with the statistics of their outputs for an image, and of their weights."""
         network = find(run, checkpoint)
-        values = network.activations(image)
         return [
             {"name": row.name, "title": row.title, "kind": row.kind, "depth": row.depth, "shape": list(row.shape), "parameters": row.parameters}
-            | _statistics(network, row.name, values[row.name])
+            | _statistics(network.details(image, row.name))
             for row in network.layers
         ]  # fmt: skip
 
@@ -123,9 +122,8 @@ def _picture(content: bytes) -> Response:
     return Response(content, media_type="image/png", headers=KEPT)
 
 
-def _statistics(network: ExplainedNetwork, layer: str, values: np.ndarray) -> dict[str, Any]:
-    found = layer_details(values, network.weight(layer))
-    known = {"activations": found.activations} | ({"weight": found.weight} if found.weight is not None else {})
+def _statistics(found: LayerDetails) -> dict[str, Any]:
+    known = {"activations": found.activations} | ({"weight": found.weight.statistics} if found.weight else {})
     made: dict[str, Any] = {
         name: {key: getattr(one, key) for key in ("mean", "std", "min", "max", "norm", "zeros")}
         | {"counts": one.counts.tolist(), "edges": one.edges.tolist()}

@@ -20,7 +20,7 @@ from ...interpret.explanation import ImageExplanation, explained
 from ...interpret.statistics import BATCH
 from ...jobs.job import held_out, job_of
 from ...jobs.stored import settings_of
-from .layer_facts import LayerRow, layer_rows
+from .layer_facts import LayerDetails, LayerRow, WeightDetails, layer_details, layer_rows
 from .loaded import LoadedNetwork, LoadedNetworks
 
 KEPT_NETWORKS, KEPT_IMAGES, KEPT_UPLOADS = 4, 4, 32
@@ -39,6 +39,7 @@ class ExplainedNetwork:
         self._lock = threading.RLock()  # what is kept
         self._activations: OrderedDict[str, dict[str, np.ndarray]] = OrderedDict()
         self._uploads: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._weights: dict[str, WeightDetails] = {}
         self._survey: LayerSurvey | None = None
         self._surveying = threading.Lock()
 
@@ -137,6 +138,15 @@ class ExplainedNetwork:
         """The weight of a layer."""
         found = getattr(self.layer(layer).module, "weight", None)
         return None if found is None else np.asarray(found.numpy(), np.float32)
+
+    def details(self, image: str, layer: str) -> LayerDetails:
+        """The statistics of a layer for an image; those of its weight are kept."""
+        with self._lock:
+            known = self._weights.get(layer)
+        weight = None if known is not None else self.weight(layer)
+        if known is None and weight is not None:
+            known = self._weights[layer] = WeightDetails(weight)
+        return layer_details(self.outputs(image, layer), known)
 
     def scores(self, image: str) -> np.ndarray:
         """The outputs of the network for one image."""

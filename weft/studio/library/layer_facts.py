@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -38,15 +39,32 @@ class LayerRow:
         return self.shape[channel_axis(len(self.shape) + 1) - 1] if self.shape else 1
 
 
+class WeightDetails:
+    """The statistics of a layer's weight. What takes long is computed when it is asked for."""
+
+    def __init__(self, weight: np.ndarray) -> None:
+        self.shape = weight.shape
+        self.statistics = statistics_of(weight)
+        self._matrix = weight if weight.ndim in (2, 4) and weight.size <= LARGEST_MATRIX else None
+
+    @cached_property
+    def rank(self) -> float | None:
+        """The effective rank, of matrices that are not too large."""
+        return None if self._matrix is None else effective_rank(self._matrix)
+
+    @cached_property
+    def copies(self) -> int | None:
+        """Pairs of filters that are nearly the same."""
+        return None if self._matrix is None else near_copies(self._matrix)
+
+
 @dataclass(frozen=True)
 class LayerDetails:
     """The statistics of a layer for one image, and of its weight."""
 
     activations: TensorStatistics
     silent: int  # channels that are zero everywhere in this image
-    weight: TensorStatistics | None
-    rank: float | None
-    copies: int | None
+    weight: WeightDetails | None
 
 
 def layer_rows(explainer: Explainer, shape: Sequence[int]) -> list[LayerRow]:
@@ -55,11 +73,11 @@ def layer_rows(explainer: Explainer, shape: Sequence[int]) -> list[LayerRow]:
     for call in explainer.layers(np.zeros((1, *shape), np.uint8)):
         if call.tensor is None or not call.name:
             continue
-        tensors = [t.numpy().astype(np.float64) for t in call.module.parameters()]
+        tensors = [t.numpy() for t in call.module.parameters()]
         found.append(
             LayerRow(
                 call.name, _numbered(call.name, call.module), type(call.module).__name__, call.depth - 1, call.tensor.shape[1:],
-                sum(t.size for t in tensors), math.sqrt(sum(float((t * t).sum()) for t in tensors)),
+                sum(t.size for t in tensors), math.hypot(*(float(np.linalg.norm(t.ravel().astype(np.float32, copy=False))) for t in tensors)),
                 len(call.module.modules()) > 1, call.module,
             )
         )  # fmt: skip
@@ -76,17 +94,11 @@ def _numbered(name: str, module: Module) -> str:
     )
 
 
-def layer_details(values: np.ndarray, weight: np.ndarray | None) -> LayerDetails:
-    """Statistics of a layer's output for one image, and of its weight."""
+def layer_details(values: np.ndarray, weight: WeightDetails | None) -> LayerDetails:
+    """Statistics of a layer's output for one image, with those of its weight."""
     others = tuple(a - 1 for a in range(1, values.ndim + 1) if a != channel_axis(values.ndim + 1))
     largest = np.abs(values).max(axis=others) if values.ndim else np.abs(values)
-    matrix = weight is not None and weight.ndim in (2, 4)
-    small = matrix and weight is not None and weight.size <= LARGEST_MATRIX
-    return LayerDetails(
-        statistics_of(values), int((largest == 0).sum()), None if weight is None else statistics_of(weight),
-        effective_rank(weight) if small and weight is not None else None,
-        near_copies(weight) if small and weight is not None else None,
-    )  # fmt: skip
+    return LayerDetails(statistics_of(values), int((largest == 0).sum()), weight)
 
 
 def layer_title(module: Module) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -12,14 +11,15 @@ import numpy as np
 from nicegui import background_tasks, ui
 
 from ...errors import WeftError
-from ...interpret import LayerSurvey, TensorStatistics
+from ...interpret import LayerSurvey
 from ..library.explained import ExplainedNetwork
-from ..library.layer_facts import LayerDetails, LayerRow, layer_details, shape_text
+from ..library.layer_facts import LayerRow, shape_text
 from ..library.runs import RunRow
 from ..library.tiles import grid_of, has_colours, tiles_of
 from ..ui.context import Studio
 from ..ui.formats import three_figures
 from ..ui.fragment import Fragment
+from ..ui.layer_cards import channel_line, histograms, layer_facts, layer_statistics
 from ..ui.rendering import render
 
 FEW_TILES, FEW_FILTERS = 60, 36  # that are shown at first
@@ -35,18 +35,6 @@ def layers(studio: Studio, row: RunRow) -> None:
     given = ui.context.client.request.query_params
     view = LayersView(studio, row, given.get("image", ""), given.get("layer", ""), given.get("checkpoint", "best"))
     background_tasks.create(view.open(), name=f"layers of {row.id}")
-
-
-@dataclass(frozen=True)
-class HistogramView:
-    """Bars from 0 to 1, and what stands below and beside them."""
-
-    title: str
-    note: str
-    colour: str
-    bars: Sequence[float]
-    low: str
-    high: str
 
 
 class LayersView:
@@ -163,19 +151,23 @@ class LayersView:
             self.layer = rows[0].name
         chosen = network.layer(self.layer)
         values, weight = network.outputs(self.image, self.layer), network.weight(self.layer)
-        details = layer_details(values, weight)
+        details = network.details(self.image, self.layer)
         self.channel = min(self.channel, chosen.channels - 1)
         split, examples = network.held_out
+        dead = None if self.sample is None else self._dead(self.sample)
+        leaves = dead and {
+            name: n for name, n in dead.items() if name == self.layer or not network.layer_has_parts(name)
+        }
         return render(
             "layers.html", row=self.row, checkpoint=self.checkpoint, checkpoints=self._checkpoints(), split=split, count=len(examples),
             image=self.image, picture=self._picture(), answer=self._answer(), rows=self._visible(rows), opened=self.opened, words=self.words,
-            largest=max((one.norm for one in rows), default=0.0) or 1.0, dead=self._dead(), chosen=chosen, shape=shape_text, details=details,
-            facts=self._facts(chosen, details), statistics=self._statistics(chosen, details, weight), channel=self.channel,
+            largest=max((one.norm for one in rows), default=0.0) or 1.0, dead=dead or {}, chosen=chosen, shape=shape_text, details=details,
+            facts=layer_facts(chosen, details, leaves, network.sample_count), channel=self.channel,
             tiles=self._tiles(values), grid=grid_of(chosen.channels), addresses=self._addresses(weight), weight=weight,
             filters=[] if weight is None or weight.ndim not in (2, 4) else tiles_of(len(weight), None if self.every_tile else FEW_TILES if has_colours(weight) else FEW_FILTERS),
             weight_grid=(1, 1) if weight is None else grid_of(len(weight)), every_tile=self.every_tile, overlay=self.overlay and values.ndim == 3,
-            can_overlay=values.ndim == 3, by_strength=self.by_strength, channel_line=_channel_line(values, self.channel),
-            histograms=_histograms(details), small=max(network.predictor.shape[1:]) <= 64,
+            can_overlay=values.ndim == 3, by_strength=self.by_strength, channel_line=channel_line(values, self.channel),
+            histograms=histograms(details), statistics=layer_statistics(chosen, details, leaves, network.sample_count), small=max(network.predictor.shape[1:]) <= 64,
             exciting=self._exciting(split), sampled=network.sample_count,
             tile_size=_tile_size(len(chosen.shape), chosen.channels), filter_size=0 if weight is None else _filter_size(weight),
         )  # fmt: skip
@@ -203,12 +195,8 @@ class LayersView:
             found = sorted(found, key=lambda tile: -float(means[tile.channel]))
         return found if self.every_tile else found[:FEW_TILES]
 
-    def _dead(self) -> dict[str, int]:
-        return (
-            {}
-            if self.sample is None
-            else {name: len(one.dead) for name, one in self.sample.statistics.items() if one.dead}
-        )
+    def _dead(self, found: LayerSurvey) -> dict[str, int]:
+        return {name: len(one.dead) for name, one in found.statistics.items() if one.dead}
 
     def _exciting(self, split: str) -> list[tuple[str, str, str]]:
         """The images that excite the chosen channel most: their names, the means of the channel, and addresses."""
@@ -253,74 +241,6 @@ class LayersView:
             "true": "" if true is None else classes[true],
         }  # fmt: skip
 
-    def _facts(self, chosen: LayerRow, details: LayerDetails) -> list[dict[str, str]]:
-        """The strip above: up to five numbers."""
-        found = details.activations
-        cells = [
-            {
-                "title": "Layer",
-                "number": chosen.title,
-                "unit": "",
-                "context": f"{chosen.name} · {shape_text(chosen.shape)}",
-            }
-        ]
-        if details.weight is not None:
-            cells.append(_cell("Weight norm", details.weight.norm, f"deviation {three_figures(details.weight.std)}"))
-        cells.append(
-            _cell("Mean activation", found.mean, f"from {three_figures(found.min)} to {three_figures(found.max)}")
-        )
-        cells.append(
-            {"title": "Zeros", "number": f"{100 * found.zeros:.0f}", "unit": "%", "context": f"of {int(np.prod(found.shape)):,} activations"}
-        )  # fmt: skip
-        if self.sample is not None:
-            dead = self.sample.statistics[chosen.name].dead
-            others = {
-                name: n
-                for name, n in self._dead().items()
-                if name != chosen.name and not self._known.layer_has_parts(name)
-            }
-            context = (
-                f"{max(others.values())} in {max(others, key=lambda n: others[n])}"
-                if others
-                else f"in {self._known.sample_count} images"
-            )
-            cells.append(
-                {
-                    "title": "Dead channels",
-                    "number": f"{len(dead)}",
-                    "unit": f"of {chosen.channels}",
-                    "context": context,
-                }
-            )
-        else:
-            cells.append({"title": "Dead channels", "number": "…", "unit": "", "context": "looking at more images"})
-        return cells
-
-    def _statistics(self, chosen: LayerRow, details: LayerDetails, weight: np.ndarray | None) -> list[tuple[str, str]]:
-        found = [
-            ("Parameters", f"{chosen.parameters:,}" if chosen.parameters else "none"),
-            ("Output", " × ".join(map(str, chosen.shape))),
-            ("Silent on this image", f"{details.silent:,} of {chosen.channels:,}"),
-        ]  # fmt: skip
-        if self.sample is not None:
-            found.append(
-                (
-                    f"Dead in {self._known.sample_count} images",
-                    f"{len(self.sample.statistics[chosen.name].dead):,} of {chosen.channels:,}",
-                )
-            )
-        if details.copies is not None and weight is not None:
-            found.append(
-                (
-                    "Near copies",
-                    "none" if not details.copies else f"{details.copies:,} pair{'s' if details.copies > 1 else ''}",
-                )
-            )
-        if details.rank is not None and weight is not None:
-            most = min(len(weight), int(np.prod(weight.shape[1:])))
-            found.append(("Effective rank", f"{details.rank:.0f} of {most:,}"))
-        return found
-
 
 def _tile_size(rank: int, channels: int) -> int:
     """The least width of a tile, so that few channels are shown large."""
@@ -332,38 +252,7 @@ def _filter_size(weight: np.ndarray) -> int:
     return 44 if len(weight) <= FEW_FILTERS or not has_colours(weight) else 28
 
 
-def _cell(title: str, value: float, context: str) -> dict[str, str]:
-    return {"title": title, "number": three_figures(value), "unit": "", "context": context}
-
-
 def _above(name: str) -> list[str]:
     """The paths that lead to a layer: a, a.b of a.b.c."""
     parts = name.split(".")
     return [".".join(parts[:i]) for i in range(1, len(parts))]
-
-
-def _channel_line(values: np.ndarray, channel: int) -> str:
-    if values.ndim != 3:
-        value = values[channel] if values.ndim == 1 else values[:, channel].mean()
-        return f"Channel {channel} is {three_figures(float(value))}"
-    one = values[channel]
-    return (
-        f"Channel {channel} fires on {100 * float((one > 0).mean()):.0f} % of this image, "
-        f"mean {three_figures(float(one.mean()))}, largest {three_figures(float(one.max()))}"
-    )
-
-
-def _histograms(details: LayerDetails) -> list[HistogramView]:
-    found, weight = details.activations, details.weight
-    made = []
-    if weight is not None:
-        made.append(_histogram("Weights", f"deviation {three_figures(weight.std)}", "q5", weight))
-    note = f"{100 * found.zeros:.0f} % are zero" if found.zeros >= 0.005 else f"deviation {three_figures(found.std)}"
-    return [*made, _histogram("Activations", note, "s6", found)]
-
-
-def _histogram(title: str, note: str, colour: str, found: TensorStatistics) -> HistogramView:
-    bars = (found.counts / max(1, found.counts.max())).tolist()
-    return HistogramView(
-        title, note, colour, bars, three_figures(float(found.edges[0])), three_figures(float(found.edges[-1]))
-    )
