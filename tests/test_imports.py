@@ -59,6 +59,7 @@ LAYERS = [
     ["report"],
     ["data"],
     ["train"],
+    ["interpret"],
     ["jobs"],
     ["studio"],
     ["cli"],

@@ -4,6 +4,7 @@ from . import compress as compress
 from . import data as data
 from . import extend as extend
 from . import graph as graph
+from . import interpret as interpret
 from . import io as io
 from . import metrics as metrics
 from . import nn as nn

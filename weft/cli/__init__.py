@@ -24,6 +24,7 @@ SUMMARIES = {
     "job": "Queue trainings: weft job submit digits epochs=5, weft job run, weft job list.",
     "eval": "Evaluate a trained network on held-out examples: weft eval RUN.",
     "predict": "Classify images, or continue a text, with a trained network: weft predict RUN image.jpg ...",
+    "interpret": "See why a network predicts what it does, layer by layer: weft interpret RUN image.jpg.",
     "export": "Save a trained network as a file that needs no run and no code: weft export RUN out=net.weft, to=onnx, to=c or to=web.",
     "convert": "Write a file of weights, or a network, in another format: weft convert net.pth net.safetensors, weft convert net.onnx net.weft.",
     "dataset": "Create, inspect and download datasets: weft dataset create photos photos-dataset size=64.",
@@ -61,7 +62,7 @@ class _Verbs(Mapping[str, Callable[[Sequence[str]], None]]):
 VERBS = _Verbs()
 
 GROUPS = {
-    "learn": ("studio", "train", "resume", "job", "eval", "predict", "export", "convert"),
+    "learn": ("studio", "train", "resume", "job", "eval", "predict", "interpret", "export", "convert"),
     "data": ("dataset",),
     "networks": ("models", "weights", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "compare", "cfg", "user", "devices"),

@@ -15,6 +15,7 @@ DATASET = "dataset"
 DATASET_VERSION = "dataset-version"
 DOCTOR = "doctor"
 EXPORT = "export"
+EMBEDDING = "embedding"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
@@ -27,6 +28,7 @@ KINDS = {
     DATASET_VERSION: ("weft.jobs.dataset_versions", "make_version"),
     DOCTOR: ("weft.jobs.doctor", "examine_dataset"),
     EXPORT: ("weft.jobs.export_job", "export"),
+    EMBEDDING: ("weft.jobs.embedding", "embed_run"),
 }
 
 

@@ -98,7 +98,7 @@ def without_values() -> Iterator[None]:
 class Listener(Protocol):
     """An observer of module calls and their results."""
 
-    def begins(self, module: Module) -> None: ...
+    def begins(self, module: Module, args: tuple[Any, ...]) -> None: ...
 
     def ends(self, module: Module, result: Any) -> None: ...
 
@@ -157,7 +157,7 @@ class Module(Holder):
         listener = _calls.listener
         if listener is None:
             return self.forward(*args, **kwargs)
-        listener.begins(self)
+        listener.begins(self, args)
         result = self.forward(*args, **kwargs)
         listener.ends(self, result)
         return result

@@ -139,7 +139,7 @@ class _CallRecorder:
         self.made: list[ModuleCall] = []
         self.open: list[ModuleCall] = []
 
-    def begins(self, module: Module) -> None:
+    def begins(self, module: Module, args: tuple[Any, ...]) -> None:
         call = ModuleCall(module, len(self.open), CLOCK.nodes)
         self.made.append(call)
         self.open.append(call)

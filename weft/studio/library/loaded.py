@@ -62,28 +62,28 @@ class LoadedNetworks:
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
-        self._loaded: OrderedDict[Path, tuple[int, LoadedNetwork]] = OrderedDict()
+        self._loaded: OrderedDict[tuple[Path, str], tuple[int, LoadedNetwork]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, folder: Path) -> LoadedNetwork:
-        """The network of a run with its best weights, loaded now unless it is; new weights are loaded again."""
-        weights = folder / "weights" / "best.safetensors"
+    def get(self, folder: Path, checkpoint: str = "best") -> LoadedNetwork:
+        """The network of a run with its best or last weights, loaded now unless it is; new weights are loaded again."""
+        weights, key = folder / "weights" / f"{checkpoint}.safetensors", (folder, checkpoint)
         if not weights.exists():
             raise UserError("studio", f"{folder.name} has no weights yet: they are written after its first epoch.")
         stamp = weights.stat().st_mtime_ns
         with self._lock:
-            known = self._loaded.get(folder)
+            known = self._loaded.get(key)
             if known is None or known[0] != stamp:
-                known = stamp, _load(folder)
-            self._loaded[folder] = known
-            self._loaded.move_to_end(folder)
+                known = stamp, _load(folder, checkpoint)
+            self._loaded[key] = known
+            self._loaded.move_to_end(key)
             while len(self._loaded) > 1 and sum(one.nbytes for _, one in self._loaded.values()) > self.limit:
                 self._loaded.popitem(last=False)
             return known[1]
 
 
-def _load(folder: Path) -> LoadedNetwork:
-    predictor = predictor_of_run("studio", folder)
+def _load(folder: Path, checkpoint: str) -> LoadedNetwork:
+    predictor = predictor_of_run("studio", folder, checkpoint)
     if not predictor.reads_images:
         raise UserError("studio", f"a network for images is required, got {folder.name}.")
     shared_decoder().start()

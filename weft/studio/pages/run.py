@@ -18,8 +18,10 @@ from ..ui.frame import frame
 from ..ui.rendering import render
 from .run_charts import overview
 from .run_checkpoints import checkpoint_count, checkpoints_tab
+from .run_embedding import embedding
 from .run_evaluation import evaluation
 from .run_files import files, settings_tab
+from .run_layers import layers
 from .run_log import history, log
 from .run_predictions import predictions
 from .run_resources import resources
@@ -41,6 +43,8 @@ TABS = (
     RunTab("overview", "Overview", overview),
     RunTab("evaluation", "Evaluation", evaluation, has_progress=False),
     RunTab("predictions", "Predictions", predictions),
+    RunTab("layers", "Layers", layers, has_progress=False),
+    RunTab("embedding", "Embedding", embedding, has_progress=False),
     RunTab("resources", "Resources", resources),
     RunTab("checkpoints", "Checkpoints", checkpoints_tab, checkpoint_count),
     RunTab("files", "Files and export", files),

@@ -1,0 +1,162 @@
+"""The map of a run's examples in its embedding: computed as a job or by `weft interpret RUN`, kept in the run folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from ..data.dataset import Dataset
+from ..errors import RunError, UserError
+from ..interpret import Embedded, Explainer, embedding, pca, tsne
+from ..interpret.pictures import as_bytes, resized
+from ..io.files import replace_file
+from .device import on
+from .events import Listener, Recorder, nobody
+from .job import held_out, job_of
+from .predictor import predictor_of_run
+from .stored import settings_of
+
+FILE = Path("interpret") / "embedding.npz"  # in the run folder
+EXAMPLES = 2000  # points of the map, and training examples that are searched for similar ones
+PERPLEXITY = 30.0
+THUMB = 64  # pixels of the longer side
+STEPS = 750
+
+
+@dataclass(frozen=True)
+class EmbeddingMap:
+    """Held-out examples of a run as points, and training examples to find similar ones among.
+
+    Labels and predictions are class indices, or numbers in a regression. `thumbs` are (n, height, width, channels) bytes.
+    """
+
+    pca: np.ndarray
+    tsne: np.ndarray
+    labels: np.ndarray
+    predicted: np.ndarray
+    probability: np.ndarray
+    indices: np.ndarray
+    vectors: np.ndarray
+    thumbs: np.ndarray
+    train_vectors: np.ndarray
+    train_labels: np.ndarray
+    train_indices: np.ndarray
+    train_thumbs: np.ndarray
+    facts: Mapping[str, Any]  # classes, split, checkpoint (best or last), made_of (time of the weights)
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self.facts["classes"])
+
+
+def embed_run(settings: Mapping[str, Any], run: Path | None, listener: Listener = nobody) -> None:
+    """The work of a job: settings are {run: folder, checkpoint: best or last, split, examples, device}."""
+    make_embedding(
+        Path(settings["run"]), settings.get("checkpoint") or "best", settings.get("split"), settings.get("examples") or EXAMPLES,
+        settings.get("device"), listener,
+    )  # fmt: skip
+
+
+def make_embedding(
+    folder: Path, checkpoint: str = "best", split: str | None = None, examples: int = EXAMPLES, device: str | None = None,
+    listener: Listener = nobody,
+) -> EmbeddingMap:  # fmt: skip
+    """Embed examples of a run, make maps of them, and write both into the run folder."""
+    recorder = Recorder(listener)
+    with on(device):
+        recorder.show("activity", text="reading the data")
+        predictor = predictor_of_run("interpret", folder, checkpoint)
+        if not predictor.reads_images:
+            raise UserError("interpret", f"a network for images is required, got {folder.name}.")
+        job = job_of("interpret", settings_of("interpret", folder), recorder)
+        name, held = held_out(job.splits, split)
+        explainer = Explainer(predictor.model, predictor.prepare)
+
+        def embedded(what: str, data: Dataset) -> Embedded:
+            return embedding(
+                explainer, data, examples, progress=lambda done, total: recorder.show("progress", what=what, done=done, total=total)
+            )  # fmt: skip
+
+        points = embedded(f"embedding {name} images", held)
+        known = embedded("embedding training images", job.train)
+        flat, curved = _maps(points.vectors, recorder)
+        made = EmbeddingMap(
+            flat, curved, held.labels[points.indices], *_predictions(points, bool(held.classes)), points.indices,
+            points.vectors.astype(np.float16), thumbs_of(held, points.indices), known.vectors.astype(np.float16),
+            job.train.labels[known.indices], known.indices, thumbs_of(job.train, known.indices),
+            {
+                "classes": list(held.classes), "split": name, "checkpoint": checkpoint,
+                "made_of": (folder / "weights" / f"{checkpoint}.safetensors").stat().st_mtime,
+            },
+        )  # fmt: skip
+    write_embedding(folder, made)
+    recorder.log(f"{len(points.indices):,} {name} images are embedded: {folder / FILE}")
+    return made
+
+
+def _maps(vectors: np.ndarray, recorder: Recorder) -> tuple[np.ndarray, np.ndarray]:
+    recorder.show("activity", text="making the maps")
+    flat = pca(vectors) if len(vectors) > 1 else np.zeros((1, 2))
+    perplexity = min(PERPLEXITY, (len(vectors) - 1) / 3.0 - 1e-6)
+    if perplexity < 1.0:
+        return flat, flat  # a handful of points need no other map
+    curved = tsne(
+        pca(vectors, min(50, *vectors.shape)), perplexity=perplexity, steps=STEPS,
+        progress=lambda done, total: recorder.show("progress", what="t-SNE", done=done, total=total),
+    )  # fmt: skip
+    return flat, curved
+
+
+def _predictions(points: Embedded, classifies: bool) -> tuple[np.ndarray, np.ndarray]:
+    if not classifies:
+        return points.scores[:, 0], np.full(len(points.scores), np.nan, np.float32)
+    return points.scores.argmax(axis=1), points.probabilities.max(axis=1).astype(np.float32)
+
+
+def thumbs_of(data: Dataset, indices: np.ndarray) -> np.ndarray:
+    """Small pictures of examples."""
+    height, width = data.shape[1:]
+    scale = min(1.0, THUMB / max(height, width))
+    size = max(1, round(height * scale)), max(1, round(width * scale))
+    found = []
+    for start in range(0, len(indices), 256):
+        images = data.inputs(indices[start : start + 256])
+        if scale < 1.0:
+            bytes_ = images.dtype == np.uint8
+            images = resized(images.astype(np.float32) / (255.0 if bytes_ else 1.0), size)
+        found.append(images if images.dtype == np.uint8 else as_bytes(images))
+    return np.concatenate(found).transpose(0, 2, 3, 1)
+
+
+def write_embedding(folder: Path, made: EmbeddingMap) -> None:
+    """Write a map into the run folder."""
+    arrays = {field.name: getattr(made, field.name) for field in fields(made) if field.name != "facts"}
+    file = io.BytesIO()
+    np.savez_compressed(file, facts=np.array(json.dumps(dict(made.facts))), **arrays)
+    (folder / FILE).parent.mkdir(exist_ok=True)
+    replace_file(folder / FILE, [file.getvalue()], "interpret")
+
+
+def read_embedding(folder: Path) -> EmbeddingMap | None:
+    """The map in a run folder; None if it was not made yet."""
+    try:
+        with np.load(io.BytesIO((folder / FILE).read_bytes()), allow_pickle=False) as stored:
+            arrays = {field.name: stored[field.name] for field in fields(EmbeddingMap) if field.name != "facts"}
+            facts = json.loads(str(stored["facts"]))
+            if not {"classes", "split", "checkpoint"} <= facts.keys():
+                raise ValueError("facts are missing")
+            return EmbeddingMap(**arrays, facts=facts)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error) as error:
+        raise RunError(
+            "interpret", f"{folder / FILE} is damaged: {error}. Delete it, and make the map again."
+        ) from None
