@@ -46,7 +46,7 @@ def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
 
 
 def run_folders(root: str | os.PathLike[str]) -> list[Path]:
-    """All folders of runs in a folder and a few levels below it."""
+    """All folders of runs in a folder and a few levels below it; hidden folders hold none."""
     found, level = [], [Path(root)]
     for _ in range(DEEPEST + 1):
         found += [folder for folder in level if _is_run(folder)]
@@ -56,7 +56,7 @@ def run_folders(root: str | os.PathLike[str]) -> list[Path]:
 
 def _folders(folder: Path) -> list[Path]:
     try:
-        return [inner for inner in folder.iterdir() if inner.is_dir()]
+        return [inner for inner in folder.iterdir() if not inner.name.startswith(".") and inner.is_dir()]
     except OSError:  # folders that cannot be read are skipped
         return []
 

@@ -244,10 +244,10 @@ class Job:
             found.setdefault("clip_norm", 1.0)
         return found
 
-    def trained(self, folder: Path) -> tuple[nn.Module, Callable[[Any], Tensor]]:
-        """The network with the best weights of a run, and its predictions for stored inputs, compiled."""
+    def trained(self, folder: Path, checkpoint: str = "best") -> tuple[nn.Module, Callable[[Any], Tensor]]:
+        """The network with the best weights of a run, or those of another checkpoint, and its predictions for stored inputs, compiled."""
         model, prepare = self.model().eval(), self.prepare().eval()
-        path = folder / "weights" / "best.safetensors"
+        path = folder / "weights" / f"{checkpoint}.safetensors"
         if not path.exists():
             raise RunError(
                 "weft", f"{folder} has no weights yet: no epoch was finished. Continue with: weft resume {folder}"

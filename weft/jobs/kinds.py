@@ -17,7 +17,7 @@ Work = Callable[
 
 # Module and function of each kind. A function sends events to the listener, raises Terminated when it is asked to stop, and continues
 # where an earlier attempt ended.
-KINDS = {TRAIN: ("weft.jobs.training", "train_or_resume")}
+KINDS = {TRAIN: ("weft.jobs.training", "train_or_resume"), "predict": ("weft.jobs.predictions", "predict_job")}
 
 
 def work_of(kind: str) -> Work:

@@ -96,11 +96,16 @@ class Predictor:
 
 
 def find_predictor(
-    verb: str, name: str, images: ImageInput | None = None, trust_compiled: bool | None = None
+    verb: str,
+    name: str,
+    images: ImageInput | None = None,
+    trust_compiled: bool | None = None,
+    checkpoint: str = "best",
 ) -> Predictor:
     """The predictor of a saved program or ONNX model (a file), or of a run.
 
     `images`: for models that do not say how they take images. `trust_compiled`: of the code in a saved program, see `weft.load`.
+    `checkpoint`: the weights of a run, best or last.
     """
     path = Path(name)
     model = onnx.load(path) if path.is_file() and path.suffix.lower() == ".onnx" else None
@@ -116,7 +121,7 @@ def find_predictor(
         return predictor_of_facts(known, model)
     if path.is_file():
         return predictor_of_program(load(path, trust_compiled=trust_compiled))
-    return predictor_of_run(verb, find_run(name))
+    return predictor_of_run(verb, find_run(name), checkpoint)
 
 
 def predictor_of_foreign_model(name: str, model: onnx.OnnxModule, images: ImageInput) -> Predictor:
@@ -127,10 +132,10 @@ def predictor_of_foreign_model(name: str, model: onnx.OnnxModule, images: ImageI
     )
 
 
-def predictor_of_run(verb: str, folder: Path) -> Predictor:
-    """The network of a run with its best weights."""
+def predictor_of_run(verb: str, folder: Path, checkpoint: str = "best") -> Predictor:
+    """The network of a run with the weights of a checkpoint."""
     job = job_of_run(settings_of(verb, folder), folder)
-    deployed = deployed_of(job, folder)
+    deployed = deployed_of(job, folder, checkpoint)
     text = job.train if isinstance(job.train, data.Text) else None
     return Predictor(
         task_of(job), tuple(job.train.shape), resize_of(job), job.train.classes if text is None else (), jit(deployed),
@@ -170,9 +175,9 @@ def predictor_of_facts(known: Mapping[str, Any], network: Module) -> Predictor:
     return Predictor(task, tuple(source.shape), way, classes, jit(model), model, text)
 
 
-def deployed_of(job: Job, folder: Path) -> Deployed:
-    """The network of a run with its best weights and its preprocessing."""
-    model, _ = job.trained(folder)
+def deployed_of(job: Job, folder: Path, checkpoint: str = "best") -> Deployed:
+    """The network of a run with the weights of a checkpoint and its preprocessing."""
+    model, _ = job.trained(folder, checkpoint)
     deployed = Deployed(model, job.prepare(), task_of(job) == "classify")
     return deployed.eval()
 
