@@ -41,6 +41,24 @@ IMAGE_SETTINGS = {
         ("labels", str, None, "file with the names of the classes, a line each or a JSON list", ()),
     )
 }
+PREDICT_SETTINGS = {
+    "top": Setting(whole, 5, "number of classes to print"),
+    "length": Setting(whole, 500, "number of characters to generate"),
+    "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely character"),
+    "seed": Setting(whole, 0, "of the text"),
+    "out": Setting(str, None, "folder for a table of the predictions, with the accuracy where labels are known"),
+    "per_class": Setting(whole, 0, "with out=, print so many of the most confident images of each class"),
+    "checkpoint": Setting(str, "best", "weights of a run", choices=("best", "last")),
+    "device": DEVICE,
+    "trust_compiled": Setting(
+        flag,
+        None,
+        "use compiled code in net.weft: true wherever it comes from, false never; if you made it when nobody says",
+    ),
+    **IMAGE_SETTINGS,
+    "csv": Setting(flag, False, "print a table, a line for each image"),
+    "json": Setting(flag, False, "print JSON, an object for each image"),
+}
 MOST_WORDS = 1_000_000  # a shell expands its own patterns
 
 
@@ -54,31 +72,19 @@ def predict(words: Sequence[str]) -> None:
     too; the same command continues where it was stopped.
     For a network that was trained on text the words are the beginning: weft predict RUN "ROMEO:" length=300.
     """
-    known = {
-        "top": Setting(whole, 5, "number of classes to print"),
-        "length": Setting(whole, 500, "number of characters to generate"),
-        "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely character"),
-        "seed": Setting(whole, 0, "of the text"),
-        "out": Setting(str, None, "folder for a table of the predictions, with the accuracy where labels are known"),
-        "per_class": Setting(whole, 0, "with out=, print so many of the most confident images of each class"),
-        "checkpoint": Setting(str, "best", "weights of a run", choices=("best", "last")),
-        "device": DEVICE,
-        "trust_compiled": Setting(
-            flag,
-            None,
-            "use compiled code in net.weft: true wherever it comes from, false never; if you made it when nobody says",
-        ),
-        **IMAGE_SETTINGS,
-        "csv": Setting(flag, False, "print a table, a line for each image"),
-        "json": Setting(flag, False, "print JSON, an object for each image"),
-    }
-    given = read("predict", words, known, MOST_WORDS)
+    given = read_predict(words)
+    with on(given["device"]):
+        _predict(given)
+
+
+def read_predict(words: Sequence[str]) -> Words:
+    """Read the command."""
+    given = read("predict", words, PREDICT_SETTINGS, MOST_WORDS)
     if len(given.plain) < 2:
         raise UserError("weft predict", "a run and an image are required: weft predict RUN image.jpg.")
     if given["csv"] and given["json"]:
         raise UserError("weft predict", "csv and json exclude each other. Use one of them.")
-    with on(given["device"]):
-        _predict(given)
+    return given
 
 
 def _predict(given: Words) -> None:
@@ -106,12 +112,12 @@ def _predict(given: Words) -> None:
 
 
 def _print_all(files: Sequence[ImageEntry], predictor: Predictor, given: Words) -> None:
-    form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(predictor.classes, given["top"])
-    show_all(predict_files(files, predictor, given["top"]), len(files), form)
+    show_all(predict_files(files, predictor, given["top"]), len(files), given, predictor.classes)
 
 
-def show_all(found: Iterable[FilePrediction], total: int, form: _Form) -> None:
+def show_all(found: Iterable[FilePrediction], total: int, given: Words, classes: Sequence[str]) -> None:
     """Print predictions as they come."""
+    form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(classes, given["top"])
     failed = 0
     piped = not sys.stdout.isatty()  # on a terminal the lines themselves show the progress
     with Display() as display:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-INPUTS, TABLE, RESULTS = "inputs.csv", "predictions.csv", "predictions.json"
+INPUTS, TABLE, RESULTS, SUBMISSION = "inputs.csv", "predictions.csv", "predictions.json", "submission.json"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ A folder of predictions holds
 inputs.csv         path and label of every image, as they were found at the start
 predictions.csv    a line for each image: path, label, error, and the best classes with their probabilities, or the numbers
 predictions.json   what was asked, and at the end what came out (see prediction_results.py)
+submission.json    of a job: its number, and what the network and the images are called
 
 Work that was stopped continues after the last line that was written.
 """
@@ -17,7 +18,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ from .device import on
 from .events import Listener, Recorder
 from .image_lists import ImageEntry, labelled_files
 from .onnx_predictor import ImageInput
-from .prediction_results import INPUTS, RESULTS, TABLE, measure, read_predictions, titles
+from .prediction_results import INPUTS, RESULTS, SUBMISSION, TABLE, measure, read_predictions, titles
 from .predictor import Predictor, find_predictor
+from .queue import JobQueue
+from .record import JobRecord
 
 PREDICT = "predict"  # the kind of job
 FOLDER = ".predictions"  # below the folder of runs
@@ -133,6 +136,20 @@ def new_folder(runs: Path) -> Path:
             return root / str(number)
         except FileExistsError:
             number += 1
+
+
+def submit_predictions(
+    queue: JobQueue, request: PredictionRequest, folder: Path | None = None, **facts: Any
+) -> tuple[JobRecord, Path]:
+    """Add predictions to a queue; the job, and the folder that will hold them. `facts` are kept beside them, in submission.json."""
+    out = folder or new_folder(queue.root)
+    shown = {
+        "model": facts.get("network_name") or request.network,
+        "data": facts.get("source_name") or request.sources[0],
+    }
+    job = queue.add({**asdict(request), "out": str(out), "name": None, **shown}, PREDICT)
+    _write(out / SUBMISSION, {**facts, "job": job.number, "created": round(time.time(), 3)})
+    return job, out
 
 
 def predict_job(settings: Mapping[str, Any], earlier: Path | None, listener: Listener) -> None:

@@ -16,6 +16,7 @@ from .config import StudioConfig
 from .keys import OneTimeToken
 from .server import create
 
+GRACE = 2  # seconds that streams of events have to end
 TRIED = 20  # ports from the first one on, if the port may be chosen
 
 
@@ -34,7 +35,14 @@ def serve(config: StudioConfig, announce: Callable[[str], None], fixed_port: boo
     announcer = threading.Thread(target=_announce, args=(config, token, announce, ended), daemon=True)
     announcer.start()
     try:
-        uvicorn.run(app, host=config.host, port=config.port, log_level="warning", root_path=config.prefix)
+        uvicorn.run(
+            app,
+            host=config.host,
+            port=config.port,
+            log_level="warning",
+            root_path=config.prefix,
+            timeout_graceful_shutdown=GRACE,
+        )
     finally:
         ended.set()
         runner.join(timeout=5)

@@ -12,6 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import Message
+
 from ..errors import UserError
 
 CHUNK = 1 << 20
@@ -118,3 +122,18 @@ def _is_ignored(name: str) -> bool:
     """Files that operating systems add to archives."""
     parts = PurePosixPath(name.replace("\\", "/")).parts
     return not parts or parts[0] == "__MACOSX" or parts[-1] in (".DS_Store", "Thumbs.db")
+
+
+def bounded_request(request: Request, largest: int) -> Request:
+    """The same request, whose body is refused once it is larger than allowed, whatever its header says."""
+    received = 0
+
+    async def counted() -> Message:
+        nonlocal received
+        message = await request.receive()
+        received += len(message.get("body", b""))
+        if received > largest:
+            raise HTTPException(413, f"requests of up to {largest >> 20} MiB are accepted")
+        return message
+
+    return Request(request.scope, counted)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from ...jobs.queue import JobQueue
 from ..config import StudioConfig
+from ..library.batches import Batches
+from ..library.event_stream import EventStream
 from ..library.feed import Feed
 from ..library.loaded import LoadedNetworks
 from ..library.runs import RunIndex
@@ -24,3 +26,5 @@ class Studio:
     live: LiveFragments
     networks: LoadedNetworks
     paths: AllowedPaths
+    batches: Batches
+    events: EventStream
