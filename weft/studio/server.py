@@ -15,6 +15,7 @@ from .access import AccessMiddleware
 from .api import classify as classify_api
 from .api import events as events_api
 from .api import jobs as jobs_api
+from .api import mlflow as mlflow_api
 from .api import predictions as predictions_api
 from .api import runs as runs_api
 from .api import submission as submission_api
@@ -62,6 +63,7 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
     for api in (jobs_api, runs_api, classify_api, predictions_api, events_api, submission_api):
         app.include_router(documented(api.router(studio)), prefix="/api/v1", responses=ERRORS)
+    app.include_router(documented(mlflow_api.router(studio)), prefix=mlflow_api.PREFIX, responses=ERRORS)
     answer_errors(app)
     describe(app)
     for page in (home, networks, runs, run, compare, classify, batch, train, queue):
