@@ -12,13 +12,13 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import httpx
+import nicegui
 import uvicorn
 import yaml
 
@@ -105,15 +105,15 @@ class LocalStudio:
 
 
 @contextmanager
-def served_studio(runs: Path, pages: bool = True, **settings: Any) -> Iterator[LocalStudio]:
-    """Serve a studio from a thread, without a runner of its queue: starting a process for each file of tests takes seconds.
-
-    NiceGUI can be started once in a process, so only one file of tests has pages.
-    """
+def served_studio(runs: Path, **settings: Any) -> Iterator[LocalStudio]:
+    """Serve a studio from a thread, without a runner of its queue: starting a process for each file of tests takes seconds."""
     config, key = StudioConfig(runs, **settings), OneTimeToken()
     runs.mkdir(parents=True, exist_ok=True)
-    with nullcontext() if pages else mock.patch("nicegui.ui.run_with"):
-        app, studio = create(config, key)
+    # NiceGUI is one application in a process, which an earlier file of tests may have started.
+    nicegui.app.middleware_stack = None
+    nicegui.app.user_middleware.clear()
+    nicegui.app.reset()
+    app, studio = create(config, key)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))

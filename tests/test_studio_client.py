@@ -33,7 +33,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     patch = pytest.MonkeyPatch()
     patch.setattr(loaded, "predictor_of_run", lightness)
     patch.setattr(predictions, "find_predictor", lightness)
-    with served_studio(root / "runs", pages=False, roots=(root,)) as served:
+    with served_studio(root / "runs", roots=(root,)) as served:
         yield served
     patch.undo()
 

@@ -130,7 +130,7 @@ def test_events_of_one_run_and_heartbeats(stream: EventStream) -> None:
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     root = tmp_path_factory.mktemp("events") / "runs"
     make_run(root, "one", [0.5])
-    with served_studio(root, pages=False) as served:
+    with served_studio(root) as served:
         yield served
 
 

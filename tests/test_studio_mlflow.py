@@ -20,7 +20,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalStudio]:
     root: Path = tmp_path_factory.mktemp("mlflow") / "runs"
     make_run(root, "one", [0.5, 0.9])
     make_run(root, "two", [0.4, 0.95], ended=False, epochs=9)
-    with served_studio(root, pages=False) as served:
+    with served_studio(root) as served:
         yield served
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.datastructures import UploadFile
 
 from ...errors import UserError
+from ..library.loaded import LoadedNetwork
 from ..library.usable import UsableNetwork, usable_network, usable_networks
 from ..ui.context import Studio
 from ..uploads import bounded_request
@@ -78,6 +79,8 @@ class LoadedFacts(BaseModel):
     nbytes: int
     used: float = Field(description="when it was used last, in seconds since 1970")
     classes: int
+    input: list[int] = Field(description="channels, height and width of the images that it takes")
+    notes: list[str] = Field(description="what was assumed of a network that does not say how it takes images")
 
 
 _BODY = {
@@ -120,13 +123,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.get("/loaded", response_model=list[LoadedFacts])
     def loaded() -> list[dict[str, Any]]:
         """The networks in memory, the most recently used first."""
-        return [
-            {
-                "id": network_id(studio, one.path), "checkpoint": one.checkpoint, "nbytes": one.nbytes, "used": one.used,
-                "classes": len(one.predictor.classes),
-            }
-            for one in studio.networks.all()
-        ]  # fmt: skip
+        return [_loaded(studio, one) for one in studio.networks.all()]
 
     @routes.post("/{run:path}/classify", response_model=Classification, openapi_extra=_BODY)
     async def classify(
@@ -160,10 +157,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.post("/{run:path}/load", response_model=LoadedFacts)
     def load(run: str, checkpoint: str = "best") -> dict[str, Any]:
         """Load a network into memory, so that the first image is classified at once."""
-        one = studio.networks.get(find(run).path, checkpoint)
-        return {
-            "id": run, "checkpoint": one.checkpoint, "nbytes": one.nbytes, "used": one.used, "classes": len(one.predictor.classes),
-        }  # fmt: skip
+        return _loaded(studio, studio.networks.get(find(run).path, checkpoint))
 
     @routes.delete("/{run:path}/loaded")
     def release(run: str, checkpoint: str | None = None) -> dict[str, Any]:
@@ -176,9 +170,11 @@ def router(studio: Studio) -> APIRouter:
     return routes
 
 
-def network_id(studio: Studio, path: Path) -> str:
-    """The id of a network by its path."""
-    return path.relative_to(studio.index.root).as_posix() if path.is_relative_to(studio.index.root) else str(path)
+def _loaded(studio: Studio, one: LoadedNetwork) -> dict[str, Any]:
+    return {
+        "id": one.path.relative_to(studio.index.root).as_posix(), "checkpoint": one.checkpoint, "nbytes": one.nbytes, "used": one.used,
+        "classes": len(one.predictor.classes), "input": list(one.predictor.shape), "notes": list(one.predictor.notes),
+    }  # fmt: skip
 
 
 def _facts(one: UsableNetwork) -> UsableFacts:

@@ -33,7 +33,11 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Errors of weft become answers with a message; a user's mistake is 400, anything else 500."""
+    """Errors of weft become answers with a message; a user's mistake is 400, anything else 500. Called when all routes are there."""
+
+    @app.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
+    def missing(path: str) -> None:
+        raise HTTPException(404, f"there is no /api/{path}; /docs describes the API.")
 
     @app.exception_handler(WeftError)
     async def answer(request: Request, error: WeftError) -> JSONResponse:
@@ -45,9 +49,7 @@ def answer_errors(app: FastAPI) -> None:
     async def answer_http(request: Request, error: HTTPException) -> Response:
         if "/api/" not in request.url.path:
             return await http_exception_handler(request, error)
-        missing = error.status_code == 404 and error.detail == "Not Found"
-        message = f"there is no {request.url.path}; /docs describes the API." if missing else str(error.detail)
-        return JSONResponse({"message": message}, error.status_code, error.headers)
+        return JSONResponse({"message": str(error.detail)}, error.status_code, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid(request: Request, error: RequestValidationError) -> JSONResponse:

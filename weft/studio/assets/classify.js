@@ -172,6 +172,7 @@
         const found = await api("POST", `/networks/${encoded(card.dataset.network)}/load?checkpoint=${card.dataset.checkpoint}`);
         card.querySelector("[data-device]").textContent = "CPU, loaded";
         card.querySelector("[data-memory]").textContent = size(found.nbytes);
+        card.querySelector("[data-notes]").textContent = found.notes.join(" ");
       } catch (error) {
         card.dataset.refused = "1";
         card.querySelector("[data-device]").textContent = "not loaded";
