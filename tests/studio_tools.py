@@ -112,7 +112,6 @@ def served_studio(runs: Path, **settings: Any) -> Iterator[LocalStudio]:
     # NiceGUI is one application in a process, which an earlier file of tests may have started.
     nicegui.app.middleware_stack = None
     nicegui.app.user_middleware.clear()
-    nicegui.app.reset()
     app, studio = create(config, key)
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
