@@ -391,6 +391,11 @@ def test_images_are_classified_in_a_browser(local: LocalStudio, place: Path) -> 
         page.goto(f"{local.address}/classify?runs={NETWORK},{NETWORK}@last&path={place}/photos/bright/0.png")
         page.wait_for_function("[...document.querySelectorAll('[data-answer]')].filter(e => e.textContent === 'bright').length === 2")  # fmt: skip
         assert page.locator("[data-why]").count() == 2
+        page.evaluate(
+            "document.addEventListener('classified', e => (window.told = [...(window.told ?? []), e.target.querySelector('[data-why]').dataset.checkpoint]))"
+        )
+        page.get_by_role("button", name="Classify", exact=True).click()
+        page.wait_for_function("window.told?.length === 2 && window.told.includes('last')")
         assert page.locator("[data-loaded] tbody tr").count() >= 2
         page.get_by_label(f"Release {NETWORK}").first.click()
         page.wait_for_function("document.querySelector('[data-device]').textContent === 'CPU, released'")

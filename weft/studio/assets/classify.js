@@ -146,10 +146,19 @@
           answer = await api("POST", path, form);
         }
         show(card, { ...answer.results[0], milliseconds: answer.milliseconds });
-        card.dispatchEvent(new CustomEvent("classified", { bubbles: true, detail: { network: card.dataset.network, checkpoint: card.dataset.checkpoint, content, result: answer.results[0] } }));
+        settled(card, content, answer.results[0]);
       } catch (error) {
         said.textContent = error.message;
       }
+    };
+    // Explaining costs many predictions, so a drawing is explained when the pen rests.
+    const resting = new Map();
+    const settled = (card, content, result) => {
+      const place = document.querySelector(`[data-why-of="${CSS.escape(card.dataset.key)}"]`);
+      clearTimeout(resting.get(card));
+      resting.set(card, setTimeout(() => {
+        place.dispatchEvent(new CustomEvent("classified", { bubbles: true, detail: { network: card.dataset.network, checkpoint: card.dataset.checkpoint, content, result } }));
+      }, source === "draw" ? 600 : 0));
     };
     const show = (card, result) => {
       const best = result?.classes[0];

@@ -165,9 +165,9 @@ def thumbs(batch: PredictionBatch, rows: Sequence[StoredPrediction], base: str) 
 
 
 def _takes_grey(chosen: Sequence[NetworkChoice]) -> bool:
-    """Whether a drawing of white on black is what the networks know: small gray images."""
-    names = ("digits", "mnist", "fashion-mnist")
-    return all(one.network.row is not None and str(one.network.row.settings.get("data")) in names for one in chosen)
+    """Whether a drawing of white on black is what the first network knows: small gray images."""
+    row = chosen[0].network.row if chosen else None
+    return row is not None and str(row.settings.get("data")) in ("digits", "mnist", "fashion-mnist")
 
 
 # --- many images ------------------------------------------------------------------------------------------------------------------
