@@ -124,8 +124,8 @@ def test_errors_say_what_to_do(local: LocalStudio, client: Client) -> None:
 
 def test_certificates_are_checked() -> None:
     made = Client("https://example.com")
-    assert made._tls is not None
-    assert made._tls.check_hostname
+    assert made._connection._tls is not None
+    assert made._connection._tls.check_hostname
 
 
 # --- the command line -----------------------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from ..jobs.predictions import FilePrediction
 from ..jobs.schema import Setting, as_text, flag
 from ..jobs.settings import COMMON, SETTINGS
 from ..report import compare as facts
-from ..studio.client import TOKEN, Client
+from ..studio.client import Client
+from ..studio.connection import TOKEN
 from .arguments import Words, read
 from .predict import read_predict, show_all
 from .progress import ProgressDisplay

@@ -6,7 +6,7 @@ library/     what the pages show, read from disk; nothing here knows of pages
 ui/          the frame around every page, components, charts and formats; HTML is in templates/, styles and scripts in assets/
 api/         everything as REST, below /api/v1; all changes go through it
 pages/       one file a page
-client       a client for programs; it needs nothing but Python
+client       a client for programs, and its `connection`; they need nothing but Python
 access       who may enter, and the headers of every answer
 server       puts them together; `serve` starts it with the runner of the queue
 
