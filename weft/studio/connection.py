@@ -47,9 +47,13 @@ class StudioConnection:
         place = Path(target)
         with self._lock:
             answer = self._send("GET", path, None, {})
-            with place.open("wb") as opened:
-                while chunk := answer.read(CHUNK):
-                    opened.write(chunk)
+            try:
+                with place.open("wb") as opened:
+                    while chunk := answer.read(CHUNK):
+                        opened.write(chunk)
+            except BaseException:
+                self.close()  # what is left of the answer must not be taken for the next one
+                raise
         return place
 
     def request(
@@ -62,6 +66,7 @@ class StudioConnection:
         return json.loads(content) if content else None
 
     def upload(self, method: str, path: str, opened: IO[bytes]) -> Any:
+        """The answer to a request whose body is a zip file."""
         size = os.fstat(opened.fileno()).st_size
         return self.request(method, path, opened, {"Content-Type": "application/zip", "Content-Length": str(size)})
 
