@@ -6,15 +6,25 @@ import json
 import os
 import queue
 import shutil
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import httpx
+import nicegui
+import uvicorn
 import yaml
+
+from weft.studio.config import StudioConfig
+from weft.studio.keys import OneTimeToken, secret
+from weft.studio.server import create
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -77,3 +87,55 @@ def first_line(process: subprocess.Popen[str], seconds: float, beginning: str = 
         if line.startswith(beginning):
             return line
         seen += line
+
+
+@dataclass(frozen=True)
+class LocalStudio:
+    """A studio that is served by a thread of this process."""
+
+    address: str
+    token: str
+    studio: Any
+    web: httpx.Client
+    key: OneTimeToken
+
+    @property
+    def way_in(self) -> str:
+        """The address that lets a browser in."""
+        return f"{self.address}/?token={self.key.value}"
+
+    def request(self, method: str, path: str, content: Any = None) -> Any:
+        """The status and the content of an answer. `content` is JSON, or the options of httpx."""
+        sent = {} if content is None else content if "files" in content else {"json": content}
+        found = self.web.request(method, path, **sent)
+        is_json = found.headers["content-type"].startswith("application/json")
+        return found.status_code, found.json() if is_json else found.content
+
+
+@contextmanager
+def served_studio(runs: Path, **settings: Any) -> Iterator[LocalStudio]:
+    """Serve a studio from a thread, without a runner of its queue: starting a process for each file of tests takes seconds."""
+    config, key = StudioConfig(runs, **settings), OneTimeToken()
+    runs.mkdir(parents=True, exist_ok=True)
+    # NiceGUI is one application in a process, which an earlier file of tests may have started.
+    nicegui.app.middleware_stack = None
+    nicegui.app.user_middleware.clear()
+    app, studio = create(config, key)
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        for _ in range(500):
+            if server.started:
+                break
+            time.sleep(0.02)
+        assert server.started
+        address, token = f"http://127.0.0.1:{listener.getsockname()[1]}", secret(runs, "token")
+        with httpx.Client(base_url=address, headers={"Authorization": f"Bearer {token}"}, timeout=30) as web:
+            yield LocalStudio(address, token, studio, web, key)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()

@@ -156,6 +156,9 @@ OPTION = re.compile(r"(?<![\w{.])([a-z][a-z_]*)=")
 COMMAND = re.compile(r"weft ((?:runs|dataset|job|weights) [a-z]+|[a-z]+)\b([^.;,]*)")
 
 
+EVERYWHERE = {"cfg", "server", "token"}  # options that are read before the verb is called
+
+
 def test_advice_names_only_options_that_the_verb_has() -> None:
     checked = 0
     parts = {
@@ -166,7 +169,7 @@ def test_advice_names_only_options_that_the_verb_has() -> None:
     for place, (where, *message) in [*errors_in("cli"), *errors_in("jobs")]:
         verb = where.removeprefix("weft").strip()
         text = " ".join(message)
-        known = {"cfg"}
+        known = set(EVERYWHERE)
         if verb in VERBS or verb in parts:
             known |= set(settings_of(verb))
         elif verb in ("", "jobs"):
@@ -177,7 +180,7 @@ def test_advice_names_only_options_that_the_verb_has() -> None:
         for command, rest in COMMAND.findall(text):
             if command in VERBS or command in parts:
                 for name in OPTION.findall(rest):
-                    assert name in {"cfg", *settings_of(command)}, f"{place}: weft {command} has no {name}="
+                    assert name in {*EVERYWHERE, *settings_of(command)}, f"{place}: weft {command} has no {name}="
                     checked += 1
     assert checked >= 5
 

@@ -166,7 +166,7 @@ def test_folders_patterns_and_lists(at_home: Path) -> None:
 
 def test_more_images_than_a_batch(at_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = said("predict", "colours", "photos", "--csv")[0]
-    monkeypatch.setattr(importlib.import_module("weft.cli.predict"), "BATCH", 5)
+    monkeypatch.setattr(importlib.import_module("weft.jobs.predictions"), "BATCH", 5)
     rows, wanted = (
         list(csv.DictReader(io.StringIO(t))) for t in (said("predict", "colours", "photos", "--csv")[0], whole)
     )

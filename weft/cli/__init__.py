@@ -15,7 +15,7 @@ from ..hints import nearest
 from ..signals import TERMINATED, Terminated, terminable
 from ..version import __version__
 from . import verbs
-from .arguments import Help
+from .arguments import Help, asks_for_help, has_server
 
 # The first line of each verb's docstring, for `weft --help`, which imports no verb.
 SUMMARIES = {
@@ -101,6 +101,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def _run(verb: str, words: Sequence[str]) -> None:
     if verb not in VERBS:
         raise UserError("weft", f"there is no verb {verb!r}. {nearest(verb, [*VERBS, 'help'])}")
+    if verb != "studio" and has_server(words) and not asks_for_help(words):
+        verbs.run_remote(verb, words)
+        return
     call = VERBS[verb]
     try:
         call(words)
@@ -118,5 +121,6 @@ def _help() -> str:
             "",
             "for example: weft train digits model=lenet epochs=5",
             "weft help VERB lists the settings of a verb; weft --version prints the version.",
+            "server=URL runs train, predict, job and runs on a studio elsewhere, with the token in WEFT_STUDIO_TOKEN.",
         ]
     )

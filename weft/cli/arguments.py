@@ -108,6 +108,11 @@ def asks_for_help(words: Sequence[str]) -> bool:
     return list(words) == ["help"] or not {"--help", "-h", "--help-all"}.isdisjoint(words)
 
 
+def has_server(words: Sequence[str]) -> bool:
+    """Whether a command is for a studio elsewhere: server=URL."""
+    return any(word.startswith(("server=", "--server=")) or word == "--server" for word in words)
+
+
 def part(verb: str, words: Sequence[str], parts: Mapping[str, Callable[[Sequence[str]], None]]) -> None:
     """Run a verb with subcommands: weft VERB SUBCOMMAND word ..."""
     name, *rest = words or ["help"]

@@ -6,28 +6,28 @@ import csv
 import json
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .. import train as training
-from ..data.images import Unreadable
 from ..data.resize import WAYS
 from ..errors import RunError, UserError
 from ..jobs.device import on
+from ..jobs.events import Recorder
+from ..jobs.image_lists import ImageEntry, image_files
 from ..jobs.onnx_predictor import ImageInput
+from ..jobs.prediction_results import TABLE, best_per_class, read_predictions, titles
+from ..jobs.predictions import FilePrediction, PredictionRequest, predict_files, predict_to_folder
 from ..jobs.predictor import Predictor, find_predictor
 from ..jobs.schema import Setting, flag, number, numbers, positive, sizes, whole
 from ..jobs.settings import DEVICE
-from ..ops.convert import asarray
-from ..report.text_format import counted
+from ..report.text_format import counted, listed
 from .arguments import Words, read
 from .display import Display
-from .files import image_files
+from .progress import ProgressDisplay
+from .table import table
 
-BATCH = 64  # images that are predicted together
 IMAGE_SETTINGS = {
     name: Setting(read, default, f"{help} (ONNX models)", choices=choices)
     for name, read, default, help, choices in (
@@ -41,6 +41,24 @@ IMAGE_SETTINGS = {
         ("labels", str, None, "file with the names of the classes, a line each or a JSON list", ()),
     )
 }
+PREDICT_SETTINGS = {
+    "top": Setting(whole, 5, "number of classes to print"),
+    "length": Setting(whole, 500, "number of characters to generate"),
+    "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely character"),
+    "seed": Setting(whole, 0, "of the text"),
+    "out": Setting(str, None, "folder for a table of the predictions, with the accuracy where labels are known"),
+    "per_class": Setting(whole, 0, "with out=, print so many of the most confident images of each class"),
+    "checkpoint": Setting(str, "best", "weights of a run", choices=("best", "last")),
+    "device": DEVICE,
+    "trust_compiled": Setting(
+        flag,
+        None,
+        "use compiled code in net.weft: true wherever it comes from, false never; if you made it when nobody says",
+    ),
+    **IMAGE_SETTINGS,
+    "csv": Setting(flag, False, "print a table, a line for each image"),
+    "json": Setting(flag, False, "print JSON, an object for each image"),
+}
 MOST_WORDS = 1_000_000  # a shell expands its own patterns
 
 
@@ -50,36 +68,32 @@ def predict(words: Sequence[str]) -> None:
     RUN is a run, a program that weft export wrote (net.weft), or an ONNX model (net.onnx). How a foreign model takes images is printed, and
     settings such as size=, mean=, std= and labels= change it. Images are files, folders with all files in them, patterns such as
     "shots/*.png", or lists (.txt or .csv) with a path in each line. A file that cannot be read is reported, the others are predicted all the same, and the exit code is 1.
+    With out=FOLDER a table of all predictions is kept there, and if folders are named like the classes, or a list has labels, the accuracy
+    too; the same command continues where it was stopped.
     For a network that was trained on text the words are the beginning: weft predict RUN "ROMEO:" length=300.
     """
-    known = {
-        "top": Setting(whole, 5, "number of classes to print"),
-        "length": Setting(whole, 500, "number of characters to generate"),
-        "temperature": Setting(number, 0.8, "sampling temperature of a text; 0: always the most likely character"),
-        "seed": Setting(whole, 0, "of the text"),
-        "device": DEVICE,
-        "trust_compiled": Setting(
-            flag,
-            None,
-            "use compiled code in net.weft: true wherever it comes from, false never; if you made it when nobody says",
-        ),
-        **IMAGE_SETTINGS,
-        "csv": Setting(flag, False, "print a table, a line for each image"),
-        "json": Setting(flag, False, "print JSON, an object for each image"),
-    }
-    given = read("predict", words, known, MOST_WORDS)
-    if len(given.plain) < 2:
-        raise UserError("weft predict", "a run and an image are required: weft predict RUN image.jpg.")
-    if given["csv"] and given["json"]:
-        raise UserError("weft predict", "csv and json exclude each other. Use one of them.")
+    given = read_predict(words)
     with on(given["device"]):
         _predict(given)
 
 
+def read_predict(words: Sequence[str]) -> Words:
+    """Read the command."""
+    given = read("predict", words, PREDICT_SETTINGS, MOST_WORDS)
+    if len(given.plain) < 2:
+        raise UserError("weft predict", "a run and an image are required: weft predict RUN image.jpg.")
+    if given["csv"] and given["json"]:
+        raise UserError("weft predict", "csv and json exclude each other. Use one of them.")
+    return given
+
+
 def _predict(given: Words) -> None:
     name, *words = given.plain
+    if given["out"] is not None:
+        _write_folder(words, name, given)
+        return
     images = ImageInput(**{key: given[key] for key in IMAGE_SETTINGS})
-    predictor = find_predictor("predict", name, images, given["trust_compiled"])
+    predictor = find_predictor("predict", name, images, given["trust_compiled"], given["checkpoint"])
     if predictor.text is not None:
         text = training.generate(
             predictor.model, predictor.text, " ".join(words), given["length"], temperature=given["temperature"], seed=given["seed"]
@@ -91,58 +105,68 @@ def _predict(given: Words) -> None:
         raise UserError("weft predict", f"{name} takes inputs of {shape} numbers, and predict reads images.")
     for note in predictor.notes:
         print(f"weft: {note}", file=sys.stderr)
-    _print_all(image_files(words), predictor, given)
+    _print_all([ImageEntry(path) for path in image_files(words)], predictor, given)
 
 
 # --- images -----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The prediction for one file: class probabilities, or numbers, or the error."""
-
-    path: str
-    values: np.ndarray | None
-    error: str = ""
+def _print_all(files: Sequence[ImageEntry], predictor: Predictor, given: Words) -> None:
+    show_all(predict_files(files, predictor, given["top"]), len(files), given, predictor.classes)
 
 
-def _print_all(files: Sequence[str], predictor: Predictor, given: Words) -> None:
-    form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(predictor.classes, given["top"])
+def show_all(found: Iterable[FilePrediction], total: int, given: Words, classes: Sequence[str]) -> None:
+    """Print predictions as they come."""
+    form: _Form = (_Csv if given["csv"] else _Json if given["json"] else _Lines)(classes, given["top"])
     failed = 0
     piped = not sys.stdout.isatty()  # on a terminal the lines themselves show the progress
     with Display() as display:
-        for done, found in enumerate(_predictions(files, predictor), 1):
-            failed += found.values is None
-            if found.values is None:
-                display.line(f"weft: {found.path} {found.error}")
-            form.show(found)
+        for done, one in enumerate(found, 1):
+            failed += bool(one.error)
+            if one.error:
+                display.line(f"weft: {one.path} {one.error}")
+            form.show(one)
             if piped:
-                display.bar("predicting", done, len(files))
+                display.bar("predicting", done, total)
+    _check_failed(failed, total)
+
+
+def _check_failed(failed: int, total: int) -> None:
     if failed:
-        what = f"{counted(failed, 'file')} of {len(files):,}"
-        others = "; all others were predicted" if failed < len(files) else ""
+        what = f"{counted(failed, 'file')} of {total:,}"
+        others = "; all others were predicted" if failed < total else ""
         raise RunError("weft predict", f"{what} could not be read{others}.")
 
 
-def _predictions(files: Sequence[str], predictor: Predictor) -> Iterator[Prediction]:
-    """Batch by batch, in the order of the files. All batches have one size, so that one program serves them all."""
-    size = predictor.batch or min(BATCH, len(files))
-    for start in range(0, len(files), size):
-        read_ones = [_image(path, predictor) for path in files[start : start + size]]
-        images = [image for image in read_ones if isinstance(image, np.ndarray)]
-        if images:
-            full = np.stack([*images, *[np.zeros_like(images[0])] * (size - len(images))])
-            values = iter(predictor.run(asarray(full)).numpy()[: len(images)])
-        for path, image in zip(files[start : start + size], read_ones, strict=True):
-            yield Prediction(path, None, image) if isinstance(image, str) else Prediction(path, next(values))
+def _write_folder(words: Sequence[str], name: str, given: Words) -> None:
+    """Keep the predictions in a folder, and print how good they are where labels are known."""
+    images = {key: given[key] for key in IMAGE_SETTINGS if key in given.given}
+    request = PredictionRequest(name, words, given["checkpoint"], given["top"], given["device"], images=images)
+    with ProgressDisplay() as progress:
+        shown = lambda event: progress(event) if event.type in ("progress", "activity") else None  # noqa: E731
+        results = predict_to_folder(request, Path(given["out"]), Recorder(shown))
+    print(_results_text(results, Path(given["out"])))
+    if given["per_class"]:
+        best = best_per_class(read_predictions(Path(given["out"])), results["classes"], given["per_class"])
+        rows = [[c, f"{100 * share:.1f} %", one.path] for c, ones in best.items() for one, share in ones]
+        print(table(["class", "probability", "image"], rows, left=("class", "image")))
+    _check_failed(results["failed"], results["images"])
 
 
-def _image(path: str, predictor: Predictor) -> np.ndarray | str:
-    """The pixels, or why there are none."""
-    try:
-        return predictor.image(path)
-    except Unreadable as reason:
-        return str(reason)
+def _results_text(results: Mapping[str, Any], folder: Path) -> str:
+    lines = [f"{counted(results['images'], 'image')} in {results['seconds']:.1f} s: {folder / TABLE}"]
+    if "accuracy" in results:
+        lines.append(
+            f"accuracy {100 * results['accuracy']:.2f} % and top-5 {100 * results['top5_accuracy']:.2f} % of {results['labelled']:,} with labels"
+        )
+        rows = [
+            [name, f"{100 * share:.1f} %", f"{results['class_images'][name]:,}"]
+            for name, share in results["class_accuracy"].items()
+        ]
+        lines.append(table(["class", "accuracy", "images"], rows, left=("class",)))
+    if results["unknown_labels"]:
+        lines.append(f"labels that are no class of the network do not count: {listed(results['unknown_labels'])}")
+    return "\n".join(lines)
 
 
 class _Form(ABC):
@@ -152,34 +176,30 @@ class _Form(ABC):
         self.classes, self.top = classes, min(top, len(classes)) if classes else 0
 
     @abstractmethod
-    def show(self, found: Prediction) -> None:
+    def show(self, found: FilePrediction) -> None:
         """Print one of them."""
-
-    def best(self, values: np.ndarray) -> list[tuple[str, float]]:
-        order = np.argsort(-values, kind="stable")[: self.top]
-        return [(self.classes[i], float(values[i])) for i in order]
 
 
 class _Lines(_Form):
     """A line of text an image."""
 
-    def show(self, found: Prediction) -> None:
-        if found.values is None:
+    def show(self, found: FilePrediction) -> None:
+        if found.error:
             return
-        texts = [f"{name} {100 * share:.1f} %" for name, share in self.best(found.values)]
-        print(f"{found.path}: " + ", ".join(texts if self.classes else [f"{v:.6g}" for v in found.values.ravel()]))
+        texts = [f"{name} {100 * share:.1f} %" for name, share in found.best]
+        print(f"{found.path}: " + ", ".join(texts or [f"{v:.6g}" for v in found.numbers]))
 
 
 class _Json(_Form):
     """A JSON object a line."""
 
-    def show(self, found: Prediction) -> None:
-        if found.values is None:
+    def show(self, found: FilePrediction) -> None:
+        if found.error:
             print(json.dumps({"path": found.path, "error": found.error}))
-        elif self.classes:
-            print(json.dumps({"path": found.path, "classes": dict(self.best(found.values))}))
+        elif found.best:
+            print(json.dumps({"path": found.path, "classes": dict(found.best)}))
         else:
-            print(json.dumps({"path": found.path, "numbers": found.values.ravel().tolist()}))
+            print(json.dumps({"path": found.path, "numbers": list(found.numbers)}))
 
 
 class _Csv(_Form):
@@ -189,12 +209,8 @@ class _Csv(_Form):
         super().__init__(classes, top)
         self._table = csv.writer(sys.stdout, lineterminator="\n")
         if classes:
-            ranks = [f"_{i}" if i > 1 else "" for i in range(1, self.top + 1)]
-            self._table.writerow(["path", "error", *(f"{w}{r}" for r in ranks for w in ("class", "probability"))])
+            self._table.writerow([title for title in titles(classes, top) if title != "label"])
 
-    def show(self, found: Prediction) -> None:
-        cells: list[Any] = []
-        if found.values is not None:
-            pairs = [(name, f"{share:.6g}") for name, share in self.best(found.values)]
-            cells = [cell for pair in pairs for cell in pair] if self.classes else found.values.ravel().tolist()
-        self._table.writerow([found.path, found.error, *cells])
+    def show(self, found: FilePrediction) -> None:
+        path, _, error, *cells = found.cells()
+        self._table.writerow([path, error, *(cells if found.best else found.numbers)])

@@ -43,6 +43,8 @@ def studio(words: Sequence[str]) -> None:
         "roots": Setting(str, None, "folders whose files may be used by their path, with commas; default: this folder"),
         "datasets": Setting(str, None, "folder that datasets are created in; default: datasets beside the runs"),
         "largest_upload": Setting(count, 8192, "megabytes (MiB) of an upload at most"),
+        "urls": Setting(flag, False, "let people classify images by their address in the internet"),
+        "network_memory": Setting(count, 2048, "megabytes (MiB) of networks that stay loaded for predictions"),
         "open": Setting(flag, _has_screen(), "open the page in the browser; default: if there is a screen"),
     }
     given = read("studio", words, known, 0, studio.__doc__)
@@ -64,7 +66,7 @@ def studio(words: Sequence[str]) -> None:
         roots=tuple(Path(one) for one in _list(given["roots"])), datasets=_path(given["datasets"]),
         hosts=tuple(one.lower() for one in _list(given["hosts"])), prefix=(given["prefix"] or "").rstrip("/"), proxies=_list(given["proxies"]),
         tls_cert=_path(given["tls_cert"]), tls_key=_path(given["tls_key"]), database=given["database"],
-        largest_upload=given["largest_upload"] << 20,
+        largest_upload=given["largest_upload"] << 20, urls=given["urls"], network_memory=given["network_memory"] << 20,
     )  # fmt: skip
     web.serve(
         config, announce, "port" in given.given, lambda text: print(f"warning: {text}", file=sys.stderr, flush=True)

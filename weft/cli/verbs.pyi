@@ -13,6 +13,7 @@ from .measure import explain as explain
 from .models import models as models
 from .predict import predict as predict
 from .recipes import recipes as recipes
+from .remote import run_remote as run_remote
 from .runs import runs as runs
 from .show import devices as devices
 from .show import summary as summary

@@ -115,6 +115,11 @@ def latest(folder: str | os.PathLike[str], *types: str) -> Event | None:
     return next((event for event in reversed(events) if event.type in types), None)
 
 
+def events_from(folder: str | os.PathLike[str], place: int) -> tuple[list[Event], int]:
+    """The events from a place in the file on, and the place after them."""
+    return _lines(Path(folder) / FILE, place)
+
+
 def follow(folder: str | os.PathLike[str], ended: Callable[[], bool]) -> Iterator[Event]:
     """All events, and those that are still to come, until it has ended."""
     path, place = Path(folder) / FILE, 0

@@ -46,7 +46,7 @@ def find_run(text: str, root: str | os.PathLike[str] = "runs") -> Path:
 
 
 def run_folders(root: str | os.PathLike[str]) -> list[Path]:
-    """All folders of runs in a folder and a few levels below it."""
+    """All folders of runs in a folder and a few levels below it; hidden folders hold none."""
     found, level = [], [Path(root)]
     for _ in range(DEEPEST + 1):
         found += [folder for folder in level if _is_run(folder)]

@@ -16,6 +16,7 @@ DATASET_VERSION = "dataset-version"
 DOCTOR = "doctor"
 EXPORT = "export"
 EMBEDDING = "embedding"
+PREDICT = "predict"
 Work = Callable[
     [Mapping[str, Any], Path | None, Listener], None
 ]  # settings, the run folder of an earlier attempt, listener
@@ -29,6 +30,7 @@ KINDS = {
     DOCTOR: ("weft.jobs.doctor", "examine_dataset"),
     EXPORT: ("weft.jobs.export_job", "export"),
     EMBEDDING: ("weft.jobs.embedding", "embed_run"),
+    PREDICT: ("weft.jobs.predictions", "predict_job"),
 }
 
 

@@ -10,6 +10,7 @@ api/         everything as REST, below /api/v1; all changes go through it
 pages/       one file a page
 roles        which role every page and route needs
 access       who sends a request and whether they may, and the headers of every answer; rate_limit, forwarded: its parts
+client       a client for programs, and its `connection`; they need nothing but Python
 server       puts them together; `serve` starts it with the runner of the queue
 
 Each imports only what stands above it. The work itself is done by `weft.jobs`: what the studio can do, the

@@ -1,3 +1,4 @@
+from .client import Client as Client
 from .config import StudioConfig as StudioConfig
 from .serve import serve as serve
 from .store.accounts import Quota as Quota

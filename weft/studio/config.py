@@ -34,6 +34,8 @@ class StudioConfig:
     ] = ()  # folders whose files people may use by their path; the folder it is started in, if none
     datasets: Path | None = None  # where datasets are created; datasets beside the runs, if none
     largest_upload: int = 8 << 30  # bytes
+    urls: bool = False  # whether images may be read from addresses of the internet
+    network_memory: int = 2 << 30  # bytes of parameters of the networks that stay loaded
 
     @property
     def is_local(self) -> bool:

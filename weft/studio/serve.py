@@ -18,6 +18,7 @@ from .server import create
 from .store.database import DatabaseUnavailable
 from .ui.context import Studio
 
+GRACE = 2  # seconds that streams of events have to end
 TRIED = 20  # ports from the first one on, if the port may be chosen
 
 
@@ -43,7 +44,7 @@ def serve(
     try:
         uvicorn.run(
             app, host=config.host, port=config.port, log_level="warning", root_path=config.prefix, proxy_headers=False, server_header=False,
-            ssl_certfile=config.tls_cert, ssl_keyfile=config.tls_key,
+            ssl_certfile=config.tls_cert, ssl_keyfile=config.tls_key, timeout_graceful_shutdown=GRACE,
         )  # fmt: skip
     finally:
         ended.set()

@@ -12,18 +12,9 @@ from ...jobs.job_schedule import read_schedule
 from ...jobs.record import JobRecord
 from ...jobs.remedies import remedy
 from ...jobs.submission import retry as retry_job
-from ...jobs.submission import submit
 from ..ui.context import Studio
+from .models import JobFacts
 from .owner import owner_of
-
-
-class NewJob(BaseModel):
-    """A training to add to the queue: settings of `weft train`."""
-
-    model_config = ConfigDict(extra="forbid")
-    settings: dict[str, Any]
-    priority: str = "normal"
-    gpus: int = 1
 
 
 class JobPriority(BaseModel):
@@ -53,71 +44,66 @@ def router(studio: Studio) -> APIRouter:
 
     def changed(job: JobRecord, message: str = "") -> dict[str, Any]:
         studio.feed.refresh_soon()
-        return {**_facts(job), **({"message": message} if message else {})}
+        return {**job_facts(job), **({"message": message} if message else {})}
 
-    @routes.get("")
+    @routes.get("", response_model=list[JobFacts])
     def jobs() -> list[dict[str, Any]]:
         """All jobs of the queue, the oldest first."""
-        return [_facts(job) for job in queue.jobs()]
+        return [job_facts(job) for job in queue.jobs()]
 
-    @routes.post("")
-    def add(new: NewJob, request: Request) -> dict[str, Any]:
-        """Check the settings of a training and add it to the queue."""
-        return changed(submit(queue, new.settings, owner_of(request), new.priority, new.gpus))
-
-    @routes.get("/{number}")
+    @routes.get("/{number}", response_model=JobFacts)
     def job(number: int) -> dict[str, Any]:
         """One job."""
-        return _facts(queue.job(number))
+        return job_facts(queue.job(number))
 
-    @routes.post("/{number}/pause")
+    @routes.post("/{number}/pause", response_model=JobFacts)
     def pause(number: int) -> dict[str, Any]:
         """Stop a job with a checkpoint; it can be resumed."""
         found = queue.job(number)
         queue.pause(found)
         return changed(found)
 
-    @routes.post("/{number}/resume")
+    @routes.post("/{number}/resume", response_model=JobFacts)
     def resume(number: int) -> dict[str, Any]:
         """Put a job that was paused, stopped or has failed into the queue again."""
         return changed(queue.resume(queue.job(number)))
 
-    @routes.post("/{number}/stop")
+    @routes.post("/{number}/stop", response_model=JobFacts)
     def stop(number: int) -> dict[str, Any]:
         """Stop a job for good, with a checkpoint."""
         found = queue.job(number)
         queue.cancel(found)
         return changed(found)
 
-    @routes.post("/{number}/hold")
+    @routes.post("/{number}/hold", response_model=JobFacts)
     def hold(number: int, request: Request) -> dict[str, Any]:
         """Keep a waiting job from starting."""
         found = queue.job(number)
         queue.hold(found, owner_of(request))
         return changed(found)
 
-    @routes.post("/{number}/release")
+    @routes.post("/{number}/release", response_model=JobFacts)
     def release(number: int) -> dict[str, Any]:
         """Let a job that is held start when its turn comes."""
         found = queue.job(number)
         queue.release(found)
         return changed(found)
 
-    @routes.post("/{number}/priority")
+    @routes.post("/{number}/priority", response_model=JobFacts)
     def priority(number: int, wanted: JobPriority) -> dict[str, Any]:
         """Change the priority of a waiting job."""
         found = queue.job(number)
         queue.prioritize(found, wanted.priority)
         return changed(found)
 
-    @routes.post("/{number}/move")
+    @routes.post("/{number}/move", response_model=JobFacts)
     def move(number: int, wanted: JobMove) -> dict[str, Any]:
         """Move a waiting job in the queue."""
         found = queue.job(number)
         queue.move(found, None if wanted.before is None else queue.job(wanted.before), wanted.by)
         return changed(found)
 
-    @routes.post("/{number}/retry")
+    @routes.post("/{number}/retry", response_model=JobFacts)
     def retry(number: int, wanted: JobRetry) -> dict[str, Any]:
         """Submit a training that has ended again, with some settings changed."""
         new = retry_job(queue, queue.job(number), wanted.settings)
@@ -126,7 +112,8 @@ def router(studio: Studio) -> APIRouter:
     return routes
 
 
-def _facts(job: JobRecord) -> dict[str, Any]:
+def job_facts(job: JobRecord) -> dict[str, Any]:
+    """A job as the API describes it."""
     state, submitted, schedule = job.state, _submitted(job), read_schedule(job.folder)
     kind, settings = str(submitted.get("kind", "train")), submitted.get("settings") or {}
     help_ = remedy(kind, state.why, settings) if state.state == "failed" else None

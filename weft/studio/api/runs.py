@@ -21,6 +21,7 @@ from ...report.png import png
 from ...report.run_record import read_run
 from ..library.runs import RunRow
 from ..ui.context import Studio
+from .models import Resumed, RunDetails, RunFacts
 
 
 class AnnotationChange(BaseModel):
@@ -63,7 +64,7 @@ def router(studio: Studio) -> APIRouter:
             raise HTTPException(404, f"there is no run {run}")
         return found
 
-    @routes.get("")
+    @routes.get("", response_model=list[RunFacts])
     def runs() -> list[dict[str, Any]]:
         """All runs, the newest first."""
         return [_facts(row) for row in studio.index.rows()]
@@ -108,13 +109,13 @@ def router(studio: Studio) -> APIRouter:
         """The metrics of a run, by epoch."""
         return dict(find(run).metrics)
 
-    @routes.get("/{run:path}/files/{file:path}")
+    @routes.get("/{run:path}/files/{file:path}", response_class=FileResponse)
     def file(run: str, file: str) -> FileResponse:
         """A file of a run, to download."""
         path = inside(find(run).folder, file)
         return FileResponse(path, filename=path.name, content_disposition_type="attachment")
 
-    @routes.get("/{run:path}/images/{kind}/{number}.png")
+    @routes.get("/{run:path}/images/{kind}/{number}.png", response_class=Response)
     def image(run: str, kind: str, number: int) -> Response:
         """A sample or a mistake of a run, as a picture."""
         record = read_run(find(run).folder)
@@ -132,7 +133,7 @@ def router(studio: Studio) -> APIRouter:
         studio.feed.refresh_soon()
         return asdict(new)
 
-    @routes.post("/{run:path}/resume")
+    @routes.post("/{run:path}/resume", response_model=Resumed)
     def resume(run: str) -> dict[str, Any]:
         """Continue a run that was stopped from its last checkpoint, as a job of the queue."""
         row = find(run)
@@ -146,7 +147,7 @@ def router(studio: Studio) -> APIRouter:
         studio.feed.refresh_soon()
         return {"number": job.number, "message": f"{row.name} continues as soon as there is room."}
 
-    @routes.get("/{run:path}")
+    @routes.get("/{run:path}", response_model=RunDetails)
     def one(run: str) -> dict[str, Any]:
         """One run: settings, status, best epoch, metrics."""
         row = find(run)

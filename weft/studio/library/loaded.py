@@ -6,87 +6,156 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from ...data.images import Unreadable
 from ...errors import UserError
-from ...jobs.predictor import Predictor, predictor_of_run
+from ...jobs.predictions import TOP, outcome
+from ...jobs.predictor import Predictor, find_predictor, predictor_of_run
 from ...ops.convert import asarray
 from ..decoding import guarded_pixels, shared_decoder
 
 LIMIT = 2 << 30  # bytes of parameters of all loaded networks
-TOP = 5
+CHECKPOINTS = ("best", "last")  # of a run
+Key = tuple[Path, str]
 
 
 @dataclass(frozen=True)
 class ImagePrediction:
-    """What a network makes of one image: the best classes with their probabilities, or numbers; the time it took."""
+    """What a network makes of one image: the best classes with their probabilities, or numbers; or why the image cannot be read."""
 
-    classes: Sequence[tuple[str, float]]
-    numbers: Sequence[float]
-    milliseconds: float
+    classes: Sequence[tuple[str, float]] = ()
+    numbers: Sequence[float] = ()
+    error: str = ""
 
 
 @dataclass
 class LoadedNetwork:
     """A network in memory with its size and the lock that lets one request at a time use it."""
 
+    path: Path  # the folder of its run, or its file
+    checkpoint: str
     predictor: Predictor
     nbytes: int
-    lock: threading.Lock
+    stamp: int  # the time of its file
+    used: float = field(default_factory=time.time)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def predict(self, image: bytes, top: int = TOP) -> ImagePrediction:
-        """Predict for the content of an image file."""
-        try:
-            pixels = guarded_pixels(image, self.predictor.shape, self.predictor.resize)
-        except Unreadable as reason:
-            raise UserError("studio", f"an image file is required, got one that {reason}.") from None
+    def predict(self, images: Sequence[bytes | Path], top: int = TOP) -> tuple[list[ImagePrediction], float]:
+        """Predictions for the content of image files, or for files; and the milliseconds that the network took."""
+        pixels = [decoded(self.predictor, image) for image in images]
+        good = [one for one in pixels if isinstance(one, np.ndarray)]
         with self.lock:
+            self.used = time.time()
             start = time.perf_counter()
-            values = self.predictor.run(asarray(pixels[None])).numpy()[0]
+            values = iter(self._run(good))
             milliseconds = 1000 * (time.perf_counter() - start)
-        classes = self.predictor.classes
-        best = [int(i) for i in np.argsort(-values, kind="stable")[:top]] if classes else []
-        return ImagePrediction(
-            [(classes[i], float(values[i])) for i in best],
-            [] if classes else [float(v) for v in values.ravel()],
-            milliseconds,
-        )
+        return [
+            ImagePrediction(error=one)
+            if isinstance(one, str)
+            else ImagePrediction(*outcome(next(values), self.predictor.classes, top))
+            for one in pixels
+        ], milliseconds
+
+    def _run(self, images: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Image by image: the program for one image is compiled when the network is loaded, and is quick."""
+        size = self.predictor.batch or 1
+        found: list[np.ndarray] = []
+        for start in range(0, len(images), size):
+            part = [*images[start : start + size]]
+            full = np.stack([*part, *[np.zeros_like(part[0])] * (size - len(part))])
+            found += list(self.predictor.run(asarray(full)).numpy()[: len(part)])
+        return found
+
+
+def decoded(predictor: Predictor, image: bytes | Path) -> np.ndarray | str:
+    """The pixels of an image as the network takes them, or why there are none."""
+    try:
+        content = image.read_bytes() if isinstance(image, Path) else image
+        return guarded_pixels(content, predictor.shape, predictor.resize)
+    except OSError as error:
+        return f"{image} cannot be read: {error.strerror or error}."
+    except Unreadable as reason:
+        return f"an image file is required, got one that {reason}."
 
 
 class LoadedNetworks:
-    """The networks of runs by folder."""
+    """The loaded networks by path and checkpoint, the most recently used last."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.limit = limit
-        self._loaded: OrderedDict[tuple[Path, str], tuple[int, LoadedNetwork]] = OrderedDict()
+        self._loaded: OrderedDict[Key, LoadedNetwork] = OrderedDict()
+        self._loading: dict[Key, threading.Lock] = {}
         self._lock = threading.Lock()
 
-    def get(self, folder: Path, checkpoint: str = "best") -> LoadedNetwork:
-        """The network of a run with its best or last weights, loaded now unless it is; new weights are loaded again."""
-        weights, key = folder / "weights" / f"{checkpoint}.safetensors", (folder, checkpoint)
-        if not weights.exists():
-            raise UserError("studio", f"{folder.name} has no weights yet: they are written after its first epoch.")
-        stamp = weights.stat().st_mtime_ns
+    def get(self, path: Path, checkpoint: str = "best") -> LoadedNetwork:
+        """The network of a run (its folder) or of a file, loaded now unless it is; new weights are loaded again.
+
+        Two requests for one network load it once, and nobody else waits for that.
+        """
+        weights = weights_file(path, checkpoint)
+        key = path, checkpoint if path.is_dir() else ""
         with self._lock:
+            loading = self._loading.setdefault(key, threading.Lock())
+        with loading:
+            stamp = weights.stat().st_mtime_ns
             known = self._loaded.get(key)
-            if known is None or known[0] != stamp:
-                known = stamp, _load(folder, checkpoint)
-            self._loaded[key] = known
-            self._loaded.move_to_end(key)
-            while len(self._loaded) > 1 and sum(one.nbytes for _, one in self._loaded.values()) > self.limit:
-                self._loaded.popitem(last=False)
-            return known[1]
+            if known is None or known.stamp != stamp:
+                known = _load(*key, stamp)
+            with self._lock:
+                self._loaded[key] = known
+                self._loaded.move_to_end(key)
+                while len(self._loaded) > 1 and self.nbytes > self.limit:
+                    self._loaded.popitem(last=False)
+            return known
+
+    @property
+    def nbytes(self) -> int:
+        return sum(one.nbytes for one in self._loaded.values())
+
+    def all(self) -> list[LoadedNetwork]:
+        """What is loaded, the most recently used first."""
+        with self._lock:
+            return list(reversed(self._loaded.values()))
+
+    def release(self, path: Path, checkpoint: str | None = None) -> int:
+        """Free the memory of a network, or of one of its checkpoints; how many were loaded."""
+        with self._lock:
+            gone = [key for key in self._loaded if key[0] == path and checkpoint in (None, key[1])]
+            for key in gone:
+                del self._loaded[key]
+        return len(gone)
 
 
-def _load(folder: Path, checkpoint: str) -> LoadedNetwork:
-    predictor = predictor_of_run("studio", folder, checkpoint)
+def weights_file(path: Path, checkpoint: str) -> Path:
+    """The file that holds the weights of a run's checkpoint, or of an imported network."""
+    if not path.is_dir():
+        return path
+    file = path / "weights" / f"{checkpoint}.safetensors"
+    if checkpoint not in CHECKPOINTS:
+        raise UserError("studio", f"a checkpoint is required ({' or '.join(CHECKPOINTS)}), got {checkpoint!r}.")
+    if not file.exists():
+        raise UserError("studio", f"{path.name} has no weights yet: they are written after its first epoch.")
+    return file
+
+
+def _load(path: Path, checkpoint: str, stamp: int) -> LoadedNetwork:
+    if path.is_dir():
+        predictor = predictor_of_run("studio", path, checkpoint)
+    else:
+        predictor = find_predictor("studio", str(path), trust_compiled=False)
+    if predictor.task == "text":
+        raise UserError(
+            "studio",
+            f'{path.name} continues text, and images are classified here. Use: weft predict {path.name} "TEXT".',
+        )
     if not predictor.reads_images:
-        raise UserError("studio", f"a network for images is required, got {folder.name}.")
-    shared_decoder().start()
-    predictor.run(asarray(np.zeros((1, *predictor.shape), np.uint8)))  # compiled now, not at the first image
+        shape = " x ".join(map(str, predictor.shape))
+        raise UserError("studio", f"a network for images is required, got {path.name}, which takes {shape} numbers.")
+    zeros = np.zeros((predictor.batch or 1, *predictor.shape), np.uint8)
+    predictor.run(asarray(zeros))  # compiled now, not at the first image
     nbytes = sum(int(np.prod(t.shape)) * t.dtype.itemsize for t in predictor.model.named_tensors().values())
-    return LoadedNetwork(predictor, nbytes, threading.Lock())
+    return LoadedNetwork(path, checkpoint, predictor, nbytes, stamp)

@@ -1,0 +1,57 @@
+"""How the API answers errors: with a status, and JSON that says what is required, what was given, and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from ...errors import UserError, WeftError
+
+
+class ErrorMessage(BaseModel):
+    """What is required, what was given, and what to do."""
+
+    message: str
+    where: str | None = None
+
+
+# What any route may answer, for its description.
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorMessage, "description": "the request cannot be fulfilled; the message says what to change"},
+    401: {"model": ErrorMessage, "description": "a token or a login is required"},
+    403: {"model": ErrorMessage, "description": "this token or login may not do that"},
+    404: {"model": ErrorMessage, "description": "there is no such thing"},
+    422: {"model": ErrorMessage, "description": "a value has the wrong type, or is out of range"},
+    500: {"model": ErrorMessage, "description": "the server failed"},
+}
+
+
+def answer_errors(app: FastAPI) -> None:
+    """Errors of weft become answers with a message; a user's mistake is 400, anything else 500. Called when all routes are there."""
+
+    @app.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
+    def missing(path: str) -> None:
+        raise HTTPException(404, f"there is no /api/{path}; /docs describes the API.")
+
+    @app.exception_handler(WeftError)
+    async def answer(request: Request, error: WeftError) -> JSONResponse:
+        return JSONResponse(
+            {"message": error.message, "where": error.where}, 400 if isinstance(error, UserError) else 500
+        )
+
+    @app.exception_handler(HTTPException)
+    async def answer_http(request: Request, error: HTTPException) -> Response:
+        if "/api/" not in request.url.path:
+            return await http_exception_handler(request, error)
+        return JSONResponse({"message": str(error.detail)}, error.status_code, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def answer_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return JSONResponse({"message": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"}, 422)

@@ -1,0 +1,66 @@
+"""Starting trainings from programs, and the events of one job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+
+from ...errors import UserError
+from ...io.json_values import json_value
+from ...jobs.events import events_from
+from ...jobs.schema import as_text
+from ...jobs.settings import SETTINGS
+from ...jobs.submission import submit
+from ..library.training_form import MOST_RUNS, trainings_of
+from ..ui.context import Studio
+from .jobs import job_facts
+from .models import JobEvents, JobFacts, NewJobs
+from .owner import owner_of
+
+OWN = ("runs", "cfg", "json", "exist_ok")  # decided by the server
+PATHS = ("data", "weights")  # may be names, or paths of the server
+
+
+def router(studio: Studio) -> APIRouter:
+    """Further routes below /jobs."""
+    routes = APIRouter(prefix="/jobs", tags=["jobs"])
+
+    @routes.post("", response_model=list[JobFacts])
+    def create(asked: NewJobs, request: Request) -> list[dict[str, Any]]:
+        """Add trainings to the queue. The settings are checked now."""
+        trainings = trainings_of(_texts(studio, asked.settings))
+        if len(trainings) > MOST_RUNS:
+            raise UserError("studio", f"at most {MOST_RUNS} trainings at once are accepted, got {len(trainings)}.")
+        owner = owner_of(request)
+        made = [submit(studio.queue, one, owner, asked.priority, asked.gpus) for one in trainings]
+        studio.feed.refresh_soon()
+        return [job_facts(job) for job in made]
+
+    @routes.get("/{number}/events", response_model=JobEvents)
+    def events(number: int, start: Annotated[int, Query(ge=0, description="`next` of an earlier answer")] = 0) -> Any:
+        """The events of a job that are on disk: epochs, progress, messages, changes of state."""
+        job = studio.queue.job(number)
+        ended = job.state.has_ended  # asked first: what was written before it ended is still read
+        found, place = events_from(job.folder, start)
+        facts = [{"type": e.type, "time": e.time, **{k: json_value(v) for k, v in e.facts.items()}} for e in found]
+        return {"events": facts, "next": place, "ended": ended}
+
+    return routes
+
+
+def _texts(studio: Studio, given: dict[str, Any]) -> dict[str, str]:
+    """Settings as texts; paths are confined to the allowed folders."""
+    for name in given:
+        if name not in SETTINGS or name in OWN:
+            raise UserError("studio", f"a setting of a training is required, got {name!r}.")
+    texts = {name: as_text(value) for name, value in given.items() if value is not None}
+    for name in PATHS:
+        if name in texts and ("/" in texts[name] or Path(texts[name]).exists()) and not _is_run(studio, texts[name]):
+            texts[name] = str(studio.paths.path(texts[name]))
+    return texts
+
+
+def _is_run(studio: Studio, text: str) -> bool:
+    return studio.index.get(text) is not None
