@@ -15,6 +15,7 @@ from ..hints import nearest
 from ..nn.losses import hinge
 from ..report.text_format import counted, listed
 from ..zoo.catalogue import FACTS
+from .definitions import is_definition
 
 ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The image size of networks that require one.
@@ -26,6 +27,8 @@ HIDDEN = (300, 100)  # hidden sizes of an mlp
 
 def full_name(name: str) -> str:
     """The name in the zoo; an unknown name is an error with the nearest one."""
+    if is_definition(name):
+        raise UserError("weft", f"a network of the zoo is required, got the file {name}.")
     found = ALIASES.get(name, name)
     if found not in zoo.names():
         raise UserError("weft", f"there is no network {name!r}. {nearest(name, [*zoo.names(), *ALIASES])}")

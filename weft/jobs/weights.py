@@ -16,6 +16,7 @@ from ..train.transfer import transfer
 from ..zoo.catalogue import FACTS
 from ..zoo.published import NAMINGS, has_all_names, load_published
 from ..zoo.published.naming import Statistics
+from .definitions import definition_file
 from .find import find_run
 from .networks import full_name
 from .weights_store import find_stored, is_stored
@@ -64,6 +65,8 @@ def settings_for_weights(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings["model"] is None and start.network is not None:
         found["model"] = start.network
     if found["model"] is None or settings["size"] is not None or start.place.is_dir():
+        return found
+    if definition_file(found["model"], found["runs"]) is not None:
         return found
     network = full_name(found["model"])
     shape = FACTS[network].input

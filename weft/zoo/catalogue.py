@@ -55,5 +55,6 @@ def default_rate(name: str, optimizer: str, parameters: int) -> float:
     >>> default_rate("lenet5", "adam", 431_080), default_rate("gpt", "sgd", 100_000)
     (0.003, 0.015)
     """
-    scale = FACTS[name].rate_scale * (LARGE_SCALE if parameters > LARGE else 1.0)
+    facts = FACTS.get(name)  # none of a network that is written as text
+    scale = (1.0 if facts is None else facts.rate_scale) * (LARGE_SCALE if parameters > LARGE else 1.0)
     return DEFAULT_RATES.get(optimizer, OTHER_RATE) * scale
