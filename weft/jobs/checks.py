@@ -34,7 +34,7 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
         settings=optimizer_settings(settings), label_smoothing=settings["label_smoothing"],
     ).check()  # fmt: skip
     if settings["weights"] is not None:
-        find_weights(settings["weights"])
+        find_weights(settings["weights"], settings["runs"])
     for name in ("freeze", "freeze_layers"):
         if settings[name] and settings["weights"] is None:
             raise UserError(

@@ -13,13 +13,15 @@ from typing import Any
 
 from .. import nn
 from ..data import Dataset, Text
+from ..dtypes import int32
 from ..errors import UserError
 from ..io.files import replace_file
-from ..zoo.catalogue import FACTS
-from ..zoo.definition import Definition, DefinitionError, parse_network, plan_network
+from ..zoo.catalogue import ALIASES, FACTS
+from ..zoo.definition import Definition, DefinitionError, network_costs, parse_network, plan_network
+from ..zoo.facts import NetworkFacts
 
 SUFFIXES = (".yaml", ".yml")
-SAVED = ".networks"  # in the folder of runs
+SAVED, IMPORTED = ".networks", "imported"  # in the folder of runs, and in that
 KEPT = "network"  # in the folder of a run
 LARGEST = 1 << 20  # bytes of a file
 
@@ -71,6 +73,27 @@ def definition_of(settings: Mapping[str, Any]) -> Definition | None:
     return None if path is None else read_definition(path)
 
 
+def network_facts(settings: Mapping[str, Any]) -> NetworkFacts | None:
+    """What is known of the network of these settings; None if it is chosen by the data."""
+    if settings["model"] is None:
+        return None
+    definition = definition_of(settings)
+    return zoo_facts(settings["model"]) if definition is None else definition_facts(definition)
+
+
+def zoo_facts(model: str) -> NetworkFacts | None:
+    return FACTS.get(ALIASES.get(model, model))
+
+
+def definition_facts(definition: Definition) -> NetworkFacts:
+    """The facts of a network that is written as text, for the input that it names."""
+    plan = plan_network(definition)
+    costs = network_costs(plan)
+    shape = plan.input if len(plan.input) == 3 else None
+    task = "text" if plan.dtype is int32 else "segmentation" if len(plan.output) == 3 else "classification"
+    return NetworkFacts(task, costs.parameters, costs.macs, shape, plan.classes)  # type: ignore[arg-type]
+
+
 def fitted_definition(definition: Definition, dataset: Dataset, size: tuple[int, int] | None) -> nn.Module:
     """The network for this dataset, with images of this size."""
     if isinstance(dataset, Text):
@@ -91,3 +114,11 @@ def keep_definition(folder: Path, label: str, text: str) -> None:
 def kept_definition(folder: Path) -> Path | None:
     """The text that a run keeps."""
     return next(iter(sorted((folder / KEPT).glob("*.yaml"))), None)
+
+
+def imported_file(runs: str | Path, name: str) -> Path | None:
+    """The file of an imported network (see network_store.py) by its name; None if there is none."""
+    if re.fullmatch(r"[A-Za-z0-9_-]+", name) is None:
+        return None
+    folder = Path(runs) / SAVED / IMPORTED / name
+    return next((path for path in sorted(folder.glob(f"{name}.*")) if path.is_file()), None)

@@ -213,7 +213,7 @@ class Job:
         """Load pretrained weights, if any; the names of the parameters that were loaded. Images are normalized as the weights expect."""
         if self.settings["weights"] is None:
             return []
-        begun = begin_from(model, self.name, self.settings["weights"])
+        begun = begin_from(model, self.name, self.settings["weights"], self.settings["runs"])
         if begun.statistics is not None and self.is_image_source:
             self.statistics = data.Statistics(*begun.statistics)
             self.notes.append(f"images are normalized as {self.settings['weights']} expects it")

@@ -14,10 +14,9 @@ from ..errors import UserError
 from ..hints import nearest
 from ..nn.losses import hinge
 from ..report.text_format import counted, listed
-from ..zoo.catalogue import FACTS
+from ..zoo.catalogue import ALIASES, FACTS
 from .definitions import is_definition
 
-ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The image size of networks that require one.
 SIDES = {name: facts.input[1] for name, facts in FACTS.items() if facts.needs_size and facts.input}
 VECTORS = tuple(name for name, facts in FACTS.items() if facts.takes_vectors)

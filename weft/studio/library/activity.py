@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ...jobs.definitions import network_label
 from ...jobs.events import latest
 from ...jobs.queue import JobQueue
 from ...jobs.record import DONE, FAILED, PAUSED, RUNNING, STOPPED, JobRecord, State
@@ -97,7 +98,7 @@ def _of_job(job: JobRecord, state: State, row: RunRow | None) -> Activity:
     last = latest(job.folder, "activity", "progress") if state.state == RUNNING else None
     doing = str(last["text"]) if last is not None and last.type == "activity" else ""
     return Activity(
-        name, shown, str(settings.get("model") or ""), Path(str(settings.get("data") or "")).name,
+        name, shown, network_label(str(settings.get("model") or "")), Path(str(settings.get("data") or "")).name,
         str(settings.get("device") or "cpu"), job.number, None if row is None else row.id, state.why, doing,
         _progress(job.folder, row) if state.state == RUNNING else None, *_measured(row),
     )  # fmt: skip

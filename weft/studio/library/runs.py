@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from ...jobs.definitions import network_label
 from ...jobs.find import run_folders
 from ...locks import writer_of
 from ...report.best_epoch import SELECTION_METRICS, best_row
@@ -44,7 +45,7 @@ class RunRow:
 
     @property
     def model(self) -> str:
-        return str(self.settings.get("model") or "")
+        return network_label(str(self.settings.get("model") or ""))
 
     @property
     def data(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import WeftError
 from ...jobs.checks import check_settings
-from ...jobs.networks import full_name
+from ...jobs.definitions import network_facts
 from ...jobs.optimizers import schedule
 from ...jobs.recipes import with_recipe
 from ...jobs.schema import Setting, as_text
@@ -106,8 +106,10 @@ def check_form(given: Mapping[str, str], runs_folder: str) -> FormCheck:
             check_settings("train", one)
     except WeftError as error:
         return FormCheck(len(trainings), error.message, _field_of(error.message, values), command=command)
-    model = settings[0]["model"]
-    network = FACTS.get(full_name(model)) if model else None
+    try:
+        network = network_facts(settings[0])
+    except WeftError as error:
+        return FormCheck(len(trainings), error.message, "model", command=command)
     return FormCheck(len(trainings), "", "", settings[0], network, command, _rates(settings))
 
 
@@ -122,12 +124,7 @@ def _rates(trainings: list[dict[str, Any]]) -> tuple[tuple[str, list[tuple[float
     for settings in trainings:
         if settings["rate"] == "auto":
             continue
-        model = full_name(settings["model"] or "lenet5")
-        peak = (
-            settings["rate"]
-            if settings["rate"] is not None
-            else default_rate(model, settings["optimizer"], FACTS[model].parameters)
-        )
+        peak = settings["rate"] if settings["rate"] is not None else _default_rate(settings)
         epochs = settings["epochs"]
         made = schedule(settings, peak, _STEPS, epochs)
         at = np.linspace(0, _STEPS - 1, _POINTS)
@@ -140,6 +137,11 @@ def _rates(trainings: list[dict[str, Any]]) -> tuple[tuple[str, list[tuple[float
                 f"{peak:.3g}" if f"{peak:.3g}" not in found else f"{peak:.3g}, {settings['schedule']}, {epochs} epochs"
             ] = line
     return tuple(found.items())
+
+
+def _default_rate(settings: Mapping[str, Any]) -> float:
+    facts = network_facts(settings) or FACTS["lenet5"]
+    return default_rate(str(settings["model"] or "lenet5"), settings["optimizer"], facts.parameters)
 
 
 def _field_of(message: str, values: Mapping[str, str]) -> str:

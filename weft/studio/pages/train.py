@@ -10,6 +10,8 @@ from nicegui import ui
 from ... import optim
 from ...data.catalogue import known_names
 from ...errors import WeftError
+from ...jobs.definitions import kept_definition
+from ...jobs.network_store import NetworkStore
 from ...jobs.schema import as_text
 from ...jobs.settings import SETTINGS
 from ...jobs.submission import submit
@@ -41,9 +43,11 @@ def _cloned(studio: Studio, run: str) -> dict[str, str]:
     row = studio.index.get(run)
     if row is None:
         return {}
+    kept = kept_definition(row.folder)
+    settings = {**row.settings, **({} if kept is None else {"model": str(kept)})}
     return {
         name: as_text(value)
-        for name, value in row.settings.items()
+        for name, value in settings.items()
         if name in SETTINGS and name not in _OWN and value is not None and value != SETTINGS[name].default
     }
 
@@ -54,7 +58,7 @@ class TrainForm:
     def __init__(self, studio: Studio, values: dict[str, str]) -> None:
         self.studio, self.values = studio, values or {"data": "digits", "model": "lenet5"}
         lists = {
-            "data": sorted(known_names()), "model": sorted(FACTS), "recipe": sorted(RECIPES), "optimizer": sorted(optim.OPTIMIZERS),
+            "data": sorted(known_names()), "model": _models(studio, self.values.get("model")), "recipe": sorted(RECIPES), "optimizer": sorted(optim.OPTIMIZERS),
             "weights": [one.name for one in stored()],
         }  # fmt: skip
         with ui.element("div").classes("cols side-r"):
@@ -89,6 +93,12 @@ class TrainForm:
             return
         self.studio.feed.refresh_soon()
         ui.navigate.to(f"{self.studio.config.prefix}/")
+
+
+def _models(studio: Studio, chosen: str | None) -> list[str]:
+    """Saved networks, then those of the zoo; a run that is cloned may have the file of its own."""
+    names = [*NetworkStore(studio.config.runs).names(), *sorted(FACTS)]
+    return [*([chosen] if chosen and chosen not in names else []), *names]
 
 
 def _rate_chart(check: FormCheck) -> ChartSpec:

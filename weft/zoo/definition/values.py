@@ -105,9 +105,9 @@ def count_type(most: int = LARGEST, least: int = 1) -> ValueType:
                 raise InvalidValue(_required(expected, text, place))
             return int(text)
         made = formula(text, place) if least == 1 else None
-        if made is None or not made.names:
+        if made is None:
             raise InvalidValue(_required(expected, text, place, _as_whole(text, place)))
-        return made
+        return made if made.names else made.value({})
 
     return ValueType("count", expected, read, (*WORDS, CLASSES) if least == 1 and most == LARGEST else ())
 

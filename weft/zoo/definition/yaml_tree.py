@@ -51,6 +51,8 @@ def read_yaml(text: str) -> TreeNode:
         raise _error(Place(1, 1, 1, 1), f"A text of at most {LONGEST:,} characters is required, got {len(text):,}.")
     try:
         root = _TreeReader(yaml.parse(text, Loader=yaml.SafeLoader)).document()
+    except DefinitionError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(1, 1, 1, 2) if mark is None else _after(mark)
