@@ -244,15 +244,8 @@ def test_mutated_texts_raise_nothing_but_the_definition_error() -> None:
     assert 5 < valid < 235
 
 
-# One network of each family; make test-all writes all of them.
-FAMILIES = (
-    "linear_regression", "mlp", "lenet_300_100", "lenet5_classic", "small_cnn", "alexnet", "vgg11_bn", "googlenet", "inception_v3", "resnet18",
-    "resnet50", "resnet20", "densenet121", "squeezenet1_0", "mobilenet_v1", "mobilenet_v2", "efficientnet_lite0", "convnext_tiny", "unet", "char_lstm", "vit_tiny",
-)  # fmt: skip
-OTHERS = [name for name in zoo.names() if name not in (*FAMILIES, "gpt", "gpt2")]
-
-
-@pytest.mark.parametrize("name", [*FAMILIES, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
+@pytest.mark.sweep(share=0.35)
+@pytest.mark.parametrize("name", [name for name in zoo.names() if name not in ("gpt", "gpt2")])
 def test_networks_of_the_zoo_are_written_with_the_same_parameters(name: str) -> None:
     found = zoo_network_as_text(name)
     facts = zoo.catalogue.FACTS[name]

@@ -91,7 +91,7 @@ def definition_facts(definition: Definition) -> NetworkFacts:
     costs = network_costs(plan)
     shape = plan.input if len(plan.input) == 3 else None
     task = "text" if plan.dtype is int32 else "segmentation" if len(plan.output) == 3 else "classification"
-    return NetworkFacts(task, costs.parameters, costs.macs, shape, plan.classes)  # type: ignore[arg-type]
+    return NetworkFacts(task, costs.parameters, costs.macs, shape, plan.classes)
 
 
 def fitted_definition(definition: Definition, dataset: Dataset, size: tuple[int, int] | None) -> nn.Module:
