@@ -23,6 +23,7 @@ class StudioConfig:
     ] = ()  # folders whose files people may use by their path; the folder it is started in, if none
     datasets: Path | None = None  # where datasets are created; datasets beside the runs, if none
     largest_upload: int = 8 << 30  # bytes
+    python_models: bool = False  # whether networks may be Python files of this machine, which are executed
 
     @property
     def is_local(self) -> bool:

@@ -14,6 +14,7 @@ from ..errors import UserError, WeftError
 from ..jobs.queue import JobQueue
 from .access import AccessMiddleware
 from .api import classify as classify_api
+from .api import designs as designs_api
 from .api import jobs as jobs_api
 from .api import runs as runs_api
 from .config import StudioConfig
@@ -22,7 +23,7 @@ from .library.feed import Feed
 from .library.loaded import LoadedNetworks
 from .library.machine import Machine
 from .library.runs import RunIndex
-from .pages import classify, compare, home, networks, queue, run, runs, train
+from .pages import classify, compare, design, home, networks, queue, run, runs, train
 from .ui.context import Studio
 from .ui.fragment import LiveFragments
 from .ui.frame import ASSETS
@@ -43,10 +44,10 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
 
     app = FastAPI(title="weft studio", lifespan=lifespan, docs_url="/docs", redoc_url=None)
     app.mount("/assets", StaticFiles(directory=ASSETS), name="assets")
-    for api in (jobs_api, runs_api, classify_api):
+    for api in (jobs_api, runs_api, classify_api, designs_api):
         app.include_router(api.router(studio), prefix="/api/v1")
     _answer_errors(app)
-    for page in (home, networks, runs, run, compare, classify, train, queue):
+    for page in (home, design, networks, runs, run, compare, classify, train, queue):
         page.add(studio)
     ui.run_with(
         app, title="weft studio", tailwind=False, binding_refresh_interval=None, storage_secret=secret(config.runs, "secret"),

@@ -14,7 +14,7 @@ import numpy as np
 
 from ...data.images import Unreadable
 from ...errors import UserError
-from ...jobs.predictor import Predictor, predictor_of_run
+from ...jobs.predictor import Predictor, find_predictor, predictor_of_run
 from ...ops.convert import asarray
 
 LIMIT = 2 << 30  # bytes of parameters of all loaded networks
@@ -73,7 +73,13 @@ class LoadedNetworks:
         weights = folder / "weights" / "best.safetensors"
         if not weights.exists():
             raise UserError("studio", f"{folder.name} has no weights yet: they are written after its first epoch.")
-        stamp = weights.stat().st_mtime_ns
+        return self._get(folder, weights.stat().st_mtime_ns)
+
+    def get_file(self, file: Path) -> LoadedNetwork:
+        """The network of a saved program or an ONNX model."""
+        return self._get(file, file.stat().st_mtime_ns)
+
+    def _get(self, folder: Path, stamp: int) -> LoadedNetwork:
         with self._lock:
             known = self._loaded.get(folder)
             if known is None or known[0] != stamp:
@@ -86,7 +92,11 @@ class LoadedNetworks:
 
 
 def _load(folder: Path) -> LoadedNetwork:
-    predictor = predictor_of_run("studio", folder)
+    predictor = (
+        find_predictor("studio", str(folder), trust_compiled=False)
+        if folder.is_file()
+        else predictor_of_run("studio", folder)
+    )
     if not predictor.reads_images:
         raise UserError("studio", f"a network for images is required, got {folder.name}.")
     predictor.run(asarray(np.zeros((1, *predictor.shape), np.uint8)))  # compiled now, not at the first image

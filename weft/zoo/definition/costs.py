@@ -9,6 +9,7 @@ from math import prod
 from ...graph.node import Type
 from ...nn.module import without_values
 from ...nn.summary import Summary, summary
+from .picture import layer_title
 from .plan import NetworkPlan, PlannedLayer, Shape
 
 FLOAT = 4  # bytes
@@ -21,6 +22,7 @@ class LayerFacts:
     """A layer in the table of a network."""
 
     path: str
+    title: str
     kind: str
     line: int
     depth: int
@@ -68,7 +70,7 @@ def _facts(layers: Sequence[PlannedLayer], found: Summary) -> Iterator[LayerFact
     def walk(layers: Sequence[PlannedLayer], depth: int) -> Iterator[LayerFacts]:
         for one in layers:
             yield LayerFacts(
-                one.path, one.text.spec.name, one.text.place.line, depth, one.output, one.parameters, macs.get(one.path, 0),
+                one.path, layer_title(one), one.text.spec.name, one.text.place.line, depth, one.output, one.parameters, macs.get(one.path, 0),
                 nbytes.get(one.path) or FLOAT * prod(one.output), bool(one.parts),
             )  # fmt: skip
             for part in one.parts:
