@@ -29,6 +29,9 @@ def studio(words: Sequence[str]) -> None:
         "roots": Setting(str, None, "folders whose files may be used by their path, with commas; default: this folder"),
         "datasets": Setting(str, None, "folder that datasets are created in; default: datasets beside the runs"),
         "largest_upload": Setting(count, 8192, "megabytes (MiB) of an upload at most"),
+        "python_models": Setting(
+            flag, False, "let people train networks from Python files of this machine, which are executed"
+        ),
         "open": Setting(flag, _has_screen(), "open the page in the browser; default: if there is a screen"),
     }
     given = read("studio", words, known, 0, studio.__doc__)
@@ -49,7 +52,7 @@ def studio(words: Sequence[str]) -> None:
         Path(given["runs"]), port=given["port"], at_once=given["at_once"],
         roots=tuple(Path(one.strip()) for one in (given["roots"] or "").split(",") if one.strip()),
         datasets=None if given["datasets"] is None else Path(given["datasets"]),
-        largest_upload=given["largest_upload"] << 20,
+        largest_upload=given["largest_upload"] << 20, python_models=given["python_models"],
     )  # fmt: skip
     web.serve(config, announce, fixed_port="port" in given.given)
 

@@ -198,7 +198,7 @@ def _new_run(job: Job) -> RunFolder:
 def _begin_run(run: RunFolder, job: Job, recorder: Recorder) -> None:
     run.write_json(FACTS, facts(job.train, job.statistics))
     if job.definition is not None:
-        keep_definition(run.path, job.label, job.definition.text)
+        keep_definition(run.path, job.label, job.definition)
     recorder.begin(run.path)
     recorder.log(f"run folder: {run.path}")
     recorder.send("run", folder=str(run.path), notes=job.notes)

@@ -360,7 +360,7 @@ def feature_profile(shapes: Sequence[Shape], most: int = 10) -> list[tuple[int, 
     """
     found: list[tuple[int, int]] = []
     for shape in shapes:
-        one = (shape[1], shape[0]) if len(shape) == 3 else (1, shape[-1]) if shape else (1, 1)
+        one = (shape[1], shape[0]) if len(shape) == 3 else (math.isqrt(prod(shape[:-1])), shape[-1])
         if not found or found[-1] != one:
             found.append(one)
     if len(found) <= most:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .schema import layer_specs
 
-WIDTH = 110  # characters of a line
+WIDTH = 64  # characters of a line: it fits beside a picture
 LONGEST_PERIOD = 6  # layers that are repeated together
 
 
