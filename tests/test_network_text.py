@@ -228,7 +228,7 @@ def test_mutated_texts_raise_nothing_but_the_definition_error() -> None:
     texts = [SMALL, zoo_network_as_text("resnet20").text[:600], zoo_network_as_text("char_lstm").text]
     alphabet = "abz019 \n\t:-{}[],\"'#&*!|>%@`\\?~.é\x00\ufeff"
     valid = 0
-    for number in range(240):
+    for number in range(150):
         text = list(texts[number % len(texts)])
         for _ in range(generator.randint(1, 4)):
             at = generator.randrange(len(text))
@@ -241,10 +241,10 @@ def test_mutated_texts_raise_nothing_but_the_definition_error() -> None:
                 other = generator.randrange(len(text))
                 text[at:at] = text[other : other + generator.randint(1, 30)]
         valid += not _problems_of("".join(text), None if number % 3 else (3, 16, 16))
-    assert 5 < valid < 235
+    assert 3 < valid < 147
 
 
-@pytest.mark.sweep(share=0.35)
+@pytest.mark.sweep(share=0.2)
 @pytest.mark.parametrize("name", [name for name in zoo.names() if name not in ("gpt", "gpt2")])
 def test_networks_of_the_zoo_are_written_with_the_same_parameters(name: str) -> None:
     found = zoo_network_as_text(name)

@@ -250,7 +250,7 @@ def test_an_error_is_shown_at_its_line_and_fixed_by_the_button(server: Server) -
         assert page.locator("#f-model").input_value() == "designed"
         for width in (1280, 390):
             page.set_viewport_size({"width": width, "height": 900})
-            for path in ("/networks", "/networks/designed", "/networks/lenet5", "/networks/import"):
+            for path in ("/networks", "/networks/designed"):
                 page.goto(server.address + path)
                 page.wait_for_selector("main h1")
                 assert page.evaluate("document.documentElement.scrollWidth - window.innerWidth") <= 0, path

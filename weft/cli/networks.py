@@ -11,7 +11,7 @@ from ..jobs.definitions import is_definition, read_definition, read_definition_t
 from ..jobs.network_store import NetworkStore
 from ..jobs.schema import Setting, flag
 from ..zoo.catalogue import ALIASES, FACTS
-from ..zoo.definition import network_costs, plan_network, zoo_network_as_text
+from ..zoo.definition import layer_specs, network_costs, plan_network, zoo_network_as_text
 from .arguments import part, read
 from .contents import size_text
 from .table import as_json, pairs, table
@@ -22,7 +22,15 @@ _RUNS = Setting(str, "runs", "folder of runs, beside which networks are saved")
 
 def networks(words: Sequence[str]) -> None:
     """Networks that are written as text, and imported ones: weft networks check net.yaml, then weft train DATA model=net.yaml."""
-    parts = {"list": _list, "show": _show, "check": _check, "save": _save, "import": _import, "delete": _delete}
+    parts = {
+        "list": _list,
+        "layers": _layers,
+        "show": _show,
+        "check": _check,
+        "save": _save,
+        "import": _import,
+        "delete": _delete,
+    }
     part("networks", words, parts)
 
 
@@ -42,6 +50,24 @@ def _list(words: Sequence[str]) -> None:
         print(
             f"{store.folder} is empty. weft networks save net.yaml puts a network into it; weft networks lists those of the zoo."
         )
+
+
+def _layers(words: Sequence[str]) -> None:
+    """The layers that a network can be written with, and their arguments: weft networks layers."""
+    given = read("networks layers", words, {"json": _JSON}, 0, _layers.__doc__)
+    specs = layer_specs().values()
+    if given["json"]:
+        print(as_json({spec.name: {"about": spec.about, "arguments": list(spec.arguments)} for spec in specs}))
+        return
+    group = ""
+    for spec in specs:
+        if spec.group != group:
+            group = spec.group
+            print(f"\n{group}")
+        arguments = [
+            f"{one.name}" + (f"={one.default_text}" if one.default_text else "") for one in spec.arguments.values()
+        ]
+        print(f"  {spec.name}: {', '.join(arguments) or 'no arguments'}\n      {spec.about}")
 
 
 def _show(words: Sequence[str]) -> None:
