@@ -25,10 +25,19 @@ from .problems import DefinitionError, Fix, Place, TextProblem
 from .values import CLASSES, Formula, InvalidValue, as_init
 
 BATCH = 3  # of the trace: a size that no other axis is likely to have
-MOST_LAYERS = 3000
+MOST_LAYERS = 2000
+COUNTED = {
+    "attention": 5,
+    "transformer_encoder": 10,
+    "transformer_block": 10,
+    "lstm": 10,
+    "gru": 10,
+    "rnn": 10,
+}  # layers of many parts
 MOST_PARAMETERS = 10**10
 MOST_ELEMENTS = 1 << 27  # of the output of a layer for one example
 LONGEST_SEQUENCE = 16384  # that attention is computed over
+MOST_TABLED = 1 << 24  # numbers in all tables of positions, which exist as arrays while the network is traced
 USUAL_CLASSES = 10
 USUAL_INPUT = (3, 224, 224)
 
@@ -108,7 +117,7 @@ class _NetworkPlanner:
     """Walks the layers with a tensor that has a shape and no values."""
 
     def __init__(self, definition: Definition, classes: int) -> None:
-        self.definition, self.count, self.parameters = definition, 0, 0
+        self.definition, self.count, self.parameters, self.tabled = definition, 0, 0, 0
 
     def sequence(
         self, layers: Sequence[LayerText], x: Tensor, path: str, names: Mapping[str, int]
@@ -143,7 +152,7 @@ class _NetworkPlanner:
         return x
 
     def _count(self, layer: LayerText) -> None:
-        self.count += 1
+        self.count += COUNTED.get(layer.spec.name, 1)
         if self.count > MOST_LAYERS:
             raise _error(
                 layer.place, f"A network of at most {MOST_LAYERS:,} layers is accepted, got more.", "Repeat less."
@@ -195,6 +204,7 @@ class _NetworkPlanner:
 
     def _leaf(self, layer: LayerText, known: Mapping[str, Any], inputs: tuple[Tensor, ...]) -> tuple[Tensor, int]:
         self._check_input(layer, inputs[0])
+        self._check_tables(layer, known, inputs[0])
         module = made_layer(layer, known).eval()
         counted = sum(prod(t.shape) for t in module.named_parameters().values())
         self.parameters += counted
@@ -263,6 +273,18 @@ class _NetworkPlanner:
         ):
             raise _error(
                 layer.place, f"A sequence of at most {LONGEST_SEQUENCE:,} steps is accepted, got {x.shape[1]:,}."
+            )
+
+    def _check_tables(self, layer: LayerText, known: Mapping[str, Any], x: Tensor) -> None:
+        if layer.spec.name == "positional_encoding" or known.get("rotary"):
+            self.tabled += prod(x.shape[1:])
+        if known.get("alibi") and x.ndim == 3:
+            self.tabled += known["heads"] * x.shape[1] ** 2
+        if self.tabled > MOST_TABLED:
+            raise _error(
+                layer.place,
+                f"Tables of positions of at most {MOST_TABLED:,} numbers are accepted, got more.",
+                "Use shorter sequences, or learned_positions.",
             )
 
     def _before(self, layer: LayerText, other: str) -> Fix | None:
