@@ -29,7 +29,11 @@ Law = Literal["normal", "truncated_normal", "uniform"]
 
 @dataclass(frozen=True)
 class Initializer:
-    """A function from a shape to values that knows how it is written, such as normal(0.02)."""
+    """A function from a shape to values that knows how it is written.
+
+    >>> normal(std=0.02).text
+    'normal(0.02)'
+    """
 
     text: str
     make: Maker
@@ -38,7 +42,7 @@ class Initializer:
         return self.make(shape)
 
 
-def constant(value: float) -> Maker:
+def constant(value: float) -> Initializer:
     """The same number everywhere."""
     return Initializer(f"constant({value:g})", lambda shape: full(shape, float(value)))
 
@@ -48,13 +52,13 @@ def uniform(low: float = -0.05, high: float = 0.05) -> Maker:
     return lambda shape: _sample("uniform", shape) * np.float32(high - low) + np.float32(low)
 
 
-def normal(mean: float = 0.0, std: float = 0.05) -> Maker:
+def normal(mean: float = 0.0, std: float = 0.05) -> Initializer:
     """The normal distribution."""
     text = f"normal({std:g})" if mean == 0 else f"normal({mean:g}, {std:g})"
     return Initializer(text, lambda shape: _sample("normal", shape) * np.float32(std) + np.float32(mean))
 
 
-def truncated_normal(std: float = 0.05) -> Maker:
+def truncated_normal(std: float = 0.05) -> Initializer:
     """The normal distribution truncated at two standard deviations."""
     return Initializer(f"truncated_normal({std:g})", lambda shape: _sample("truncated_normal", shape) * np.float32(std))
 

@@ -26,7 +26,7 @@ from ..library.designs import (
     zoo_text,
 )
 from ..ui.context import Studio
-from ..ui.formats import short, size
+from ..ui.formats import short
 from ..ui.fragment import Fragment
 from ..ui.frame import frame
 from ..ui.network_editor import NetworkEditor
@@ -146,7 +146,7 @@ def costs_html(check: DesignCheck, batch: int) -> str:
     return render(
         "design_facts.html", costs=check.costs, batch=batch, free=free, input=check.plan.input, output=check.plan.output,
         largest="–" if free is None else f"{check.costs.largest_batch(int(SHARE * free)):,}", quantity=lambda n: _with_unit(short(n)),
-        with_unit=_with_unit, size=size,
+        with_unit=_with_unit, against_resnet18=_against_resnet18(check.costs.macs),
     )  # fmt: skip
 
 
@@ -154,6 +154,11 @@ def _with_unit(text: str) -> Any:
     """1.21 M with a small unit."""
     number, _, unit = text.partition(" ")
     return Markup("{}<small>{}</small>").format(number, unit) if unit else Markup(number)
+
+
+def _against_resnet18(macs: int) -> str:
+    share = macs / (FACTS["resnet18"].macs or 1)
+    return f"{100 * share:.3g} % of resnet18" if share < 1.5 else f"{share:.3g} times resnet18"
 
 
 def layers_html(check: DesignCheck, batch: int) -> str:

@@ -37,9 +37,7 @@ def add(studio: Studio) -> None:
     def imports() -> None:
         base = studio.config.prefix
         ui.add_head_html(f'<script src="{base}/assets/networks.js" defer></script>')
-        header = render(
-            "page_header.html", title="Import a network", crumb="Networks", crumb_path="/networks", base=base
-        )
+        header = render("network_import_header.html", base=base)
         with frame(studio, "Import a network", "networks", live_header=("network import", lambda snapshot: header)):
             fragment("network_import.html", base=base, python_models=studio.config.python_models)
 

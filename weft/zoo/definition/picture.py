@@ -269,7 +269,7 @@ _FILLS = {
 def _box(box: PictureBox, bad_line: int | None) -> str:
     kind = "bad" if bad_line is not None and bad_line in box.lines else box.kind
     middle = box.y + 21
-    title = box.title + (f" × {box.times}" if box.times > 1 else "")
+    title = (f"{box.times} × " if box.times > 1 else "") + box.title
     lines = " ".join(map(str, box.lines))
     start = f'<g class="netbox" data-lines="{lines}" data-path="{escape(" ".join(box.paths))}"><title>{escape(title)}: {box.shape_text}</title>'
     rect = f'<rect x="{box.x:.1f}" y="{box.y:.1f}" width="{box.width:.1f}" height="{box.height:.0f}" rx="7" style="{_FILLS[kind]}"/>'
