@@ -64,12 +64,12 @@ def settings_for_weights(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
     if settings["weights"] is None:
         return found
-    start = find_weights(settings["weights"], settings["runs"])
+    start = find_weights(settings["weights"], settings.get("runs", "runs"))
     if settings["model"] is None and start.network is not None:
         found["model"] = start.network
     if found["model"] is None or settings["size"] is not None or start.place.is_dir():
         return found
-    if definition_file(found["model"], found["runs"]) is not None:
+    if definition_file(found["model"], found.get("runs", "runs")) is not None:
         return found
     network = full_name(found["model"])
     shape = FACTS[network].input
