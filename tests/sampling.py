@@ -119,5 +119,5 @@ SLOW_FILES = {
     "test_gpu_libraries", "test_gpu_program", "test_health", "test_jit_threads", "test_loader", "test_mutate_files", "test_onnx_export",
     "test_onnx_nodes", "test_runner", "test_special_values", "test_state_threads", "test_stopping", "test_team", "test_thread_bits",
     "test_thresholds", "test_training_step", "test_triton", "test_triton_conv", "test_triton_lines", "test_triton_parts",
-    "test_triton_special", "test_zoo", "test_studio_pages", "test_studio_roles", "test_studio_accounts_pages",
+    "test_triton_special", "test_zoo", "test_studio_pages", "test_studio_networks", "test_studio_roles", "test_studio_accounts_pages",
 }  # fmt: skip

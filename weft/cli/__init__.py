@@ -30,6 +30,7 @@ SUMMARIES = {
     "dataset": "Create, inspect and download datasets: weft dataset create photos photos-dataset size=64.",
     "weights": "Keep published weights on this machine: weft weights add FILE network=mobilenet_v2, then weft train weights=mobilenet_v2.",
     "models": "The networks that can be trained by name.",
+    "networks": "Networks that are written as text, and imported ones: weft networks check net.yaml, then weft train DATA model=net.yaml.",
     "recipes": "Named settings with their measured results: weft train recipe=digits.",
     "summary": "Layers of a network with parameters and multiply-adds: weft summary resnet18 size=224.",
     "explain": "Profile a network, kernel by kernel: weft explain lenet batch=64 what=train.",
@@ -64,7 +65,7 @@ VERBS = _Verbs()
 GROUPS = {
     "learn": ("studio", "train", "resume", "job", "eval", "predict", "interpret", "export", "convert"),
     "data": ("dataset",),
-    "networks": ("models", "weights", "recipes", "summary", "explain", "bench"),
+    "networks": ("models", "networks", "weights", "recipes", "summary", "explain", "bench"),
     "runs and settings": ("runs", "compare", "cfg", "user", "devices"),
 }
 

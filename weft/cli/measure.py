@@ -22,7 +22,7 @@ from ..hints import nearest
 from ..jobs.device import on
 from ..jobs.find import AMBIGUOUS, find_run, run_folders
 from ..jobs.job import Job as Training
-from ..jobs.networks import ALIASES, about, built, full_name, side
+from ..jobs.networks import about, built, full_name, side
 from ..jobs.schema import Setting, flag, number, one_of, sizes, whole
 from ..jobs.settings import DEVICE, SETTINGS
 from ..knobs import knobs
@@ -37,6 +37,7 @@ from ..runtime.native import thread_count
 from ..tensor import Tensor
 from ..tracing.jit import Jit, jit
 from ..train.forecast import forecast, output_types
+from ..zoo.catalogue import ALIASES
 from .arguments import Words, read
 from .table import as_json, table
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from .. import nn
 from ..compiler.cpu.target import host
 from ..errors import UserError
+from ..graph.node import Type
+from ..jobs.definitions import is_definition, read_definition
 from ..jobs.networks import VECTORS, WRITERS, built, full_name, side, vector
 from ..jobs.schema import Setting, flag, sizes, whole
 from ..nn.module import without_values
@@ -16,7 +19,8 @@ from ..report.text_format import counted
 from ..runtime.device import devices as all_devices
 from ..runtime.device import missing_devices
 from ..runtime.native import thread_count
-from .arguments import read
+from ..zoo.definition import plan_network
+from .arguments import Words, read
 
 SIDE = 28  # of images, if the network has no size of its own
 _JSON = Setting(flag, False, "print JSON, for programs")
@@ -34,12 +38,32 @@ def summary(words: Sequence[str]) -> None:
     given = read("summary", words, known, 1)
     name = given["model"] or (given.plain[0] if given.plain else None)
     if name is None:
-        raise UserError("weft summary", "a network is required, got none: weft summary resnet18.")
+        raise UserError(
+            "weft summary", "a network is required, got none: weft summary resnet18, or weft summary net.yaml."
+        )
+    if is_definition(name):
+        _definition_summary(name, given)
+        return
     own = side(name) or SIDE
     size = given["size"] or (own, own)
     with without_values():
         model = _network(full_name(name), given["classes"], given["channels"], size)
         found = nn.summary(model, (1, given["channels"], *size))
+    facts = {"parameters": found.parameters, "macs": found.macs, "bytes": found.nbytes}
+    print(json.dumps(facts) if given["json"] else found)
+
+
+def _definition_summary(name: str, given: Words) -> None:
+    """A network that is written as text: shapes are those that the text names, unless others are given."""
+    definition = read_definition(Path(name).expanduser())
+    shape = definition.input
+    if given["size"] is not None or "channels" in given.given:
+        own = shape if shape is not None and len(shape) == 3 else (given["channels"], SIDE, SIDE)
+        channels = given["channels"] if "channels" in given.given else own[0]
+        shape = (channels, *(given["size"] or own[1:]))
+    plan = plan_network(definition, shape, given["classes"] if "classes" in given.given else None)
+    with without_values():
+        found = nn.summary(plan.build(), Type((1, *plan.input), plan.dtype))
     facts = {"parameters": found.parameters, "macs": found.macs, "bytes": found.nbytes}
     print(json.dumps(facts) if given["json"] else found)
 

@@ -45,6 +45,9 @@ def studio(words: Sequence[str]) -> None:
         "largest_upload": Setting(count, 8192, "megabytes (MiB) of an upload at most"),
         "urls": Setting(flag, False, "let people classify images by their address in the internet"),
         "network_memory": Setting(count, 2048, "megabytes (MiB) of networks that stay loaded for predictions"),
+        "python_models": Setting(
+            flag, False, "let people train networks from Python files of this machine, which are executed"
+        ),
         "open": Setting(flag, _has_screen(), "open the page in the browser; default: if there is a screen"),
     }
     given = read("studio", words, known, 0, studio.__doc__)
@@ -67,6 +70,7 @@ def studio(words: Sequence[str]) -> None:
         hosts=tuple(one.lower() for one in _list(given["hosts"])), prefix=(given["prefix"] or "").rstrip("/"), proxies=_list(given["proxies"]),
         tls_cert=_path(given["tls_cert"]), tls_key=_path(given["tls_key"]), database=given["database"],
         largest_upload=given["largest_upload"] << 20, urls=given["urls"], network_memory=given["network_memory"] << 20,
+        python_models=given["python_models"],
     )  # fmt: skip
     web.serve(
         config, announce, "port" in given.given, lambda text: print(f"warning: {text}", file=sys.stderr, flush=True)

@@ -11,6 +11,7 @@ from .job import job as job
 from .measure import bench as bench
 from .measure import explain as explain
 from .models import models as models
+from .networks import networks as networks
 from .predict import predict as predict
 from .recipes import recipes as recipes
 from .remote import run_remote as run_remote

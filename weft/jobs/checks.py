@@ -12,6 +12,7 @@ from ..errors import UserError
 from ..train.folder import TAKEN, check_run_name
 from ..train.making import TrainingPlan
 from ..zoo.recipes import find_recipe
+from .definitions import definition_of
 from .job import TASKS
 from .networks import WRITERS, check_size, full_name, loss_of
 from .optimizers import check_mix, check_schedule, optimizer_settings
@@ -33,7 +34,7 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
         settings=optimizer_settings(settings), label_smoothing=settings["label_smoothing"],
     ).check()  # fmt: skip
     if settings["weights"] is not None:
-        find_weights(settings["weights"])
+        find_weights(settings["weights"], settings["runs"])
     for name in ("freeze", "freeze_layers"):
         if settings[name] and settings["weights"] is None:
             raise UserError(
@@ -49,6 +50,8 @@ def check_settings(verb: str, settings: Mapping[str, Any]) -> None:
 
 
 def _check_model(where: str, settings: Mapping[str, Any]) -> None:
+    if definition_of(settings) is not None:
+        return
     name = full_name(settings["model"])
     if settings["size"] is not None:
         check_size(name, settings["size"])

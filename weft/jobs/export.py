@@ -60,7 +60,7 @@ def _exported(verb: str, folder: Path) -> tuple[Job, Deployed, dict[str, Any]]:
     context = getattr(deployed.network, "context", None)
     data_facts = _as_json(facts(job.train, job.statistics))
     known = {
-        "task": task_of(job), "network": job.name,
+        "task": task_of(job), "network": job.label,
         "preprocessing": {"resize": resize_of(job), "data": data_facts, "context": context},
         "metrics": _metrics(folder), "origin": f"weft train, run {folder.name}", "settings": _as_json(settings),
     }  # fmt: skip

@@ -23,6 +23,7 @@ from ..train.forecast import Forecast, forecast, output_types
 from ..train.making import TrainingPlan
 from ..train.task import prediction_of
 from ..zoo.catalogue import default_rate
+from .definitions import definition_of, fitted_definition, network_label
 from .events import Recorder
 from .networks import fitted, full_name, loss_of, side, usual
 from .optimizers import mix, optimizer_settings
@@ -56,9 +57,13 @@ class Job:
         self, settings: Mapping[str, Any], splits: data.Splits | None = None, recorder: Recorder | None = None
     ) -> None:
         self.settings, self.notes, self.recorder = dict(settings), list[str](), recorder or Recorder()
-        named = None if settings["model"] is None else full_name(settings["model"])
+        self.definition = definition_of(settings)
+        named = None
+        if settings["model"] is not None:
+            named = full_name(settings["model"]) if self.definition is None else str(settings["model"])
         if splits is None:
-            splits = data.held_out(self._open(named), _first(settings["validation"], CARVED), settings["seed"])
+            own = None if named is None else self._own_size(named)
+            splits = data.held_out(self._open(own), _first(settings["validation"], CARVED), settings["seed"])
         self.splits = splits
         self.train = self.splits.train
         self.statistics = self.train.statistics
@@ -66,14 +71,26 @@ class Job:
         self._note_classes()
         self.settings |= {"model": self.name, "batch": _first(settings["batch"], self.usual_batch())}
 
-    def _open(self, model: str | None) -> data.Splits:
+    @property
+    def label(self) -> str:
+        """The name of the network, also if it is a file."""
+        return network_label(self.name)
+
+    def _own_size(self, name: str) -> tuple[int, int] | None:
+        """The size of the images that a network is made for; None: any."""
+        if self.definition is None:
+            own = side(name)
+            return None if own is None else (own, own)
+        shape = self.definition.input
+        return (shape[1], shape[2]) if shape is not None and len(shape) == 3 else None
+
+    def _open(self, own_size: tuple[int, int] | None) -> data.Splits:
         what, making = Path(self.settings["data"]).expanduser(), {}
         images = what.exists() and is_image_source(what)
         if images:
-            needed = None if model is None else side(model)
             making = {n: self.settings[n] for n in ("resize", "colour", "labels", "seed", "validation")}
             making["small"] = "keep"  # a class with one image is a warning, not an error
-            making["size"] = self.settings["size"] or (needed and (needed, needed))
+            making["size"] = self.settings["size"] or own_size
         elif what.suffix.lower() == ".txt":
             making = {"length": self.settings["length"]}
         reading = f"reading {what.name}"
@@ -158,6 +175,8 @@ class Job:
         return self.size() if self.is_image_source else None
 
     def _built(self, size: tuple[int, int] | None) -> nn.Module:
+        if self.definition is not None:
+            return fitted_definition(self.definition, self.train, size)
         return fitted(self.name, self.train, size, self.settings)
 
     def _forecast(self, size: tuple[int, int] | None) -> Forecast:
@@ -194,7 +213,7 @@ class Job:
         """Load pretrained weights, if any; the names of the parameters that were loaded. Images are normalized as the weights expect."""
         if self.settings["weights"] is None:
             return []
-        begun = begin_from(model, self.name, self.settings["weights"])
+        begun = begin_from(model, self.name, self.settings["weights"], self.settings["runs"])
         if begun.statistics is not None and self.is_image_source:
             self.statistics = data.Statistics(*begun.statistics)
             self.notes.append(f"images are normalized as {self.settings['weights']} expects it")
@@ -230,8 +249,8 @@ class Job:
     def size(self) -> tuple[int, int]:
         """The size of the network's input images: as set, as required by the network, or as stored."""
         height, width = self.settings["size"] or self.train.shape[1:]
-        needed = side(self.name)
-        return (needed, needed) if needed and not self.settings["size"] else (height, width)
+        own = self._own_size(self.name)
+        return own if own is not None and not self.settings["size"] else (height, width)
 
     def loss(self) -> Any:
         return loss_of(self.name, self.settings["loss"])

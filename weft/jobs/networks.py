@@ -14,9 +14,9 @@ from ..errors import UserError
 from ..hints import nearest
 from ..nn.losses import hinge
 from ..report.text_format import counted, listed
-from ..zoo.catalogue import FACTS
+from ..zoo.catalogue import ALIASES, FACTS
+from .definitions import is_definition
 
-ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}
 # The image size of networks that require one.
 SIDES = {name: facts.input[1] for name, facts in FACTS.items() if facts.needs_size and facts.input}
 VECTORS = tuple(name for name, facts in FACTS.items() if facts.takes_vectors)
@@ -26,6 +26,8 @@ HIDDEN = (300, 100)  # hidden sizes of an mlp
 
 def full_name(name: str) -> str:
     """The name in the zoo; an unknown name is an error with the nearest one."""
+    if is_definition(name):
+        raise UserError("weft", f"a network of the zoo is required, got the file {name}.")
     found = ALIASES.get(name, name)
     if found not in zoo.names():
         raise UserError("weft", f"there is no network {name!r}. {nearest(name, [*zoo.names(), *ALIASES])}")

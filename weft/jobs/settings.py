@@ -59,7 +59,7 @@ SETTINGS: dict[str, Setting] = {
     "flip": Setting(flag, None, "flip images left to right; default: colour images yes, gray ones no", "data"),
     "workers": Setting(whole, 1, "threads that load data", "data"),
 
-    "model": Setting(str, None, "network (weft models); default: by the data", "network"),
+    "model": Setting(str, None, "network (weft models), or a file net.yaml; default: by the data", "network"),
     "hidden": Setting(count, 256, "hidden size of a network for text", "network"),
     "layers": Setting(count, 1, "number of layers of a network for text", "network"),
     "dropout": Setting(fraction, 0.0, "dropout of a network for text", "network"),

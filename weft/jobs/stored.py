@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .definitions import kept_definition
 from .find import find_run
 from .schema import validated
 from .settings import SETTINGS
@@ -31,7 +32,9 @@ def settings_of(verb: str, folder: Path) -> dict[str, Any]:
         raise UserError(
             f"weft {verb}", f"{folder} was not made by weft train, or has been changed: {error.message}"
         ) from None
-    return {**settings, "data": _found_again(settings["data"], folder)}
+    kept = kept_definition(folder)
+    model = settings["model"] if kept is None else str(kept)
+    return {**settings, "data": _found_again(settings["data"], folder), "model": model}
 
 
 def _found_again(path: str | None, folder: Path) -> str | None:

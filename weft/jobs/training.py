@@ -25,6 +25,7 @@ from ..train.task import is_better
 from ..train.watch import Now
 from .annotations import annotate
 from .checks import check_settings
+from .definitions import keep_definition
 from .device import on
 from .events import Listener, Recorder, nobody
 from .job import FACTS, Job, facts, held_out, job_of, job_of_run
@@ -113,7 +114,7 @@ def _fit(job: Job, folder: Path | None, recorder: Recorder) -> Path | None:
         with ExitStack() as held:
             if folder is not None:
                 _check_same_data(folder, job)
-            recorder.show("activity", text=f"building {job.name}")
+            recorder.show("activity", text=f"building {job.label}")
             job.check_memory()
             model = job.model()
             body = job.begin_from_weights(model)
@@ -196,7 +197,7 @@ def _new_run(job: Job) -> RunFolder:
     root = Path(settings["runs"]) / job.kind
     if settings["name"] is not None:
         return RunFolder.named(root, settings["name"], settings["exist_ok"])
-    return RunFolder.fresh(root, f"{Path(settings['data']).stem}-{job.name}-")
+    return RunFolder.fresh(root, f"{Path(settings['data']).stem}-{job.label}-")
 
 
 def _annotate(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -208,6 +209,8 @@ def _annotate(folder: Path, settings: Mapping[str, Any]) -> None:
 
 def _begin_run(run: RunFolder, job: Job, recorder: Recorder) -> None:
     run.write_json(FACTS, facts(job.train, job.statistics))
+    if job.definition is not None:
+        keep_definition(run.path, job.label, job.definition)
     recorder.begin(run.path)
     recorder.log(f"run folder: {run.path}")
     recorder.send("run", folder=str(run.path), notes=job.notes)
@@ -232,7 +235,7 @@ def _check_same_data(folder: Path, job: Job) -> None:
 def _introduce(job: Job, cost: nn.Summary, body: Sequence[str], recorder: Recorder) -> None:
     steps = job.settings["overfit"] or len(job.loaders()[0])
     facts_ = [
-        f"{about(job.train)} -> {job.name}",
+        f"{about(job.train)} -> {job.label}",
         counted(cost.parameters, "parameter"),
         f"{counted(steps, 'step')} an epoch",
     ]

@@ -16,6 +16,7 @@ from ..train.transfer import transfer
 from ..zoo.catalogue import FACTS
 from ..zoo.published import NAMINGS, has_all_names, load_published
 from ..zoo.published.naming import Statistics
+from .definitions import definition_file, imported_file
 from .find import find_run
 from .networks import full_name
 from .weights_store import find_stored, is_stored
@@ -45,10 +46,13 @@ class Begun:
     statistics: Statistics | None = None
 
 
-def find_weights(text: str) -> StartingWeights:
-    """What `weights=` names: a file, else a name in the store, else a run."""
+def find_weights(text: str, runs: str | Path = "runs") -> StartingWeights:
+    """What `weights=` names: a file, else a file that was imported, else a name in the store, else a run."""
     if Path(text).is_file():
         return StartingWeights(Path(text))
+    imported = imported_file(runs, text)
+    if imported is not None:
+        return StartingWeights(imported)
     if is_stored(text):
         entry = find_stored(text)
         return StartingWeights(entry.checked_path(), entry.network)
@@ -60,10 +64,12 @@ def settings_for_weights(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
     if settings["weights"] is None:
         return found
-    start = find_weights(settings["weights"])
+    start = find_weights(settings["weights"], settings.get("runs", "runs"))
     if settings["model"] is None and start.network is not None:
         found["model"] = start.network
     if found["model"] is None or settings["size"] is not None or start.place.is_dir():
+        return found
+    if definition_file(found["model"], found.get("runs", "runs")) is not None:
         return found
     network = full_name(found["model"])
     shape = FACTS[network].input
@@ -80,9 +86,9 @@ def is_published(network: str, values: Mapping[str, Any]) -> bool:
         return not set(values).intersection(zoo.find(network)().named_tensors())
 
 
-def begin_from(model: nn.Module, network: str, text: str) -> Begun:
+def begin_from(model: nn.Module, network: str, text: str, runs: str | Path = "runs") -> Begun:
     """Give a network the weights that `weights=` names."""
-    start = find_weights(text)
+    start = find_weights(text, runs)
     if start.place.is_dir():
         return Begun(transfer(model, start.place), [])
     values = start.values()

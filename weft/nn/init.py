@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -26,9 +27,24 @@ Fan = Literal["in", "out", "both"]
 Law = Literal["normal", "truncated_normal", "uniform"]
 
 
-def constant(value: float) -> Maker:
+@dataclass(frozen=True)
+class Initializer:
+    """A function from a shape to values that knows how it is written.
+
+    >>> normal(std=0.02).text
+    'normal(0.02)'
+    """
+
+    text: str
+    make: Maker
+
+    def __call__(self, shape: Shape) -> Any:
+        return self.make(shape)
+
+
+def constant(value: float) -> Initializer:
     """The same number everywhere."""
-    return lambda shape: full(shape, float(value))
+    return Initializer(f"constant({value:g})", lambda shape: full(shape, float(value)))
 
 
 def uniform(low: float = -0.05, high: float = 0.05) -> Maker:
@@ -36,14 +52,15 @@ def uniform(low: float = -0.05, high: float = 0.05) -> Maker:
     return lambda shape: _sample("uniform", shape) * np.float32(high - low) + np.float32(low)
 
 
-def normal(mean: float = 0.0, std: float = 0.05) -> Maker:
+def normal(mean: float = 0.0, std: float = 0.05) -> Initializer:
     """The normal distribution."""
-    return lambda shape: _sample("normal", shape) * np.float32(std) + np.float32(mean)
+    text = f"normal({std:g})" if mean == 0 else f"normal({mean:g}, {std:g})"
+    return Initializer(text, lambda shape: _sample("normal", shape) * np.float32(std) + np.float32(mean))
 
 
-def truncated_normal(std: float = 0.05) -> Maker:
+def truncated_normal(std: float = 0.05) -> Initializer:
     """The normal distribution truncated at two standard deviations."""
-    return lambda shape: _sample("truncated_normal", shape) * np.float32(std)
+    return Initializer(f"truncated_normal({std:g})", lambda shape: _sample("truncated_normal", shape) * np.float32(std))
 
 
 _CHUNK, _SMALL = 1 << 18, 1 << 14

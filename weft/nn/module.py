@@ -67,7 +67,10 @@ def _made(shape: int | Sequence[Size], start: Init, trained: bool) -> Any:
     if len(known) < len(sizes):
         return Unknown(sizes, start, trained)
     if _calls.valueless is not None:
-        return _without_value(known, trained)
+        tensor = _without_value(known, trained)
+        if _calls.inits is not None:
+            _calls.inits[tensor] = start
+        return tensor
     with outside():
         value = asarray(init.values(start, known), dtype=DEFAULT_FLOAT)
         tensor = as_parameter(value) if trained else asarray(value, copy=True).realize()
@@ -95,6 +98,17 @@ def without_values() -> Iterator[None]:
         _calls.valueless = before
 
 
+@contextmanager
+def recording_inits() -> Iterator[dict[Tensor, Init]]:
+    """Inside, parameters are created without values; how each would have begun is recorded."""
+    with without_values():
+        before, _calls.inits = _calls.inits, {}
+        try:
+            yield _calls.inits
+        finally:
+            _calls.inits = before
+
+
 class Listener(Protocol):
     """An observer of module calls and their results."""
 
@@ -106,6 +120,7 @@ class Listener(Protocol):
 class _Calls(threading.local):
     listener: Listener | None = None
     valueless: list[tuple[Module, str, Unknown]] | None = None  # created without values, and their previous attribute
+    inits: dict[Tensor, Init] | None = None  # of tensors without values, where that is recorded
 
 
 _calls = _Calls()

@@ -5,8 +5,10 @@ The numbers come from the traced graph, not from formulas of the layers.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from typing import Any
 
@@ -151,7 +153,7 @@ class _CallRecorder:
 
 def _summary(module: Module, calls: list[ModuleCall], nodes: list[Node]) -> Summary:
     names = {part: path for path, part in module.named_modules().items()}
-    work = [macs([n for n in nodes if call.begin < n.serial <= call.end]) for call in calls]
+    work = _work_of_calls(calls, nodes)
     own = list(work)
     for i, call in enumerate(calls):  # minus the cost of its children: the following calls, one level deeper
         for j in range(i + 1, len(calls)):
@@ -164,6 +166,14 @@ def _summary(module: Module, calls: list[ModuleCall], nodes: list[Node]) -> Summ
     state = sum(prod(t.shape) for t in module.named_state().values())
     every = sum(prod(t.shape) for t in tensors.values()) - state
     return Summary(tuple(lines), every, trained, state, macs(nodes), sum(l.nbytes for l in lines if not l.has_parts))
+
+
+def _work_of_calls(calls: Sequence[ModuleCall], nodes: Sequence[Node]) -> list[int]:
+    """The multiply-adds of each call: a difference of two sums over the nodes in the order in which they were created."""
+    ordered = sorted(nodes, key=lambda node: node.serial)
+    serials = [node.serial for node in ordered]
+    sums = list(accumulate(map(_macs, ordered), initial=0))
+    return [sums[bisect_right(serials, call.end)] - sums[bisect_right(serials, call.begin)] for call in calls]
 
 
 def _layer_cost(call: ModuleCall, name: str, work: int) -> LayerCost:

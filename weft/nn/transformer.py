@@ -22,12 +22,18 @@ class TransformerLayer(Module):
     """
 
     def __init__(
-        self, features: int, hidden: int | None, activation: Activation, dropout: float, norm_first: bool
+        self,
+        features: int,
+        hidden: int | None,
+        activation: Activation,
+        dropout: float,
+        norm_first: bool,
+        eps: float = 1e-5,
     ) -> None:
         self.dropout, self.norm_first = check_rate(type(self).__name__, dropout), bool(norm_first)
         features = check_count(type(self).__name__, "features", features)
         self.feed_forward = FeedForward(features, hidden, activation=activation, dropout=dropout)
-        self.feed_forward_norm = LayerNorm(features)
+        self.feed_forward_norm = LayerNorm(features, eps=eps)
 
     def _around(self, part: Callable[[Tensor], Tensor], norm: LayerNorm, x: Tensor) -> Tensor:
         y = drop(part(norm(x) if self.norm_first else x), self.dropout, training=self.training)
@@ -49,12 +55,13 @@ class SelfAttentionLayer(TransformerLayer):
         key_heads: int | None = None,
         rotary: bool = False,
         alibi: bool = False,
+        eps: float = 1e-5,
     ) -> None:
-        super().__init__(features, hidden, activation, dropout, norm_first)
+        super().__init__(features, hidden, activation, dropout, norm_first, eps)
         self.attention = MultiHeadAttention(
             features, heads, key_heads=key_heads, dropout=dropout, rotary=rotary, alibi=alibi
         )
-        self.attention_norm = LayerNorm(features)
+        self.attention_norm = LayerNorm(features, eps=eps)
 
     def _through(self, x: ArrayLike, mask: Any, causal: bool) -> Tensor:
         x = self._around(lambda y: self.attention(y, mask=mask, causal=causal), self.attention_norm, as_tensor(x))

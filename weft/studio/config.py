@@ -36,6 +36,7 @@ class StudioConfig:
     largest_upload: int = 8 << 30  # bytes
     urls: bool = False  # whether images may be read from addresses of the internet
     network_memory: int = 2 << 30  # bytes of parameters of the networks that stay loaded
+    python_models: bool = False  # whether networks may be Python files of this machine, which are executed
 
     @property
     def is_local(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import replace
 import uvicorn
 
 from ..errors import UserError
+from ..jobs.definitions import ACCESS
 from ..jobs.queue import JobQueue
 from ..jobs.runner import Runner
 from .config import StudioConfig
@@ -32,6 +33,7 @@ def serve(
     config.check()
     config = replace(config, runs=config.runs.absolute(), port=_free_port(config, fixed_port))
     config.runs.mkdir(parents=True, exist_ok=True)
+    ACCESS.python, ACCESS.allows = config.python_models, config.allowed_paths().allows
     token = OneTimeToken()
     app, studio = create(config, token)
     for warning in config.warnings():

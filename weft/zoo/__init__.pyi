@@ -3,6 +3,9 @@
 from .alexnet import alexnet as alexnet
 from .convnext import convnext as convnext
 from .convnext import convnext_tiny as convnext_tiny
+from .definition import DefinitionError as DefinitionError
+from .definition import network_from_text as network_from_text
+from .definition import zoo_network_as_text as zoo_network_as_text
 from .densenet import densenet as densenet
 from .densenet import densenet121 as densenet121
 from .densenet import densenet169 as densenet169

@@ -44,6 +44,8 @@ _BY_MODULE = _read_modules()
 FACTS: dict[str, NetworkFacts] = {name: facts for found in _BY_MODULE.values() for name, facts in found.items()}
 MODULE_OF: dict[str, str] = {name: module for module, found in _BY_MODULE.items() for name in found}
 
+ALIASES = {"lenet": "lenet5", "lstm": "char_lstm"}  # short names
+
 DEFAULT_RATES = {"adam": 3e-3, "adamw": 3e-3, "sgd": 0.05}  # peaks that work for most small networks
 OTHER_RATE = 1e-3  # of all other optimizers
 LARGE, LARGE_SCALE = 5_000_000, 1 / 3  # networks with more parameters than this get a smaller rate
@@ -55,5 +57,6 @@ def default_rate(name: str, optimizer: str, parameters: int) -> float:
     >>> default_rate("lenet5", "adam", 431_080), default_rate("gpt", "sgd", 100_000)
     (0.003, 0.015)
     """
-    scale = FACTS[name].rate_scale * (LARGE_SCALE if parameters > LARGE else 1.0)
+    facts = FACTS.get(ALIASES.get(name, name))  # none of a network that is written as text
+    scale = (1.0 if facts is None else facts.rate_scale) * (LARGE_SCALE if parameters > LARGE else 1.0)
     return DEFAULT_RATES.get(optimizer, OTHER_RATE) * scale

@@ -30,7 +30,7 @@ class ViT(nn.Module):
         self.first = nn.parameter((1, 1, features), "zeros")
         self.places = nn.parameter((1, 1 + (size // patch) ** 2, features), nn.init.normal(std=0.02))
         self.dropout = nn.Dropout(dropout)
-        self.blocks = [_block(features, heads, dropout) for _ in range(layers)]
+        self.blocks = [nn.TransformerEncoderLayer(features, heads, dropout=dropout, eps=1e-6) for _ in range(layers)]
         self.norm = nn.LayerNorm(features, eps=1e-6)
         self.top = nn.Linear(features, classes, init="zeros")  # as published: equal logits at initialization
 
@@ -42,14 +42,6 @@ class ViT(nn.Module):
             y = block(y)
         logits: Tensor = self.top(self.norm(y)[:, 0])
         return logits
-
-
-def _block(features: int, heads: int, dropout: float) -> nn.TransformerEncoderLayer:
-    """A block whose norms have the published epsilon."""
-    block = nn.TransformerEncoderLayer(features, heads, dropout=dropout)
-    block.attention_norm = nn.LayerNorm(features, eps=1e-6)
-    block.feed_forward_norm = nn.LayerNorm(features, eps=1e-6)
-    return block
 
 
 def vit(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,14 +11,16 @@ from fastapi import APIRouter, Query, Request
 from ...errors import UserError
 from ...io.json_values import json_value
 from ...jobs.events import events_from
+from ...jobs.record import JobRecord
 from ...jobs.schema import as_text
 from ...jobs.settings import SETTINGS
 from ...jobs.submission import submit
+from ..access import LOCAL, StudioUser, current_user
+from ..library.owners import check_disk_quota
 from ..library.training_form import MOST_RUNS, trainings_of
 from ..ui.context import Studio
 from .jobs import job_facts
 from .models import JobEvents, JobFacts, NewJobs
-from .owner import owner_of
 
 OWN = ("runs", "cfg", "json", "exist_ok")  # decided by the server
 PATHS = ("data", "weights")  # may be names, or paths of the server
@@ -30,12 +33,7 @@ def router(studio: Studio) -> APIRouter:
     @routes.post("", response_model=list[JobFacts])
     def create(asked: NewJobs, request: Request) -> list[dict[str, Any]]:
         """Add trainings to the queue. The settings are checked now."""
-        trainings = trainings_of(_texts(studio, asked.settings))
-        if len(trainings) > MOST_RUNS:
-            raise UserError("studio", f"at most {MOST_RUNS} trainings at once are accepted, got {len(trainings)}.")
-        owner = owner_of(request)
-        made = [submit(studio.queue, one, owner, asked.priority, asked.gpus) for one in trainings]
-        studio.feed.refresh_soon()
+        made = add_trainings(studio, asked.settings, current_user(request), asked.priority, asked.gpus)
         return [job_facts(job) for job in made]
 
     @routes.get("/{number}/events", response_model=JobEvents)
@@ -50,7 +48,21 @@ def router(studio: Studio) -> APIRouter:
     return routes
 
 
-def _texts(studio: Studio, given: dict[str, Any]) -> dict[str, str]:
+def add_trainings(
+    studio: Studio, settings: Mapping[str, Any], user: StudioUser, priority: str = "normal", gpus: int = 1
+) -> list[JobRecord]:
+    """Check the settings of trainings and add them to the queue, in the name of a person and within their quota."""
+    trainings = trainings_of(_texts(studio, settings))
+    if len(trainings) > MOST_RUNS:
+        raise UserError("studio", f"at most {MOST_RUNS} trainings at once are accepted, got {len(trainings)}.")
+    if user.way != LOCAL:
+        check_disk_quota(user.name, studio.store.quota(user.name), studio.queue.jobs())
+    made = [submit(studio.queue, one, user.name, priority, gpus) for one in trainings]
+    studio.feed.refresh_soon()
+    return made
+
+
+def _texts(studio: Studio, given: Mapping[str, Any]) -> dict[str, str]:
     """Settings as texts; paths are confined to the allowed folders."""
     for name in given:
         if name not in SETTINGS or name in OWN:

@@ -18,6 +18,7 @@ import yaml
 
 from ...jobs.annotations import FILE as ANNOTATIONS
 from ...jobs.annotations import Annotations, parse_annotations
+from ...jobs.definitions import network_label
 from ...jobs.find import run_folders
 from ...locks import writer_of
 from ...report.best_epoch import SELECTION_METRICS, best_row
@@ -55,7 +56,7 @@ class RunRow:
 
     @property
     def model(self) -> str:
-        return str(self.settings.get("model") or "")
+        return network_label(str(self.settings.get("model") or ""))
 
     @property
     def data(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...errors import WeftError
 from ...jobs.checks import check_settings
-from ...jobs.networks import full_name
+from ...jobs.definitions import network_facts
 from ...jobs.optimizers import schedule
 from ...jobs.recipes import with_recipe
 from ...jobs.schema import Setting, as_text
@@ -68,7 +68,7 @@ GROUPS = (
     FieldGroup("Data and network", "What learns from what.", _fields("data", "model", "recipe", "weights"), _fields("validation", "size", "resize", "colour", "freeze", "body_rate", "from")),
     FieldGroup("Optimization", "How long and how fast.", _fields("epochs", "batch", "optimizer", "rate", "schedule", "warmup"), _fields("momentum", "nesterov", "betas", "eps", "clip_norm", "final_rate", "accumulate", "loss", "seed")),
     FieldGroup("Augmentation", "Against learning by heart.", _fields("augment", "flip", "weight_decay", "label_smoothing"), _fields("mixup", "cutmix", "average", "dropout")),
-    FieldGroup("Machine and name", "Where it runs and what it is called.", _fields("device", "precision", "name", "patience"), _fields("max_seconds", "keep", "workers")),
+    FieldGroup("Machine and name", "Where it runs and what it is called.", _fields("device", "precision", "name", "tags", "patience", "group"), _fields("notes", "max_seconds", "keep", "workers")),
 )  # fmt: skip
 
 
@@ -107,8 +107,10 @@ def check_form(given: Mapping[str, str], runs_folder: str) -> FormCheck:
             check_settings("train", one)
     except WeftError as error:
         return FormCheck(len(trainings), error.message, _field_of(error.message, values), command=command)
-    model = settings[0]["model"]
-    network = FACTS.get(full_name(model)) if model else None
+    try:
+        network = network_facts(settings[0])
+    except WeftError as error:
+        return FormCheck(len(trainings), error.message, "model", command=command)
     return FormCheck(len(trainings), "", "", settings[0], network, command, _rates(settings))
 
 
@@ -123,12 +125,7 @@ def _rates(trainings: list[dict[str, Any]]) -> tuple[tuple[str, list[tuple[float
     for settings in trainings:
         if settings["rate"] == "auto":
             continue
-        model = full_name(settings["model"] or "lenet5")
-        peak = (
-            settings["rate"]
-            if settings["rate"] is not None
-            else default_rate(model, settings["optimizer"], FACTS[model].parameters)
-        )
+        peak = settings["rate"] if settings["rate"] is not None else _default_rate(settings)
         epochs = settings["epochs"]
         made = schedule(settings, peak, _STEPS, epochs)
         at = np.linspace(0, _STEPS - 1, _POINTS)
@@ -166,6 +163,9 @@ def past_speed(runs: Iterable[RunRow], settings: Mapping[str, Any]) -> PastSpeed
     ]  # fmt: skip
     last = max(like, key=lambda row: row.started, default=None)
     return None if last is None else PastSpeed(last.name, (last.seconds or 0.0) / last.epochs)
+def _default_rate(settings: Mapping[str, Any]) -> float:
+    facts = network_facts(settings) or FACTS["lenet5"]
+    return default_rate(str(settings["model"] or "lenet5"), settings["optimizer"], facts.parameters)
 
 
 def _field_of(message: str, values: Mapping[str, str]) -> str:

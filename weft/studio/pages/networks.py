@@ -1,85 +1,171 @@
-"""Networks: the zoo with its facts, and the layers of one network."""
+"""Networks: the table of all networks, the page of one, and imports."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections import defaultdict
 from typing import Any
 
 from fastapi import HTTPException
 from nicegui import ui
 
-from ... import zoo
-from ...jobs.networks import full_name
-from ...nn.summary import Summary
+from ...jobs.network_store import ImportedNetwork, NetworkStore
 from ...zoo.catalogue import FACTS
-from ...zoo.facts import NetworkFacts
-from ..library.networks import layers_of, tasks
-from ..library.runs import RunRow
+from ...zoo.definition import profile_svg
+from ..library.designs import USUAL_BATCH, DesignCheck, check_design, picture_of, why_not_text, zoo_text
+from ..library.networks import NetworkRow, cost_chart, network_rows, tasks, zoo_abouts
 from ..ui.context import Studio
 from ..ui.fragment import Fragment, fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
+from .design import DesignPage, costs_html, layers_html
+
+LARGEST_MACS = 12  # the slider's last step: no limit
 
 
 def add(studio: Studio) -> None:
     """Register the pages."""
 
     @ui.page("/networks")
-    def networks() -> None:
-        with frame(studio, "Networks", "networks"):
-            NetworkTable(studio)
+    async def networks() -> None:
+        store = NetworkStore(studio.config.runs)
+        rows = await asyncio.to_thread(network_rows, store, studio.index.rows())
+        header = render("networks_header.html", count=len(rows), base=studio.config.prefix)
+        with frame(studio, "Networks", "networks", live_header=(f"networks {len(rows)}", lambda snapshot: header)):
+            NetworkTable(studio, rows)
+
+    @ui.page("/networks/import")
+    def imports() -> None:
+        base = studio.config.prefix
+        ui.add_head_html(f'<script src="{base}/assets/networks.js" defer></script>')
+        header = render("network_import_header.html", base=base)
+        with frame(studio, "Import a network", "networks", live_header=("network import", lambda snapshot: header)):
+            fragment("network_import.html", base=base, python_models=studio.config.python_models)
 
     @ui.page("/networks/{name}")
     async def network(name: str) -> None:
-        if name not in FACTS:
+        store = NetworkStore(studio.config.runs)
+        if name in store.names():
+            DesignPage(studio, name, store.text(name), version=len(store.versions(name)))
+            return
+        imported = next((one for one in store.imported() if one.name == name), None)
+        if imported is not None:
+            _imported_page(studio, store, imported)
+        elif name in FACTS:
+            text = await asyncio.to_thread(zoo_text, name)
+            check = None if text is None else await asyncio.to_thread(check_design, text)
+            _zoo_page(studio, name, text, check)
+        else:
             raise HTTPException(404, f"There is no network {name}.")
-        layers = await asyncio.to_thread(layers_of, name)
-        with frame(studio, name, "networks", live_header=(f"network {name}", lambda snapshot: _header(studio, name))):
-            _facts(FACTS[name], layers)
-            if layers is not None:
-                with ui.element("section").classes("card sect").props('aria-label="Layers"'):
-                    fragment(
-                        "network_layers.html",
-                        layers=layers.lines,
-                        largest=max((one.macs for one in layers.lines), default=1) or 1,
-                    )
 
 
-def _header(studio: Studio, name: str) -> str:
-    about = (inspect.getdoc(zoo.find(name)) or "").partition("\n")[0]
-    return render("network_header.html", name=name, about=about, base=studio.config.prefix)
+def _header(studio: Studio, name: str, kind: str, about: str, can_start: bool, train: str) -> tuple[str, Any]:
+    html = render(
+        "network_header.html",
+        name=name,
+        kind=kind,
+        about=about,
+        can_start=can_start,
+        train=train,
+        base=studio.config.prefix,
+    )
+    return f"network {name}", lambda snapshot: html
 
 
-def _facts(facts: NetworkFacts, layers: Summary | None) -> None:
-    with ui.element("section").classes("card").props('aria-label="Facts"'):
-        fragment("network_facts.html", facts=facts, layers=layers)
+def _zoo_page(studio: Studio, name: str, text: str | None, check: DesignCheck | None) -> None:
+    """Definition beside its picture; then the layers."""
+    header = _header(studio, name, "Zoo", zoo_abouts().get(name, ""), text is not None, f"model={name}")
+    with frame(studio, name, "networks", live_header=header):
+        if check is None or check.plan is None:
+            with ui.element("section").classes("card").props('aria-label="Definition"'):
+                fragment("network_text.html", text=None, input=(), why=why_not_text(name))
+            return
+        with ui.element("section").classes("card").props('aria-label="Facts"'):
+            Fragment(costs_html(check, USUAL_BATCH))
+        with ui.element("div").classes("cols design sect"):
+            with ui.element("section").classes("card").props('aria-label="Definition"'):
+                fragment("network_text.html", text=text, input=check.plan.input, why="")
+            with ui.element("section").classes("card").props('aria-label="Picture"'):
+                shown = Fragment(
+                    _picture(check, False), on={"detail": lambda value: shown.show(_picture(check, value == "layers"))}
+                )
+        with ui.element("section").classes("card sect").props('aria-label="Layers"'):
+            layers = Fragment(
+                layers_html(check, USUAL_BATCH), on={"batch": lambda value: layers.show(layers_html(check, int(value)))}
+            )
+
+
+def _picture(check: DesignCheck, detailed: bool) -> str:
+    return render("design_picture.html", picture=picture_of(check, detailed), stale=False, detailed=detailed)
+
+
+def _imported_page(studio: Studio, store: NetworkStore, one: ImportedNetwork) -> None:
+    train = f"weights={one.name}" + (f"&model={one.network}" if one.network else "")
+    header = _header(studio, one.name, "Imported", f"{one.file}", False, train)
+    with (
+        frame(studio, one.name, "networks", live_header=header),
+        ui.element("section").classes("card").props('aria-label="Facts"'),
+    ):
+        fragment("network_imported.html", one=one, base=studio.config.prefix, path=store.import_path(one.name))
 
 
 class NetworkTable:
-    """The zoo as a table, with the best run of each network."""
+    """All networks, with the chart of what they cost and reach."""
 
-    def __init__(self, studio: Studio) -> None:
-        self.studio = studio
-        self.words, self.task = "", ""
-        with ui.element("section").classes("card").props('aria-label="Networks"'):
-            Fragment(render("network_filter.html", tasks=tasks()), on={"filter": self._filter})
-            self.table = Fragment(self._html())
+    def __init__(self, studio: Studio, rows: list[NetworkRow]) -> None:
+        self.studio, self.rows = studio, rows
+        self.fields: dict[str, str] = {}
+        self.chart = cost_chart(rows)
+        best = [point for point in self.chart.points if point.is_best] if self.chart else []
+        self.selected = best[-1].row.name if best else ""
+        Fragment(render("networks_filter.html", tasks=tasks(rows), total=len(rows)), on={"filter": self._filter})
+        self.costs: Fragment | None = None
+        self.chosen: Fragment | None = None
+        if self.chart is not None:
+            with ui.element("div").classes("cols side-r"):
+                with ui.element("section").classes("card").props('aria-label="Accuracy against MACs"'):
+                    self.costs = Fragment(self._costs_html(), on={"select": self._select})
+                with ui.element("section").classes("card").props('aria-label="Selected network"'):
+                    self.chosen = Fragment(self._chosen_html())
+        with ui.element("section").classes(f"card {'sect' if self.chart else ''}").props('aria-label="Networks"'):
+            self.table = Fragment(self._html(), on={"select": self._select})
 
-    def _filter(self, fields: dict[str, Any]) -> None:
-        self.words, self.task = fields["words"].strip().lower(), fields["task"]
+    def _filter(self, fields: dict[str, str]) -> None:
+        self.fields = fields
         self.table.show(self._html())
 
+    def _select(self, name: str) -> None:
+        self.selected = name
+        self.table.show(self._html())
+        if self.costs is not None and self.chosen is not None:
+            self.costs.show(self._costs_html())
+            self.chosen.show(self._chosen_html())
+
+    def _fits(self, row: NetworkRow) -> bool:
+        fields = self.fields
+        words = fields.get("words", "").strip().lower().split()
+        step = int(fields.get("macs") or LARGEST_MACS)
+        if step < LARGEST_MACS and (row.macs is None or row.macs > 10 ** (4 + step / 2)):
+            return False
+        if fields.get("task") not in (None, "", row.task) or fields.get("kind") not in (None, "", row.kind):
+            return False
+        if fields.get("trained") and row.best is None:
+            return False
+        return all(word in f"{row.name} {row.task} {row.about}".lower() for word in words)
+
     def _html(self) -> str:
-        best: dict[str, list[RunRow]] = defaultdict(list)
-        for row in self.studio.index.rows():
-            if row.model and row.best is not None and not str(row.best_metric).endswith("loss"):
-                best[full_name(row.model) if row.model in FACTS else row.model].append(row)
-        shown = {
-            name: facts
-            for name, facts in sorted(FACTS.items())
-            if self.words in f"{name} {facts.task}" and (not self.task or facts.task == self.task)
-        }
-        runs = {name: max(found, key=lambda row: row.best or 0.0) for name, found in best.items()}
-        return render("networks_table.html", networks=shown, runs=runs, base=self.studio.config.prefix)
+        shown = [row for row in self.rows if self._fits(row)]
+        return render(
+            "networks_table.html",
+            rows=shown,
+            total=len(self.rows),
+            selected=self.selected,
+            base=self.studio.config.prefix,
+        )
+
+    def _costs_html(self) -> str:
+        return render("networks_chart.html", chart=self.chart, selected=self.selected)
+
+    def _chosen_html(self) -> str:
+        row = next(row for row in self.rows if row.name == self.selected)
+        picture = profile_svg(row.profile, 264, 56)
+        return render("networks_chosen.html", row=row, picture=picture, base=self.studio.config.prefix)

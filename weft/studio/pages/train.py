@@ -11,22 +11,23 @@ from nicegui import ui
 from ... import optim
 from ...data.catalogue import known_names
 from ...errors import WeftError
+from ...jobs.definitions import kept_definition
+from ...jobs.network_store import NetworkStore
 from ...jobs.schema import as_text
-from ...jobs.settings import SETTINGS
-from ...jobs.submission import submit
+from ...jobs.settings import OF_ONE_RUN, SETTINGS
 from ...jobs.training_preview import TrainingPreview
 from ...jobs.weights_store import stored
 from ...report.png import data_url, png
 from ...zoo.catalogue import FACTS
 from ...zoo.recipes import RECIPES
-from ..library.training_form import GROUPS, FormCheck, check_form, past_speed, trainings_of
+from ..access import current_user
+from ..api.submission import add_trainings
+from ..library.training_form import GROUPS, FormCheck, check_form, filled, past_speed
 from ..ui.charts import Chart, ChartSpec, Series
 from ..ui.context import Studio
 from ..ui.fragment import Fragment
 from ..ui.frame import frame
 from ..ui.rendering import render
-
-_OWN = ("name", "runs", "json", "exist_ok")  # settings of one run that a clone does not take over
 
 
 def add(studio: Studio) -> None:
@@ -45,10 +46,12 @@ def _cloned(studio: Studio, run: str) -> dict[str, str]:
     row = studio.index.get(run)
     if row is None:
         return {}
+    kept = kept_definition(row.folder)
+    settings = {**row.settings, **({} if kept is None else {"model": str(kept)})}
     return {
         name: as_text(value)
-        for name, value in row.settings.items()
-        if name in SETTINGS and name not in _OWN and value is not None and value != SETTINGS[name].default
+        for name, value in settings.items()
+        if name in SETTINGS and name not in OF_ONE_RUN and value is not None and value != SETTINGS[name].default
     }
 
 
@@ -57,8 +60,9 @@ class TrainForm:
 
     def __init__(self, studio: Studio, values: dict[str, str]) -> None:
         self.studio, self.values = studio, values or {"data": "digits", "model": "lenet5"}
+        self.user = current_user(ui.context.client.request)
         lists = {
-            "data": sorted(known_names()), "model": sorted(FACTS), "recipe": sorted(RECIPES), "optimizer": sorted(optim.OPTIMIZERS),
+            "data": _datasets(studio), "model": _models(studio, self.values.get("model")), "recipe": sorted(RECIPES), "optimizer": sorted(optim.OPTIMIZERS),
             "weights": [one.name for one in stored()] + [str(row.folder) for row in studio.index.rows() if row.epochs],
         }  # fmt: skip
         with ui.element("div").classes("cols side-r"):
@@ -109,12 +113,23 @@ class TrainForm:
 
     async def _start(self, _: Any) -> None:
         try:
-            await asyncio.to_thread(lambda: [submit(self.studio.queue, one) for one in trainings_of(self.values)])
+            await asyncio.to_thread(add_trainings, self.studio, filled(self.values), self.user)
         except WeftError as error:
             self.panel.show(self._panel(FormCheck(error=error.message)))
             return
-        self.studio.feed.refresh_soon()
         ui.navigate.to(f"{self.studio.config.prefix}/")
+
+
+def _models(studio: Studio, chosen: str | None) -> list[str]:
+    """Saved networks, then those of the zoo; a run that is cloned may have the file of its own."""
+    names = [*NetworkStore(studio.config.runs).names(), *sorted(FACTS)]
+    return [*([chosen] if chosen and chosen not in names else []), *names]
+
+
+def _datasets(studio: Studio) -> list[str]:
+    """The newest version of every dataset of the studio, and the known sets."""
+    own = [str(row.newest.folder) for row in studio.feed.snapshot.datasets if row.newest is not None]
+    return [*own, *sorted(known_names())]
 
 
 def _rate_chart(check: FormCheck) -> ChartSpec:
