@@ -18,13 +18,13 @@ from ..io.files import replace_file
 from ..jobs.device import on
 from ..jobs.embedding import make_embedding
 from ..jobs.events import Event
+from ..jobs.image_lists import image_files
 from ..jobs.predictor import Predictor, predictor_of_run
 from ..jobs.schema import Setting, flag, whole
 from ..jobs.settings import DEVICE
 from ..jobs.stored import run_of
 from .arguments import Words, read
 from .display import Display
-from .files import image_files
 
 MOST_WORDS = 1000
 KNOWN = {

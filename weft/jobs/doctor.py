@@ -65,18 +65,17 @@ def features_of_run(name: str) -> Features:
 
 
 class _LastLinear:
-    """Listens to a network, and keeps what came before its last linear layer."""
+    """Listens to a network, and keeps the input of its last linear layer."""
 
     def __init__(self) -> None:
         self.inputs: Any = None
-        self._before: Any = None
 
-    def begins(self, module: Module) -> None:
-        if isinstance(module, Linear) and self._before is not None:
-            self.inputs = self._before
+    def begins(self, module: Module, args: tuple[Any, ...]) -> None:
+        if isinstance(module, Linear):
+            self.inputs = args[0]
 
     def ends(self, module: Module, result: Any) -> None:
-        self._before = result
+        pass
 
 
 def _fitted(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

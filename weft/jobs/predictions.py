@@ -31,6 +31,7 @@ from ..ops.convert import asarray
 from .device import on
 from .events import Listener, Recorder
 from .image_lists import ImageEntry, labelled_files
+from .kinds import PREDICT
 from .onnx_predictor import ImageInput
 from .prediction_results import INPUTS, RESULTS, SUBMISSION, TABLE, measure, read_predictions, titles
 from .predictor import Predictor, find_predictor

@@ -52,7 +52,11 @@ def train(settings: Mapping[str, Any], listener: Listener = nobody) -> Path | No
 def train_or_resume(settings: Mapping[str, Any], run: Path | None, listener: Listener) -> None:
     """Train with the settings of a job, or continue the run that it began. A job with more epochs than its run extends it."""
     if run is not None and (run / "args.yaml").exists():
-        planned, epochs, device = settings_of("resume", run)["epochs"], settings.get("epochs"), str(settings.get("device") or "")
+        planned, epochs, device = (
+            settings_of("resume", run)["epochs"],
+            settings.get("epochs"),
+            str(settings.get("device") or ""),
+        )
         changed: dict[str, Any] = {"device": device} if device.startswith("cuda:") else {}
         changed |= {"epochs": epochs} if isinstance(epochs, int) and epochs > planned else {}
         resume(run, changed, listener)

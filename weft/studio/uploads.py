@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO
 
-from ..data.open import is_image_source
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import Message
 
+from ..data.open import is_image_source
 from ..errors import UserError
 
 CHUNK = 1 << 20
@@ -205,6 +205,8 @@ class UploadStore:
 def _is_list_or_arrays(path: Path) -> bool:
     """Whether a dataset can be made of this file: a text is a list only if it names image files."""
     return path.suffix.lower() == ".npz" or (path.suffix.lower() in (".csv", ".txt") and is_image_source(path))
+
+
 def bounded_request(request: Request, largest: int) -> Request:
     """The same request, whose body is refused once it is larger than allowed, whatever its header says."""
     received = 0

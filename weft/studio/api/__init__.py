@@ -1,8 +1,25 @@
 """Everything the studio does, as REST below /api/v1. Pages change nothing but through it."""
 
 from . import (
-    account, admin, classify, compare, datasets, designs, doctor, embedding, events, explain, jobs, predictions, queue, run_actions,
-    run_results, runs, search, submission, uploads,
+    account,
+    admin,
+    classify,
+    compare,
+    datasets,
+    designs,
+    doctor,
+    embedding,
+    events,
+    explain,
+    jobs,
+    predictions,
+    queue,
+    run_actions,
+    run_results,
+    runs,
+    search,
+    submission,
+    uploads,
 )  # fmt: skip
 
 # The order matters where one router answers to every path below a name, as `runs` does.

@@ -15,9 +15,11 @@ from ...jobs.record import JobRecord
 from ...jobs.schema import as_text
 from ...jobs.settings import SETTINGS
 from ...jobs.submission import submit
-from ..access import LOCAL, StudioUser, current_user
+from ..access import current_user
 from ..library.owners import check_disk_quota
 from ..library.training_form import MOST_RUNS, trainings_of
+from ..store.accounts import LOCAL
+from ..store.credentials import StudioUser
 from ..ui.context import Studio
 from .jobs import job_facts
 from .models import JobEvents, JobFacts, NewJobs

@@ -16,7 +16,7 @@ from ...errors import UserError
 from ...jobs.predictions import TOP, outcome
 from ...jobs.predictor import Predictor, find_predictor, predictor_of_run
 from ...ops.convert import asarray
-from ..decoding import guarded_pixels, shared_decoder
+from ..decoding import guarded_pixels
 
 LIMIT = 2 << 30  # bytes of parameters of all loaded networks
 CHECKPOINTS = ("best", "last")  # of a run
@@ -77,7 +77,7 @@ def decoded(predictor: Predictor, image: bytes | Path) -> np.ndarray | str:
         content = image.read_bytes() if isinstance(image, Path) else image
         return guarded_pixels(content, predictor.shape, predictor.resize)
     except OSError as error:
-        return f"{image} cannot be read: {error.strerror or error}."
+        return f"it cannot be read: {error.strerror or error}."
     except Unreadable as reason:
         return f"an image file is required, got one that {reason}."
 

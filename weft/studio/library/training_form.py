@@ -11,7 +11,8 @@ import numpy as np
 
 from ...errors import WeftError
 from ...jobs.checks import check_settings
-from ...jobs.definitions import network_facts
+from ...jobs.definitions import is_definition, network_facts, network_label
+from ...jobs.networks import full_name
 from ...jobs.optimizers import schedule
 from ...jobs.recipes import with_recipe
 from ...jobs.schema import Setting, as_text
@@ -154,7 +155,8 @@ class PastSpeed:
 def past_speed(runs: Iterable[RunRow], settings: Mapping[str, Any]) -> PastSpeed | None:
     """The speed of the last run that trained this network with this data, batch and device."""
     compared = ("data", "size", "device", "precision", "accumulate")
-    model = full_name(settings["model"]) if settings["model"] in FACTS else settings["model"]
+    given = str(settings["model"] or "lenet5")
+    model = network_label(given) if is_definition(given) else full_name(given)
     like = [
         row for row in runs
         if row.seconds and row.epochs and row.model == model
@@ -163,6 +165,8 @@ def past_speed(runs: Iterable[RunRow], settings: Mapping[str, Any]) -> PastSpeed
     ]  # fmt: skip
     last = max(like, key=lambda row: row.started, default=None)
     return None if last is None else PastSpeed(last.name, (last.seconds or 0.0) / last.epochs)
+
+
 def _default_rate(settings: Mapping[str, Any]) -> float:
     facts = network_facts(settings) or FACTS["lenet5"]
     return default_rate(str(settings["model"] or "lenet5"), settings["optimizer"], facts.parameters)

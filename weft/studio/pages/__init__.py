@@ -1,7 +1,22 @@
 """The pages, one a file. Each has a function `add(studio)` that registers its addresses."""
 
 from . import (
-    account, admin, batch, classify, compare, dataset, dataset_doctor, datasets, design, home, networks, new_dataset, queue, run, runs, train,
+    account,
+    admin,
+    batch,
+    classify,
+    compare,
+    dataset,
+    dataset_doctor,
+    datasets,
+    design,
+    home,
+    networks,
+    new_dataset,
+    queue,
+    run,
+    runs,
+    train,
 )  # fmt: skip
 
 # The order matters where one page answers to every path below a name, as `dataset` does.
