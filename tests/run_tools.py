@@ -12,17 +12,12 @@ from starlette.testclient import TestClient
 
 from studio_tools import make_run
 from weft.errors import WeftError
-from weft.jobs.queue import JobQueue
 from weft.report.evaluation import evaluate_classes, write_evaluation
 from weft.report.predictions import THUMBNAILS, read_predictions, write_npz, write_predictions
 from weft.studio.api import compare, run_actions, run_results, runs
 from weft.studio.config import StudioConfig
-from weft.studio.library.feed import Feed
-from weft.studio.library.loaded import LoadedNetworks
-from weft.studio.library.machine import Machine
-from weft.studio.library.runs import RunIndex
+from weft.studio.server import studio_of
 from weft.studio.ui.context import Studio
-from weft.studio.ui.fragment import LiveFragments
 
 CLASSES = ["cat", "dog", "owl"]
 EXAMPLES = 60
@@ -64,10 +59,7 @@ def write_events(folder: Path, steps: list[tuple[int, int, float]]) -> None:
 
 def api(root: Path) -> tuple[TestClient, Studio]:
     """A client of the API for the runs below a folder, and the studio behind it."""
-    index, queue = RunIndex(root), JobQueue(root)
-    feed = Feed(index, queue, Machine(root))
-    config = StudioConfig(root)
-    studio = Studio(config, index, queue, feed, LiveFragments(feed), LoadedNetworks(), config.allowed_paths())
+    studio = studio_of(StudioConfig(root))
     app = FastAPI()
 
     @app.exception_handler(WeftError)

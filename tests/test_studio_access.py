@@ -25,6 +25,7 @@ from weft.jobs.queue import JobQueue
 from weft.studio import access
 from weft.studio.access import SESSION, AccessMiddleware, current_user
 from weft.studio.api import account, admin, sessions
+from weft.studio.api.errors import answer_errors
 from weft.studio.config import StudioConfig
 from weft.studio.forwarded import ForwardedMiddleware
 from weft.studio.keys import OneTimeToken
@@ -33,7 +34,6 @@ from weft.studio.library.storage import DiskStorage
 from weft.studio.pages import login
 from weft.studio.rate_limit import MOST, LoginLimiter
 from weft.studio.serve import _way_in
-from weft.studio.server import _answer_errors
 from weft.studio.store import accounts
 from weft.studio.store.accounts import Quota
 from weft.studio.store.database import Database
@@ -74,7 +74,7 @@ class Site:
         def stop() -> dict[str, Any]:
             return {}
 
-        _answer_errors(app)
+        answer_errors(app)
         app.add_middleware(AccessMiddleware, config=self.config, token=self.token, store=self.store)
         app.add_middleware(ForwardedMiddleware, proxies=self.config.proxies, prefix=self.config.prefix)
         self.app = app
@@ -140,7 +140,7 @@ def test_signing_out_and_changing_a_password_end_sessions(site: Site) -> None:
     second = site.browser()
     sign_in(second, "anna")
     wrong = first.post("/api/v1/account/password", json={"current": "x", "password": PASSWORD + "2"})
-    assert (wrong.status_code, wrong.json()) == (403, {"detail": "The current password is another one."})
+    assert (wrong.status_code, wrong.json()) == (403, {"message": "The current password is another one."})
     changed = first.post("/api/v1/account/password", json={"current": PASSWORD, "password": PASSWORD + "2"})
     assert changed.status_code == 200
     assert (first.get("/").status_code, second.get("/").status_code) == (200, 303)
@@ -353,7 +353,7 @@ def test_strangers_send_little(site: Site) -> None:
     assert site.browser().post("/api/v1/login", content=big, headers=sent).status_code == 413
     parts = (big[i : i + 9000] for i in range(0, len(big), 9000))  # without a length, the connection ends
     ended = site.browser().post("/api/v1/login", content=parts, headers=sent)
-    assert (ended.status_code, ended.json()["detail"]) == (400, "There was an error parsing the body")
+    assert (ended.status_code, ended.json()["message"]) == (400, "There was an error parsing the body")
     anna = site.signed_in("ben", "admin")
     assert anna.put("/api/v1/admin/settings", json={"stay_days": "9" * (17 << 20)}).status_code == 413
 

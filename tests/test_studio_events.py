@@ -59,8 +59,7 @@ def test_changes_of_runs_and_jobs_become_events(tmp_path: Path) -> None:
         with (one / "metrics.csv").open("a") as file:
             file.write("2,40,0.3,0.3,0.7,5.0\n")
         job = queue.add({"data": "digits", "model": "mlp", "name": None})
-        feed.refresh_soon()
-        stream.update(feed.look())
+        stream.update(feed.look(at_all_runs=True))
         stream.update(feed.look())
         job.set(FAILED, "no memory")
         stream.update(feed.look())

@@ -154,7 +154,7 @@ def test_the_queue_over_the_api(web: httpx.Client) -> None:
     again = post("/jobs/4/retry", {"settings": {"batch": 32}})
     assert (again["settings"]["batch"], again["state"]) == (32, "waiting")
     assert "epochs=x cannot be used" in post("/jobs", {"settings": {"data": "digits", "epochs": "x"}}, 400)["message"]
-    added = post("/jobs", {"settings": {"data": "digits", "model": "mlp", "epochs": 1}, "priority": "low"})
+    (added,) = post("/jobs", {"settings": {"data": "digits", "model": "mlp", "epochs": 1}, "priority": "low"})
     assert (added["priority"], added["needs"]["slot"]) == ("low", "cpu")
     for number in (again["number"], added["number"]):
         assert post(f"/jobs/{number}/stop")["why"] == "cancelled"

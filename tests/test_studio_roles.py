@@ -75,7 +75,7 @@ def test_every_route_answers_every_role_as_it_should(walked: dict[str, Any]) -> 
 def test_the_walk_knows_the_pages_and_routes(walked: dict[str, Any]) -> None:
     routes = set(walked["answers"]["admin"])
     known = {
-        "GET /", "GET /train", "GET /runs/1", "GET /admin", "GET /account", "GET /login", "GET /setup", "GET /docs", "GET /openapi.json",
+        "GET /", "GET /train", "GET /runs/1", "GET /admin", "GET /account", "GET /login", "GET /setup", "GET /docs", "GET /api/v1/openapi.json",
         "POST /api/v1/login", "POST /api/v1/logout", "POST /api/v1/jobs/1/stop", "DELETE /api/v1/admin/tokens/1", "GET /_nicegui_ws/1",
         "WEBSOCKET /_nicegui_ws/socket.io/",
         "PUT /api/v1/account/preferences/1", "POST /api/v1/networks/1/classify",

@@ -37,7 +37,7 @@ from .ui.frame import ASSETS
 
 def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
     """The application and the studio behind it."""
-    studio = _studio(config)
+    studio = studio_of(config)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -64,7 +64,8 @@ def create(config: StudioConfig, token: OneTimeToken) -> tuple[FastAPI, Studio]:
     return app, studio
 
 
-def _studio(config: StudioConfig) -> Studio:
+def studio_of(config: StudioConfig) -> Studio:
+    """What pages and the API work with, for these settings."""
     root = config.runs.absolute()
     index, jobs, paths = RunIndex(root), JobQueue(root), config.allowed_paths()
     store = open_store(root, config.database)

@@ -12,6 +12,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from ...errors import UserError, WeftError
+from ..store.accounts import TooBusy
+from ..store.database import DatabaseUnavailable
 
 
 class ErrorMessage(BaseModel):
@@ -29,11 +31,12 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     404: {"model": ErrorMessage, "description": "there is no such thing"},
     422: {"model": ErrorMessage, "description": "a value has the wrong type, or is out of range"},
     500: {"model": ErrorMessage, "description": "the server failed"},
+    503: {"model": ErrorMessage, "description": "the database is busy; try again"},
 }
 
 
 def answer_errors(app: FastAPI) -> None:
-    """Errors of weft become answers with a message; a user's mistake is 400, anything else 500. Called when all routes are there."""
+    """Errors of weft become answers with a message; a user's mistake is 400, a busy database 503, anything else 500. Called when all routes are there."""
 
     @app.api_route("/api/{path:path}", methods=["GET", "POST", "PUT", "PATCH", "DELETE"], include_in_schema=False)
     def missing(path: str) -> None:
@@ -41,9 +44,9 @@ def answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(WeftError)
     async def answer(request: Request, error: WeftError) -> JSONResponse:
-        return JSONResponse(
-            {"message": error.message, "where": error.where}, 400 if isinstance(error, UserError) else 500
-        )
+        busy = isinstance(error, DatabaseUnavailable | TooBusy)
+        status = 400 if isinstance(error, UserError) else 503 if busy else 500
+        return JSONResponse({"message": error.message, "where": error.where}, status)
 
     @app.exception_handler(HTTPException)
     async def answer_http(request: Request, error: HTTPException) -> Response:

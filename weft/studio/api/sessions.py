@@ -36,6 +36,12 @@ class FirstAccount(BaseModel):
     password: str = Field(max_length=1000)
 
 
+class OpenedPage(BaseModel):
+    """The page to open next."""
+
+    open: str
+
+
 def router(studio: Studio, token: OneTimeToken) -> APIRouter:
     """The routes /login, /logout and /setup."""
     routes = APIRouter(tags=["accounts"])
@@ -46,7 +52,7 @@ def router(studio: Studio, token: OneTimeToken) -> APIRouter:
         set_cookie(answer, request, studio.config, SESSION, secret, seconds)
         return answer
 
-    @routes.post("/login")
+    @routes.post("/login", response_model=OpenedPage)
     def login(request: Request, given: Login) -> JSONResponse:
         """Sign in with name and password, or with an API token; the answer sets the cookie of the session."""
         address = client_address(request.scope)
@@ -72,7 +78,7 @@ def router(studio: Studio, token: OneTimeToken) -> APIRouter:
         limiter.succeeded(given.name or f"token {address}", address)
         return signed_in(request, given.token, seconds)
 
-    @routes.post("/logout")
+    @routes.post("/logout", response_model=OpenedPage)
     def logout(request: Request) -> JSONResponse:
         """End the session of this browser."""
         secret = request.cookies.get(SESSION, "")
@@ -83,7 +89,7 @@ def router(studio: Studio, token: OneTimeToken) -> APIRouter:
         answer.delete_cookie(SESSION, path=studio.config.prefix or "/")
         return answer
 
-    @routes.post("/setup")
+    @routes.post("/setup", response_model=OpenedPage)
     def setup(request: Request, given: FirstAccount) -> JSONResponse:
         """Make the first account, of an admin, and sign in."""
         address = client_address(request.scope)

@@ -16,6 +16,7 @@ from itertools import takewhile
 from typing import Any
 
 from ...io.json_values import json_value
+from ...jobs.record import WAITING
 from .activity import Activity
 from .feed import Snapshot
 from .runs import RunIndex, RunRow
@@ -82,8 +83,9 @@ class EventStream:
             one.number: (one.state.state, one.state.why, None) for one in snapshot.ended if one.number not in active
         }
         for number, (state, why, run) in {**ended, **active}.items():
-            if self._jobs.get(number) != (state, why):
-                self._jobs[number] = state, why
+            told = state, "" if state == WAITING else why  # why a job waits changes with the plan
+            if self._jobs.get(number) != told:
+                self._jobs[number] = told
                 if not first:
                     self.publish("job", run, {"job": number, "state": state, "why": why, "run": run})
 
