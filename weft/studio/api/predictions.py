@@ -145,11 +145,6 @@ def router(studio: Studio) -> APIRouter:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    @routes.get("/paths", response_model=list[str])
-    def paths(typed: str = "") -> list[str]:
-        """Paths on the server that begin with what was typed, inside of the allowed folders."""
-        return studio.paths.complete(typed)
-
     @routes.get("/file.jpg", response_class=Response)
     def file(path: str) -> Response:
         """A small picture of an image file on the server."""

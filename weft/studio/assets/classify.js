@@ -280,16 +280,6 @@
     });
   };
   document.addEventListener("change", (event) => event.target.matches("select[data-go]") && location.assign(event.target.value));
-  let typing = null;
-  document.addEventListener("input", (event) => {
-    if (event.target.getAttribute("list") !== "server-paths") return;
-    clearTimeout(typing);
-    typing = setTimeout(async () => {
-      const found = await api("GET", `/predictions/paths?typed=${encodeURIComponent(event.target.value)}`);
-      document.getElementById("server-paths").replaceChildren(...found.map((value) => make("option", { value })));
-    }, 150);
-  });
-
   // The page is mounted by a script that runs after this one.
   const parts = [["[data-classify]", one], ["[data-many]", many], ["[data-code]", code], ["[data-networks]", networks]];
   const wait = () => {

@@ -18,9 +18,10 @@ from ..library.usable import UsableNetwork, usable_networks
 from ..ui.context import Studio
 from ..ui.formats import metric_name, metric_value
 from ..ui.fragment import Fragment
-from ..ui.frame import ASSETS, frame
+from ..ui.frame import frame
 from ..ui.rendering import render
 
+SCRIPTS = ("path_field.js", "classify.js", "why.js")
 AT_FIRST = 2  # networks that are asked before any is chosen
 LISTED = 300  # networks in the menu
 HISTORY = 20
@@ -78,9 +79,8 @@ def add(studio: Studio) -> None:
     async def classify(runs: str = "", tab: str = "one", path: str = "", batch: int = 0, most: int = 10) -> None:
         able = await asyncio.to_thread(usable_networks, studio.index)
         chosen = _chosen(able, runs, base)
-        ui.add_head_html(f'<script src="{base}/assets/classify.js" defer></script>')
-        if (ASSETS / "why.js").exists():
-            ui.add_head_html(f'<script src="{base}/assets/why.js" defer></script>')
+        for script in SCRIPTS:
+            ui.add_head_html(f'<script src="{base}/assets/{script}" defer></script>')
         menu = _menu(able, chosen)
         name = f"classify {runs} {len(able)}"
         header = lambda snapshot: render("classify_header.html", usable=menu, chosen=chosen, base=base)  # noqa: E731
