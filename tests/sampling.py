@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 MODES = ("all", "sample", "fast")
-FAST_SHARE = 0.25  # of what a sample takes beyond one case of every class
+SAMPLE_SHARE = 0.5  # of the share that a sweep names, beyond one case of every class: the suite has to fit in a quarter of an hour on two cores
+FAST_SHARE = 0.25  # of it for the fast tests
 FAST_SHARE_OF_OTHERS = 0.15  # of the cases of tests that are no sweeps
 NEVER_SAMPLED = ("test_regressions.py",)
 
@@ -64,7 +65,7 @@ def sampled(
         else:
             classes.add(of(everything[i]))
             taken.add(i)
-    wanted = round(len(everything) * share * (FAST_SHARE if mode() == "fast" else 1))
+    wanted = round(len(everything) * share * _scale())
     taken.update(others[: max(0, wanted - len(taken))])
     return [case for i, case in enumerate(everything) if i in taken]
 
@@ -73,7 +74,11 @@ def some(count: int, share: float = 0.4) -> int:
     """How many random trials to make where all tests make so many."""
     if mode() == "all":
         return count
-    return max(1, round(count * share * (FAST_SHARE if mode() == "fast" else 1)))
+    return max(1, round(count * share * _scale()))
+
+
+def _scale() -> float:
+    return FAST_SHARE if mode() == "fast" else SAMPLE_SHARE
 
 
 def left_out(items: Sequence[Any]) -> list[Any]:
