@@ -161,11 +161,15 @@ EVERYWHERE = {"cfg", "server", "token"}  # options that are read before the verb
 
 def test_advice_names_only_options_that_the_verb_has() -> None:
     checked = 0
-    parts = {
-        f"{verb} {part}"
-        for verb in ("runs", "dataset")
-        for part in ("list", "show", "compare", "create", "info", "get")
-    } | {f"weights {part}" for part in ("list", "add", "show", "remove")}
+    parts = (
+        {
+            f"{verb} {part}"
+            for verb in ("runs", "dataset")
+            for part in ("list", "show", "compare", "create", "info", "get")
+        }
+        | {f"dataset {part}" for part in ("change", "history", "doctor")}
+        | {f"weights {part}" for part in ("list", "add", "show", "remove")}
+    )
     for place, (where, *message) in [*errors_in("cli"), *errors_in("jobs")]:
         verb = where.removeprefix("weft").strip()
         text = " ".join(message)

@@ -39,7 +39,7 @@ SUMMARIES = {
     "compare": "Compare runs: settings, results, what mattered, where networks disagree: weft compare RUN RUN html=compare.html.",
     "runs": "List, show and compare runs: weft runs list, weft runs show RUN, weft runs compare RUN RUN.",
     "studio": "Work in the browser: weft studio.",
-    "user": "Accounts of the studio: weft user add NAME role=member, weft user list, weft user password NAME.",
+    "user": "Accounts of the studio: weft user add NAME, weft user list, weft user password NAME.",
     "cfg": "Print settings as a file: weft cfg data=digits epochs=5 > mine.yaml, then weft train cfg=mine.yaml.",
 }
 

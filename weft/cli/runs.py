@@ -12,16 +12,14 @@ from typing import Any
 from ..errors import RunError, UserError
 from ..jobs.annotations import Annotations, annotate, group_name, read_annotations, tag_names
 from ..jobs.find import find_run, run_folders
-from ..jobs.schema import Setting, as_text, count, flag
+from ..jobs.schema import Setting, flag
 from ..jobs.trash import delete_runs, empty_trash, restore_runs, trash_entries
 from ..locks import writer_of
 from ..report import compare as facts
 from ..report.axes import duration, short
-from ..report.compare_networks import page_sections
 from ..report.run_record import RunRecord, read_run
+from . import run_parts
 from .arguments import Words, part, read
-from .checkpoints import branch, checkpoints
-from .comparison import compared_networks, network_tables
 from .table import as_csv, as_json, pairs, table
 
 MOST_EPOCHS = 12  # lines of the table of epochs
@@ -36,7 +34,7 @@ def runs(words: Sequence[str]) -> None:
     part(
         "runs", words,
         {
-            "list": _list, "show": _show, "compare": _compare, "checkpoints": checkpoints, "branch": branch, "tag": _tag, "delete": _delete,
+            "list": _list, "show": _show, "compare": _compare, "checkpoints": _checkpoints, "branch": _branch, "tag": _tag, "delete": _delete,
             "restore": _restore, "trash": _trash,
         },
     )  # fmt: skip
@@ -74,12 +72,12 @@ def _facts(name: str, folder: Path) -> _Facts:
         problems = []
     return _Facts(
         name, str(folder), str(known.get("model", "")), str(known.get("data", "")), done, facts.best(run), loss,
-        facts.training_seconds(run), _when(run, folder), _status(run, folder), tuple(_notes(run) + problems), annotations.tags,
+        facts.training_seconds(run), _when(run, folder), _status(run, folder), tuple(notes_of(run) + problems), annotations.tags,
         annotations.group,
     )  # fmt: skip
 
 
-def _notes(run: RunRecord) -> list[str]:
+def notes_of(run: RunRecord) -> list[str]:
     """Problems of a run; missing results before its first epoch are none."""
     fresh = {"metrics.csv is missing", "summary.json is missing"}
     found = [] if facts.settings(run) else ["args.yaml holds no settings"]
@@ -290,56 +288,6 @@ def _files_text(folder: Path) -> str:
 # --- compare --------------------------------------------------------------------------------------------------------------------
 
 
-def _compare(words: Sequence[str]) -> None:
-    """Compare runs side by side, the best values marked by a star: weft runs compare RUN RUN html=compare.html."""
-    known = {
-        "root": _ROOT,
-        "html": Setting(str, None, "write a page with the curves of all runs to this file"),
-        "epoch": Setting(count, None, "list the numbers at this epoch too"),
-        "json": _JSON,
-        "csv": _CSV,
-    }
-    given = _read("compare", words, known, 1000, _compare.__doc__)
-    folders = _labelled(given)
-    found = {label: read_run(folder) for label, folder in folders.items()}
-    differ, lines, top = facts.differing(found), facts.comparison_rows(found, given["epoch"]), facts.best_run(found)
-    page = None if given["html"] is None else facts.comparison(found, given["html"], page_sections(found, folders))
-    if given["csv"]:
-        print(as_csv(["number", *found], [[line.name, *line.values] for line in lines]))
-        return
-    if given["json"]:
-        numbers = {line.name: line.values for line in lines}
-        told = {
-            "runs": list(map(str, folders.values())),
-            "settings": differ,
-            "numbers": numbers,
-            "best": top and top[0],
-        }
-        networks = compared_networks(found, folders)
-        print(as_json({**told, **networks, "notes": {label: _notes(run) for label, run in found.items()}}))
-        return
-    texts = [[name, *map(as_text, values)] for name, values in differ.items()]
-    print(table(["setting", *found], texts, left=("setting",)) if texts else "all settings are the same")
-    print(f"\n{table(['number', *found], [[line.name, *line.texts()] for line in lines], left=('number',))}")
-    more = network_tables(found, folders)
-    print(f"\n{more}" if more else "", end="\n" if more else "")
-    notes = [f"{label}: {'; '.join(_notes(run))}" for label, run in found.items() if _notes(run)]
-    print("\n".join(["", *notes, *([f"best: {top[0]}, {top[1]}"] if top else ["no results to compare"])]))
-    if page is not None:
-        print(f"report: {page}")
-
-
-def _labelled(given: Words) -> dict[str, Path]:
-    """The folders by their shortest unique names."""
-    folders = list(dict.fromkeys(find_run(text, given["root"]) for text in given.plain))
-    if len(folders) < 2:
-        raise UserError(
-            "weft runs compare", f"two runs or more are required, got {len(folders)}. weft runs list names them."
-        )
-    names = [folder.resolve().name for folder in folders]
-    return {n if names.count(n) == 1 else str(f): f for n, f in zip(names, folders, strict=True)}
-
-
 # --- tag ------------------------------------------------------------------------------------------------------------------------
 
 
@@ -395,3 +343,21 @@ def _trash(words: Sequence[str]) -> None:
         return
     found = trash_entries(Path(given["root"]))
     print("\n".join(f"{entry.id}  {', '.join(entry.runs)}" for entry in found) if found else "the trash is empty")
+
+
+# Subcommands that need arrays or the compiler are imported when they are used.
+
+
+def _compare(words: Sequence[str]) -> None:
+    """Compare runs side by side, the best values marked by a star: weft runs compare RUN RUN html=compare.html."""
+    run_parts.compare(words, "runs compare")
+
+
+def _checkpoints(words: Sequence[str]) -> None:
+    """The checkpoints of a run with epoch, metric and size: weft runs checkpoints RUN; delete=NAME or keep_best=3 removes some."""
+    run_parts.checkpoints(words)
+
+
+def _branch(words: Sequence[str]) -> None:
+    """A new run from a checkpoint, with changed settings: weft runs branch RUN name=NEW checkpoint=state/last rate=0.001."""
+    run_parts.branch(words)

@@ -26,7 +26,7 @@ def pixel_summary(dataset: Dataset, most: int = SAMPLE) -> PixelSummary:
 
     >>> from weft.data import known
     >>> found = pixel_summary(known("digits").train, most=100)
-    >>> found.mean_image.shape, found.histogram.sum() == 100 * 64
+    >>> found.mean_image.shape, int(found.histogram.sum()) == 100 * 64
     ((1, 8, 8), True)
     """
     chosen = np.unique(np.linspace(0, len(dataset) - 1, min(most, len(dataset))).round().astype(np.int64))

@@ -30,14 +30,15 @@ def pca(x: Any, dimensions: int = 2) -> np.ndarray:
 
     The largest coordinate of each axis is positive, so that the same points always give the same map.
 
-    >>> pca([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]], 1).ravel().tolist()
+    >>> pca([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0]], 1).ravel().round(9).tolist()
     [-5.0, 0.0, 5.0]
     """
     points = _points("pca", x, dimensions)
     centred = points - points.mean(axis=0)
-    left, values, _ = np.linalg.svd(centred, full_matrices=False)
+    left, values, axes = np.linalg.svd(centred, full_matrices=False)
     found = left[:, :dimensions] * values[:dimensions]
-    highest = found[np.abs(found).argmax(axis=0), np.arange(found.shape[1])]
+    axes = axes[: found.shape[1]]  # their signs are arbitrary: the largest part of each is made positive
+    highest = axes[np.arange(len(axes)), np.abs(axes).argmax(axis=1)]
     return np.asarray(np.pad(found * np.where(highest < 0, -1.0, 1.0), ((0, 0), (0, dimensions - found.shape[1]))))
 
 

@@ -34,7 +34,7 @@ def needs_of(
 ) -> JobNeeds:
     """The needs of a job of this kind with these settings. `device=cuda` is the next free GPU, `cuda:1` that one."""
     device = str(settings.get("device") or (knobs.device if kind == TRAIN else "cpu"))
-    if device.partition(":")[0] == "cuda":
+    if device.startswith("cuda"):
         return JobNeeds(GPU, gpus, device if ":" in device and gpus == 1 else None, memory, seconds)
     return JobNeeds(CPU if kind == TRAIN else TASK, seconds=seconds)
 

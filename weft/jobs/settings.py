@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..data.label_kinds import LABELS
 from ..knobs import KNOBS
 from .annotations import group_name, notes_text, tag_names
 from .schema import (
@@ -53,7 +52,7 @@ SETTINGS: dict[str, Setting] = {
     "size": Setting(sizes, None, "image size, 28 or 28x32; default: as required", "data"),
     "resize": Setting(str, None, "how image files are resized", "data", ("squash", "crop", "fill", "half_crop_half_fill")),
     "colour": Setting(str, None, "colour of image files; default: as they are", "data", ("rgb", "gray")),
-    "labels": Setting(str, None, "labels of a list of image files: one class a file, several classes, or numbers; default: class", "data", LABELS),
+    "labels": Setting(str, None, "labels of a list of image files: one class a file, several classes, or numbers; default: class", "data", ("class", "classes", "numbers")),
     "length": Setting(count, 128, "sequence length of text, in characters", "data"),
     "augment": Setting(str, None, "augmentation", "data", ("light", "standard", "strong")),
     "flip": Setting(flag, None, "flip images left to right; default: colour images yes, gray ones no", "data"),
