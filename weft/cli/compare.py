@@ -13,7 +13,7 @@ from ..report.compare_networks import page_sections
 from ..report.run_record import read_run
 from .arguments import Words, read
 from .comparison import compared_networks, network_tables
-from .runs import notes_of
+from .run_notes import notes_of
 from .table import as_csv, as_json, table
 
 

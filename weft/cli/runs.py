@@ -20,6 +20,7 @@ from ..report.axes import duration, short
 from ..report.run_record import RunRecord, read_run
 from . import run_parts
 from .arguments import Words, part, read
+from .run_notes import notes_of
 from .table import as_csv, as_json, pairs, table
 
 MOST_EPOCHS = 12  # lines of the table of epochs
@@ -75,15 +76,6 @@ def _facts(name: str, folder: Path) -> _Facts:
         facts.training_seconds(run), _when(run, folder), _status(run, folder), tuple(notes_of(run) + problems), annotations.tags,
         annotations.group,
     )  # fmt: skip
-
-
-def notes_of(run: RunRecord) -> list[str]:
-    """Problems of a run; missing results before its first epoch are none."""
-    fresh = {"metrics.csv is missing", "summary.json is missing"}
-    found = [] if facts.settings(run) else ["args.yaml holds no settings"]
-    if not fresh <= set(run.notes):
-        return [*found, *run.notes]
-    return [*found, "no epochs yet", *(note for note in run.notes if note not in fresh)]
 
 
 def _status(run: RunRecord, folder: Path) -> str:

@@ -22,7 +22,7 @@ class DatasetChanges:
     `relabel` comes before `rename`. Two classes that get the same new name are merged; a relabel to a name that no class
     has adds a class. `add` is a folder of class folders or a list of files, converted as the parent was.
 
-    >>> changes = DatasetChanges(remove={"train": [3, 5]}, rename={"bellis": "daisy"})
+    >>> changes = DatasetChanges(remove={"train": (3, 5)}, rename={"bellis": "daisy"})
     >>> changes.summary()
     'removed 2 images, renamed bellis to daisy'
     >>> DatasetChanges.from_json(changes.as_json()) == changes
