@@ -20,7 +20,7 @@ from ..nn.containers import Sequential
 from ..nn.conv import Conv2d
 from ..nn.linear import Linear
 from ..nn.module import Module
-from .layers import Weight, by_weight, weights_of
+from .layers import Number, Weight, by_weight, weights_of
 from .replace import replace_layers
 
 ConvSplit = Literal["channel", "spatial"]
@@ -107,7 +107,7 @@ def _ranks(
     return _ranks_of_target(known, parameters)
 
 
-def _only(known: dict[str, _Factors], given: dict[str, float] | dict[str, int], named: bool) -> dict[str, int | float]:
+def _only(known: dict[str, _Factors], given: dict[str, Number], named: bool) -> dict[str, Number]:
     """The weights that can be split; one that is named and cannot is an error."""
     for path in given:
         if named and path not in known:
