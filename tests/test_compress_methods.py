@@ -76,7 +76,14 @@ def test_the_sensitivity_of_each_layer_is_that_of_numpy() -> None:
     model = network()
     tensors = model.named_tensors()
     values = {path: one.value for path, one in weights_of(model).items()}
-    table = sensitivity(model, [(X[:24], Y[:24]), (X[24:], Y[24:])], (0.5, 0.25))
+    traced = []
+
+    def loss(prediction: weft.Tensor, y: weft.Tensor) -> weft.Tensor:
+        traced.append(prediction)
+        return weft.cross_entropy(prediction, y)
+
+    table = sensitivity(model, [(X[:24], Y[:24]), (X[24:], Y[24:])], (0.5, 0.25), loss=loss)
+    assert len(traced) == 1, "five measurements, one compilation"
     assert table.whole["loss"] == pytest.approx(cross_entropy(forward(values, X), Y), rel=1e-5)
     for path, row in table.rows.items():
         for density, scores in row.items():

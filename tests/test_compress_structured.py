@@ -52,6 +52,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "mobilenet_v2": (lambda: zoo.mobilenet_v2(10, width=0.25, rows=((1, 16, 1, 1), (6, 24, 2, 2)), last=64), (2, 3, 16, 16)),
     "squeezed": (SqueezedBlock, (2, 3, 8, 8)),
     "attention": (lambda: nn.Sequential(nn.Linear(6, 8), nn.TransformerEncoderLayer(8, 2, hidden=24), nn.Linear(8, 3)), (2, 5, 6)),
+    "transposed": (
+        lambda: nn.Sequential(nn.Conv2d(3, 8, 1), nn.ConvTranspose2d(8, 6, 2, stride=2), nn.ReLU(), nn.Conv2d(6, 2, 1)),
+        (2, 3, 4, 4),
+    ),
     "depthwise": (
         lambda: nn.Sequential(nn.Conv2d(3, 8, 1), nn.DepthwiseConv2d(8, 3, padding=1), nn.Conv2d(8, 4, 1)),
         (2, 3, 6, 6),
@@ -132,6 +136,13 @@ def test_weights_pruned_one_by_one_leave_neurons_without_readers() -> None:
     shrink(model, x)
     assert model.named_tensors()["layers.1.weight"].shape[0] == alive
     np.testing.assert_allclose(model(x).numpy(), before, rtol=1e-5, atol=1e-6)
+
+
+def test_layers_have_densities_of_their_own() -> None:
+    model, x = made("mlp")
+    prune_channels(model, x, {"layers.2": 0.5, "layers.1": 0.25})
+    shrink(model, x)
+    assert [one.value.shape for one in weights_of(model).values()] == [(5, 16), (6, 5), (3, 6)]
 
 
 def test_channels_of_all_layers_compete_and_each_keeps_one() -> None:

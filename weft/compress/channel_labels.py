@@ -277,6 +277,20 @@ class ChannelLabels:
             self._columns += [] if columns is None else [columns]
         return [self._axes[x][0], rows, *(np.zeros(n, np.int64) for n in node.shape[2:])]
 
+    def _conv_transpose(self, node: Node) -> Axes:
+        """The data gradient of a convolution: it sums over the first axis of the weight and makes the second."""
+        x, w = node.inputs
+        for axis in (*self._axes[x][2:], *self._axes[w][2:]):
+            self._fix(axis, "it is convolved along")
+        channels, rows, columns = self._axes[x][1], *self._axes[w][:2]
+        if node.param("groups") > 1 or w not in self._weights:
+            for axis in (channels, rows, columns):
+                self._fix(axis, "it is part of a grouped convolution")
+            return [self._axes[x][0], *(np.zeros(n, np.int64) for n in node.shape[1:])]
+        self._unite(channels, rows)
+        self._columns += [] if rows is None else [rows]
+        return [self._axes[x][0], columns, *(np.zeros(n, np.int64) for n in node.shape[2:])]
+
     def _pass_weight(self, node: Node) -> None:
         if node.inputs[0] in self._weights:
             self._weights.add(node)
@@ -314,6 +328,7 @@ _RULES: dict[str, _Rule] = {
     "gather": ChannelLabels._gather,
     "contract": ChannelLabels._contract,
     "conv": ChannelLabels._conv,
+    "conv_data": ChannelLabels._conv_transpose,
     "window_max": ChannelLabels._window,
     "window_sum": ChannelLabels._window,
 }

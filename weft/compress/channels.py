@@ -27,7 +27,7 @@ from ..ops.convert import parameter as as_parameter
 from ..tensor import Tensor, wrap
 from ..zoo.resnet import Shortcut
 from .channel_labels import FIXED, ChannelLabels
-from .layers import weights_of
+from .layers import Weight, weights_of
 from .masks import Mask
 from .parametrize import parametrizations
 from .prune import Scope, densities, set_mask
@@ -67,10 +67,9 @@ def prune_channels(
         if isinstance(density, dict):
             raise UserError("prune_channels", "one density is required with scope='global', got one for each layer.")
         wanted = _shares_of_all(groups, density)
-    kept = [_most_important(group, wanted[i]) for i, group in enumerate(groups) if i in wanted]
-    gone = np.concatenate([groups[i].labels[~keep] for i, keep in zip(wanted, kept, strict=True)])
-    for path, one in weights_of(model).items():
-        axes = labels.leaves.get(_leaf(model, path))
+    gone = np.concatenate([groups[i].labels[~_most_important(groups[i], share)] for i, share in wanted.items()])
+    for one in weights_of(model).values():
+        axes = labels.leaves.get(_leaf(one))
         if axes is not None:
             keep = np.logical_and.reduce(np.meshgrid(*(~np.isin(labels.find(a), gone) for a in axes), indexing="ij"))
             if not keep.all():
@@ -141,9 +140,9 @@ def _as_placeholders(model: Module) -> Iterator[dict[Node, str]]:
         replace_tensors(model, {after: before for before, after in stand_ins.items()})
 
 
-def _leaf(model: Module, path: str) -> str:
-    """The tensor behind a weight: itself, or the original of a mask."""
-    return f"{path}_parametrization.original" if weights_of(model)[path].parametrization is not None else path
+def _leaf(one: Weight) -> str:
+    """The path of the tensor behind a weight: itself, or the original of a mask."""
+    return one.path if one.parametrization is None else f"{one.path}_parametrization.original"
 
 
 def _groups(model: Module, labels: ChannelLabels) -> list[ChannelGroup]:
@@ -171,16 +170,18 @@ def _group(layers: set[str], roots: np.ndarray, made: dict[str, tuple[np.ndarray
 
 
 def _filters(model: Module, labels: ChannelLabels) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """The weights whose first axis are channels that can be removed: their labels, and the norm of each filter."""
+    """The weights that make channels which can be removed, along their first axis (transposed convolutions: the second); and the norm of each filter."""
     found = {}
     columns = labels.columns()
     for path, one in weights_of(model).items():
-        axes = labels.leaves.get(_leaf(model, path))
-        if axes is None or np.isin(axes[0], columns).any():
+        axes = labels.leaves.get(_leaf(one))
+        if axes is None:
             continue
-        roots = labels.find(axes[0])
-        if (roots != FIXED).all():
-            found[path] = roots, np.sqrt((one.value.astype(np.float64) ** 2).reshape(len(roots), -1).sum(axis=1))
+        made = int(np.isin(axes[0], columns).any())
+        roots = labels.find(axes[made])
+        if (roots != FIXED).all() and not np.isin(axes[made], columns).any():
+            squares = np.moveaxis(one.value.astype(np.float64) ** 2, made, 0).reshape(len(roots), -1)
+            found[path] = roots, np.sqrt(squares.sum(axis=1))
     return found
 
 
@@ -215,7 +216,7 @@ def _wanted(
 
 def _why(model: Module, labels: ChannelLabels, path: str | None = None) -> str:
     """Why the channels of a layer, or of any, are fixed."""
-    layers = {weight.rpartition(".")[0]: _leaf(model, weight) for weight in weights_of(model)}
+    layers = {path.rpartition(".")[0]: _leaf(one) for path, one in weights_of(model).items()}
     if path is not None and path not in layers:
         return nearest(path, list(layers))
     for layer in layers if path is None else [path]:
@@ -245,9 +246,9 @@ def _dead(model: Module, labels: ChannelLabels) -> np.ndarray:
     columns = labels.columns()
     read = {FIXED}
     consumed: set[int] = set()
-    for path, one in weights_of(model).items():
+    for one in weights_of(model).values():
         value = one.value
-        for i, axis in enumerate(labels.leaves.get(_leaf(model, path), [])):
+        for i, axis in enumerate(labels.leaves.get(_leaf(one), [])):
             roots = labels.find(axis)
             if np.isin(axis, columns).any():
                 consumed |= set(roots.tolist())
@@ -274,10 +275,10 @@ def _settings(
 ) -> dict[tuple[Module, str], int]:
     """Settings that count channels: the groups of depthwise convolutions, and how many channels a shortcut adds."""
     settings: dict[tuple[Module, str], int] = {}
-    for path, one in weights_of(model).items():
+    for one in weights_of(model).values():
         if not isinstance(one.layer, Conv1d | Conv2d | Conv3d) or one.layer.groups == 1:
             continue
-        leaf = model.named_tensors()[_leaf(model, path)]
+        leaf = model.named_tensors()[_leaf(one)]
         if leaf in new:
             settings[one.layer, "groups"] = new[leaf].shape[0]  # depthwise: only those are cut
     for module, roots in pads.items():
