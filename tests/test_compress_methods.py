@@ -147,9 +147,18 @@ def test_gradual_masks_follow_the_schedule_in_the_compiled_step() -> None:
     cubic = {step: round(48 * (0.25 + 0.75 * (1 - step / 6) ** 3)) / 48 for step in (0, 2, 4, 6)}
     assert found == [cubic[0], cubic[0], cubic[2], cubic[2], cubic[4], cubic[4], cubic[6], cubic[6]]
     assert densities(model)["layers.2.weight"] == 1.0
+    with pytest.raises(weft.UserError, match="which is a GradualMask.*fix_masks"):
+        prune(model, 0.1)
     fix_masks(model)
     assert type(parametrization_of(model[0], "weight")) is Mask
     assert densities(model)["layers.0.weight"] == 0.25
+
+
+def test_masks_of_a_network_in_evaluation_mode_do_not_change() -> None:
+    model = network().eval()
+    movement_prune(model, 0.25, steps=0)
+    assert trained(model, 2)[-1]["layers.0.weight"] == 1.0
+    assert not parametrization_of(model[0], "weight").scores.numpy().any(), "scores have no gradient"
 
 
 def test_gradual_masks_keep_the_largest_and_nothing_comes_back() -> None:

@@ -43,7 +43,7 @@ def parametrize(layer: Module, name: str, made: Parametrization) -> None:
         raise UserError("parametrize", f"a value of shape {value.shape} is required for {name}, got {made().shape}.")
     names = (*_computed(layer), name)
     delattr(layer, name)
-    setattr(layer, name + SUFFIX, made)
+    setattr(layer, name + SUFFIX, made.train(layer.training))
     layer.__class__ = _subclass(_plain_class(layer), names)
 
 

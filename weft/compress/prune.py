@@ -59,14 +59,15 @@ def prune_by(
 def set_mask(one: Weight, keep: np.ndarray) -> None:
     """Mask a weight. What was masked before stays masked; the values of weights that are kept stay as they are."""
     before = one.parametrization
-    if isinstance(before, Mask):
+    if type(before) is Mask:
         before.mask.assign(before.mask.numpy() & keep)
     elif before is None:
         one.replace(Mask(one.value, keep))
     else:
         raise UserError(
             "prune",
-            f"a weight or a pruned weight is required, got {one.path}, which is a {type(before).__name__}. Prune before it.",
+            f"a weight or a pruned weight is required, got {one.path}, which is a {type(before).__name__}. "
+            "Prune before it, or make scheduled masks plain with fix_masks.",
         )
 
 
