@@ -83,7 +83,7 @@ def gradual(begin: float, end: float, steps: int) -> list[float]:
     """Densities from one to another in so many steps, fast at first: the cubic schedule of Zhu and Gupta (2017).
 
     >>> [round(d, 3) for d in gradual(1.0, 0.1, 4)]
-    [0.48, 0.212, 0.114, 0.1]
+    [0.48, 0.213, 0.114, 0.1]
     """
     if steps < 1 or not 0.0 < end <= begin <= 1.0:
         raise UserError(
