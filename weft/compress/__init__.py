@@ -7,6 +7,15 @@ prune         masks by magnitude, in each layer or in all, at once or gradually
 codebooks     shared weights: centroids that are trained, and the index of each weight
 share         k-means: which weights share a value
 rans, huffman entropy codes of symbols, with native decoders; `frequencies` are the tables of rANS
+sensitivity   how much each layer can be pruned, measured, and densities chosen by it
+iterative     prune and retrain in several rounds, with `weft.train.fit`
+scheduled_masks masks that change in the compiled training step: gradual and movement pruning, dynamic surgery
+distill       a loss from the predictions of a teacher
+low_rank      two layers of low rank instead of one
+patterns      masks with a pattern: N of M neighbours, blocks
+snip          masks at initialization, by the gradient of the loss
+channels      masks of whole channels, and networks that shrink by them; `channel_labels` follows channels through the graph
+replace       other tensors and layers in the place of those of a network
 
 The names of `__init__.pyi` are imported when they are first used.
 """

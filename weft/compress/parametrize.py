@@ -10,7 +10,7 @@ trained are the tensors of the parametrization; they are found by `named_paramet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import UserError
@@ -29,6 +29,9 @@ class Parametrization(Module):
             type(self).__name__, "a parametrization needs a method forward(self) that computes the parameter."
         )
 
+    def update(self) -> None:
+        """Called before each call of the layer in training mode, inside the compiled step: the place to change state, such as a mask."""
+
 
 def parametrize(layer: Module, name: str, made: Parametrization) -> None:
     """Let the parameter `name` of a layer be computed by a parametrization."""
@@ -40,14 +43,17 @@ def parametrize(layer: Module, name: str, made: Parametrization) -> None:
         raise UserError("parametrize", f"a value of shape {value.shape} is required for {name}, got {made().shape}.")
     names = (*_computed(layer), name)
     delattr(layer, name)
-    setattr(layer, name + SUFFIX, made)
+    setattr(layer, name + SUFFIX, made.train(layer.training))
     layer.__class__ = _subclass(_plain_class(layer), names)
 
 
 def bake(layer: Module, name: str) -> Tensor:
     """Make the current value of a parametrized parameter an ordinary parameter again; that parameter."""
-    found = parametrization_of(layer, name)
-    value = as_parameter(found().detach().realize())
+    return restore(layer, name, as_parameter(parametrization_of(layer, name)().detach().realize()))
+
+
+def restore(layer: Module, name: str, value: Tensor) -> Tensor:
+    """Make a tensor the parameter in the place of a parametrized one."""
     names = tuple(one for one in _computed(layer) if one != name)
     delattr(layer, name + SUFFIX)
     plain = _plain_class(layer)
@@ -93,8 +99,19 @@ def _subclass(plain: type[Module], names: tuple[str, ...]) -> type[Module]:
     if key not in _subclasses:
         members: dict[str, Any] = {name: _computed_property(name) for name in names}
         members |= {"_computed_names": names, "__module__": plain.__module__, "__doc__": plain.__doc__}
+        members["forward"] = _updating_forward(plain, names)
         _subclasses[key] = type(plain.__name__, (plain,), members)
     return _subclasses[key]
+
+
+def _updating_forward(plain: type[Module], names: tuple[str, ...]) -> Callable[..., Any]:
+    def forward(layer: Module, *args: Any, **kwargs: Any) -> Any:
+        if layer.training:
+            for name in names:
+                vars(layer)[name + SUFFIX].update()
+        return plain.forward(layer, *args, **kwargs)
+
+    return forward
 
 
 def _computed_property(name: str) -> property:

@@ -9,7 +9,7 @@ Then train again: masks are state, what is masked stays zero. Pruning what is pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -29,38 +29,45 @@ def prune(model: Module, density: float | dict[str, float], *, scope: Scope = "l
     >>> prune(nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 2)), 0.25)
     {'layers.0.weight': 0.25, 'layers.1.weight': 0.25}
     """
-    wanted = by_weight("prune", "a density", density, model)
+    sizes = {path: np.abs(one.value) for path, one in weights_of(model).items()}
+    return prune_by("prune", model, density, sizes, scope=scope)
+
+
+def prune_by(
+    where: str, model: Module, density: float | dict[str, float], scores: Mapping[str, np.ndarray], *, scope: Scope
+) -> dict[str, float]:
+    """Mask the weights with the lowest scores so that this share of them is kept; the density of every weight afterwards."""
+    wanted = by_weight(where, "a density", density, model)
     for path, share in wanted.items():
         if not 0.0 < share <= 1.0:
-            raise UserError("prune", f"a density above 0 and up to 1 is required, got {share} for {path}.")
-    known = weights_of(model)
-    chosen = [known[path] for path in wanted]
+            raise UserError(where, f"a density above 0 and up to 1 is required, got {share} for {path}.")
     if scope == "global":
         if isinstance(density, dict):
             raise UserError(
-                "prune", "one density for all weights is required with scope='global', got one for each layer."
+                where, "one density for all weights is required with scope='global', got one for each layer."
             )
-        masks = _largest_of_all(chosen, density)
+        masks = _largest_of_all(where, {path: scores[path] for path in wanted}, density)
     elif scope == "layer":
-        masks = [_largest(np.abs(one.value), wanted[one.path]) for one in chosen]
+        masks = [largest(scores[path], share) for path, share in wanted.items()]
     else:
-        raise UserError("prune", f"scope must be 'layer' or 'global', got {scope!r}.")
-    for one, mask in zip(chosen, masks, strict=True):
-        set_mask(one, mask)
+        raise UserError(where, f"scope must be 'layer' or 'global', got {scope!r}.")
+    for path, mask in zip(wanted, masks, strict=True):
+        set_mask(weights_of(model)[path], mask)
     return densities(model)
 
 
 def set_mask(one: Weight, keep: np.ndarray) -> None:
     """Mask a weight. What was masked before stays masked; the values of weights that are kept stay as they are."""
     before = one.parametrization
-    if isinstance(before, Mask):
+    if type(before) is Mask:
         before.mask.assign(before.mask.numpy() & keep)
     elif before is None:
         one.replace(Mask(one.value, keep))
     else:
         raise UserError(
             "prune",
-            f"a weight or a pruned weight is required, got {one.path}, which is a {type(before).__name__}. Prune before it.",
+            f"a weight or a pruned weight is required, got {one.path}, which is a {type(before).__name__}. "
+            "Prune before it, or make scheduled masks plain with fix_masks.",
         )
 
 
@@ -85,7 +92,7 @@ def gradual(begin: float, end: float, steps: int) -> list[float]:
     return [end + (begin - end) * (1 - (i + 1) / steps) ** 3 for i in range(steps)]
 
 
-def _largest(size: np.ndarray, density: float) -> np.ndarray:
+def largest(size: np.ndarray, density: float) -> np.ndarray:
     """Where the largest values are, as many as the density says: at least one."""
     count = max(1, round(density * size.size))
     keep = np.zeros(size.size, np.bool_)
@@ -93,15 +100,13 @@ def _largest(size: np.ndarray, density: float) -> np.ndarray:
     return keep.reshape(size.shape)
 
 
-def _largest_of_all(chosen: Sequence[Weight], density: float) -> list[np.ndarray]:
-    sizes = [np.abs(one.value) for one in chosen]
-    keep = _largest(np.concatenate([size.ravel() for size in sizes]), density)
-    parts = np.split(keep, np.cumsum([size.size for size in sizes])[:-1])
-    masks = [part.reshape(size.shape) for part, size in zip(parts, sizes, strict=True)]
-    for one, mask in zip(chosen, masks, strict=True):
-        if not mask.any():
+def _largest_of_all(where: str, scores: Mapping[str, np.ndarray], density: float) -> list[np.ndarray]:
+    keep = largest(np.concatenate([score.ravel() for score in scores.values()]), density)
+    parts = np.split(keep, np.cumsum([score.size for score in scores.values()])[:-1])
+    for path, part in zip(scores, parts, strict=True):
+        if not part.any():
             raise UserError(
-                "prune",
-                f"a density that leaves weights in every layer is required: at {density}, {one.path} would have none.",
+                where,
+                f"a density that leaves weights in every layer is required: at {density}, {path} would have none.",
             )
-    return masks
+    return [part.reshape(score.shape) for part, score in zip(parts, scores.values(), strict=True)]

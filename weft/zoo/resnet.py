@@ -113,12 +113,11 @@ class Shortcut(nn.Module):
     """Option A of the paper: subsampled pixels and zero channels, without parameters."""
 
     def __init__(self, new: int, stride: int) -> None:
-        self.new, self.stride = new, stride
+        self.before, self.after, self.stride = new // 2, new - new // 2, stride
 
     def forward(self, x: Tensor) -> Tensor:
-        before = self.new // 2
         x = x[:, :, :: self.stride, :: self.stride]
-        return pad(x, ((0, 0), (before, self.new - before), (0, 0), (0, 0)))
+        return pad(x, ((0, 0), (self.before, self.after), (0, 0), (0, 0)))
 
 
 def resnet_cifar(depth: int, classes: int = 10, channels: int = 3, *, width: int = 16) -> nn.Sequential:
