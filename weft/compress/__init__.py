@@ -6,6 +6,10 @@ masks         pruned weights: a mask that stays in force through every optimizer
 prune         masks by magnitude, in each layer or in all, at once or gradually
 codebooks     shared weights: centroids that are trained, and the index of each weight
 share         k-means: which weights share a value
+grids         the numbers that a quantized tensor can have; `ranges` chooses them, `observers` collects the statistics of activations
+fake_quantize values rounded to a grid in float, with a straight-through gradient; `taps` puts it on inputs and results of layers
+folding       batch norm and ReLU become part of the layer before them; `equalize` balances channels and corrects biases
+int8          quantization of weights and activations
 rans, huffman entropy codes of symbols, with native decoders; `frequencies` are the tables of rANS
 
 The names of `__init__.pyi` are imported when they are first used.
