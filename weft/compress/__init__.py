@@ -10,6 +10,8 @@ grids         the numbers that a quantized tensor can have; `ranges` chooses the
 fake_quantize values rounded to a grid in float, with a straight-through gradient; `taps` puts it on inputs and results of layers
 folding       batch norm and ReLU become part of the layer before them; `equalize` balances channels and corrects biases
 int8          quantization of weights and activations
+fixed_point   a radix point for every tensor, emulated in float; `integers` is the same network in integers
+quantization_report  range, resolution, overflows and signal-to-noise ratio of every quantized tensor
 rans, huffman entropy codes of symbols, with native decoders; `frequencies` are the tables of rANS
 
 The names of `__init__.pyi` are imported when they are first used.

@@ -5,12 +5,16 @@ from .equalize import ClippedReLU as ClippedReLU
 from .equalize import equalize as equalize
 from .fake_quantize import FakeQuantize as FakeQuantize
 from .fake_quantize import QuantizedWeight as QuantizedWeight
+from .fixed_point import fixed_point as fixed_point
+from .fixed_point import formats as formats
 from .folding import fold as fold
 from .grids import Grid as Grid
 from .int8 import LayerQuantization as LayerQuantization
 from .int8 import int8 as int8
 from .int8 import quantization as quantization
 from .int8 import quantize as quantize
+from .integers import IntegerNetwork as IntegerNetwork
+from .integers import to_integers as to_integers
 from .layers import weights_of as weights_of
 from .masks import Mask as Mask
 from .parametrize import Parametrization as Parametrization
@@ -22,5 +26,7 @@ from .parametrize import parametrize as parametrize
 from .prune import densities as densities
 from .prune import gradual as gradual
 from .prune import prune as prune
+from .quantization_report import QuantizationReport as QuantizationReport
+from .quantization_report import quantization_report as quantization_report
 from .share import kmeans as kmeans
 from .share import share as share

@@ -95,8 +95,8 @@ def _divide_limit(first: Any, between: Any, factor: np.ndarray) -> None:
     axis, six = channel_axis(first), np.full(len(factor), 6.0, np.float32)
     if first.activation == "relu6":
         first.activation = ClippedReLU(six, axis)
-    if isinstance(between, ReLU6):
-        between.__class__ = ClippedReLU
+    if type(between) is ReLU6:
+        between.__class__ = ClippedReLU  # type: ignore[assignment]
         between.axis, between.most = axis, asarray(six).realize()
     for limit in (first.activation, between):
         if isinstance(limit, ClippedReLU):

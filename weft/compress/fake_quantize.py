@@ -3,12 +3,15 @@ a value lies beyond the grid: there the derivative is 0."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 import numpy as np
 
 from ..errors import UserError
 from ..nn.module import Module
+from ..nn.shape import Identity
 from ..ops.convert import asarray
 from ..ops.convert import parameter as as_parameter
 from ..ops.elementwise import floor, round, stop_gradient
@@ -40,14 +43,22 @@ class FakeQuantize(Module):
 
     def forward(self, x: ArrayLike) -> Tensor:
         x = as_tensor(x)
-        grid = Grid(self.bits, self.signed, np.zeros(()), np.zeros(()), self.axis)
         scale, zero = self._along(self.scale, x.ndim), self._along(self.zero, x.ndim)
-        low, high = (float(grid.low) - zero) * scale, (float(grid.high) - zero) * scale
         steps = x / scale
         whole = floor(steps + 0.5) if self.rounding == "up" else round(steps)
-        value = (clip(whole + zero, float(grid.low), float(grid.high)) - zero) * scale
-        inside = clip(x, low, high)
+        value = (clip(whole + zero, *self._integers()) - zero) * scale
+        inside = clip(x, *self.ends(x.ndim))
         return stop_gradient(value) + (inside - stop_gradient(inside))  # the difference is 0, and its derivative is not
+
+    def ends(self, ndim: int) -> tuple[Tensor, Tensor]:
+        """The least and the largest number of the grid, in a shape that broadcasts with a tensor of so many dimensions."""
+        scale, zero = self._along(self.scale, ndim), self._along(self.zero, ndim)
+        low, high = self._integers()
+        return (low - zero) * scale, (high - zero) * scale
+
+    def _integers(self) -> tuple[float, float]:
+        grid = Grid(self.bits, self.signed, np.zeros(()), np.zeros(()))
+        return float(grid.low), float(grid.high)
 
     def _along(self, value: Tensor, ndim: int) -> Tensor:
         return value if self.axis is None else value.reshape([-1 if i == self.axis else 1 for i in range(ndim)])
@@ -80,3 +91,24 @@ def quantize_weight(where: str, one: Weight, grid: Grid, rounding: Rounding = "e
     if isinstance(before, QuantizedWeight):
         raise UserError(where, f"weights that are not quantized yet are required, got {one.path}. Bake it first.")
     one.replace(QuantizedWeight(one.value if before is None else before, grid, rounding))
+
+
+def quantizers(model: Module) -> Iterator[tuple[Module, str, FakeQuantize]]:
+    """All of them in a network: the module that has it, the name of the attribute, and it."""
+    for module in model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, FakeQuantize):
+                yield module, name, value
+
+
+@contextmanager
+def in_float(model: Module) -> Iterator[None]:
+    """Inside, nothing is rounded: the network computes with the weights that are trained."""
+    found = list(quantizers(model))
+    try:
+        for module, name, _ in found:
+            setattr(module, name, Identity())
+        yield
+    finally:
+        for module, name, quantizer in found:
+            setattr(module, name, quantizer)

@@ -6,6 +6,7 @@ scale of 2^-n. Scale and zero are numbers, or one for each channel along an axis
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,7 +39,19 @@ class Grid:
     @property
     def dtype(self) -> str:
         """The smallest integer dtype that holds its integers."""
-        return f"{'' if self.signed else 'u'}int{8 if self.bits <= 8 else 16}"
+        return f"{'' if self.signed else 'u'}int{8 if self.bits <= 8 else 16 if self.bits <= 16 else 32}"
+
+    @property
+    def fraction(self) -> int:
+        """The bits behind the radix point of a fixed-point grid: n of Qm.n, where scale = 2^-n."""
+        return -round(math.log2(float(self.scale)))
+
+    def __str__(self) -> str:
+        if self.axis is not None:
+            return f"{self.dtype}, {self.bits} bits, {len(self.scale)} channels"
+        if not self.zero and 2.0**-self.fraction == self.scale:  # m + n bits and a sign; U: no sign
+            return f"{'' if self.signed else 'U'}Q{self.bits - self.signed - self.fraction}.{self.fraction}"
+        return f"{self.dtype}, {self.bits} bits, scale {float(self.scale):.4g}, zero {int(self.zero)}"
 
     def quantize(self, x: np.ndarray) -> np.ndarray:
         """The integers of an array: ties are rounded to even."""
@@ -81,6 +94,15 @@ def affine(bits: int, low: np.ndarray, high: np.ndarray, axis: int | None = None
     top = (1 << bits) - 1
     scale = _scale((high - low) / top)
     return Grid(bits, False, scale, np.clip(np.rint(-low / scale), 0, top).astype(np.int32), axis)
+
+
+def fixed_point_grid(bits: int, signed: bool, fraction: int) -> Grid:
+    """The grid Qm.n with n bits behind the radix point; n may be negative, or more than there are bits.
+
+    >>> str(fixed_point_grid(8, True, 5)), str(fixed_point_grid(8, False, 9))
+    ('Q2.5', 'UQ-1.9')
+    """
+    return Grid(bits, signed, np.asarray(2.0**-fraction, np.float32), np.asarray(0, np.int32))
 
 
 def _scale(value: np.ndarray) -> np.ndarray:
