@@ -15,6 +15,7 @@ from weft.compress import (
     prune,
     quantization,
     quantize,
+    weight_only,
     weights_of,
 )  # fmt: skip
 from weft.compress.grids import affine, symmetric
@@ -280,3 +281,42 @@ def test_quantization_aware_training_resumes_exactly(tmp_path) -> None:
     assert min(moved) > 0, "all parameters are trained"
     for path, one in quantization(whole).items():
         assert len(np.unique(one.integers)) <= 16, path
+
+
+# --- weights only -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, None), (4, 16), (4, 2)])
+def test_weights_of_few_bits_are_those_of_numpy(bits: int, group: int | None) -> None:
+    layer = nn.Linear(32, 6)
+    weight = layer.weight.numpy().copy()
+    nbytes = weight_only(layer, bits, group=group)[""]
+    size, top = group or 32, 2 ** (bits - 1) - 1
+    assert nbytes == 32 * 6 * bits // 8 + 4 * 32 * 6 // size
+    rows, found = weight.reshape(-1, size), layer.weight.numpy().reshape(-1, size)
+    scales = (np.abs(rows).max(1) / top * SHRINKS[:, None]).astype(np.float32)[..., None]
+    tried = np.clip(np.rint(rows / scales), -top - 1, top) * scales
+    best = ((tried - rows) ** 2).sum(2).argmin(0)
+    np.testing.assert_allclose(found, tried[best, np.arange(len(rows))], rtol=1e-6)
+    x = RNG.normal(size=(3, 32)).astype(np.float32)
+    expected = x @ found.reshape(6, 32).T + layer.bias.numpy()
+    np.testing.assert_allclose(weft.jit(lambda x: layer(x))(x).numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("reference")
+def test_a_transformer_with_small_weights_is_saved(tmp_path) -> None:
+    weft.random.seed(0)
+    model = nn.Sequential(nn.Embedding(20, 32), nn.TransformerEncoderLayer(32, 4), nn.Linear(32, 20)).eval()
+    x = RNG.integers(0, 20, (2, 6))
+    before = model(x).numpy()
+    names = weight_only(model, 4, group=8, skip=["layers.2"])
+    assert "layers.2" not in names
+    assert names
+    found = model(x).numpy()
+    assert 0 < np.abs(found - before).max() < 0.4 * np.ptp(before)
+    weft.save(tmp_path / "small.weft", model, x)
+    np.testing.assert_array_equal(weft.load(tmp_path / "small.weft")(x).numpy(), found)
+    with pytest.raises(weft.UserError, match="a group that divides the 32 inputs"):
+        weight_only(nn.Linear(32, 4), 4, group=5)
+    with pytest.raises(weft.UserError, match="4 or 8 bits are required, got 3"):
+        weight_only(nn.Linear(32, 4), 3)

@@ -11,6 +11,7 @@ fake_quantize values rounded to a grid in float, with a straight-through gradien
 folding       batch norm and ReLU become part of the layer before them; `equalize` balances channels and corrects biases
 int8          quantization of weights and activations
 fixed_point   a radix point for every tensor, emulated in float; `integers` is the same network in integers
+weight_only   weights of 8 or 4 bits in groups, for transformers
 quantization_report  range, resolution, overflows and signal-to-noise ratio of every quantized tensor
 rans, huffman entropy codes of symbols, with native decoders; `frequencies` are the tables of rANS
 

@@ -30,3 +30,5 @@ from .quantization_report import QuantizationReport as QuantizationReport
 from .quantization_report import quantization_report as quantization_report
 from .share import kmeans as kmeans
 from .share import share as share
+from .weight_only import GroupedWeight as GroupedWeight
+from .weight_only import weight_only as weight_only
