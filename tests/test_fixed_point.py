@@ -1,5 +1,7 @@
 """Fixed point: radix points by statistics; the network in integers against NumPy and against its emulation in float, to the bit."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
@@ -15,8 +17,15 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture
-def reference():
-    """Without compiling: for tests of what is computed, not of how."""
+def quick_calibration(monkeypatch):
+    """Statistics are collected without compiling; the network itself is compiled."""
+    for name in ("observers", "quantization_report"):
+        monkeypatch.setattr(import_module(f"weft.compress.{name}"), "jit", lambda function: function)
+
+
+@pytest.fixture
+def interpreted(quick_calibration):
+    """Nothing is compiled: for tests of what is computed, not of how."""
     with weft.knobs.set(device="reference"):
         yield
 
@@ -81,6 +90,7 @@ def plain_conv(x: np.ndarray, w: np.ndarray, stride: int, padding: int) -> np.nd
 
 
 @pytest.mark.parametrize("bits", [4, 12])
+@pytest.mark.usefixtures("interpreted")
 def test_the_integer_network_is_that_of_numpy(bits: int) -> None:
     model, x = network(), images()
     grids = fixed_point(model, x, bits)
@@ -107,7 +117,7 @@ def test_the_integer_network_is_that_of_numpy(bits: int) -> None:
     h = h.reshape(len(h), -1) @ parameter("layers.5.weight").T
     h = layer("layers.5", h, grids["layers.2.result"], None)
     integers = to_integers(model)
-    np.testing.assert_array_equal(weft.jit(integers.integers)(x).numpy(), h)
+    np.testing.assert_array_equal(integers.integers(x).numpy(), h)
     np.testing.assert_array_equal(integers(x).numpy(), h * float(grids["layers.5.result"].scale))
     assert integers.integers(x).dtype.name == ("int8" if bits <= 8 else "int16")
     assert {p.weight.dtype.name for p in integers.modules() if isinstance(p, IntegerProduct)} == {
@@ -116,6 +126,7 @@ def test_the_integer_network_is_that_of_numpy(bits: int) -> None:
 
 
 @pytest.mark.parametrize(("make", "bits"), [(network, 8), (lambda: network("tanh"), 5), (residual, 8)], ids=["plain", "table", "residual"])  # fmt: skip
+@pytest.mark.usefixtures("quick_calibration")
 def test_emulation_and_integers_agree_to_the_bit(make, bits: int) -> None:
     model, x = make(), images()
     before = model(x).numpy()
@@ -129,7 +140,7 @@ def test_emulation_and_integers_agree_to_the_bit(make, bits: int) -> None:
     assert bits < 8 or np.abs(model(x).numpy() - before).max() < 0.1 * np.ptp(before)
 
 
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_accumulators_are_as_wide_as_the_largest_sum_needs() -> None:
     for bits, dtype in ((8, "int32"), (16, "int64")):
         model, x = network(), images()
@@ -139,6 +150,7 @@ def test_accumulators_are_as_wide_as_the_largest_sum_needs() -> None:
         np.testing.assert_allclose(integers(x).numpy(), model(x).numpy(), atol=2 * float(integers.format.scale))
 
 
+@pytest.mark.usefixtures("quick_calibration")
 def test_fine_tuned_in_fixed_point_and_saved_as_integers(tmp_path) -> None:
     x = images(96)
     y = (x.mean((1, 2, 3)) > 0).astype(np.int64)
@@ -163,13 +175,13 @@ def test_fine_tuned_in_fixed_point_and_saved_as_integers(tmp_path) -> None:
 # --- reports and errors -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_the_report_counts_overflows_and_measures_noise() -> None:
     model, x = network(), images()
     before = model(x).numpy()
     grids = fixed_point(model, x, 8, method="minmax")
     truth = before.argmax(1)
-    seen = quantization_report(model, [(x[:10], truth[:10]), (x[10:], truth[10:])])
+    seen = quantization_report(model, [(x[:12], truth[:12]), (x[12:], truth[12:])])
     by_path = {one.path: one for one in seen.tensors}
     assert list(by_path) == list(grids)
     assert not any(one.overflows for one in seen.tensors)
@@ -195,7 +207,7 @@ def test_the_report_counts_overflows_and_measures_noise() -> None:
     assert by_path["layers.0.weight"].count == model[0].weight.size
 
 
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_what_cannot_be_done_is_refused() -> None:
     x = images()
     for bits, message in ((3, "4 to 16 bits are required, got 3"), ({"layers.9": 8}, "bits are given for 'layers.9'")):

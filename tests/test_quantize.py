@@ -1,5 +1,7 @@
 """Quantization: grids, ranges, fake quantization, folding and equalisation against NumPy; quantization-aware training resumes exactly."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 
@@ -25,8 +27,15 @@ RNG = np.random.default_rng(0)
 
 
 @pytest.fixture
-def reference():
-    """Without compiling: for tests of what is computed, not of how."""
+def quick_calibration(monkeypatch):
+    """Statistics are collected without compiling; the network itself is compiled."""
+    for name in ("observers", "quantization_report"):
+        monkeypatch.setattr(import_module(f"weft.compress.{name}"), "jit", lambda function: function)
+
+
+@pytest.fixture
+def interpreted(quick_calibration):
+    """Nothing is compiled: for tests of what is computed, not of how."""
     with weft.knobs.set(device="reference"):
         yield
 
@@ -58,7 +67,7 @@ def images(count: int = 32) -> np.ndarray:
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 @pytest.mark.parametrize("kind", [symmetric, affine])
 @pytest.mark.parametrize("axis", [None, 0, 1])
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_fake_quantization_is_that_of_numpy(bits: int, kind, axis: int | None) -> None:
     x = (RNG.normal(size=(5, 7, 3)) + 0.5).astype(np.float32)
     others = tuple(i for i in range(3) if i != axis)
@@ -108,6 +117,7 @@ def test_ranges_are_the_best_of_those_tried() -> None:
 
 
 @pytest.mark.parametrize("method", ["minmax", "percentile", "mse", "entropy"])
+@pytest.mark.usefixtures("interpreted")
 def test_statistics_of_activations_are_those_of_numpy(method: str) -> None:
     model, x = convnet(norm=False), images(64)
     inside = model[:2](x).numpy()
@@ -130,7 +140,7 @@ def test_statistics_of_activations_are_those_of_numpy(method: str) -> None:
 
 
 @pytest.mark.parametrize("make", [convnet, lambda: zoo.resnet20(10, 2).eval(), lambda: functional()], ids=["plain", "residual", "functional"])  # fmt: skip
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_folding_keeps_what_a_network_computes(make) -> None:
     model, x = make(), images(4)
     before, names = model(x).numpy(), set(model.named_modules())
@@ -149,7 +159,7 @@ def functional() -> nn.Module:
     return nn.Model(x, nn.Linear(5, 2)(nn.GlobalAvgPool()(nn.Add()(a, b)))).eval()
 
 
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_a_batch_norm_whose_input_is_read_elsewhere_is_not_folded() -> None:
     x = nn.Input()
     a = nn.Conv2d(2, 5, 3)(x)
@@ -157,7 +167,7 @@ def test_a_batch_norm_whose_input_is_read_elsewhere_is_not_folded() -> None:
     assert fold(model, images(2)) == []
 
 
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_equalisation_keeps_what_a_network_computes() -> None:
     model, x = convnet(), images(8)
     first = model[0].weight
@@ -172,7 +182,7 @@ def test_equalisation_keeps_what_a_network_computes() -> None:
     np.testing.assert_allclose(model(x).numpy(), before, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_equalisation_and_bias_correction_help_a_depthwise_network() -> None:
     x = images(64)
     errors = {}
@@ -212,7 +222,7 @@ def test_int8_gives_grids_and_the_network_computes_with_them() -> None:
         int8(model, x)
 
 
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_more_bits_are_closer_and_pruned_weights_stay_zero() -> None:
     x, errors = images(), []
     for bits in (3, 6, 12):
@@ -237,13 +247,13 @@ def test_more_bits_are_closer_and_pruned_weights_stay_zero() -> None:
         (7, "an array or batches of arrays, got int"),
     ],
 )
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_calibration_data_that_says_nothing_is_refused(calibration, message: str) -> None:
     with pytest.raises(weft.UserError, match=message):
         int8(convnet(), calibration)
 
 
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_bad_settings_are_refused() -> None:
     for settings, message in (
         ({"bits": 1}, "2 to 16 bits are required, got 1"),
@@ -258,6 +268,7 @@ def test_bad_settings_are_refused() -> None:
         int8(nn.Sequential(nn.ReLU()), images())
 
 
+@pytest.mark.usefixtures("quick_calibration")
 def test_quantization_aware_training_resumes_exactly(tmp_path) -> None:
     x, y = images(64), RNG.integers(0, 3, 64)
 
@@ -303,7 +314,7 @@ def test_weights_of_few_bits_are_those_of_numpy(bits: int, group: int | None) ->
     np.testing.assert_allclose(weft.jit(lambda x: layer(x))(x).numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.usefixtures("reference")
+@pytest.mark.usefixtures("interpreted")
 def test_a_transformer_with_small_weights_is_saved(tmp_path) -> None:
     weft.random.seed(0)
     model = nn.Sequential(nn.Embedding(20, 32), nn.TransformerEncoderLayer(32, 4), nn.Linear(32, 20)).eval()

@@ -19,7 +19,7 @@ from ..ops.movement import moveaxis, reshape
 from ..ops.reduce import max as reduce_max
 from ..ops.reduce import min as reduce_min
 from ..ops.reduce import sum
-from ..tensor import Tensor
+from ..tensor import ArrayLike, Tensor, as_tensor
 from ..tracing.jit import jit
 from .ranges import Values
 from .taps import BEFORE, tap, untap
@@ -38,7 +38,7 @@ class RangeObserver(Module):
     def sizes(self, x: Tensor) -> Mapping[str, tuple[int, ...]]:
         return dict.fromkeys(("low", "high", "total"), (x.shape[self.axis],))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ArrayLike) -> ArrayLike:
         rows = _rows(x, self.axis)
         self.low.assign(minimum(self.low, reduce_min(rows, axis=1)))
         self.high.assign(maximum(self.high, reduce_max(rows, axis=1)))
@@ -56,7 +56,7 @@ class HistogramObserver(Module):
         self.low, self.high = asarray(low.astype(np.float32)).realize(), asarray(high.astype(np.float32)).realize()
         self.counts = zeros((len(low) * BINS,), dtype="int64").realize()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ArrayLike) -> ArrayLike:
         rows = _rows(x, self.axis)
         part = (rows - self.low[:, None]) / (self.high - self.low)[:, None]
         bins = clip(floor(part * float(BINS)), 0.0, float(BINS - 1)).astype("int32")
@@ -65,8 +65,8 @@ class HistogramObserver(Module):
         return x
 
 
-def _rows(x: Tensor, axis: int | None) -> Tensor:
-    x = x.detach().astype("float32")
+def _rows(x: ArrayLike, axis: int | None) -> Tensor:
+    x = as_tensor(x).detach().astype("float32")
     return reshape(x, (1, -1)) if axis is None else reshape(moveaxis(x, axis, 0), (x.shape[axis], -1))
 
 

@@ -20,7 +20,7 @@ from ..ops.math import logical_or
 from ..ops.reduce import max as reduce_max
 from ..ops.reduce import min as reduce_min
 from ..ops.reduce import sum
-from ..tensor import Tensor
+from ..tensor import ArrayLike, Tensor, as_tensor
 from ..tracing.jit import jit
 from .fake_quantize import FakeQuantize, QuantizedWeight, in_float, quantizers
 from .fixed_point import formats
@@ -109,17 +109,17 @@ class NoiseMeter(Module):
         self.low, self.high = state((), float("inf")), state((), float("-inf"))
         self.count, self.overflows = (asarray(np.int64(0)).realize() for _ in range(2))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: ArrayLike) -> Tensor:
         y: Tensor = self.quantizer(x)
-        wide = x.detach()
+        wide = as_tensor(x).detach()
         self.signal.assign(self.signal + sum(wide * wide))
         self.noise.assign(self.noise + sum((wide - y.detach()) ** 2))
         self.low.assign(minimum(self.low, reduce_min(wide)))
         self.high.assign(maximum(self.high, reduce_max(wide)))
-        low, high = self.quantizer.ends(x.ndim)
+        low, high = self.quantizer.ends(wide.ndim)
         beyond = logical_or(wide < low, wide > high)
         self.overflows.assign(self.overflows + sum(beyond.astype("int64")))
-        self.count.assign(self.count + x.size)
+        self.count.assign(self.count + wide.size)
         return y
 
 
