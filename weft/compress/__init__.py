@@ -6,6 +6,13 @@ masks         pruned weights: a mask that stays in force through every optimizer
 prune         masks by magnitude, in each layer or in all, at once or gradually
 codebooks     shared weights: centroids that are trained, and the index of each weight
 share         k-means: which weights share a value
+grids         the numbers that a quantized tensor can have; `ranges` chooses them, `observers` collects the statistics of activations
+fake_quantize values rounded to a grid in float, with a straight-through gradient; `taps` puts it on inputs and results of layers
+folding       batch norm and ReLU become part of the layer before them; `equalize` balances channels and corrects biases
+int8          quantization of weights and activations
+fixed_point   a radix point for every tensor, emulated in float; `integers` is the same network in integers
+weight_only   weights of 8 or 4 bits in groups, for transformers
+quantization_report  range, resolution, overflows and signal-to-noise ratio of every quantized tensor
 rans, huffman entropy codes of symbols, with native decoders; `frequencies` are the tables of rANS
 sensitivity   how much each layer can be pruned, measured, and densities chosen by it
 iterative     prune and retrain in several rounds, with `weft.train.fit`

@@ -7,6 +7,20 @@ from .channels import shrink as shrink
 from .codebooks import Codebook as Codebook
 from .distill import Distillation as Distillation
 from .distill import distilling as distilling
+from .equalize import ClippedReLU as ClippedReLU
+from .equalize import equalize as equalize
+from .fake_quantize import FakeQuantize as FakeQuantize
+from .fake_quantize import QuantizedWeight as QuantizedWeight
+from .fixed_point import fixed_point as fixed_point
+from .fixed_point import formats as formats
+from .folding import fold as fold
+from .grids import Grid as Grid
+from .int8 import LayerQuantization as LayerQuantization
+from .int8 import int8 as int8
+from .int8 import quantization as quantization
+from .int8 import quantize as quantize
+from .integers import IntegerNetwork as IntegerNetwork
+from .integers import to_integers as to_integers
 from .iterative import prune_and_retrain as prune_and_retrain
 from .layers import weights_of as weights_of
 from .low_rank import LowRank as LowRank
@@ -23,6 +37,8 @@ from .patterns import prune_n_of_m as prune_n_of_m
 from .prune import densities as densities
 from .prune import gradual as gradual
 from .prune import prune as prune
+from .quantization_report import QuantizationReport as QuantizationReport
+from .quantization_report import quantization_report as quantization_report
 from .scheduled_masks import ScheduledMask as ScheduledMask
 from .scheduled_masks import dynamic_surgery as dynamic_surgery
 from .scheduled_masks import fix_masks as fix_masks
@@ -33,3 +49,5 @@ from .sensitivity import sensitivity as sensitivity
 from .share import kmeans as kmeans
 from .share import share as share
 from .snip import snip as snip
+from .weight_only import GroupedWeight as GroupedWeight
+from .weight_only import weight_only as weight_only

@@ -50,7 +50,9 @@ def weights_of(model: Module) -> dict[str, Weight]:
             continue
         for name in _names(layer):
             value = vars(layer).get(name)
-            if isinstance(value, Tensor) and (value.ndim < 2 or not value.requires_grad or id(value) in seen):
+            if isinstance(value, Tensor) and (not value.requires_grad or id(value) in seen):
+                continue
+            if getattr(layer, name).ndim < 2:  # computed ones too: a bias may be rounded
                 continue
             seen.add(id(value))
             full = f"{path}.{name}" if path else name

@@ -44,7 +44,7 @@ def parametrize(layer: Module, name: str, made: Parametrization) -> None:
     names = (*_computed(layer), name)
     delattr(layer, name)
     setattr(layer, name + SUFFIX, made.train(layer.training))
-    layer.__class__ = _subclass(_plain_class(layer), names)
+    layer.__class__ = _subclass(plain_class(layer), names)
 
 
 def bake(layer: Module, name: str) -> Tensor:
@@ -56,7 +56,7 @@ def restore(layer: Module, name: str, value: Tensor) -> Tensor:
     """Make a tensor the parameter in the place of a parametrized one."""
     names = tuple(one for one in _computed(layer) if one != name)
     delattr(layer, name + SUFFIX)
-    plain = _plain_class(layer)
+    plain = plain_class(layer)
     layer.__class__ = _subclass(plain, names) if names else plain
     setattr(layer, name, value)
     return value
@@ -86,8 +86,15 @@ def _computed(layer: Module) -> tuple[str, ...]:
     return getattr(type(layer), "_computed_names", ())
 
 
-def _plain_class(layer: Module) -> type[Module]:
+def plain_class(layer: Module) -> type[Module]:
+    """The class of a layer in which nothing is computed."""
     return type(layer).__mro__[1] if _computed(layer) else type(layer)
+
+
+def replaceplain_class(layer: Module, plain: type[Module]) -> None:
+    """Change the class of a layer; parameters that are computed stay so."""
+    names = _computed(layer)
+    layer.__class__ = _subclass(plain, names) if names else plain
 
 
 _subclasses: dict[tuple[Any, tuple[str, ...]], type[Module]] = {}

@@ -1,0 +1,137 @@
+"""Help for networks whose channels differ much in size, such as depthwise ones (Nagel et al. 2019): cross-layer equalisation and bias correction.
+
+Equalisation: channel i of a layer is divided by s_i, and the weights of the next layer that read it are multiplied by it. With s_i = sqrt(r1_i / r2_i), the
+ranges r1 and r2 of both become sqrt(r1 r2). ReLU passes such factors on; the 6 of a ReLU6 becomes 6 / s_i, so the network computes what it did.
+
+Bias correction: rounding changes the mean of what a layer computes by (W_rounded - W) E[x]; that is subtracted from the bias.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..nn.activations import ReLU, ReLU6
+from ..nn.conv import DepthwiseConv2d
+from ..nn.linear import Linear
+from ..nn.module import Module
+from ..ops.convert import asarray
+from ..ops.elementwise import maximum, minimum
+from ..tensor import ArrayLike, Tensor, as_tensor
+from .connections import only_readers
+from .folding import PRODUCTS, can_scale, channel_axis, set_tensor, set_weight
+
+ROUNDS = 20  # a layer is in two pairs, so factors settle after a few rounds
+
+
+class ClippedReLU(Module):
+    """y = min(max(x, 0), most), with a `most` for each channel along an axis."""
+
+    def __init__(self, most: ArrayLike, axis: int = 1) -> None:
+        self.axis = axis
+        self.most = asarray(most).realize()
+
+    def forward(self, x: ArrayLike) -> Tensor:
+        x = as_tensor(x)
+        most = self.most if self.axis == -1 else self.most.reshape((-1, *[1] * (x.ndim - 2)))
+        return minimum(maximum(x, 0.0), most)
+
+
+def equalize(model: Module, example: Any) -> dict[str, float]:
+    """Equalise the channels of all pairs of layers that follow each other; by how much each first layer of a pair was the worst off: its largest range over its least, before."""
+    paths = {module: path for path, module in model.named_modules().items()}
+    pairs = _pairs(model, example)
+    spread = {paths[first]: _spread(first) for first, _, _ in pairs}
+    for _ in range(ROUNDS):
+        if max([float(np.abs(np.log(_equalize(*pair))).max()) for pair in pairs], default=0.0) < 1e-3:
+            break
+    return spread
+
+
+def _pairs(model: Module, example: Any) -> list[tuple[Any, Module | None, Any]]:
+    """Layers that follow each other, and the activation between them."""
+    readers = only_readers(model, example)
+    pairs: list[tuple[Any, Module | None, Any]] = []
+    for first, reader in readers.items():
+        between = reader if isinstance(reader, ReLU | ReLU6 | ClippedReLU) else None
+        second = readers.get(reader) if between is not None else reader
+        products = (
+            isinstance(first, PRODUCTS) and isinstance(second, PRODUCTS) and can_scale(first) and can_scale(second)
+        )
+        if products and _scales(first) and _fits(first, second):
+            pairs.append((first, between, second))
+    return pairs
+
+
+def _scales(first: Any) -> bool:
+    """Whether the activation of a layer passes factors on."""
+    return first.activation in (None, "linear", "identity", "relu", "relu6") or isinstance(
+        first.activation, ClippedReLU
+    )
+
+
+def _fits(first: Any, second: Any) -> bool:
+    """Whether both have the same axis of channels: a Flatten between them mixes it."""
+    return isinstance(first, Linear) == isinstance(second, Linear)
+
+
+def _equalize(first: Any, between: Module | None, second: Any) -> np.ndarray:
+    weight, next_weight = first.weight.numpy(), _by_input(second)
+    mine = np.abs(weight).reshape(len(weight), -1).max(1)
+    theirs = np.abs(next_weight).reshape(len(next_weight), -1).max(1)
+    used = (mine > 0) & (theirs > 0)
+    factor = np.where(used, np.sqrt(np.where(used, mine, 1.0) / np.where(used, theirs, 1.0)), 1.0)
+    set_weight(first, weight / factor.reshape(-1, *[1] * (weight.ndim - 1)))
+    if first.bias is not None:
+        set_tensor(first, "bias", first.bias.numpy() / factor)
+    _set_by_input(second, next_weight * factor.reshape(-1, *[1] * (next_weight.ndim - 1)))
+    _divide_limit(first, between, factor)
+    return factor
+
+
+def _divide_limit(first: Any, between: Any, factor: np.ndarray) -> None:
+    """Divide the 6 of a ReLU6 by the factors."""
+    axis, six = channel_axis(first), np.full(len(factor), 6.0, np.float32)
+    if first.activation == "relu6":
+        first.activation = ClippedReLU(six, axis)
+    if type(between) is ReLU6:
+        between.__class__ = ClippedReLU  # type: ignore[assignment]
+        between.axis, between.most = axis, asarray(six).realize()
+    for limit in (first.activation, between):
+        if isinstance(limit, ClippedReLU):
+            limit.most.assign(asarray((limit.most.numpy() / factor).astype(np.float32)))
+
+
+def _groups(layer: Any) -> int:
+    if isinstance(layer, DepthwiseConv2d):
+        return int(layer.weight.shape[0]) // layer.multiplier
+    return int(getattr(layer, "groups", 1))
+
+
+def _by_input(layer: Any) -> np.ndarray:
+    """The weights with the input channel first: (inputs, outputs of its group, ...)."""
+    weight, groups = layer.weight.numpy(), _groups(layer)
+    parts = weight.reshape(groups, -1, *weight.shape[1:])
+    return np.asarray(np.swapaxes(parts, 1, 2).reshape(groups * weight.shape[1], -1, *weight.shape[2:]))
+
+
+def _set_by_input(layer: Any, value: np.ndarray) -> None:
+    groups, inside = _groups(layer), layer.weight.shape[1]
+    parts = value.reshape(groups, inside, -1, *value.shape[2:])
+    set_weight(layer, np.swapaxes(parts, 1, 2).reshape(layer.weight.shape))
+
+
+def _spread(layer: Any) -> float:
+    ranges = np.abs(layer.weight.numpy()).reshape(layer.weight.shape[0], -1).max(1)
+    return float(ranges.max() / max(ranges[ranges > 0].min(initial=np.inf), 1e-30))
+
+
+def corrected_bias(layer: Any, full: np.ndarray, rounded: np.ndarray, means: np.ndarray) -> np.ndarray:
+    """The bias that keeps the mean of a layer's result, given the mean of each channel of its input."""
+    error = (rounded - full).reshape(*full.shape[:2], -1).sum(-1).astype(np.float64)  # (outputs, inputs of the group)
+    groups = _groups(layer)
+    by_group = means.reshape(groups, 1, -1)
+    shift = (error.reshape(groups, -1, full.shape[1]) * by_group).sum(-1).ravel()
+    bias = np.zeros(len(full)) if layer.bias is None else layer.bias.numpy()
+    return np.asarray(bias - shift, np.float32)

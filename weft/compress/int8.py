@@ -1,0 +1,146 @@
+"""Quantization of weights and activations: the network computes with floats that lie on grids (fake quantization), so it can be measured and trained further.
+
+    int8(model, batches)                                        # post-training quantization
+    train.fit(model, data, rate=1e-4)                           # quantization-aware training, if that is not enough
+
+What was chosen is kept as plain data: `quantization(model)` gives the grids of every layer, for programs that compute with the integers themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from ..errors import UserError
+from ..hints import nearest
+from ..nn.module import Module
+from .equalize import corrected_bias
+from .equalize import equalize as equalize_channels
+from .fake_quantize import FakeQuantize, QuantizedWeight, quantize_weight
+from .folding import PRODUCTS, channel_axis, fold, set_tensor
+from .grids import Grid, check_bits
+from .layers import Weight
+from .observers import Observation, Place, batches_of, observe
+from .parametrize import is_parametrized, parametrization_of
+from .ranges import Kind, Method, Values, best_grid
+from .taps import BEFORE, tap, tapped
+
+Scope = Literal["channel", "tensor"]
+
+
+@dataclass(frozen=True)
+class LayerQuantization:
+    """The grids of a layer: of its input, of its weight, and the integers of the weight."""
+
+    input: Grid
+    weight: Grid
+    integers: np.ndarray
+
+
+def int8(model: Module, calibration: Any, **settings: Any) -> dict[str, LayerQuantization]:
+    """Quantize weights and activations to 8 bits; see `quantize` for the settings."""
+    return quantize(model, calibration, **settings)
+
+
+def quantize(
+    model: Module,
+    calibration: Any,
+    *,
+    bits: int = 8,
+    activation_bits: int | None = None,
+    method: Method = "mse",
+    percent: float = 99.99,
+    activations: Kind = "affine",
+    activation_scope: Scope = "tensor",
+    weights: Kind = "symmetric",
+    weight_method: Method = "mse",
+    weight_scope: Scope = "channel",
+    equalize: bool = False,
+    correct_bias: bool = False,
+    skip: Sequence[str] = (),
+    prepare: Module | None = None,
+) -> dict[str, LayerQuantization]:
+    """Quantize the weights and the inputs of all convolutions and linear layers, in place; the grids of each layer by path.
+
+    `calibration` is an array, or batches x or (x, y), as the network is given them; `prepare` is applied to them first, as in training. Batch norms and ReLUs
+    are folded into the layers before them. `skip` names layers that stay as they are.
+    """
+    check_bits("quantize", bits)
+    input_bits = check_bits("quantize", bits if activation_bits is None else activation_bits)
+    batches = batches_of("quantize", calibration, prepare)
+    fold(model, batches[0], activations=not equalize)
+    if equalize:
+        equalize_channels(model, batches[0])
+        fold(model, batches[0])
+    layers = _layers(model, skip)
+    places = {path: Place(path, layer, BEFORE, channel_axis(layer)) for path, layer in layers.items()}
+    per_channel = _is_channel("activation_scope", activation_scope)
+    seen = observe("quantize", model, places.values(), batches, per_channel=per_channel)
+    for path, layer in layers.items():
+        one = seen[places[path]]
+        axis = channel_axis(layer) if per_channel else None
+        grid = best_grid("quantize", one.values, input_bits, activations, method, axis, percent)
+        wide = 0 if _is_channel("weight_scope", weight_scope) else None
+        chosen = best_grid(
+            "quantize", _weights(layer.weight.numpy(), wide, weights), bits, weights, weight_method, wide
+        )
+        _quantize_layer(path, layer, grid, chosen, one, correct_bias)
+    return quantization(model)
+
+
+def quantization(model: Module) -> dict[str, LayerQuantization]:
+    """The grids of all quantized layers of a network, by path."""
+    found = {}
+    for path, layer in model.named_modules().items():
+        inputs = tapped(layer, BEFORE)
+        if isinstance(inputs, FakeQuantize) and is_parametrized(layer, "weight"):
+            weight = parametrization_of(layer, "weight")
+            if isinstance(weight, QuantizedWeight):
+                grid = weight.quantizer.grid
+                found[path] = LayerQuantization(inputs.grid, grid, grid.quantize(weight.full().numpy()))
+    return found
+
+
+def _layers(model: Module, skip: Sequence[str]) -> dict[str, Any]:
+    """The layers to quantize by path."""
+    known = {path: layer for path, layer in model.named_modules().items() if isinstance(layer, PRODUCTS)}
+    for path in skip:
+        if path not in known:
+            raise UserError("quantize", f"skip names {path!r}, which is no such layer. {nearest(path, list(known))}")
+    chosen = {path: layer for path, layer in known.items() if path not in skip}
+    if not chosen:
+        raise UserError("quantize", "a network with convolutions or linear layers is required, got none to quantize.")
+    for path, layer in chosen.items():
+        if tapped(layer, BEFORE) is not None:
+            raise UserError("quantize", f"a network that is not quantized yet is required, but {path or 'it'} is.")
+    return chosen
+
+
+def _weights(value: np.ndarray, axis: int | None, kind: Kind) -> Values:
+    """The values of a weight. Symmetric grids of weights are signed, even where all weights are positive: kernels want one type."""
+    found = Values.exact(value, axis)
+    if kind == "affine":
+        return found
+    most = np.maximum(np.abs(found.low), np.abs(found.high))
+    return Values(found.points, found.counts, -most, most, found.width)
+
+
+def _quantize_layer(path: str, layer: Any, inputs: Grid, weight: Grid, seen: Observation, correct_bias: bool) -> None:
+    full = layer.weight.numpy()
+    tap(layer, before=FakeQuantize(inputs))
+    quantize_weight("quantize", _weight(path, layer), weight)
+    if correct_bias:
+        set_tensor(layer, "bias", corrected_bias(layer, full, layer.weight.numpy(), seen.means))
+
+
+def _weight(path: str, layer: Module) -> Weight:
+    return Weight(f"{path}.weight" if path else "weight", layer, "weight")
+
+
+def _is_channel(name: str, scope: Scope) -> bool:
+    if scope not in ("channel", "tensor"):
+        raise UserError("quantize", f"{name} must be 'channel' or 'tensor', got {scope!r}.")
+    return scope == "channel"

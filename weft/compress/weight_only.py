@@ -1,0 +1,104 @@
+"""Weights of 8 or 4 bits with float activations, for transformers: memory is what bounds them, and activations are hard to quantize.
+
+    weight_only(model, bits=4, group=64)
+
+The integers are stored, two to a byte for 4 bits, with a scale for each group of inputs of a row. The weight is computed from them when it is used; it is not
+trained any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import UserError
+from ..hints import nearest
+from ..nn.linear import Embedding, Linear
+from ..nn.module import Module
+from ..ops.convert import asarray
+from ..ops.movement import reshape, stack
+from ..tensor import Tensor
+from .grids import symmetric
+from .layers import Weight
+from .parametrize import Parametrization
+from .ranges import Values, chosen_range
+
+
+class GroupedWeight(Parametrization):
+    """W[o, i] = q[o, i] * scale[o, i // group], with q of 4 or 8 bits.
+
+    >>> weight = GroupedWeight(np.array([[1.0, -7.0, 0.5, 0.25]]), bits=4, group=2)
+    >>> weight().tolist(), weight.nbytes
+    ([[1.0, -7.0, 0.5, 0.2142857164144516]], 10)
+    """
+
+    def __init__(self, weight: np.ndarray, bits: int, group: int) -> None:
+        self.bits, self.group, self.shape = bits, group, tuple(weight.shape)
+        rows = weight.reshape(-1, group)
+        found = Values.exact(rows, 0)
+        most = np.maximum(np.abs(found.low), np.abs(found.high))
+        values = Values(found.points, found.counts, -most, most, found.width)
+        grid = symmetric(bits, *chosen_range("weight_only", values, bits, "symmetric", "mse"), 0)
+        integers = grid.quantize(rows).reshape(-1)
+        self.integers = asarray(_packed(integers) if bits == 4 else integers).realize()
+        self.scale = asarray(grid.scale).realize()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of integers and scales."""
+        return int(self.integers.numpy().nbytes + self.scale.numpy().nbytes)
+
+    def forward(self) -> Tensor:
+        integers = _unpacked(self.integers) if self.bits == 4 else self.integers
+        rows = reshape(integers.astype("float32"), (-1, self.group)) * self.scale[:, None]
+        return reshape(rows, self.shape)
+
+
+def weight_only(
+    model: Module, bits: int = 8, *, group: int | None = None, embeddings: bool = False, skip: Sequence[str] = ()
+) -> dict[str, int]:
+    """Store the weights of all linear layers (and embeddings) in 8 or 4 bits, in place; the bytes of each by path.
+
+    `group` is the number of inputs that share a scale: it must divide those of each layer; by default, all of a row for 8 bits and 32 for 4 bits.
+    """
+    if bits not in (4, 8):
+        raise UserError("weight_only", f"4 or 8 bits are required, got {bits}.")
+    kinds = (Linear, Embedding) if embeddings else (Linear,)
+    found = {path: layer for path, layer in model.named_modules().items() if isinstance(layer, kinds)}
+    for path in skip:
+        if path not in found:
+            raise UserError("weight_only", f"skip names {path!r}, which is no such layer. {nearest(path, list(found))}")
+    layers = {path: layer for path, layer in found.items() if path not in skip}
+    if not layers:
+        raise UserError("weight_only", "a network with linear layers is required, got none to quantize.")
+    sizes = {path: _group(path, layer.weight.shape[1], bits, group) for path, layer in layers.items()}
+    return {path: _replace(path, layer, bits, sizes[path]) for path, layer in layers.items()}
+
+
+def _replace(path: str, layer: Module, bits: int, group: int) -> int:
+    one = Weight(f"{path}.weight" if path else "weight", layer, "weight")
+    made = GroupedWeight(one.value, bits, group)
+    one.replace(made)
+    return made.nbytes
+
+
+def _group(path: str, inputs: int, bits: int, group: int | None) -> int:
+    if group is None:
+        group = 32 if bits == 4 and inputs % 32 == 0 else inputs
+    if group < 1 or inputs % group or (bits == 4 and group % 2):
+        raise UserError(
+            "weight_only", f"a group that divides the {inputs} inputs of {path or 'the layer'}, even for 4 bits, is required, got {group}."
+        )  # fmt: skip
+    return group
+
+
+def _packed(integers: np.ndarray) -> np.ndarray:
+    """Two integers of 4 bits in a byte, the first one in the lower half."""
+    low, high = (integers[0::2] & 15).astype(np.uint8), (integers[1::2] & 15).astype(np.uint8)
+    return np.asarray(low | (high << 4), np.uint8)
+
+
+def _unpacked(packed: Tensor) -> Tensor:
+    halves = stack([packed & 15, packed >> 4], axis=1).astype("int8")
+    return reshape((halves ^ 8) - 8, (-1,))  # the sign of 4 bits
