@@ -186,7 +186,7 @@ def _block_phases(
         phases.append(TABLE.phase(f"conv_table.{height}", pointers, numbers, reads=reads, writes=["work"]))
         used = _all_tiles(sweep, height) * record * 8
         reads = [*reads, "work"]
-    symbol = f"conv_direct.{height}x{block.vectors}"
+    symbol = f"conv_direct.{sweep.kind}.{height}x{block.vectors}"
     phases.append(DIRECT.phase(symbol, pointers, numbers, reads=reads, writes=[names.result, "work"]))
     return phases, used
 
