@@ -41,7 +41,7 @@ def plan_for(
 
 def _plan_product(kernel: Kernel, threads: int, invariant: bool, streamed: bool, options: CompileOptions) -> Plan:
     assert kernel.anchor is not None
-    product = _Product.of(kernel.anchor, kernel.views)
+    product = MatrixBatch.of(kernel.anchor, kernel.views)
     return _packed_product(product, threads, streamed) if invariant else _product(product, threads, streamed)
 
 
@@ -126,7 +126,7 @@ def _short(dtype: DType) -> str:
 
 
 @dataclass(frozen=True)
-class _Product:
+class MatrixBatch:
     """A batch of matrix products, as the library sees it."""
 
     batch: int
@@ -142,7 +142,7 @@ class _Product:
     b_type: str
 
     @classmethod
-    def of(cls, anchor: Node, views: tuple[View, ...]) -> _Product:
+    def of(cls, anchor: Node, views: tuple[View, ...]) -> MatrixBatch:
         (x, y), (batch, m, n), k = views, anchor.shape, anchor.inputs[0].shape[2]
         (a_batch, *left), (b_batch, *right) = x.strides, y.strides
         if anchor.op.name == "contract_int8":  # both have k last, contiguous: it counts words
@@ -153,7 +153,7 @@ class _Product:
         return cls(batch, m, n, k, (left[0], left[1]), (right[0], right[1]), a_batch, b_batch, *types)
 
 
-def _packed_product(p: _Product, threads: int, streamed: bool) -> Plan:
+def _packed_product(p: MatrixBatch, threads: int, streamed: bool) -> Plan:
     """A product whose right operand is loop-invariant: it is packed in a separate phase, which runs once."""
     if p.m < 2 or p.n < 2 or p.k < 2:
         return _product(p, threads)
@@ -180,7 +180,7 @@ def _renamed(phase: PlanPhase, operand: str) -> PlanPhase:
     )
 
 
-def _product(p: _Product, threads: int, streamed: bool = False) -> Plan:
+def _product(p: MatrixBatch, threads: int, streamed: bool = False) -> Plan:
     return gemm.plan(
         p.m, p.n, p.k, p.left, p.right, ldc=p.n, batch=p.batch, a_batch=p.a_batch, b_batch=p.b_batch, c_batch=p.m * p.n,
         dtype=p.kind, a_type=p.a_type, b_type=p.b_type, threads=threads, streamed=streamed,

@@ -91,11 +91,11 @@ def integer_convolution(x: Node, w: Node, how: tuple[Any, ...]) -> Node | None:
 
 
 def _conv_type(x: Node, w: Node, *how: Any) -> Type:
-    shape, _ = OPS["conv_last"].infer(x, _Filter(w, x.dtype), *how)
+    shape, _ = OPS["conv_last"].infer(x, _ChannelsSecond(w, x.dtype), *how)
     return Type(shape, int32)
 
 
-class _Filter:
+class _ChannelsSecond:
     """A filter (filters, ..., channels / groups) as the type rule of `conv_last` reads it: channels second, of one dtype with x."""
 
     def __init__(self, w: Node, dtype: DType) -> None:
