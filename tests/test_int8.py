@@ -187,3 +187,75 @@ def test_requantization_is_an_epilogue() -> None:
         np.testing.assert_array_equal(function(x).numpy(), expected)
     table = str(function.explain(x))
     assert "total of 2 kernels" in table  # weights are transposed once, the rest is the product
+
+
+# --- quantization -------------------------------------------------------------------------------------------------------------
+
+
+def quantized(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, low: int, high: int) -> np.ndarray:
+    return np.clip(np.rint(x / scale) + zero, low, high).astype(np.int64)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "limits"),
+    [("int8", None, (-128, 127)), ("uint8", None, (0, 255)), ("int16", None, (-32768, 32767)), ("int8", 4, (-8, 7)), ("uint8", 4, (0, 15))],
+)  # fmt: skip
+def test_quantize(dtype: str, bits: int | None, limits: tuple[int, int]) -> None:
+    x = np.concatenate(
+        [RNG.normal(size=(5, 6)) * 100, np.arange(6)[None] * 0.5 - 1, [[1e30, -1e30, np.inf, -np.inf, 0, 0]]]
+    )
+    x = x.astype(np.float32)
+    scale, zero = RNG.uniform(0.01, 1, 6).astype(np.float32), RNG.integers(0, 8, 6).astype(dtype)
+    function = weft.jit(lambda x, scale, zero: weft.quantize(x, scale, zero, axis=1, dtype=dtype, bits=bits))
+    for call in (function, weft.jit(lambda x, *_: weft.quantize(x, 1.0, 3, dtype=dtype, bits=bits))):
+        s, z = (scale, zero) if call is function else (np.float32(1), np.int8(3))
+        found = call(x, scale, zero)
+        assert found.dtype.name == dtype
+        np.testing.assert_array_equal(found.numpy(), quantized(x, s, z, *limits))
+    back = weft.dequantize(function(x, scale, zero), scale, zero, axis=-1)
+    np.testing.assert_array_equal(back.numpy(), (function(x, scale, zero).numpy() - zero.astype(np.float32)) * scale)
+
+
+def test_quantize_is_rejected() -> None:
+    x = weft.zeros((2, 3))
+    for call, text in [
+        (lambda: weft.quantize(x, [0.1, 0.2]), "[quantize] a scale of shape (2,) lies along an axis: give axis=."),
+        (lambda: weft.quantize(x, [0.1, 0.2], axis=1), "a scale of shape (3,) is required for axis 1, got (2,)"),
+        (lambda: weft.quantize(x, 0.1, dtype="int32"), "one of int8, uint8, int16, uint16 is required, got int32"),
+        (lambda: weft.quantize(x, 0.1, bits=9), "at most the 8 bits of int8 are possible, got bits=9"),
+        (lambda: weft.requantize(x, 0.1), "[requantize] an integer dtype is required, got float32"),
+        (lambda: weft.matmul(x, x.T, dtype="int3"), "[matmul] there is no dtype 'int3'"),
+    ]:
+        with pytest.raises(weft.UserError) as error:
+            call()
+        assert text in str(error.value)
+
+
+def test_derivatives() -> None:
+    x, scale = weft.asarray(RNG.normal(size=(3, 4)).astype(np.float32)), weft.asarray(0.1)
+    q = weft.quantize(x, scale)
+    slope = weft.grad(lambda s: weft.dequantize(q, s).sum())(scale)
+    assert slope.item() == pytest.approx(q.numpy().sum())
+
+    def straight_through(x):
+        return (x + weft.stop_gradient(weft.dequantize(weft.quantize(x, 0.1), 0.1) - x)).sum()
+
+    np.testing.assert_array_equal(weft.grad(straight_through)(x).numpy(), np.ones((3, 4)))
+
+
+def test_requantize_in_the_kernel_of_a_convolution() -> None:
+    x, w = integers("uint8", (2, 8, 12, 11)), weft.asarray(integers("int8", (16, 8, 3, 3)))
+    scale, bias = RNG.uniform(1e-4, 1e-3, 16).astype(np.float32), RNG.integers(-500, 500, 16).astype(np.int32)
+    held = weft.asarray(scale), weft.asarray(bias)
+
+    def layer(x):
+        total = weft.conv(x, w, held[1], padding=1, dtype="int32")
+        return weft.requantize(weft.maximum(total, 0), held[0], 5, axis=1, dtype="uint8")
+
+    function = weft.jit(layer)
+    total = weft.conv(x.astype(np.int32), w.numpy().astype(np.int32), padding=1).numpy() + bias[:, None, None]
+    expected = quantized(
+        np.maximum(total, 0).astype(np.float32) * scale[:, None, None], np.float32(1), np.float32(5), 0, 255
+    )
+    for _ in range(3):
+        np.testing.assert_array_equal(function(x).numpy(), expected)
