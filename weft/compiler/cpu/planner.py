@@ -61,7 +61,8 @@ def _plan_integer_convolution(
     if not prod(anchor.shape):
         return Plan("nothing", (), 0, 0)
     (x, w), (_, shape) = kernel.views, described(anchor)
-    kind = kind_of(x.base.dtype is uint8, w.base.dtype is uint8)
+    unsigned = x.base.dtype is uint8, (x if shape.depthwise else w).base.dtype is uint8
+    kind = kind_of(*unsigned)
     main = conv.integers(shape, kind, threads, packed=invariant)
     return _with_packing(main, *conv.integer_packing(shape, kind)) if invariant else main
 

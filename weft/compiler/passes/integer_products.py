@@ -15,7 +15,7 @@ from ...dtypes import DType, int8, int32, uint8
 from ...graph.graph import rebuild
 from ...graph.node import OPS, Node, Op, Type, make
 from ..ir.conv_shape import conv_flops
-from .graph_builders import move
+from .graph_builders import cast, move
 
 WORD = 4  # elements along k that are multiplied at once
 MOST_MOVES = 8  # between a product and the cast of its operand
@@ -73,9 +73,10 @@ CONTRACT = Op(
 def integer_convolution(x: Node, w: Node, how: tuple[Any, ...]) -> Node | None:
     """A convolution of a channels-last x with w (filters, channels / groups, ...); None if plain loops do it as well."""
     stride, padding, _, groups, _ = how
-    if w.shape[1] == 1:
-        return None
     last = move("permute", w, (0, *range(2, len(w.shape)), 1))
+    if w.shape[1] == 1:
+        depthwise = groups == w.shape[0] == x.shape[-1] > 1
+        return make(CONV, (x, cast(last, int32)), how) if depthwise else None
     if groups == 1 and prod(w.shape[2:]) == 1 and set(stride) == {1} and not any(map(any, padding)):
         channels, filters = w.shape[1], w.shape[0]
         rows = move("reshape", x, (1, prod(x.shape[:-1]), channels))

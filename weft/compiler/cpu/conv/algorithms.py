@@ -50,12 +50,16 @@ def forward(
 def integers(shape: ConvShape, kind: str, threads: int, *, packed: bool = False) -> Plan:
     """y = conv(x, w) of 8-bit integers, summed in int32."""
     names = SweepOperands("x", "y", "w_packed" if packed else "work")
-    return sweep_plan("DIRECT", integer_sweep(shape, kind), threads, current_target(), names, packed)
+    plan = conv_depth.sweep_plan if shape.depthwise else sweep_plan
+    return plan("DIRECT", integer_sweep(shape, kind), threads, current_target(), names, packed)
 
 
 def integer_packing(shape: ConvShape, kind: str) -> tuple[Plan, int]:
     """The plan that writes "w_packed" from a filter of 8-bit integers, and the bytes it writes."""
     sweep, target = integer_sweep(shape, kind), current_target()
+    if shape.depthwise:
+        size = conv_depth.packed_size(sweep, target)
+        return Plan("pack", tuple(conv_depth.pack_phases(sweep, target, "w_packed")), 0, 0), 4 * size
     return Plan("pack", tuple(pack_phases(sweep, target, "w_packed")), 0, 0), 4 * _packing(sweep, target).floats
 
 

@@ -134,8 +134,11 @@ def forward_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
 
 
 def integer_sweep(shape: ConvShape, kind: str) -> Sweep:
-    """From x to y, both operands of 8-bit integers, the filter (filters, *kernel, channels / groups) and contiguous."""
-    words = shape.channels // shape.groups // WORD
+    """From x to y, both operands of 8-bit integers, the filter (filters, *kernel, channels / groups) and contiguous.
+
+    A depthwise filter has words of one element: it is int32.
+    """
+    words = 1 if shape.depthwise else shape.channels // shape.groups // WORD
     steps, step = [1], words
     for size in reversed(shape.kernel):
         steps.insert(1, step)
