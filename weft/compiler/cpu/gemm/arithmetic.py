@@ -64,12 +64,25 @@ def arithmetic(code: Code, kind: str, target: CpuTarget, lanes: int) -> Arithmet
         return floats(code)
     if not is_fast(kind, target) or lanes * 32 != target.vector_bits:
         return Arithmetic(lambda a, b, total: _by_pairs(code, kind, a, b, total))
-    shifted = kind == ("us8" if target.dot == "dotprod" else "s8")
     dot = _dot(code, target, lanes, _DOTS[kind])
-    if not shifted:
+    if not has_offset(kind, target):
         return Arithmetic(dot)
     offset = constant(vector(I32, lanes), _OFFSET)
-    return Arithmetic(dot, lambda b, total: dot(offset, b, total), lambda a: code.xor(a, constant(a.type, _OFFSET)))
+    if target.dot == "dotprod":
+        return Arithmetic(dot, lambda b, total: dot(offset, b, total), lambda a: code.xor(a, constant(a.type, _OFFSET)))
+    # x86 broadcasts a word inside of the xor, as long as LLVM does not see that it could be done before.
+    hidden = code.call(ir.InlineAsm(ir.FunctionType(offset.type, [offset.type]), "", "=x,0"), [offset])
+    return Arithmetic(lambda a, b, total: dot(code.xor(a, hidden), b, total), lambda b, total: dot(offset, b, total))
+
+
+def needs_registers(kind: str, target: CpuTarget) -> bool:
+    """Whether a tile needs registers beside those of its sums and of one row of the right operand."""
+    return is_integer(kind) and (has_offset(kind, target) or not is_fast(kind, target))
+
+
+def has_offset(kind: str, target: CpuTarget) -> bool:
+    """Whether a kind is computed by the instruction of another: then a tile needs registers for one more row."""
+    return is_fast(kind, target) and kind == ("us8" if target.dot == "dotprod" else "s8")
 
 
 def _dot(code: Code, target: CpuTarget, lanes: int, name: str) -> Callable[[Value, Value, Value], Value]:
