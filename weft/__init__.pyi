@@ -223,6 +223,9 @@ from .ops.pooling import avg_pool as avg_pool
 from .ops.pooling import global_avg_pool as global_avg_pool
 from .ops.pooling import global_max_pool as global_max_pool
 from .ops.pooling import max_pool as max_pool
+from .ops.quantize import dequantize as dequantize
+from .ops.quantize import quantize as quantize
+from .ops.quantize import requantize as requantize
 from .ops.reduce import all as all
 from .ops.reduce import any as any
 from .ops.reduce import argmax as argmax

@@ -13,6 +13,7 @@ from . import movement as movement
 from . import normalize as normalize
 from . import numpy as numpy
 from . import pooling as pooling
+from . import quantize as quantize
 from . import reduce as reduce
 from . import selection as selection
 from . import slice_update as slice_update

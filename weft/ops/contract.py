@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import float32
+from ..dtypes import DTypeLike, float32
 from ..errors import UserError
 from ..graph.node import Node, Op, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function, number
@@ -84,11 +84,17 @@ def contract(x: Tensor, y: Tensor, a: str, b: str, out: str) -> Tensor:
 
 
 @function
-def matmul(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: DTypeLike | None = None) -> Tensor:
     """The matrix product; leading dimensions are batch dimensions and broadcast.
+
+    `dtype` is that of the sums and of the result, as in NumPy; by default that of the operands. So int8 operands with `dtype="int32"`
+    do not overflow, and are read as int8: CPUs multiply them several times as fast as floats.
 
     >>> matmul(as_tensor([[1.0, 2.0]]), as_tensor([[3.0], [4.0]])).tolist()
     [[11.0]]
+    >>> x = as_tensor([[100, 100]]).astype("int8")
+    >>> matmul(x, x.T, dtype="int32").tolist()
+    [[20000]]
     """
     x, y = as_tensor(x1), as_tensor(x2)
     if x.ndim == 0 or y.ndim == 0:
@@ -101,7 +107,7 @@ def matmul(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
             f"the last axis of the first operand (size {x.shape[-1]}) must match the {which} of the second (size {inner}); "
             f"got shapes {x.shape} and {y.shape}.",
         )
-    x, y = same_dtype("matmul", [x, y])
+    x, y = same_dtype("matmul", [x, y], dtype)
     rows, columns = "m" if x.ndim > 1 else "", "n" if y.ndim > 1 else ""
     batch = broadcast_shape("matmul", x.shape[:-2], y.shape[:-2])
     x, a = _batched(x, batch, rows + "k", len(rows) + 1)
@@ -161,15 +167,17 @@ def outer(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @function
-def einsum(equation: str, *operands: Any) -> Tensor:
+def einsum(equation: str, *operands: Any, dtype: DTypeLike | None = None) -> Tensor:
     """Sums of products in Einstein's notation, with diagonals, ellipses and any number of operands.
+
+    `dtype` is that of the sums and of the result, as in `matmul`.
 
     >>> einsum("ij,jk->ik", as_tensor([[1, 2]]), as_tensor([[3], [4]])).tolist()
     [[11]]
     >>> einsum("ii->", as_tensor([[1, 2], [3, 4]])).item()
     5
     """
-    tensors = same_dtype("einsum", operands)
+    tensors = same_dtype("einsum", operands, dtype)
     terms, out = _parse_einsum(equation, tensors)
     work = [_diagonals(t, letters) for t, letters in zip(tensors, terms, strict=True)]
     sizes = _sizes(work, equation)

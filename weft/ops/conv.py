@@ -19,6 +19,7 @@ import numpy as np
 from ..compiler.ir.conv_shape import conv_flops
 from ..compiler.planning.algorithms import check as check_preference
 from ..compiler.planning.algorithms import in_force
+from ..dtypes import DTypeLike
 from ..errors import UserError
 from ..graph.node import Node, Op, Shape, Type
 from ..tensor import ArrayLike, Tensor, as_tensor, emit, function
@@ -236,18 +237,20 @@ def conv(
     dilation: Sizes = 1,
     groups: int = 1,
     algorithm: str | None = None,
+    dtype: DTypeLike | None = None,
 ) -> Tensor:
     """Convolution (cross-correlation, as in every deep-learning library) in 1, 2 or 3 dimensions.
 
     x: (batch, channels, spatial...), w: (filters, channels / groups, kernel...), bias: (filters,). The padding is a
     number, a number or a pair (before, behind) for each dimension, "valid" (none) or "same" (as many results as inputs,
     divided by the stride). The algorithm is a preference (see docs/algorithms.md) that holds for the gradients as well; it
-    changes the speed, the workspace and the last bits of the result.
+    changes the speed, the workspace and the last bits of the result. `dtype` is that of the sums and of the result, as in `matmul`:
+    "int32" for operands of int8.
 
     >>> conv(as_tensor([[[1.0, 2.0, 3.0]]]), as_tensor([[[1.0, 1.0]]])).tolist()
     [[[3.0, 5.0]]]
     """
-    x, w = same_dtype("conv", [x, w])
+    x, w = same_dtype("conv", [x, w], dtype)
     groups = whole("conv", "groups", groups)
     _check_ranks("conv", x.shape, w.shape)
     ndim = w.ndim - 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import float32, promote
+from ..dtypes import DTypeLike, as_dtype, float32, promote
 from ..errors import UserError
 from ..graph.node import CONST, OPS, Node, Op, Shape, Type
 from ..tensor import ArrayLike, Axis, Tensor, as_tensor, emit, function, number
@@ -451,13 +451,13 @@ def concat(arrays: Sequence[Any], /, *, axis: int | None = 0) -> Tensor:
     return tensors[0] if len(tensors) == 1 else emit(_CONCAT, tuple(tensors), (axis,))
 
 
-def same_dtype(name: str, arrays: Sequence[Any]) -> list[Tensor]:
-    """Several operands as tensors of one dtype."""
+def same_dtype(name: str, arrays: Sequence[Any], dtype: DTypeLike | None = None) -> list[Tensor]:
+    """Several operands as tensors of one dtype: the given one, or the one that they promote to."""
     if not len(arrays):
         raise UserError(name, "at least one tensor is required, got none.")
     tensors = [as_tensor(a) for a in arrays]
-    dtype = functools.reduce(promote, (t.dtype for t in tensors))
-    return [astype(t, dtype) for t in tensors]
+    wanted = functools.reduce(promote, (t.dtype for t in tensors)) if dtype is None else as_dtype(dtype, name)
+    return [astype(t, wanted) for t in tensors]
 
 
 @function

@@ -21,7 +21,7 @@ from .planner import plan_for
 from .special import plans as special
 
 LOWERINGS = LoweringTable("cpu", scalars.TABLE, special.PLANS, functions.FUNCTIONS)
-PASSES = PassOptions(LOWERINGS.lowers, wide_filters=True, widen_copies=True, split_sums=True)
+PASSES = PassOptions(LOWERINGS.lowers, wide_filters=True, widen_copies=True, int8_kernels=True, split_sums=True)
 DEFAULTS = CompileOptions("cpu", threads=1)
 
 

@@ -45,8 +45,8 @@ def like(type: ir.Type, element: ir.Type) -> ir.Type:
 def constant(type: ir.Type, value: Any) -> Value:
     """A constant of a scalar or vector type, the same in all lanes."""
     if isinstance(type, ir.VectorType):
-        return ir.Constant(type, [ir.Constant(type.element, value)] * type.count)
-    return ir.Constant(type, value)
+        return ir.Constant(type, [constant(type.element, value)] * type.count)
+    return ir.Constant(type, int(value) if isinstance(type, ir.IntType) else value)
 
 
 def new_module(name: str) -> ir.Module:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from math import prod
 
-from ...dtypes import DType
+from ...dtypes import DType, uint8
 from ...graph.node import Node
 from ...options import CompileOptions
 from ..ir.conv_shape import described
@@ -16,6 +17,8 @@ from ..planning.algorithms import ConvChoice, preferred
 from .conv import algorithms as conv
 from .conv.choice import decide
 from .gemm import plans as gemm
+from .gemm.arithmetic import WORD, is_integer, kind_of
+from .gemm.packing import BYTES
 from .special import plans as special
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16"}
@@ -38,9 +41,8 @@ def plan_for(
 
 def _plan_product(kernel: Kernel, threads: int, invariant: bool, streamed: bool, options: CompileOptions) -> Plan:
     assert kernel.anchor is not None
-    if invariant:
-        return _packed_product(kernel.anchor, kernel.views, threads)
-    return _product(kernel.anchor, kernel.views, threads, streamed)
+    product = MatrixBatch.of(kernel.anchor, kernel.views)
+    return _packed_product(product, threads, streamed) if invariant else _product(product, threads, streamed)
 
 
 def _plan_convolution(kernel: Kernel, threads: int, invariant: bool, streamed: bool, options: CompileOptions) -> Plan:
@@ -49,6 +51,20 @@ def _plan_convolution(kernel: Kernel, threads: int, invariant: bool, streamed: b
     if invariant and plan.phases:
         return _packed_filter(kernel.anchor, kernel.views[1].strides, plan.name, threads)
     return plan
+
+
+def _plan_integer_convolution(
+    kernel: Kernel, threads: int, invariant: bool, streamed: bool, options: CompileOptions
+) -> Plan:
+    anchor = kernel.anchor
+    assert anchor is not None
+    if not prod(anchor.shape):
+        return Plan("nothing", (), 0, 0)
+    (x, w), (_, shape) = kernel.views, described(anchor)
+    unsigned = x.base.dtype is uint8, (x if shape.depthwise else w).base.dtype is uint8
+    kind = kind_of(*unsigned)
+    main = conv.integers(shape, kind, threads, packed=invariant)
+    return _with_packing(main, *conv.integer_packing(shape, kind)) if invariant else main
 
 
 def _plan_filter_gradient(
@@ -61,7 +77,9 @@ def _plan_filter_gradient(
 # whether the result is streamed to the epilogue).
 _ANCHORS: dict[str, Callable[[Kernel, int, bool, bool, CompileOptions], Plan]] = {
     "contract": _plan_product,
+    "contract_int8": _plan_product,
     "conv_last": _plan_convolution,
+    "conv_int8_last": _plan_integer_convolution,
     "conv_data_last": _plan_convolution,
     "conv_filter_last": _plan_filter_gradient,
 }
@@ -72,7 +90,11 @@ def _packed_filter(anchor: Node, strides: tuple[int, ...], algorithm: str, threa
     direction, shape = described(anchor)
     plans = (conv.forward if direction == "forward" else conv.data_gradient)(shape, strides, threads, packed=True)
     main = plans[algorithm]
-    pack, size = conv.packing(direction, algorithm, shape, strides)
+    return _with_packing(main, *conv.packing(direction, algorithm, shape, strides))
+
+
+def _with_packing(main: Plan, pack: Plan, size: int) -> Plan:
+    """A plan that reads a packed filter, and the phases that pack it."""
     phases = tuple(_renamed(phase, "w_packed") for phase in (*pack.phases, *main.phases))
     return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, size)
 
@@ -104,30 +126,48 @@ def _short(dtype: DType) -> str:
     return _SHORT[dtype.name]
 
 
-def _steps(view: View) -> tuple[int, int]:
-    """The row and column strides of an operand."""
-    _, row, column = view.strides
-    return row, column
+@dataclass(frozen=True)
+class MatrixBatch:
+    """A batch of matrix products, as the library sees it."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    left: tuple[int, int]  # strides from row to row, from column to column
+    right: tuple[int, int]
+    a_batch: int
+    b_batch: int
+    kind: str
+    a_type: str
+    b_type: str
+
+    @classmethod
+    def of(cls, anchor: Node, views: tuple[View, ...]) -> MatrixBatch:
+        (x, y), (batch, m, n), k = views, anchor.shape, anchor.inputs[0].shape[2]
+        (a_batch, *left), (b_batch, *right) = x.strides, y.strides
+        if anchor.op.name == "contract_int8":  # both have k last, contiguous: it counts words
+            kind = kind_of(x.base.dtype is uint8, y.base.dtype is uint8)
+            a_batch, b_batch, k = (size // WORD for size in (a_batch, b_batch, k))
+            return cls(batch, m, n, k, (k, 1), (1, k), a_batch, b_batch, kind, kind, kind)
+        types = (_short(dtype) for dtype in (anchor.dtype, x.base.dtype, y.base.dtype))
+        return cls(batch, m, n, k, (left[0], left[1]), (right[0], right[1]), a_batch, b_batch, *types)
 
 
-def _packed_product(anchor: Node, views: tuple[View, ...], threads: int) -> Plan:
+def _packed_product(p: MatrixBatch, threads: int, streamed: bool) -> Plan:
     """A product whose right operand is loop-invariant: it is packed in a separate phase, which runs once."""
-    x, y = views
-    batch, m, n = anchor.shape
-    k = anchor.inputs[0].shape[2]
-    kind, a_type, b_type = _short(anchor.dtype), _short(x.base.dtype), _short(y.base.dtype)
-    if m < 2 or n < 2 or k < 2:
-        return _product(anchor, views, threads)
-    left, right = _steps(x), _steps(y)
-    width = gemm.panel_width(m, n, k, left, dtype=kind, a_type=a_type, threads=threads)
-    count = gemm.packed_size(n, k, width)
-    pack = gemm.pack_plan(n, k, right, width, batch=batch, b_batch=y.strides[0], dtype=kind, b_type=b_type)
+    if p.m < 2 or p.n < 2 or p.k < 2:
+        return _product(p, threads)
+    width = gemm.panel_width(p.m, p.n, p.k, p.left, dtype=p.kind, a_type=p.a_type, threads=threads)
+    count = gemm.packed_size(p.n, p.k, width)
+    pack = gemm.pack_plan(p.n, p.k, p.right, width, batch=p.batch, b_batch=p.b_batch, dtype=p.kind, b_type=p.b_type)
     main = gemm.plan(
-        m, n, k, left, right, ldc=n, batch=batch, a_batch=x.strides[0], b_batch=count, c_batch=m * n,
-        dtype=kind, a_type=a_type, b_type=kind, threads=threads, b_packed=width,
+        p.m, p.n, p.k, p.left, p.right, ldc=p.n, batch=p.batch, a_batch=p.a_batch, b_batch=count, c_batch=p.m * p.n,
+        dtype=p.kind, a_type=p.a_type, b_type=p.kind, threads=threads, b_packed=width, streamed=streamed and is_integer(p.kind),
     )  # fmt: skip
     phases = (*pack.phases, *(_renamed(phase, "b") for phase in main.phases))
-    return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, batch * count * anchor.dtype.itemsize)
+    size = p.batch * count * BYTES[p.kind]
+    return Plan(f"{main.name}, packed once", phases, main.workspace, main.flops, size, main.hidden)
 
 
 def _renamed(phase: PlanPhase, operand: str) -> PlanPhase:
@@ -141,12 +181,8 @@ def _renamed(phase: PlanPhase, operand: str) -> PlanPhase:
     )
 
 
-def _product(anchor: Node, views: tuple[View, ...], threads: int, streamed: bool = False) -> Plan:
-    x, y = views
-    batch, m, n = anchor.shape
-    k = anchor.inputs[0].shape[2]
+def _product(p: MatrixBatch, threads: int, streamed: bool = False) -> Plan:
     return gemm.plan(
-        m, n, k, _steps(x), _steps(y), ldc=n, batch=batch,
-        a_batch=x.strides[0], b_batch=y.strides[0], c_batch=m * n,
-        dtype=_short(anchor.dtype), a_type=_short(x.base.dtype), b_type=_short(y.base.dtype), threads=threads, streamed=streamed,
+        p.m, p.n, p.k, p.left, p.right, ldc=p.n, batch=p.batch, a_batch=p.a_batch, b_batch=p.b_batch, c_batch=p.m * p.n,
+        dtype=p.kind, a_type=p.a_type, b_type=p.b_type, threads=threads, streamed=streamed,
     )  # fmt: skip

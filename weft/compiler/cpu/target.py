@@ -42,6 +42,7 @@ class CpuTarget:
     abi: str = ""  # LLVM's name of the calling convention, where a platform has several
     fma: bool = True  # whether products and sums can be rounded once, in one instruction
     half: bool = True  # whether it converts float16
+    dot: str = ""  # LLVM's name of its dot products of 8-bit integers: "dotprod", "avx512vnni", "avxvnni" or none
     pointer_bytes: int = 8
     cores: int = 1  # that the choice of algorithms is made for
 
@@ -77,7 +78,8 @@ class CpuTarget:
     def key(self) -> str:
         """The part of a cache key that identifies the CPU and the LLVM version."""
         return (
-            f"{self.arch} {self.triple} {self.cpu} {self.features} {self.vector_bits} llvmlite {llvmlite.__version__}"
+            f"{self.arch} {self.triple} {self.cpu} {self.features} {self.vector_bits} {self.dot} "
+            f"llvmlite {llvmlite.__version__}"
         )
 
 
@@ -91,12 +93,25 @@ def host() -> CpuTarget:
     cores = usable_cores()
     if arch == "aarch64":
         # LLVM's reading of the features of an ARM CPU is incomplete; the name of the CPU implies the rest.
-        return CpuTarget(arch, cpu, text, 128, 32, l1, l2, cores=cores)
+        dot = "dotprod" if _has_dot_products() else ""
+        return CpuTarget(arch, cpu, text + (",+dotprod" if dot else ""), 128, 32, l1, l2, dot=dot, cores=cores)
     if features.get("avx512f") and features.get("avx512vl") and features.get("avx512bw"):
-        return CpuTarget(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2, cores=cores)
+        dot = "avx512vnni" if features.get("avx512vnni") else ""
+        return CpuTarget(arch, cpu, text + ",-prefer-256-bit", 512, 32, l1, l2, dot=dot, cores=cores)
     has_fma = bool(features.get("fma"))
     bits = 256 if features.get("avx2") and has_fma else 128
-    return CpuTarget(arch, cpu, text, bits, 16, l1, l2, fma=has_fma, cores=cores)
+    dot = "avxvnni" if features.get("avxvnni") and bits == 256 else ""
+    return CpuTarget(arch, cpu, text, bits, 16, l1, l2, fma=has_fma, dot=dot, cores=cores)
+
+
+def _has_dot_products() -> bool:
+    """Whether this ARM CPU has sdot and udot: all of Apple's have them, Linux lists features."""
+    if platform.system() == "Darwin":
+        return True
+    try:
+        return "asimddp" in Path("/proc/cpuinfo").read_text().split()
+    except OSError:
+        return False
 
 
 _X86 = "x86_64-unknown-linux-gnu"

@@ -50,11 +50,12 @@ class ConvShape:
 def described(node: Node) -> tuple[Direction, ConvShape]:
     """The direction and shape of a convolution, channels first or, after the pass `layout`, channels last."""
     name = node.op.name.removesuffix("_last")
-    last = name != node.op.name
+    last, of_integers = name != node.op.name, name == "conv_int8"
+    name = "conv" if of_integers else name
     a, b, y = (n.shape for n in (*node.inputs, node))
     if last:
         a = _first(a)
-        b = _first(b) if name == "conv_filter" else b
+        b = _first(b) if name == "conv_filter" or of_integers else b
         y = (y[-1], y[-2], *y[:-2]) if name == "conv_filter" else _first(y)
     x, w, out = {"conv": (a, b, y), "conv_data": (y, b, a), "conv_filter": (a, y, b)}[name]
     stride, padding, dilation, groups = node.get_params("stride", "padding", "dilation", "groups")

@@ -13,25 +13,31 @@ from typing import Any
 
 import numpy as np
 
-from ...dtypes import DType, float32, float64
+from ...dtypes import DType, float32, float64, int32
 from ...graph.graph import Graph, rebuild
 from ...graph.node import OPS, Node, Op, Shape, Type, make
 from ...graph.rewrite import transform
 from ..ir.conv_shape import conv_flops
 from .channel_padding import ChannelPadding
 from .graph_builders import cast, move
+from .integer_products import WORD, integer_convolution, integer_product, unwidened
 
 
-def layout(graph: Graph, pad_channels: bool = False) -> Graph:
-    """The graph in its final layout. `pad_channels`: images of few channels are padded, see channel_padding.py."""
-    return transform(graph, lambda node, inputs: _laid_out(rebuild(node, inputs), pad_channels))
+def layout(graph: Graph, pad_channels: bool = False, int8_kernels: bool = False) -> Graph:
+    """The graph in its final layout.
+
+    `pad_channels`: images of few channels are padded, see channel_padding.py. `int8_kernels`: the backend has kernels for products of
+    8-bit integers, see integer_products.py.
+    """
+    return transform(graph, lambda node, inputs: _laid_out(rebuild(node, inputs), pad_channels, int8_kernels))
 
 
-def _laid_out(node: Node, pad_channels: bool) -> Node:
+def _laid_out(node: Node, pad_channels: bool, int8_kernels: bool) -> Node:
     if node.op.kernel == "contraction":
-        return _contraction(node)
+        return _contraction(node, int8_kernels)
     if node.op.kernel == "convolution":
-        return _convolution(node, pad_channels)
+        found = _integer_convolution(node) if int8_kernels else None
+        return found or _convolution(node, pad_channels)
     if any(_is_first(i) for i in node.inputs):
         return _pushed(node) or node
     return node
@@ -40,8 +46,8 @@ def _laid_out(node: Node, pad_channels: bool) -> Node:
 # --- matrix products --------------------------------------------------------------------------------------------------------
 
 
-def _contraction(node: Node) -> Node:
-    x, y = node.inputs
+def _contraction(node: Node, int8_kernels: bool) -> Node:
+    x, y = _operands(node, int8_kernels)
     a, b, out = node.get_params("a", "b", "out")
     free = [c for c in out if (c in a) != (c in b)]
     if free and free[0] in b:  # so that rows come before columns in the result
@@ -52,11 +58,26 @@ def _contraction(node: Node) -> Node:
     sizes = dict(zip(a + b, x.shape + y.shape, strict=True))
     n, m, k, p = (prod(sizes[c] for c in letters) for letters in (batch, rows, inner, columns))
     left = move("reshape", move("permute", x, tuple(a.index(c) for c in batch + rows + inner)), (n, m, k))
-    right = move("reshape", move("permute", y, tuple(b.index(c) for c in batch + inner + columns)), (n, k, p))
-    product = cast(_product(left, right), node.dtype)
+    if x.dtype is not node.dtype:
+        right = move("reshape", move("permute", y, tuple(b.index(c) for c in batch + columns + inner)), (n, p, k))
+        product = integer_product(left, right)
+    else:
+        right = move("reshape", move("permute", y, tuple(b.index(c) for c in batch + inner + columns)), (n, k, p))
+        product = cast(_product(left, right), node.dtype)
     natural = batch + rows + columns
     product = move("reshape", product, tuple(sizes[c] for c in natural))
     return move("permute", product, tuple(natural.index(c) for c in out))
+
+
+def _operands(node: Node, int8_kernels: bool) -> tuple[Node, Node]:
+    """The operands of a product; if they are 8-bit integers that were widened to int32, those."""
+    x, y = node.inputs
+    if int8_kernels and node.dtype is int32:
+        terms = prod(x.shape[axis] for axis, c in enumerate(node.param("a")) if c not in node.param("out"))
+        narrow = unwidened(x), unwidened(y)
+        if terms >= WORD and narrow[0] is not None and narrow[1] is not None:
+            return narrow[0], narrow[1]
+    return x, y
 
 
 def _product(x: Node, y: Node) -> Node:
@@ -107,6 +128,15 @@ def _wide_last(node: Node, wide: DType) -> Node:
     if node.op.name == "cast" and node.dtype is wide and node.inputs[0].dtype.is_half:
         node = node.inputs[0]
     return cast(_last(node), wide)
+
+
+def _integer_convolution(node: Node) -> Node | None:
+    """A convolution whose operands are 8-bit integers that were widened to int32, if there is a kernel for it."""
+    if node.op.name != "conv" or node.dtype is not int32:
+        return None
+    x, w = (unwidened(i) for i in node.inputs)
+    made = integer_convolution(_last(x), w, node.params) if x is not None and w is not None else None
+    return None if made is None else _first(made)
 
 
 def _convolution(node: Node, pad_channels: bool) -> Node:

@@ -30,6 +30,7 @@ class PassOptions:
     recompute: bool = False  # cheap values are recomputed rather than stored
     # Images of few channels are padded, so that every pixel begins at a multiple of 16 bytes.
     pad_channels: bool = False
+    int8_kernels: bool = False  # the backend has kernels for products of 8-bit integers
     split_sums: bool = False  # long sums are split in two, so that threads share them
 
 
@@ -46,7 +47,7 @@ def pass_list(wanted: PassOptions, options: CompileOptions) -> dict[str, Pass]:
         "fold": fold,
         "accumulate": accumulate,
         **mixed,
-        "layout": partial(layout, pad_channels=wanted.pad_channels),
+        "layout": partial(layout, pad_channels=wanted.pad_channels, int8_kernels=wanted.int8_kernels),
         **({"copies": copies} if wanted.widen_copies else {}),
         "refine": partial(refine, split_sums=wanted.split_sums, fast_math=fast_math),
     }

@@ -100,4 +100,11 @@ def asked_for_loops(node: Node, conv_algorithm: str = PREFER_FASTEST) -> bool:
 
     `conv_algorithm`: the option of the compilation, for convolutions that were made without a preference.
     """
+    if sums_wider(node):
+        return False
     return node.dtype is not float32 or (preferred(node) or conv_algorithm) == LOOPS
+
+
+def sums_wider(node: Node) -> bool:
+    """Whether a convolution sums 8-bit integers in int32: the layout pass makes such nodes for kernels that exist."""
+    return node.dtype is not node.inputs[0].dtype

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from ...graph.node import Node
@@ -61,16 +62,39 @@ RULES.update({"conv": conv, "conv_data": conv_data})
 def contract(t: Translator, node: Node) -> OnnxValue:
     """MatMul where the axes are those of a (batched) matrix product, perhaps transposed; otherwise Einsum."""
     (x, y), (a, b, out) = node.inputs, node.get_params("a", "b", "out")
+    product = matrix_product(node)
+    if product is None or not node.dtype.is_float:
+        return t.write(node, "Einsum", t.full(x), t.full(y), equation=f"{a},{b}->{out}")
+    return product.write(t, "MatMul", t.full(x), t.full(y))
+
+
+@dataclass(frozen=True)
+class MatrixAxes:
+    """The axes of a contraction that is a (batched) matrix product, by their letters."""
+
+    node: Node
+    batch: str
+    rows: str
+    inner: str
+    columns: str
+
+    def write(self, t: Translator, op: str, x: str, y: str) -> OnnxValue:
+        """The product as an op with the axes of MatMul, with transpositions around it where they are needed."""
+        a, b, out = self.node.get_params("a", "b", "out")
+        left = _ordered(t, x, a, self.batch + self.rows + self.inner)
+        right = _ordered(t, y, b, self.batch + self.inner + self.columns)
+        product = t.out.add(op, left, right)
+        return OnnxValue(_ordered(t, product, self.batch + self.rows + self.columns, out), t.dims(self.node))
+
+
+def matrix_product(node: Node) -> MatrixAxes | None:
+    """The axes of a contraction, if it is a matrix product."""
+    a, b, out = node.get_params("a", "b", "out")
     batch = "".join(c for c in out if c in a and c in b)
     inner = "".join(c for c in a if c in b and c not in out)
     rows, columns = "".join(c for c in a if c not in b), "".join(c for c in b if c not in a)
     is_product = len(inner) == len(columns) == 1 and (len(rows) == 1 or (rows and not batch))
-    if not is_product or not node.dtype.is_float:
-        return t.write(node, "Einsum", t.full(x), t.full(y), equation=f"{a},{b}->{out}")
-    left = _ordered(t, t.full(x), a, batch + rows + inner)
-    right = _ordered(t, t.full(y), b, batch + inner + columns)
-    product = t.out.add("MatMul", left, right)
-    return OnnxValue(_ordered(t, product, batch + rows + columns, out), t.dims(node))
+    return MatrixAxes(node, batch, rows, inner, columns) if is_product else None
 
 
 def _ordered(t: Translator, name: str, have: str, want: str) -> str:

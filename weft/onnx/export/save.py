@@ -19,7 +19,7 @@ from ...tracing.jit import Jit
 from ...tree import Structure
 from ...version import __version__
 from ..package import onnx_package
-from . import activations, control_flow, elementwise, indexing, layers, movement, products, recurrent  # noqa: F401 - they register their rules
+from . import activations, control_flow, elementwise, indexing, layers, movement, products, quantized, recurrent  # noqa: F401 - they register their rules
 from .translator import OnnxValue, Translator, unsupported_error
 from .writer import ModelWriter, merge_sizes
 

@@ -8,10 +8,13 @@ import numpy as np
 
 from ...dtypes import DType, as_dtype, iinfo, int32
 from ...errors import UserError
+from ...graph.node import CONST
 from ...ops.contract import matmul
+from ...ops.creation import full
 from ...ops.elementwise import astype, round
 from ...ops.math import clip
 from ...ops.movement import reshape
+from ...ops.reduce import sum
 from ...ops.selection import repeat
 from ...tensor import Tensor
 from ...tracing.context import outside
@@ -119,7 +122,22 @@ def _centred(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
 
 @op("MatMulInteger")
 def integer_product(a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None) -> Tensor:
-    return matmul(_centred(a, a_zero, -2 if a.ndim > 1 else -1), _centred(b, b_zero, -1))
+    """(a - a_zero) (b - b_zero) = a b - a b_zero - a_zero (b - b_zero): the first product reads 8-bit integers."""
+    if a.ndim < 2 or b.ndim < 2:
+        return matmul(_centred(a, a_zero, -1 if a.ndim == 1 else -2), _centred(b, b_zero, -1))
+    total = matmul(a, b, dtype=int32)
+    if b_zero is not None and not _is_zero(b_zero):
+        sums = sum(a, axis=-1, keepdims=True, dtype=int32)
+        total = total - sums * _spread(astype(b_zero, int32), b, -1, 0)
+    if a_zero is not None and not _is_zero(a_zero):
+        sums = sum(_centred(b, b_zero, -1), axis=-2, keepdims=True, dtype=int32)
+        total = total - _spread(astype(a_zero, int32), a, -2, 0) * sums
+    return total
+
+
+def _is_zero(zero: Tensor) -> bool:
+    """Whether a zero point is known to be 0."""
+    return zero.node.op is CONST and zero.node.param("value") == 0
 
 
 @op("QLinearMatMul")
@@ -147,10 +165,20 @@ def integer_convolution(
     w_zero: Tensor | None = None,
     **attributes: Unpack[ConvAttributes],
 ) -> Tensor:
-    """The zero point of x is what its padding holds, so zeros are padded after it is subtracted."""
+    """The zero point of x is what its padding holds, so zeros are padded after it is subtracted.
+
+    With w_zero = 0 that is conv(x, w) - x_zero conv(1, w): the first one reads 8-bit integers, the second is a constant.
+    """
     if x_zero is not None and x_zero.size > 1:
         raise UserError("onnx", f"one zero point of the input is required, got {x_zero.shape}.")
-    return convolution(_centred(x, x_zero, 1), _centred(w, w_zero, 0), None, **attributes)
+    if w_zero is not None and not _is_zero(w_zero):
+        return convolution(_centred(x, x_zero, 1), _centred(w, w_zero, 0), None, **attributes)
+    wide = astype(w, int32)
+    total = convolution(astype(x, int32), wide, None, **attributes)
+    if x_zero is None or _is_zero(x_zero):
+        return total
+    ones = astype(full((1, *x.shape[1:]), 1, dtype=x.dtype), int32)
+    return total - astype(reshape(x_zero, ()), int32) * convolution(ones, wide, None, **attributes)
 
 
 @op("QLinearConv")

@@ -25,7 +25,7 @@ from . import depthwise as conv_depth
 from .col2im import scatter_plan, scatters
 from .few_channels import by_rows, row_plan
 from .filter_gradient_plan import filter_cost, filter_plans
-from .shape import Sweep, data_sweep, forward_sweep
+from .shape import Sweep, data_sweep, forward_sweep, integer_sweep
 from .sweep_plan import MODES, SweepOperands, gemm_plan, pack_phases, sweep_plan
 from .sweep_plan import packing as _packing
 
@@ -45,6 +45,22 @@ def forward(
         SweepOperands("x", "y", "w_packed" if packed else "work"),
         packed,
     )
+
+
+def integers(shape: ConvShape, kind: str, threads: int, *, packed: bool = False) -> Plan:
+    """y = conv(x, w) of 8-bit integers, summed in int32."""
+    names = SweepOperands("x", "y", "w_packed" if packed else "work")
+    plan = conv_depth.sweep_plan if shape.depthwise else sweep_plan
+    return plan("DIRECT", integer_sweep(shape, kind), threads, current_target(), names, packed)
+
+
+def integer_packing(shape: ConvShape, kind: str) -> tuple[Plan, int]:
+    """The plan that writes "w_packed" from a filter of 8-bit integers, and the bytes it writes."""
+    sweep, target = integer_sweep(shape, kind), current_target()
+    if shape.depthwise:
+        size = conv_depth.packed_size(sweep, target)
+        return Plan("pack", tuple(conv_depth.pack_phases(sweep, target, "w_packed")), 0, 0), 4 * size
+    return Plan("pack", tuple(pack_phases(sweep, target, "w_packed")), 0, 0), 4 * _packing(sweep, target).floats
 
 
 def data_gradient(

@@ -20,7 +20,15 @@ from ....knobs import ALGORITHMS, GPU_ALGORITHMS
 from ....options import CompileOptions
 from ...ir.conv_shape import DIRECTIONS, ConvShape, Direction, described
 from ...ir.plan import Plan
-from ...planning.algorithms import LOOPS, NO_WORKSPACE, ConvChoice, asked_for_loops, preferred, workspace_limit
+from ...planning.algorithms import (
+    LOOPS,
+    NO_WORKSPACE,
+    ConvChoice,
+    asked_for_loops,
+    preferred,
+    sums_wider,
+    workspace_limit,
+)
 from ...store import cache, compiler_version
 from ...thresholds import thresholds
 from .. import conv
@@ -112,6 +120,8 @@ def _fastest(direction: Direction, shape: ConvShape, strides: tuple[int, ...], p
 
 def by_loops(node: Node, options: CompileOptions) -> bool:
     """Whether a convolution (channels last) is computed by plain loops: no plan exists, or none that is small enough."""
+    if sums_wider(node):
+        return False
     prefer = preferred(node) or options.conv_algorithm
     if asked_for_loops(node, options.conv_algorithm) or prefer == NO_WORKSPACE:
         return True

@@ -17,7 +17,7 @@ from llvmlite import ir
 from ...ir.conv_shape import ConvShape
 from ...ir.plan import Plan, PlanPhase
 from ...thresholds import thresholds
-from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, constant, lanes_of, vector
+from ..ir_builder import F32, I1, I8, I16, I32, I64, PTR, Code, Value, constant, lanes_of, like, vector
 from ..library import library
 from ..target import CpuTarget, current_target
 from .filter_gradient_sums import SUM
@@ -74,7 +74,7 @@ def sweep_plan(
     }  # fmt: skip
     pointers = {"x": names.source, "packed": names.packed, "y": names.result}
     reads, writes = [names.source, names.packed], [names.result, "work"]
-    found.append(SWEEP.phase("conv_depth", pointers, numbers, reads=reads, writes=writes))
+    found.append(SWEEP.phase(f"conv_depth.{sweep.kind}", pointers, numbers, reads=reads, writes=writes))
     return Plan(name, tuple(found), scratch + threads * size, sweep.flops)
 
 
@@ -100,6 +100,18 @@ def filter_plan(name: str, shape: ConvShape) -> Plan:
 # --- native code ----------------------------------------------------------------------------------------------------------
 
 
+_ELEMENTS = {"f32": F32, "s8": I8, "u8": I8}  # of the source
+
+
+def _add_product(code: Code, kind: str, pixel: Value, weight: Value, total: Value) -> Value:
+    """Add the product of a pixel and a weight. A weight has 8 bits too: products of 16-bit integers are fast."""
+    if kind == "f32":
+        return code.fma(pixel, weight, total)
+    wide = code.sext(pixel, weight.type) if kind == "s8" else code.zext(pixel, weight.type)
+    weight = code.sext(code.trunc(weight, like(weight.type, I16)), weight.type)
+    return code.add(total, code.mul(wide, weight))
+
+
 def _vectors() -> int:
     """Vectors of channels of a tile, such that its accumulators and a vector of the filter stay in registers."""
     return {8: 1, 16: 3, 32: 4}[current_target().registers]
@@ -117,7 +129,8 @@ def _each_width(code: Code, begin: Value, end: Value, lanes: int, body: Callable
 
 @library("conv_depth")
 def _make(symbol: str) -> ir.Module:
-    """conv_depth: a sweep."""
+    """conv_depth.TYPE: a sweep over pixels of float32, int8 or uint8; filters are of 32 bits."""
+    kind = symbol.split(".")[1]
     code, a = SWEEP.begin(symbol)
     record = code.at(a.work, code.plus(a.scratch, code.mul(a.tid, a.scratch_size)), I8)
     with phases(code, a) as phase:
@@ -127,12 +140,12 @@ def _make(symbol: str) -> ir.Module:
         with code.if_then(code.icmp_signed("<", first, last)):
             walk.seek(code.times(first, _PIXELS))
         with code.loop(first, last) as tile:
-            prepare(code, walk, _PIXELS, record, a.x, a.packed, keep_all=ir.Constant(I1, 0))
+            prepare(code, walk, _PIXELS, record, a.x, a.packed, ir.Constant(I1, 0), _ELEMENTS[kind])
             filters = code.at(a.packed, code.plus(a.panels, code.times(phase.before, current_target().lanes(32))), F32)
             valid = code.minimum(_PIXELS, code.sub(phase.pixels, code.times(tile, _PIXELS)))
 
             def block(channel: Value, vectors: int, lanes: int, filters: Value = filters, valid: Value = valid) -> None:
-                _block(code, a, record, filters, channel, valid, vectors, lanes)
+                _block(code, a, kind, record, filters, channel, valid, vectors, lanes)
 
             _each_width(code, code.i64(0), a.groups, current_target().lanes(32), block)
             _finished(code, a, phase, record, code.times(tile, _PIXELS), valid)
@@ -143,6 +156,7 @@ def _make(symbol: str) -> ir.Module:
 def _block(
     code: Code,
     a: SimpleNamespace,
+    kind: str,
     record: Value,
     filters: Value,
     channel: Value,
@@ -151,7 +165,7 @@ def _block(
     lanes: int,
 ) -> None:
     """Some vectors of channels of a tile."""
-    kind, whole = vector(F32, lanes), current_target().lanes(32)
+    type, whole = vector(F32 if kind == "f32" else I32, lanes), current_target().lanes(32)
     taps = code.mul(code.mul(a.z_kernel, a.y_kernel), a.x_kernel)
     first, lane = split(code, channel, whole)
 
@@ -161,13 +175,13 @@ def _block(
         row = code.times(code.read(here, 0, I64), whole)
         for v in range(vectors):
             panel = code.times(code.mul(code.plus(first, v), taps), whole)
-            weight = code.read(filters, code.plus(panel, row, lane), kind)
+            weight = code.read(filters, code.plus(panel, row, lane), type)
             for i, pointer in enumerate(pointers):
-                pixel = code.read(pointer, code.plus(channel, v * lanes), kind)
-                values[i * vectors + v] = code.fma(pixel, weight, values[i * vectors + v])
+                pixel = code.read(pointer, code.plus(channel, v * lanes), vector(_ELEMENTS[kind], lanes))
+                values[i * vectors + v] = _add_product(code, kind, pixel, weight, values[i * vectors + v])
         return values
 
-    sums = code.loop_carrying(0, code.read(record, 0, I64), [constant(kind, 0.0)] * (vectors * _PIXELS), tap)
+    sums = code.loop_carrying(0, code.read(record, 0, I64), [constant(type, 0.0)] * (vectors * _PIXELS), tap)
     for i in range(_PIXELS):
         with code.if_then(code.icmp_signed("<", code.i64(i), valid)):
             row = code.plus(code.mul(code.read(record, HEAD + i, I64), a.groups), channel)

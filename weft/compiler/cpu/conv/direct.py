@@ -16,6 +16,8 @@ from types import SimpleNamespace
 
 from llvmlite import ir
 
+from ..gemm.arithmetic import arithmetic
+from ..gemm.packing import ELEMENTS
 from ..gemm.register_tile import RegisterTile, flattened, in_rows, multiply, rows, zeros
 from ..ir_builder import F32, I1, I8, I64, PTR, Code, Value, vector
 from ..library import library
@@ -50,10 +52,11 @@ PATCHES = Signature(
 
 @library("conv_direct")
 def _make(symbol: str) -> ir.Module:
-    """conv_direct.ROWSxVECTORS"""
-    pixels, vectors = map(int, symbol.split(".")[1].split("x"))
+    """conv_direct.TYPE.ROWSxVECTORS"""
+    _, kind, shape = symbol.split(".")
+    pixels, vectors = map(int, shape.split("x"))
     code, a = DIRECT.begin(symbol)
-    _Direct(code, a, current_target(), RegisterTile(pixels, vectors)).write()
+    _Direct(code, a, current_target(), RegisterTile(pixels, vectors), kind).write()
     code.done()
     return code.module
 
@@ -101,11 +104,12 @@ def _make_patches(symbol: str) -> ir.Module:
 
 
 class _Direct:
-    """Emits the function for one shape of tile."""
+    """Emits the function for one shape of tile. What it moves are words of 32 bits: float32, int32, or four 8-bit integers."""
 
-    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile) -> None:
+    def __init__(self, code: Code, a: SimpleNamespace, target: CpuTarget, tile: RegisterTile, kind: str) -> None:
         self.code, self.a, self.target, self.tile = code, a, target, tile
-        self.lanes = target.lanes(32)
+        self.lanes, self.element = target.lanes(32), ELEMENTS[kind]
+        self.how = arithmetic(code, kind, target, self.lanes)
         self.width = tile.columns(self.lanes)
 
     def write(self) -> None:
@@ -183,7 +187,7 @@ class _Direct:
 
     def _tile(self, record: Value, panel: Value, group: Value, column: Value, valid: Value) -> None:
         """One tile of the result: a sum over segments."""
-        code, tile, kind = self.code, self.tile, vector(F32, self.lanes)
+        code, tile, kind = self.code, self.tile, vector(self.element, self.lanes)
         segments, length = code.read(record, 0, I64), code.read(record, 1, I64)
 
         def segment(s: Value, values: list[Value]) -> list[Value]:
@@ -195,10 +199,10 @@ class _Direct:
                 place = code.times(code.plus(k, step), self.width)
                 return [code.read(filters, code.plus(place, v * self.lanes), kind) for v in range(tile.vectors)]
 
-            left = rows(code, self.target, F32, pointers)
-            return flattened(multiply(code, tile, length, left, right, in_rows(tile, values)))
+            left = rows(code, self.target, self.element, pointers, how=self.how)
+            return flattened(multiply(code, tile, length, left, right, in_rows(tile, values), self.how))
 
-        none = flattened(zeros(tile, F32, self.lanes))
+        none = flattened(zeros(tile, self.element, self.lanes))
         self._store(code.loop_carrying(0, segments, none, segment), record, group, column, valid)
 
     def _store(self, values: list[Value], record: Value, group: Value, column: Value, valid: Value) -> None:

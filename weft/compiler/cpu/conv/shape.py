@@ -16,10 +16,11 @@ Along one axis, for the phase r of the result (a forward convolution has the one
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from math import gcd, prod
 
 from ...ir.conv_shape import ConvShape
+from ..gemm.arithmetic import WORD
 from ..target import LINE
 
 
@@ -71,6 +72,7 @@ class Sweep:
     axes: tuple[ConvAxis, ConvAxis, ConvAxis]
     filter: FilterView
     flops: int
+    kind: str = "f32"  # of its products; those of integers count words of channels, see gemm/arithmetic.py
 
     @property
     def taps(self) -> int:
@@ -129,6 +131,20 @@ def forward_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:
         view,
         shape.flops,
     )
+
+
+def integer_sweep(shape: ConvShape, kind: str) -> Sweep:
+    """From x to y, both operands of 8-bit integers, the filter (filters, *kernel, channels / groups) and contiguous.
+
+    A depthwise filter has words of one element: it is int32.
+    """
+    words = 1 if shape.depthwise else shape.channels // shape.groups // WORD
+    steps, step = [1], words
+    for size in reversed(shape.kernel):
+        steps.insert(1, step)
+        step *= size
+    made = forward_sweep(replace(shape, channels=words * shape.groups), (step, *steps))
+    return replace(made, flops=shape.flops, kind=kind)
 
 
 def data_sweep(shape: ConvShape, w_strides: tuple[int, ...]) -> Sweep:

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+from llvmlite import ir
+
 from ..ir_builder import F32, I64, PTR, Code, Value
 from .function_builder import all_of, below, copy, numbers, split
 
@@ -133,9 +135,16 @@ class PixelCursor:
 
 
 def prepare(
-    code: Code, walk: PixelCursor, count: int, record: Value, source: Value, zeros: Value, keep_all: Value
+    code: Code,
+    walk: PixelCursor,
+    count: int,
+    record: Value,
+    source: Value,
+    zeros: Value,
+    keep_all: Value,
+    element: ir.Type = F32,
 ) -> None:
-    """Write the record of the next tile of `count` pixels. `keep_all`: include segments of padding only."""
+    """Write the record of the next tile of `count` pixels. `keep_all`: include segments of padding only. `element`: of the source."""
     phase, inputs, pixels = walk.phase, walk.a.inputs, numbers(code, 4 * count)
     merged = _take_pixels(code, walk, count, record, pixels)
     width = code.select(merged, code.i64(1), phase.x.count)
@@ -146,7 +155,7 @@ def prepare(
         segment = code.at(record, code.plus(code.times(found, count + 1), HEAD + count), I64)
         tap = code.plus(code.mul(code.plus(code.mul(tz, phase.y.count), ty), phase.x.count), tx)
         code.write(code.mul(tap, inputs), segment, 0)
-        some = _segment(code, walk, count, pixels, (tz, ty, tx), merged, segment, source, zeros)
+        some = _segment(code, walk, count, pixels, (tz, ty, tx), merged, segment, source, zeros, element)
         code.write(code.plus(found, code.zext(code.or_(some, keep_all), I64)), record, 0)
 
 
@@ -174,7 +183,7 @@ def _take_pixels(code: Code, walk: PixelCursor, count: int, record: Value, pixel
 
 def _segment(
     code: Code, walk: PixelCursor, count: int, pixels: Value, tap: tuple[Value, Value, Value], merged: Value,
-    segment: Value, source: Value, zeros: Value,
+    segment: Value, source: Value, zeros: Value, element: ir.Type,
 ) -> Value:  # fmt: skip
     """Write the pointers of one segment; whether any of them is not padding."""
     phase = walk.phase
@@ -191,7 +200,7 @@ def _segment(
             code.or_(merged, below(code, code.plus(x, dx), phase.x.inside)),
         )
         # Not inbounds: the address of a pixel in the padding is never used.
-        place = code.gep(source, [code.plus(base, offset)], source_etype=F32)
+        place = code.gep(source, [code.plus(base, offset)], source_etype=element)
         code.write(code.select(there, place, zeros), segment, code.plus(i, 1))
         return [code.or_(so_far[0], there)]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from ...ir.plan import Plan, PlanPhase
+from ..gemm.arithmetic import needs_registers
 from ..target import CpuTarget
 from .direct import COPIED, DIRECT, IN_PLACE, PATCHES, PREPARED, TABLE
 from .filter_packing import pack_phase, panels_size, zeros_size
@@ -36,8 +37,10 @@ class SweepOperands:
     packed: str = "work"
 
 
-def heights(target: CpuTarget) -> dict[int, int]:
+def heights(target: CpuTarget, kind: str = "f32") -> dict[int, int]:
     """Pixels of a tile, by its vectors."""
+    if needs_registers(kind, target) and target.arch == "x86_64":
+        return {2: 4, 1: 6} if target.registers == 16 else {4: 5, 3: 7, 2: 10, 1: 12}
     return _TILES.get((target.arch, target.registers), _TILES["x86_64", 16])
 
 
@@ -52,8 +55,8 @@ class ChannelBlock:
 
 def blocks(sweep: Sweep, target: CpuTarget) -> list[ChannelBlock]:
     """Tiles of one width for all output channels; or the widest for most, and a narrower one for the rest."""
-    lanes, widest, outputs = target.lanes(32), max(heights(target)), sweep.outputs
-    candidates = [[ChannelBlock(0, outputs, vectors)] for vectors in heights(target)]
+    lanes, widest, outputs = target.lanes(32), max(heights(target, sweep.kind)), sweep.outputs
+    candidates = [[ChannelBlock(0, outputs, vectors)] for vectors in heights(target, sweep.kind)]
     whole = outputs - outputs % (widest * lanes)
     if 0 < whole < outputs:
         rest = min(widest, -(-(outputs - whole) // lanes))
@@ -168,7 +171,7 @@ def _block_phases(
     source: int = 0,
 ) -> tuple[list[PlanPhase], int]:
     """The phases of some output channels, and the bytes of workspace they need."""
-    height = heights(target)[block.vectors]
+    height = heights(target, sweep.kind)[block.vectors]
     tiles = -(-sweep.pixels // height)
     record = record_words(height, sweep.most_taps)
     patch = 0 if mode != COPIED else height * sweep.most_taps * sweep.inputs * 4
@@ -186,7 +189,7 @@ def _block_phases(
         phases.append(TABLE.phase(f"conv_table.{height}", pointers, numbers, reads=reads, writes=["work"]))
         used = _all_tiles(sweep, height) * record * 8
         reads = [*reads, "work"]
-    symbol = f"conv_direct.{height}x{block.vectors}"
+    symbol = f"conv_direct.{sweep.kind}.{height}x{block.vectors}"
     phases.append(DIRECT.phase(symbol, pointers, numbers, reads=reads, writes=[names.result, "work"]))
     return phases, used
 

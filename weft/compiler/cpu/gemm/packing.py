@@ -31,10 +31,12 @@ from ..ir_builder import (
 )
 from ..library import library
 from ..target import current_target
+from .arithmetic import INTEGERS
 from .register_tile import pieces
 
 ELEMENTS: dict[str, ir.Type] = {"f32": F32, "f64": F64, "f16": F16, "bf16": I16}  # as they lie in memory
-BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2}
+ELEMENTS |= dict.fromkeys(INTEGERS, I32)  # words of 8-bit integers, see arithmetic.py
+BYTES = {"f32": 4, "f64": 8, "f16": 2, "bf16": 2} | dict.fromkeys(INTEGERS, 4)
 
 # The arguments of a packing phase, by name, in order. Strides are in elements: `across` from line to line, `along` from k to k.
 PACK = ("source", "target", "tid", "threads", "lines", "k", "across", "along", "batch", "source_batch", "target_offset", "chunk")  # fmt: skip

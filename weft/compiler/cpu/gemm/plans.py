@@ -21,6 +21,7 @@ from math import ceil
 from ...ir.plan import Plan, PlanPhase
 from ..target import CpuTarget, current_target
 from . import matvec
+from .arithmetic import is_integer
 from .packing import BYTES, panels_together
 from .phases import Values, addup_phase, aligned, named, pack_phase, phase
 from .product import PANEL_GAP, PRODUCT
@@ -67,11 +68,11 @@ def plan(
     if m == 0 or n == 0 or batch == 0:
         return Plan("nothing", (), 0, 0)
     target = target or current_target()
-    if k > 0 and not b_packed and (m == 1 or n == 1):
+    if k > 0 and not b_packed and (m == 1 or n == 1) and not is_integer(dtype):
         vector = matvec.plan(p)
         if vector is not None:
             return vector
-    ways = [p] if b_packed else [p, transpose_problem(p)]
+    ways = [p] if b_packed or dtype == "us8" else [p, transpose_problem(p)]
     choices = [(choose(in_pieces(way, pieces_of(way)), target), way) for way in ways]
     choice, way = min(choices, key=lambda pair: pair[0].cost)
     return plan_as(way, choice, target, streamed)

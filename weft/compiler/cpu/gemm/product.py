@@ -23,6 +23,7 @@ from ..calling_convention import EPILOGUE
 from ..ir_builder import I8, I64, PTR, Code, Int, Value, new_module, vector
 from ..library import library
 from ..target import LINE, CpuTarget, current_target
+from .arithmetic import Arithmetic, arithmetic
 from .packing import BYTES, ELEMENTS, before, pack_panel, pack_panels, read_masked, transpose, write_masked
 from .register_tile import LeftOperand, RegisterTile, columns, load, multiply, opaque, rows, store, zeros
 
@@ -153,7 +154,8 @@ class _ProductEmitter:
                 initial[r][v] = phi
         for r in range(tile.rows, 2 * tile.rows):  # the rows that the next tile, below this one, loads or stores
             self._prefetch(code, c, code.times(c_row, r), tile)
-        sums = multiply(code, tile, k, self._left(code, tile, a, a_row, a_k), right, initial)
+        how = arithmetic(code, self.kernel.kind, self.target, lanes)
+        sums = multiply(code, tile, k, self._left(code, tile, a, a_row, a_k, how), right, initial, how)
         store(code, tile, sums, lanes, c, c_row)
         return code.done()
 
@@ -162,14 +164,14 @@ class _ProductEmitter:
         for column in range(0, tile.columns(self.lanes), LINE // BYTES[self.kernel.kind]):
             code.prefetch(pointer, code.plus(start, column), self.element)
 
-    def _left(self, code: Code, tile: RegisterTile, a: Value, a_row: Value, a_k: Value) -> LeftOperand:
+    def _left(self, code: Code, tile: RegisterTile, a: Value, a_row: Value, a_k: Value, how: Arithmetic) -> LeftOperand:
         steps = 4 if tile == self.kernel.tile else 1  # the others are for edges, where code size matters more
         if self.kernel.reading == "rows":
             lines = [code.at(a, code.times(a_row, r), self.element) for r in range(tile.rows)]
             if self.tall:
                 lines, steps = [opaque(code, line) for line in lines], min(2, steps)
-            return rows(code, self.target, self.element, lines, steps)
-        return columns(code, self.target, tile, self.element, a, a_k, steps)
+            return rows(code, self.target, self.element, lines, steps, how)
+        return columns(code, self.target, tile, self.element, a, a_k, steps, how)
 
     def _edge(self) -> ir.Function:
         """The same where only rows [top, bottom) and columns [left, right) of the tile belong to c, which may have any strides.

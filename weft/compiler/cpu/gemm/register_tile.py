@@ -11,7 +11,8 @@ one number for each row of the left one, and adds their products to all of them.
     store(code, tile, sums, c, row_stride)
 
 Every result is one chain of fused multiply-adds in the order of k, so its bits depend neither on the shape of the tile
-nor on how the loop over k is split, as long as the accumulators are stored in the same type in between.
+nor on how the loop over k is split, as long as the accumulators are stored in the same type in between. Both take an `Arithmetic`
+(arithmetic.py) for products of integers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from llvmlite import ir
 
 from ..ir_builder import I32, PTR, Code, Int, Value, constant, vector
 from ..target import CpuTarget
+from .arithmetic import Arithmetic, floats
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,19 @@ class LeftOperand:
     read: Callable[[Value, int], Splats]  # (k, steps) -> their splats
 
 
-def multiply(code: Code, tile: RegisterTile, length: Value, left: LeftOperand, right: Right, initial: Sums) -> Sums:
+def multiply(
+    code: Code,
+    tile: RegisterTile,
+    length: Value,
+    left: LeftOperand,
+    right: Right,
+    initial: Sums,
+    how: Arithmetic | None = None,
+) -> Sums:
     """The sums after k = 0 .. length - 1, first several ks at a time, then one by one."""
+    how, first = how or floats(code), flattened(initial)
+    if how.add_offset is not None:
+        first += [constant(value.type, 0) for value in initial[0]]
 
     def body(steps: int) -> Callable[[Value, list[Value]], list[Value]]:
         def advance(k: Value, values: list[Value]) -> list[Value]:
@@ -65,16 +78,23 @@ def multiply(code: Code, tile: RegisterTile, length: Value, left: LeftOperand, r
                 for r, v in _order(tile, left):
                     at = r * tile.vectors + v
                     numbers[r] = numbers[r] if r in numbers else splat(step, r)
-                    values[at] = code.fma(numbers[r], vectors[v], values[at])
+                    values[at] = how.add_product(numbers[r], vectors[v], values[at])
+                if how.add_offset is not None:
+                    offsets = values[tile.rows * tile.vectors :]
+                    values[tile.rows * tile.vectors :] = map(how.add_offset, vectors, offsets)
             return values
 
         return advance
 
     whole = code.sub(length, code.urem(length, code.i64(left.steps)))
-    flat = code.loop_carrying(0, whole, flattened(initial), body(left.steps), step=left.steps)
+    flat = code.loop_carrying(0, whole, first, body(left.steps), step=left.steps)
     if left.steps > 1:
         flat = code.loop_carrying(whole, length, flat, body(1))
-    return in_rows(tile, flat)
+    sums = in_rows(tile, flat)
+    if how.add_offset is None:
+        return sums
+    extra = flat[tile.rows * tile.vectors :]
+    return [[code.sub(value, more) for value, more in zip(row, extra, strict=True)] for row in sums]
 
 
 def flattened(sums: Sums) -> list[Value]:
@@ -97,17 +117,24 @@ def _order(tile: RegisterTile, left: LeftOperand) -> list[tuple[int, int]]:
 
 
 def columns(
-    code: Code, target: CpuTarget, tile: RegisterTile, element: ir.Type, pointer: Value, stride: Int, steps: int = 4
+    code: Code,
+    target: CpuTarget,
+    tile: RegisterTile,
+    element: ir.Type,
+    pointer: Value,
+    stride: Int,
+    steps: int = 4,
+    how: Arithmetic | None = None,
 ) -> LeftOperand:
     """The rows of one k are contiguous, with `stride` elements from k to k: packed panels, or a transposed matrix."""
-    lanes = _lanes(target, element)
+    how, lanes = how or floats(code), _lanes(target, element)
     if target.arch != "aarch64":
-        return _scalars(code, element, lanes, pointer, stride, steps)
-    return _by_lanes(code, element, lanes, [pointer], tile.rows, stride, steps)
+        return _scalars(code, element, lanes, pointer, stride, how, steps)
+    return _by_lanes(code, element, lanes, [pointer], tile.rows, stride, how, steps)
 
 
 def _by_lanes(
-    code: Code, element: ir.Type, lanes: int, runs: list[Value], length: int, stride: Int, steps: int
+    code: Code, element: ir.Type, lanes: int, runs: list[Value], length: int, stride: Int, how: Arithmetic, steps: int
 ) -> LeftOperand:
     """Loads runs of neighbours as whole vectors, whose lanes are used one by one (NEON)."""
 
@@ -118,31 +145,44 @@ def _by_lanes(
             places.append([])
             for run in runs:
                 for first, size in pieces(length, lanes):
-                    some = code.read(run, code.plus(start, first), vector(element, size))
+                    some = how.loaded(code.read(run, code.plus(start, first), vector(element, size)))
                     places[step] += [(some, lane) for lane in range(size)]
         return lambda step, row: splat_lane(code, *places[step][row], lanes)
 
     return LeftOperand(steps, False, read)
 
 
-def _scalars(code: Code, element: ir.Type, lanes: int, pointer: Value, stride: Int, steps: int) -> LeftOperand:
+def _scalars(
+    code: Code, element: ir.Type, lanes: int, pointer: Value, stride: Int, how: Arithmetic, steps: int
+) -> LeftOperand:
     """The same with broadcast loads, one element at a time (x86)."""
 
     def read(k: Value, count: int) -> Splats:
         starts = [code.times(code.plus(k, step), stride) for step in range(count)]
-        return lambda step, row: code.splat(code.read(pointer, code.plus(starts[step], row), element), lanes)
+
+        def splat(step: int, row: int) -> Value:
+            return code.splat(how.loaded(code.read(pointer, code.plus(starts[step], row), element)), lanes)
+
+        return splat
 
     return LeftOperand(steps, True, read)
 
 
-def rows(code: Code, target: CpuTarget, element: ir.Type, pointers: list[Value], steps: int = 4) -> LeftOperand:
+def rows(
+    code: Code,
+    target: CpuTarget,
+    element: ir.Type,
+    pointers: list[Value],
+    steps: int = 4,
+    how: Arithmetic | None = None,
+) -> LeftOperand:
     """Each row has a pointer to its contiguous ks. NEON loads a whole vector of them at once."""
-    lanes = _lanes(target, element)
+    loaded, lanes = (how or floats(code)).loaded, _lanes(target, element)
 
     def read(k: Value, count: int) -> Splats:
         if count == 1 or target.arch != "aarch64":
-            return lambda step, row: code.splat(code.read(pointers[row], code.plus(k, step), element), lanes)
-        wide = [code.read(p, k, vector(element, lanes)) for p in pointers]
+            return lambda step, row: code.splat(loaded(code.read(pointers[row], code.plus(k, step), element)), lanes)
+        wide = [loaded(code.read(p, k, vector(element, lanes))) for p in pointers]
         return lambda step, row: splat_lane(code, wide[row], step, lanes)
 
     return LeftOperand(lanes, False, read) if target.arch == "aarch64" else LeftOperand(steps, True, read)
@@ -154,7 +194,7 @@ def neighbours(
     """The rows of one k in runs of so many neighbours, each with a pointer, `stride` elements from k to k."""
     lanes = _lanes(target, element)
     if target.arch == "aarch64":
-        return _by_lanes(code, element, lanes, runs, length, stride, steps=2)
+        return _by_lanes(code, element, lanes, runs, length, stride, floats(code), steps=2)
 
     def read(k: Value, count: int) -> Splats:
         at = code.times(k, stride)

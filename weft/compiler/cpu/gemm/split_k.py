@@ -10,6 +10,7 @@ from llvmlite import ir
 from ..ir_builder import I64, PTR, Code, Value, constant, new_module, vector
 from ..library import library
 from ..target import current_target
+from .arithmetic import is_integer
 from .packing import BYTES, ELEMENTS
 from .product import call_epilogue
 
@@ -74,7 +75,8 @@ def _add(code: Code, of: dict[str, Value], kind: str, row: Value, column: Value,
     size = code.mul(of["m"], of["n"])
 
     def next_part(part: Value, total: list[Value]) -> list[Value]:
-        return [code.fadd(total[0], code.read(of["work"], code.plus(place, code.mul(part, size)), some))]
+        add = code.add if is_integer(kind) else code.fadd
+        return [add(total[0], code.read(of["work"], code.plus(place, code.mul(part, size)), some))]
 
     (total,) = code.loop_carrying(0, of["parts"], [start], next_part)
     code.write(total, of["c"], here)

@@ -13,6 +13,7 @@ from math import ceil, gcd
 
 from ...thresholds import thresholds
 from ..target import CpuTarget
+from .arithmetic import needs_registers
 from .packing import BYTES
 from .product import LONG, ProductKernel
 from .register_tile import RegisterTile
@@ -31,6 +32,12 @@ _X86_16 = {
 _X86_32 = {
     "columns": {(14, 2): 0.90, (12, 2): 0.88, (9, 3): 0.94, (8, 3): 0.95, (6, 4): 0.95, (14, 1): 0.72},
     "rows": {(6, 4): 0.96, (9, 3): 0.96, (8, 3): 0.94, (12, 2): 0.89, (8, 2): 0.88, (4, 4): 0.91, (12, 1): 0.75},
+}
+# Products of integers that need registers for more than the sums, on x86: see arithmetic.py.
+_X86_16_INTEGERS = {"columns": {(4, 2): 0.8, (3, 2): 0.75}, "rows": {(4, 2): 0.8, (3, 2): 0.75}}
+_X86_32_INTEGERS = {
+    "columns": {(7, 3): 0.9, (5, 4): 0.9, (12, 2): 0.88, (4, 4): 0.86},
+    "rows": {(7, 3): 0.9, (5, 4): 0.9, (4, 4): 0.86},
 }
 _SCALARS = {
     "columns": {(6, 1): 0.95, (4, 1): 0.9},
@@ -102,20 +109,22 @@ def choose(problem: Problem, target: CpuTarget) -> Tiling:
 
 def best_width(problem: Problem, target: CpuTarget) -> int:
     """The width of panels that suits the problem best if B is packed beforehand, out of those that suit any A."""
-    families = [family for reading, family in tiles(target).items() if reading != "rows"]
+    families = [family for reading, family in tiles(target, problem.kind).items() if reading != "rows"]
     shapes = {vectors for family in families for _, vectors in family}
     widths = [vectors * target.lanes(8 * BYTES[problem.kind]) for vectors in sorted(shapes)]
     return min(widths, key=lambda width: choose(replace(problem, b_packed=width), target).cost)
 
 
-def tiles(target: CpuTarget) -> dict[str, dict[tuple[int, int], float]]:
+def tiles(target: CpuTarget, kind: str = "f32") -> dict[str, dict[tuple[int, int], float]]:
     """The useful tiles (rows, vectors) by access pattern, and their rates."""
+    if needs_registers(kind, target) and target.registers in (16, 32) and target.arch != "aarch64":
+        return _X86_16_INTEGERS if target.registers == 16 else _X86_32_INTEGERS
     return _NEON if target.arch == "aarch64" else {8: _SCALARS, 16: _X86_16, 32: _X86_32}[target.registers]
 
 
 def candidates(p: Problem, target: CpuTarget) -> Iterator[Tiling]:
     """All possible tilings, each with its best blocks."""
-    for reading, family in tiles(target).items():
+    for reading, family in tiles(target, p.kind).items():
         for (height, vectors), rate in family.items():
             kernel = ProductKernel(p.kind, p.a_type, p.b_type, RegisterTile(height, vectors), reading)
             if p.b_packed and kernel.width(target) != p.b_packed:
