@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import html
 import io
+import json
 import os
+import re
 import signal
 import socket
 import sqlite3
@@ -16,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 import httpx
 import numpy as np
@@ -305,6 +308,47 @@ def test_hostile_addresses_are_refused_and_leak_nothing(local: LocalStudio, path
     assert found.status_code < 500
     assert "root:x:" not in found.text
     assert "FastAPI" not in found.text
+
+
+def test_other_sites_get_no_channel_of_a_page(local: LocalStudio) -> None:
+    """A site on another port of this machine counts as the same site for cookies: its Origin tells it apart."""
+    channel = "/_nicegui_ws/socket.io/?EIO=4&transport=polling"
+    refused = local.web.get(channel, headers={"Origin": "http://127.0.0.1:9"})
+    assert refused.status_code == 403
+    assert "access-control-allow-origin" not in refused.headers
+    assert local.web.get(channel, headers={"Origin": local.address}).status_code == 200
+
+
+def test_names_are_text_on_every_page(local: LocalStudio) -> None:
+    """What people write is never markup: names, tags, groups and notes of runs, messages of jobs, addresses of pages."""
+    name = "<img src=x onerror=alert(1)>"
+    if not (local.studio.config.runs / "classify" / name).exists():
+        folder = make_run(local.studio.config.runs, name, [0.5])
+        (folder / "log.txt").write_text(f"12:00:00 {EVIL}\n")
+    local.studio.feed.look(True)
+    run = quote(f"classify/{name}")
+    status, _ = local.request(
+        "PATCH", f"/api/v1/runs/{run}/annotations", {"tags": [EVIL], "notes": EVIL, "group": EVIL}
+    )
+    assert status == 200
+    local.studio.feed.look(True)
+    tabs = [f"/runs/{run}?tab={tab}" for tab in ("overview", "settings", "log", "files", "history")]
+    for path in (
+        "/",
+        "/runs",
+        f"/compare?runs={run}",
+        f"/train?clone={run}",
+        f"/train?data={quote(EVIL)}",
+        f"/runs/{quote(EVIL)}",
+        *tabs,
+    ):
+        found = local.web.get(path).text
+        texts = re.findall(r'"(?:html|innerHTML)":"((?:[^"\\]|\\.)*)"', found)
+        shown = [
+            html.unescape(json.loads(f'"{one}"')) for one in texts
+        ]  # pages carry their HTML as JSON, escaped once more
+        assert shown or "<main>" in found, path
+        assert not [one for one in shown or [found] if "<img src=x" in one], path
 
 
 def test_numbers_that_no_database_holds_are_refused(local: LocalStudio) -> None:

@@ -131,7 +131,9 @@ class AccessMiddleware:
         path = route_path(request.scope)
         if not self._answers_to(request.headers.get("host", "")):
             return refused(request, 421, "The studio answers to this machine's own name only.")
-        if (method not in SAFE or request.scope["type"] == "websocket") and not _is_same_site(request):
+        # The channel of the pages is read and written by GET, too, where there is no WebSocket.
+        acts = method not in SAFE or request.scope["type"] == "websocket" or path.startswith("/_nicegui_ws/")
+        if acts and not _is_same_site(request):
             return refused(
                 request, 403,
                 "Requests of other sites are refused. A proxy must pass the Host header on, or be named: proxies=ADDRESS.",
